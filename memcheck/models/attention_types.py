@@ -178,6 +178,8 @@ class Attention(Record):
     """Queries and keys are normalised behind the rotation (Hunyuan, nanochat)."""
     scaled_queries: bool = False
     """Rotated queries are multiplied by a scale of each position (Ministral 3)."""
+    scales_wide: bool = False
+    """That multiplies fp32 copies, which are cast back (Beam)."""
     bidirectional: bool = False
     """Every token sees every other (encoders): no mask is made unless one is given."""
     value_norm: Norm | None = None
@@ -220,6 +222,8 @@ class Attention(Record):
     """Rows and columns of a boolean mask that each layer holds and fills its scores by (GPT-Neo); 0 = none."""
     gate_matrix: bool = False
     """A matrix of its own makes the output's gate (AFMoE); it stands behind the output's matrix."""
+    late_gate: bool = False
+    """That gate is made behind the output, with a bias of each head (Beam)."""
     gate_adaptable: bool = True
     """peft's targets can name that matrix, as :attr:`memcheck.models.types.Mlp.adaptable`."""
     wide_sinks: bool = False

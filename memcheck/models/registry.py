@@ -28,6 +28,7 @@ FAMILIES: dict[str, str] = {
     "bailing_hybrid": "bailing_hybrid:read",
     "bamba": "bamba:read",
     "bart": "bart:read",
+    "beam": "beam:read",
     "bert": "bert:read",
     "biogpt": "biogpt:read",
     "bitnet": "bitnet:read",

@@ -115,7 +115,8 @@ class Moe(Record):
     """GPT-OSS's gate: interleaved halves, clamped, ``(up + 1) * gate * sigmoid(alpha * gate)``."""
     clamp: str = ""
     """Both halves are clamped: ``oai`` (MiniMax M3: ``(up + 1) * gate * sigmoid(alpha * gate)``) | ``act`` (their usual
-    product; ``act-routed``: not in shared experts) | ``tanh`` (Inkling 2: softly, in fp32); empty = they are not."""
+    product; ``act-routed``: not in shared experts) | ``tanh`` (Inkling 2: softly, in fp32)
+    | ``wide`` (Beam: not at all, but the product is of fp32 copies); empty = they are not."""
     latent_size: int = 0
     """Experts work on a projection of this width instead of the hidden size (Nemotron-H); 0 = they do not."""
     router_fp32: bool = False
@@ -221,6 +222,8 @@ class Block(Record):
     drop_path: bool = False  # whole pictures of a scaled branch are dropped at random (Qianfan-OCR)
     stream_scale: bool = False
     """The residual stream is multiplied by a learned vector before the sum: ``extra_tensors`` (Doge)."""
+    scaled_sum: bool = False
+    """Both the stream and what is added to it are multiplied by constants (Beam)."""
     residual_from_norm: bool = False
     """The residual stream continues from the norm's output, not from its input (MiniMax, BLOOM on request)."""
 

@@ -56,11 +56,10 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
 
         retain(tape, k, v)
     if a.scaled_queries:
-        q = scale_positions(ctx, q)
+        q = scale_positions(ctx, q, wide=a.scales_wide)
     out = _attended(ctx, a, q, k, v).view(ctx.tokens, width)
-    if gate is not None:
-        out = _gated(ctx, a, out, gate)
-        del gate
+    out = _gated(ctx, a, out, gate, argument)
+    del gate
     out = normalise(ctx, a.output_norm, out, "output_norm")
     last = tensors[3 if a.gate_matrix or a.scaled_output or a.dynamic_mask else -1]
     result = linear(tape, out, ctx.weights(last, a.out_bias), last.name)
@@ -97,9 +96,15 @@ def _attended(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value
     return attend(ctx, a, q, k, v)
 
 
-def _gated(ctx: Context, a: Attention, out: Value, gate: Value) -> Value:
-    """The output times a gate of each element or each head."""
+def _gated(ctx: Context, a: Attention, out: Value, gate: Value | None, x: Value) -> Value:
+    """The output times a gate of each element or each head, where there is one."""
     tape = ctx.tape
+    if a.late_gate:
+        from memcheck.frameworks.transformers.beam import gated_late
+
+        return gated_late(ctx, a, out, x)
+    if gate is None:
+        return out
     if a.soft_gate:
         opened = cast(tape, unary(tape, cast(tape, gate, "fp32"), "softplus"), out.dtype)
         return mul(tape, out, opened)
@@ -107,9 +112,11 @@ def _gated(ctx: Context, a: Attention, out: Value, gate: Value) -> Value:
     return mul(tape, out, opened.view(*out.shape) if opened.numel == out.numel else opened)
 
 
-def scale_positions(ctx: Context, q: Value) -> Value:
+def scale_positions(ctx: Context, q: Value, *, wide: bool = False) -> Value:
     """``q * get_llama_4_attn_scale(positions).to(q.dtype)``: the scale of each position is kept, q is not."""
     tape = ctx.tape
+    if wide:  # fp32 copies, which are cast back
+        return cast(tape, scale(tape, cast(tape, q, "fp32"), "query scale"), q.dtype)
     factors = tape.new((ctx.sequence,), q.dtype, "query scale")
     out = tape.value(q.shape, q.dtype, "scaled queries")
     shape, dtype = q.shape, q.dtype
@@ -149,7 +156,7 @@ def _projections(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Va
     k = as_heads(ctx, a, k, kv_heads, norms[1], copies, rows=rows)
     v = linear(tape, x, ctx.weights(tensors[2], a.qkv_bias, rows=a.kv_heads), tensors[2].name)
     v = clamp(tape, v, 2) if a.clip_qkv else v
-    if a.gate_matrix:
+    if a.gate_matrix and not a.late_gate:
         gate = linear(tape, x, ctx.weights(tensors[4], False, adaptable=a.gate_adaptable), tensors[4].name)
     v = as_heads(ctx, a, v, kv_heads, None, not keeps_strides(ctx, a), each=a.v_head_dim or a.head_dim, rows=rows)
     return q, k, scale(tape, v, "value scale") if a.scaled_values else v, gate

@@ -217,7 +217,7 @@ def _residual(ctx: Context, block: Block, residual: Value, h: Value) -> Value:
             ctx.unused.append(scaled)
         return add(tape, scaled, residual, "residual")
     if block.residual_scale:
-        if block.residual_from_norm:
+        if block.residual_from_norm or block.scaled_sum:
             residual = scale(tape, residual, "residual * alpha")
         scaled = scale(tape, h, "hidden * multiplier")
         return add(tape, residual, scaled, "residual")

@@ -204,10 +204,15 @@ def _scaled_or_apart(ctx: Context, m: Mlp, down: Value) -> Value:
 
 
 def _within_bounds(ctx: Context, m: Mlp, x: Value, held: list[Value]) -> Value:
-    """DeepseekV4MLP: clamped gate and up, variables to the module's end."""
+    """DeepseekV4MLP: clamped gate and up, variables to the module's end; BeamMLP's are not clamped."""
     from memcheck.autograd.indexing import clamp
 
     tensors = linear_tensors(m.tensors)
+    if m.clamp == "wide":
+        from memcheck.frameworks.transformers.beam import wide_product
+
+        held += [matrix(ctx, m, x, tensor) for tensor in tensors[:2]]
+        return wide_product(ctx.tape, m, *held[-2:])
     gate = clamp(ctx.tape, matrix(ctx, m, x, tensors[0]), 1)
     up = clamp(ctx.tape, matrix(ctx, m, x, tensors[1]), 2)
     held += [gate, up]

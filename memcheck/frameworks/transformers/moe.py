@@ -45,7 +45,7 @@ def moe(ctx: Context, m: Moe, x: Value) -> Value:
         return add(tape, shared, first, "shared + routed")
     routed = routed_experts(ctx, m, x)
     if not m.shared_width:
-        return routed
+        return scale(tape, routed, "routed scaling") if m.scaled_output else routed
     narrow = routed.dtype
     if m.combined_fp32:
         routed = cast(tape, routed, "fp32")
@@ -227,6 +227,10 @@ def gate(tape: Tape, m: Moe, both: Value) -> Value:
         from memcheck.frameworks.transformers.clipped_attention import softly_clamped
 
         return softly_clamped(tape, g, up)
+    if m.clamp == "wide":
+        from memcheck.frameworks.transformers.beam import wide_product
+
+        return wide_product(tape, m, g, up)
     if m.clamp:
         return clamped(tape, m, g, up)
     return mul(tape, activation(tape, g, m.activation), up)
