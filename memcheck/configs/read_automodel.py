@@ -197,20 +197,21 @@ def _masters(draft: Draft, optimizer: str) -> None:
     if optimizer not in ("FusedAdam", "fused_adam"):
         return
     sixteen = str(draft.value(f"{PRECISION}.recipe")).endswith("-pure")
+    rest, narrow = "optimizer.store_param_remainders", "optimizer.master_weight_dtype"
+    whole = DTYPES.get(text(draft, narrow).lower(), "fp32") == "fp32" if config.has(narrow) else True
     if sixteen and not off(draft, own):
-        if config.has(own):
+        if on(draft, rest) and whole:
+            draft.set(f"{PRECISION}.master", "remainder", rest)
+        elif config.has(own):
             draft.set(f"{PRECISION}.master", "fp32", own)
         else:
             draft.assume(f"{PRECISION}.master", "fp32", "FusedAdam's master_weights are on by default")
-    config.see(own)
+    config.see(own, rest)
     wider = "which is priced as fp32: an upper bound"
     for name in ("exp_avg_dtype", "exp_avg_sq_dtype", "master_weight_dtype"):
         if config.has(f"optimizer.{name}") and DTYPES.get(text(draft, f"optimizer.{name}").lower()) != "fp32":
             draft.note(f"optimizer.{name}", f"a state in {config.values[f'optimizer.{name}']}, {wider}")
         config.see(f"optimizer.{name}")
-    if on(draft, "optimizer.store_param_remainders"):
-        draft.note("optimizer.store_param_remainders", f"only 16 bits of each master weight are stored, {wider}")
-    config.see("optimizer.store_param_remainders")
 
 
 def _recompute(draft: Draft, found: Architecture | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.errors import UnsupportedError
 from memcheck.job.defaults import Defaults
 from memcheck.job.profile import Profile
 from memcheck.job.recipes import GENERIC
@@ -85,10 +86,17 @@ def _deviate(recipe: Recipe, stated: PrecisionSpec, framework: Profile) -> Recip
         master=stated.master or recipe.master,
         reduce=stated.reduce or recipe.reduce,
     )
+    if recipe.master == "remainder" and recipe.params != "bf16":
+        raise UnsupportedError(
+            f"`master: remainder` is what bf16 parameters lack of fp32, and they rest in {recipe.params}",
+            "write `master: fp32`, or rest them in bf16: `params: bf16`",
+            "/training/precision/master",
+        )
     if not framework.own_gradients:
         if stated.params is None and stated.master is None:
             return recipe
         stepped = recipe.params if recipe.master == "none" else recipe.master
+        stepped = "fp32" if stepped == "remainder" else stepped  # put together in the kernel
         return recipe._replace(gradients=recipe.params, optimizer_states=stepped)
     gradients = stated.gradients or recipe.gradients
     if recipe.params == "fp32":

@@ -6,7 +6,7 @@ from memcheck.job.objective_types import Companion, Evaluation, ModelHead, Objec
 from memcheck.models.types import Architecture, Rough
 from memcheck.record import Record
 
-DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
+DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "remainder": 2}
 """Bytes of one element; 4-bit formats carry quantisation constants and are priced where they are used."""
 
 

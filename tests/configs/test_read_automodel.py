@@ -165,9 +165,19 @@ def test_a_quantized_base_is_qlora() -> None:
     assert found["training.options.prepare_model_for_kbit_training"] is False
 
 
-@pytest.mark.parametrize(("written", "master"), [({}, "fp32"), ({"master_weights": False}, None)])
+@pytest.mark.parametrize(
+    ("written", "master"),
+    [
+        ({}, "fp32"),
+        ({"master_weights": False}, None),
+        ({"master_weights": False, "store_param_remainders": True}, None),
+        ({"store_param_remainders": True}, "remainder"),
+        ({"master_weights": True, "store_param_remainders": True}, "remainder"),
+        ({"store_param_remainders": True, "master_weight_dtype": "torch.bfloat16"}, "fp32"),
+    ],
+)
 def test_transformer_engines_adam_has_weights_of_its_own(written: dict[str, Any], master: str | None) -> None:
-    """FusedAdam keeps fp32 weights beside weights of 16 bits, unless it is told otherwise."""
+    """FusedAdam keeps fp32 weights beside weights of 16 bits, or what these lack of them, unless told otherwise."""
     target = {"_target_": "transformer_engine.pytorch.optimizers.FusedAdam", **written}
     assert values(read(optimizer=target)).get("training.precision.master") == master
 

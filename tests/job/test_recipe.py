@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.defaults import Defaults
 from memcheck.job.recipe import resolve_recipe, with_optimizer
@@ -46,6 +47,14 @@ def test_a_stated_master_keeps_the_states_in_its_dtype() -> None:
     """States follow the master copy where there is one."""
     found = recipe("pytorch", recipe="bf16-mixed", params="bf16", master="fp32")
     assert (found.gradients, found.optimizer_states) == ("bf16", "fp32")
+
+
+def test_remainders_make_fp32_of_bf16_parameters_and_of_no_others() -> None:
+    """TransformerEngine keeps whole masters of all that is not bf16."""
+    found = recipe("pytorch", recipe="bf16-pure", master="remainder")
+    assert (found.params, found.gradients, found.optimizer_states) == ("bf16", "bf16", "fp32")
+    with pytest.raises(UnsupportedError, match="rest in fp32"):
+        recipe("pytorch", recipe="bf16-mixed", master="remainder")
 
 
 def test_main_gradients_stay_with_frameworks_that_have_them() -> None:
