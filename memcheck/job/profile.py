@@ -176,6 +176,9 @@ class Profile(Record):
     """By default: ``ring`` (each rank's tokens are two chunks, for balance) or ``ulysses`` (heads are exchanged)."""
     leaves_whole_experts: bool = False
     """Experts that one rank holds alone are no part of FSDP2's groups. Else they are groups of one rank."""
+    cuts_expert_matrices: str = ""
+    """When FSDP2 divides the experts that expert parallelism has dealt out inside of each matrix, and not expert by
+    expert: ``always``, or where there are ``more-shards`` than experts on a rank. Empty: never, and it pads them."""
     own_expert_groups: bool = False
     """Expert-tensor parallelism has groups and a degree of its own. Else experts are cut over the tensor ranks."""
     splits_expert_biases: bool = True

@@ -30,6 +30,7 @@ PROFILE = Profile(
     parallelisms=("tensor", "sequence", "context", "pipeline", "expert"),
     # NVIDIA-NeMo/Automodel components/moe/parallelizer.py, apply_fsdp: `ignored_params`
     leaves_whole_experts=True,
+    cuts_expert_matrices="always",
     schedules=("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "dualpipe"),
     methods=("full", "lora", "qlora"),
     runs_transformers=True,

@@ -31,7 +31,7 @@ from memcheck.frameworks.torch.recording import (
     outside_sizes,
     run_sizes,
 )
-from memcheck.frameworks.torch.resting import ways_of
+from memcheck.frameworks.torch.resting import divided_over
 from memcheck.frameworks.torch.states import engine_hooks, rests
 from memcheck.frameworks.torch.step_options import UnitGroups, step_options, step_sizes
 from memcheck.frameworks.torch.step_parts import WRAPPED
@@ -288,7 +288,7 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
 def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...]) -> Group:
     """The group that FSDP2 makes of a unit's tensors."""
     ways = job.layout.shard_group
-    divided = [(t, ways_of(job, t, ways)) for t in tensors]
+    divided = [divided_over(job, t, ways) for t in tensors]
     recipe = job.recipe
     waits = recipe.compute if job.fsdp == 1 else recipe.reduce
     leaves = FRAMEWORKS[job.framework].leaves_whole_experts

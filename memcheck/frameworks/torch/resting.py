@@ -11,6 +11,9 @@ from memcheck.job.recipe import keeps_full_states
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
 
+MATRICES = 3
+"""Dimensions of stacked matrices."""
+
 
 class Sharding(Record):
     """Over how many ranks each kind of state is divided."""
@@ -41,14 +44,28 @@ def sharding(job: TrainingJob) -> Sharding:
     return Sharding(1, 1, ways if stage == 1 else 1, flat=False)
 
 
-def ways_of(job: TrainingJob, tensor: LocalTensor, ways: int) -> int:
-    """Shards of one tensor, given those of a dense one."""
-    return expert_ways(job, ways) if tensor.expert and ways > 1 else ways
+def divided_over(job: TrainingJob, tensor: LocalTensor, ways: int) -> tuple[LocalTensor, int]:
+    """A tensor with the dimension that FSDP2 cuts of it, and its number of shards, given that of a dense one.
+
+    Experts that expert parallelism has dealt out are cut inside of each matrix where the framework has it so, because
+    few of them are left. Sources: torchtitan ``distributed/fsdp.py`` (``expert_shard_placement``;
+    ``models/llama4/infra/parallelize.py`` up to 0.2.2), which keeps them as [experts, outputs, inputs]; NeMo AutoModel
+    ``components/moe/parallelizer.py`` (``_moe_shard_placement``), which keeps them as [experts, inputs, outputs].
+    """
+    if not tensor.expert or ways <= 1:
+        return tensor, ways
+    own = expert_ways(job, ways)
+    cuts = FRAMEWORKS[job.framework].cuts_expert_matrices
+    if not cuts or job.layout.expert == 1 or len(tensor.shape) != MATRICES or tensor.divided:
+        return tensor, own
+    if cuts == "always":
+        return tensor._replace(divided=2), own
+    return (tensor._replace(divided=1) if own > tensor.shape[0] else tensor), own
 
 
 def shard_of(job: TrainingJob, tensor: LocalTensor, ways: int, flat: bool) -> int:
     """Elements of the largest shard of one tensor."""
-    ways = ways_of(job, tensor, ways)
+    tensor, ways = divided_over(job, tensor, ways)
     if ways <= 1:
         return tensor.numel
     return -(-tensor.numel // ways) if flat else shard_numel(tensor, ways)

@@ -9,7 +9,7 @@ from memcheck.frameworks.layers import layers_of, model_states_of
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.second_pass import SecondHead, SecondPass
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, group, partitioned, wraps
-from memcheck.frameworks.torch.resting import ways_of
+from memcheck.frameworks.torch.resting import divided_over
 from memcheck.job.objective_types import Companion, Objective
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block
@@ -161,7 +161,7 @@ def _fullest(job: TrainingJob, architecture: Architecture, base: Setting) -> Gro
         tensors = block_tensors_on_rank(
             block, base.tensor, base.expert, base.expert_tensor, base.trained, base.frozen, base.adapter
         )
-        divided = [(t, ways_of(job, t, job.layout.shard_group)) for t in tensors]
+        divided = [divided_over(job, t, job.layout.shard_group) for t in tensors]
         casts, waits = gathered_dtype(job) is not None, job.recipe.reduce
         found = group(divided, job.recipe, casts=casts, waits=waits, leaves=leaves)
         most = max(most, found, key=lambda one: one.gathered + 2 * one.flat)

@@ -51,6 +51,7 @@ PROFILE = Profile(
     expandable_segments=True,
     zero_stages=(0, 1, 3),
     parallelisms=("tensor", "sequence", "context", "pipeline", "expert", "expert_tensor"),
+    cuts_expert_matrices="more-shards",
     schedules=("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "dualpipe"),
     methods=("full", "lora"),
     losses=("standard", "chunked", "vocab-parallel"),
