@@ -33,6 +33,8 @@ class Timing(Record):
     """Whether keys and values are repeated for every query head before attention."""
     one_product: Callable[[TrainingJob], str]
     """Which layers that read one input run as one product: empty for none, ``attention`` or ``all``."""
+    experts_padding: Callable[[TrainingJob, int], float] = lambda _job, _experts: 1.0
+    """How many times their size a layer's experts, of which there are so many, are gathered and reduced at."""
     fused_norms: bool = False
     """A norm is one kernel. Else RMSNorm is one operation after the other."""
     latent_inputs: str = "own"

@@ -179,6 +179,8 @@ class Profile(Record):
     cuts_expert_matrices: str = ""
     """When FSDP2 divides the experts that expert parallelism has dealt out inside of each matrix, and not expert by
     expert: ``always``, or where there are ``more-shards`` than experts on a rank. Empty: never, and it pads them."""
+    cuts_all_experts_since: tuple[int, int, int] | None = None
+    """First version that does so where experts are not dealt out, too. None: none does."""
     own_expert_groups: bool = False
     """Expert-tensor parallelism has groups and a degree of its own. Else experts are cut over the tensor ranks."""
     splits_expert_biases: bool = True

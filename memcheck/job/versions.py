@@ -19,16 +19,17 @@ KBIT = "prepare_model_for_kbit_training"
 """The option that says whether peft's function of this name is called."""
 
 
-def is_before(version: str | None, first: tuple[int, int] | None) -> bool:
+def is_before(version: str | None, first: tuple[int, ...] | None) -> bool:
     """Whether a stated version is older than ``first``; False where either is unknown."""
     if not version or first is None:
         return False
     import re
 
-    match = re.match(r"(\d+)(?:\.(\d+))?", version)
+    match = re.match(r"\d{1,9}(?:\.\d{1,9})*", version)
     if match is None:
         return False
-    return (int(match[1]), int(match[2] or 0)) < first
+    numbers = [int(part) for part in match[0].split(".")[: len(first)]]
+    return (*numbers, *[0] * (len(first) - len(numbers))) < first
 
 
 def resolve_fsdp(

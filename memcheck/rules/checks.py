@@ -27,6 +27,7 @@ CHECKS: tuple[Gated, ...] = (
     Gated("MEM214", "mem214_shard_group", when.states_group, blocking=True),
     Gated("MEM215", "mem215_unsupported_zero_stage", when.unknown_stage, blocking=True),
     Gated("MEM216", "mem216_unsupported_schedule", when.pipelined, blocking=True),
+    Gated("MEM218", "mem218_padded_shards", when.shards_experts),
     Gated("MEM301", "mem301_no_bf16", when.no_bf16),
     Gated("MEM302", "mem302_no_fp8", when.fp8),
     Gated("MEM303", "mem303_no_flash_attention", when.flash),

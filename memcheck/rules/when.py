@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from memcheck.job.types import InferenceJob
 from memcheck.memory.fit import FITS, gpu_fit
+from memcheck.models.types import Moe
 from memcheck.plan.types import Plan
 from memcheck.rules.types import RuleContext
 
@@ -99,6 +100,14 @@ def states_sequence(context: RuleContext) -> bool:
 def states_group(context: RuleContext) -> bool:
     """A sharding group, asked for."""
     return context.plan.parallelism.shard_group is not None
+
+
+def shards_experts(context: RuleContext) -> bool:
+    """Experts whose parameters are divided over ranks."""
+    layout, model = context.layout, context.architecture
+    if layout.zero_stage < 2 or layout.shard_group <= 1 or model is None:
+        return False
+    return any(isinstance(block.mlp, Moe) for block, _ in model.blocks)
 
 
 def beyond_positions(context: RuleContext) -> bool:

@@ -72,6 +72,8 @@ class Sharing(Record):
     """Every micro-batch gathers."""
     reduces: bool
     """Every micro-batch reduces."""
+    padding: float
+    """Times their size that experts are exchanged at."""
 
 
 def layer_time(job: TrainingJob, cost: LayerCost, w: Wires, share: float, sharing: Sharing, rates: Rates) -> Layer:
@@ -91,8 +93,9 @@ def layer_time(job: TrainingJob, cost: LayerCost, w: Wires, share: float, sharin
             expert = behind(expert, arithmetic + memory, ROUTING * rates.taken / CHANNELS)
     data = last = 0.0
     if sharing.precision.stage == 3:
-        moved = FSDP_COPY_BYTES * (2 if sharing.reshards else 1) * (cost.dense + cost.experts) * sharing.gathers
-        moved += FSDP_REDUCE_BYTES * (cost.dense_trained + cost.experts_trained) * sharing.reduces
+        gathered, trained = cost.experts * sharing.padding, cost.experts_trained * sharing.padding
+        moved = FSDP_COPY_BYTES * (2 if sharing.reshards else 1) * (cost.dense + gathered) * sharing.gathers
+        moved += FSDP_REDUCE_BYTES * (cost.dense_trained + trained) * sharing.reduces
         memory += moved / rates.hbm
         ahead = cost.forward[0] + cost.forward[1]
         data, last = _exposed(cost, ahead, arithmetic + memory - ahead, sharing, rates.taken)
@@ -103,9 +106,10 @@ def _exposed(cost: LayerCost, ahead: float, back: float, s: Sharing, taken: floa
     """FSDP prefetches the next layer while one computes: what is longer than that waits. Per micro-batch, and what the
     reducing one adds.
     """
-    one = gather_seconds(s.dense, cost.dense, s.precision) + gather_seconds(s.experts, cost.experts, s.precision)
+    one = gather_seconds(s.dense, cost.dense, s.precision)
+    one += gather_seconds(s.experts, cost.experts * s.padding, s.precision)
     reduce = reduce_seconds(s.dense, cost.dense_trained, s.precision)
-    reduce += reduce_seconds(s.experts, cost.experts_trained, s.precision)
+    reduce += reduce_seconds(s.experts, cost.experts_trained * s.padding, s.precision)
     forward = behind(one, ahead, taken) if s.gathers else 0.0
     again = one if s.gathers and s.reshards else 0.0
     quiet, busy = behind(again, back, taken), behind(again + reduce, back, taken)

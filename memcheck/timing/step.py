@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from memcheck.catalog.types import Gpu
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.registry import FRAMEWORKS, timing_of
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.models.types import Architecture, Rough
+from memcheck.models.types import Architecture, Moe, Rough
 from memcheck.timing.collectives import all_reduce, behind
 from memcheck.timing.data_parallel import (
     dense_copies,
@@ -46,7 +46,7 @@ def step_time(job: TrainingJob, gpu: Gpu) -> StepTime:
     r = rates(gpu, job.recipe.compute, shape.fp8, layout.gpus_per_node, FRAMEWORKS[job.framework].engine_attention)
     parts = parts_of(architecture, shape, r)
     w = wires(job, architecture.hidden_size, shape.item, r)
-    sharing = _sharing(job, r)
+    sharing = _sharing(job, architecture, r)
     share = _recomputed(job, architecture)
     known = {id(cost): layer_time(job, cost, w, share, sharing, r) for cost in {id(c): c for c in parts.costs}.values()}
     layers = [known[id(cost)] for cost in parts.costs]
@@ -55,8 +55,9 @@ def step_time(job: TrainingJob, gpu: Gpu) -> StepTime:
     return _answer(job, architecture, r, stages, times, w, sharing, share)
 
 
-def _sharing(job: TrainingJob, r: Rates) -> Sharing:
+def _sharing(job: TrainingJob, architecture: Architecture, r: Rates) -> Sharing:
     again = gathers_again(job)
+    experts = max((block.mlp.experts for block, _ in architecture.blocks if isinstance(block.mlp, Moe)), default=0)
     return Sharing(
         dense_copies(job, r),
         expert_copies(job, r),
@@ -64,6 +65,7 @@ def _sharing(job: TrainingJob, r: Rates) -> Sharing:
         again,
         again or job.layout.pipeline == 1,
         reduces_every(job) or job.gradient_accumulation_steps == 1,
+        timing_of(job.framework).experts_padding(job, experts) if experts else 1.0,
     )
 
 

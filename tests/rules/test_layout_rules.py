@@ -288,3 +288,41 @@ def test_nothing_to_shard_over() -> None:
     assert found("MEM208", "tensor: 8, zero_stage: 1", MEGATRON)
     assert found("MEM208", "zero_stage: 3, shard_group: 1", "framework: huggingface")
     assert not found("MEM208", "context: 8, zero_stage: 3", TITAN)
+
+
+@pytest.mark.parametrize(
+    ("framework", "parallelism", "nodes", "said"),
+    [
+        ("huggingface", "zero_stage: 3", 8, "8 experts of a layer into 64 shards"),
+        ("huggingface", "zero_stage: 3, shard_group: 8", 8, ""),
+        ("huggingface", "zero_stage: 3", 1, ""),
+        ("huggingface, framework_version: '5.9'", "zero_stage: 3", 8, ""),  # FSDP1: one flat buffer
+        ("pytorch", "zero_stage: 3", 2, "8 experts of a layer into 16 shards"),
+        ("pytorch", "zero_stage: 3, expert: 8", 8, ""),
+        ("deepspeed", "zero_stage: 3", 8, ""),
+    ],
+)
+def test_padded_shards(framework: str, parallelism: str, nodes: int, said: str) -> None:
+    """FSDP2 pads the experts' dimension; flat buffers, and matrices that are cut inside, are not padded."""
+    findings = found("MEM218", parallelism, f"framework: {framework}", nodes=nodes, model="mixtral-8x7b")
+    messages = [f.message for f in findings]
+    assert bool(messages) == bool(said)
+    assert all(said in m for m in messages)
+
+
+def test_few_experts_are_dealt_out_evenly() -> None:
+    """16 experts a rank over 11 shards are padded to 22: torchtitan cuts inside of them where shards are more."""
+    layout = "zero_stage: 3, expert: 16"
+    (finding,) = found("MEM218", layout, "framework: torchtitan", nodes=22, model="deepseek-v3")
+    assert "choose degrees" in finding.help
+
+
+def test_padding_has_a_remedy() -> None:
+    """Groups of as many ranks as there are experts need less memory, and less time."""
+    training = "framework: huggingface, activation_checkpointing: full"
+    plan = document("zero_stage: 3", training, model="mixtral-8x7b", gpu="h200", nodes=8)
+    findings = check_document(plan, Gate(remedies=with_remedies)).findings
+    first = next(f.remedies[0] for f in findings if f.remedies)
+    assert first.set == {"parallelism.shard_group": 8}
+    assert first.slowdown is not None
+    assert first.slowdown < 0

@@ -9,6 +9,7 @@ from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.recipe import keeps_full_states
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.job.versions import is_before
 from memcheck.record import Record
 
 MATRICES = 3
@@ -47,16 +48,19 @@ def sharding(job: TrainingJob) -> Sharding:
 def divided_over(job: TrainingJob, tensor: LocalTensor, ways: int) -> tuple[LocalTensor, int]:
     """A tensor with the dimension that FSDP2 cuts of it, and its number of shards, given that of a dense one.
 
-    Experts that expert parallelism has dealt out are cut inside of each matrix where the framework has it so, because
-    few of them are left. Sources: torchtitan ``distributed/fsdp.py`` (``expert_shard_placement``;
-    ``models/llama4/infra/parallelize.py`` up to 0.2.2), which keeps them as [experts, outputs, inputs]; NeMo AutoModel
-    ``components/moe/parallelizer.py`` (``_moe_shard_placement``), which keeps them as [experts, inputs, outputs].
+    Experts are cut inside of each matrix where the framework has it so, because few of them are on a rank. Sources:
+    torchtitan ``distributed/fsdp.py`` (``expert_shard_placement``; ``models/llama4/infra/parallelize.py`` up to 0.2.2),
+    which keeps them as [experts, outputs, inputs]; NeMo AutoModel ``components/moe/parallelizer.py``
+    (``_moe_shard_placement``), which keeps them as [experts, inputs, outputs].
     """
     if not tensor.expert or ways <= 1:
         return tensor, ways
-    own = expert_ways(job, ways)
-    cuts = FRAMEWORKS[job.framework].cuts_expert_matrices
-    if not cuts or job.layout.expert == 1 or len(tensor.shape) != MATRICES or tensor.divided:
+    own, profile = expert_ways(job, ways), FRAMEWORKS[job.framework]
+    cuts = profile.cuts_expert_matrices
+    if not cuts or len(tensor.shape) != MATRICES or tensor.divided:
+        return tensor, own
+    first = profile.cuts_all_experts_since
+    if job.layout.expert == 1 and (first is None or is_before(job.framework_version, first)):
         return tensor, own
     if cuts == "always":
         return tensor._replace(divided=2), own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.unit import Part
 from memcheck.frameworks.timing import Timing
+from memcheck.frameworks.torch.padding import experts_padding
 from memcheck.frameworks.torch.pipelining import parts
 from memcheck.job.types import TrainingJob
 
@@ -27,4 +28,5 @@ TIMING = Timing(
     copies_gathered=lambda _job: True,
     repeats_keys=lambda _job: False,
     one_product=lambda _job: "",
+    experts_padding=experts_padding,
 )

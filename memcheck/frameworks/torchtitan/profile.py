@@ -52,6 +52,7 @@ PROFILE = Profile(
     zero_stages=(0, 1, 3),
     parallelisms=("tensor", "sequence", "context", "pipeline", "expert", "expert_tensor"),
     cuts_expert_matrices="more-shards",
+    cuts_all_experts_since=(0, 2, 3),  # main since March 2026, behind 0.2.2: "non-dim-0 FSDP sharding", #2668
     schedules=("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "dualpipe"),
     methods=("full", "lora"),
     losses=("standard", "chunked", "vocab-parallel"),

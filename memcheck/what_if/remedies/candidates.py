@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from memcheck.frameworks.torch.ddp import buckets
 from memcheck.frameworks.torch.fsdp import skips_reduction
+from memcheck.frameworks.torch.padding import filled_group, padded_layer
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.rules.types import RuleContext
@@ -103,6 +104,7 @@ def _sharding(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChang
     if layout.zero_stage and layout.shard_group < ranks:
         title = f"shard over all {ranks} ranks instead of groups of {layout.shard_group}"
         yield CandidateChange("group", title, {"parallelism.shard_group": ranks}, numerics=EQUIVALENT)
+    yield from _unpadded(job)
     if layout.zero_stage == 3 and not layout.reshard_after_forward and RESHARD not in framework.lacks:
         title = "free gathered parameters after forward"
         yield CandidateChange("reshard", title, {RESHARD: True})
@@ -112,6 +114,17 @@ def _sharding(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChang
     if BUCKETS not in framework.lacks and buckets(job).there and not layout.gradient_as_bucket_view:
         title = "let gradients be views of DDP's buckets"
         yield CandidateChange("buckets", title, {BUCKETS: True})
+
+
+def _unpadded(job: TrainingJob) -> Iterator[CandidateChange]:
+    """Fewer shards, where FSDP2 pads experts to as many."""
+    a = job.architecture
+    layer = padded_layer(job, a) if isinstance(a, Architecture) and job.layout.expert == 1 else None
+    if layer is None:
+        return
+    ranks = filled_group(job, layer)
+    title = f"shard over groups of {ranks} ranks, to which FSDP2 need not pad {layer.experts} experts"
+    yield CandidateChange("group", title, {"parallelism.shard_group": ranks}, numerics=EQUIVALENT)
 
 
 def _micro_batch(job: TrainingJob) -> Iterator[CandidateChange]:

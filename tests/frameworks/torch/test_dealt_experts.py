@@ -20,7 +20,9 @@ EXPERTS, WIDTH, HIDDEN, GPUS = 128, 768, 2048, 128
 def job(framework: str, degree: int) -> TrainingJob:
     """Qwen3-30B-A3B on 128 GPUs, its experts dealt out to so many."""
     layout = {"zero_stage": 3, "expert": degree}
-    found = subject(plan(gpus=GPUS, parallelism=layout, model="qwen3-30b-a3b", framework=framework)).job
+    name, _, version = framework.partition("@")
+    stated = {"framework": name, **({"framework_version": version} if version else {})}
+    found = subject(plan(gpus=GPUS, parallelism=layout, model="qwen3-30b-a3b", **stated)).job
     assert isinstance(found, TrainingJob)
     return found
 
@@ -36,6 +38,8 @@ def experts_here(degree: int) -> LocalTensor:
         ("torchtitan", 8, 128, 0),  # 16 shards of 16 experts
         ("torchtitan", 8, 256, 1),
         ("pytorch", 8, 128, 2),
+        ("torchtitan", 1, 256, 1),
+        ("torchtitan@0.2.2", 1, 256, 0),
         ("pytorch", 1, 256, 0),
         ("huggingface", 1, 256, 0),
     ],

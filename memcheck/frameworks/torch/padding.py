@@ -1,0 +1,70 @@
+"""Layers that FSDP2 gathers with padding, because it cuts their experts into more shards than there are.
+
+Source: torch 2.13 ``distributed/fsdp/_fully_shard/_fsdp_param.py`` (``padded_sharded_param_size``).
+"""
+
+from __future__ import annotations
+
+from memcheck.accounts.state import LocalTensor
+from memcheck.frameworks.torch.fsdp import group, wraps
+from memcheck.frameworks.torch.resting import divided_over
+from memcheck.frameworks.torch.units import base_setting, block_tensors_on_rank
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture, Block, Moe
+from memcheck.record import Record
+
+LEAST_BYTES = 2**28
+LEAST_SHARE = 1 / 4
+
+
+class PaddedLayer(Record):
+    """One layer while its parameters are gathered."""
+
+    experts: int
+    """Experts that a rank holds before FSDP2 divides them."""
+    shards: int
+    """Shards of them."""
+    padded: int
+    """Bytes."""
+    whole: int
+    """Bytes without padding."""
+
+
+def padded_layer(job: TrainingJob, model: Architecture) -> PaddedLayer | None:
+    """The layer that is padded most; None where no layer has a quarter of padding, and 256 MiB."""
+    if not wraps(job) or job.fsdp == 1:
+        return None
+    found = [_gathered(job, model, block) for block, _ in model.blocks if isinstance(block.mlp, Moe)]
+    most = max(found, key=lambda layer: layer.padded - layer.whole, default=None)
+    if most is None or most.padded - most.whole < max(LEAST_BYTES, most.whole * LEAST_SHARE):
+        return None
+    return most
+
+
+def filled_group(job: TrainingJob, layer: PaddedLayer) -> int:
+    """The most ranks that divide the sharding group and are no more than the layer's experts."""
+    return max(n for n in range(1, layer.experts + 1) if job.layout.shard_group % n == 0)
+
+
+def experts_padding(job: TrainingJob, experts: int) -> float:
+    """How many times their size a layer's experts are gathered at."""
+    if not wraps(job) or job.fsdp == 1:
+        return 1.0
+    here = -(-experts // job.layout.expert)
+    ways = job.layout.shard_group
+    stack, shards = divided_over(job, LocalTensor("experts", (here, ways, ways), False, expert=True), ways)
+    return 1.0 if stack.divided else -(-here // shards) * shards / here
+
+
+def _gathered(job: TrainingJob, model: Architecture, block: Block) -> PaddedLayer:
+    setting = base_setting(job, model, None)
+    tensors = block_tensors_on_rank(
+        block, setting.tensor, setting.expert, setting.expert_tensor, setting.trained, setting.frozen, setting.adapter
+    )
+    divided = [divided_over(job, t, job.layout.shard_group) for t in tensors]
+    padded, whole = (
+        group(each, job.recipe, casts=False, waits=job.recipe.reduce).gathered
+        for each in (divided, [(t, 1) for t, _ in divided])
+    )
+    experts, shards = max((t.shape[0], ways) for t, ways in divided if t.expert)
+    return PaddedLayer(experts, shards, padded, whole)
