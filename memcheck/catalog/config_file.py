@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
+from memcheck.catalog.errors import ConfigFileError
 from memcheck.edge.observed import is_folder, real_path
 from memcheck.edge.opener import is_inside, read_start, repository
-from memcheck.errors import MemcheckError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,15 +14,6 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 4 * 2**20
 """A config.json is a few kilobytes; whatever is larger is something else."""
-
-
-class ConfigFileError(MemcheckError):
-    """A ``config.json`` that cannot be read. ``line`` and ``column`` (1-based) are 0 for the whole file."""
-
-    def __init__(self, message: str, help: str = "", line: int = 0, column: int = 0) -> None:
-        super().__init__(message, help)
-        self.line = line
-        self.column = column
 
 
 def read_config(path: str, base_dir: str = ".") -> dict[str, Any]:

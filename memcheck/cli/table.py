@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
+from memcheck.cli.terminal import has_width
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, width, wrap
 from memcheck.report.columns import GAP, fitting, left_out
@@ -15,10 +17,13 @@ LEAST = 20
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], screen: Screen, right: frozenset[int]) -> str:
     """A head line and one line per row. Columns in ``right`` are aligned there; the last column takes what is left.
 
-    On a narrow screen the columns before the last give way, from the right; the first, a name, stays.
+    On a narrow screen the columns before the last give way, from the right; the first, a name, stays. In a file or a
+    pipe each row is one line, which ``grep`` finds whole.
     """
     cells = [[clean(cell) for cell in row] for row in rows]
     widths = [max(width(row[i]) for row in [list(heads), *cells]) for i in range(len(heads))]
+    if not has_width(sys.stdout):
+        return "".join(f"{_line(row, widths, right).rstrip()}\n" for row in [list(heads), *cells])
     least = [*widths[:-1], min(widths[-1], LEAST)]
     kept = fitting(least, range(len(heads) - 2, 0, -1), screen.columns)
     note = left_out(heads, kept)

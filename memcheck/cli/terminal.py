@@ -27,6 +27,11 @@ def screen_of(stream: TextIO, color: str = "auto", environment: Mapping[str, str
     )
 
 
+def has_width(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether lines have to fit somewhere: not in a file or a pipe, unless ``COLUMNS`` says so."""
+    return bool(environment.get("COLUMNS")) or stream.isatty()
+
+
 def width_of(stream: TextIO, environment: Mapping[str, str]) -> int:
     """``COLUMNS`` if set, else the terminal's width, else 100."""
     stated = environment.get("COLUMNS", "")

@@ -59,8 +59,9 @@ def test_rules_are_found_by_what_people_type(capsys: Capture, words: str, codes:
     ("catalog", "entry"),
     [("models", "llama-3.1-8b"), ("gpus", "h100-80gb"), ("rules", "exceeds-capacity"), ("frameworks", "torchtitan"), ("architectures", "qwen3_moe")],
 )
-def test_catalogs_are_listed(capsys: Capture, catalog: str, entry: str) -> None:
+def test_catalogs_are_listed(capsys: Capture, monkeypatch: pytest.MonkeyPatch, catalog: str, entry: str) -> None:
     """As a table that fits the screen, and as records with the same entries."""
+    monkeypatch.setenv("COLUMNS", "100")
     assert main(["list", catalog]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 100
@@ -104,3 +105,16 @@ def test_architectures_say_who_builds_them(capsys: Capture) -> None:
     assert "llama-3.1-8b" in records["llama"]["models"]
     assert {"huggingface", "torchtitan"} <= set(records["llama"]["frameworks"])
     assert "torchtitan" not in records["bloom"]["frameworks"]
+
+
+@pytest.mark.parametrize("catalog", ["models", "gpus", "rules", "frameworks", "architectures"])
+def test_a_piped_row_is_one_line(catalog: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``list models | grep Qwen/`` finds whole ids; on a screen the last column is wrapped."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert main(["list", catalog, "--format", "json"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    assert main(["list", catalog]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + len(records)
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["list", catalog]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 60

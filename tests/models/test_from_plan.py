@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memcheck.catalog.config_file import ConfigFileError
+from memcheck.catalog.errors import ConfigFileError
 from memcheck.catalog.names import UnknownNameError
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.from_plan import architecture_of

@@ -67,4 +67,4 @@ def _gathered(job: TrainingJob, model: Architecture, block: Block) -> PaddedLaye
         for each in (divided, [(t, 1) for t, _ in divided])
     )
     experts, shards = max((t.shape[0], ways) for t, ways in divided if t.expert)
-    return PaddedLayer(experts, shards, padded, whole)
+    return PaddedLayer(experts=experts, shards=shards, padded=padded, whole=whole)
