@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from benchmarks.cases import HERE, kept
-from benchmarks.small import ADAPTED, TRAINER, small_plan
+from benchmarks.small import ADAPTED, HALF_ADAPTED, TRAINER, small_plan
 from memcheck.models.registry import read_architecture
 from memcheck.models.types import Attention, LatentAttention, Mixer
 
@@ -242,6 +242,10 @@ EAGER = (
 )
 WIDENED = ("bert", "distilbert", "electra", "m2m_100", "modernbert", "whisper")
 """Families whose stream, or encoder's output, a LayerNorm makes fp32 under autocast."""
+KEPT = ("bailing_hybrid", "ernie4_5_moe", "flint", "hy_v4", "inkling_text")
+"""Families with parameters that are loaded in fp32 beside others in bf16: adapters under autocast, too."""
+HALVED = ("afmoe", "deepseek_v32", "mt5", "t5", "umt5")
+"""Families with parameters that are loaded in fp32 beside others in fp16 alone."""
 UNADAPTED = ("deepseek_v4", "falcon_h1", "falcon_mamba", "mamba", "mamba2")
 """Families of which peft refuses adapters of all linear layers."""
 MASKED = ("bart", "blenderbot", "blenderbot-small", "m2m_100", "marian", "mbart", "plbart")
@@ -301,8 +305,15 @@ def record(kind: str) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in built.parameters()),
         "transformers": transformers.__version__,
         "kernels": {"ssm": "fallback"} if recurrent else None,
-        "ways": ways + [(ways[0][0], recompute, TRAINER) for recompute in ("none", "full") if kind in WIDENED],
+        "ways": ways + [(ways[0][0], recompute, recipe) for recipe in _more(kind) for recompute in ("none", "full")],
     }
+
+
+def _more(kind: str) -> list[str]:
+    """Recipes that some families have beside the others'."""
+    found = [TRAINER] if kind in WIDENED + KEPT else []
+    found += ["fp16-pure"] if kind in HALVED else []
+    return found + ([HALF_ADAPTED] if kind in HALVED and kind.endswith("t5") else [])
 
 
 def small_config(kind: str) -> dict[str, Any]:

@@ -96,9 +96,9 @@ ROUTED = (
 ATTENTIONS = ("eager", "sdpa")
 RECOMPUTES = ("none", "full")
 RECIPES = ("bf16-mixed", "bf16-pure")
-ADAPTED, TRAINER = "bf16-lora", "autocast-lora"
-"""Ways to train that stand for a recipe: weights in bf16 and adapters of all linear layers in fp32, also under the
-Trainer's autocast.
+ADAPTED, HALF_ADAPTED, TRAINER = "bf16-lora", "fp16-lora", "autocast-lora"
+"""Ways to train that stand for a recipe: weights in bf16 or fp16 and adapters of all linear layers in fp32, also under
+the Trainer's autocast.
 """
 MICRO_BATCH, SEQUENCE = 2, 1024
 
@@ -169,6 +169,7 @@ def small_plan(
     lora: dict[str, Any] = {"method": "lora", "lora": {"rank": 16, "dtype": "fp32", "target_modules": "all-linear"}}
     ways = {
         ADAPTED: {"precision": "bf16-pure", **lora},
+        HALF_ADAPTED: {"precision": "fp16-pure", **lora},
         TRAINER: {"framework": "huggingface", "precision": "bf16-mixed", **lora},
     }
     return {

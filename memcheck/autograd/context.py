@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.matrix import Weights
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Parameter, Storage, Tape, Value
 from memcheck.job.style import Style
@@ -24,43 +25,6 @@ if TYPE_CHECKING:
 
         def __hash__(self) -> int:
             """Part of the key of a curve."""
-
-
-class Adapter(Record):
-    """LoRA as the ledger sees it."""
-
-    rank: int
-    targets: str | tuple[str, ...]
-    dtype: str
-    quantized: bool
-    """The base weights are quantised."""
-    storage: str = "nf4"
-    """What those rest in, a word of ``memcheck.accounts.quantised``."""
-    held: str = ""
-    """What the base weights rest in where peft adapts another library's layers; empty: they are the framework's own."""
-    dropout: float = 0.0
-    dora: bool = False
-    parameters: tuple[str, ...] = ()
-    """Stacked experts that are adapted by their parameters' names (``target_parameters``)."""
-    expert_rank: int = 0
-    """The rank of those; 0: that of the others."""
-    quantizes_experts: bool = False
-    """Experts are linear layers, whose weights are 4-bit as the others."""
-    stacked: bool = False
-    """Stacked experts rest as the linear layers do, and are dequantised whole where a forward reads them."""
-    computes: str | None = None
-    """The dtype in which 4-bit products are computed; None: that of their input."""
-    gathered: str | None = None
-    """The dtype in which modules see the adapters; None: that in which they rest."""
-
-    def holds(self, shape: tuple[int, ...]) -> bool:
-        """Whether a parameter of experts rests as the linear layers do: stacked matrices, or whole layers of them."""
-        return self.quantizes_experts or (self.stacked and len(shape) > 2)
-
-    @property
-    def seen(self) -> str:
-        """The dtype in which modules see the adapters."""
-        return self.gathered or self.dtype
 
 
 class Patched(Record):
@@ -144,6 +108,8 @@ class Setting(Record):
     """Dtype of that output, where it is not that of the residual stream."""
     gathers: bool = False
     """Gradients that all layers of a stack add up (of the encoder's output, of position biases) start in this one."""
+    kept: tuple[str, ...] = ()
+    """Parts of the names of weights that modules see in fp32 whatever ``params`` is."""
     stream: str | None = None
     """Dtype of the residual stream where it is not that of the weights: autocast's, behind a tower's convolution."""
 
@@ -210,7 +176,12 @@ class Context:
         """A base weight."""
         s = self.setting
         trained = s.trained and not is_frozen(name, s.frozen)
-        return self.register(Parameter(name, shape, dtype or s.params, trained, has_grad=s.has_grad))
+        return self.register(Parameter(name, shape, dtype or self.dtype_of(name), trained, has_grad=s.has_grad))
+
+    def dtype_of(self, name: str) -> str:
+        """The dtype in which modules see a base weight."""
+        s = self.setting
+        return "fp32" if s.kept and any(part in name for part in s.kept) else s.params
 
     def register(self, parameter: Parameter) -> Parameter:
         """Remember a weight, and send its gradient where the framework accumulates gradients."""
@@ -242,7 +213,7 @@ class Context:
 
     def constant(self, tensor: ParameterTensor) -> Parameter:
         """A parameter that wants no gradient."""
-        return self.register(Parameter(tensor.name, tensor.shape, self.setting.params, False, has_grad=False))
+        return self.register(Parameter(tensor.name, tensor.shape, self.dtype_of(tensor.name), False, has_grad=False))
 
     def norm_weight(self, norm: Norm | None, name: str = "norm") -> tuple[Parameter | None, Parameter | None]:
         """Weight and bias of a normalisation."""
@@ -284,11 +255,13 @@ class Context:
         adapter = s.adapter
         if adapter is None or not adaptable or not adapts(adapter, name):
             plain = Weights(base, b)
-            if adapter is not None and adapter.held and tensor.linear:  # without an adapter, and yet quantised
+            if adapter is not None and adapter.held and tensor.linear and adapter.quantises(name):  # and yet quantised
                 plain.quantized, plain.held, plain.computes = True, adapter.held, adapter.computes
             return plain if adapter is not None else self.faked(plain)
-        found = self.adapted(name, Weights(base, b, quantized=adapter.quantized), adapter)
-        found.computes, found.held = adapter.computes, adapter.held
+        quantized = adapter.quantises(name)
+        found = self.adapted(name, Weights(base, b, quantized=quantized), adapter)
+        if quantized:
+            found.computes, found.held = adapter.computes, adapter.held
         return self.faked(found)
 
     def faked(self, weights: Weights) -> Weights:

@@ -19,7 +19,6 @@ def eager_with_sinks(  # noqa: PLR0913 - the switches of one formula
     sinks: Value | None,
     returned: list[Value],
     *,
-    wide: bool = False,
     mask_dtype: str | None = None,
     p_dropout: float = 0.0,
     copied: Copied = (False, False, False),
@@ -27,8 +26,8 @@ def eager_with_sinks(  # noqa: PLR0913 - the switches of one formula
     """GPT-OSS: scores and sink logits are concatenated, softmaxed in their own dtype, the sink column dropped.
 
     ``sinks``: [heads]; its gradient is a sum over batch and tokens; None: none (MiMo V2's full layers). ``returned``
-    takes the probabilities, of which the returned weights are a view. ``wide``: fp32 sinks make logits and
-    probabilities fp32, which are cast back (DeepSeek V4; all under autocast, where the mask is fp32, too).
+    takes the probabilities, of which the returned weights are a view. fp32 sinks, or an fp32 mask, make logits and
+    probabilities fp32, which are cast back: autocast lets ``cat`` take the widest dtype of its inputs.
     """
     b, h, s, _ = q.shape
     keys = k.shape[2]
@@ -43,7 +42,7 @@ def eager_with_sinks(  # noqa: PLR0913 - the switches of one formula
         return batched(tape, probs, v, (b, h, s, v.shape[-1]), "attention output")
     shape = (b, h, s, keys + 1)
     parts = (scores, _spread(tape, sinks, (b, h, s, 1)))
-    combined = _promoted_cat(tape, parts, shape) if wide else cat(tape, parts, shape, "cat sinks")
+    combined = cat(tape, parts, shape, "cat sinks")
     del parts
     combined = _subtract_max(tape, combined)
     probs = softmax(tape, combined)
@@ -51,22 +50,10 @@ def eager_with_sinks(  # noqa: PLR0913 - the switches of one formula
     dtype = probs.dtype
     dropped = tape.record(dropped, (probs,), lambda grad: [tape.new(shape, dtype, "slice backward")])
     del probs
-    dropped = cast(tape, dropout(tape, dropped, p_dropout), v.dtype) if wide else dropped
+    dropped = cast(tape, dropout(tape, dropped, p_dropout), v.dtype)
     returned.append(dropped)
     del scores
     return batched(tape, dropped, v, (b, h, s, v.shape[-1]), "attention output", (False, copied[2]))
-
-
-def _promoted_cat(tape: Tape, parts: tuple[Value, Value], shape: tuple[int, ...]) -> Value:
-    """``torch.cat`` of scores and fp32 sinks: fp32; the scores' gradient is cast back."""
-    scores = parts[0]
-    out = tape.value(shape, "fp32", "cat sinks")
-    small, dtype, wants = scores.shape, scores.dtype, parts[1].origin is not None
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [tape.new(small, dtype, "to backward") if dtype != "fp32" else grad, grad if wants else None]
-
-    return tape.record(out, parts, run)
 
 
 def eager_wide_with_sinks(

@@ -199,6 +199,8 @@ class Block(Record):
     reused: bool = False
     """They were an earlier layer's, too, for which autocast has cast them."""
     cycle: Cycle | None = None
+    clamped: bool = False
+    """The residual stream is clamped behind each part of the layer while it is fp16 (T5)."""
     residual_fp32: bool = False
     """The residual stream is fp32, whatever the weights are (Mamba 2)."""
     residual_scale: bool = False
@@ -360,6 +362,10 @@ class Architecture(Record):
     """Rows of a table of positions that is a buffer, of which every sequence's rows are copied (M2M-100); 0 = none."""
     fixed_positions: bool = False
     """The position table is a parameter without a gradient (Pegasus)."""
+    kept_wide: tuple[str, ...] = ()
+    """Parts of the names of parameters that are loaded in fp32 (``_keep_in_fp32_modules_strict`` of the class)."""
+    kept_fp16: tuple[str, ...] = ()
+    """Those that are fp32 where the model is loaded in fp16, and never quantised (``_keep_in_fp32_modules``)."""
     notes: tuple[str, ...] = ()
     """What a reader of the estimate should know about how the configuration was read."""
 

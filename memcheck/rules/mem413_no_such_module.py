@@ -127,7 +127,8 @@ def _with_head(context: RuleContext, why: str) -> Iterator[Finding]:
 
 
 def _adapted(context: RuleContext, job: TrainingJob, framework: Profile, lora: Lora) -> Iterator[Finding]:
-    from memcheck.autograd.context import Adapter, adapts
+    from memcheck.autograd.adapter import Adapter
+    from memcheck.autograd.context import adapts
     from memcheck.frameworks.transformers.adapters import EXPERT_NAMES
 
     def matches(name: str, module: str) -> bool:
@@ -152,7 +153,8 @@ def _adapted(context: RuleContext, job: TrainingJob, framework: Profile, lora: L
 
 def _refused_by_peft(context: RuleContext, lora: Lora) -> Iterator[Finding]:
     """Targets that peft finds and stops at."""
-    from memcheck.autograd.context import Adapter, adapts
+    from memcheck.autograd.adapter import Adapter
+    from memcheck.autograd.context import adapts
 
     a = context.architecture
     if a is None or a.model_type not in REFUSED_FAMILIES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.added import added
-from memcheck.autograd.context import Adapter
+from memcheck.autograd.adapter import Adapter
 from memcheck.frameworks.torch.units import block_tensors_on_rank
 from memcheck.models.named_experts import NAMED
 from memcheck.models.registry import FAMILIES, read_architecture

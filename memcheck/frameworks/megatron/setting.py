@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from memcheck.autograd.context import Adapter, Setting
+from memcheck.autograd.adapter import Adapter
+from memcheck.autograd.context import Setting
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.own_code import code_of
 from memcheck.frameworks.registry import FRAMEWORKS

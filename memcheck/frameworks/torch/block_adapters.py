@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor, adapter_tensors, block_component_tensors
-from memcheck.autograd.context import Adapter, adapts
+from memcheck.autograd.adapter import Adapter
+from memcheck.autograd.context import adapts
 from memcheck.models.types import Attention, Block, Mlp, Moe, ParameterTensor
 
 

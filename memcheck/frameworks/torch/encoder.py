@@ -13,7 +13,7 @@ from memcheck.autograd.completeness import demand, met, whole
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, High, replay
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Value, rounded, rounded_bytes
-from memcheck.frameworks.torch.stream import stream_dtype
+from memcheck.frameworks.torch.stream import stream_dtype, widens_inside
 from memcheck.frameworks.torch.tower_tensors import as_block, part_setting, part_tensors, reaches
 from memcheck.frameworks.torch.trained_parts import is_hooked, recompute_mode
 from memcheck.frameworks.torch.units import block_unit
@@ -42,7 +42,8 @@ def encoder_units(
 ) -> EncoderUnits:
     """The units of the encoder. ``table``: the embedding is trained."""
     setting = encoder_setting(job, encoder, base)
-    source = _source(job, a, encoder, setting, table=table, adds=adds, inventory=inventory)
+    entry = setting._replace(stream=None) if widens_inside(a, setting) else setting
+    source = _source(job, a, encoder, entry, table=table, adds=adds, inventory=inventory)
     rows = source.fresh.returned
     runs = [(source, 1, 0)]
     below = ((table or is_hooked(job, a)) and not encoder.channels) or setting.trained
@@ -50,11 +51,12 @@ def encoder_units(
     for block, times in encoder.blocks:
         left = times
         while left:
-            here = setting._replace(input_grad=below, gathers=index == last)
+            here = (setting if index else entry)._replace(input_grad=below, gathers=index == last)
             mode = recompute_mode(job, index)
             unit = sharing(block_unit(job, block, here, mode, adds, inventory), block, here, mode, rows)
             after = below or setting.trained or reaches(setting, block)
-            some = 1 if after != below or index == last else left - (index + left - 1 == last)
+            apart = index == 0 and entry is not setting
+            some = 1 if after != below or index == last or apart else left - (index + left - 1 == last)
             runs.append((unit._replace(kind="encoder", name=f"encoder layer {index}"), some, index))
             below, index, left = after, index + some, left - some
     runs.append((_end(job, encoder, setting._replace(input_grad=below), adds=adds, inventory=inventory), 1, 0))

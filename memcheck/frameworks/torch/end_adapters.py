@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor, adapter_tensors
-from memcheck.autograd.context import Adapter, adapts
+from memcheck.autograd.adapter import Adapter
+from memcheck.autograd.context import adapts
 from memcheck.frameworks.torch.end_tensors import HEAD
 from memcheck.job.types import Lora
 from memcheck.models.module_paths import PROJECTIONS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.autograd.context import Setting
-from memcheck.models.types import Architecture, Norm
+from memcheck.models.types import Architecture, Mlp, Norm
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,12 +17,19 @@ def stream_dtype(setting: Setting) -> str:
 
 def embedded_dtype(architecture: Architecture, setting: Setting) -> str:
     """Dtype of the embedding's rows: that of its weights, also where what follows makes the stream fp32."""
-    return setting.params if widens_stream(architecture, autocast=bool(setting.autocast)) else stream_dtype(setting)
+    widened = widens_stream(architecture, autocast=bool(setting.autocast)) or widens_inside(architecture, setting)
+    return setting.params if widened else stream_dtype(setting)
 
 
 def widens_stream(a: Architecture, *, autocast: bool) -> bool:
     """Whether the stream is fp32 over narrower weights: by the embedding's LayerNorm, or by the first layer."""
     return (autocast and _is_layernorm(a.embedding_norm)) or any(block.residual_fp32 for block, _ in a.blocks)
+
+
+def widens_inside(a: Architecture, setting: Setting) -> bool:
+    """Whether feed-forward networks make the stream fp32: their last matrix is, to which they cast (T5's in fp16)."""
+    last = [b.mlp.tensors[-1].name for b, _ in a.blocks if isinstance(b.mlp, Mlp) and b.mlp.widens_inner]
+    return not setting.autocast and any(part in name for part in setting.kept for name in last)
 
 
 def widens_encoded(a: Architecture) -> bool:

@@ -8,6 +8,13 @@ from memcheck.models.types import Architecture
 
 LAYERS = "layers:"
 """What begins a range of layers; the schema sees to the two numbers behind it."""
+WORDS = ("embed", "head", "norm", "vision", "projector", "language", "audio", "encoder")
+"""Words of ``training.freeze`` that are no module patterns."""
+
+
+def module_patterns(freeze: tuple[str, ...]) -> tuple[str, ...]:
+    """What of ``training.freeze`` names modules."""
+    return tuple(f for f in freeze if f not in WORDS and not f.startswith(LAYERS))
 
 
 def frozen_layers(freeze: tuple[str, ...]) -> set[int]:

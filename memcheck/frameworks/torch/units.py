@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor, block_component_tensors, expert_slices, local_tensor
 from memcheck.accounts.unit import Part, Unit
+from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.completeness import demand, elements, met, met_by, whole
-from memcheck.autograd.context import Adapter, Context, Setting, is_frozen
+from memcheck.autograd.context import Context, Setting, is_frozen
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Dim, Leaf, Value
 from memcheck.errors import UnsupportedError
@@ -24,9 +25,10 @@ from memcheck.frameworks.torch.end_tensors import (
     table_tensors,
     transform_biases,
 )
+from memcheck.frameworks.torch.kept_wide import kept_names, unquantised, widened
 from memcheck.frameworks.torch.optimizer import step_in_backward
-from memcheck.frameworks.torch.stream import embedded_dtype, stream_dtype, widens_encoded, widens_stream
-from memcheck.frameworks.torch.trained_parts import LAYERS, is_head_frozen, is_hooked, is_tied
+from memcheck.frameworks.torch.stream import embedded_dtype, stream_dtype, widens_encoded, widens_inside, widens_stream
+from memcheck.frameworks.torch.trained_parts import is_head_frozen, is_hooked, is_tied, module_patterns
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
 from memcheck.frameworks.transformers.head import Head, head_forward
 from memcheck.frameworks.transformers.kernel_choice import fused_kernels
@@ -66,7 +68,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         autocast=recipe.compute if recipe.autocast else None,
         attention=job.attention,
         trained=trained,
-        frozen=_module_patterns(job.freeze),
+        frozen=module_patterns(job.freeze),
         adapter=adapter,
         expert_imbalance=job.expert_imbalance,
         dispatcher=dispatcher_of(job),
@@ -80,8 +82,11 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         liger=fused_kernels(job, architecture),
         exchanges_again=is_before(job.framework_version, FRAMEWORKS[job.framework].keeps_exchanges_since),
         streams=architecture.streams,
+        kept=kept_names(job) if unit_dtype == recipe.params and gathered_dtype(job) is None else (),
         options=job.options,
     )
+    if widens_inside(architecture, found):  # a norm behind the encoder's layers makes its output as narrow as itself
+        found = found._replace(stream="fp32", encoded_dtype=found.params)
     modal = any(isinstance(block.mlp, Moe) and block.mlp.modal_width for block, _ in architecture.blocks)
     if architecture.vision is None and not modal:
         return found
@@ -109,6 +114,7 @@ def adapter_of(job: TrainingJob, part: str) -> Adapter | None:
         stacked=bool(job.option("quantize_experts", default=False)),
         computes=job.recipe.compute if job.prepares_kbit else None,
         gathered=gathered_dtype(job),
+        unquantised=unquantised(job),
     )
 
 
@@ -123,14 +129,6 @@ def gathered_dtype(job: TrainingJob) -> str | None:
     if FRAMEWORKS[job.framework].own_engine or job.recipe.autocast or not job.recipe.recipe.endswith("-mixed"):
         return None
     return job.recipe.compute
-
-
-WORDS = ("embed", "head", "norm", "vision", "projector", "language", "audio", "encoder")
-"""Words of ``training.freeze`` that are no module patterns."""
-
-
-def _module_patterns(freeze: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f for f in freeze if f not in WORDS and not f.startswith(LAYERS))
 
 
 def block_curve(block: Block, setting: Setting, recompute: str, inventory: bool = False) -> Curve:
@@ -176,7 +174,8 @@ def block_tensors_on_rank(
         shape = local_tensor(t, component, tensor, expert, expert_tensor)
         wants = trained and not t.fixed and not is_frozen(t.name.removesuffix(".weight"), frozen)
         is_expert = t.group == "experts"
-        quantized = adapter is not None and adapter.quantized and (t.linear or (is_expert and adapter.holds(shape)))
+        quantized = adapter is not None and (t.linear or (is_expert and adapter.holds(shape)))
+        quantized = quantized and adapter is not None and adapter.quantises(t.name)
         stored = adapter.storage if adapter is not None and quantized else None
         if t.name in own:
             found.append(LocalTensor(t.name, shape, wants, stored, is_expert, matrix=len(shape) > 1))
@@ -194,6 +193,7 @@ def block_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str,
     tensors = block_tensors_on_rank(
         block, setting.tensor, setting.expert, setting.expert_tensor, setting.trained, setting.frozen, setting.adapter
     )
+    tensors = widened(tensors, kept_names(job))
     _demand_block(block, whole(setting), job.framework)
     fresh = block_curve(block, setting, recompute, inventory)
     again = block_curve(block, setting.later(), recompute, inventory) if adds else fresh
@@ -270,7 +270,7 @@ def embedding_unit(
 
         waits = given_biases(a.blocks[0][0], base)
         fresh, again = (curve._replace(takes=waits) for curve in (fresh, again))
-    tensors = table_tensors(job, a, base.tensor, trained)
+    tensors = widened(table_tensors(job, a, base.tensor, trained), kept_names(job))
     if a.embedders:
         from memcheck.frameworks.torch.tower_tensors import embedders_on_rank
 
@@ -339,7 +339,7 @@ def head_unit(
     head = head_of(job, a, base, part, outside, before)
     trained = (base.trained and not is_head_frozen(job, a)) or saves(job, HEAD)
     norm_trained = base.trained and "norm" not in job.freeze
-    tensors = output_tensors(job, a, base.tensor, shared, trained, norm_trained)
+    tensors = widened(output_tensors(job, a, base.tensor, shared, trained, norm_trained), kept_names(job))
     if job.held_in and FRAMEWORKS[job.framework].quantizes_head:
         tensors = tuple(t._replace(dtype=job.held_in) if t.name == "lm_head.weight" else t for t in tensors)
     setting = base._replace(trained=norm_trained)

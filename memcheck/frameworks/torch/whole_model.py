@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.torch.end_tensors import output_tensors, table_tensors
+from memcheck.frameworks.torch.kept_wide import kept_names, widened
 from memcheck.frameworks.torch.trained_parts import frozen_layers, is_head_frozen, is_table_frozen, is_tied
 from memcheck.frameworks.torch.units import as_built, base_setting, block_tensors_on_rank
 from memcheck.job.types import TrainingJob
@@ -33,15 +34,17 @@ def model_tensors(job: TrainingJob, a: Architecture) -> Iterator[tuple[LocalTens
     """The parameter tensors of a whole model that is on one pipeline rank, unit by unit. Nothing is replayed."""
     a = as_built(job, a)
     base, frozen = base_setting(job, a, None), frozen_layers(job.freeze)
-    yield table_tensors(job, a, base.tensor, base.trained and not is_table_frozen(job, a))
+    kept = kept_names(job)
+    yield widened(table_tensors(job, a, base.tensor, base.trained and not is_table_frozen(job, a)), kept)
     for i, block in enumerate(a.layers()):
         trained = base.trained and i not in frozen
-        yield block_tensors_on_rank(
+        tensors = block_tensors_on_rank(
             block, base.tensor, base.expert, base.expert_tensor, trained, base.frozen, base.adapter
         )
+        yield widened(tensors, kept)
     if a.vision is not None or a.others or a.encoder is not None:
         from memcheck.frameworks.torch.tower_tensors import side_tensors
 
-        yield from side_tensors(job, a, base)
+        yield from (widened(tensors, kept) for tensors in side_tensors(job, a, base))
     head_trained, norm_trained = base.trained and not is_head_frozen(job, a), base.trained and "norm" not in job.freeze
-    yield output_tensors(job, a, base.tensor, is_tied(a, base.tensor), head_trained, norm_trained)
+    yield widened(output_tensors(job, a, base.tensor, is_tied(a, base.tensor), head_trained, norm_trained), kept)

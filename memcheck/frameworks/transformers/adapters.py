@@ -6,7 +6,8 @@ Source: peft 0.21 tuners/lora/layer.py (ParamWrapper, _LoraFactorsProxy) and uti
 from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor
-from memcheck.autograd.context import Adapter, Context, adapts
+from memcheck.autograd.adapter import Adapter
+from memcheck.autograd.context import Context, adapts
 from memcheck.autograd.elementwise import convert_weight
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.models.types import Moe, ParameterTensor

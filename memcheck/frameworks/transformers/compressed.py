@@ -90,7 +90,7 @@ def _attend(ctx: Context, a: Attention, q: Value, kv: Value) -> Value:
     k, v = (repeat_kv(tape, kv, a.heads) for _ in range(2))
     sinks = tape.parameter(ctx.parameter("self_attn.sinks", (a.heads,))) if a.sinks else None
     out = eager_with_sinks(
-        tape, q, k, v, sinks, ctx.unused, wide=True, mask_dtype=ctx.setting.params if tape.autocast else None,
+        tape, q, k, v, sinks, ctx.unused, mask_dtype=ctx.setting.params if tape.autocast else None,
         p_dropout=a.dropout, copied=(False, several, several),
     )  # fmt: skip
     return copy(tape, out, "contiguous")

@@ -11,7 +11,8 @@ from __future__ import annotations
 from math import prod
 
 from memcheck.accounts.state import LocalTensor
-from memcheck.autograd.context import Adapter, Context
+from memcheck.autograd.adapter import Adapter
+from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, convert_weight, scale
 from memcheck.autograd.indexing import grouped_mm
 from memcheck.autograd.tensor import ITEM_BYTES, Parameter, Storage, Tape, Value

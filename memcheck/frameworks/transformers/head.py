@@ -152,8 +152,8 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
         del h, normed
         return task_loss(ctx, head.task, box, trained=head.trained)
     shard = Dim(-(-head.vocab // ctx.tp), "V/tp" if ctx.tp > 1 else "V")
-    weight = Parameter("lm_head", (shard, head.projection or ctx.hidden), s.params, head.trained, has_grad=s.has_grad)
-    weight = ctx.register(weight)
+    shape = (shard, head.projection or ctx.hidden)
+    weight = ctx.register(Parameter("lm_head", shape, ctx.dtype_of("lm_head"), head.trained, has_grad=s.has_grad))
     weight.cast_to = wider(weight.dtype, head.grad_dtype) or weight.cast_to
     weight.waits = head.tied and head.trained and (s.has_grad or s.stepped is not None)
     if weight.waits:
@@ -319,8 +319,8 @@ def _transformed(ctx: Context, head: Head, h: Value) -> Value:
 
 def _logits(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
     tape = ctx.tape
-    if head.widened:
-        h = cast(tape, h, ctx.setting.params)
+    if head.widened or weights.weight.dtype != ctx.setting.params:  # `.to(self.lm_head.weight.dtype)`
+        h = cast(tape, h, weights.weight.dtype)
     logits = linear(tape, h, weights, "lm_head")
     del h
     if head.widened:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import Forward, checkpointed
 from memcheck.autograd.elementwise import add, add_in_place, cast, dropout, mul, scale, scale_in_place, unary
+from memcheck.autograd.indexing import clamp
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.attention import attention
 from memcheck.frameworks.transformers.head import head_unit, loss_in_pieces
@@ -78,19 +79,29 @@ def block_parts(ctx: Context, block: Block, x: Value) -> Value:
     if block.parallel:
         return _parallel(ctx, block, x, stream)
     if block.mixer is not None:
-        x = _mixer_half(ctx, block, x, stream)
+        x = _clamped(ctx, block, _mixer_half(ctx, block, x, stream))
     if block.cross is not None:
         from memcheck.frameworks.transformers.cross import cross_half
 
-        x = cross_half(ctx, block, block.cross, x)
+        x = _clamped(ctx, block, cross_half(ctx, block, block.cross, x))
         del ctx.unused[:-1]  # `hidden_states, _ = ...`: one name for both modules' weights
     if block.mlp is not None:
-        x = _mlp_half(ctx, block, block.mlp, x)
+        x = _clamped(ctx, block, _mlp_half(ctx, block, block.mlp, x))
     if block.per_layer is not None:
         from memcheck.frameworks.transformers.per_layer import with_per_layer_input
 
         x = with_per_layer_input(ctx, block, x)
     return scale_in_place(ctx.tape, x) if block.scaled_output else x
+
+
+def _clamped(ctx: Context, block: Block, x: Value) -> Value:
+    """modeling_t5.py, T5Block: infinities are looked for in an absolute copy, and clamped."""
+    if not block.clamped or x.dtype != "fp16":
+        return x
+    absolute = ctx.tape.new(x.shape, x.dtype, "absolute values")
+    infinite = ctx.tape.new(x.shape, "bool", "infinities")
+    del absolute, infinite
+    return clamp(ctx.tape, x, 2)
 
 
 def recomputing(layer: Block, mode: str) -> tuple[Forward, bool]:

@@ -183,7 +183,7 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
         del up, x
     inner = _inner(ctx, m, inner)
     if m.widens_inner:  # modeling_t5.py, `hidden_states.to(self.wo.weight.dtype)`
-        inner = cast(tape, inner, ctx.setting.params)
+        inner = cast(tape, inner, ctx.dtype_of(tensors[-1].name))
     down = _scaled_or_apart(ctx, m, matrix(ctx, m, inner, tensors[-1], bias=m.down_bias))
     down = leave_tensor_parallel(ctx, down)  # a hook of the last matrix, whose argument lives until it has run
     if m.multiplied:

@@ -64,7 +64,7 @@ def short_convolution(ctx: Context, tensor: ParameterTensor, x: Value, *, scaled
     tape, fused = ctx.tape, ctx.setting.ssm != "fallback"
     wide = cast(tape, x, "fp32")
     autocast, tape.autocast = tape.autocast, None if fused else tape.autocast
-    made = convolve(ctx, tensor, None, wide, "", fused=fused, dtype="fp32")
+    made = convolve(ctx, tensor, None, wide, "", fused=fused)
     tape.autocast = autocast
     both = add(tape, made, wide, "convolution + input")
     both = scale(tape, both, "scaled convolution") if scaled else both

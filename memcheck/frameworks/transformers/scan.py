@@ -56,19 +56,18 @@ def convolve(
     act: str,
     *,
     fused: bool = False,
-    dtype: str | None = None,
 ) -> Value:
     """``causal_conv1d_fn`` in PyTorch: a grouped convolution padded by its kernel, cut back, then the activation.
 
     The convolution keeps its input and its weight, the activation the padded output. ``fused``: causal-conv1d's kernel,
-    which pads nothing. ``dtype``: that of the weight, where it is not the others'.
+    which pads nothing and casts nothing.
     """
     tape = ctx.tape
     kernel, narrow = tensor.shape[-1], x.dtype
     channels = x.shape[-1]
-    weight = tape.parameter(ctx.parameter(tensor.name, (channels, *tensor.shape[1:]), dtype))
+    weight = tape.parameter(ctx.parameter(tensor.name, (channels, *tensor.shape[1:])))
     offset = tape.parameter(ctx.parameter(bias.name, (channels,))) if bias is not None else None
-    x = cast(tape, x, weight.dtype)
+    x = x if fused else cast(tape, x, weight.dtype)
     if tape.autocast:
         x = cast(tape, x, tape.autocast)
         weight = cast(tape, weight, tape.autocast)

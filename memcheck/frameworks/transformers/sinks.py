@@ -30,10 +30,10 @@ def eager_with_sinks(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -
     wide = ctx.setting.params if ctx.tape.autocast else None
     if a.fp32_sinks:  # latent attention has put queries and keys together head by head
         return sinks_of.eager_with_sinks(
-            ctx.tape, q, k, v, sinks, ctx.unused, wide=True, mask_dtype=wide, p_dropout=a.dropout,
+            ctx.tape, q, k, v, sinks, ctx.unused, mask_dtype=wide, p_dropout=a.dropout,
             copied=(False, False, ctx.setting.batch > 1),
         )  # fmt: skip
-    return sinks_of.eager_with_sinks(ctx.tape, q, k, v, sinks, ctx.unused, wide=wide is not None, mask_dtype=wide)
+    return sinks_of.eager_with_sinks(ctx.tape, q, k, v, sinks, ctx.unused, mask_dtype=wide)
 
 
 def _sinks(ctx: Context, a: Attention) -> Value:

@@ -71,4 +71,5 @@ def read(config: ConfigReader) -> Architecture:
         mask_windows=(None, window),
         embedding_scale=scaled,
         scales_outside=scaled,
+        kept_fp16=("norm", "expert_bias"),
     )

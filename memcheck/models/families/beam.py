@@ -17,9 +17,6 @@ NORM = "rmsnorm-fp32-weight"
 KINDS = ("full_attention", "sliding_attention")
 PERIOD, DENSE = 6, 3
 """By default every sixth layer, and the last, has no window; the first three are not routed."""
-WIDE = (
-    "the router is counted in the parameters' dtype: transformers loads it in fp32 (less than 0.1 % of Beam)"
-)
 
 
 def read(config: ConfigReader) -> Architecture:
@@ -39,7 +36,6 @@ def read(config: ConfigReader) -> Architecture:
     mlp = gated_mlp(h, config.integer("intermediate_size"), activation)._replace(clamp="wide")
     sparse = sparse_types(config, size.layers, min(DENSE, size.layers))
     moe = _experts(config, h, activation)
-    config.note(WIDE)
 
     def make(kind: tuple[str, bool]) -> Block:
         turned = kind[0] not in still
@@ -66,6 +62,7 @@ def read(config: ConfigReader) -> Architecture:
         final_norm=rms_norm(h, "model.norm", NORM),
         final_softcap=bool(capped),
         logits_fp32=bool(capped),
+        kept_wide=("mlp.gate.",),
     )
     return found._replace(rotary_tables=len(set(types) - still))
 

@@ -92,7 +92,8 @@ def _assemble(
         return pre_norm_block(h, choosing if kind[0] else attention, moe if kind[1] else mlp)
 
     blocks = stack(zip(own, sparse, strict=True), make)
-    return decoder(config, size, blocks, tied=False, rotary_dim=attention.qk_rope_head_dim, mtp_layers=mtp)
+    rotary_dim, kept = attention.qk_rope_head_dim, ("indexer.weights_proj",)
+    return decoder(config, size, blocks, tied=False, rotary_dim=rotary_dim, mtp_layers=mtp, kept_fp16=kept)
 
 
 def indexed(config: ConfigReader, hidden: int, attention: LatentAttention) -> LatentAttention:

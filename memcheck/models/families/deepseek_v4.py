@@ -23,10 +23,12 @@ HASHED, HASH_LAYERS = "hash_moe", 3
 ROTARY_SHARE = 8
 """Heads' elements to a rotated one, by default."""
 NOTE = "the indexers get no gradient: transformers makes a mask of every token and key of their choice"
-WIDE = (
-    "norms, hyper-connections, sinks and position biases are counted in the parameters' dtype: transformers loads them "
-    "in fp32 (0.01 % of DeepSeek-V4-Flash)"
+WIDE = ("_hc.", "hc_head", "sinks", "position_bias", "norm")
+"""``_keep_in_fp32_modules_strict`` of the class."""
+WIDE_IN_FP16 = (
+    "compressor.kv_proj", "compressor.gate_proj", "indexer.kv_proj", "indexer.gate_proj", "scorer.weights_proj"
 )
+"""``_keep_in_fp32_modules`` of the class."""
 
 
 def read(config: ConfigReader) -> Architecture:
@@ -70,7 +72,6 @@ def read(config: ConfigReader) -> Architecture:
         )
 
     config.note(NOTE)
-    config.note(WIDE)
     return decoder(
         config,
         size,
@@ -85,6 +86,8 @@ def read(config: ConfigReader) -> Architecture:
             ParameterTensor("model.hc_head.hc_scale", (1,), "mixer"),
         ),
         mtp_layers=_later(config),
+        kept_wide=WIDE,
+        kept_fp16=WIDE_IN_FP16,
     )
 
 

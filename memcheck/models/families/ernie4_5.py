@@ -17,6 +17,8 @@ from memcheck.models.parts.stack import stack
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Moe, ParameterTensor
 
+WIDE = (".gate.",)
+"""``_keep_in_fp32_modules_strict`` of the class, whose gates are fp32 as they are made, too."""
 KINDS = 2
 """Kinds of tokens: those of text, and those of pictures."""
 
@@ -70,7 +72,7 @@ def read_moe(config: ConfigReader) -> Architecture:
         return pre_norm_block(h, attention, moe if sparse else mlp)
 
     kinds = ((i + 1) % every == 0 and first <= i <= last for i in range(size.layers))
-    return decoder(config, size, stack(kinds, make), tied=True)
+    return decoder(config, size, stack(kinds, make), tied=True, kept_wide=WIDE)
 
 
 def read_vl(config: ConfigReader) -> Architecture:
@@ -112,7 +114,7 @@ def read_vl(config: ConfigReader) -> Architecture:
     if len(types) != size.layers or not set(types) <= {"dense", "sparse"}:
         config.fail("mlp_layer_types", "mlp_layer_types says of each layer whether it is dense or sparse")
     blocks = stack(types, lambda kind: pre_norm_block(h, attention, moe if kind == "sparse" else mlp))
-    return decoder(config, size, blocks, tied=True)._replace(rotary_each=True)
+    return decoder(config, size, blocks, tied=True, kept_wide=WIDE)._replace(rotary_each=True)
 
 
 def _attention(config: ConfigReader, size: StackDimensions) -> tuple[Attention, bool]:

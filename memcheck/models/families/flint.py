@@ -61,4 +61,5 @@ def read(config: ConfigReader) -> Architecture:
         tied=False,
         final_norm=rms_norm(h, "model.norm", NORM),
         mask_windows=(None, window),
+        kept_wide=("sinks", "mlp.gate."),
     )

@@ -18,11 +18,8 @@ from memcheck.models.types import Architecture, Block, LatentAttention, Paramete
 KIND = "indexed_attention"
 PERIOD = 4
 """Layers that share an indexer's choice, by default, behind the first."""
-WIDE = (
-    "head, hyper-connections, sinks and the indexer's norms and weights are counted in the parameters' dtype: "
-    "transformers loads a checkpoint's in fp32 (two bytes more for each weight of the head, and as many for its "
-    "gradient and for each of its optimizer states)"
-)
+WIDE = ("_hc.", "hc_head", "sinks", "k_norm", "weights_proj", "lm_head")
+"""``_keep_in_fp32_modules_strict`` of the class."""
 
 
 def read(config: ConfigReader) -> Architecture:
@@ -45,7 +42,6 @@ def read(config: ConfigReader) -> Architecture:
     mixing = (*_connection("attn_hc", h, streams), *_connection("ffn_hc", h, streams))
     mtp = mtp_layers(config)
     config.note(NOTE)
-    config.note(WIDE)
 
     def make(kind: tuple[bool, bool]) -> Block:
         return Block(
@@ -70,6 +66,7 @@ def read(config: ConfigReader) -> Architecture:
             ParameterTensor("model.hc_head.hc_scale", (1,), "mixer"),
         ),
         mtp_layers=mtp,
+        kept_wide=WIDE,
     )
 
 

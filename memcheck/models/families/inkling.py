@@ -18,10 +18,6 @@ NAMES = Names(positions=("max_position_embeddings", "model_max_length"))
 SLIDING, FULL = "hybrid_sliding", "hybrid"
 PERIOD = 6
 """By default every sixth layer has no window."""
-WIDE = (
-    "convolutions and the router's scale are counted in the parameters' dtype: transformers loads them in fp32 "
-    "(less than 0.01 % of Inkling)"
-)
 
 
 def read(config: ConfigReader) -> Architecture:
@@ -49,7 +45,6 @@ def read(config: ConfigReader) -> Architecture:
         config.note(f"{mtp} multi-token-prediction layer(s) are left out: transformers does not build them")
     if config.flag("tie_word_embeddings"):
         config.fail("tie_word_embeddings", "the class has an embedding and a head of their own", "write false")
-    config.note(WIDE)
     behind = tuple(ParameterTensor(f"{n}_sconv.conv1d.weight", (h, 1, kernel), "mixer") for n in ("attn", "mlp"))
 
     def make(kind: tuple[bool, bool]) -> Block:
@@ -75,6 +70,7 @@ def read(config: ConfigReader) -> Architecture:
         kept_words=kept if kept < size.vocab else 0,
         mask_windows=(None, window),
         mtp_layers=mtp,
+        kept_wide=("_sconv.", "gate.global_scale"),
     )
 
 

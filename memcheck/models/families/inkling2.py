@@ -16,10 +16,8 @@ from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, ParameterTensor, Sources
 
 NORM = "rmsnorm-fp32-weight"
-WIDE = (
-    "convolutions, the router and the queries that weigh layers' streams are counted in the parameters' dtype: "
-    "transformers loads them in fp32 (less than 0.1 % of Inkling 2)"
-)
+WIDE = (".conv1d.", "mlp.gate.", "attention_input", "mlp_input", "final_input")
+"""``_keep_in_fp32_modules_strict`` of the class."""
 UNCOUNTED = (
     "a GPU's kernel takes a workspace of at least 64 x hidden_size fp32 elements a token in the backward of each "
     "mixture of streams, three times that under autocast, for that moment (kernel_backward.h, workspace_size): it is "
@@ -56,7 +54,6 @@ def read(config: ConfigReader) -> Architecture:
         config.fail("scoring_func", "memcheck knows sigmoid scores of Inkling 2's experts alone", "write sigmoid")
     if config.flag("tie_word_embeddings"):
         config.fail("tie_word_embeddings", "the class has an embedding and a head of their own", "write false")
-    config.note(WIDE)
     config.note(UNCOUNTED)
     every = config.integer("n_layers_per_attn_res_block", default=6)
     types = _types(config, layers)
@@ -79,6 +76,7 @@ def read(config: ConfigReader) -> Architecture:
         kept_words=kept if kept < size.vocab else 0,
         mask_windows=(None, window),
         head_tensors=(ParameterTensor("model.final_input.query", (h,), "mixer"),),
+        kept_wide=WIDE,
     )
 
 

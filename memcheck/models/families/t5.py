@@ -66,6 +66,7 @@ def _assemble(config: ConfigReader, *, apart: bool) -> Architecture:
         head_input_scale=scaled,
         narrow_loss=True,
         encoder=encoder,
+        kept_fp16=(".wo",),
         paths=Paths(layers="decoder.block", embedding="shared"),
     )._replace(tie_word_embeddings=tied)
 
@@ -114,6 +115,7 @@ class _T5Layers:
             mlp_norm=self._norm("layer.1.layer_norm"),
             dropout=self._dropout,
             inner_dropout=True,
+            clamped=True,
         )
 
     def decoder_layer(self, bias: str, zeros: str) -> Block:
@@ -127,6 +129,7 @@ class _T5Layers:
             cross_norm=self._norm("layer.1.layer_norm"),
             dropout=self._dropout,
             inner_dropout=True,
+            clamped=True,
         )
 
     def _norm(self, name: str) -> Norm:

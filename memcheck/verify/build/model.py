@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
+from itertools import chain
 from typing import Any
 
 import torch
@@ -120,7 +121,7 @@ def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[st
         with _no_initialisation():
             model = _builder(job, name, real)(real, attn_implementation=attention_of(job, architecture))
             model.tie_weights()
-            _widen(model, architecture)
+            _widen(model, DTYPES[job.recipe.params])
     finally:
         torch.set_default_dtype(outside)
     model.config.use_cache = False
@@ -133,22 +134,19 @@ def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[st
     return model.train()
 
 
-def _widen(model: nn.Module, architecture: Architecture) -> None:
-    """Parts of DeepSeek V4, Hy 4 and both Inklings that from_pretrained loads in fp32, and that make others fp32:
-    sinks, position biases, short convolutions, and the queries that weigh layers' streams.
+def _widen(model: nn.Module, dtype: torch.dtype) -> None:
+    """Widen what ``from_pretrained`` loads in fp32 whatever dtype is asked for: ``_keep_in_fp32_modules_strict`` of the
+    class, and in fp16 ``_keep_in_fp32_modules``, too (modeling_utils.py, ``_get_dtype_plan``; core_model_loading.py).
     """
-    if not any(_is_widened(block) for block, _ in architecture.blocks):
+    from transformers.core_model_loading import build_glob_alternation
+
+    plan = model._get_dtype_plan(dtype)  # noqa: SLF001
+    if not plan:
         return
-    for name, parameter in model.named_parameters():
-        if name.rpartition(".")[2] in ("sinks", "position_bias", "query") or ".conv1d." in name:
-            parameter.data = parameter.data.float()
-
-
-def _is_widened(block: Block) -> bool:
-    mixer = block.mixer
-    if isinstance(mixer, LatentAttention):
-        return mixer.sinks
-    return isinstance(mixer, Attention) and (mixer.compressed is not None or mixer.relative is not None)
+    kept, *_ = build_glob_alternation(list(plan))
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+        if kept.search(name):
+            tensor.data = tensor.data.float()
 
 
 def _own_names(kind: type, config: Mapping[str, Any]) -> dict[str, Any]:

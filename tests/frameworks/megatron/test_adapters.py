@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.autograd.context import Adapter, Setting
+from memcheck.autograd.adapter import Adapter
+from memcheck.autograd.context import Setting
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.adapters import adapter_parameters
 from memcheck.frameworks.megatron.ranks import megatron_ranks

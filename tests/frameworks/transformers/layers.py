@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from memcheck.autograd.context import Adapter, Setting
+from memcheck.autograd.adapter import Adapter
+from memcheck.autograd.context import Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.frameworks.layers import layers_of
 from memcheck.frameworks.registry import FRAMEWORKS

@@ -1,0 +1,42 @@
+"""Parameters that ``from_pretrained`` loads in fp32 whatever dtype the model is asked for.
+
+Source: transformers 5.23 modeling_utils.py (``_get_dtype_plan``): ``_keep_in_fp32_modules_strict`` of the class, and in
+fp16 ``_keep_in_fp32_modules``, too. core_model_loading.py looks for either in the names of parameters and of buffers.
+"""
+
+from __future__ import annotations
+
+from memcheck.accounts.state import LocalTensor
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Rough
+from memcheck.remembered import lru_cache
+
+
+def kept_names(job: TrainingJob) -> tuple[str, ...]:
+    """Parts of the names of those parameters. An engine of its own casts the whole model when it takes it over
+    (DeepSpeed runtime/engine.py, ``_configure_distributed_model``).
+    """
+    profile, a = FRAMEWORKS[job.framework], job.architecture
+    if not profile.from_pretrained or profile.own_engine or isinstance(a, Rough):
+        return ()
+    return {"bf16": a.kept_wide, "fp16": a.kept_wide + a.kept_fp16}.get(job.recipe.params, ())
+
+
+def unquantised(job: TrainingJob) -> tuple[str, ...]:
+    """Parts of the names of linear layers that are not quantised: those of ``_keep_in_fp32_modules``, in any dtype
+    (quantizers/base.py, ``get_modules_to_not_convert``). Files of GPTQ say themselves what they hold.
+    """
+    a, by_class = job.architecture, FRAMEWORKS[job.framework].from_pretrained and not job.held_in.startswith("gptq")
+    return a.kept_fp16 if by_class and not isinstance(a, Rough) else ()
+
+
+@lru_cache(maxsize=4096)
+def widened(tensors: tuple[LocalTensor, ...], names: tuple[str, ...]) -> tuple[LocalTensor, ...]:
+    """The tensors, those of these names in fp32. Adapters have a dtype of their own."""
+    if not names:
+        return tensors
+    found = tuple(
+        t._replace(dtype="fp32") if t.dtype is None and any(name in t.name for name in names) else t for t in tensors
+    )
+    return tensors if found == tensors else found
