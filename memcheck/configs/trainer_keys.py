@@ -65,9 +65,6 @@ DTYPES = {
     "float": "fp32",
 }
 
-QUANTIZED_NAMES = ("-bnb-4bit", "-4bit", "-gptq", "-awq", "-int4", "-int8", "-fp8", "-nvfp4", "-mxfp4")
-"""Suffixes of a repository whose weights are held in something else than the model's own dtype."""
-
 IRRELEVANT: dict[str, tuple[str, ...]] = {
     "rates, schedules and how long it runs": (
         "learning_rate",

@@ -9,7 +9,6 @@ from __future__ import annotations
 LONGEST, DEEPEST, MOST_TIMES = 1000, 16, 64
 STEPS = 1_000_000
 """Places that one expression looks at, on all texts together."""
-SPECIAL = frozenset("\\.*+?[](){}|^$")
 WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 CLASSES = {"d": frozenset("0123456789"), "w": WORD, "s": frozenset(" \t\n\r\f\v")}
 UNBOUNDED = -1
@@ -23,11 +22,6 @@ if TYPE_CHECKING:
 
 class ExpressionError(Exception):
     """An expression that is not one, or of a kind that is not understood."""
-
-
-def is_pattern(text: str) -> bool:
-    """Whether a text has characters that are more than themselves; the dots of a path are none."""
-    return any(c in SPECIAL for c in text.replace(".", ""))
 
 
 class Expression:

@@ -73,11 +73,6 @@ class AroundTower(Record):
     language: Architecture
 
 
-def is_multimodal(config: Mapping[str, Any]) -> bool:
-    """Whether a configuration has a tower that is not switched off by ``vision_config: null``."""
-    return str(config.get("model_type")) in WRAPPERS and not switched_off(config)
-
-
 def switched_off(config: Mapping[str, Any]) -> bool:
     """Whether the configuration says ``vision_config: null``: the language model alone."""
     return "vision_config" in config and config["vision_config"] is None
