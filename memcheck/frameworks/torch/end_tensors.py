@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor
+from memcheck.frameworks.torch.trained_parts import is_table_frozen
 from memcheck.job.types import TrainingJob
 from memcheck.models.parameters import task_tensors
 from memcheck.models.types import Architecture, Norm
@@ -33,14 +34,17 @@ def _saved_copy(job: TrainingJob, a: Architecture, tensor: int, name: str) -> Lo
 
 
 def table_tensors(job: TrainingJob, a: Architecture, tensor: int, trained: bool) -> tuple[LocalTensor, ...]:
-    """The embedding's parameter tensors on one rank, with the copy of it that adapters' config may ask for."""
+    """The embedding's parameter tensors on one rank, with the copy of it that adapters' config may ask for.
+
+    ``trained``: something of them is, whether or not the table is.
+    """
     adapters: tuple[LocalTensor, ...] = ()
     if job.lora is not None:
         from memcheck.frameworks.torch.end_adapters import table_adapters
 
         adapters = table_adapters(job.lora, a)
     if not saves(job, TABLE):
-        return (*embedding_tensors(a, tensor, trained), *adapters)
+        return (*embedding_tensors(a, tensor, trained, trained and not is_table_frozen(job, a)), *adapters)
     return (*embedding_tensors(a, tensor, False), _saved_copy(job, a, tensor, TABLE), *adapters)
 
 
@@ -61,9 +65,10 @@ def output_tensors(
 
 
 @lru_cache(maxsize=256)
-def embedding_tensors(a: Architecture, tensor: int, trained: bool) -> tuple[LocalTensor, ...]:
-    """The embedding's parameter tensors on one rank."""
-    tensors = [LocalTensor("embed_tokens.weight", (-(-a.table_rows // tensor), a.embedding_size), trained)]
+def embedding_tensors(a: Architecture, tensor: int, trained: bool, table: bool = True) -> tuple[LocalTensor, ...]:
+    """The embedding's parameter tensors on one rank. ``table``: that of the words is trained as the others are."""
+    shape = (-(-a.table_rows // tensor), a.embedding_size)
+    tensors = [LocalTensor("embed_tokens.weight", shape, trained and table)]
     if a.learned_positions:
         width = a.embedding_size if a.projects_last else a.hidden_size
         wanted = trained and not a.fixed_positions

@@ -14,7 +14,15 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.end_tensors import HEAD, TABLE, saves
 from memcheck.frameworks.torch.fsdp import accumulated_dtype, adds_in_place, outside_dtype, reduces_head, wraps
 from memcheck.frameworks.torch.stream import embedded_dtype, stream_dtype
-from memcheck.frameworks.torch.trained_parts import frozen_layers, is_hooked, is_table_frozen, is_tied, recompute_mode
+from memcheck.frameworks.torch.trained_parts import (
+    frozen_layers,
+    has_tensors_beside,
+    is_hooked,
+    is_table_frozen,
+    is_tied,
+    leaves_beside,
+    recompute_mode,
+)
 from memcheck.frameworks.torch.units import (
     as_built,
     base_setting,
@@ -80,8 +88,8 @@ class Units:
     """The units of a job, each made once for all of its pipeline ranks."""
 
     __slots__ = (
-        "_added", "_alike", "_ends", "_entry", "_equal", "_frozen", "_inventory", "_shares", "_table_trained",
-        "architecture", "base", "job",
+        "_added", "_alike", "_beside", "_ends", "_entry", "_equal", "_frozen", "_inventory", "_shares",
+        "_table_trained", "architecture", "base", "job",
     )  # fmt: skip
 
     def __init__(self, job: TrainingJob, architecture: Architecture, added: Accumulation, inventory: bool) -> None:
@@ -96,6 +104,7 @@ class Units:
         self._shares = self.architecture.encoder is not None or self.architecture.biases[0] > 0
         self._frozen = frozenset(frozen_layers(job.freeze))
         self._table_trained = (self.base.trained and not is_table_frozen(job, self.architecture)) or saves(job, TABLE)
+        self._beside = self.base.trained and leaves_beside(job, self.architecture)
         self._alike: dict[tuple[Hashable, ...], Unit] = {}
         self._equal: dict[Unit, Unit] = {}
         self._ends: dict[tuple[Hashable, ...], Unit] = {}
@@ -177,7 +186,7 @@ class Units:
 
     def _input_wants(self, part: Part) -> bool:
         """Whether the first layer's input wants a gradient."""
-        if self._table_trained:
+        if self._table_trained or (self._beside and has_tensors_beside(self.architecture)):
             return True
         if part.first > 0 and not _nothing_trained_below(self.job, part.first, self._frozen, self.base):
             return True
@@ -208,7 +217,7 @@ class Units:
             tied = False  # the head's gradient was reduced within the loss
         found = self._ends.get((tied,))
         if found is None:
-            added, trained = self._added, self._table_trained
+            added, trained = self._added, self._table_trained or self._beside
             found = embedding_unit(self.job, self.architecture, self.base, trained, tied, added.adds, self._inventory)
             self._ends[tied,] = found
         return found

@@ -60,6 +60,18 @@ def is_table_frozen(job: TrainingJob, a: Architecture) -> bool:
     return "embed" in job.freeze or (a.tie_word_embeddings and "head" in job.freeze)
 
 
+def leaves_beside(job: TrainingJob, a: Architecture) -> bool:
+    """Whether the table alone is frozen, as a tied head: positions, types and norms beside it are trained."""
+    return is_table_frozen(job, a) and "embed" not in job.freeze
+
+
+def has_tensors_beside(a: Architecture) -> bool:
+    """Whether something beside the table is trained, of which the first layer's input is made."""
+    norm = a.embedding_norm is not None
+    positions = a.learned_positions > 0 and not a.fixed_positions
+    return norm or positions or a.token_types > 0 or a.per_layer is not None
+
+
 def is_head_frozen(job: TrainingJob, a: Architecture) -> bool:
     """Whether ``freeze`` names the head, or the embedding that is the same tensor when the parts are frozen."""
     return "head" in job.freeze or (a.tie_word_embeddings and "embed" in job.freeze)

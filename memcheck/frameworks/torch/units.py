@@ -28,7 +28,7 @@ from memcheck.frameworks.torch.end_tensors import (
 from memcheck.frameworks.torch.kept_wide import kept_names, unquantised, widened
 from memcheck.frameworks.torch.optimizer import step_in_backward
 from memcheck.frameworks.torch.stream import embedded_dtype, stream_dtype, widens_encoded, widens_inside, widens_stream
-from memcheck.frameworks.torch.trained_parts import is_head_frozen, is_hooked, is_tied, module_patterns
+from memcheck.frameworks.torch.trained_parts import is_head_frozen, is_hooked, is_tied, leaves_beside, module_patterns
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
 from memcheck.frameworks.transformers.head import Head, head_forward
 from memcheck.frameworks.transformers.kernel_choice import fused_kernels
@@ -239,8 +239,8 @@ def embedding_unit(
         token_types=a.token_types,
         per_layer=a.per_layer,
         per_layer_rows=next((t.shape[0] for t in a.extra_tensors if "embed_tokens_per_layer" in t.name), 0),
-        sums_in_place=job.objective.fused,
-        leaf=not trained and is_hooked(job, a),
+        table_frozen=leaves_beside(job, a), sums_in_place=job.objective.fused,
+        leaf=(not trained or leaves_beside(job, a)) and is_hooked(job, a),
         fixed_positions=a.fixed_positions,
         streams=a.streams,
         cloned=a.embedding_cloned,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.torch.end_tensors import output_tensors, table_tensors
 from memcheck.frameworks.torch.kept_wide import kept_names, widened
-from memcheck.frameworks.torch.trained_parts import frozen_layers, is_head_frozen, is_table_frozen, is_tied
+from memcheck.frameworks.torch.trained_parts import frozen_layers, is_head_frozen, is_tied
 from memcheck.frameworks.torch.units import as_built, base_setting, block_tensors_on_rank
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
@@ -35,7 +35,7 @@ def model_tensors(job: TrainingJob, a: Architecture) -> Iterator[tuple[LocalTens
     a = as_built(job, a)
     base, frozen = base_setting(job, a, None), frozen_layers(job.freeze)
     kept = kept_names(job)
-    yield widened(table_tensors(job, a, base.tensor, base.trained and not is_table_frozen(job, a)), kept)
+    yield widened(table_tensors(job, a, base.tensor, base.trained and "embed" not in job.freeze), kept)
     for i, block in enumerate(a.layers()):
         trained = base.trained and i not in frozen
         tensors = block_tensors_on_rank(

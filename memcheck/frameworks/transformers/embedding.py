@@ -79,6 +79,8 @@ class Embedding(Record):
     embedders_adapter: Adapter | None = None
     scaled_behind: bool = False
     """The multiplied rows have a variable beside those that were looked up (T5Gemma)."""
+    table_frozen: bool = False
+    """The table of words is frozen, and what stands beside it is trained: positions, types, norms."""
     leaf: bool = False
     """enable_input_require_grads makes the looked-up rows a leaf, which its AccumulateGrad keeps with the graph."""
 
@@ -123,7 +125,8 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
     trained = e.trained and (s.trained or e.saved)
     # A DTensor table is looked up with a mask; the gradient of the local rows is a view of a full-size gradient.
     has_grad = s.has_grad or e.tied or e.reused
-    table = ctx.register(Parameter("embed_tokens", (e.vocab, e.width), s.params, trained, has_grad=has_grad))
+    wanted = trained and not e.table_frozen
+    table = ctx.register(Parameter("embed_tokens", (e.vocab, e.width), s.params, wanted, has_grad=has_grad))
     if e.tied:
         # The head's gradient waits in AccumulateGrad's buffer; both are added into a third tensor (aten::add, never
         # add_, for a leaf that is used twice: seen in torch 2.13 with plain tensors), which then is the gradient.

@@ -19,7 +19,7 @@ def source(ctx: Context, encoder: Encoder, words: Words) -> Value:
     """The rows of the first layer: [samples x rows, hidden]."""
     if encoder.channels:
         return convolutions(ctx, encoder)
-    return embedding_forward(ctx, _embedding(encoder, words), ctx.setting.stream or ctx.setting.params)
+    return embedding_forward(ctx, _embedding(encoder, words, ctx.setting), ctx.setting.stream or ctx.setting.params)
 
 
 @lru_cache(maxsize=256)
@@ -28,7 +28,7 @@ def source_curve(encoder: Encoder, words: Words, setting: Setting, inventory: bo
     if encoder.channels:
         return sound_curve(encoder, setting, inventory=inventory)
     dtype = setting.stream or setting.params
-    found = embedding_curve(_embedding(encoder, words), setting, dtype, inventory=inventory)
+    found = embedding_curve(_embedding(encoder, words, setting), setting, dtype, inventory=inventory)
     return found._replace(returned=found.freed_input, freed_input=0)
 
 
@@ -46,7 +46,8 @@ def masks(encoder: Encoder, setting: Setting) -> tuple[int, int, int]:
     return found.graph, found.variables, found.unused
 
 
-def _embedding(encoder: Encoder, words: Words) -> Embedding:
+def _embedding(encoder: Encoder, words: Words, setting: Setting) -> Embedding:
+    """The encoder's look-up. Its own positions are trained with its layers, whether the table is or not."""
     return Embedding(
         vocab=encoder.words or words.rows,
         width=words.width,
@@ -55,7 +56,8 @@ def _embedding(encoder: Encoder, words: Words) -> Embedding:
         scaled=encoder.embedding_scale,
         dropout=encoder.dropout,
         scaled_behind=encoder.scales_behind,
-        trained=words.trained,
+        trained=words.trained or setting.trained,
+        table_frozen=not words.trained,
         positions_each=True,
         reused=not encoder.words,
         fixed_positions=encoder.fixed_positions,

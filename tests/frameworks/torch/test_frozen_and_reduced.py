@@ -113,3 +113,23 @@ def test_replicas_keep_what_their_all_reduces_wrote(name: str) -> None:
     answer = priced(training, parallelism, {"gpus_per_node": 4}, model={"architecture": model})
     found = next(i.allocated_bytes for i in answer.ranks[0].instants if i.name == "backward")
     assert found == pytest.approx(traced, rel=1e-3)
+
+
+FROZEN_HEADS = {
+    "bert added, sdpa, none, bf16-pure": {"init": 50004992, "forward": 228110336, "loss": 241349632, "backward": 257733632, "optimizer": 96868352},
+    "gemma4_text added, sdpa, none, bf16-pure": {"init": 1798539264, "forward": 4797182976, "loss": 4808808960, "backward": 4842046976, "optimizer": 3587822592},
+    "bart added, eager, none, bf16-pure": {"init": 184700928, "forward": 1346695168, "loss": 1335825408, "backward": 1426187264, "optimizer": 365268992},
+}
+"""Traced bytes of each moment with `freeze: [head]`, by a plan of a small model."""
+
+
+@pytest.mark.parametrize("name", FROZEN_HEADS)
+def test_a_frozen_tied_head_freezes_the_table_alone(name: str) -> None:
+    """Positions, types, norms and tables of layers' own inputs beside it are trained, in an encoder, too."""
+    from benchmarks.drawn import predicted
+    from benchmarks.families import plans
+
+    plan = plans()[name]
+    (found,) = predicted({**plan, "training": {**plan["training"], "freeze": ["head"]}}).values()
+    gaps = {moment: found[moment] / seen - 1 for moment, seen in FROZEN_HEADS[name].items()}
+    assert all(-0.001 < gap < 0.006 for gap in gaps.values()), gaps
