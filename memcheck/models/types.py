@@ -79,6 +79,8 @@ class Mlp(Record):
     """What the last matrix reads has a variable of the layer's, to its end (BERT)."""
     widens_inner: bool = False
     """What the last matrix reads is cast to that matrix's dtype by hand (T5)."""
+    named_factors: bool = False
+    """The gate, its activation and what that multiplies have variables to the module's end (Gemma 3n)."""
     adaptable: bool = True
     """peft's targets can name its matrices; False beside experts that took their names (``Moe.stacked_adapters``)."""
 

@@ -166,12 +166,12 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
 
             gate = largest(tape, gate)
         acted = activation(tape, scale(tape, gate) if m.multiplied else gate, m.activation)
+        held += [gate] if m.named_factors else []
         del gate
         up = matrix(ctx, m, copy(tape, x, "contiguous") if m.copied else x, tensors[1])
         del x
         inner = mul(tape, acted, up)
-        if m.widens_inner:  # `hidden_gelu`, `hidden_linear`
-            held += [acted, up]
+        held += [acted, up] if m.widens_inner or m.named_factors else []  # `hidden_gelu`, `hidden_linear`
         del acted, up
     else:
         up = linear(tape, x, ctx.weights(tensors[0], m.bias, adaptable=m.adaptable), tensors[0].name)

@@ -43,7 +43,7 @@ def read(config: ConfigReader) -> Architecture:
         attention = attention._replace(stores_keys=kind[1] == "store")
         return Block(
             mixer=attention._replace(window=window if kind[0] == "sliding_attention" else None, dropout=dropout),
-            mlp=gated_mlp(h, kind[2], activation)._replace(sparse=kind[3]),
+            mlp=gated_mlp(h, kind[2], activation)._replace(sparse=kind[3], named_factors=True),
             input_norm=rms_norm(h, "input_layernorm", NORM),
             mlp_norm=rms_norm(h, "pre_feedforward_layernorm", NORM),
             mixer_output_norm=rms_norm(h, "post_attention_layernorm", NORM),
