@@ -106,6 +106,8 @@ def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, def
         for key, value, why in one.defaults:
             defaults.note(f"training.images.{key}", value, why)
         found = Images(per_sample * one.pictures, per_sample * one.patches, per_sample * one.tokens)
+        if len(set(one.sizes)) > 1:
+            found = found._replace(sizes=per_sample * one.sizes)
     else:
         _fail(
             f"{per_sample} pictures a sample of unknown size",

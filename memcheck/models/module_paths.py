@@ -17,6 +17,7 @@ LAYERS = {
     "hyperclovax": "blocks",
     "internvl": "encoder.layer",
     "kimi": "layers",
+    "lfm3": "layers",
     "llama4": "model.layers",
     "minimax_m3": "layers",
     "mistral3": "transformer.layers",

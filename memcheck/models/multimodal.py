@@ -32,7 +32,8 @@ TOKENS = frozenset(
 TIED = (
     "aya_vision", "cohere2_vision", "deepseek_vl", "deepseek_vl_hybrid", "ernie4_5_vl_moe", "gemma3", "gemma3n",
     "gemma4", "gemma4_unified", "got_ocr2", "granite_speech", "hyperclovax_vision_v2", "internvl",
-    "janus", "kimi_k25", "lfm2_vl", "lighton_ocr", "mistral3", "ovis2", "paddleocr_vl", "paligemma",
+    "janus", "kimi_k25", "lfm2_vl", "lfm3_vl", "lighton_ocr", "minicpm_ocr", "mistral3", "ovis2", "paddleocr_vl",
+    "paligemma",
 )  # fmt: skip
 """Classes whose default is that the head is the embedding."""
 FORWARDED = (

@@ -38,6 +38,8 @@ class Seen(Record):
     """Settings of the checkpoint's processor that were taken: key, value, why."""
     of_several: tuple[int, int, int] | None = None
     """Pictures, patches and tokens of each of several pictures of a sample, where that is not what one alone has."""
+    sizes: tuple[int, ...] = ()
+    """Rows of each of what the tower sees apart, where these differ; none: they are alike."""
 
 
 def tokens_of(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:

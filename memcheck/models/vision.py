@@ -106,6 +106,8 @@ class Vision(Record):
     """Tiles of a picture, for each of which those layers have a number of every token in their mask."""
     between: tuple[ParameterTensor, ...] = ()
     """What runs between the first kind of layers and the second, once."""
+    shrinks: int = 1
+    """Rows of which that makes one."""
     gathered: tuple[int, ...] = ()
     """Layers whose rows the projector reads beside those of the last."""
     narrow: bool = False

@@ -22,6 +22,13 @@ def part_setting(job: TrainingJob, base: Setting, part: str) -> Setting:
     return base._replace(trained=job.method == "full" and part not in job.freeze, adapter=adapter, frozen=())
 
 
+def shrunk(vision: Vision, setting: Setting) -> Setting:
+    """The setting behind what makes one of ``shrinks`` rows."""
+    each = vision.shrinks
+    sizes = tuple(rows // each for rows in setting.picture_rows)
+    return setting._replace(sequence=setting.sequence // each, picture_rows=sizes)
+
+
 @lru_cache(maxsize=256)
 def as_block(tensors: tuple[ParameterTensor, ...]) -> Block:
     """Tensors outside layers, for what reads blocks."""

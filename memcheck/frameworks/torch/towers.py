@@ -20,6 +20,7 @@ from memcheck.frameworks.torch.tower_tensors import (
     part_setting,
     part_tensors,
     reaches,
+    shrunk,
 )
 from memcheck.frameworks.torch.trained_parts import is_hooked, recompute_mode
 from memcheck.frameworks.torch.units import block_unit
@@ -69,16 +70,16 @@ def side_units(
     )  # fmt: skip
     hooked = (vision.hooked or (vision.kind in PATCHED and job.option(RECOMPUTED) is not None)) and is_hooked(job, a)
     graph = tower.trained or _adapted(vision, tower) or hooked
-    leaf = hooked and not tower.trained
+    leaf = hooked and not (tower.trained or reaches(tower, as_block(vision.stem)))
     stem = _stem_unit(job, vision, tower, graph=graph, leaf=leaf, adds=adds, inventory=inventory)
-    stem_at = len(runs)
+    index, stacked, stem_at = 0, list(vision.deepstack), len(runs)
     runs.append((stem, 1, 0))
     below = tower.trained or hooked or reaches(tower, as_block(vision.stem))
-    index, stacked = 0, list(vision.deepstack)
     for kind, (block, times) in enumerate(vision.blocks):
         left = times
         if kind == 1 and vision.between:
             runs.append((_between(job, vision, tower._replace(input_grad=below), adds, inventory), 1, 0))
+            tower = shrunk(vision, tower)
         while left:
             setting = tower._replace(input_grad=below)
             mode = recompute_mode(job, index) if vision.checkpointed and job.option(RECOMPUTED, True) else "none"
@@ -93,7 +94,7 @@ def side_units(
             if stacked and stacked[0] == index - 1:
                 number = len(vision.deepstack) - len(stacked)
                 above = projector._replace(
-                    hidden=vision.hidden, batch=1, sequence=pictures.rows, pictures=pictures.pictures,
+                    hidden=vision.hidden, batch=1, sequence=tower.sequence, pictures=pictures.pictures,
                     input_grad=below, stream=stream, external_input=below,
                 )  # fmt: skip
                 runs.append((_merger_unit(job, vision, above, number, adds=adds, inventory=inventory), 1, 0))
@@ -106,7 +107,7 @@ def side_units(
     projector = _ending(vision, tower, projector)._replace(
         hidden=vision.hidden,
         batch=1,
-        sequence=pictures.rows,
+        sequence=tower.sequence,
         pictures=pictures.pictures,
         image_tokens=pictures.tokens,
         input_grad=below,

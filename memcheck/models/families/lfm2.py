@@ -77,7 +77,7 @@ def read_3(config: ConfigReader) -> Architecture:
         dropout=config.dropout("attention_dropout"),
         tensors=linear("self_attn.g_proj", size.heads, h, "attention", "column") if gated else (),
     )
-    mixers = _mixers(config, size)
+    mixers = _mixers(config, size, kernel=7)
     short = mixers["conv"]
     if isinstance(short, Mixer):
         mixers["conv"] = short._replace(kind="plain-short-convolution")
@@ -128,9 +128,9 @@ def _mlp(hidden: int, width: int) -> Mlp:
     return Mlp(width, gated=True, activation="silu", tensors=tensors)
 
 
-def _mixers(config: ConfigReader, size: StackDimensions) -> dict[str, Attention | Mixer]:
+def _mixers(config: ConfigReader, size: StackDimensions, kernel: int = 3) -> dict[str, Attention | Mixer]:
     h, bias = size.hidden, config.flag("conv_bias")
-    kernel = config.integer("conv_L_cache", default=3)
+    kernel = config.integer("conv_L_cache", default=kernel)
     attention = grouped_attention(
         size,
         PROJECTIONS,

@@ -10,6 +10,7 @@ from memcheck.autograd.layouts import gradient_copied
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.edge.modules import import_module
 from memcheck.frameworks.transformers.attend import repeat_kv
 from memcheck.frameworks.transformers.attention import head_view
 from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT
@@ -18,12 +19,27 @@ from memcheck.frameworks.transformers.norms import normalise
 from memcheck.frameworks.transformers.rotary import rotate_complex, rotate_half
 from memcheck.models.vision import TowerAttention
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ELSEWHERE = {
+    "grid-convolution": "lfm3:grid_convolution",
+    "grouped-separate": "lfm3:grouped_attention",
+}
+"""Forms that one family alone has -> ``module:function``."""
 WIDEST_FLASH = 256
 """Channels of a head up to which the flash kernel runs."""
 
 
 def tower_attention(ctx: Context, a: TowerAttention, x: Value) -> Value:
     """Whichever form the module has."""
+    if a.kind in _ELSEWHERE:
+        module, function = _ELSEWHERE[a.kind].split(":")
+        form: Callable[[Context, TowerAttention, Value], Value] = getattr(
+            import_module("memcheck.frameworks.transformers.towers." + module), function
+        )
+        return form(ctx, a, x)
     return _FORMS[a.kind](ctx, a, x)
 
 
@@ -43,7 +59,7 @@ def _packed(ctx: Context, a: TowerAttention, x: Value) -> Value:
     if a.query_norm is not None and a.key_norm is not None:
         q = normalise(ctx, a.query_norm, q, a.query_norm.name)
         k = normalise(ctx, a.key_norm, k, a.key_norm.name)
-    return _rotated_and_attended(ctx, a, q, k, v)
+    return rotated_and_attended(ctx, a, q, k, v)
 
 
 def _packed_groups(ctx: Context, a: TowerAttention, x: Value) -> Value:
@@ -56,14 +72,14 @@ def _packed_groups(ctx: Context, a: TowerAttention, x: Value) -> Value:
     del x
     q, k, v = tape.views(qkv, (rows, a.heads, d), (rows, kv, d), (rows, kv, d))
     del qkv
-    return _rotated_and_attended(ctx, a, q, k, v)
+    return rotated_and_attended(ctx, a, q, k, v)
 
 
 def _packed_apart(ctx: Context, a: TowerAttention, x: Value) -> Value:
     """Qwen2.5-Omni: as :func:`_packed`, with a matrix each for q, k and v (Qwen2_5OmniVisionAttention.forward)."""
     q, k, v = _projections(ctx, a, x)
     del x
-    return _rotated_and_attended(ctx, a, q, k, v)
+    return rotated_and_attended(ctx, a, q, k, v)
 
 
 def _packed_part(ctx: Context, a: TowerAttention, x: Value) -> Value:
@@ -107,7 +123,8 @@ def _projections(ctx: Context, a: TowerAttention, x: Value) -> list[Value]:
     return [linear(ctx.tape, x, ctx.weights(t, a.bias), t.name).view(*shape) for t in matrices[:3]]
 
 
-def _rotated_and_attended(ctx: Context, a: TowerAttention, q: Value, k: Value, v: Value) -> Value:
+def rotated_and_attended(ctx: Context, a: TowerAttention, q: Value, k: Value, v: Value) -> Value:
+    """q and k rotated on fp32 copies, and the kernel over each picture's rows. All: [rows, heads, head_dim]."""
     tape, dtype = ctx.tape, q.dtype
     wide_q, wide_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
     del q, k

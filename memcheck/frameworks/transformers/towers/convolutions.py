@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import cast
 from memcheck.autograd.tensor import Storage, Value
+from memcheck.models.types import ParameterTensor
 
 
 def kept_input(ctx: Context, x: Value, out: Value, *, trained: bool) -> Value:
@@ -17,3 +19,27 @@ def kept_input(ctx: Context, x: Value, out: Value, *, trained: bool) -> Value:
         return [grad]
 
     return ctx.tape.record(Value(out.storage, out.shape, out.dtype), (out,), run)
+
+
+def convolution(ctx: Context, x: Value, kernel: ParameterTensor, rows: int) -> Value:
+    """A convolution without a bias of rows [pixels, channels] to so many: keeps its input whatever is trained."""
+    tape = ctx.tape
+    p = ctx.parameter(kernel.name.removesuffix(".weight"), kernel.shape)
+    x = cast(tape, x, tape.autocast) if tape.autocast else x
+    weight = cast(tape, tape.parameter(p), tape.autocast) if tape.autocast else tape.parameter(p)
+    shape, dtype = x.shape, x.dtype
+    out = tape.value((rows, kernel.shape[0]), dtype, kernel.name)
+    wants, learns, of_weight = x.origin is not None, p.requires_grad, (kernel.shape, weight.dtype)
+
+    def run(grad: Storage, kept: Storage | None = x.storage) -> list[Storage | None]:
+        passed = tape.new(shape, dtype, kernel.name + " dX") if wants else None
+        return [passed, tape.new(*of_weight, kernel.name + " dW") if learns else None]
+
+    return tape.record(out, (x, weight), run)
+
+
+def laid_out(ctx: Context, x: Value, rows: int = 0) -> Value:
+    """``permute`` and ``reshape``, or a pad, to so many rows: a copy, and one of its gradient."""
+    tape, shape, dtype = ctx.tape, x.shape, x.dtype
+    out = tape.value((rows or shape[0], *shape[1:]), dtype, "laid out")
+    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, "laid out backward")])
