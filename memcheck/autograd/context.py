@@ -266,10 +266,8 @@ class Context:
 
     def faked(self, weights: Weights) -> Weights:
         """The layer of quantization-aware training in place of this one, if its groups divide it."""
-        options = self.setting.options
-        if options and self.setting.option("quantizer"):
-            group = int(str(self.setting.option("groupsize", 256)))
-            weights.faked = group if weights.weight.shape[1] % group == 0 else 0
+        if self.setting.options and (kind := self.setting.option("quantizer")):
+            weights.fake(str(kind), int(str(self.setting.option("groupsize", 256))))
         return weights
 
     def adapted(self, name: str, plain: Weights, adapter: Adapter) -> Weights:

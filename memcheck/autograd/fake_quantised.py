@@ -12,6 +12,26 @@ from __future__ import annotations
 from memcheck.autograd.elementwise import cast
 from memcheck.autograd.outliving import held_by_ctx, holding
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+from memcheck.errors import UnsupportedError
+
+
+def int4_product(tape: Tape, x: Value, weight: Parameter, group: int, label: str, bias: Parameter | None) -> Value:
+    """``F.linear`` of inputs by token to int8, and of a weight whose groups go through fp32 to int4.
+
+    Raises:
+        UnsupportedError: the weight is in fp32 by itself, of which there is no trace.
+    """
+    from memcheck.autograd.fake_int4 import fake_int4
+    from memcheck.autograd.matrix import product
+
+    if tape.parameter(weight).dtype == "fp32":
+        message = "quantization-aware training has no memory model on weights that are computed with in fp32"
+        raise UnsupportedError(message, "hold them in bf16: precision: {params: bf16}", "/training/precision")
+    tokens = x.numel // x.shape[-1]
+    scales = (tape.new((2, tokens), "fp32", "scales and zero points"),)
+    narrow_x = _fake_quantised(tape, x, tokens)
+    narrow_w = fake_int4(tape, tape.parameter(weight), group)
+    return _held(tape, product(tape, narrow_x, narrow_w, label, tape.parameter(bias) if bias else None), scales)
 
 
 def fake_quantised_product(
@@ -24,8 +44,11 @@ def fake_quantised_product(
     scales = tuple(tape.new((2, n), "fp32", "scales and zero points") for n in (tokens, groups))
     narrow_x = _fake_quantised(tape, x, tokens)
     narrow_w = _fake_quantised(tape, tape.parameter(weight), groups)
-    out = product(tape, narrow_x, narrow_w, label, tape.parameter(bias) if bias is not None else None)
-    del narrow_x, narrow_w
+    return _held(tape, product(tape, narrow_x, narrow_w, label, tape.parameter(bias) if bias else None), scales)
+
+
+def _held(tape: Tape, out: Value, scales: tuple[Storage, ...]) -> Value:
+    """The product, beside scales that the layer's quantizers keep."""
     if out.origin is None or not tape.grad_enabled:
         return out
     kept = tuple(each for each in scales if held_by_ctx(tape, each) is not None)

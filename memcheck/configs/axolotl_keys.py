@@ -60,7 +60,6 @@ REFUSED: dict[str, str] = {
     "layer_offloading": "layers that are kept in host memory",
     "relora": "ReLoRA",
     "loftq_bits": "LoftQ",
-    "qat.": "quantization-aware training",
     "nvfp4_merge_aware": "adapters on an NVFP4 base",
     "tiled_mlp": "tiled feed-forward networks",
     "ebft.": "energy-based fine-tuning",
@@ -107,6 +106,8 @@ UPPER: dict[str, str] = {
 """Kernels that keep less than transformers' own code, as which they are priced."""
 EXPERT_KERNELS = ("use_scattermoe", "use_sonicmoe")
 
+QAT, QAT_GROUP = "qat", 32
+"""Quantization-aware training, and how many weights share a scale by default (``utils/schemas/quantization.py``)."""
 QUANTIZATION = "model_quantization_config"
 DEQUANTIZES = "model_quantization_config_kwargs.dequantize"
 DEQUANTIZED = "Mxfp4Config"

@@ -36,6 +36,7 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
     else:
         text_alone(draft, "no processor_type: Axolotl trains on text alone")
     _quantization(draft)
+    _quantizers(draft)
     split = _split(draft, world)
     trains_all = _method(draft)
     _batch(draft)
@@ -104,6 +105,26 @@ def _quantization(draft: Draft) -> None:
         help = f"with `{keys.DEQUANTIZED}` and `dequantize: true` it rests in 16 bits"
         draft.refuse(keys.QUANTIZATION, f"{message}, which has no memory model here", help, ("training.base",))
     draft.config.see(keys.DEQUANTIZES)
+
+
+def _quantizers(draft: Draft) -> None:
+    """``qat``: inputs to int8 and weights to int4 have a memory model (``utils/quantization.py``, _make_qat_config)."""
+    config, key = draft.config, "training.options.quantizer"
+    if not config.section(keys.QAT):
+        return
+    weights, inputs = (text(draft, f"{keys.QAT}.{name}_dtype") for name in ("weight", "activation"))
+    path = f"{keys.QAT}.weight_dtype" if weights else next(key for key in config.values if key.startswith(keys.QAT))
+    config.see(*(key for key in config.values if key.startswith(f"{keys.QAT}.")))
+    if (weights, inputs) == ("int4", "int8") and not on(draft, f"{keys.QAT}.quantize_embedding"):
+        draft.set(key, "int8-int4", path)
+        size = KeyRow(f"{keys.QAT}.group_size", "training.options.groupsize", default=keys.QAT_GROUP)
+        draft.rows((size,))
+    elif weights == "nvfp4":
+        message = f"`{path}: nvfp4` ends in an error: torchao trains no model whose weights alone are quantised so"
+        draft.refuse(path, message, "torchao 0.18: Unexpected base config: NVFP4WeightOnlyConfig", (key,))
+    else:
+        message = f"`{path}`: the job is one with quantization-aware training, which has no memory model here"
+        draft.refuse(path, message, "int4 weights beside int8 inputs have one", (key,))
 
 
 def _split(draft: Draft, world: int | None) -> Division:

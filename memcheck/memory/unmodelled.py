@@ -43,6 +43,10 @@ def refuse(job: TrainingJob) -> None:
         from memcheck.frameworks.transformers.quantised_experts import refuse_experts
 
         refuse_experts(job)
+    if job.option("quantizer") and framework.runs_transformers:
+        from memcheck.frameworks.transformers.fake_quantised import refuse_quantizer
+
+        refuse_quantizer(job)
     if job.liger:
         from memcheck.frameworks.transformers.liger import refuse_liger
 

@@ -40,6 +40,9 @@ def stand_ins(job: TrainingJob | InferenceJob) -> tuple[StandIn, ...]:
         raise UntraceableError(
             "model.rough says too little to build a model", "name a model, a config.json or an architecture"
         )
+    if job.option("quantizer"):
+        why = "the layers of quantization-aware training are torchao's, which verify does not build"
+        raise UntraceableError(why, "leave the quantizer out: --set training.options={}")
     return tuple(found for look in LOOKS for found in look(job))
 
 

@@ -110,6 +110,31 @@ def test_a_pattern_that_names_fewer_layers_than_its_last_words_stays_a_pattern()
     assert isinstance(found.settings["training.lora.target_modules"].value, str)
 
 
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("qat: {activation_dtype: nvfp4, weight_dtype: nvfp4, group_size: 16}\n", "ends in an error"),
+        ("qat: {activation_dtype: mxfp4, weight_dtype: mxfp4}\n", "quantization-aware training"),
+        ("qat: {weight_dtype: int4}\n", "quantization-aware training"),
+        ("qat: {activation_dtype: int8, weight_dtype: int4, quantize_embedding: true}\n", "quantization-aware training"),
+    ],
+)
+def test_quantizers_without_a_memory_model_are_refused(keys: str, said: str) -> None:
+    """By name, at the key; weights of NVFP4 stop torchao itself."""
+    (problem,) = read("a.yml", AXOLOTL + keys).problems
+    assert said in problem.message
+    assert problem.location is not None
+
+
+def test_quantization_aware_training_of_int4_weights_is_read() -> None:
+    """Inputs to int8, weights to int4 in groups of 32 unless the config says how many."""
+    for keys, size in (("", 32), (", group_size: 256, fake_quant_after_n_steps: 10", 256)):
+        found = read("a.yml", f"{AXOLOTL}qat: {{activation_dtype: int8, weight_dtype: int4{keys}}}\n")
+        assert not found.problems
+        assert found.settings["training.options.quantizer"].value == "int8-int4"
+        assert found.settings["training.options.groupsize"].value == size
+
+
 def test_adapters_leave_the_rest_frozen_whatever_is_named() -> None:
     """Beside adapters nothing else is trained."""
     found = read("a.yml", f"{AXOLOTL}{QLORA}unfrozen_parameters: [model.layers.1]\n")

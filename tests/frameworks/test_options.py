@@ -107,7 +107,9 @@ def _silent(framework: Profile) -> Iterator[str]:
     for option in framework.options:
         if option in framework.harmless or option in framework.unmodelled:
             continue
-        beside = BESIDE.get(option, {})
+        beside = dict(BESIDE.get(option, {}))
+        if "quantizer" in beside:
+            beside["quantizer"] = framework.choices["quantizer"][0]
         layouts = OWN.get(option, LAYOUTS)
         tries = itertools.product(layouts, _values(framework, option))
         known = {layout: _seen(framework.name, layout, beside) for layout in layouts}

@@ -51,10 +51,12 @@ PROFILE = Profile(
         "fsdp_version": (int,),
         "prepare_model_for_kbit_training": (bool,),
         "quantize_experts": (bool,),
+        "quantizer": (str,),  # axolotl utils/quantization.py, prepare_model_for_qat
+        "groupsize": (int,),
         "reference_fsdp": (str,),
         "vit_gradient_checkpointing": (bool,),
     },
-    choices={"fsdp_version": (1, 2), "reference_fsdp": ("whole_model", "per_layer")},
+    choices={"quantizer": ("int8-int4",), "fsdp_version": (1, 2), "reference_fsdp": ("whole_model", "per_layer")},
     fsdp2_since=(5, 10),
     stacks_experts_since=(5, 0),
     # loss/loss_utils.py, ForCausalLMLoss: `logits[..., :-1, :].contiguous()` up to 4.48; up to 4.45 it was written in
