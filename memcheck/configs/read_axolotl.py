@@ -120,8 +120,8 @@ def _quantizers(draft: Draft) -> None:
         size = KeyRow(f"{keys.QAT}.group_size", "training.options.groupsize", default=keys.QAT_GROUP)
         draft.rows((size,))
     elif weights == "nvfp4":
-        message = f"`{path}: nvfp4` ends in an error: torchao trains no model whose weights alone are quantised so"
-        draft.refuse(path, message, "torchao 0.18: Unexpected base config: NVFP4WeightOnlyConfig", (key,))
+        message = f"`{path}: nvfp4`: quantization-aware training to NVFP4 has no memory model here"
+        draft.refuse(path, message, "torchao 0.18 stops at it: Unexpected base config: NVFP4WeightOnlyConfig", (key,))
     else:
         message = f"`{path}`: the job is one with quantization-aware training, which has no memory model here"
         draft.refuse(path, message, "int4 weights beside int8 inputs have one", (key,))

@@ -113,7 +113,7 @@ def test_a_pattern_that_names_fewer_layers_than_its_last_words_stays_a_pattern()
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ("qat: {activation_dtype: nvfp4, weight_dtype: nvfp4, group_size: 16}\n", "ends in an error"),
+        ("qat: {activation_dtype: nvfp4, weight_dtype: nvfp4, group_size: 16}\n", "to NVFP4"),
         ("qat: {activation_dtype: mxfp4, weight_dtype: mxfp4}\n", "quantization-aware training"),
         ("qat: {weight_dtype: int4}\n", "quantization-aware training"),
         ("qat: {activation_dtype: int8, weight_dtype: int4, quantize_embedding: true}\n", "quantization-aware training"),
