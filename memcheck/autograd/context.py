@@ -264,10 +264,12 @@ class Context:
             found.computes, found.held = adapter.computes, adapter.held
         return self.faked(found)
 
-    def faked(self, weights: Weights) -> Weights:
-        """The layer of quantization-aware training in place of this one, if its groups divide it."""
-        if self.setting.options and (kind := self.setting.option("quantizer")):
-            weights.fake(str(kind), int(str(self.setting.option("groupsize", 256))))
+    def faked(self, weights: Weights, *, tied: bool = False) -> Weights:
+        """The layer of quantization-aware training in place of this one."""
+        if self.setting.option("quantizer"):
+            from memcheck.autograd.fake_quantised import fake
+
+            fake(weights, self.setting, tied)
         return weights
 
     def adapted(self, name: str, plain: Weights, adapter: Adapter) -> Weights:

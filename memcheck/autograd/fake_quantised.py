@@ -14,6 +14,39 @@ from memcheck.autograd.outliving import held_by_ctx, holding
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.autograd.context import Setting
+    from memcheck.autograd.matrix import Weights
+
+
+INT4 = "int8-int4"
+"""The quantizer that takes inputs by token to int8, and weights through fp32 to int4."""
+
+
+def fake(weights: Weights, setting: Setting, tied: bool) -> None:
+    """Quantize inputs and weights on their way into the product, where groups divide a row.
+
+    ``tied``: the weight is the embedding's, of which torchtune makes no linear layer.
+
+    Raises:
+        UnsupportedError: they do not, where the quantizer itself stops.
+    """
+    kind, group = str(setting.option("quantizer")), int(str(setting.option("groupsize", 256)))
+    width = weights.weight.shape[1]
+    if width % group and kind == INT4:
+        message = f"torchao's quantizer of weights views {width:,} inputs in groups of {group:,}, and stops"
+        raise UnsupportedError(message, "choose a size that divides every row", "/training/options/groupsize")
+    if kind == INT4 or not (tied or width % group):
+        weights.faked = (kind, group)
+
+
+def faked_product(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+    """The product of a layer with quantizers, as its own quantizer has it."""
+    kind, group = w.faked
+    product_of = int4_product if kind == INT4 else fake_quantised_product
+    return product_of(tape, x, w.weight, group, label, w.bias)
+
 
 def int4_product(tape: Tape, x: Value, weight: Parameter, group: int, label: str, bias: Parameter | None) -> Value:
     """``F.linear`` of inputs by token to int8, and of a weight whose groups go through fp32 to int4.

@@ -8,10 +8,6 @@ from __future__ import annotations
 
 from memcheck.autograd.elementwise import add, cast, cast_weight, dropout, scale
 from memcheck.autograd.tensor import RESTING, Parameter, Storage, Tape, Value
-from memcheck.errors import UnsupportedError
-
-INT4 = "int8-int4"
-"""The quantizer of quantization-aware training that takes inputs by token to int8, and weights through fp32 to int4."""
 
 
 class Weights:
@@ -23,7 +19,6 @@ class Weights:
         "dequantized",
         "dropout",
         "faked",
-        "fakes",
         "held",
         "keeps_input",
         "lora_a",
@@ -50,10 +45,8 @@ class Weights:
         """What it rests in where peft adapts another library's layer; empty: the framework has layers of its own."""
         self.dequantized: str | None = None
         """The dtype that comes out of dequantisation, where it is not that of the product."""
-        self.faked = 0
-        """Weights that share a scale in quantization-aware training; 0: there is none."""
-        self.fakes = ""
-        """Which quantizer of that; empty: none."""
+        self.faked = ("", 0)
+        """The quantizer of quantization-aware training, if any, and how many share a scale."""
         self.keeps_input = False
         """The 4-bit product holds on to its input, as it did before bitsandbytes 0.43.2 (#1270)."""
         self.computes: str | None = None
@@ -62,20 +55,6 @@ class Weights:
         """The share of the adapter's input that is dropped."""
         self.magnitude: Parameter | None = None
         """DoRA's trained magnitudes, [1, outputs]."""
-
-
-    def fake(self, kind: str, group: int) -> None:
-        """Quantize inputs and weights on their way into the product, where groups of this size divide a row.
-
-        Raises:
-            UnsupportedError: they do not, where the quantizer itself stops.
-        """
-        whole = self.weight.shape[1] % group == 0
-        if not whole and kind == INT4:
-            width = self.weight.shape[1]
-            message = f"torchao's quantizer of weights views {width:,} inputs in groups of {group:,}, and stops"
-            raise UnsupportedError(message, "choose a size that divides every row", "/training/options/groupsize")
-        self.fakes, self.faked = kind, group if whole else 0
 
 
 def linear(tape: Tape, x: Value, w: Weights, label: str) -> Value:
@@ -115,11 +94,10 @@ def dense(tape: Tape, x: Value, w: Weights, label: str) -> Value:
         from memcheck.autograd.quantised import product_of
 
         return product_of(tape, x, w, label)
-    if w.faked:
-        from memcheck.autograd.fake_quantised import fake_quantised_product, int4_product
+    if w.faked[1]:
+        from memcheck.autograd.fake_quantised import faked_product
 
-        faked_product = int4_product if w.fakes == INT4 else fake_quantised_product
-        return faked_product(tape, x, w.weight, w.faked, label, w.bias)
+        return faked_product(tape, x, w, label)
     return matmul(tape, x, w.weight, label, bias=w.bias)
 
 

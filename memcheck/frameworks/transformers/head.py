@@ -10,7 +10,7 @@ from memcheck.autograd.curve import Curve, checkpointed, high, turn
 from memcheck.autograd.elementwise import cast, cat, dropout, scale, shift, unary
 from memcheck.autograd.indexing import slices
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy, fused_linear, widened
-from memcheck.autograd.matrix import INT4, Weights, linear
+from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.pieces import in_pieces
 from memcheck.autograd.tensor import Dim, Leaf, Parameter, rounded_bytes
 from memcheck.frameworks.layers import layers_of
@@ -210,10 +210,9 @@ def _of_hidden(ctx: Context, head: Head, box: list[Value], weights: Weights) -> 
 def _adapted(ctx: Context, head: Head, weights: Weights) -> Weights:
     """The head with its adapter, where the targets name it; beside peft it is never quantised."""
     adapter = ctx.setting.adapter
-    if adapter is None and (not head.tied or ctx.setting.option("quantizer") == INT4):  # torchtune's is no linear layer
-        return ctx.faked(weights)
-    named = adapter is not None and adapts_head(adapter)
-    return ctx.adapted("lm_head", weights, adapter) if adapter is not None and named else weights
+    if adapter is None:
+        return ctx.faked(weights, tied=head.tied)
+    return ctx.adapted("lm_head", weights, adapter) if adapts_head(adapter) else weights
 
 
 def _normed(ctx: Context, head: Head, x: Value) -> Value:

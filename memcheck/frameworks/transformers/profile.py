@@ -51,7 +51,7 @@ PROFILE = Profile(
         "fsdp_version": (int,),
         "prepare_model_for_kbit_training": (bool,),
         "quantize_experts": (bool,),
-        "quantizer": (str,),  # axolotl utils/quantization.py, prepare_model_for_qat
+        "quantizer": (str,),
         "groupsize": (int,),
         "reference_fsdp": (str,),
         "vit_gradient_checkpointing": (bool,),
