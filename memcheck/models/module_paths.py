@@ -13,6 +13,7 @@ from memcheck.record import Record
 
 LAYERS = {
     "ernie4_5_vl": "blocks",
+    "got_ocr2": "layers",
     "hunyuan": "layers",
     "hyperclovax": "blocks",
     "internvl": "encoder.layer",

@@ -33,7 +33,7 @@ TIED = (
     "aya_vision", "cohere2_vision", "deepseek_vl", "deepseek_vl_hybrid", "ernie4_5_vl_moe", "gemma3", "gemma3n",
     "gemma4", "gemma4_unified", "got_ocr2", "granite_speech", "hyperclovax_vision_v2", "internvl",
     "janus", "kimi_k25", "lfm2_vl", "lfm3_vl", "lighton_ocr", "minicpm_ocr", "mistral3", "ovis2", "paddleocr_vl",
-    "paligemma",
+    "paligemma", "pp_chart2table",
 )  # fmt: skip
 """Classes whose default is that the head is the embedding."""
 FORWARDED = (

@@ -56,6 +56,7 @@ WRAPPERS: dict[str, str] = {
     "paligemma": "gemma",
     "perception_lm": "llama",
     "phi4_multimodal": "phi3",
+    "pp_chart2table": "qwen2",
     "qianfan_ocr": "qwen3",
     "qwen2_5_omni_thinker": "qwen2",
     "qwen2_5_vl": "qwen2",

@@ -36,8 +36,8 @@ def as_block(tensors: tuple[ParameterTensor, ...]) -> Block:
 
 
 def closing_norms(vision: Vision) -> tuple[ParameterTensor, ...]:
-    """The tower's last norm. What else is behind the layers is frozen and trained with the projector."""
-    return tuple(t for t in vision.closing if t.group == "norm")
+    """The tower's last norm, or its neck. What else is behind the layers is frozen and trained with the projector."""
+    return tuple(t for t in vision.closing if t.group in ("norm", "vision"))
 
 
 def part_tensors(block: Block, setting: Setting) -> tuple[LocalTensor, ...]:

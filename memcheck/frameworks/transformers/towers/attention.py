@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _ELSEWHERE = {
     "grid-convolution": "lfm3:grid_convolution",
     "grouped-separate": "lfm3:grouped_attention",
+    "sam": "sam:sam_attention",
 }
 """Forms that one family alone has -> ``module:function``."""
 WIDEST_FLASH = 256
