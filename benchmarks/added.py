@@ -204,6 +204,17 @@ STATED: dict[str, dict[str, Any]] = {
         }
         for stack in ("encoder", "decoder")
     },
+    "zaya": {
+        "hidden_size": 1024,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "moe_intermediate_size": 1024,
+        "num_experts": EXPERTS,
+        "num_hidden_layers": 3,
+        "layer_types": ["hybrid", "hybrid_sliding", "hybrid"],
+        "sliding_window": 256,
+    },
     "zamba2": {
         "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
         "num_hidden_layers": 4,

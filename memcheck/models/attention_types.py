@@ -42,7 +42,8 @@ class Norm(Record):
     kind: str
     """What transformers computes: ``rmsnorm`` (Llama: cast back, then weight) | ``rmsnorm-fp32-weight`` (OLMo 2,
     GPT-OSS: weight, then cast back) | ``rmsnorm-t5`` (product with the input as it came, cast to the weight's
-    dtype, weight) | ``rmsnorm-unit-offset`` (Gemma's 1 + w in fp32) | ``layernorm`` (one kernel)
+    dtype, weight) | ``rmsnorm-unit-offset`` (Gemma's 1 + w in fp32) | ``rmsnorm-narrow`` (ZAYA's last: Llama's of the
+    input in the weight's dtype) | ``layernorm`` (one kernel)
     | ``layernorm-fp32`` (OLMo: one kernel on an fp32 copy) | ``layernorm-pieces`` (Cohere: mean, variance and product
     as separate fp32 operations) | ``layernorm-1p`` (Nemotron: weight + 1) | ``l2`` (Llama 4: no weight)."""
     size: int

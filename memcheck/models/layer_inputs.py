@@ -34,6 +34,16 @@ class Sources(Record):
     """It is the last layer: the model weighs them once more behind it."""
 
 
+class Handed(Record):
+    """A state of the router that each layer is given, adds to its own, and hands to the next (ZAYA)."""
+
+    width: int
+    first: bool
+    """The layer is the first, which is given none, and scales what the embedding made."""
+    last: bool
+    """It is the last, whose state nobody reads."""
+
+
 class Cycle(Record):
     """A layer of two stacks that run again and again, each on the sum of both states (HRM-Text)."""
 

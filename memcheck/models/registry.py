@@ -188,6 +188,7 @@ FAMILIES: dict[str, str] = {
     "xlm-roberta-xl": "bert:read_xl",
     "youtu": "youtu:read",
     "zamba2": "zamba2:read",
+    "zaya": "zaya:read",
 }
 """``model_type`` -> ``module:function`` in :mod:`memcheck.models.families`."""
 

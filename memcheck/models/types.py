@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import chain, repeat
 
 from memcheck.models.attention_types import Attention, Disentangled, LatentAttention, Norm, ParameterTensor
-from memcheck.models.layer_inputs import AltUp, Cycle, PerLayer, Sources
+from memcheck.models.layer_inputs import AltUp, Cycle, Handed, PerLayer, Sources
 from memcheck.models.mixer_types import Mixer
 from memcheck.models.rough import Rough
 from memcheck.models.task import Pooling, TaskHead
@@ -27,6 +27,7 @@ __all__ = [
     "Block",
     "Cycle",
     "Disentangled",
+    "Handed",
     "LatentAttention",
     "Mixer",
     "Mlp",
@@ -102,7 +103,7 @@ class Moe(Record):
     | ``sigmoid-logits`` (LFM 2: in their dtype) | ``sigmoid-chosen`` (Kolibri: of the logits that a correction chose)
     | ``softmax-gather`` (ERNIE: those scores) | ``softmax-groups`` (Mistral 4) | ``sqrt-softplus`` (DeepSeek V4)
     | ``sigmoid-sink`` (Inkling: of the chosen and of the shared experts, which are stacked, together)
-    | ``sigmoid-even`` (Inkling 2: of those that a correction chose, by their sum)."""
+    | ``sigmoid-even`` (Inkling 2: of those that a correction chose, by their sum) | ``handed`` (ZAYA: a network's)."""
     table: int = 0
     """Elements of an int64 buffer that says each token's experts (DeepSeek V4's first layers); 0 = none."""
     shared_width: int = 0
@@ -185,6 +186,8 @@ class Block(Record):
     sources: Sources | None = None
     """Attention and feed-forward network read mixtures of streams; ``extra_tensors`` hold the queries, the convolutions
     and the norms of keys and values."""
+    handed: Handed | None = None
+    """A state of the router beside the stream; ``extra_tensors`` are what both sums are scaled with (ZAYA)."""
     connections: int | None = None
     """Rounds in which what mixes the streams is normed (DeepSeek V4); 0: none does (Hy 4); None: one stream."""
     scaled_output: bool = False

@@ -26,6 +26,7 @@ from memcheck.models.types import (
     Attention,
     Block,
     Disentangled,
+    Handed,
     LatentAttention,
     Mixer,
     Mlp,
@@ -106,8 +107,8 @@ def _recording(cls: type[Any]) -> type[Any]:
 RECORDING = {
     cls: _recording(cls)
     for cls in (
-        AltUp, Attention, Compressed, Disentangled, LatentAttention, Mixer, Mlp, Moe, Block, Norm, PerLayer, Relative,
-        Sources,
+        AltUp, Attention, Compressed, Disentangled, Handed, LatentAttention, Mixer, Mlp, Moe, Block, Norm, PerLayer,
+        Relative, Sources,
     )
 }
 

@@ -20,7 +20,7 @@ def demand_whole_stacks(job: TrainingJob, architecture: Architecture) -> None:
         UnsupportedError: it does.
     """
     first = architecture.blocks[0][0]
-    if first.cycle is None and first.sources is None:
+    if first.cycle is None and first.sources is None and first.handed is None:
         return
     if job.layout.pipeline > 1:
         said = "memcheck has no model of stages of layers that run again and again, or that read many before them"

@@ -94,7 +94,8 @@ class Units:
 
     def __init__(self, job: TrainingJob, architecture: Architecture, added: Accumulation, inventory: bool) -> None:
         self.job, self.architecture = job, as_built(job, architecture)
-        if architecture.blocks[0][0].cycle is not None or architecture.blocks[0][0].sources is not None:
+        first = architecture.blocks[0][0]
+        if first.cycle is not None or first.sources is not None or first.handed is not None:
             from memcheck.frameworks.torch.cycles import demand_whole_stacks
 
             demand_whole_stacks(job, architecture)

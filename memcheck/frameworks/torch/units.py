@@ -241,10 +241,10 @@ def embedding_unit(
         per_layer_rows=next((t.shape[0] for t in a.extra_tensors if "embed_tokens_per_layer" in t.name), 0),
         table_frozen=leaves_beside(job, a), sums_in_place=job.objective.fused,
         leaf=(not trained or leaves_beside(job, a)) and is_hooked(job, a),
-        fixed_positions=a.fixed_positions,
-        streams=a.streams,
+        fixed_positions=a.fixed_positions, streams=a.streams,
         cloned=a.embedding_cloned,
-        scattered=bool(a.embedders) or (a.vision is not None and not a.vision.crosses),
+        scattered=bool(a.embedders) or (a.vision is not None and not a.vision.crosses)
+        or a.blocks[0][0].handed is not None,
         embedders=a.embedders,
         embedders_trained=bool(a.embedders) and job.method == "full" and "projector" not in job.freeze,
         embedders_adapter=adapter,

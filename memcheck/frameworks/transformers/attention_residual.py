@@ -30,8 +30,8 @@ def run(ctx: Context, block: Block, sources: Sources, x: Value, *, recompute: bo
     if ctx.setting.reentrant:
         raise UnsupportedError(
             "memcheck has no model of reentrant checkpoints around layers that weigh earlier ones' streams",
-            "write `use_reentrant: false`",
-            "/training/activation_checkpointing",
+            "write `reentrant: false`",
+            "/training/activation_checkpointing/reentrant",
         )
     # behind the last layer is the end's own tensor of one stream more, of whose gradient the streams' is a slice
     behind = (rows, count + sources.adds + sources.last, ctx.hidden)

@@ -119,6 +119,11 @@ def recomputing(layer: Block, mode: str) -> tuple[Forward, bool]:
 
         sources, whole = layer.sources, mode == "full"
         return lambda ctx, x: attention_residual.run(ctx, layer, sources, x, recompute=whole), False
+    if layer.handed is not None:
+        from memcheck.frameworks.transformers import cca
+
+        handed, whole = layer.handed, mode == "full"
+        return lambda ctx, x: cca.run(ctx, layer, handed, x, recompute=whole), False
     if not mode.startswith(PARTS):
         return lambda ctx, x: block(ctx, layer, x), mode == "full"
     parts = frozenset(mode.removeprefix(PARTS).split(","))

@@ -35,6 +35,8 @@ def normalise(ctx: Context, norm: Norm | None, x: Value, name: str = "norm") -> 
         from memcheck.frameworks.transformers.liger import rms_norm
 
         return rms_norm(tape, x, weight, in_place=liger.norm_in_place)
+    if kind == "rmsnorm-narrow":
+        x = cast(tape, x, ctx.setting.params)
     if norm.gate_rank:
         return _gated_norm(ctx, norm, rms_norm_pieces(tape, x, weight))
     if kind.startswith("rmsnorm"):
