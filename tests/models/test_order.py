@@ -32,6 +32,7 @@ def test_parameters_of_a_module_before_those_of_its_children() -> None:
     assert names("mamba2", 0)[:4] == ["mixer.dt_bias", "mixer.A_log", "mixer.D", "mixer.conv1d.weight"]
     assert names("qwen3_5_moe_text", 0)[4] == "linear_attn.out_proj.weight"
     assert names("mimo_v2_flash", 1)[0] == "self_attn.sinks"
+    assert names("beam")[0] == "self_attn.gate_bias"
 
 
 @pytest.mark.torch

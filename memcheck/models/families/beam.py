@@ -79,7 +79,7 @@ def _still(config: ConfigReader) -> set[str]:
 
 def _attention(config: ConfigReader, size: StackDimensions) -> Attention:
     bias = config.flag("attention_bias")
-    return grouped_attention(
+    found = grouped_attention(
         size,
         qkv_bias=bias,
         out_bias=bias,
@@ -89,11 +89,10 @@ def _attention(config: ConfigReader, size: StackDimensions) -> Attention:
         dropout=config.dropout("attention_dropout"),
         gate_matrix=True,
         late_gate=True,
-        tensors=(
-            *linear("self_attn.gate_proj", size.heads * size.head_dim, size.hidden, "attention", "column"),
-            ParameterTensor("self_attn.gate_bias", (size.heads,), "attention", shard="column"),
-        ),
+        tensors=linear("self_attn.gate_proj", size.heads * size.head_dim, size.hidden, "attention", "column"),
     )
+    offset = ParameterTensor("self_attn.gate_bias", (size.heads,), "attention", shard="column")
+    return found._replace(tensors=(offset, *found.tensors))  # a module's own parameters stand before its children's
 
 
 def _experts(config: ConfigReader, hidden: int, activation: str) -> Moe:

@@ -90,7 +90,6 @@ def _attention(config: ConfigReader, size: StackDimensions) -> Attention:
     kernels = config.integer("cca_time0", default=2), config.integer("cca_time1", default=2)
     tensors = (
         *linear(a + "o_proj", h, queries, "attention", "row", bias=bias),
-        vector(a + "qk_norm.temp", size.kv_heads, "attention"),
         *linear(p + "q_proj", queries, h, "attention", "column", bias=bias),
         *linear(p + "k_proj", keys, h, "attention", "column", bias=bias),
         *linear(p + "v_proj_current", keys // 2, h, "attention", "column", bias=bias),
@@ -99,6 +98,7 @@ def _attention(config: ConfigReader, size: StackDimensions) -> Attention:
         vector(p + "conv_qk_depthwise.bias", channels, "attention"),
         ParameterTensor(p + "conv_qk_grouped.weight", (channels, d, kernels[1]), "attention"),
         vector(p + "conv_qk_grouped.bias", channels, "attention"),
+        vector(a + "qk_norm.temp", size.kv_heads, "attention"),
     )
     return Attention(
         heads=size.heads,
