@@ -13,7 +13,7 @@ from memcheck.job.types import DTYPE_BYTES, TrainingJob
 
 RECIPES = "docs/memory-model.md, bytes per parameter of each stack"
 SHARDING = {
-    True: "DeepSpeed ZeRO and Megatron's distributed optimizer cut flat buffers",
+    True: "DeepSpeed ZeRO, FSDP1 and Megatron's distributed optimizer cut flat buffers",
     False: "torch.distributed FSDP2 cuts dim 0 of each tensor and pads it",
 }
 

@@ -26,6 +26,11 @@ def wraps(job: TrainingJob) -> bool:
     return layout.shard_group > 1 or (profile.wraps_one_rank and layout.zero_stage == 3)
 
 
+def flattens(job: TrainingJob) -> bool:
+    """Whether FSDP1 makes one tensor of each unit's parameters. Pipelines are torch's, which know FSDP2."""
+    return wraps(job) and job.fsdp == 1 and job.layout.shard_group > 1 and job.layout.pipeline == 1
+
+
 def replicates(layout: Layout) -> bool:
     """Whether there are several groups of ranks that hold all shards."""
     return layout.shard_group < layout.data * layout.context

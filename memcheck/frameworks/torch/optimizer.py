@@ -62,7 +62,8 @@ def step_temporaries(
     if optimizer in ADAM_LIKE:
         return every if implementation == "foreach" else _one_by_one([size[key] for key in keys])
     if optimizer == "adafactor":
-        return every if implementation == "foreach" else _one_by_one([size[key] for key in keys], 1)
+        rows = 2 if all(len(t.shape) == 1 for t, _ in trained) else 1  # `grad_squared` beside the variance's clone
+        return every if implementation == "foreach" else _one_by_one([size[key] for key in keys], rows)
     if optimizer == "muon":
         rest = [size[n, t.dtype] for t, n in trained if not orthogonalised(t)]
         from memcheck.frameworks.torch.muon import newton_schulz

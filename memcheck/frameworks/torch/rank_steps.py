@@ -11,6 +11,7 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import (
     NO_GROUP,
     Group,
+    flattens,
     group,
     partitioned,
     reduces_head,
@@ -35,6 +36,7 @@ from memcheck.frameworks.torch.resting import divided_over
 from memcheck.frameworks.torch.states import engine_hooks, rests
 from memcheck.frameworks.torch.step_options import UnitGroups, step_options, step_sizes
 from memcheck.frameworks.torch.step_parts import WRAPPED
+from memcheck.frameworks.torch.trained_parts import flattened_freeze
 from memcheck.frameworks.torch.units import as_built, gathered_dtype
 from memcheck.job.types import Checkpoint, Initialization, Layout, Optimizer, TrainingJob
 from memcheck.models.types import Architecture
@@ -233,6 +235,7 @@ def _unit_job(job: TrainingJob) -> TrainingJob:
     if reduces_head(job) or (job.objective.second_pass and (wraps(job) or partitioned(job))):
         alone = alone._replace(zero_stage=layout.zero_stage, shard_group=layout.shard_group)
     return job._replace(
+        freeze=flattened_freeze(job) if flattens(job) else job.freeze,
         layout=alone,
         optimizer=job.optimizer if job.optimizer.in_backward else NO_OPTIMIZER,
         gradient_accumulation_steps=1,
@@ -268,9 +271,12 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
     found: list[UnitGroups] = []
     root = NO_GROUP
     tensors: Any
+    ends = [held for run, (held, _) in zip(units.runs, units.held.runs, strict=True) if run.unit.kind not in WRAPPED]
+    trains = rooted and any(t.trained for held in ends for t in held)  # type: ignore[attr-defined]
     for run, early, (tensors, _) in zip(units.runs, units.reduced, units.held.runs, strict=True):
         if id(tensors) not in known or early:
-            whole = UnitGroups(group_of(job, tensors))
+            own = trains and run.unit.kind not in WRAPPED
+            whole = UnitGroups(group_of(job, tensors, trains=own))
             if early:
                 # a tied head's gradient is that of the embedding's matrix
                 owners: Any = tensors if any(t.name == early for t in tensors) else units.held.runs[0][0]
@@ -279,15 +285,20 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
             known[id(tensors)] = whole
         found.append(known[id(tensors)])
         if rooted and run.unit.kind not in WRAPPED:
-            own = found[-1].whole
-            summed = Group(*(a + b for a, b in zip(root, own, strict=True)))
-            root = summed._replace(last=own.last or root.last)
+            end = found[-1].whole
+            summed = Group(*(a + b for a, b in zip(root, end, strict=True)))
+            root = summed._replace(last=end.last or root.last)
     return group_sizes(found, root)
 
 
-def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...]) -> Group:
-    """The group that FSDP2 makes of a unit's tensors."""
+def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...], *, trains: bool = False) -> Group:
+    """The group that FSDP makes of a unit's tensors. ``trains``: some that FSDP1 flattens with them are trained."""
     ways = job.layout.shard_group
+    if flattens(job):
+        from memcheck.frameworks.torch.flat_parameters import flat_group
+
+        whole = job.lora is None and (trains or any(t.trained for t in tensors))
+        return flat_group(tensors, job.recipe, ways, casts=gathered_dtype(job) is not None, whole=whole)
     divided = [divided_over(job, t, ways) for t in tensors]
     recipe = job.recipe
     waits = recipe.compute if job.fsdp == 1 else recipe.reduce

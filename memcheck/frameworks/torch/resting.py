@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from memcheck.accounts.state import LocalTensor, Resting, optimizer_state_bytes, shard_numel, weight_bytes
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.torch.flat_parameters import updated
+from memcheck.frameworks.torch.fsdp import flattens
+from memcheck.frameworks.torch.trained_parts import is_stepped
 from memcheck.job.recipe import keeps_full_states
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.job.versions import is_before
@@ -41,7 +44,7 @@ def sharding(job: TrainingJob) -> Sharding:
     if FRAMEWORKS[job.framework].own_engine:
         return Sharding(ways if stage >= 3 else 1, ways if stage >= 2 else 1, ways if stage >= 1 else 1, flat=True)
     if stage >= 2:
-        return Sharding(ways, ways, ways, flat=False)
+        return Sharding(ways, ways, ways, flat=flattens(job))
     return Sharding(1, 1, ways if stage == 1 else 1, flat=False)
 
 
@@ -78,33 +81,41 @@ def shard_of(job: TrainingJob, tensor: LocalTensor, ways: int, flat: bool) -> in
 def tensors_resting(job: TrainingJob, tensors: Iterable[LocalTensor]) -> Resting:
     """Bytes of some tensors on one rank: parameters, gradients while they exist, master weights, optimizer states."""
     recipe, cut = job.recipe, sharding(job)
+    rows, every = flattens(job), tuple(tensors)  # rows of FSDP1's flat tensor: optimizers see one dimension
     masters_all = FRAMEWORKS[job.framework].masters_adapters
     parameters = adapters = gradients = master = states = 0
-    for t in tensors:
+    for t in every:
         held = shard_of(job, t, cut.parameters, cut.flat)
         size = weight_bytes(t, resting_dtype(job, t), held)
         if ".lora_" in t.name:
             adapters += size
         else:
             parameters += size
-        if not t.trained:
+        if not (is_stepped(job, t) if rows else t.trained):
             continue
         adapter = None if masters_all else t.dtype
         reduced = held if cut.gradients == cut.parameters else shard_of(job, t, cut.gradients, cut.flat)
         mine = reduced if cut.optimizer == cut.gradients else shard_of(job, t, cut.optimizer, cut.flat)
+        mine = updated(job, t, every) if rows else mine
         gradients += rounded(reduced * DTYPE_BYTES[adapter or recipe.gradients])
         if adapter is None and recipe.master != "none":
             master += rounded(mine * DTYPE_BYTES[recipe.master])
         if job.optimizer.offload == "none":
-            states += optimizer_state_bytes(t, mine, job.optimizer.name, states_dtype(job, t))
+            seen = t._replace(shape=(t.numel,)) if rows else t
+            states += optimizer_state_bytes(seen, mine, job.optimizer.name, states_dtype(job, t))
     if job.optimizer.offload != "none":
         master = 0
     if job.parameter_offload != "none":
         parameters = 0
-        if not cut.flat:
-            # FSDP2's CPUOffloadPolicy keeps sharded parameters, gradients and optimizer states on the host
+        if offloads_states(job):
+            # FSDP's CPU offload keeps sharded parameters, gradients and optimizer states on the host
             gradients = master = states = 0
     return Resting(parameters, adapters, gradients, master, states)
+
+
+def offloads_states(job: TrainingJob) -> bool:
+    """Whether what is offloaded with the parameters is gradients and optimizer states, too: by FSDP."""
+    return job.parameter_offload != "none" and not FRAMEWORKS[job.framework].own_engine
 
 
 def states_dtype(job: TrainingJob, tensor: LocalTensor) -> str:

@@ -8,9 +8,10 @@ from memcheck.accounts.moves import Components, Held, Rest
 from memcheck.accounts.state import LocalTensor, Resting, paged_bytes
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch.fsdp import wraps
+from memcheck.frameworks.torch.flat_parameters import flat_pieces
+from memcheck.frameworks.torch.fsdp import flattens, wraps
 from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
-from memcheck.frameworks.torch.resting import shard_of, sharding, tensors_resting
+from memcheck.frameworks.torch.resting import offloads_states, shard_of, sharding, tensors_resting
 from memcheck.job.objective_types import Objective
 from memcheck.job.types import DTYPE_BYTES, Checkpoint, Checkpointing, Initialization, Loss, TrainingJob
 
@@ -134,11 +135,13 @@ def _temporaries(
     job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]], partition: Partition | None
 ) -> int:
     cut = sharding(job)
-    if job.optimizer.offload != "none" or (job.parameter_offload != "none" and not cut.flat):
+    if job.optimizer.offload != "none" or offloads_states(job):
         return 0
     trained: list[tuple[LocalTensor, int]] = []
     for tensors, count in kinds:
         trained += count * [(t, shard_of(job, t, cut.optimizer, cut.flat)) for t in tensors if t.trained]
+    if flattens(job):
+        trained = flat_pieces(job, kinds, whole=job.optimizer.implementation == "for-loop")
     if FRAMEWORKS[job.framework].masters_adapters:
         trained = [(t._replace(dtype=None), n) for t, n in trained]
     if partition is not None:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from memcheck.accounts.program import NOTHING, Amount, Bundle, Recorder
 from memcheck.accounts.sizes import NamedCurve
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
+from memcheck.frameworks.torch.gathers import FlatGathers, Gathers
 from memcheck.frameworks.torch.rank_units import stretches
-from memcheck.frameworks.torch.reductions import Reductions
+from memcheck.frameworks.torch.reductions import FlatReductions, Reductions
 from memcheck.frameworks.torch.step_options import StepOptions, StepSizes, UnitGroups
 from memcheck.frameworks.torch.step_parts import TOWER, WRAPPED, EngineHooks, NamedRun, NamedUnit, Variables
 
@@ -35,7 +36,8 @@ class Step:
     ) -> None:
         self.how, self.beyond, self.border = how, beyond, beyond.border
         self.recorder, self.engine, self.root = recorder, engine, root
-        self.reductions = Reductions(recorder, how)
+        self.reductions = (FlatReductions if how.flat else Reductions)(recorder, how)
+        self.gathers = (FlatGathers if how.flat else Gathers)(recorder, how)
         self.stretches = stretches([run.times for run in runs])
         self.units: list[NamedUnit] = []
         self.names: list[str] = []
@@ -50,10 +52,13 @@ class Step:
         """Record one steady step, on top of nothing that rests."""
         recorder, border, own = self.recorder, self.border, self.beyond.per_micro_batch
         recorder.hold("logits_and_loss", self.outputs)
+        self._rest(1)
         recorder.mark("init", "states at rest")
+        self._rest(-1)
         self._hold_graph(1)
         for (first, last, sends), held in zip(self.how.micro_batches, self.beyond.held, strict=True):
             here = self.how.stays_gathered and (not first or (held != NOTHING and not self.how.reshards))
+            here = here or (self.how.flat_stays and not first)
             if first and here:
                 # the first micro-batch gathers the parameters, alone; those behind it find them there
                 before = recorder.here
@@ -84,6 +89,16 @@ class Step:
             recorder.release("activations", held)
         recorder.mark("optimizer", "optimizer step")
 
+    def _rest(self, sign: int) -> None:
+        """FSDP1's flat gradients of the step before, to which no parameter refers, until the next forward looks
+        (torch 2.13 _flat_param.py, _reset_flat_param_grad_info_if_needed).
+        """
+        if not self.how.flat or self.how.offloads:
+            return
+        for i, end in self.stretches:
+            self.recorder.hold("gradients", self._own_group(i).sharded, sign * (end - i))
+        self.recorder.hold("gradients", self.root.sharded, sign)
+
     def _hold_graph(self, sign: int) -> None:
         """What of the step before lives until the training loop assigns its loss and its logits again."""
         for unit in self.units if self.how.keeps_graph else ():
@@ -101,7 +116,7 @@ class Step:
     def _curve(self, unit: NamedUnit, first: bool) -> NamedCurve:
         if self.engine is not None and self.engine.moves_gradients:
             return unit.again
-        if self.how.sharded and (first or not self.how.in_place):
+        if self.how.flat or (self.how.sharded and (first or not self.how.in_place)):
             return unit.fresh  # autograd sees fresh unsharded gradients
         if self.how.sharded or self.how.views:
             return unit.again
@@ -122,17 +137,14 @@ class Step:
         if self.root != NO_GROUP:
             recorder.hold("communication_buffers", self.root.gathered)
             if not here:
-                recorder.hold("communication_buffers", self.root.flat)
-                held_flat = self.root.flat
-                recorder.mark("forward", "all-gather of the root group")
+                held_flat = self.gathers.root(self.root)
         behind = 1 + sum(unit.kind in TOWER for unit in self.units)
         for i, end in self.stretches:
             unit, own, before = self.units[i], self._own_group(i), recorder.here
             if own.gathered and not here:
                 recorder.hold("activations", unit.fresh.input)
-                self._gather_ahead(own, held_flat, self.names[i])
+                held_flat = self.gathers.forward(own, held_flat, self.names[i])
                 recorder.release("activations", unit.fresh.input)
-                held_flat = own.flat
                 gathered[i] = own.gathered
             curve = self._curve(unit, first)
             if unit.kind == "head" and held_flat and self.root == NO_GROUP:
@@ -221,23 +233,15 @@ class Step:
         self.recorder.mark(instant, "all-gather of the root group")
         self.recorder.release("communication_buffers", self.root.flat)
 
-    def _gather_ahead(self, own: Group, previous: int, where: str) -> None:
-        """Gather a unit's parameters and let go of the previous group's flat buffer before they are copied out."""
-        recorder, late = self.recorder, self.how.casts_gradients  # torch <= 2.14: in a variable
-        recorder.hold("communication_buffers", own.flat)
-        recorder.hold("communication_buffers", NOTHING if late else own.gathered)
-        recorder.mark("forward", f"all-gather of {where}")
-        recorder.release("communication_buffers", previous)
-        recorder.hold("communication_buffers", own.gathered if late else NOTHING)
-
     def _reshards(self, index: int) -> bool:
         return self.how.reshards and self.units[index].kind != "head"  # torchtitan: backward needs it at once
 
     def _backward(self, first: bool, last: bool, gathered: list[int]) -> None:
         recorder, behind = self.recorder, last and self.how.reduces_behind
         keeps, last = self.how.stays_gathered and (behind or not last), last and not behind
+        keeps_own = keeps or (self.how.flat_stays and not last)
         # where the root's output is the loss, its hook runs first
-        inside = self.root != NO_GROUP and self.how.loss_inside_root
+        inside = self.root != NO_GROUP and (self.how.loss_inside_root or self.how.flat)
         prefetched = self._prefetch(len(self.units), gathered) if inside else NOTHING
         reduce_input = self._reduced_by_loss()
         lingers, kept = list[tuple[int, int]](), list[tuple[int, int]]()
@@ -262,13 +266,9 @@ class Step:
                 prefetched = self._prefetch(i, gathered)
                 recorder.mark("backward", f"all-gather after {self.names[i]}")
             if hooked:
-                if not keeps:
-                    recorder.release("communication_buffers", gathered[i])
-                    gathered[i] = NOTHING
-                own = self.groups[i].late if unit.reduced else own
-                recorder.hold("temporaries", curve.input_gradient)  # made before the unit's hook runs
-                reduce_input = self.reductions.reduce(own, gradients, reduce_input, first, last, self.names[i])
-                recorder.release("temporaries", curve.input_gradient)
+                released = NOTHING if keeps_own else gathered[i]
+                reduce_input = self._reduce(i, curve, gradients, released, reduce_input, first, last)
+                gathered[i] = gathered[i] if keeps_own else NOTHING
             elif not own.gathered and unit.kind not in WRAPPED:
                 unsharded_root += gradients
             if last and self.how.views_late:
@@ -288,6 +288,29 @@ class Step:
         for size in gathered:
             recorder.release("communication_buffers", size)
 
+    def _reduce(
+        self, i: int, curve: NamedCurve, gradients: Amount, released: int, previous: int, first: bool, last: bool
+    ) -> int:
+        """A unit's hook behind its backward: its parameters go, its gradients are reduced."""
+        unit, name = self.units[i], self.names[i]
+        own, around = self.groups[i].late if unit.reduced else self._own_group(i), self._around_hook(unit, curve)
+        self.recorder.hold_amount("temporaries", around)
+        gradients = self.reductions.join(own, gradients, name)
+        self.recorder.release("communication_buffers", released)
+        reduce_input = self.reductions.reduce(own, gradients, previous, first, last, name)
+        self.recorder.hold_amount("temporaries", around, -1)
+        return reduce_input
+
+    def _around_hook(self, unit: NamedUnit, curve: NamedCurve) -> Amount:
+        """What there is when a unit's hook runs: the gradient of its input.
+
+        FSDP1's runs within the backward of a reentrant checkpoint, whose variables hold its detached input, its output
+        and the gradients of both (torch 2.13 utils/checkpoint.py, CheckpointFunction.backward).
+        """
+        if not (self.how.flat and self.how.reenters and unit.kind == "block"):
+            return ((curve.input_gradient, 1),)
+        return ((unit.fresh.input, 2), (unit.fresh.output_gradient, 2))
+
     def _let_reduced_go(self, first: bool, *, reduced: bool) -> None:
         """What every group's all-reduce wrote, which the root's final callback lets go of."""
         if self.how.unsynchronised and not reduced:
@@ -299,6 +322,7 @@ class Step:
 
     def _reduce_root(self, unsharded: Amount, previous: int, first: bool, last: bool, *, keeps: bool) -> int:
         """Reduce-scatter of the root group, resharded before it if at all; returns the input buffer that stays."""
+        unsharded = self.reductions.join(self.root, unsharded, "the root group")
         self.recorder.release("communication_buffers", NOTHING if keeps else self.root.gathered)
         reduce_input = self.reductions.reduce(self.root, unsharded, previous, first, last, "the root group")
         self.recorder.release("communication_buffers", self.root.gathered if keeps else NOTHING)
@@ -322,7 +346,7 @@ class Step:
             self.recorder.release("temporaries", self.beyond.rows_gradient)  # its own curve counts it
         self.recorder.hold("temporaries", arrived)
         if own.gathered and not gathered[index]:
-            self._copy_out(own, prefetched, self.names[index])
+            self.gathers.backward(own, prefetched, self.names[index])
             prefetched = NOTHING
             gathered[index] = own.gathered
         if own.gathered and unit.kind != "head":
@@ -351,14 +375,6 @@ class Step:
         recorder.hold_amount("gradients", gradients, -1)
         return (*gradients, (self.beyond.table, -1), (clone, 1))
 
-    def _copy_out(self, own: Group, prefetched: int, where: str) -> None:
-        """Parameters from the flat buffer that was gathered ahead, or from one that is gathered now."""
-        recorder = self.recorder
-        recorder.hold("communication_buffers", own.gathered)
-        recorder.hold("communication_buffers", NOTHING if prefetched else own.flat)
-        recorder.mark("backward", f"all-gather of {where}")
-        recorder.release("communication_buffers", prefetched or own.flat)
-
     def _prefetch(self, behind: int, gathered: list[int]) -> int:
         """Backward prefetch: the next unit's flat buffer is gathered while this one computes."""
         for i in range(behind - 1, -1, -1):
@@ -366,6 +382,5 @@ class Step:
             if own.gathered:
                 if gathered[i]:
                     return NOTHING
-                self.recorder.hold("communication_buffers", own.flat)
-                return own.flat
+                return self.gathers.ahead(own, self.names[i])
         return NOTHING

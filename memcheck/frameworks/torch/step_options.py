@@ -9,6 +9,7 @@ from memcheck.frameworks.torch.fsdp import (
     NO_GROUP,
     Group,
     adds_in_place,
+    flattens,
     keeps_inputs,
     replicates,
     skips_reduction,
@@ -48,6 +49,13 @@ class StepOptions(Record):
     """All micro-batches are in flight at once: every forward is over before a backward leaves gradients."""
     sharded: bool
     """FSDP2 wraps the units."""
+    flat: bool
+    """FSDP1 does: each unit's parameters are one tensor."""
+    flat_stays: bool
+    """Units that are not resharded after their forward stay gathered behind a backward that does not synchronise, too
+    (_runtime_utils.py, _should_free_in_backward)."""
+    reenters: bool
+    """Layers are recomputed within a backward of their own."""
     rooted: bool
     """Blocks and the root are wrapped: embedding, final norm and head are one group, gathered all step."""
     tied_ends: bool
@@ -144,6 +152,9 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         micro_batches=tuple([MicroBatch(first, last, min(int(others), border.sends)) for first, last, others in walks]),
         all_at_once=held >= steps,
         sharded=sharded,
+        flat=flattens(job),
+        reenters=flattens(job) and job.checkpointing.mode == "full" and job.checkpointing.reentrant,
+        flat_stays=flattens(job) and unsynchronised and not layout.reshard_after_forward,
         rooted=sharded and (tied or not ends_apart(job, profile)),
         tied_ends=tied,
         reshards=layout.reshard_after_forward and layout.zero_stage == 3,

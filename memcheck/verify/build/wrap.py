@@ -1,4 +1,4 @@
-"""The plan's parallelism around a model: recompute, tensor shards, FSDP2, DDP."""
+"""The plan's parallelism around a model: recompute, tensor shards, FSDP1 and FSDP2, DDP."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from memcheck.frameworks.torch.fsdp import flattens
 from memcheck.frameworks.torch.units import gathered_dtype
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
@@ -72,6 +73,11 @@ def wrap(model: nn.Module, job: TrainingJob, architecture: Architecture, mesh: M
         parallelize(model, job, architecture, mesh["tensor"])
     if layout.zero_stage == 3 and layout.data > 1:
         layers = [*encoder_blocks_of(model, architecture), *blocks_of(model, architecture)]  # `_no_split_modules`
+        if flattens(job):
+            from memcheck.verify.build.flat import flatten
+
+            outer, synchronised = flatten(model, layers, job, mesh)
+            return Wrapped(outer, model, synchronised)
         shard(model, layers, job, mesh)
         return Wrapped(model, model, _fsdp_sync(model, job))
     if layout.data > 1:

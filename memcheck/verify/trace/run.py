@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from memcheck.accounts.estimate import Instant
 from memcheck.accounts.unit import Part
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.ddp import fullest_share, redundancy_free
-from memcheck.frameworks.torch.fsdp import outside_dtype
+from memcheck.frameworks.torch.fsdp import flattens, outside_dtype
 from memcheck.frameworks.torch.rank_units import part_units
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Attention, Mixer
@@ -27,6 +27,7 @@ from memcheck.verify.progress import Progress
 from memcheck.verify.replay.sequence import Sequence
 from memcheck.verify.trace.buckets import settle
 from memcheck.verify.trace.exchange import exchanges
+from memcheck.verify.trace.flat import flat_parameters
 from memcheck.verify.trace.picture import Picture, resting_tensors, take
 from memcheck.verify.trace.tracer import Tracer
 from memcheck.verify.trace.world import fake_ranks, fake_tensors
@@ -102,7 +103,7 @@ def _trace_rank(
         stack.enter_context(fake_ranks(job.layout.world_size, rank))
         stack.enter_context(exchanges(job.layout.gpus_per_node))
         ranks = stack.enter_context(_meshes(job, architecture))
-        with fake_tensors():
+        with fake_tensors(), flat_parameters() if flattens(job) else nullcontext():
             in_place = outside_dtype(job) is not None or _adds_wholes(job, architecture)
             tracer = Tracer(interrupts.seen, progress.at, in_place=in_place)
             asked = tracer.account.sequence = Sequence(torch.cpu.current_stream)  # FSDP2 switches these as CUDA's

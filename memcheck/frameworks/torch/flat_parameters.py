@@ -1,0 +1,105 @@
+"""FSDP1's units: the parameters of each in one flat tensor, which is what is cut, gathered and reduced.
+
+Source: torch 2.13 torch/distributed/fsdp/_flat_param.py and _runtime_utils.py, with ``use_orig_params``, which
+accelerate sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from memcheck.accounts.quantised import FOUR_BITS
+from memcheck.accounts.state import LocalTensor
+from memcheck.autograd.tensor import rounded
+from memcheck.frameworks.torch.fsdp import Group
+from memcheck.frameworks.torch.trained_parts import ENDS, is_end, is_stepped
+from memcheck.job.types import DTYPE_BYTES, Recipe, TrainingJob
+from memcheck.models.types import Architecture
+
+ALIGNMENT = 16
+"""Bytes to which every parameter begins in the flat tensor (_get_aligned_numel)."""
+
+
+def flat_group(tensors: Iterable[LocalTensor], recipe: Recipe, ways: int, *, casts: bool, whole: bool) -> Group:
+    """Sizes of a unit whose parameters are cut into ``ways``.
+
+    ``casts``: tensors with a dtype of their own are gathered in the recipe's, too; ``whole``: views of one flat tensor
+    want a gradient together (_use_unsharded_views), so that what is frozen beside something trained gets one; else
+    what is trained is a unit of its own (peft ``fsdp_auto_wrap_policy``).
+    """
+    every = tuple(tensors)
+    trained = every if whole else tuple(t for t in every if t.trained)
+    compute = DTYPE_BYTES[recipe.compute]
+    cast = gathered = 0
+    for part in {trained, tuple(t for t in every if t not in trained)} if not whole else {every}:
+        numel = flat_numel(part, compute, ways)
+        item = max((_item(t, recipe, casts) for t in part), default=compute)
+        gathered += rounded(numel * item)
+        narrows = any(t.dtype not in FOUR_BITS and DTYPE_BYTES[t.dtype or recipe.params] != item for t in part)
+        cast += rounded(numel // ways * item) if narrows else 0
+    numel = flat_numel(trained, compute, ways)
+    item = max((_item(t, recipe, casts) for t in trained), default=compute)
+    rests = max((DTYPE_BYTES[t.dtype or recipe.params] for t in trained), default=0)
+    reduce = DTYPE_BYTES[recipe.reduce] if casts or item == compute else item
+    return Group(
+        flat=cast,
+        gathered=gathered,
+        reduce_input=rounded(numel * reduce) if reduce != item else 0,
+        reduce_output=rounded(numel // ways * reduce),
+        sharded=rounded(numel // ways * rests),
+        accumulated=rounded(numel * item),
+    )
+
+
+def flat_numel(tensors: Iterable[LocalTensor], item: int, ways: int) -> int:
+    """Elements of the flat tensor: each parameter aligned, the whole a multiple of the ranks."""
+    aligned, total = ALIGNMENT // item, 0
+    for t in tensors:
+        total += -total % aligned + t.numel
+    return total + -total % ways
+
+
+def updated(job: TrainingJob, tensor: LocalTensor, unit: Iterable[LocalTensor]) -> int:
+    """Elements of a tensor that the rank with most of what is stepped on updates.
+
+    A rank has a row of the flat tensor, not a part of each parameter: where some are frozen, all of its row may be of
+    those that are not. ``unit``: those of its layer, or any of the ends.
+    """
+    ways, a, every = job.layout.shard_group, job.architecture, tuple(unit)
+    even = -(-tensor.numel // ways)
+    if not job.freeze or not isinstance(a, Architecture):
+        return even
+    if is_end(tensor):
+        mixed = any(word in ENDS for word in job.freeze)
+        tables = 1 if a.tie_word_embeddings or not a.head else 2
+        total, stepped = tables * a.table_rows * a.embedding_size, tensor.numel
+    else:
+        moved = [t.numel for t in every if is_stepped(job, t)]
+        mixed, total, stepped = len(moved) < len(every), sum(t.numel for t in every), sum(moved)
+    return -(-tensor.numel * min(-(-total // ways), stepped) // stepped) if mixed and stepped else even
+
+
+def flat_pieces(
+    job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]], *, whole: bool
+) -> list[tuple[LocalTensor, int]]:
+    """Each tensor that is stepped on, of one dimension, with the elements that a rank updates.
+
+    ``whole``: as many as one rank may have of it, which is whole where a rank's row of the unit is that long; else its
+    part of the sum over all. Ends, which are no layers, share a unit.
+    """
+    ways = job.layout.shard_group
+    ends = sum(t.numel for tensors, count in kinds for t in tensors if count == 1)
+    found: list[tuple[LocalTensor, int]] = []
+    for tensors, count in kinds:
+        row = -(-(ends if count == 1 else sum(t.numel for t in tensors)) // ways)
+        for t in tensors:
+            numel = min(t.numel, row) if whole else updated(job, t, tensors)
+            found += count * [(t._replace(shape=(t.numel,), matrix=False), numel)] if is_stepped(job, t) else []
+    return found
+
+
+def _item(tensor: LocalTensor, recipe: Recipe, casts: bool) -> int:
+    """Bytes of an element as it is gathered."""
+    if tensor.dtype in FOUR_BITS:
+        return 1
+    return DTYPE_BYTES[recipe.compute if tensor.dtype is None or casts else tensor.dtype]
