@@ -85,10 +85,10 @@ class FlatReductions(Reductions):
     def reduce(self, g: Group, unsharded: Amount, previous: int, first: bool, last: bool, where: str) -> int:
         """The hook's variables hold the flat gradient, in both dtypes, until the shard rests; no buffer stays."""
         recorder = self.recorder
-        if self.how.unsynchronised:
-            recorder.release("gradients", NOTHING if first else g.accumulated)  # added in place
-            if not last:
-                return NOTHING
+        added = g.accumulated if self.how.unsynchronised and not first else NOTHING  # in place, once the hook is over
+        if self.how.unsynchronised and not last:
+            recorder.release("gradients", added)
+            return NOTHING
         recorder.hold("communication_buffers", g.reduce_input)
         recorder.mark("backward", f"reduce-scatter of {where}")
         recorder.hold("gradients", g.reduce_output)
@@ -101,4 +101,5 @@ class FlatReductions(Reductions):
             recorder.release("gradients", g.sharded)
         recorder.release("communication_buffers", g.reduce_input)
         recorder.release("gradients", g.accumulated)
+        recorder.release("gradients", added)
         return NOTHING

@@ -341,10 +341,11 @@ class Step:
     def _gather_again(self, index: int, gathered: list[int], prefetched: int) -> int:
         """The unit's parameters for its backward, and the next unit's flat buffer: the size of that."""
         unit, own = self.units[index], self._own_group(index)
-        arrived = unit.fresh.output_gradient
+        arrived, late = unit.fresh.output_gradient, self._frozen_behind(index)
         if unit.kind == "embedding":
             self.recorder.release("temporaries", self.beyond.rows_gradient)  # its own curve counts it
         self.recorder.hold("temporaries", arrived)
+        self.recorder.hold("communication_buffers", late)
         if own.gathered and not gathered[index]:
             self.gathers.backward(own, prefetched, self.names[index])
             prefetched = NOTHING
@@ -352,7 +353,17 @@ class Step:
         if own.gathered and unit.kind != "head":
             prefetched = prefetched or self._prefetch(index, gathered)
         self.recorder.release("temporaries", arrived)
+        self.recorder.release("communication_buffers", late)
         return prefetched
+
+    def _frozen_behind(self, index: int) -> int:
+        """The parameters of a frozen unit, which FSDP1 reshards once the gradient of its input is there, behind the
+        hook that gathers the next ones (_runtime_utils.py, _register_post_backward_reshard_only_hook).
+        """
+        if not self.how.flat or index + 1 >= len(self.units):
+            return NOTHING
+        behind = self._own_group(index + 1)
+        return NOTHING if behind.reduce_output else behind.gathered
 
     def _reduce_all(self, gathered: list[int]) -> int:
         """Every group resharded and reduced, one after the other, once the last backward is over."""
