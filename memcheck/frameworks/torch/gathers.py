@@ -1,7 +1,6 @@
-"""All-gathers of a group's parameters: FSDP2's through a flat buffer, FSDP1's into the parameter itself.
+"""FSDP2's all-gathers of a group's parameters, through a flat buffer.
 
-Sources: torch 2.13 distributed/fsdp/_fully_shard/_fsdp_collectives.py (foreach_all_gather and its copy-out);
-distributed/fsdp/_flat_param.py (pre_unshard, unshard, post_unshard), _runtime_utils.py (_prefetch_handle).
+Source: torch 2.13 distributed/fsdp/_fully_shard/_fsdp_collectives.py (foreach_all_gather and its copy-out).
 """
 
 from __future__ import annotations
@@ -50,33 +49,3 @@ class Gathers:
         """The next unit's, while this one computes: what is held of it."""
         self.recorder.hold(WHERE, own.flat)
         return own.flat
-
-
-class FlatGathers(Gathers):
-    """FSDP1's: the shard in the dtype of the products, which goes when the whole parameter is there."""
-
-    def root(self, root: Group) -> int:
-        """The root's parameter is there already."""
-        self._gather(root, NOTHING, "forward", "the root group")
-        return NOTHING
-
-    def forward(self, own: Group, previous: int, where: str) -> int:
-        """Nothing is left beside the parameter."""
-        self._gather(own, own.gathered, "forward", where)
-        return NOTHING
-
-    def backward(self, own: Group, prefetched: int, where: str) -> None:
-        """What was gathered ahead is the parameter."""
-        if not prefetched:
-            self._gather(own, own.gathered, "backward", where)
-
-    def ahead(self, own: Group, where: str) -> int:
-        """The whole parameter of the next unit."""
-        self._gather(own, own.gathered, "backward", where)
-        return own.gathered
-
-    def _gather(self, own: Group, parameter: int, instant: str, where: str) -> None:
-        self.recorder.hold(WHERE, own.flat)
-        self.recorder.hold(WHERE, parameter)
-        self.recorder.mark(instant, f"all-gather of {where}")
-        self.recorder.release(WHERE, own.flat)

@@ -36,7 +36,6 @@ from memcheck.frameworks.torch.resting import divided_over
 from memcheck.frameworks.torch.states import engine_hooks, rests
 from memcheck.frameworks.torch.step_options import UnitGroups, step_options, step_sizes
 from memcheck.frameworks.torch.step_parts import WRAPPED
-from memcheck.frameworks.torch.trained_parts import flattened_freeze
 from memcheck.frameworks.torch.units import as_built, gathered_dtype
 from memcheck.job.types import Checkpoint, Initialization, Layout, Optimizer, TrainingJob
 from memcheck.models.types import Architecture
@@ -234,8 +233,13 @@ def _unit_job(job: TrainingJob) -> TrainingJob:
     )
     if reduces_head(job) or (job.objective.second_pass and (wraps(job) or partitioned(job))):
         alone = alone._replace(zero_stage=layout.zero_stage, shard_group=layout.shard_group)
+    freeze = job.freeze
+    if freeze and flattens(job):
+        from memcheck.frameworks.torch.flat_parameters import flattened_freeze
+
+        freeze = flattened_freeze(job)
     return job._replace(
-        freeze=flattened_freeze(job) if flattens(job) else job.freeze,
+        freeze=freeze,
         layout=alone,
         optimizer=job.optimizer if job.optimizer.in_backward else NO_OPTIMIZER,
         gradient_accumulation_steps=1,

@@ -1,7 +1,7 @@
-"""Reduce-scatters of a group's gradients, and all-reduces over replicas: FSDP2's and FSDP1's.
+"""FSDP2's reduce-scatters of a group's gradients, and all-reduces over replicas.
 
-Sources: torch 2.13 distributed/fsdp/_fully_shard/_fsdp_collectives.py (foreach_reduce), _fsdp_param_group.py
-(post_backward, finalize_backward); distributed/fsdp/_runtime_utils.py (_post_backward_hook, _reduce_grad).
+Source: torch 2.13 distributed/fsdp/_fully_shard/_fsdp_collectives.py (foreach_reduce), _fsdp_param_group.py
+(post_backward, finalize_backward).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from memcheck.frameworks.torch.step_options import StepOptions
 
 
 class Reductions:
-    """Records FSDP2's in a step."""
+    """Records them in a step."""
 
     def __init__(self, recorder: Recorder, how: StepOptions) -> None:
         self.recorder, self.how = recorder, how
@@ -69,37 +69,3 @@ class Reductions:
         if g.sharded != g.reduce_output:
             return g.reduce_output
         return NOTHING if first or self.how.unsynchronised else g.sharded
-
-
-class FlatReductions(Reductions):
-    """Records FSDP1's."""
-
-    def join(self, g: Group, unsharded: Amount, where: str) -> Amount:
-        """The gradient of the flat parameter: autograd's backward of the split into views puts theirs into a row."""
-        recorder = self.recorder
-        recorder.hold("gradients", g.accumulated)
-        recorder.mark("backward", f"flat gradient of {where}")
-        recorder.hold_amount("gradients", unsharded, -1)
-        return ()
-
-    def reduce(self, g: Group, unsharded: Amount, previous: int, first: bool, last: bool, where: str) -> int:
-        """The hook's variables hold the flat gradient, in both dtypes, until the shard rests; no buffer stays."""
-        recorder = self.recorder
-        added = g.accumulated if self.how.unsynchronised and not first else NOTHING  # in place, once the hook is over
-        if self.how.unsynchronised and not last:
-            recorder.release("gradients", added)
-            return NOTHING
-        recorder.hold("communication_buffers", g.reduce_input)
-        recorder.mark("backward", f"reduce-scatter of {where}")
-        recorder.hold("gradients", g.reduce_output)
-        recorder.mark("backward", f"reduce-scatter of {where}")
-        if g.sharded != g.reduce_output:  # _cast_grad_to_param_dtype
-            recorder.hold("gradients", g.sharded)
-            recorder.mark("backward", f"gradients of {where} in the shards' dtype")
-            recorder.release("gradients", g.reduce_output)
-        if self.how.offloads or not (first or self.how.unsynchronised):  # _saved_grad_shard is added to in place
-            recorder.release("gradients", g.sharded)
-        recorder.release("communication_buffers", g.reduce_input)
-        recorder.release("gradients", g.accumulated)
-        recorder.release("gradients", added)
-        return NOTHING

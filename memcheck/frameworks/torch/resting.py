@@ -7,9 +7,7 @@ from collections.abc import Iterable
 from memcheck.accounts.state import LocalTensor, Resting, optimizer_state_bytes, shard_numel, weight_bytes
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch.flat_parameters import updated
 from memcheck.frameworks.torch.fsdp import flattens
-from memcheck.frameworks.torch.trained_parts import is_stepped
 from memcheck.job.recipe import keeps_full_states
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.job.versions import is_before
@@ -82,6 +80,8 @@ def tensors_resting(job: TrainingJob, tensors: Iterable[LocalTensor]) -> Resting
     """Bytes of some tensors on one rank: parameters, gradients while they exist, master weights, optimizer states."""
     recipe, cut = job.recipe, sharding(job)
     rows, every = flattens(job), tuple(tensors)  # rows of FSDP1's flat tensor: optimizers see one dimension
+    if rows:
+        from memcheck.frameworks.torch.flat_parameters import is_stepped, updated
     masters_all = FRAMEWORKS[job.framework].masters_adapters
     parameters = adapters = gradients = master = states = 0
     for t in every:

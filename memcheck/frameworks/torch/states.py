@@ -8,7 +8,6 @@ from memcheck.accounts.moves import Components, Held, Rest
 from memcheck.accounts.state import LocalTensor, Resting, paged_bytes
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch.flat_parameters import flat_pieces
 from memcheck.frameworks.torch.fsdp import flattens, wraps
 from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
 from memcheck.frameworks.torch.resting import offloads_states, shard_of, sharding, tensors_resting
@@ -141,6 +140,8 @@ def _temporaries(
     for tensors, count in kinds:
         trained += count * [(t, shard_of(job, t, cut.optimizer, cut.flat)) for t in tensors if t.trained]
     if flattens(job):
+        from memcheck.frameworks.torch.flat_parameters import flat_pieces
+
         trained = flat_pieces(job, kinds, whole=job.optimizer.implementation == "for-loop")
     if FRAMEWORKS[job.framework].masters_adapters:
         trained = [(t._replace(dtype=None), n) for t, n in trained]

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from memcheck.accounts.program import NOTHING, Amount, Bundle, Recorder
 from memcheck.accounts.sizes import NamedCurve
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
-from memcheck.frameworks.torch.gathers import FlatGathers, Gathers
+from memcheck.frameworks.torch.gathers import Gathers
 from memcheck.frameworks.torch.rank_units import stretches
-from memcheck.frameworks.torch.reductions import FlatReductions, Reductions
+from memcheck.frameworks.torch.reductions import Reductions
 from memcheck.frameworks.torch.step_options import StepOptions, StepSizes, UnitGroups
 from memcheck.frameworks.torch.step_parts import TOWER, WRAPPED, EngineHooks, NamedRun, NamedUnit, Variables
 
@@ -36,8 +36,11 @@ class Step:
     ) -> None:
         self.how, self.beyond, self.border = how, beyond, beyond.border
         self.recorder, self.engine, self.root = recorder, engine, root
-        self.reductions = (FlatReductions if how.flat else Reductions)(recorder, how)
-        self.gathers = (FlatGathers if how.flat else Gathers)(recorder, how)
+        self.reductions, self.gathers = Reductions(recorder, how), Gathers(recorder, how)
+        if how.flat:
+            from memcheck.frameworks.torch.flat_moves import FlatGathers, FlatReductions
+
+            self.reductions, self.gathers = FlatReductions(recorder, how), FlatGathers(recorder, how)
         self.stretches = stretches([run.times for run in runs])
         self.units: list[NamedUnit] = []
         self.names: list[str] = []

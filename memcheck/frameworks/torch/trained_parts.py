@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.state import LocalTensor
-from memcheck.autograd.context import is_frozen
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 
-ENDS = ("embed", "head", "norm")
-PARTS = ("language", "vision", "projector", "encoder")
-NAMED_ENDS = {"embed_": "embed", "embedding_norm": "embed", "lm_head": "head", "final_norm": "norm"}
-"""How names of tensors begin, and the words of ``freeze`` for them."""
 LAYERS = "layers:"
 """What begins a range of layers; the schema sees to the two numbers behind it."""
 WORDS = ("embed", "head", "norm", "vision", "projector", "language", "audio", "encoder")
@@ -31,43 +25,6 @@ def frozen_layers(freeze: tuple[str, ...]) -> set[int]:
             first, _, last = pattern.removeprefix(LAYERS).partition("-")
             found.update(range(int(first), int(last)))
     return found
-
-
-def flattened_freeze(job: TrainingJob) -> tuple[str, ...]:
-    """What of ``freeze`` leaves tensors without a gradient where FSDP1 flattens units.
-
-    The views of a flat tensor of which a part is trained all want one (torch 2.13 distributed/fsdp/_flat_param.py,
-    _use_unsharded_views), and so do the activations behind them. Embedding, final norm and head are one unit; so is
-    each layer.
-    """
-    a = job.architecture
-    if not job.freeze or not isinstance(a, Architecture):
-        return job.freeze
-    table, head = is_table_frozen(job, a), is_head_frozen(job, a)
-    kept = ENDS if table and head and (a.final_norm is None or "norm" in job.freeze) else ()
-    return tuple(word for word in job.freeze if word in (*kept, *PARTS) or word.startswith(LAYERS))
-
-
-def is_stepped(job: TrainingJob, tensor: LocalTensor) -> bool:
-    """Whether the optimizer steps on a tensor that gets a gradient."""
-    if not tensor.trained or not job.freeze:
-        return tensor.trained
-    end, a = _end(tensor), job.architecture
-    if tensor.name.startswith("embed_tokens") and isinstance(a, Architecture):
-        return not is_table_frozen(job, a)
-    if end:
-        return end not in job.freeze
-    patterns = tuple(w for w in job.freeze if w not in (*ENDS, *PARTS) and not w.startswith(LAYERS))
-    return not is_frozen(tensor.name.removesuffix(".weight").removesuffix(".bias"), patterns)
-
-
-def is_end(tensor: LocalTensor) -> bool:
-    """Whether it is of the embedding, the final norm or the head."""
-    return bool(_end(tensor))
-
-
-def _end(tensor: LocalTensor) -> str:
-    return next((word for begin, word in NAMED_ENDS.items() if tensor.name.startswith(begin)), "")
 
 
 def recompute_mode(job: TrainingJob, layer: int) -> str:
