@@ -183,7 +183,7 @@ def test_adafactor_keeps_rows_and_columns() -> None:
         ("adamw", "for-loop", 2 * 2 * 4096 + 4096),
         ("adamw", "fused", 0),
         ("sgd-momentum", "foreach", 0),
-        ("adafactor", "for-loop", 2 * 4096 + 4096),
+        ("adafactor", "for-loop", 2 * 2 * 4096 + 4096),
     ],
 )
 def test_the_step_implementation_decides_its_temporaries(

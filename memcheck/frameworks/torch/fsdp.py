@@ -136,6 +136,9 @@ class Group(Record):
     the dtype of the reduction."""
     accumulated: int
     """Unsharded gradients in the reduce dtype, kept when micro-batches do not synchronise."""
+    copied: int = 0
+    """What the copy-out lays side by side first, of tensors that are cut along another dimension than the first
+    (torch 2.13 _fsdp_collectives.py, foreach_all_gather_copy_out)."""
     alone: int = 0
     """Gradients of experts that one rank holds, which FSDP2 leaves alone: they rest as they are made."""
     last: int = 0
@@ -159,7 +162,7 @@ def group(
     are reduced have waited.
     """
     param, reduce, waiting = DTYPE_BYTES[recipe.compute], DTYPE_BYTES[recipe.reduce], DTYPE_BYTES[waits]
-    flat = gathered = reduce_in = reduce_out = sharded = accumulated = alone = last = 0
+    flat = gathered = copied = reduce_in = reduce_out = sharded = accumulated = alone = last = 0
     for t, ways in tensors:
         if leaves and t.expert and ways == 1:
             alone += rounded(t.numel * DTYPE_BYTES[t.dtype or recipe.params]) if t.trained else 0
@@ -168,6 +171,7 @@ def group(
         item = 1 if t.dtype in FOUR_BITS else param if t.dtype is None or casts else DTYPE_BYTES[t.dtype]
         flat += padded * item if ways > 1 else 0
         gathered += rounded(padded * item)
+        copied += rounded(padded * item) if t.divided and ways > 1 else 0
         if t.trained:
             reduce_in += padded * reduce
             reduce_out += shard_numel(t, ways) * reduce
@@ -181,6 +185,7 @@ def group(
         reduce_output=rounded(reduce_out),
         sharded=rounded(sharded),
         accumulated=accumulated,
+        copied=copied,
         alone=alone,
         last=last,
     )

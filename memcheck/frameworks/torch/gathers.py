@@ -33,8 +33,12 @@ class Gathers:
         recorder.hold(WHERE, own.flat)
         recorder.hold(WHERE, NOTHING if late else own.gathered)
         recorder.mark("forward", f"all-gather of {where}")
+        if not late:
+            self._copied(own, "forward", where)
         recorder.release(WHERE, previous)
-        recorder.hold(WHERE, own.gathered if late else NOTHING)
+        if late:
+            recorder.hold(WHERE, own.gathered)
+            self._copied(own, "forward", where)
         return own.flat
 
     def backward(self, own: Group, prefetched: int, where: str) -> None:
@@ -43,9 +47,17 @@ class Gathers:
         recorder.hold(WHERE, own.gathered)
         recorder.hold(WHERE, NOTHING if prefetched else own.flat)
         recorder.mark("backward", f"all-gather of {where}")
+        self._copied(own, "backward", where)
         recorder.release(WHERE, prefetched or own.flat)
 
     def ahead(self, own: Group, where: str) -> int:
         """The next unit's, while this one computes: what is held of it."""
         self.recorder.hold(WHERE, own.flat)
         return own.flat
+
+    def _copied(self, own: Group, instant: str, where: str) -> None:
+        """What is copied out twice, beside the flat buffer and the parameters."""
+        if own.copied:
+            self.recorder.hold(WHERE, own.copied)
+            self.recorder.mark(instant, f"copy-out of {where}")
+            self.recorder.release(WHERE, own.copied)

@@ -137,7 +137,7 @@ def _group_numbers(groups: UnitGroups) -> tuple[GroupForm, list[int]]:
     same = []
     for g in groups:
         same.append(g.sharded == g.reduce_output)
-        values += [*g[:4], 0 if same[-1] else g.sharded, g.accumulated, g.alone, g.last]
+        values += [*g[:4], 0 if same[-1] else g.sharded, g.accumulated, g.copied, g.alone, g.last]
     return GroupForm(tuple([bool(n) for n in values]), tuple(same)), [n for n in values if n]
 
 
@@ -281,8 +281,8 @@ def _named_groups(form: GroupForm, first: int) -> UnitGroups:
     row = places(form.there, first)
     found = []
     for index, alike in enumerate(form.same):
-        flat, gathered, taken, given, sharded, accumulated, alone, last = row[FIELDS * index : FIELDS * (index + 1)]
-        found.append(Group(flat, gathered, taken, given, given if alike else sharded, accumulated, alone, last))
+        own = Group(*row[FIELDS * index : FIELDS * (index + 1)])
+        found.append(own._replace(sharded=own.reduce_output) if alike else own)
     return UnitGroups(*found)
 
 

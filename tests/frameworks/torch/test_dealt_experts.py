@@ -56,6 +56,21 @@ def test_adapters_and_dense_matrices_stay_as_they_are() -> None:
     assert divided_over(job("pytorch", 8), dense, 128) == (dense, 128)
 
 
+@pytest.mark.parametrize(
+    ("degree", "gpus", "traced"),
+    [(1, 256, (1.38, 6.18, 3.61, 7.73, 1.83)), (8, 256, (1.38, 2.87, 3.61, 3.90, 1.83))],
+)
+def test_steps_of_torchtitan(degree: int, gpus: int, traced: tuple[float, ...]) -> None:
+    """GiB of init, forward, loss, backward and optimizer of torchtitan's own step (b5bcd76c6), traced on torch 2.13."""
+    layout = {"zero_stage": 3, "expert": degree}
+    step = {"framework": "torchtitan", "precision": "bf16-mixed", "micro_batch_size": 1, "sequence_length": 1024}
+    step |= {"optimizer": "adamw", "activation_checkpointing": "full"}
+    found = subject(plan(gpus=gpus, parallelism=layout, model="qwen3-30b-a3b", **step)).estimate.ranks[0].instants
+    predicted = {i.name: i.allocated_bytes / 2**30 for i in found}
+    for name, truth in zip(("init", "forward", "loss", "backward", "optimizer"), traced, strict=True):
+        assert truth - 0.01 <= predicted[name] <= 1.015 * truth
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize(("framework", "gpus"), [("torchtitan", 128), ("torchtitan", 512), ("pytorch", 512)])
 def test_a_group_is_as_large_as_fsdp2_makes_it(framework: str, gpus: int) -> None:
@@ -83,3 +98,4 @@ def test_a_group_is_as_large_as_fsdp2_makes_it(framework: str, gpus: int) -> Non
     own = group([divided_over(job(framework, degree), held, gpus)], FSDP2_BF16, casts=True, waits="fp32")
     assert own.sharded == 4 * padded
     assert own.flat == 2 * padded * ways
+    assert own.copied == (own.gathered if many else 0)
