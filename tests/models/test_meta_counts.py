@@ -12,6 +12,8 @@ from memcheck.models.parameters import count_parameters
 from memcheck.models.registry import read_architecture
 
 ADDED = added()
+HELD = {f"model.layers.0.input_hidden_states_{part}": f"model.input_hidden_states_{part}" for part in ("bias", "scale")}
+"""Tensors of the model that its first layer reads, and that are held with that layer (ZAYA)."""
 
 
 @pytest.mark.parametrize("kind", sorted(ADDED))
@@ -51,4 +53,4 @@ def test_the_record_is_what_transformers_builds(kind: str) -> None:
     if any(block.borrows for block, _ in architecture.blocks):  # one layer's name stands for all that share a tensor
         assert sorted(shape for _, shape in ours) == sorted(shape for _, shape in real)
     else:
-        assert sorted(ours) == real
+        assert sorted((HELD.get(name, name), shape) for name, shape in ours) == real
