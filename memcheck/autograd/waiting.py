@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.autograd.tensor import Leaf, Storage, Tape
+from memcheck.autograd.tensor import Leaf, Storage, Tape, Value
 
 
 class Waiting(Leaf):
@@ -54,3 +54,26 @@ class Waiting(Leaf):
         if old is not None and not self._is_whole(value):
             value = self._tape.new(self.shape, self.dtype, "sum of waiting gradients")
         self.buffer = value
+
+
+def holding(tape: Tape, x: Value, kept: list[Storage]) -> Value:
+    """A unit's input, with what its graph or its checkpoint holds until its backward is over."""
+    out = Value(x.storage, x.shape, x.dtype)
+
+    def backward(grad: Storage) -> list[Storage | None]:
+        kept.clear()
+        return [grad]
+
+    return tape.record(out, (x,), backward)
+
+
+def with_gradient_of(tape: Tape, y: Value, handed: Value, behind: tuple[int, ...]) -> Value:
+    """A unit's output ``y``; backward first sends what units behind have left of the gradient of ``handed``.
+
+    ``behind``: the shape of what they have left.
+    """
+    if handed.origin is None:
+        return y
+    leaf = Waiting(tape, handed.shape, handed.dtype, behind)
+    out = Value(y.storage, y.shape, y.dtype)
+    return tape.record(out, (y, handed), lambda grad: [grad, leaf.take()])

@@ -25,20 +25,21 @@ class Gathers:
         return root.flat
 
     def forward(self, own: Group, previous: int, where: str) -> int:
-        """Gather a unit's parameters and let go of the previous group's flat buffer before they are copied out.
+        """Gather a unit's parameters, and let go of the previous group's flat buffer.
 
         Returns the flat buffer that stays.
         """
-        recorder, late = self.recorder, self.how.casts_gradients  # torch <= 2.14: in a variable
+        recorder, early = self.recorder, self.how.casts_gradients  # torch <= 2.14 keeps the previous in a variable
         recorder.hold(WHERE, own.flat)
-        recorder.hold(WHERE, NOTHING if late else own.gathered)
-        recorder.mark("forward", f"all-gather of {where}")
-        if not late:
-            self._copied(own, "forward", where)
-        recorder.release(WHERE, previous)
-        if late:
+        if early:
+            recorder.mark("forward", f"all-gather of {where}")
+            recorder.release(WHERE, previous)
             recorder.hold(WHERE, own.gathered)
-            self._copied(own, "forward", where)
+        else:
+            recorder.hold(WHERE, own.gathered)
+            recorder.mark("forward", f"all-gather of {where}")
+        self._copied(own, "forward", where)
+        recorder.release(WHERE, NOTHING if early else previous)
         return own.flat
 
     def backward(self, own: Group, prefetched: int, where: str) -> None:

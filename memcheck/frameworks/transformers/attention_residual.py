@@ -12,7 +12,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.curve import checkpointed
 from memcheck.autograd.elementwise import add, cast, mean_rows, mul, power, unary
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
-from memcheck.autograd.waiting import Waiting
+from memcheck.autograd.waiting import Waiting, holding, with_gradient_of
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.clipped_attention import clipped_attention
 from memcheck.frameworks.transformers.norms import normalise
@@ -36,7 +36,7 @@ def run(ctx: Context, block: Block, sources: Sources, x: Value, *, recompute: bo
     # behind the last layer is the end's own tensor of one stream more, of whose gradient the streams' is a slice
     behind = (rows, count + sources.adds + sources.last, ctx.hidden)
     states, kept = _given(ctx, count, x.dtype, None if sources.adds else behind), list[Storage]()
-    inside = _holding(tape, x, kept) if recompute and sources.first else x
+    inside = holding(tape, x, kept) if recompute and sources.first else x
     if recompute:
         y = checkpointed(ctx, lambda c, v: _layer(c, block, sources, states, v), inside)
     else:
@@ -47,7 +47,7 @@ def run(ctx: Context, block: Block, sources: Sources, x: Value, *, recompute: bo
         whole = (rows, count + 1, ctx.hidden)
         both = _joined(tape, states, x, whole)
         made = both.storage
-        y = _with_gradient_of(tape, y, both, behind)
+        y = with_gradient_of(tape, y, both, behind)
         del both
     silent, tape.silent = tape.silent, True
     if recompute and sources.first and count:
@@ -137,26 +137,6 @@ def _joined(tape: Tape, states: Value, partial: Value, shape: tuple[int, ...], *
         return [first, tape.new((0,) if partly else row, own, "slice of the gradient") if np else None]
 
     return tape.record(out, (states, partial), backward)
-
-
-def _with_gradient_of(tape: Tape, y: Value, both: Value, behind: tuple[int, ...]) -> Value:
-    """The layer's output; backward first sends what units behind have left of the new streams' gradient."""
-    if both.origin is None:
-        return y
-    leaf = Waiting(tape, both.shape, both.dtype, behind)
-    out = Value(y.storage, y.shape, y.dtype)
-    return tape.record(out, (y, both), lambda grad: [grad, leaf.take()])
-
-
-def _holding(tape: Tape, x: Value, kept: list[Storage]) -> Value:
-    """The layer's input, with what its checkpoint holds until its backward is over."""
-    out = Value(x.storage, x.shape, x.dtype)
-
-    def backward(grad: Storage) -> list[Storage | None]:
-        kept.clear()
-        return [grad]
-
-    return tape.record(out, (x,), backward)
 
 
 def _layer(ctx: Context, block: Block, sources: Sources, states: Value, x: Value) -> Value:

@@ -13,7 +13,7 @@ from memcheck.autograd.elementwise import add, cast, cat, mul, scale, unary
 from memcheck.autograd.indexing import clamp, gather, slices
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.tensor import RESTING, Storage, Tape, Value, promote
-from memcheck.autograd.waiting import Waiting
+from memcheck.autograd.waiting import Waiting, holding, with_gradient_of
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.attend import attend, repeat_kv
 from memcheck.frameworks.transformers.moe import experts
@@ -46,7 +46,7 @@ def run(ctx: Context, block: Block, handed: Handed, x: Value, *, recompute: bool
         before = Value(tape.new((0,), narrow, "router states"), shape, narrow, None)
         if s.trained or s.input_grad:
             before.origin = Waiting(tape, shape, narrow, None)
-        x = _holding(tape, x, kept)
+        x = holding(tape, x, kept)
     made: list[Value] = []
 
     def forward(c: Context, value: Value) -> Value:
@@ -61,7 +61,7 @@ def run(ctx: Context, block: Block, handed: Handed, x: Value, *, recompute: bool
     y = checkpointed(ctx, forward, x) if recompute else forward(ctx, x)
     state = made[0]
     if not handed.last:
-        y = _with_gradient_of(tape, y, state)
+        y = with_gradient_of(tape, y, state, state.shape)
     ctx.returned.append(Value(state.storage, shape, state.dtype))  # a variable of the model's loop
     state.storage = None
     if not handed.first:
@@ -104,26 +104,6 @@ def _scaled_sum(ctx: Context, tensors: Tensors, module: str, h: Value, residual:
     h = _affine(ctx, tensors, h, f"{module}.hidden_states_bias", f"{module}.hidden_states_scale")
     residual = _affine(ctx, tensors, residual, f"{module}.residual_bias", f"{module}.residual_scale")
     return add(ctx.tape, h, residual, "residual")
-
-
-def _holding(tape: Tape, x: Value, kept: list[Storage]) -> Value:
-    """The layer's input, with what its graph or its checkpoint holds until its backward is over."""
-    out = Value(x.storage, x.shape, x.dtype)
-
-    def backward(grad: Storage) -> list[Storage | None]:
-        kept.clear()
-        return [grad]
-
-    return tape.record(out, (x,), backward)
-
-
-def _with_gradient_of(tape: Tape, y: Value, state: Value) -> Value:
-    """The layer's output; backward first sends what the next layer has left of the state's gradient."""
-    if state.origin is None:
-        return y
-    leaf = Waiting(tape, state.shape, state.dtype, state.shape)
-    out = Value(y.storage, y.shape, y.dtype)
-    return tape.record(out, (y, state), lambda grad: [grad, leaf.take()])
 
 
 def _layer(ctx: Context, block: Block, tensors: Tensors, x: Value, before: Value | None) -> tuple[Value, Value]:

@@ -15,7 +15,7 @@ from memcheck.autograd.matrix import linear
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.attend import repeat_kv
-from memcheck.frameworks.transformers.relative import distance_biases, short_convolution
+from memcheck.frameworks.transformers.relative import biased_scores, distance_biases, short_convolution
 from memcheck.models.attention_types import Relative
 from memcheck.models.types import Attention, ParameterTensor
 
@@ -173,16 +173,11 @@ def _eager(ctx: Context, a: Attention, heads: tuple[Value, Value, Value], biases
     """eager_attention_forward: a logit of the token's own beside its scores; the masked scores keep their variable
     until the probabilities are there, the fp32 logits to the end.
     """
-    tape, s = ctx.tape, ctx.setting
+    tape, whole = ctx.tape, ctx.setting.batch > 1 and a.heads == a.kv_heads
     q, k, v = heads
     k, v = (repeat_kv(tape, t, a.heads) if a.heads != a.kv_heads else t for t in (k, v))
-    shape = (q.shape[0], a.heads, q.shape[2], k.shape[2])
-    several = s.batch > 1
-    whole = several and a.heads == a.kv_heads
-    weights = kernels.batched(tape, q, k, shape, "attention scores", (several, whole))
-    weights = scale(tape, weights, "attention scaling")
-    weights = add(tape, weights, biases, "add biases")
-    weights = shift(tape, weights, "attention mask", s.params if tape.autocast else s.compute)
+    weights = biased_scores(ctx, a, q, k, biases)
+    shape = weights.shape
     wide = (*shape[:3], shape[3] + 1)
     logits = cast(tape, cat(tape, (weights, sinks.view(*shape[:3], 1)), wide, "cat sinks"), "fp32")
     chances = kernels.softmax(tape, logits)

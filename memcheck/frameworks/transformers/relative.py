@@ -134,22 +134,30 @@ def _profiles(ctx: Context, tensor: ParameterTensor, states: Value, shape: tuple
 
 def _eager(ctx: Context, a: Attention, heads: Heads, biases: Value) -> Value:
     """eager_attention_forward: one variable holds the scores, then each result."""
-    tape, s = ctx.tape, ctx.setting
+    tape, whole = ctx.tape, ctx.setting.batch > 1 and a.heads == a.kv_heads
     q, k, v = heads
     k, v = (repeat_kv(tape, t, a.heads) if a.heads != a.kv_heads else t for t in (k, v))
-    shape = (q.shape[0], a.heads, q.shape[2], k.shape[2])
-    several = s.batch > 1
-    whole = several and a.heads == a.kv_heads
-    weights = kernels.batched(tape, q, k, shape, "attention scores", (several, whole))
-    weights = scale(tape, weights, "attention scaling")
-    weights = add(tape, weights, biases, "add biases")
-    weights = shift(tape, weights, "attention mask", s.params if tape.autocast else s.compute)
+    weights = biased_scores(ctx, a, q, k, biases)
     weights = kernels.softmax(tape, weights, "fp32")
     weights = cast(tape, weights, q.dtype, "attention probabilities")
     weights = dropout(tape, weights, a.dropout)
     ctx.unused.append(weights)
     out = kernels.batched(tape, weights, v, (*q.shape[:3], v.shape[-1]), "attention output", (False, whole))
     return copy(tape, out, "contiguous")
+
+
+def biased_scores(ctx: Context, a: Attention, q: Value, k: Value, biases: Value) -> Value:
+    """Scaled scores of all heads with their biases and the mask: ``[batch, heads, queries, keys]``.
+
+    ``k`` is repeated where several query heads share it, which makes it a copy.
+    """
+    tape, s = ctx.tape, ctx.setting
+    several = s.batch > 1
+    shape = (q.shape[0], a.heads, q.shape[2], k.shape[2])
+    scores = kernels.batched(tape, q, k, shape, "attention scores", (several, several and a.heads == a.kv_heads))
+    scores = scale(tape, scores, "attention scaling")
+    scores = add(tape, scores, biases, "add biases")
+    return shift(tape, scores, "attention mask", s.params if tape.autocast else s.compute)
 
 
 def _fused(ctx: Context, a: Attention, heads: Heads, biases: Value, kernel: str) -> Value:

@@ -189,12 +189,18 @@ def _even_sigmoid(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
     """Inkling 2: a correction chooses among the scores; the chosen by their sum, times a constant."""
     tape = ctx.tape
     scores = unary(tape, logits, "sigmoid")
-    for_choice = tape.new(scores.shape, "fp32", "scores for choice")
-    indices = tape.new((*scores.shape[:-1], m.experts_per_token), "int64", "topk indices")
-    del for_choice
+    indices = _chosen(ctx, m, scores)
     chosen = gather(tape, scores, indices)
     del scores
     return scale(tape, over_sum(tape, chosen), "routed scaling"), indices
+
+
+def _chosen(ctx: Context, m: Moe, scores: Value) -> Storage:
+    """Indices of the best of fp32 ``scores`` and a bias, whose sum no variable holds."""
+    for_choice = ctx.tape.new(scores.shape, "fp32", "scores for choice")
+    indices = ctx.tape.new((*scores.shape[:-1], m.experts_per_token), "int64", "topk indices")
+    del for_choice
+    return indices
 
 
 def _narrow_sigmoid(ctx: Context, m: Moe, logits: Value, narrow: str) -> tuple[Value, Storage]:
@@ -215,9 +221,7 @@ def _softmax_gather(ctx: Context, m: Moe, logits: Value, narrow: str) -> tuple[V
     """ERNIE 4.5: fp32 probabilities, of which a bias chooses some; those are gathered and cast to the input's dtype."""
     tape = ctx.tape
     probabilities = softmax(tape, logits, "fp32")
-    for_choice = tape.new(probabilities.shape, "fp32", "scores for choice")
-    indices = tape.new((*probabilities.shape[:-1], m.experts_per_token), "int64", "topk indices")
-    del for_choice
+    indices = _chosen(ctx, m, probabilities)
     chosen = gather(tape, probabilities, indices)
     del probabilities
     if m.normalised_scores:

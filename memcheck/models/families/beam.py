@@ -24,12 +24,7 @@ def read(config: ConfigReader) -> Architecture:
     size = read_sizes(config, kv_heads="required", head_dim=128)
     h, window = size.hidden, config.window()
     last = size.layers - 1
-    types = layer_types(
-        config, size.layers, lambda i: "sliding_attention" if (i + 1) % PERIOD and i != last else "full_attention"
-    )
-    strange = next((t for t in types if t not in KINDS), None)
-    if strange is not None:
-        config.fail("layer_types", f"unknown layer type {strange!r}", f"known: {', '.join(KINDS)}")
+    types = layer_types(config, size.layers, lambda i: KINDS[bool((i + 1) % PERIOD) and i != last], KINDS)
     still = _still(config)
     attention = _attention(config, size)
     activation = config.activation()

@@ -21,10 +21,7 @@ def read(config: ConfigReader) -> Architecture:
     size = read_sizes(config, head_dim_key=False)
     h, bias, window = size.hidden, config.flag("attention_bias"), config.window()
     config.ignore("logit_scale", "pooling", "head_dim")
-    types = layer_types(config, size.layers, lambda i: "full_attention")
-    strange = next((t for t in types if t not in KINDS), None)
-    if strange is not None:
-        config.fail("layer_types", f"unknown layer type {strange!r}", f"known: {', '.join(KINDS)}")
+    types = layer_types(config, size.layers, lambda i: "full_attention", KINDS)
     if window is None and "sliding_attention" in types:
         config.integer("sliding_window")
     still = _still(config)

@@ -11,7 +11,7 @@ from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp
 from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
-from memcheck.models.parts.stack import sparse_types, stack
+from memcheck.models.parts.stack import layer_types, sparse_types, stack
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, LatentAttention, ParameterTensor
 
@@ -28,9 +28,7 @@ def read(config: ConfigReader) -> Architecture:
     config.ignore("learnable_sink_init")
     size = read_sizes(config, kv_heads="none", head_dim=1, head_dim_key=False)
     h, streams = size.hidden, config.integer("hc_mult", default=4, minimum=2)
-    strange = next((t for t in config.texts("layer_types") or () if t != KIND), None)
-    if strange is not None:
-        config.fail("layer_types", f"unknown layer type {strange!r}", f"known: {KIND}")
+    layer_types(config, size.layers, lambda i: KIND, (KIND,))
     attention = _attention(config, size)
     choosing = indexed(config, h, attention)
     moe = sigmoid_experts(config, h, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))

@@ -10,7 +10,7 @@ from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp, routed
 from memcheck.models.parts.matrices import linear
 from memcheck.models.parts.sizes import Names, StackDimensions, check_groups, read_sizes
-from memcheck.models.parts.stack import sparse_types, stack
+from memcheck.models.parts.stack import layer_types, sparse_types, stack
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe, ParameterTensor
 
@@ -76,16 +76,10 @@ def read(config: ConfigReader) -> Architecture:
 
 def _kinds(config: ConfigReader, layers: int) -> tuple[bool, ...]:
     """Which layers see every token: those of ``layer_types``, else those that ``local_layer_ids`` does not name."""
-    stated, local = config.texts("layer_types"), config.integers("local_layer_ids")
-    if stated is None:
-        named = {i for i in range(layers) if (i + 1) % PERIOD} if local is None else set(local)
-        return tuple(i not in named for i in range(layers))
-    if len(stated) != layers:
-        config.fail("layer_types", f"layer_types names {len(stated)} layers, the model has {layers}")
-    strange = next((t for t in stated if t not in (SLIDING, FULL)), None)
-    if strange is not None:
-        config.fail("layer_types", f"unknown layer type {strange!r}", f"known: {SLIDING}, {FULL}")
-    return tuple(t == FULL for t in stated)
+    local = config.integers("local_layer_ids")
+    named = {i for i in range(layers) if (i + 1) % PERIOD} if local is None else set(local)
+    types = layer_types(config, layers, lambda i: SLIDING if i in named else FULL, (SLIDING, FULL))
+    return tuple(t == FULL for t in types)
 
 
 def windowed_sizes(config: ConfigReader, size: StackDimensions, default: tuple[int, int]) -> StackDimensions:

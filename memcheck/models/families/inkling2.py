@@ -11,7 +11,7 @@ from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import routed
 from memcheck.models.parts.matrices import linear
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
-from memcheck.models.parts.stack import stack
+from memcheck.models.parts.stack import layer_types, stack
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, ParameterTensor, Sources
 
@@ -82,15 +82,8 @@ def read(config: ConfigReader) -> Architecture:
 
 def _types(config: ConfigReader, layers: int) -> tuple[bool, ...]:
     """Which layers see every token: those of ``layer_types``, else every sixth."""
-    stated = config.texts("layer_types")
-    if stated is None:
-        return tuple((i + 1) % PERIOD == 0 for i in range(layers))
-    if len(stated) != layers:
-        config.fail("layer_types", f"layer_types names {len(stated)} layers, the model has {layers}")
-    strange = next((t for t in stated if t not in (SLIDING, FULL)), None)
-    if strange is not None:
-        config.fail("layer_types", f"unknown layer type {strange!r}", f"known: {SLIDING}, {FULL}")
-    return tuple(t == FULL for t in stated)
+    types = layer_types(config, layers, lambda i: SLIDING if (i + 1) % PERIOD else FULL, (SLIDING, FULL))
+    return tuple(t == FULL for t in types)
 
 
 def _sources(layers: int, every: int) -> list[Sources]:

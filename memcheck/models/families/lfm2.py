@@ -9,7 +9,7 @@ from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import routed
 from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
-from memcheck.models.parts.stack import stack
+from memcheck.models.parts.stack import layer_types, stack
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Mixer, Mlp, Moe, ParameterTensor
 
@@ -94,17 +94,9 @@ def read_3(config: ConfigReader) -> Architecture:
 
 
 def _types(config: ConfigReader, size: StackDimensions) -> tuple[str, ...]:
-    stated = config.texts("layer_types")
     chosen = config.integers("full_attn_idxs")
-    if stated is None:
-        attended = frozenset(range(size.layers) if chosen is None else chosen)
-        return tuple(WORDS[i in attended] for i in range(size.layers))
-    if len(stated) != size.layers:
-        config.fail("layer_types", f"layer_types names {len(stated)} layers, the model has {size.layers}")
-    strange = next((t for t in stated if t not in WORDS), None)
-    if strange is not None:
-        config.fail("layer_types", f"unknown layer type {strange!r}", f"known: {', '.join(WORDS)}")
-    return stated
+    attended = frozenset(range(size.layers) if chosen is None else chosen)
+    return layer_types(config, size.layers, lambda i: WORDS[i in attended], WORDS)
 
 
 def _width(config: ConfigReader) -> int:

@@ -8,7 +8,7 @@ from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import routed
 from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
-from memcheck.models.parts.stack import stack
+from memcheck.models.parts.stack import layer_types, stack
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Handed, Moe, ParameterTensor
 
@@ -55,15 +55,10 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _types(config: ConfigReader, layers: int, window: int | None) -> tuple[str, ...]:
-    stated = config.texts("layer_types") or (FULL,) * layers
-    if len(stated) != layers:
-        config.fail("layer_types", f"layer_types names {len(stated)} layers, the model has {layers}")
-    strange = next((t for t in stated if t not in (FULL, SLIDING)), None)
-    if strange is not None:
-        config.fail("layer_types", f"unknown layer type {strange!r}", f"known: {FULL}, {SLIDING}")
-    if SLIDING in stated and window is None:
+    types = layer_types(config, layers, lambda i: FULL, (FULL, SLIDING))
+    if SLIDING in types and window is None:
         config.integer("sliding_window")
-    return stated
+    return types
 
 
 def _share(config: ConfigReader, types: tuple[str, ...]) -> float:

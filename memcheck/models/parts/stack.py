@@ -25,16 +25,18 @@ def stack(kinds: Iterable[Kind], make: Callable[[Kind], Block]) -> tuple[tuple[B
     return tuple(runs)
 
 
-def layer_types(config: ConfigReader, layers: int, default: Callable[[int], str]) -> tuple[str, ...]:
-    """``layer_types``: what each layer's mixer is; ``default`` says it where the key is absent."""
+def layer_types(
+    config: ConfigReader, layers: int, default: Callable[[int], str], known: tuple[str, ...] = LAYER_TYPES
+) -> tuple[str, ...]:
+    """``layer_types``: what each layer's mixer is, of the ``known``; ``default`` says it where the key is absent."""
     stated = config.texts("layer_types")
     if stated is None:
         return tuple(default(i) for i in range(layers))
     if len(stated) != layers:
         config.fail("layer_types", f"layer_types names {len(stated)} layers, the model has {layers}")
-    strange = next((t for t in stated if t not in LAYER_TYPES), None)
+    strange = next((t for t in stated if t not in known), None)
     if strange is not None:
-        config.fail("layer_types", f"unknown layer type {strange!r}", f"known: {', '.join(LAYER_TYPES)}")
+        config.fail("layer_types", f"unknown layer type {strange!r}", f"known: {', '.join(known)}")
     return stated
 
 
