@@ -11,6 +11,8 @@ import pytest
 
 from tests.action.composite import ActionRun, run_action, substitute, wanted
 
+pytestmark = pytest.mark.slow  # each test runs the steps as processes
+
 EVENTS = {"push": "push", "pull_request": "pull_request", "fork_pull_request": "pull_request"}
 FITS = "llama-3.1-8b-fsdp-8xh100.yaml"
 FAILS = "llama-3.1-8b-tp4-a100-40gb.yaml"

@@ -63,6 +63,7 @@ def test_every_path_exists(root: Path, tracked_files: list[Path]) -> None:
     assert {path.relative_to(root).as_posix(): names for path, names in found.items() if names} == {}
 
 
+@pytest.mark.slow
 def test_every_dotted_name_exists(root: Path, tracked_files: list[Path]) -> None:
     """Pages, docstrings and comments name modules, classes and functions that are there."""
     found = {

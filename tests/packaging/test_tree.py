@@ -13,6 +13,9 @@ LONGER_FILES: set[str] = set()
 MACHINE_PATH = re.compile(r"(?<![\w.~$}])/(?:work|root|home/\w+|Users/\w+)/|\b[A-Z]:\\Users\\")
 """A path on somebody's machine."""
 
+MACHINE_FOLDERS = ("/work", "/root", "/home", "/Users", "\\Users")
+"""What every such path holds: most files hold none, and are not searched."""
+
 
 def source_files(files: list[Path]) -> list[Path]:
     """The files somebody has to read: Python and shell."""
@@ -68,5 +71,6 @@ def test_no_file_names_a_machine(root: Path, tracked_files: list[Path]) -> None:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
             continue
-        found += [f"{path.relative_to(root)}: {match[0]}" for match in MACHINE_PATH.finditer(text)]
+        if any(folder in text for folder in MACHINE_FOLDERS):
+            found += [f"{path.relative_to(root)}: {match[0]}" for match in MACHINE_PATH.finditer(text)]
     assert found == []

@@ -148,6 +148,7 @@ def test_a_linked_folder_is_not_entered(root: Path, repository: Path) -> None:
     assert SECRET not in said
 
 
+@pytest.mark.slow
 @posix
 def test_folders_deeper_than_the_stack_are_searched(root: Path, repository: Path) -> None:
     """A plan below 1,500 folders is found and judged."""

@@ -118,6 +118,7 @@ def test_a_budget_is_given_out_in_parts() -> None:
     Budget().check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goal", ["fit", "throughput", "gpus", "max-batch", "max-sequence"])
 def test_without_time_nothing_is_searched_and_nothing_fails(goal: str) -> None:
     """An answer is given all the same, and claims no proof."""
