@@ -61,6 +61,7 @@ STATED: dict[str, dict[str, Any]] = {
         "topk_group": 1,
     },
     "bert": {"max_position_embeddings": 2048},
+    "bert-generation": {"max_position_embeddings": 2048},
     "camembert": {"max_position_embeddings": 2048},
     "deepseek_v32": {"n_group": 1, "topk_group": 1},
     "blenderbot": {
@@ -92,6 +93,7 @@ STATED: dict[str, dict[str, Any]] = {
         "token_dropout": True, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "hidden_size": 1280,
         "num_attention_heads": 20, "intermediate_size": 5120,
     },
+    "ctrl": {"n_positions": 2048, "dff": 4096},
     "ernie": {"max_position_embeddings": 2048},
     "deberta-v2": {
         "hidden_size": 768,
@@ -195,6 +197,10 @@ STATED: dict[str, dict[str, Any]] = {
     "ministral": {"head_dim": 128},
     "openai-gpt": {"n_positions": 2048},
     "hunyuan_v1_moe": {"head_dim": 128, "moe_topk": 2},
+    "rembert": {
+        "max_position_embeddings": 2048, "hidden_size": 768, "num_attention_heads": 12, "output_embedding_size": 1024
+    },
+    "roformer": {"max_position_embeddings": 2048, "embedding_size": 384},
     "roberta-prelayernorm": {"max_position_embeddings": 2048},
     "xlm-roberta-xl": {"max_position_embeddings": 2048},
     "t5gemma": {

@@ -21,6 +21,11 @@ def block_tensors(block: Block) -> tuple[ParameterTensor, ...]:
     return mixer + mlp + norms + block.extra_tensors
 
 
+def head_width(a: Architecture) -> int:
+    """Channels of the head's matrix: the table's, or those of the layer in front of it."""
+    return a.head_tensors[0].shape[0] if a.head_transform else a.embedding_size
+
+
 def outer_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
     """Every parameter tensor outside the layers, with its full path; a tied head is the embedding, not repeated."""
     a, paths = architecture, architecture.paths
@@ -35,7 +40,7 @@ def outer_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
     tensors += norm_tensors(a.final_norm)
     tensors += a.head_tensors
     if a.head and not a.tie_word_embeddings:
-        shape = (a.vocab_size, a.embedding_size)
+        shape = (a.vocab_size, head_width(a))
         tensors.append(ParameterTensor(paths.head + ".weight", shape, "head", shard="vocab", linear=True))
     if a.head and a.head_bias:
         tensors.append(ParameterTensor(paths.head + ".bias", (a.vocab_size,), "head", shard="vocab"))

@@ -8,6 +8,7 @@ from memcheck.autograd.context import adapts
 from memcheck.frameworks.torch.end_tensors import HEAD
 from memcheck.job.types import Lora
 from memcheck.models.module_paths import PROJECTIONS
+from memcheck.models.parameters import head_width
 from memcheck.models.types import Architecture, ParameterTensor
 
 
@@ -22,7 +23,7 @@ def head_adapters(lora: Lora, a: Architecture, tensor: int) -> tuple[LocalTensor
     found = [each for t in a.head_tensors[:1] if a.head_transform for each in _adapters(lora, t)]
     targets = lora.targets_in("language") if lora.reach else lora.target_modules
     if a.head and HEAD in ((targets,) if isinstance(targets, str) else targets):
-        shape = (-(-a.vocab_size // tensor), a.embedding_size)
+        shape = (-(-a.vocab_size // tensor), head_width(a))
         found += adapter_tensors(ParameterTensor(f"{HEAD}.weight", shape, "head", linear=True), shape, lora)
     return tuple(found)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.torch.trained_parts import is_table_frozen
 from memcheck.job.types import TrainingJob
-from memcheck.models.parameters import task_tensors
+from memcheck.models.parameters import head_width, task_tensors
 from memcheck.models.types import Architecture, Norm
 from memcheck.remembered import lru_cache
 
@@ -101,7 +101,7 @@ def head_tensors(
     tensors = _norm_tensors(a.final_norm, "final_norm", norm_trained)
     vocab = -(-a.vocab_size // tensor)
     if not tied and a.head:
-        tensors.append(LocalTensor("lm_head.weight", (vocab, a.embedding_size), trained))
+        tensors.append(LocalTensor("lm_head.weight", (vocab, head_width(a)), trained))
     if a.head_bias:
         tensors.append(LocalTensor("lm_head.bias", (vocab,), trained))
     # what `freeze` calls the head is the output embedding: a transform in front of it is trained as a final norm is

@@ -35,6 +35,7 @@ from memcheck.frameworks.transformers.kernel_choice import fused_kernels
 from memcheck.job.objective_types import Objective
 from memcheck.job.types import TrainingJob
 from memcheck.job.versions import is_before
+from memcheck.models.parameters import head_width
 from memcheck.models.types import Architecture, Block, Mixer, Moe
 from memcheck.remembered import lru_cache
 
@@ -366,8 +367,7 @@ def head_of(
         transform=a.head_transform,
         transform_name=a.head_tensors[0].name if a.head_transform else "",
         transform_biases=transform_biases(a),
-        projects_last=a.projects_last,
-        dropout=a.final_dropout,
+        projects_last=a.projects_last, dropout=a.final_dropout,
         returned=a.returns_states,
         waiting=a.per_layer.total if a.per_layer is not None else 0,
         offset=job.recipe.params if a.logit_bias else "",  # FSDP2 casts no buffers
@@ -376,7 +376,7 @@ def head_of(
         grad_dtype=outside,
         collapses=a.collapses,
         apart=a.collapses and a.blocks[0][0].connections == 0,
-        projection=a.embedding_size if a.embedding_size != a.hidden_size else 0,
+        projection=head_width(a) if head_width(a) != a.hidden_size else 0,
     )
     if a.task is not None:
         return head._replace(task=a.task, trained=trained or base.adapter is not None)

@@ -19,6 +19,10 @@ def apply_rotary(ctx: Context, a: Attention, q: Value, k: Value, stream: str) ->
     tape, form = ctx.tape, a.rotary_form
     if form == "complex":
         return rotate_complex(tape, q, k)
+    if form in ("half-own", "half-tables", "half-wide", "pairs-stacked", "pairs-wide"):
+        from memcheck.frameworks.transformers.rotary_own import rotate_otherwise
+
+        return rotate_otherwise(ctx, a, q, k, stream)
     if form == "chunks":
         return rotate_chunks(tape, q, stream), rotate_chunks(tape, k, stream)
     if form == "pairs-fp32":
@@ -26,39 +30,17 @@ def apply_rotary(ctx: Context, a: Attention, q: Value, k: Value, stream: str) ->
         turned_q = rotate_half(tape, wide_q, stream)
         turned_k = rotate_half(tape, wide_k, stream)
         return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
-    if form == "half-tables":  # Hunyuan VL: fp32 copies of q and k, and of the tables in every layer
-        wide_q, wide_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
-        tables = () if stream == "fp32" else _tables(ctx, a, "fp32")
-        turned_q = rotate_half(tape, wide_q, "fp32", tables)
-        turned_k = rotate_half(tape, wide_k, "fp32", tables)
-        return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
-    if form == "half-wide":
-        from memcheck.frameworks.transformers.rotary_copies import rotate_copies
-
-        turned_q, turned_k = rotate_copies(tape, q), rotate_copies(tape, k)
-        return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
-    if form == "pairs-wide":
-        return _wide_pairs(ctx, a, q, k)
     if form == "half-fp32":  # OLMo's tables are fp32 in any case, and both results are cast back behind the rotations
         turned_q, turned_k = rotate_half(tape, q, "fp32"), rotate_half(tape, k, "fp32")
         return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
     if form == "pairs-each":  # GPT-J casts the tables to the keys' dtype
         stream = k.dtype
         ctx.named += _position_tables(ctx, a, stream)
-    tables = _tables(ctx, a, stream) if form.startswith("pairs") else ()
-    turned_q = _partial(ctx, a, q, stream, tables)
+    tables = layer_tables(ctx, a, stream) if form.startswith("pairs") else ()
+    turned_q = partial(ctx, a, q, stream, tables)
     if form == "pairs-each":
-        tables = _tables(ctx, a, stream)
-    return turned_q, _partial(ctx, a, k, stream, tables)
-
-
-def _wide_pairs(ctx: Context, a: Attention, q: Value, k: Value) -> Pair:
-    """ERNIE: ``q.float() * cos + rotate_half(q).float() * sin`` by repeated fp32 tables; both are cast back."""
-    tape = ctx.tape
-    tables = tuple(tape.new((ctx.sequence, a.rotary_dim), "fp32", "repeated rotary table") for _ in range(2))
-    turned_q = rotate_half(tape, q, "fp32", tables)
-    turned_k = rotate_half(tape, k, "fp32", tables)
-    return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
+        tables = layer_tables(ctx, a, stream)
+    return turned_q, partial(ctx, a, k, stream, tables)
 
 
 def _position_tables(ctx: Context, a: Attention, dtype: str) -> list[Value]:
@@ -74,13 +56,13 @@ def concatenates(a: Attention) -> bool:
     return 0 < a.rotary_dim < a.head_dim or a.rotary_form == "cat"
 
 
-def _tables(ctx: Context, a: Attention, stream: str) -> tuple[Storage, ...]:
+def layer_tables(ctx: Context, a: Attention, stream: str) -> tuple[Storage, ...]:
     """``cos.repeat_interleave(2)`` and sin: two tables per layer."""
     shape = (ctx.batch, ctx.sequence, a.rotary_dim)
     return tuple(ctx.tape.new(shape, stream, "repeated rotary table") for _ in range(2))
 
 
-def _partial(ctx: Context, a: Attention, x: Value, stream: str, tables: tuple[Storage, ...]) -> Value:
+def partial(ctx: Context, a: Attention, x: Value, stream: str, tables: tuple[Storage, ...]) -> Value:
     """The first ``rotary_dim`` dimensions of each head are rotated, the rest is concatenated behind them."""
     tape = ctx.tape
     head_dim, rotary_dim = x.shape[-1], a.rotary_dim

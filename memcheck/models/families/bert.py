@@ -64,23 +64,23 @@ ROBERTA = PartNames(
 
 def read(config: ConfigReader) -> Architecture:
     """``model_type: bert``. Dropout is 0.1 unless stated, as in the class."""
-    return _encoder(config, transform_names("bert", "bert.pooler.dense", body_pools=True))
+    return encoder(config, transform_names("bert", "bert.pooler.dense", body_pools=True))
 
 
 def read_roberta(config: ConfigReader) -> Architecture:
     """``model_type: roberta``, ``xlm-roberta`` and ``camembert``: the same layers, another name of the head's."""
-    return _encoder(config, ROBERTA)
+    return encoder(config, ROBERTA)
 
 
 def read_data2vec(config: ConfigReader) -> Architecture:
     """``model_type: data2vec-text``: RoBERTa's layers and head."""
-    return _encoder(config, ROBERTA._replace(model="data2vec_text"))
+    return encoder(config, ROBERTA._replace(model="data2vec_text"))
 
 
 def read_prelayernorm(config: ConfigReader) -> Architecture:
     """``model_type: roberta-prelayernorm``: RoBERTa with norms in front of the halves, and one behind the layers."""
     model = "roberta_prelayernorm"
-    found = _encoder(config, ROBERTA._replace(model=model))
+    found = encoder(config, ROBERTA._replace(model=model))
     names = ("attention.LayerNorm", "intermediate.LayerNorm", f"{model}.LayerNorm")
     return _norms_in_front(found, names, _inline)
 
@@ -93,12 +93,13 @@ def read_megatron(config: ConfigReader) -> Architecture:
     """``model_type: megatron-bert``: norms in front of the halves and behind the layers; eager code alone, which keeps
     its scores beside the probabilities, and returns these.
     """
-    found = _encoder(config, transform_names("bert", "bert.pooler.dense", body_pools=True))
-    found = _norms_in_front(found, ("attention.ln", "ln", "bert.encoder.ln"), _in_eager_code)
+    found = encoder(config, transform_names("bert", "bert.pooler.dense", body_pools=True))
+    found = _norms_in_front(found, ("attention.ln", "ln", "bert.encoder.ln"), in_eager_code)
     return found._replace(embedding_norm=None)
 
 
-def _in_eager_code(block: Block) -> Block:
+def in_eager_code(block: Block) -> Block:
+    """The layer of a class without other attention than its own statements, which keep scores and probabilities."""
     if not isinstance(block.mixer, Attention):
         return block
     return block._replace(
@@ -109,7 +110,7 @@ def _in_eager_code(block: Block) -> Block:
 def read_xl(config: ConfigReader) -> Architecture:
     """``model_type: xlm-roberta-xl``: norms in front of the halves and behind the layers, none behind the tables."""
     names = ("attention.self_attn_layer_norm", "LayerNorm", "roberta.encoder.LayerNorm")
-    found = _norms_in_front(_encoder(config, ROBERTA), names, lambda b: b._replace(mixer_dropout=True))
+    found = _norms_in_front(encoder(config, ROBERTA), names, lambda b: b._replace(mixer_dropout=True))
     return found._replace(embedding_norm=None)
 
 
@@ -130,7 +131,7 @@ def read_ernie(config: ConfigReader) -> Architecture:
     kinds = config.integer("task_type_vocab_size", default=3)
     if config.flag("use_task_id"):
         config.fail("use_task_id", f"a table of {kinds} kinds of tasks has no memory model", "remove use_task_id")
-    return _encoder(config, transform_names("ernie", "ernie.pooler.dense", body_pools=True))
+    return encoder(config, transform_names("ernie", "ernie.pooler.dense", body_pools=True))
 
 
 def read_electra(config: ConfigReader) -> Architecture:
@@ -148,19 +149,24 @@ def read_electra(config: ConfigReader) -> Architecture:
         pools="gelu",
         transform="gelu",
     )
-    return _encoder(config, names, narrow=config.integer("embedding_size", default=128))
+    return encoder(config, names, narrow=config.integer("embedding_size", default=128))
 
 
-def _encoder(config: ConfigReader, names: PartNames, narrow: int | None = None) -> Architecture:
-    """An encoder whose every position is predicted: nothing is masked, and labels are not shifted."""
+def encoder(
+    config: ConfigReader, names: PartNames, narrow: int | None = None, dropout: float = 0.1
+) -> Architecture:
+    """An encoder whose every position is predicted: nothing is masked, and labels are not shifted.
+
+    ``narrow``: width of the tables, where it is not the layers'; ``dropout``: the class's default.
+    """
     size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
     config.ignore("position_embedding_type", "use_cache", "gradient_checkpointing")
     for key in ("is_decoder", "add_cross_attention"):
         if config.flag(key):
             config.fail(key, f"{key}: decoders of this family are not modelled", f"remove {key}")
-    attention = bidirectional(size, config.dropout("attention_probs_dropout_prob", default=0.1))
+    attention = bidirectional(size, config.dropout("attention_probs_dropout_prob", default=dropout))
     types = config.integer("type_vocab_size", default=2)
-    return assemble(config, size, names, attention, types=types, narrow=narrow)
+    return assemble(config, size, names, attention, types=types, narrow=narrow, dropout=dropout)
 
 
 def bidirectional(size: StackDimensions, dropout: float) -> Attention:

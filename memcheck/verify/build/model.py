@@ -65,7 +65,9 @@ CLASSES = {
     "t5": "T5ForConditionalGeneration",
     "t5gemma": "T5GemmaForConditionalGeneration",
     "whisper": "WhisperForConditionalGeneration",
+    "rembert": "RemBertForMaskedLM",
     "roberta": "RobertaForMaskedLM",
+    "roformer": "RoFormerForMaskedLM",
     "xlm-roberta": "XLMRobertaForMaskedLM",
 }
 """Classes of types that AutoModelForCausalLM does not build."""

@@ -1,0 +1,55 @@
+"""Rotations by tables that each layer makes, which its backward keeps, or of fp32 copies of queries and keys.
+
+Sources: transformers 5.23 models/roformer/modeling_roformer.py (apply_rotary_position_embeddings),
+models/recurrent_gemma/modeling_recurrent_gemma.py (RecurrentGemmaAttention.forward).
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import cast
+from memcheck.autograd.tensor import Value
+from memcheck.frameworks.transformers.rotary import layer_tables, partial, rotate_half
+from memcheck.frameworks.transformers.rotary_copies import rotate_copies
+from memcheck.models.types import Attention
+
+
+def rotate_otherwise(ctx: Context, a: Attention, q: Value, k: Value, stream: str) -> tuple[Value, Value]:
+    """Rotate q, then k, in one of these forms. ``stream``: dtype of the model's tables."""
+    tape, form = ctx.tape, a.rotary_form
+    if form in ("half-own", "pairs-stacked"):
+        return rotate_by_own(ctx, a, q, k)
+    if form == "pairs-wide":
+        return _wide_pairs(ctx, a, q, k)
+    if form == "half-tables":  # Hunyuan VL: fp32 copies of q and k, and of the tables in every layer
+        wide_q, wide_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
+        tables = () if stream == "fp32" else layer_tables(ctx, a, "fp32")
+        turned_q = rotate_half(tape, wide_q, "fp32", tables)
+        turned_k = rotate_half(tape, wide_k, "fp32", tables)
+    else:  # ModernBERT
+        turned_q, turned_k = rotate_copies(tape, q), rotate_copies(tape, k)
+    return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
+
+
+def rotate_by_own(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, Value]:
+    """Rotate q, then k, both by one pair of tables.
+
+    ``pairs-stacked`` (RoFormer): sines and cosines repeated in the weights' dtype; turned halves are variables to the
+    end. ``half-own`` (RecurrentGemma): made in the keys' dtype by a module of the layer's own.
+    """
+    tape = ctx.tape
+    dtype = ctx.setting.params if a.rotary_form == "pairs-stacked" else k.dtype
+    tables = tuple(tape.new((ctx.sequence, a.rotary_dim), dtype, "rotary table of the layer") for _ in range(2))
+    if a.rotary_form == "half-own":
+        return partial(ctx, a, q, dtype, tables), partial(ctx, a, k, dtype, tables)
+    turned = rotate_half(tape, q, dtype, tables, holds=True)
+    return turned, rotate_half(tape, k, dtype, tables, holds=True)
+
+
+def _wide_pairs(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, Value]:
+    """ERNIE: ``q.float() * cos + rotate_half(q).float() * sin`` by repeated fp32 tables; both are cast back."""
+    tape = ctx.tape
+    tables = tuple(tape.new((ctx.sequence, a.rotary_dim), "fp32", "repeated rotary table") for _ in range(2))
+    turned_q = rotate_half(tape, q, "fp32", tables)
+    turned_k = rotate_half(tape, k, "fp32", tables)
+    return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
