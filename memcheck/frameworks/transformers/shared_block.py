@@ -29,6 +29,8 @@ def shared_block(ctx: Context, block: Block, x: Value) -> Value:
     if not isinstance(a, Attention) or not isinstance(m, Mlp) or block.beside is None:
         return x
     own = {t.name.removesuffix(".weight"): t for t in block.extra_tensors}
+    for idle in (t for t in block.extra_tensors if t.fixed):
+        ctx.constant(idle)
     ctx.borrowed, ctx.reused, ctx.own_adapters = block.borrows, block.reused, True
     try:
         shared = _transformer(ctx, block, a, m, own, x)

@@ -14,7 +14,7 @@ from memcheck.models.types import Architecture, Block, ParameterTensor
 HARMLESS = (
     "attention_hidden_size", "attention_head_dim", "head_dim", "mamba_headdim", "kv_channels", "num_query_groups",
     "time_step_min", "time_step_max", "time_step_floor", "use_mamba_kernels", "use_conv_bias", "use_mem_eff_path",
-    "num_logits_to_keep", "use_long_context", "hybrid_layer_ids", "mamba_dt_rank", "ffn_hidden_size", "layer_types",
+    "num_logits_to_keep", "use_long_context", "mamba_dt_rank", "ffn_hidden_size", "layer_types",
     "use_shared_mlp_adapter", "use_shared_block_adapter", "mamba_chunk_size",
 )  # fmt: skip
 """Derived sizes, which the class overwrites, and what decides none."""
@@ -45,15 +45,19 @@ def read(config: ConfigReader) -> Architecture:
         mixer_output_norm=rms_norm(h, "mamba_decoder.input_layernorm"),
     )
     number, every = config.integer("num_mem_blocks", default=1), types.count("hybrid")
+    named = _named(config, types)
     blocks: list[tuple[Block, int]] = []
     seen = 0
     for kind in types:
         block = plain
         if kind == "hybrid":
+            mine = seen % number
             seen += 1
             # the last of each holds the tensors
-            spare = len(range((seen - 1) % number, every, number)) - 1
+            spare = len(range(mine, every, number)) - 1
             block = hybrid._replace(borrows=seen <= every - number, reused=seen > number, spare_pairs=spare)
+            if not block.borrows:
+                block = block._replace(extra_tensors=_with_idle(block, len(range(mine, named, number)) - spare - 1))
         if blocks and blocks[-1][0] == block:
             blocks[-1] = (block, blocks[-1][1] + 1)
         else:
@@ -81,6 +85,26 @@ def _types(config: ConfigReader, layers: int) -> tuple[str, ...]:
     if strange is not None or len(found) != layers:
         config.fail("layers_block_type", f"{len(found)} layers, the model has {layers}", "known: mamba, hybrid")
     return found
+
+
+def _named(config: ConfigReader, types: tuple[str, ...]) -> int:
+    """How many layers ``hybrid_layer_ids`` names: each shared block makes its part of so many low-rank pairs."""
+    stated = config.integers("hybrid_layer_ids")
+    hybrids = [i for i, kind in enumerate(types) if kind == "hybrid"]
+    if stated is None:
+        return len(hybrids)
+    missing = next((i for i in hybrids if i not in stated), None)
+    if missing is not None:
+        config.fail("hybrid_layer_ids", f"layer {missing} is a hybrid, and is not named")
+    return len(stated)
+
+
+def _with_idle(block: Block, number: int) -> tuple[ParameterTensor, ...]:
+    """A layer's own tensors, and ``number`` low-rank pairs of layers that the model does not have: they rest."""
+    pairs = [t for t in block.extra_tensors if "_adapter." in t.name]
+    return block.extra_tensors + tuple(
+        t._replace(name=f"shared_transformer.idle_{i}.{t.name}", fixed=True) for i in range(number) for t in pairs
+    )
 
 
 def _hybrid(config: ConfigReader, size: StackDimensions, *, bias: bool) -> Block:
