@@ -236,7 +236,7 @@ LOOKS: tuple[Callable[[TrainingJob], Iterator[StandIn]], ...] = (
     _replicas,
 )
 
-SCHEDULES = ("1f1b", "gpipe")
+SCHEDULES = ("1f1b", "gpipe", "interleaved-1f1b")
 
 
 def refuse(job: TrainingJob, architecture: Architecture) -> None:
@@ -254,8 +254,8 @@ def _refusals(job: TrainingJob, architecture: Architecture) -> Iterator[tuple[bo
     layout, kind = job.layout, job.loss.kind
     split = layout.tensor * layout.pipeline > 1
     yield (
-        layout.pipeline > 1 and (layout.pipeline_schedule not in SCHEDULES or layout.virtual_stages > 1),
-        f"the schedule {layout.pipeline_schedule} with {layout.virtual_stages} virtual stages is not run",
+        layout.pipeline > 1 and layout.pipeline_schedule not in SCHEDULES,
+        f"the schedule {layout.pipeline_schedule} is not run",
         "--set parallelism.pipeline_schedule=1f1b --set parallelism.virtual_stages=1",
     )
     yield (

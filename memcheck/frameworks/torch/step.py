@@ -240,8 +240,8 @@ class Step:
         return self.how.reshards and self.units[index].kind != "head"  # torchtitan: backward needs it at once
 
     def _backward(self, first: bool, last: bool, gathered: list[int]) -> None:
-        recorder, behind = self.recorder, last and self.how.reduces_behind
-        keeps, last = self.how.stays_gathered and (behind or not last), last and not behind
+        recorder, keeps = self.recorder, self.how.stays_gathered
+        behind, last = last and keeps, last and not keeps
         keeps_own = keeps or (self.how.flat_stays and not last)
         # where the root's output is the loss, its hook runs first
         inside = self.root != NO_GROUP and (self.how.loss_inside_root or self.how.flat)
@@ -369,15 +369,15 @@ class Step:
         return NOTHING if behind.reduce_output else behind.gathered
 
     def _reduce_all(self, gathered: list[int]) -> int:
-        """Every group resharded and reduced, one after the other, once the last backward is over."""
-        reduce_input = NOTHING
-        for i in reversed(range(len(self.units))):
+        """All groups resharded and reduced: the root, then units (stage.py, perform_reduce_grad: ``all_states``)."""
+        reduce_input = self.reductions.reduce(self.root, (), NOTHING, False, True, "the root group")
+        for i in range(len(self.units)):
             own = self._own_group(i)
             if own.gathered:
                 self.recorder.release("communication_buffers", gathered[i])
                 gathered[i] = NOTHING
                 reduce_input = self.reductions.reduce(own, (), reduce_input, False, True, self.names[i])
-        return self.reductions.reduce(self.root, (), reduce_input, False, True, "the root group")
+        return reduce_input
 
     def _local_slice(self, gradients: Amount) -> Amount:
         """The gradient of the rank's own rows, which are cloned from that of the whole table."""

@@ -68,9 +68,8 @@ class StepOptions(Record):
     """Micro-batches before the last leave their gradients unsharded."""
     in_place: bool
     stays_gathered: bool
-    """torch.distributed.pipelining keeps parameters gathered from one backward to the next forward."""
-    reduces_behind: bool
-    """Since torch 2.15 it reduces behind the last backward instead of within it (stage.py, perform_reduce_grad)."""
+    """torch.distributed.pipelining keeps parameters gathered from one backward to the next forward, and reduces behind
+    the last backward instead of within it (stage.py, perform_reduce_grad)."""
     casts_gradients: bool
     loss_inside_root: bool
     loss_behind_model: bool
@@ -162,7 +161,6 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         unsynchronised=unsynchronised,
         in_place=adds_in_place(job),
         stays_gathered=stays_gathered,
-        reduces_behind=stays_gathered and job.casts_gradients,
         casts_gradients=job.casts_gradients,
         loss_inside_root=not (pipelined or tied or job.objective.outside)
         and job.loss.kind in INSIDE

@@ -1,4 +1,4 @@
-"""One stage of a pipeline, run by ``torch.distributed.pipelining``."""
+"""One rank of a pipeline, its stage or stages, run by ``torch.distributed.pipelining``."""
 
 from __future__ import annotations
 
@@ -69,8 +69,6 @@ def build_stage(
     Raises:
         UntraceableError: a model that cannot be cut into layers of one kind, or a layout that is not traced.
     """
-    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-
     with torch.device(place.model):
         model = build_model(job, architecture, config)
     body = body_of(model)
@@ -82,46 +80,74 @@ def build_stage(
         )
     freeze(model, architecture, job.freeze)
     recompute(model, job)
-    part = parts(architecture.num_layers, job.layout.pipeline)[rank]
-    module = StageModule(model, part, job, place.device).train()
+    ways, chunks = job.layout.pipeline, job.layout.virtual_stages
+    every = parts(architecture.num_layers, ways * chunks)
+    mine = {number: every[number] for number in range(rank, ways * chunks, ways)}
+    modules = {number: StageModule(model, part, job, place.device).train() for number, part in mine.items()}
     del model, body
-    if job.layout.zero_stage == 3 and job.layout.data > 1:
-        shard(module, list(module.layers), job, mesh)
-    place.ready(module)
-    if module.lm_head is not None:
-        module.lm_head.register_forward_pre_hook(lambda *_: enter_loss(watch))
-    count = job.gradient_accumulation_steps
-    shape = (job.micro_batch_size, job.sequence_length)
-    states, ids, logits = _examples(job, architecture, shape)
-    stage = PipelineStage(
+    for module in modules.values():
+        if job.layout.zero_stage == 3 and job.layout.data > 1:
+            shard(module, list(module.layers), job, mesh)
+        place.ready(module)
+        if module.lm_head is not None:
+            module.lm_head.register_forward_pre_hook(lambda *_: enter_loss(watch))
+    stages = [_stage(job, architecture, modules[n], mine[n], n, mesh, place) for n in mine]
+    run = job.gradient_accumulation_steps
+    schedule = _schedule(job, stages, run, place)
+    _agree_on_shapes(schedule)
+    whole = next(iter(modules.values())) if chunks == 1 else nn.ModuleList(modules.values())
+    optimizers = make_optimizers(whole, job)
+    tokens = torch.randint(0, architecture.vocab_size, (run * job.micro_batch_size, job.sequence_length))
+    for stage in stages:
+        _report_chunks(stage, watch)
+    first, head = every[0] in mine.values(), every[-1] in mine.values()
+
+    def step() -> None:
+        for _ in range(job.gradient_accumulation_steps // run):
+            watch.enter("forward")
+            inputs = (tokens,) if first else ()
+            target = {"target": tokens, "losses": []} if head else {}
+            schedule.step(*inputs, **target, return_outputs=False)
+        finish(job, whole, optimizers, watch)
+
+    def received() -> list[Any]:
+        infos = [info for each in stages for info in (*each.args_recv_info.values(), *each.grad_recv_info.values())]
+        return [info.buffer for group in infos for info in group if hasattr(info, "buffer")]
+
+    held = [tokens] if first or head else []
+    return StepParts(model=whole, inner=whole, optimizers=optimizers, inputs=held, received=received, step=step)
+
+
+def _stage(
+    job: TrainingJob,
+    architecture: Architecture,
+    module: nn.Module,
+    part: Part,
+    number: int,
+    mesh: Mesh,
+    place: DevicePlacement,
+) -> Any:
+    from torch.distributed.pipelining import PipelineStage
+
+    states, ids, logits = _examples(job, architecture, (job.micro_batch_size, job.sequence_length))
+    return PipelineStage(
         module,
-        rank,
-        job.layout.pipeline,
+        number,
+        job.layout.pipeline * job.layout.virtual_stages,
         torch.device(place.device),
         input_args=ids if part.embedding else states,
         output_args=logits if part.head else states,
         group=mesh["pipeline"].get_group(),
     )
+
+
+def _schedule(job: TrainingJob, stages: list[Any], run: int, place: DevicePlacement) -> Any:
+    from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+
+    if job.layout.virtual_stages > 1:
+        return ScheduleInterleaved1F1B(stages, n_microbatches=run, loss_fn=_loss(job, place.device), scale_grads=False)
     kind = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}[job.layout.pipeline_schedule]
-    schedule = kind(stage, n_microbatches=count, loss_fn=_loss(job, place.device), scale_grads=False)
-    _agree_on_shapes(schedule)
-    optimizers = make_optimizers(module, job)
-    tokens = torch.randint(0, architecture.vocab_size, (count * shape[0], shape[1]))
-    _report_chunks(stage, watch)
-
-    def step() -> None:
-        watch.enter("forward")
-        inputs = (tokens,) if part.embedding else ()
-        target = {"target": tokens, "losses": []} if part.head else {}
-        schedule.step(*inputs, **target, return_outputs=False)
-        finish(job, module, optimizers, watch)
-
-    def received() -> list[Any]:
-        infos = [*stage.args_recv_info.values(), *stage.grad_recv_info.values()]
-        return [info.buffer for group in infos for info in group if hasattr(info, "buffer")]
-
-    held = [tokens] if part.embedding or part.head else []
-    return StepParts(model=module, inner=module, optimizers=optimizers, inputs=held, received=received, step=step)
+    return kind(stages[0], n_microbatches=run, loss_fn=_loss(job, place.device), scale_grads=False)
 
 
 def _examples(job: TrainingJob, architecture: Architecture, shape: tuple[int, int]) -> tuple[torch.Tensor, ...]:
