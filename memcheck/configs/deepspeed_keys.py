@@ -136,6 +136,8 @@ BF16 = ("bf16.enabled", "bfloat16.enabled")
 FP16 = "fp16.enabled"
 OPTIMIZER = "optimizer.type"
 MOMENTUM = "optimizer.params.momentum"
+BACKEND = "optimizer.params.comm_backend_name"
+COMPRESSING = ("onebit-adam", "zero-one-adam", "onebit-lamb")
 TORCH_ADAM = "optimizer.params.torch_adam"
 OLD_OFFLOAD = {f"{ZERO}.cpu_offload": OFFLOAD_OPTIMIZER.key, f"{ZERO}.cpu_offload_param": OFFLOAD_PARAMETERS.key}
 
@@ -149,9 +151,15 @@ OPTIMIZERS = {
     "sgd": "sgd",
     "adafactor": "adafactor",
     "lamb": "adam",
+    "onebitadam": "onebit-adam",
+    "zerooneadam": "zero-one-adam",
+    "onebitlamb": "onebit-lamb",
 }
 """``optimizer.type`` in lower case. Adam is AdamW by default (``adam_w_mode``); both keep the same states."""
-TYPES = {"adamw": "AdamW", "adam": "Adam", "lion": "Lion", "muon": "Muon", "sgd": "SGD", "sgd-momentum": "SGD"}
+TYPES = {
+    "adamw": "AdamW", "adam": "Adam", "lion": "Lion", "muon": "Muon", "sgd": "SGD", "sgd-momentum": "SGD",
+    "onebit-adam": "OneBitAdam", "zero-one-adam": "ZeroOneAdam", "onebit-lamb": "OneBitLamb",
+}  # fmt: skip
 """The types that are written. ``SGD`` is torch's: the engine looks up other names in ``torch.optim``."""
 
 HARMLESS = (

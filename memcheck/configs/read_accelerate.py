@@ -108,8 +108,8 @@ def _fsdp(draft: Draft) -> None:
     _strategy(draft)
     replicate, shard = draft.whole(keys.REPLICATE, GROUP) or 1, draft.whole(keys.SHARD, GROUP) or 1
     context = draft.value("parallelism.context") or 1
-    if replicate > 1 and draft.value(STAGE) == 3 and isinstance(context, int):
-        draft.set(GROUP, shard * context, keys.REPLICATE)
+    if max(shard, replicate) > 1 and draft.value(STAGE) == 3 and isinstance(context, int):
+        draft.set(GROUP, shard * context, keys.SHARD if shard > 1 else keys.REPLICATE)
     if config.take(keys.OFFLOAD) is True:
         draft.set("training.offload.parameters", "cpu", keys.OFFLOAD)
         draft.set("training.optimizer.offload", "cpu", keys.OFFLOAD)

@@ -145,8 +145,9 @@ def _split(draft: Draft, world: int | None) -> Division:
     split = split or fsdp(draft, "fsdp", "fsdp_config", version=1, versions=("fsdp_version",))
     shard, replicate = draft.whole("dp_shard_size", GROUP) or 1, draft.whole("dp_replicate_size", GROUP) or 1
     context = draft.value("parallelism.context") or 1
-    if replicate > 1 and split is not None and split.sharded and isinstance(context, int):
-        draft.set(GROUP, shard * context, "dp_replicate_size")
+    if max(shard, replicate) > 1 and split is not None and split.sharded and isinstance(context, int):
+        # ranks that neither names are replicas (utils/distributed.py, _get_parallel_config_kwargs)
+        draft.set(GROUP, shard * context, "dp_shard_size" if shard > 1 else "dp_replicate_size")
     config.see("fsdp_version")
     if split is None:
         draft.assume(STAGE, 0, "neither deepspeed nor fsdp: every GPU holds the whole state")

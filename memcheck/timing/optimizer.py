@@ -16,15 +16,20 @@ ACCESSES = {
     "adafactor": 12,
     "muon": 9,
     "te-fused-adam": 9,
+    "onebit-adam": 65,
+    "zero-one-adam": 70,
+    "onebit-lamb": 101,
 }
 """Elements read and written per parameter, one operation after the other (``torch/optim/adamw.py`` _multi_tensor_adamw:
-mul_ 2, lerp_ 3, mul_ 2, addcmul_ 3, sqrt 2, div_ 2, add_ 2, addcdiv_ 4; the others counted likewise)."""
+mul_ 2, lerp_ 3, mul_ 2, addcmul_ 3, sqrt 2, div_ 2, add_ 2, addcdiv_ 4; the others counted likewise;
+DeepSpeed ``fp16/onebit/*.py`` with ``comm/nccl.py``)."""
 FUSED = {
     "adamw": 7, "adam": 7, "paged-adamw": 7, "sgd": 3, "sgd-momentum": 5, "lion": 5, "adafactor": 12, "muon": 9,
     "te-fused-adam": 9,
+    "onebit-adam": 65, "zero-one-adam": 70, "onebit-lamb": 101,
 }
 """In one kernel: parameter, gradient and states are read, parameter and states written; TransformerEngine's fp32 master
-weights, too."""
+weights, too. Those of 1 bit are no kernels."""
 EIGHT_BIT = {
     "adamw-8bit": 2,
     "paged-adamw-8bit": 2,

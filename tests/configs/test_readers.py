@@ -157,7 +157,7 @@ def test_broken_json_is_located() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "line", "message"),
     [
-        ('"AdamW"', '"OneBitAdam"', 12, "OneBitAdam"),
+        ('"AdamW"', '"MuAdam"', 12, "MuAdam"),
         ('"enabled": true', '"enabled": "auto"', 4, "auto"),
         ('"stage": 3', '"stage": "three"', 6, "three"),
     ],

@@ -29,6 +29,9 @@ ALL_REDUCE_ELEMENTS = 500_000_000
 """``MEMORY_OPT_ALLREDUCE_SIZE`` of runtime/engine.py: gradients that ZeRO does not touch are reduced in such pieces."""
 
 
+ONE_BIT = ("onebit-adam", "zero-one-adam", "onebit-lamb")
+"""Optimizers that compress their moments to signs to reduce them."""
+
 NORM, NORM_ELEMENTS = 8, 250_000_000
 """Bytes of an element in which norms of offloaded gradients are taken (zero/utils.py, ``get_norm_dtype``), and how many
 at once in ZeRO-3."""
@@ -108,7 +111,7 @@ def engine_buffers(job: TrainingJob, tensors: Sequence[LocalTensor]) -> EngineBu
     stage, hidden = job.layout.zero_stage, job.architecture.hidden_size
     trained = [t.numel for t in tensors if t.trained]
     if stage == 0:
-        return _replicated(job, sum(trained))
+        return _replicated(job, trained)
     if stage == 3:
         return _partitioned_parameters(job, trained, [t.numel for t in tensors], hidden)
     found = _partitioned_gradients(job, trained, hidden)
@@ -118,13 +121,20 @@ def engine_buffers(job: TrainingJob, tensors: Sequence[LocalTensor]) -> EngineBu
     return found
 
 
-def _replicated(job: TrainingJob, trained: int) -> EngineBuffers:
+def _replicated(job: TrainingJob, sizes: list[int]) -> EngineBuffers:
     """FP16_Optimizer, for bf16, too: fp32 copies of the gradients, then one flat copy of those (``step``)."""
-    item, copies = DTYPE_BYTES[job.recipe.gradients], 0
+    item, copies, trained = DTYPE_BYTES[job.recipe.gradients], 0, sum(sizes)
     if job.recipe.compute != "fp32":
         copies = 2 if job.optimizer.implementation == "fused" else 1  # unfused: no flat copy
     ranks = job.layout.data * job.layout.context
     flat = min(ALL_REDUCE_ELEMENTS, trained) * item if ranks > 1 else 0
+    if job.optimizer.name in ONE_BIT:
+        from memcheck.frameworks.deepspeed.one_bit import errors, pool, step_bytes
+
+        step = step_bytes(job.optimizer.name, sizes, ranks, item)
+        return EngineBuffers(
+            resting=errors(trained, ranks) + pool(trained, ranks), step_temporaries=step, all_reduce=rounded(flat)
+        )
     return EngineBuffers(step_temporaries=copies * rounded(trained * 4), all_reduce=rounded(flat))
 
 

@@ -99,7 +99,13 @@ PROFILE = Profile(
     },
     families=TRANSFORMERS,
     style=STYLE,
-    implementations={"adafactor": "for-loop", "muon": "for-loop", "sgd": "foreach", "sgd-momentum": "foreach"},
+    implementations={
+        "adafactor": "for-loop",
+        "muon": "for-loop",
+        "onebit-lamb": "for-loop",
+        "sgd": "foreach",
+        "sgd-momentum": "foreach",
+    },
     lora_dtype="params",
     lacks={
         "training.lora.dtype": "the engine casts the whole model, adapters included, to the recipe's dtype "
