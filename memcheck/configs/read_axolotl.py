@@ -16,7 +16,7 @@ from memcheck.configs.trainer_frozen import architecture_named
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_parts import Division, off, on, text
 from memcheck.configs.trainer_settled import settle
-from memcheck.configs.trainer_split import GROUP, STAGE, deepspeed, fsdp
+from memcheck.configs.trainer_split import GROUP, STAGE, deepspeed, fsdp, replicas
 from memcheck.configs.types import KeyRow, ReadConfig
 
 
@@ -143,11 +143,15 @@ def _split(draft: Draft, world: int | None) -> Division:
     config.see(*below)
     split = deepspeed(draft, "deepspeed", world, AXOLOTL)
     split = split or fsdp(draft, "fsdp", "fsdp_config", version=1, versions=("fsdp_version",))
-    shard, replicate = draft.whole("dp_shard_size", GROUP) or 1, draft.whole("dp_replicate_size", GROUP) or 1
+    shard, replicate = draft.whole("dp_shard_size", GROUP), draft.whole("dp_replicate_size", GROUP) or 1
     context = draft.value("parallelism.context") or 1
-    if max(shard, replicate) > 1 and split is not None and split.sharded and isinstance(context, int):
-        # ranks that neither names are replicas (utils/distributed.py, _get_parallel_config_kwargs)
-        draft.set(GROUP, shard * context, "dp_shard_size" if shard > 1 else "dp_replicate_size")
+    if split is not None and split.sharded and isinstance(context, int):
+        # ranks that a number of shards leaves over are replicas, and shards those that one of replicas leaves over
+        # (utils/distributed.py, _get_parallel_config_kwargs)
+        if shard and shard > 1:
+            draft.set(GROUP, shard * context, "dp_shard_size")
+        elif replicate > 1:
+            replicas(draft, "dp_replicate_size", replicate, world)
     config.see("fsdp_version")
     if split is None:
         draft.assume(STAGE, 0, "neither deepspeed nor fsdp: every GPU holds the whole state")

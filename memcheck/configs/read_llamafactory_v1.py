@@ -9,10 +9,11 @@ from memcheck.configs.draft import Draft
 from memcheck.configs.liger import liger_kernels
 from memcheck.configs.shipped import LLAMA_FACTORY
 from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts
+from memcheck.configs.trainer_frozen import last_layers
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_parts import Division, on, text
 from memcheck.configs.trainer_settled import settle
-from memcheck.configs.trainer_split import GROUP, RESHARDED, STAGE, deepspeed
+from memcheck.configs.trainer_split import GROUP, RESHARDED, STAGE, deepspeed, replicas
 from memcheck.configs.types import KeyRow, ReadConfig
 
 
@@ -63,10 +64,12 @@ def _split(draft: Draft, world: int | None) -> Division:
         reshard = "dist_config.reshard_after_forward"
         if config.has(reshard):
             draft.set(RESHARDED, on(draft, reshard), reshard)
-        shard = draft.whole("mp_shard_size", GROUP)
-        if shard and (draft.whole("mp_replicate_size", GROUP) or 1) > 1:
+        shard, replicate = draft.whole("mp_shard_size", GROUP), draft.whole("mp_replicate_size", GROUP) or 1
+        if shard:
             draft.set(GROUP, shard, "mp_shard_size")
-        config.see("mp_shard_size", "mp_replicate_size", "dp_size", reshard)
+        elif replicate > 1:
+            replicas(draft, "mp_replicate_size", replicate, world)
+        config.see("dp_size", reshard)
         if on(draft, "dist_config.offload_params"):
             draft.set("training.offload.parameters", "cpu", "dist_config.offload_params")
         return Division(sharded=True)
@@ -86,6 +89,12 @@ def _method(draft: Draft) -> bool:
     if kind in ("", "none"):
         draft.derive("training.method", "full", "no peft_config")
         return False
+    if kind == "freeze":
+        draft.set("training.method", "full", "peft_config.name")
+        last_layers(draft, "peft_config.name", "peft_config.")
+        draft.note("peft_config.name", "frozen layers are priced in fp32, as trained ones are: an upper bound")
+        draft.harmless((), ("peft_config.freeze_",))
+        return False
     if kind != "lora":
         draft.refuse("peft_config.name", f"`{kind}` has no memory model here", keys=("training.method",))
         return True
@@ -99,16 +108,16 @@ def _method(draft: Draft) -> bool:
 
 
 def _precision(draft: Draft, split: Division, *, adapted: bool) -> None:
-    """Weights in the checkpoint's bf16 (``init_config: dtype auto``), no autocast; FSDP2 reduces in fp32."""
+    """A model that is trained whole is made fp32 (``core/model_engine.py``, ``model.to(torch.float32)``), which FSDP2
+    or DeepSpeed casts where ``bf16`` says so, and nothing else does: there is no autocast.
+    """
+    key = "training.precision.recipe"
     if parts.off(draft, "bf16"):
-        draft.set("training.precision.recipe", "fp32", "bf16")
-    elif split.engine or adapted:
-        draft.set("training.precision.recipe", "bf16-mixed", "bf16")
-    elif split.sharded:
-        draft.set("training.precision.recipe", "bf16-mixed", "bf16")
-        draft.derive("training.precision.params", "bf16", "the checkpoint's dtype: nothing is upcast")
+        draft.set(key, "fp32", "bf16")
+    elif split.engine or split.sharded or adapted:
+        draft.set(key, "bf16-mixed", "bf16")
     else:
-        draft.derive("training.precision.recipe", "bf16-pure", "the checkpoint's dtype, and no autocast")
+        draft.derive(key, "fp32", "a model that is trained whole is made fp32, and nothing casts it")
     draft.config.see("bf16")
 
 

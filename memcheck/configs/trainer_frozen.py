@@ -12,20 +12,23 @@ from memcheck.plan.types import ModelSpec
 KEY = "training.freeze"
 
 
-def last_layers(draft: Draft) -> None:
-    """``finetuning_type: freeze`` trains the last (or first) layers whole: embedding, norm and head are frozen."""
-    count, path = draft.whole("freeze_trainable_layers", KEY), "freeze_trainable_layers"
+def last_layers(draft: Draft, kind: str = "finetuning_type", section: str = "") -> None:
+    """Those who freeze train the last (or first) layers whole: embedding, norm and head are frozen. ``kind``: the key
+    that says so; ``section``: what stands before the names of the others.
+    """
+    path = f"{section}freeze_trainable_layers"
+    count = draft.whole(path, KEY)
     count = 2 if count is None else count
     layers = layers_of(draft)
-    modules, extra = text(draft, "freeze_trainable_modules") or "all", text(draft, "freeze_extra_modules")
-    if modules != "all" or extra or layers is None or not 0 < abs(count) <= layers:
-        at = path if draft.config.has(path) else "finetuning_type"
+    modules, extra = (text(draft, f"{section}freeze_{which}_modules") for which in ("trainable", "extra"))
+    if modules not in ("", "all") or extra or layers is None or not 0 < abs(count) <= layers:
+        at = path if draft.config.has(path) else kind
         help = "state what is frozen: --set training.freeze=[embed, head, norm, layers:0-30]"
         draft.refuse(at, "which part is trained is not read from here", help, (KEY,))
         return
     frozen = f"layers:0-{layers - count}" if count > 0 else f"layers:{-count}-{layers}"
     parts = ["embed", "head", "norm", *([frozen] if abs(count) < layers else [])]
-    draft.set(KEY, parts, path)
+    draft.set(KEY, parts, path if draft.config.has(path) else kind)
 
 
 def layers_of(draft: Draft) -> int | None:

@@ -172,6 +172,16 @@ def fsdp(draft: Draft, switch: str, section: str, *, version: int, versions: tup
     return Division(sharded=sharded)
 
 
+def replicas(draft: Draft, path: str, count: int, world: int | None) -> None:
+    """So many copies of the sharded model, over as many GPUs each as that leaves."""
+    tensor = draft.value("parallelism.tensor") or 1
+    if world is None or not isinstance(tensor, int):
+        message = f"`{path}: {count}`: how many GPUs share one copy depends on how many there are"
+        draft.refuse(path, message, "state the ranks that share one: --set parallelism.shard_group=8", (GROUP,))
+    else:
+        draft.set(GROUP, max(1, world // tensor // count), path)
+
+
 def _section_file(draft: Draft, section: str) -> dict[str, str] | None:
     """``fsdp_config`` may name a JSON file, whose keys are read as if they stood here."""
     config = draft.config

@@ -43,11 +43,13 @@ def read(text: str, **more: object) -> Imported:
         ("dp_shard_size: 4\n", 4),
         ("dp_shard_size: 4\ncontext_parallel_size: 2\n", 8),
         ("dp_shard_size: 4\ndp_replicate_size: 2\n", 4),
-        ("dp_replicate_size: 4\n", 1),
+        ("dp_replicate_size: 4\n", 2),
+        ("dp_replicate_size: 2\ncontext_parallel_size: 2\n", 4),
+        ("dp_replicate_size: 2\ntensor_parallel_size: 2\n", 2),
     ],
 )
-def test_axolotls_remaining_gpus_are_replicas(lines: str, group: int | None) -> None:
-    """Of a ``dp_shard_size`` that leaves some over (utils/distributed.py, _get_parallel_config_kwargs)."""
+def test_axolotls_remaining_gpus_are_replicas_or_shards(lines: str, group: int | None) -> None:
+    """Of a number of shards, or of replicas, that leaves some over (utils/distributed.py, _get_parallel_config_kwargs)."""
     found = read(AXOLOTL + lines).settings.get("parallelism.shard_group")
     assert (None if found is None else found.value) == group
 
@@ -56,6 +58,40 @@ def test_accelerates_shards_are_read() -> None:
     """Without a number of replicas beside them, too."""
     config = ACCELERATE + "parallelism_config: {parallelism_config_dp_shard_size: 4}\n"
     assert read(config, model="llama-3.1-8b").settings["parallelism.shard_group"].value == 4
+
+
+SECOND = """\
+model: Qwen/Qwen3-4B
+model_class: llm
+train_dataset: data.yaml
+micro_batch_size: 1
+cutoff_len: 2048
+"""
+
+
+@pytest.mark.parametrize(("lines", "group"), [("mp_shard_size: 8\n", 8), ("mp_replicate_size: 2\n", 4), ("", None)])
+def test_llama_factorys_replicas_leave_shards(lines: str, group: int | None) -> None:
+    """Its second generation (v1/accelerator/interface.py, ``mp_shard_size`` is the world over ``mp_replicate_size``)."""
+    found = read(SECOND + "dist_config: {name: fsdp2}\n" + lines).settings.get("parallelism.shard_group")
+    assert (None if found is None else found.value) == group
+
+
+@pytest.mark.parametrize(
+    ("lines", "recipe"),
+    [
+        ("dist_config: {name: fsdp2}\n", "bf16-mixed"),
+        ("dist_config: {name: fsdp2}\nbf16: false\n", "fp32"),
+        ("", "fp32"),
+        ("peft_config: {name: freeze}\ndist_config: {name: fsdp2}\n", "bf16-mixed"),
+    ],
+)
+def test_llama_factorys_second_generation_trains_fp32_weights(lines: str, recipe: str) -> None:
+    """A model that is trained whole is made fp32 (v1/core/model_engine.py); FSDP2 alone casts it."""
+    settings = read(SECOND + lines).settings
+    assert settings["training.precision.recipe"].value == recipe
+    assert "training.precision.params" not in settings
+    if "freeze" in lines:
+        assert settings["training.freeze"].value == ["embed", "head", "norm", "layers:0-34"]
 
 
 def test_more_shards_than_gpus_fail() -> None:
