@@ -173,7 +173,7 @@ def fsdp(draft: Draft, switch: str, section: str, *, version: int, versions: tup
 
 
 def replicas(draft: Draft, path: str, count: int, world: int | None) -> None:
-    """So many copies of the sharded model, over as many GPUs each as that leaves."""
+    """Copies of the sharded model, ``count`` of them, over as many GPUs each as that leaves."""
     tensor = draft.value("parallelism.tensor") or 1
     if world is None or not isinstance(tensor, int):
         message = f"`{path}: {count}`: how many GPUs share one copy depends on how many there are"

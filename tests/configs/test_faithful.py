@@ -132,8 +132,8 @@ def read_nanotron(values: dict[str, Any]) -> Iterator[tuple[str, object]]:
     yield "training.micro_batch_size", tokens["micro_batch_size"]
     yield "training.sequence_length", tokens["sequence_length"]
     yield "training.gradient_accumulation_steps", tokens["batch_accumulation_per_replica"]
-    yield "training.precision.recipe", {"bfloat16": "bf16-mixed", "float32": "fp32"}[values["model"]["dtype"]]
-    yield "training.precision.gradients", None if values["optimizer"]["accumulate_grad_in_fp32"] else "bf16"
+    narrow = "bf16-mixed" if values["optimizer"]["accumulate_grad_in_fp32"] else "bf16-pure"
+    yield "training.precision.recipe", {"bfloat16": narrow, "float32": "fp32"}[values["model"]["dtype"]]
     yield "training.optimizer.name", "adamw"
     yield "training.activation_checkpointing.mode", "full" if split.get("recompute_layer") else "none"
 
