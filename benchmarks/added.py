@@ -197,6 +197,7 @@ STATED: dict[str, dict[str, Any]] = {
     "ministral": {"head_dim": 128},
     "openai-gpt": {"n_positions": 2048},
     "hunyuan_v1_moe": {"head_dim": 128, "moe_topk": 2},
+    "recurrent_gemma": {"hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 6144, "vocab_size": 2000},
     "rembert": {
         "max_position_embeddings": 2048, "hidden_size": 768, "num_attention_heads": 12, "output_embedding_size": 1024
     },
@@ -232,7 +233,9 @@ STATED: dict[str, dict[str, Any]] = {
 """Keys without which the class's own defaults build no model."""
 SECTIONS = ("encoder", "decoder")
 """Keys of a stack's own configuration."""
-TOKENWISE = {"bailing_hybrid": 384, "falcon_mamba": 40, "jamba": 40, "kimi_linear": 384, "mamba": 40}
+TOKENWISE = {
+    "bailing_hybrid": 384, "falcon_mamba": 40, "jamba": 40, "kimi_linear": 384, "mamba": 40, "recurrent_gemma": 128
+}
 """Families whose fallback loops over tokens or chunks, which takes minutes to trace: the length of their sequences."""
 FIXED_ROWS = {"whisper": 1500}
 """Rows that an encoder reads of every sample, by its class's default."""

@@ -173,6 +173,7 @@ FAMILIES: dict[str, str] = {
     "qwen3_5_text": "qwen3_next:read_3_5",
     "qwen3_moe": "qwen_moe:read_3",
     "qwen3_next": "qwen3_next:read",
+    "recurrent_gemma": "recurrent_gemma:read",
     "rembert": "rembert:read",
     "roberta": "bert:read_roberta",
     "roberta-prelayernorm": "bert:read_prelayernorm",

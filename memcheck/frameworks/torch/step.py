@@ -56,6 +56,8 @@ class Step:
         recorder, border, own = self.recorder, self.border, self.beyond.per_micro_batch
         recorder.hold("logits_and_loss", self.outputs)
         self._rest(1)
+        for unit in self.units:
+            self._leave(unit, 1)
         recorder.mark("init", "states at rest")
         self._rest(-1)
         self._hold_graph(1)
@@ -93,28 +95,28 @@ class Step:
         recorder.mark("optimizer", "optimizer step")
 
     def _rest(self, sign: int) -> None:
-        """FSDP1's flat gradients of the step before, to which no parameter refers, until the next forward looks
-        (torch 2.13 _flat_param.py, _reset_flat_param_grad_info_if_needed).
-        """
+        """FSDP1's flat gradients of the step before, until a forward looks (_reset_flat_param_grad_info_if_needed)."""
         if not self.how.flat or self.how.offloads:
             return
         for i, end in self.stretches:
             self.recorder.hold("gradients", self._own_group(i).sharded, sign * (end - i))
         self.recorder.hold("gradients", self.root.sharded, sign)
 
+    def _leave(self, unit: NamedUnit, sign: int) -> None:
+        """What a layer leaves of its recomputed graph until its next forward."""
+        if self.how.leaves_graphs and unit.kind == "block":
+            self.recorder.hold("activations", unit.fresh.lingers, sign)
+
     def _hold_graph(self, sign: int) -> None:
         """What of the step before lives until the training loop assigns its loss and its logits again."""
         for unit in self.units if self.how.keeps_graph else ():
-            if unit.kind != "head":
-                self.recorder.hold("activations", unit.fresh.outlives, sign)
-            else:
-                self.recorder.hold("logits_and_loss", unit.fresh.lingers, sign)
+            found = ("logits_and_loss", unit.fresh.lingers), ("activations", unit.fresh.outlives)
+            self.recorder.hold(*found[unit.kind != "head"], sign)
 
     def _own_group(self, index: int) -> Group:
         """The group that is gathered for this unit alone; none when it belongs to the root."""
-        if self.units[index].kind not in WRAPPED and self.root != NO_GROUP:
-            return NO_GROUP
-        return self.groups[index].whole
+        alone = self.units[index].kind in WRAPPED or self.root == NO_GROUP
+        return self.groups[index].whole if alone else NO_GROUP
 
     def _curve(self, unit: NamedUnit, first: bool) -> NamedCurve:
         if self.engine is not None and self.engine.moves_gradients:
@@ -158,6 +160,7 @@ class Step:
             if unit.kind == "head":
                 held_flat = self._before_loss(held_flat, casts)
             recorder.high("loss" if unit.kind == "head" else "forward", curve.forward, self.names[i])
+            self._leave(unit, -1)
             recorder.hold_bundle(curve.saved)
             recorder.hold("activations", curve.until_forward_ends)
             if unit.reduced and first:
@@ -186,9 +189,7 @@ class Step:
         variables.let_go()
 
     def _before_loss(self, flat: int, casts: list[tuple[int, int]]) -> int:
-        """What is let go of behind the final norm, whose flat buffer is still ``flat``: what is left of that.
-        ``casts``: autocast's copies, which go with the model's forward.
-        """
+        """What is let go of behind the final norm: its ``flat`` buffer, whose rest is returned, and casts."""
         if self.how.loss_behind_model:
             self.recorder.hold_amount("activations", tuple(casts), -1)
             casts.clear()
@@ -333,8 +334,9 @@ class Step:
 
     def _linger(self, unit: NamedUnit, curve: NamedCurve, times: int, lingers: list[tuple[int, int]]) -> None:
         """What a unit's backward leaves, to its end in ``lingers`` unless the training loop's variables hold it."""
-        self.recorder.hold("logits_and_loss", curve.lingers)
-        if unit.kind != "head" or not (self.how.keeps_graph or self.how.keeps_outputs):
+        left = unit.kind == "block" and self.how.leaves_graphs
+        self.recorder.hold("activations" if left else "logits_and_loss", curve.lingers)
+        if not left and (unit.kind != "head" or not (self.how.keeps_graph or self.how.keeps_outputs)):
             lingers.append((curve.lingers, times))
         self.recorder.hold("activations", curve.outlives)
         self.recorder.hold("temporaries", curve.hands)
@@ -360,9 +362,7 @@ class Step:
         return prefetched
 
     def _frozen_behind(self, index: int) -> int:
-        """The parameters of a frozen unit, which FSDP1 reshards once the gradient of its input is there, behind the
-        hook that gathers the next ones (_runtime_utils.py, _register_post_backward_reshard_only_hook).
-        """
+        """A frozen unit's parameters, which FSDP1 reshards behind the hook that gathers the next ones."""
         if not self.how.flat or index + 1 >= len(self.units):
             return NOTHING
         behind = self._own_group(index + 1)

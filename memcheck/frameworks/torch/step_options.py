@@ -24,7 +24,7 @@ from memcheck.frameworks.torch.stream import stream_dtype
 from memcheck.frameworks.torch.trained_parts import is_hooked
 from memcheck.job.torch import ends_apart
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.models.types import Architecture
+from memcheck.models.types import Architecture, Mixer
 from memcheck.record import Record
 
 INSIDE = ("standard", "in-place", "fused-linear")
@@ -93,6 +93,8 @@ class StepOptions(Record):
     """The model's forward has a variable for the rows that were looked up."""
     keeps_states: bool
     """It keeps every layer's output in a list."""
+    leaves_graphs: bool
+    """A module keeps a state with the graph that made it, until its next forward (RecurrentGemma)."""
     returns_first: bool
     """It has returned when what stands in front of the loss runs (encoders)."""
 
@@ -177,9 +179,15 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         keeps_outputs=job.objective.holds_reference,
         holds_rows=not pipelined and profile.style.holds_rows,
         keeps_states=isinstance(a, Architecture) and a.keeps_states,
+        leaves_graphs=isinstance(a, Architecture) and _leaves_graphs(a),
         returns_first=isinstance(a, Architecture) and (bool(a.head_transform) or _layers_behind(a)),
     )
     return how, tuple([others for _, _, others in walks])
+
+
+def _leaves_graphs(a: Architecture) -> bool:
+    """Whether an attribute of its layers is a state of the recurrence."""
+    return any(isinstance(block.mixer, Mixer) and block.mixer.kind == "rg-lru" for block, _ in a.blocks)
 
 
 def _layers_behind(a: Architecture) -> bool:

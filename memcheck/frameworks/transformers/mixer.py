@@ -41,8 +41,8 @@ def recurrent_mixer(ctx: Context, mixer: Mixer, x: Value) -> Value:
 
 def _fallback(kind: str) -> Callable[[Context, Mixer, Value], Value]:
     """The forward pass without the packages that have fused kernels; lightning attention never has any."""
-    if kind == "lightning":
-        return _lightning
+    if kind in ("lightning", "rg-lru"):
+        return MIXERS[kind]
     if kind in ("short-convolution", "plain-short-convolution"):
         return _short_convolution_fallback
     if kind == "gated-delta-net":
@@ -250,12 +250,19 @@ def _kimi_delta(ctx: Context, mixer: Mixer, x: Value) -> Value:
     return kimi_delta(ctx, mixer, x)
 
 
+def _rg_lru(ctx: Context, mixer: Mixer, x: Value) -> Value:
+    from memcheck.frameworks.transformers.rg_lru import recurrent_block
+
+    return recurrent_block(ctx, mixer, x)
+
+
 MIXERS: dict[str, Callable[[Context, Mixer, Value], Value]] = {
     "lightning": _lightning,
     "mamba1": _mamba1,
     "mamba2": _mamba,
     "gated-delta-net": _delta_net,
     "kimi-delta": _kimi_delta,
+    "rg-lru": _rg_lru,
     "plain-short-convolution": _short_convolution_fallback,
     "short-convolution": _short_convolution,
 }

@@ -19,7 +19,7 @@ def apply_rotary(ctx: Context, a: Attention, q: Value, k: Value, stream: str) ->
     tape, form = ctx.tape, a.rotary_form
     if form == "complex":
         return rotate_complex(tape, q, k)
-    if form in ("half-own", "half-tables", "half-wide", "pairs-stacked", "pairs-wide"):
+    if form in ("half-own", "half-tables", "half-wide", "pairs-each", "pairs-stacked", "pairs-wide"):
         from memcheck.frameworks.transformers.rotary_own import rotate_otherwise
 
         return rotate_otherwise(ctx, a, q, k, stream)
@@ -33,22 +33,8 @@ def apply_rotary(ctx: Context, a: Attention, q: Value, k: Value, stream: str) ->
     if form == "half-fp32":  # OLMo's tables are fp32 in any case, and both results are cast back behind the rotations
         turned_q, turned_k = rotate_half(tape, q, "fp32"), rotate_half(tape, k, "fp32")
         return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
-    if form == "pairs-each":  # GPT-J casts the tables to the keys' dtype
-        stream = k.dtype
-        ctx.named += _position_tables(ctx, a, stream)
     tables = layer_tables(ctx, a, stream) if form.startswith("pairs") else ()
-    turned_q = partial(ctx, a, q, stream, tables)
-    if form == "pairs-each":
-        tables = layer_tables(ctx, a, stream)
-    return turned_q, partial(ctx, a, k, stream, tables)
-
-
-def _position_tables(ctx: Context, a: Attention, dtype: str) -> list[Value]:
-    """modeling_gptj.py: the repeated buffer, the repeated position ids, and ``sincos`` of the positions."""
-    new, rows = ctx.tape.value, (ctx.sequence, a.rotary_dim)
-    found = [new((a.position_rows, a.rotary_dim), "fp32", "embed_positions"), new(rows, "int64", "position ids")]
-    gathered = new(rows, "fp32", "sincos")
-    return [*found, gathered if dtype == "fp32" else new(rows, dtype, "sincos")]
+    return partial(ctx, a, q, stream, tables), partial(ctx, a, k, stream, tables)
 
 
 def concatenates(a: Attention) -> bool:

@@ -21,6 +21,10 @@ def rotate_otherwise(ctx: Context, a: Attention, q: Value, k: Value, stream: str
         return rotate_by_own(ctx, a, q, k)
     if form == "pairs-wide":
         return _wide_pairs(ctx, a, q, k)
+    if form == "pairs-each":  # GPT-J casts the tables to the keys' dtype
+        ctx.named += _position_tables(ctx, a, k.dtype)
+        turned_q = partial(ctx, a, q, k.dtype, layer_tables(ctx, a, k.dtype))
+        return turned_q, partial(ctx, a, k, k.dtype, layer_tables(ctx, a, k.dtype))
     if form == "half-tables":  # Hunyuan VL: fp32 copies of q and k, and of the tables in every layer
         wide_q, wide_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
         tables = () if stream == "fp32" else layer_tables(ctx, a, "fp32")
@@ -53,3 +57,11 @@ def _wide_pairs(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, 
     turned_q = rotate_half(tape, q, "fp32", tables)
     turned_k = rotate_half(tape, k, "fp32", tables)
     return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
+
+
+def _position_tables(ctx: Context, a: Attention, dtype: str) -> list[Value]:
+    """modeling_gptj.py: the repeated buffer, the repeated position ids, and ``sincos`` of the positions."""
+    new, rows = ctx.tape.value, (ctx.sequence, a.rotary_dim)
+    found = [new((a.position_rows, a.rotary_dim), "fp32", "embed_positions"), new(rows, "int64", "position ids")]
+    gathered = new(rows, "fp32", "sincos")
+    return [*found, gathered if dtype == "fp32" else new(rows, dtype, "sincos")]

@@ -73,7 +73,7 @@ def convolve(
         weight = cast(tape, weight, tape.autocast)
         offset = cast(tape, offset, tape.autocast) if offset is not None else None
     rows = ctx.tokens if fused else ctx.batch * (ctx.sequence + kernel - 1)
-    out = _convolution(tape, x, weight, offset, (rows, channels))
+    out = convolution(tape, x, weight, offset, (rows, channels))
     del x, weight, offset
     cut = out if fused else slices(tape, out, (ctx.tokens, channels))[0]
     del out
@@ -82,7 +82,8 @@ def convolve(
     return cast(tape, cut, narrow)
 
 
-def _convolution(tape: Tape, x: Value, weight: Value, bias: Value | None, shape: tuple[int, ...]) -> Value:
+def convolution(tape: Tape, x: Value, weight: Value, bias: Value | None, shape: tuple[int, ...]) -> Value:
+    """A grouped convolution to ``shape``: keeps what it reads and its weight."""
     out = tape.value(shape, x.dtype, "conv1d")
     inputs = (x, weight) if bias is None else (x, weight, bias)
     found = [(v.shape, v.dtype) if v.origin is not None else None for v in inputs]
