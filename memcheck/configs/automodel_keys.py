@@ -99,6 +99,10 @@ PREDICTING = {
 type; how many there are where the catalog's copy of it is silent (every published Qwen3.5 and 3.6 has one, as has
 DeepSeek V4; ``models/*/model.py``, build_mtp_config_from_hf).
 """
+PAST_ADAPTERS, PAST = ("falcon_h1", "nemotron_h"), "out_proj"
+"""Models whose Mamba layers hand this module's weight to one kernel while they train (``outproj_weight`` in
+transformers' modeling_falcon_h1.py and AutoModel's ``nemotron_v3/layers.py``). PEFT stops at it, AutoModel does not.
+"""
 BUILDERS = ("NeMoAutoModelFor", "transformers.", "ForCausalLM.", "ForConditionalGeneration.")
 """Classes and functions that build the model that a recipe names, and nothing beside it."""
 

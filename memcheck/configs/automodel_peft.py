@@ -81,6 +81,12 @@ def _targets(draft: Draft, found: Architecture | None) -> None:
         return
     fits = _fitting(patterns, linear=linear)
     chosen, beyond = _chosen(found, fits)
+    if found.model_type in keys.PAST_ADAPTERS and keys.PAST in chosen:
+        chosen.remove(keys.PAST)
+        size = _resting(found, draft.whole("peft.dim") or 8)
+        what = f"Mamba's kernel reads the weight of `{keys.PAST}` past its adapters, which rest without a gradient"
+        note = f"{what}: {size / 2**20:.0f} MiB that are not in the estimate"
+        draft.note(path if config.has(path) else "peft._target_", note)
     written = f"`{path}: {', '.join(patterns)}`" if patterns else f"`{path}`"
     if not linear and not beyond and found.model_type in keys.OWN and not on(draft, "model.force_hf"):
         beyond = adapted_experts(draft, found, fits, path)
@@ -124,6 +130,13 @@ def _chosen(found: Architecture, fits: Fits) -> tuple[list[str], str]:
     leaves = dict.fromkeys(_leaf(name) for name in beside if fits(f"model.visual.{name}"))
     chosen += [name for name in leaves if name not in chosen]
     return [*chosen, *(["lm_head"] if found.head and fits("lm_head") else [])], ""
+
+
+def _resting(found: Architecture, rank: int) -> int:
+    """Bytes of adapters of 16 bits that nothing reads."""
+    tensors = (tensor for block in found.layers() for tensor in block_tensors(block))
+    read = (sum(tensor.shape) for tensor in tensors if tensor.name.endswith(f"{keys.PAST}.weight"))
+    return 2 * rank * sum(read)
 
 
 def _leaf(name: str) -> str:

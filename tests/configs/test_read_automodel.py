@@ -127,6 +127,16 @@ def test_patterns_of_adapters_are_matched_with_the_model(targets: object, expect
     assert (found["training.lora.rank"], found["training.lora.dtype"]) == (16, "bf16")
 
 
+def test_adapters_that_a_kernel_reads_past_rest_beside_it() -> None:
+    """Mamba's kernel is handed the weight of ``out_proj``: its adapters have no gradient, and are listed by size."""
+    model = {"pretrained_model_name_or_path": "tiiuae/Falcon-H1-7B-Instruct"}
+    found = read(model=model, peft={**PEFT, "target_modules": "*_proj"})
+    assert "out_proj" not in found.settings["training.lora.target_modules"].value
+    (note,) = [each.message for each in found.notes if "out_proj" in each.message]
+    hidden, inner, layers = 3072, 3072, 44
+    assert f"{2 * 16 * (hidden + inner) * layers / 2**20:.0f} MiB" in note
+
+
 @pytest.mark.parametrize(
     ("targets", "said"),
     [
