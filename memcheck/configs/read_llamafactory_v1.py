@@ -109,13 +109,19 @@ def _method(draft: Draft) -> bool:
 
 def _precision(draft: Draft, split: Division, *, adapted: bool) -> None:
     """A model that is trained whole is made fp32 (``core/model_engine.py``, ``model.to(torch.float32)``), which FSDP2
-    or DeepSpeed casts where ``bf16`` says so, and nothing else does: there is no autocast.
+    or DeepSpeed casts where ``bf16`` says so, and nothing else does: there is no autocast. A base of adapters rests in
+    the checkpoint's dtype (``dtype="auto"``), beside PEFT's adapters in fp32.
     """
     key = "training.precision.recipe"
     if parts.off(draft, "bf16"):
         draft.set(key, "fp32", "bf16")
-    elif split.engine or split.sharded or adapted:
+    elif split.engine or split.sharded:
         draft.set(key, "bf16-mixed", "bf16")
+        if adapted and not split.engine:
+            draft.derive("training.precision.params", "bf16", "the base's dtype in its checkpoint: nothing is upcast")
+    elif adapted:
+        draft.derive(key, "bf16-pure", "the base's dtype in its checkpoint, and no autocast")
+        draft.derive("training.lora.dtype", "fp32", "PEFT makes adapters of a 16-bit base in fp32")
     else:
         draft.derive(key, "fp32", "a model that is trained whole is made fp32, and nothing casts it")
     draft.config.see("bf16")

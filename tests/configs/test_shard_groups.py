@@ -94,6 +94,18 @@ def test_llama_factorys_second_generation_trains_fp32_weights(lines: str, recipe
         assert settings["training.freeze"].value == ["embed", "head", "norm", "layers:0-34"]
 
 
+@pytest.mark.parametrize(
+    ("lines", "recipe", "params"),
+    [("dist_config: {name: fsdp2}\n", "bf16-mixed", "bf16"), ("", "bf16-pure", None)],
+)
+def test_its_adapters_are_beside_a_base_as_it_was_saved(lines: str, recipe: str, params: str | None) -> None:
+    """In 16 bits, while the adapters are fp32; held to traced steps of both (``memcheck verify``)."""
+    settings = read(SECOND + "peft_config: {name: lora, r: 16, target_modules: all}\n" + lines).settings
+    assert settings["training.precision.recipe"].value == recipe
+    found = settings.get("training.precision.params")
+    assert (None if found is None else found.value) == params
+
+
 def test_more_shards_than_gpus_fail() -> None:
     """A recipe for two nodes does not run on one."""
     text = read(AXOLOTL + "dp_shard_size: 16\n").text
