@@ -13,7 +13,8 @@ HARMLESS = frozenset(
     adam-beta1 adam-beta2 adam-eps sgd-momentum override-opt_param-scheduler use-checkpoint-opt_param-scheduler
     use-checkpoint-opt-param-scheduler use-checkpoint-args init-method-std init-method-xavier-uniform norm-epsilon
     rotary-base rotary-interleaved rotary-scaling-factor rotary-seq-len-interpolation-factor use-rope-scaling mscale
-    mscale-all-dim seed data-parallel-random-init apply-layernorm-1p save load save-interval save-retain-interval
+    mscale-all-dim seed data-parallel-random-init apply-layernorm-1p
+    apply-wd-to-qk-layernorm save load save-interval save-retain-interval
     no-save-optim no-save-rng no-load-optim no-load-rng finetune ckpt-format ckpt-assume-constant-structure
     ckpt-fully-parallel-save ckpt-fully-parallel-load async-save no-ckpt-fully-parallel-save dist-ckpt-strictness
     dist-ckpt-format dist-ckpt-optim-fully-reshardable use-persistent-ckpt-worker async-strategy

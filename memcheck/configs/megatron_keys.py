@@ -30,6 +30,11 @@ WHOLE_DIMENSIONS = (
     "moe-router-topk",
     "moe-ffn-hidden-size",
     "moe-shared-expert-intermediate-size",
+    "linear-num-key-heads",
+    "linear-num-value-heads",
+    "linear-key-head-dim",
+    "linear-value-head-dim",
+    "linear-conv-kernel-dim",
 )
 SWITCHED_DIMENSIONS = (
     "group-query-attention",
@@ -41,6 +46,8 @@ SWITCHED_DIMENSIONS = (
     "qk-layernorm",
     "multi-latent-attention",
     "moe-router-pre-softmax",
+    "moe-shared-expert-gate",
+    "attention-output-gate",
 )
 
 
@@ -61,6 +68,8 @@ DIMENSIONS = (
     KeyRow("normalization", f"{MODEL}.normalization", "text"),
     KeyRow("rotary-percent", f"{MODEL}.rotary_percent", "number"),
     KeyRow("moe-layer-freq", f"{MODEL}.moe_layer_freq", "text"),
+    KeyRow("experimental-attention-variant", f"{MODEL}.experimental_attention_variant", "text"),
+    KeyRow("linear-attention-freq", f"{MODEL}.linear_attention_freq", "text"),
     KeyRow("moe-router-score-function", f"{MODEL}.moe_router_score_function", "text"),
     KeyRow("hidden-dropout", f"{MODEL}.hidden_dropout", "number"),
     KeyRow("attention-dropout", f"{MODEL}.attention_dropout", "number"),
@@ -175,7 +184,7 @@ REFUSED = {
     "perform-rl-step": "reinforcement learning, where an inference engine shares the GPU",
     "export-kd-teacher-load": "distillation, where a teacher is loaded beside the model",
     "flextron": "an elastic model",
-    "experimental-attention-variant": "a model with an experimental attention (gated delta nets, sparse attention)",
+    "experimental-attention-variant": "a model with an experimental attention (sparse, or with other gates)",
     "linear-attention-type": "a model with linear attention",
     "linear-attention-freq": "a model with linear attention",
     "dsa-indexer-n-heads": "a model with sparse attention",
@@ -196,6 +205,8 @@ REFUSED = {
     "glu_activation": "a fork's model with a feed-forward network of its own",
 }
 """Arguments that say that the job trains something else than a decoder of text alone."""
+DELTA_NETS = ("experimental-attention-variant", "linear-attention-freq")
+"""Those of them that say a plan's own model where the first one names gated delta nets."""
 SERVERS = (
     "inference-dynamic-batching",
     "inference-dynamic-batching-buffer-size-gb",

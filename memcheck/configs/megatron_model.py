@@ -8,7 +8,7 @@ from itertools import groupby
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.families.megatron_lm import MODEL_TYPE
 from memcheck.models.registry import read_architecture
-from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mlp, Moe
+from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Mlp, Moe
 
 GELU = {"gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu"}
 
@@ -25,6 +25,10 @@ def dimensions(a: Architecture) -> dict[str, object]:
     if a.final_norm is not None and a.final_norm.kind.startswith("rmsnorm"):
         found["normalization"] = "RMSNorm"
     mixer = next((b.mixer for b in layers if isinstance(b.mixer, (Attention, LatentAttention))), None)
+    delta = next((b.mixer for b in layers if isinstance(b.mixer, Mixer) and b.mixer.kind == "gated-delta-net"), None)
+    if delta is not None:
+        found.update(_delta_nets(delta))
+        found["linear_attention_freq"] = _pattern([isinstance(b.mixer, Mixer) for b in layers])
     if isinstance(mixer, Attention):
         found.update(_attention(mixer))
     elif mixer is not None:
@@ -43,7 +47,7 @@ def dimensions(a: Architecture) -> dict[str, object]:
         if dense is None:
             found["ffn_hidden_size"] = moe.width
         if dense is not None:
-            found["moe_layer_freq"] = _pattern(layers)
+            found["moe_layer_freq"] = _pattern([isinstance(b.mlp, Moe) for b in layers])
     active = dense or moe
     if active is not None:
         found["swiglu"] = active.gated
@@ -64,6 +68,7 @@ def _attention(mixer: Attention) -> dict[str, object]:
     if 0 < mixer.rotary_dim < mixer.head_dim:
         found["rotary_percent"] = mixer.rotary_dim / mixer.head_dim
     found["qk_layernorm"] = mixer.query_norm is not None
+    found["attention_output_gate"] = mixer.output_gate
     return found
 
 
@@ -89,6 +94,7 @@ def _moe(moe: Moe) -> dict[str, object]:
     }
     if moe.shared_width:
         found["moe_shared_expert_intermediate_size"] = moe.shared_width
+        found["moe_shared_expert_gate"] = moe.shared_gate
     if moe.router == "sigmoid":
         found["moe_router_score_function"] = "sigmoid"
     elif moe.router == "softmax":
@@ -96,10 +102,21 @@ def _moe(moe: Moe) -> dict[str, object]:
     return found
 
 
-def _pattern(layers: tuple[Block, ...]) -> str:
+def _delta_nets(mixer: Mixer) -> dict[str, object]:
+    return {
+        "experimental_attention_variant": "gated_delta_net",
+        "linear_num_key_heads": mixer.key_heads or mixer.heads,
+        "linear_num_value_heads": mixer.heads,
+        "linear_key_head_dim": mixer.key_dim,
+        "linear_value_head_dim": mixer.head_dim,
+        "linear_conv_kernel_dim": mixer.kernel,
+    }
+
+
+def _pattern(chosen: list[bool]) -> str:
     """``--moe-layer-freq ([0]*3+[1]*58)``."""
-    runs = [(sparse, len(list(run))) for sparse, run in groupby(isinstance(b.mlp, Moe) for b in layers)]
-    return "(" + "+".join(f"[{int(sparse)}]*{count}" for sparse, count in runs) + ")"
+    runs = [(each, len(list(run))) for each, run in groupby(chosen)]
+    return "(" + "+".join(f"[{int(each)}]*{count}" for each, count in runs) + ")"
 
 
 def differences(a: Architecture, found: dict[str, object]) -> list[str]:
@@ -126,6 +143,7 @@ def _shape(block: Block) -> Iterator[str]:
         yield f"attention of {mixer.heads} heads in {mixer.kv_heads} groups of width {mixer.head_dim}"
         yield f"biases of query, key, value: {mixer.qkv_bias}, of the output: {mixer.out_bias}"
         yield f"rotary dimensions: {mixer.rotary_dim}, norms of query and key: {mixer.query_norm is not None}"
+        yield f"output gate: {mixer.output_gate}"
     elif isinstance(mixer, LatentAttention):
         ranks = (
             mixer.q_lora_rank,
@@ -137,8 +155,11 @@ def _shape(block: Block) -> Iterator[str]:
         yield f"latent attention of {mixer.heads} heads with {ranks}"
         yield f"bias of latent attention: {mixer.bias}"
         yield ""
+        yield ""
     else:
         yield f"mixer of kind {getattr(mixer, 'kind', None)}"
+        sizes = _delta_nets(mixer).items() if isinstance(mixer, Mixer) else ()
+        yield ", ".join(f"{name} {value}" for name, value in sizes)
         yield ""
         yield ""
     if isinstance(mlp, (Mlp, Moe)):

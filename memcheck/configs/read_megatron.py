@@ -10,6 +10,7 @@ from memcheck.configs.megatron_harmless import HARMLESS
 from memcheck.configs.types import ReadConfig
 from memcheck.errors import UnsupportedError
 from memcheck.job.layout_text import stages_of_layout
+from memcheck.models.families.megatron_delta import GATED_DELTA_NET
 from memcheck.models.families.megatron_lm import DROPOUT, MODEL_TYPE
 
 STAGE = "parallelism.zero_stage"
@@ -64,7 +65,18 @@ def _serves(draft: Draft) -> None:
 
 def _refuse(draft: Draft) -> None:
     config = draft.config
+    delta = str(config.values.get(keys.DELTA_NETS[0])) in GATED_DELTA_NET
+    if delta and _on(config, "deterministic-mode"):
+        message = "`--deterministic-mode`: delta nets then run in PyTorch's operators, which have no memory model here"
+        draft.refuse("deterministic-mode", message)
+        return
+    if delta and not config.has(keys.DELTA_NETS[1]):
+        message = "`--experimental-attention-variant` without --linear-attention-freq: which layers is not said"
+        draft.refuse(keys.DELTA_NETS[0], message, keys=(f"{keys.MODEL}.linear_attention_freq",))
+        return
     for name, what in keys.REFUSED.items():
+        if delta and name in keys.DELTA_NETS:
+            continue
         if config.has(name) and config.values[name] is not False:
             draft.refuse(name, f"`--{name}`: the job is {what}, of which memcheck has no model here")
             return

@@ -8,6 +8,7 @@ from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.megatron_keys import STRATEGIES
 from memcheck.configs.megatron_swift_harmless import HARMLESS
+from memcheck.configs.megatron_swift_tower import tower
 from memcheck.configs.swift_environment import environment
 from memcheck.configs.swift_keys import ENVIRONMENT, TUNERS
 from memcheck.configs.swift_rows import longest_row
@@ -43,6 +44,7 @@ def read_megatron_swift(config: ConfigFile, world: int | None) -> ReadConfig:
     _options(draft, mixes=mixes)
     _recompute(draft)
     _method(draft)
+    tower(draft)
     draft.irrelevant(IRRELEVANT)
     draft.harmless(HARMLESS, ("wandb_", "swanlab_", "muon_"))
     return draft.finish()

@@ -92,6 +92,10 @@ class Profile(Record):
     """It runs transformers' own modules, as they are."""
     lora_variants: tuple[str, ...] = ()
     """Keys of ``training.lora`` beside rank, targets and dtype that its adapters are modelled with."""
+    rests_towers: tuple[str, str] | None = None
+    """The option, and its value, under which it holds a tower that does not run, whole on each rank of its first stage;
+    None: towers are transformers' and run.
+    """
     adapted_modules: tuple[str, ...] = ()
     """Names that ``target_modules`` can have where its linear layers are not called as transformers' are."""
     adapts_head: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 
@@ -17,6 +18,10 @@ def refuse_parts(job: TrainingJob, a: Architecture) -> None:
     Raises:
         UnsupportedError: it does.
     """
+    rests = FRAMEWORKS[job.framework].rests_towers
+    if rests is not None:
+        _refuse_of_stages(job, a, rests)
+        return
     if any(f.startswith("layers:") for f in job.freeze) and any(other.part == "language" for other in a.others):
         raise UnsupportedError(
             "memcheck has no model of layers frozen by number where some rest, which have numbers, too",
@@ -46,6 +51,30 @@ def refuse_parts(job: TrainingJob, a: Architecture) -> None:
             "adapt the language model alone: `lora: {parts: [language]}`, or name the modules",
             "/training/lora",
         )
+
+
+def _refuse_of_stages(job: TrainingJob, a: Architecture, rests: tuple[str, str]) -> None:
+    """Nothing, unless a tower stands beside the language model that does not rest on the first stage: frozen, without
+    adapters and pictures. ``rests``: the option, and its value, under which it does.
+    """
+    if a.vision is None and not a.others:
+        return
+    alone, where = "size the language model alone: `model: {part: language}`", f"under {job.framework}"
+    option, value = rests
+    if job.option(option) != value:
+        message = f"memcheck has no model of a tower {where} but of one that {value} holds"
+        raise UnsupportedError(message, f"write `{option}: {value}`, or {alone}", "/training/framework")
+    if job.images is None or job.images.pictures:
+        message = f"memcheck has no model of a tower at work {where}, only of one that rests"
+        help = f"where samples are text alone, write `images: {{per_sample: 0}}`, or {alone}"
+        raise UnsupportedError(message, help, "/training/images")
+    if job.lora is not None and job.lora.parts != ("language",):
+        message = f"memcheck has no model of adapters of a tower {where}"
+        raise UnsupportedError(message, f"write `lora: {{parts: [language]}}`, or {alone}", "/training/lora")
+    if job.lora is None and not {"vision", "projector"}.issubset(job.freeze):
+        message = f"memcheck has no model of a trained tower {where}"
+        raise UnsupportedError(message, f"write `freeze: [vision, projector]`, or {alone}", "/training/freeze")
+    _refuse_beside(job, "a tower", f", or {alone}")
 
 
 def _refuse_with_encoder(job: TrainingJob) -> None:
@@ -87,6 +116,11 @@ def _refuse_divided(job: TrainingJob, part: str, alone: str) -> None:
                 f"shard with `zero_stage: 3`{alone}",
                 f"/parallelism/{name}",
             )
+    _refuse_beside(job, part, alone)
+
+
+def _refuse_beside(job: TrainingJob, part: str, alone: str) -> None:
+    """Nothing, unless the plan asks for more of a model with such a part than its steps of next-token loss."""
     for wanted, what, pointer in (
         (job.objective.name != "sft", f"objective {job.objective.name}", "/training/objective"),
         (job.head.kind != "lm", f"a {job.head.kind} head", "/training/head"),

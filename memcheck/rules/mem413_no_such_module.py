@@ -59,7 +59,7 @@ REFUSED_LEAF = "out_proj"
 """What peft refuses to adapt in these families, whose kernels read its weight directly."""
 SEARCHED = 100
 """Unknown names for which a close one is looked for; those behind them get the list."""
-RECOMPUTED = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
+RECOMPUTED = ("core_attn", "gdn_norm_out", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 
 
 def check(context: RuleContext) -> Iterator[Finding]:

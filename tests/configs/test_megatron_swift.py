@@ -134,3 +134,27 @@ def test_a_launch_is_judged_from_its_own_file() -> None:
     estimate = results[0].estimate
     assert estimate is not None
     assert 45 * 2**30 < estimate.needed_bytes < 65 * 2**30
+
+
+TOWER = LINE.replace("Qwen/Qwen3-30B-A3B-Base", "Qwen/Qwen3.6-35B-A3B")
+
+
+@pytest.mark.parametrize(
+    ("more", "key", "value"),
+    [
+        ("", "training.freeze", ["vision", "projector"]),
+        ("--freeze_vit true", "training.freeze", ["vision", "projector"]),
+        ("--tuner_type lora", "training.lora.parts", ["language"]),
+    ],
+)
+def test_a_tower_is_frozen(more: str, key: str, value: object) -> None:
+    """As it is by default, and adapters are the language model's; how many pictures a sample has is asked for."""
+    found = read(f"{TOWER.rstrip()} {more}\n")
+    assert found.settings[key].value == value
+    assert [each.message for each in found.problems] == ["the config does not say how many pictures a sample has"]
+
+
+@pytest.mark.parametrize("more", ["--freeze_vit false", "--freeze_aligner false", "--freeze_llm true"])
+def test_a_trained_tower_is_refused(more: str) -> None:
+    """Nothing prices what it keeps."""
+    assert "a tower that is trained" in refusal(f"{TOWER.rstrip()} {more}\n")

@@ -12,7 +12,9 @@ from tests.configs.test_readers import ACCELERATE, DEEPSPEED, GPUS, MEGATRON, RE
 @pytest.mark.parametrize(
     ("added", "message"),
     [
-        ("--experimental-attention-variant gated_delta_net", "experimental attention"),
+        ("--experimental-attention-variant gated_delta_net", "which layers is not said"),
+        ("--experimental-attention-variant gated_delta_net --linear-attention-freq 4 --deterministic-mode", "operators"),
+        ("--experimental-attention-variant gdn2 --linear-attention-freq 4", "experimental attention"),
         ("--experimental-attention-variant dsa", "experimental attention"),
         ("--linear-attention-freq 4", "linear attention"),
         ("--heterogeneous-layers-config-path layers.json", "differ by a file"),

@@ -36,7 +36,7 @@ from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Norm
 from memcheck.remembered import lru_cache
 
-ROWS = ("linear_proj", "linear_fc2")
+ROWS = ("linear_proj", "linear_fc2", "out_proj")
 """Row-parallel layers."""
 WHOLE = ("linear_q_down_proj", "linear_kv_down_proj")
 """Layers that every tensor rank holds whole; every other one that can be adapted is column-parallel."""
@@ -46,6 +46,11 @@ IN, OUT = ".adapter.linear_in.weight", ".adapter.linear_out.weight"
 def wraps(adapter: Adapter | None, name: str) -> bool:
     """Whether a layer of this name has an adapter."""
     return adapter is not None and adapts(adapter, name)
+
+
+def _is_linear(name: str) -> bool:
+    """Whether a matrix of this path is a linear layer's: a router's and a gate's are not."""
+    return "linear" in name or "in_proj" in name or "out_proj" in name
 
 
 def demand_whole_rank(rank: int, ways: int) -> None:
@@ -65,7 +70,7 @@ def adapters_beside(
     """A layer's frozen tensors and its adapters, Megatron-Bridge's or mcore-bridge's (``bridge_backend``)."""
     if backend != MCORE_BRIDGE:
         return with_adapters(tensors, adapter, ways, expert_ways)
-    found = [t for t in tensors if t.matrix and "linear" in t.name and wraps(adapter, t.name.rpartition(".")[0])]
+    found = [t for t in tensors if t.matrix and _is_linear(t.name) and wraps(adapter, t.name.rpartition(".")[0])]
     if any(t.expert for t in found):
         demand_whole_experts(expert_ways)
     return bridged(tensors, tuple([t.name for t in found]), adapter.rank)
@@ -81,7 +86,7 @@ def with_adapters(
         name = t.name.removesuffix(".weight")
         if t.expert:
             name = t.name.removesuffix(".weight0")  # one adapter for all local experts
-        if name == t.name or not t.matrix or "linear" not in name or not wraps(adapter, name):
+        if name == t.name or not t.matrix or not _is_linear(name) or not wraps(adapter, name):
             continue
         divided = expert_ways if t.expert else ways
         outputs, inputs = t.shape

@@ -1,7 +1,8 @@
 """Megatron's self-attention: fused qkv, rotary embedding, kernel, projection.
 
 Source: Megatron-core ``transformer/attention.py`` (SelfAttention.get_query_key_value_tensors, Attention.forward),
-``models/common/embeddings/rope_utils.py``; TransformerEngine ``pytorch/attention/rope.py``.
+``models/common/embeddings/rope_utils.py``; mcore-bridge 1.2 ``model/modules/gated_self_attention.py`` (a query and its
+gate lie side by side, head by head); TransformerEngine ``pytorch/attention/rope.py``.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import copy
 from memcheck.autograd.tensor import Storage, Tape, Value
-from memcheck.frameworks.megatron.core_attention import Kernel, core_attention
+from memcheck.frameworks.megatron.bridge_adapters import is_bridged
+from memcheck.frameworks.megatron.core_attention import Kernel, contiguous, core_attention
 from memcheck.frameworks.megatron.linear import Projection, column, norm, projection, row, uses_te
 from memcheck.frameworks.megatron.recompute import checkpoint
 from memcheck.models.types import Attention, Norm
@@ -32,19 +34,23 @@ def self_attention(
     if a.kv_heads < ctx.tp:
         mixed = _gather_heads(tape, mixed, width)
     rows = mixed.shape[0]
-    q, key, value, *gates = tape.views(
-        mixed,
-        (rows, heads * a.head_dim),
-        (rows, groups * a.head_dim),
-        (rows, groups * a.head_dim),
-        *([(rows, heads * a.head_dim)] if a.output_gate else []),
-    )
+    gates: tuple[Value, ...] = ()
+    sides = (rows, groups * a.head_dim), (rows, groups * a.head_dim)
+    if a.output_gate and is_bridged(ctx.setting):
+        q, key, value = tape.views(mixed, (rows, 2 * heads * a.head_dim), *sides)
+        q, gate = _every_second(tape, copy(tape, q, "query reshape") if groups > 1 else q)
+        q, gates = copy(tape, q, "contiguous q"), (gate,)
+    else:
+        each = (rows, heads * a.head_dim)
+        q, *gates_, key, value = tape.views(mixed, each, *([each] if a.output_gate else []), *sides)
+        gates = tuple(gates_)
+        if heads > groups > 1:  # heads of different groups are not adjacent
+            q = copy(tape, q, "query reshape")
+            gates = tuple([copy(tape, t, "gate reshape") for t in gates])
     del mixed
     rotates = a.rotary_dim > 0
-    if heads > groups > 1:
-        q = copy(tape, q, "query reshape")  # heads of different groups are not adjacent
-    q = norm(ctx, a.query_norm, q, "q_layernorm")
-    key = norm(ctx, a.key_norm, key, "k_layernorm")
+    q = _head_norm(ctx, a.query_norm, q, "q_layernorm")
+    key = _head_norm(ctx, a.key_norm, key, "k_layernorm")
     if rotates:
         q, key = rotary(ctx, q, a.rotary_dim), rotary(ctx, key, a.rotary_dim)
     packed = not rotates and heads == groups and a.query_norm is None
@@ -61,8 +67,8 @@ def self_attention(
     else:
         out = core_attention(ctx, kernel, q, key, value)
     del q, key, value
-    if gates:
-        out = _gate(ctx, out, gates.pop())
+    for gate in gates:
+        out = _gate(ctx, out, gate)
     proj = projection(
         ctx,
         "self_attention.linear_proj",
@@ -72,6 +78,28 @@ def self_attention(
         adds=False,
     )
     return row(ctx, out, proj, "linear_proj", keeps_input=True), proj
+
+
+def _every_second(tape: Tape, x: Value) -> tuple[Value, Value]:
+    """``x[:, :, ::2], x[:, :, 1::2]`` (mcore-bridge, GatedSelfAttention): each one's gradient is of x's size."""
+    shape, dtype = x.shape, x.dtype
+    half = (shape[0], shape[1] // 2)
+
+    def part() -> Value:
+        return tape.record(Value(x.storage, half, dtype), (x,), lambda grad: [tape.new(shape, dtype, "slice backward")])
+
+    return part(), part()
+
+
+def _head_norm(ctx: Context, spec: Norm | None, x: Value, name: str) -> Value:
+    """The norm of each head. TE's (``ops/basic/rmsnorm.py``, ``layer_norm.py``) keeps a contiguous copy of a view."""
+    if spec is None:
+        return x
+    if uses_te(ctx.setting):
+        x = contiguous(ctx.tape, x, "contiguous " + name)
+    if x.shape[1] % spec.size:  # over all heads at once
+        return norm(ctx, spec, x, name)
+    return norm(ctx, spec, x.view(x.numel // spec.size, spec.size), name).view(*x.shape)
 
 
 def attention_dropout(ctx: Context, p: float) -> float:

@@ -14,7 +14,7 @@ from memcheck.frameworks.megatron.fusions import bias_dropout_add
 from memcheck.frameworks.megatron.linear import Projection, norm, uses_te
 from memcheck.frameworks.megatron.mlp import mlp
 from memcheck.frameworks.megatron.recompute import Discarded, checkpoint
-from memcheck.models.types import Attention, Block, LatentAttention, Mlp, Moe, Norm
+from memcheck.models.types import Attention, Block, LatentAttention, Mixer, Mlp, Moe, Norm
 
 SELECTIVE_DEFAULT = ("core_attn",)
 """``recompute_modules`` when the plan asks for selective recompute without naming modules (transformer_config.py)."""
@@ -42,7 +42,7 @@ def _fused_norm(ctx: Context, block: Block, half: str) -> Norm | None:
     if not uses_te(ctx.setting):
         return None
     if half == "attention":
-        return block.input_norm if isinstance(block.mixer, Attention) else None
+        return block.input_norm if isinstance(block.mixer, (Attention, Mixer)) else None
     return block.mlp_norm if isinstance(block.mlp, Mlp) else None
 
 
@@ -60,6 +60,10 @@ def _attention_half(ctx: Context, block: Block, x: Value, modules: tuple[str, ..
         from memcheck.frameworks.megatron.latent import latent_attention
 
         out, proj = latent_attention(ctx, mixer, h, recompute=core, up_proj="mla_up_proj" in modules)
+    elif isinstance(mixer, Mixer) and mixer.kind == "gated-delta-net":
+        from memcheck.frameworks.megatron.delta_net import delta_net
+
+        out, proj = delta_net(ctx, mixer, h, fused, modules)
     else:
         raise UnsupportedError(f"Megatron's {mixer.kind} layers have no memory model")
     del h

@@ -21,7 +21,8 @@ from memcheck.job.style import Style
 FAMILIES = Families(
     words(
         "deepseek_v2 deepseek_v3 glm4_moe gpt2 internlm3 kimi_k2 llama megatron-gpt megatron-lm "
-        "mistral mixtral nemotron olmoe phi3 qwen2 qwen2_moe qwen3 qwen3_moe smollm3 stablelm starcoder2"
+        "mistral mixtral nemotron olmoe phi3 qwen2 qwen2_moe qwen3 qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text "
+        "qwen3_moe qwen3_next qwen3_vl qwen3_vl_moe qwen3_vl_moe_text qwen3_vl_text smollm3 stablelm starcoder2"
     ),
     parts(
         Attention="heads kv_heads head_dim qkv_bias out_bias query_norm key_norm rotary_dim output_gate "
@@ -29,6 +30,7 @@ FAMILIES = Families(
         LatentAttention=f"{LATENT} dropout",
         Mlp="width gated activation bias tensors",
         Moe=f"{EXPERTS} shared_gate",
+        Mixer="kind heads head_dim state_bytes_per_sequence width tensors key_heads key_dim kernel",
         Block="mixer mlp input_norm mlp_norm mixer_output_norm mlp_output_norm dropout",
         Architecture="embedding_dropout learned_positions",
         Norm=NORM,
@@ -231,6 +233,7 @@ PROFILE = Profile(
     ),
     implementations={},
     loss_parallel="always",
+    rests_towers=("bridge_backend", "mcore-bridge"),
     own_gradients=True,
     lacks={
         "training.lora.dtype": "adapters are cast to the model's dtype (Megatron-Bridge peft/utils.py, "

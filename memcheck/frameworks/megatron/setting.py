@@ -8,7 +8,7 @@ from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.own_code import code_of
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import TrainingJob
-from memcheck.models.types import Architecture
+from memcheck.models.types import Architecture, Mixer
 
 OLD_ARCHES = frozenset({"sm_70", "sm_75", "sm_80", "sm_86", "sm_87", "sm_89"})
 """Before Hopper: TransformerEngine prefers FlashAttention to cuDNN's fused attention, and workspaces are small."""
@@ -42,6 +42,7 @@ def megatron_setting(job: TrainingJob, architecture: Architecture, arch: str | N
         UnsupportedError: the job uses an argument that has no memory model, or adapters beside what they have none for.
     """
     _refuse(job)
+    _refuse_nets(job, architecture)
     layout, recipe = job.layout, job.recipe
     style = FRAMEWORKS[job.framework].style
     rows, length = job.micro_batch_size, -(-job.sequence_length // layout.context)
@@ -125,6 +126,19 @@ def _refuse(job: TrainingJob) -> None:
             "leave it out to get the figure without CUDA graphs",
             "/training/options/cuda_graph_impl",
         )
+
+
+def _refuse_nets(job: TrainingJob, architecture: Architecture) -> None:
+    """Nothing, unless layers are delta nets that are built of other modules than those that are priced."""
+    if not any(isinstance(block.mixer, Mixer) for block, _ in architecture.blocks):
+        return
+    if job.ssm_kernels == "fallback":
+        message = "Megatron-core's delta nets do not start without flash-linear-attention"
+        raise UnsupportedError(message, "remove it, or write fused", "/training/kernels/ssm")
+    if job.option("bridge_backend") == "mcore-bridge" and architecture.model_type == "qwen3_next":
+        message = "mcore-bridge builds Qwen 3 Next of transformers' own layers, which have no memory model here"
+        help = "write `bridge_backend: megatron-bridge` for Megatron-core's own"
+        raise UnsupportedError(message, help, "/training/options/bridge_backend")
 
 
 def argument_options(job: TrainingJob) -> tuple[tuple[str, object], ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from memcheck.accounts.state import LocalTensor, block_component_tensors, local_tensor
 from memcheck.errors import UnsupportedError
 from memcheck.job.types import Layout, TrainingJob
-from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mlp, Moe, Norm
+from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Mlp, Moe, Norm
 from memcheck.remembered import lru_cache
 
 MOST_EXPERTS = 2**14
@@ -81,6 +81,8 @@ def _mixer(block: Block, layout: Layout, hidden: int) -> list[LocalTensor]:
         return _latent(a, tp, hidden)
     if a is None:
         return []
+    if isinstance(a, Mixer) and a.kind == "gated-delta-net":
+        return _delta_net(a, tp, hidden, biased=block.input_norm is not None and block.input_norm.bias)
     ways = (tp, layout.expert, layout.expert_tensor)
     return [
         LocalTensor(t.name, local_tensor(t, c, *ways), True, matrix=len(t.shape) > 1)
@@ -104,6 +106,23 @@ def _latent(a: LatentAttention, tp: int, hidden: int) -> list[LocalTensor]:
     found += [_matrix(owner + "linear_kv_up_proj.weight", up, a.kv_lora_rank)]
     found += [_vector(owner + "linear_kv_up_proj.layer_norm_weight", a.kv_lora_rank)]
     return [*found, _matrix(owner + "linear_proj.weight", hidden, a.heads * a.v_head_dim // tp)]
+
+
+def _delta_net(a: Mixer, tp: int, hidden: int, *, biased: bool) -> list[LocalTensor]:
+    """Megatron-core's GatedDeltaNet: one matrix makes q, k, v, the gate, beta and alpha. ``biased``: its norm is."""
+    owner, keys = "self_attention.", (a.key_heads or a.heads) * a.key_dim
+    values = a.heads * a.head_dim
+    heads, mixed = -(-a.heads // tp), -(-(2 * keys + values) // tp)
+    width = mixed + -(-values // tp) + 2 * heads
+    return [
+        _vector(owner + "dt_bias", heads),
+        _vector(owner + "A_log", heads),
+        _matrix(owner + "in_proj.weight", width, hidden),
+        LocalTensor(name=owner + "conv1d.weight", shape=(mixed, 1, a.kernel), trained=True, dtype=None),
+        _vector(owner + "out_norm.weight", a.head_dim),
+        *([_vector(owner + "out_norm.bias", a.head_dim)] if biased else []),
+        _matrix(owner + "out_proj.weight", hidden, -(-values // tp)),
+    ]
 
 
 def _mlp(m: Mlp, layout: Layout, hidden: int, owner: str) -> list[LocalTensor]:

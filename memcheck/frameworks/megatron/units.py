@@ -33,6 +33,14 @@ from memcheck.record import Record
 from memcheck.remembered import lru_cache
 
 
+def _towers(a: Architecture) -> tuple[LocalTensor, ...]:
+    if a.vision is None and not a.others:
+        return ()
+    from memcheck.frameworks.megatron.towers import resting_towers
+
+    return resting_towers(a)
+
+
 class SharedLayers(Record):
     """What the chunks of one job share, so that it is built once."""
 
@@ -85,7 +93,7 @@ def chunk_units(
             Unit(
                 kind="embedding",
                 name="embedding",
-                tensors=_trained(embedding_tensors(a, job), table_trained),
+                tensors=_trained(embedding_tensors(a, job), table_trained) + _towers(a),
                 fresh=curve,
                 again=curve,
             )

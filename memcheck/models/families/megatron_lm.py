@@ -9,17 +9,31 @@ learned positions), so it is a family of its own. Only Megatron runs it.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
+from memcheck.models.families.megatron_delta import FREQUENCY, delta_net, has_delta_nets
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder
 from memcheck.models.parts.feed_forward import gated_mlp, plain_mlp, stacked_experts
 from memcheck.models.parts.matrices import linear
 from memcheck.models.parts.sizes import StackDimensions, check_groups, split_heads
+from memcheck.models.parts.stack import stack
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mlp, Moe, Norm, ParameterTensor
+from memcheck.models.types import (
+    Architecture,
+    Attention,
+    Block,
+    LatentAttention,
+    Mixer,
+    Mlp,
+    Moe,
+    Norm,
+    ParameterTensor,
+)
 
 MODEL_TYPE = "megatron-lm"
 PROJECTIONS = Projections(("linear_qkv",), "linear_proj", "self_attention")
+GATED = PROJECTIONS._replace(output_gate=True)
 LATENT_DEFAULTS = {
     "kv_lora_rank": 32,
     "qk_head_dim": 128,
@@ -39,13 +53,17 @@ def read(config: ConfigReader) -> Architecture:
     mixer: Attention | LatentAttention = _latent(config, hidden) if latent else _attention(config, hidden)
     dense = _dense(config, hidden)
     first, second = _norm(config, hidden, "input_layernorm"), _norm(config, hidden, "pre_mlp_layernorm")
-    blocks: tuple[tuple[Block, int], ...] = (
-        (Block(mixer=mixer, mlp=dense, input_norm=first, mlp_norm=second, dropout=dropout), layers),
-    )
-    if config.has("num_experts"):
-        routed = Block(mixer=mixer, mlp=_experts(config, hidden), input_norm=first, mlp_norm=second, dropout=dropout)
-        kinds = (blocks[0][0], routed)
-        blocks = tuple((kinds[sparse], 1) for sparse in _moe_pattern(config, layers))
+    experts = _experts(config, hidden) if config.has("num_experts") else None
+    routed = [False] * layers if experts is None else _pattern(config, "moe_layer_freq", layers, _every)
+    delta = delta_net(config, hidden, biased=first.bias) if has_delta_nets(config) else None
+    linear = [False] * layers if delta is None else _pattern(config, FREQUENCY, layers, _all_but_every)
+
+    def make(kind: tuple[bool, bool]) -> Block:
+        own: Attention | LatentAttention | Mixer = mixer if delta is None or not kind[0] else delta
+        mlp: Mlp | Moe = dense if experts is None or not kind[1] else experts
+        return Block(mixer=own, mlp=mlp, input_norm=first, mlp_norm=second, dropout=dropout)
+
+    blocks = stack(zip(linear, routed, strict=True), make)
     learned = config.text("position_embedding_type", default="learned_absolute") == "learned_absolute"
     positions = config.integer("max_position_embeddings", default=0)
     if learned and not positions:
@@ -117,7 +135,10 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
             ParameterTensor("mlp.experts.linear_fc1.bias", (experts, first), "experts"),
             ParameterTensor("mlp.experts.linear_fc2.bias", (experts, hidden), "experts"),
         )
+    gated_share = config.flag("moe_shared_expert_gate")
     if shared:
+        if gated_share:
+            tensors += (ParameterTensor("mlp.shared_experts.gate_weight", (1, hidden), "shared_experts"),)
         tensors += linear(
             "mlp.shared_experts.linear_fc1", 2 * shared if gated else shared, hidden, "shared_experts", "column"
         )
@@ -131,6 +152,7 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         bias=bias,
         router="sigmoid" if sigmoid else "softmax" if before else "softmax-topk",
         shared_width=shared,
+        shared_gate=bool(shared) and gated_share,
         tensors=tensors,
     )
 
@@ -157,6 +179,8 @@ def _latent(config: ConfigReader, hidden: int) -> LatentAttention:
     )
     config.ignore("num_query_groups", "group_query_attention", "kv_channels", "rotary_percent", "qk_layernorm")
     config.ignore("add_qkv_bias")
+    if config.flag("attention_output_gate"):
+        config.fail("attention_output_gate", "Megatron-core's latent attention has no output gate", "remove it")
     dropout = config.dropout("attention_dropout", default=DROPOUT)
     return LatentAttention(
         heads=heads,
@@ -183,7 +207,7 @@ def _attention(config: ConfigReader, hidden: int) -> Attention:
     rotary = config.text("position_embedding_type", default="learned_absolute") == "rope"
     return grouped_attention(
         StackDimensions(hidden=hidden, layers=1, heads=heads, kv_heads=kv_heads, head_dim=width, vocab=1, positions=0),
-        PROJECTIONS,
+        GATED if config.flag("attention_output_gate") else PROJECTIONS,
         qkv_bias=bias or qkv_bias,
         out_bias=bias,
         rotary_dim=int(width * share) if rotary else 0,
@@ -199,21 +223,31 @@ _REPEATED = re.compile(r"\((.*)\)(?:\s*\*\s*(\d{1,5}))?\Z")
 """``([1]*3+[0]*1)*3``."""
 
 
-def _moe_pattern(config: ConfigReader, layers: int) -> list[bool]:
-    """``--moe-layer-freq``: every n-th layer, or a pattern written as ``([0]*1+[1]*3)``."""
-    value = config.raw("moe_layer_freq")
+def _every(n: int, i: int) -> bool:
+    return i % n == 0
+
+
+def _all_but_every(n: int, i: int) -> bool:
+    return (i + 1) % n != 0
+
+
+def _pattern(config: ConfigReader, key: str, layers: int, chosen: Callable[[int, int], bool]) -> list[bool]:
+    """``--moe-layer-freq`` or ``--linear-attention-freq``: a number, or a pattern written as ``([0]*1+[1]*3)``."""
+    value = config.raw(key)
+    if value is None and key == FREQUENCY:
+        config.fail(key, f"{key} is not stated, without which Megatron-core builds no delta nets", "state it")
     text = "1" if value is None else str(value).strip()
     if text.isdigit() and int(text):
-        return [i % int(text) == 0 for i in range(layers)]
+        return [chosen(int(text), i) for i in range(layers)]
     whole = _REPEATED.match(text)
     inner, repeats = (whole[1], int(whole[2] or 1)) if whole is not None else (text, 1)
     found: list[bool] = []
     for part in inner.split("+"):
         term = _TERM.match(part.strip())
         if term is None or max(int(term[2] or 1), repeats) > layers:
-            config.fail("moe_layer_freq", f"moe_layer_freq = {text!r} is neither a number nor a sum like ([0]*1+[1]*3)")
+            config.fail(key, f"{key} = {text!r} is neither a number nor a sum like ([0]*1+[1]*3)")
         found.extend([digit == "1" for digit in term[1] if digit in "01"] * int(term[2] or 1))
     found *= repeats
     if len(found) != layers:
-        config.fail("moe_layer_freq", f"moe_layer_freq describes {len(found)} of {layers} layers")
+        config.fail(key, f"{key} describes {len(found)} of {layers} layers")
     return found

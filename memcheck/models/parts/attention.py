@@ -44,7 +44,8 @@ def grouped_attention(
     appended to those made here.
     """
     p, h, q, kv = projections, size.hidden, size.heads * size.head_dim, size.kv_heads * size.head_dim
-    widths = (q + 2 * kv,) if len(p.inputs) == 1 else (2 * q if p.output_gate else q, kv, kv)
+    first = 2 * q if p.output_gate else q
+    widths = (first + 2 * kv,) if len(p.inputs) == 1 else (first, kv, kv)
     tensors: tuple[ParameterTensor, ...] = ()
     for i, width in enumerate(widths):
         path = f"{p.module}.{p.inputs[i]}"

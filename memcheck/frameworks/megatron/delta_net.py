@@ -1,0 +1,218 @@
+"""Gated delta nets under Megatron (Qwen 3 Next and 3.5): Megatron-core's module, and mcore-bridge's forward of it.
+
+Sources: Megatron-core ``ssm/gated_delta_net/gdn.py`` (GatedDeltaNet.forward) and ``common.py``
+(_prepare_input_for_gated_delta_rule, _apply_gated_norm), ``experimental_attention_variant_module_specs.py`` (one input
+projection, which does the norm before it); mcore-bridge 1.2 ``model/modules/gated_delta_net.py``.
+
+Heads are divided by the tensor ranks, and by the context ranks in between; a rank's rule sees all tokens. Variables
+live as in those functions: to the end of the layer's forward. Both run the gated norm under ``jit_fuser``, which is
+``torch.compile``: the gate's product keeps the normalised output and the gate, and computes the rest again.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import add_bias, cast, copy, mul, scale, unary
+from memcheck.autograd.tensor import Storage, Value
+from memcheck.errors import UnsupportedError
+from memcheck.frameworks.megatron.bridge_adapters import is_bridged
+from memcheck.frameworks.megatron.delta_context import to_heads, to_tokens
+from memcheck.frameworks.megatron.delta_kernels import Heads, convolution, gated_delta_rule, l2norm
+from memcheck.frameworks.megatron.linear import Projection, column, norm, projection, quantizes, row, uses_te
+from memcheck.frameworks.megatron.recompute import Discarded
+from memcheck.models.types import Mixer, Norm
+from memcheck.record import Record
+
+KIND = "gated-delta-net"
+Inputs = tuple[Value, Value, Value, Value, Value]
+"""Queries, keys, values, decay, beta: what the rule takes."""
+
+
+class DeltaWidths(Record):
+    """One delta net's dimensions on this rank."""
+
+    key_heads: int
+    heads: int
+    key: int
+    value: int
+
+    @property
+    def keys(self) -> int:
+        """Columns of all queries, or of all keys."""
+        return self.key_heads * self.key
+
+    @property
+    def values(self) -> int:
+        """Columns of all values."""
+        return self.heads * self.value
+
+    @property
+    def mixed(self) -> int:
+        """Columns that are convolved."""
+        return 2 * self.keys + self.values
+
+    @property
+    def width(self) -> int:
+        """Columns of the input projection: q, k, v, gate, beta, alpha."""
+        return self.mixed + self.values + 2 * self.heads
+
+
+def cut(mixer: Mixer, tensor: int, context: int = 1) -> DeltaWidths:
+    """A net's dimensions over so many tensor ranks, and over the context ranks that divide its heads further.
+
+    Raises:
+        UnsupportedError: they do not divide its heads (transformer_config.py, __post_init__).
+    """
+    keys, ways = mixer.key_heads or mixer.heads, tensor * context
+    for heads in (keys, mixer.heads):
+        if heads % ways:
+            which = "context" if context > 1 else "tensor"
+            message = f"{heads} heads of a delta net are not divided by {ways} tensor and context ranks"
+            raise UnsupportedError(message, f"choose a divisor of {heads}", f"/parallelism/{which}")
+    return DeltaWidths(
+        key_heads=keys // ways, heads=mixer.heads // ways, key=mixer.key_dim, value=mixer.head_dim
+    )
+
+
+def demand_delta_net(ctx: Context, sizes: DeltaWidths) -> None:
+    """Nothing, where Megatron builds such a layer and its tensors are known.
+
+    Raises:
+        UnsupportedError: it does not, or what it then allocates has no memory model.
+    """
+    setting = ctx.setting
+    if not uses_te(setting):
+        message = "Megatron-core builds gated delta nets of TransformerEngine's modules alone"
+        raise UnsupportedError(message, "set it to transformer_engine", "/training/options/transformer_impl")
+    if setting.context > 1 and is_bridged(setting):
+        message = "mcore-bridge's exchange of heads and tokens of a delta net's context group has no memory model"
+        raise UnsupportedError(message, "set it to 1", "/parallelism/context")
+    if quantizes(setting) and sizes.width * ctx.tp % 16:
+        message = f"a delta net's projection to {sizes.width * ctx.tp} columns is no multiple of 16, which fp8 demands"
+        raise UnsupportedError(message, "choose bf16-mixed", "/training/precision")
+
+
+def delta_net(
+    ctx: Context, mixer: Mixer, x: Value, spec: Norm | None, modules: tuple[str, ...]
+) -> tuple[Value, Projection]:
+    """The net's output and its output projection. ``spec``: the input norm, which the input projection does.
+
+    ``modules``: those that selective recompute runs again, of which Megatron-core's own forward knows
+    ``gdn_norm_out``.
+    """
+    sizes = cut(mixer, ctx.tp)
+    demand_delta_net(ctx, sizes)
+    owner = "self_attention."
+    joint = column(ctx, x, projection(ctx, owner + "in_proj", sizes.width, ctx.hidden), "in_proj", spec)
+    bridged, proj = is_bridged(ctx.setting), projection(ctx, owner + "out_proj", ctx.hidden, sizes.values, adds=False)
+    ways = ctx.setting.context
+    if ways > 1:  # from here on every rank has some heads of all tokens
+        sizes, joint = cut(mixer, ctx.tp, ways), to_heads(ctx.tape, joint, ways)
+    rows = joint.shape[0]
+    mixed, gate, beta, alpha = ctx.tape.views(
+        joint, (rows, sizes.mixed), (rows, sizes.values), (rows, sizes.heads), (rows, sizes.heads)
+    )
+    if bridged:  # heads of different groups are not adjacent: each reshape is a copy
+        gate, beta, alpha = (copy(ctx.tape, t, "reshape") for t in (gate, beta, alpha))
+        mixed = copy(ctx.tape, mixed, "reshape qkv") if sizes.key_heads > 1 else mixed
+    taps = ctx.parameter(owner + "conv1d.weight", (sizes.mixed * ways, mixer.kernel))
+    mixed = convolution(ctx, mixed, taps, ways)
+    inputs = (_bridged_inputs if bridged else _prepared_inputs)(ctx, sizes, mixed, beta, alpha)
+    del beta
+    if not bridged:
+        gate = copy(ctx.tape, gate, "contiguous gate")
+    head_norm = _head_norm(sizes, spec)
+    out = gated_delta_rule(ctx, Heads(sizes.heads, sizes.key, sizes.value), inputs, ways)
+    dropped = Discarded(ctx) if "gdn_norm_out" in modules and not bridged else None
+    if dropped is not None:
+        (out,) = dropped.run(lambda c, t: (_gated_norm(c, sizes, head_norm, t[0], t[1]),), (out, gate))
+    else:
+        out = _gated_norm(ctx, sizes, head_norm, out, gate)
+    result = row(ctx, out, proj, "out_proj")
+    if dropped is not None:
+        result = dropped.discard(result)
+    return result, proj
+
+
+def _prepared_inputs(ctx: Context, sizes: DeltaWidths, mixed: Value, beta: Value, alpha: Value) -> Inputs:
+    """``_prepare_input_for_gated_delta_rule`` under ``torch.compile``: queries and keys are normalised together.
+
+    The decay keeps what it is computed from, a view of the joint projection.
+    """
+    tape, rows = ctx.tape, mixed.shape[0]
+    both, value = tape.views(mixed, (rows, 2 * sizes.keys), (rows, sizes.values))
+    both = l2norm(ctx, copy(tape, both, "contiguous q, k"), 2 * sizes.key_heads)
+    query, key = tape.views(both, (rows, sizes.keys), (rows, sizes.keys))
+    query, key = (_repeated(ctx, sizes, t) for t in (query, key))
+    decay = _decay(ctx, alpha, ctx.setting.context)
+    return query, key, copy(tape, value, "contiguous v"), decay, unary(tape, beta, "sigmoid")
+
+
+def _bridged_inputs(ctx: Context, sizes: DeltaWidths, mixed: Value, beta: Value, alpha: Value) -> Inputs:
+    """What the rule takes, in operators one by one; queries and keys are normalised apart, too."""
+    tape, rows = ctx.tape, mixed.shape[0]
+    query, key, value = tape.views(mixed, (rows, sizes.keys), (rows, sizes.keys), (rows, sizes.values))
+    repeats = sizes.heads > sizes.key_heads
+    early = repeats and sizes.key_heads > 1
+    value = copy(tape, value, "reshape v") if early else value
+    query = l2norm(ctx, copy(tape, query, "contiguous q"), sizes.key_heads)
+    key = l2norm(ctx, copy(tape, key, "contiguous k"), sizes.key_heads)
+    if repeats:
+        query, key = _repeated(ctx, sizes, query), _repeated(ctx, sizes, key)
+    value = value if early else copy(tape, value, "contiguous v")
+    a_log, dt_bias = (ctx.parameter(f"self_attention.{name}", (sizes.heads,)) for name in ("A_log", "dt_bias"))
+    rate = scale(tape, unary(tape, tape.parameter(a_log), "exp"), "neg")
+    step = add_bias(tape, cast(tape, alpha, "fp32"), tape.parameter(dt_bias))
+    decay = mul(tape, rate, unary(tape, step, "softplus"))
+    return query, key, value, decay, unary(tape, beta, "sigmoid")
+
+
+def _repeated(ctx: Context, sizes: DeltaWidths, x: Value) -> Value:
+    """``repeat_interleave`` of queries or keys to as many heads as there are of values; else a contiguous copy."""
+    tape = ctx.tape
+    if sizes.heads == sizes.key_heads:
+        return copy(tape, x, "contiguous")
+    out = tape.value((x.shape[0], sizes.heads * sizes.key), x.dtype, "repeat_interleave")
+    shape, dtype = x.shape, x.dtype
+    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, "sum")])
+
+
+def _decay(ctx: Context, alpha: Value, ways: int) -> Value:
+    """``-A_log.exp() * softplus(alpha.float() + dt_bias)``, compiled: keeps alpha and the two vectors.
+
+    ``ways``: context ranks, of whose heads these are one part.
+    """
+    tape = ctx.tape
+    vectors = [ctx.parameter(f"self_attention.{name}", (alpha.shape[-1] * ways,)) for name in ("A_log", "dt_bias")]
+    out = tape.value(alpha.shape, "fp32", "decay")
+    shape, dtype = alpha.shape, alpha.dtype
+
+    def run(grad: Storage, kept: Storage | None = alpha.storage) -> list[Storage | None]:
+        gx = tape.new(shape, dtype, "decay backward")
+        return [gx, *(tape.new(v.shape, v.dtype, "decay backward") if v.requires_grad else None for v in vectors)]
+
+    return tape.record(out, (alpha, *(tape.parameter(v) for v in vectors)), run)
+
+
+def _head_norm(sizes: DeltaWidths, spec: Norm | None) -> Norm:
+    """The norm of each head is of the kind of the layer's."""
+    if spec is not None and spec.kind.startswith("layernorm"):
+        return Norm("layernorm", sizes.value, bias=True)
+    return Norm("rmsnorm", sizes.value)
+
+
+def _gated_norm(ctx: Context, sizes: DeltaWidths, spec: Norm, x: Value, gate: Value) -> Value:
+    """TE's norm of each head, then ``norm * silu(gate.float())`` compiled; batches then lie sequence first again."""
+    tape, rows = ctx.tape, x.shape[0]
+    heads = (rows * sizes.heads, sizes.value)
+    normed = norm(ctx, spec, x.view(*heads), "self_attention.out_norm").view(*x.shape)
+    out = tape.value(x.shape, x.dtype, "gated norm")
+    shape, dtype = x.shape, x.dtype
+
+    def run(grad: Storage, kept: object = (normed.storage, gate.storage)) -> list[Storage | None]:
+        return [tape.new(shape, dtype, "gated norm backward"), tape.new(shape, dtype, "gate backward")]
+
+    out = tape.record(out, (normed, gate), run)
+    del normed
+    out = copy(tape, out, "transpose(0, 1).contiguous()") if ctx.batch > 1 else out
+    return to_tokens(tape, out, ctx.setting.context) if ctx.setting.context > 1 else out

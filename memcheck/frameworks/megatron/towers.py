@@ -1,0 +1,25 @@
+"""A vision tower that rests on Megatron's first stage, as mcore-bridge holds it.
+
+Source: mcore-bridge 1.2 ``model/mm_gpt_model.py`` (MultimodalGPTModel: ``self.visual`` where ``pre_process``) and
+``model/mm_gpts/utils.py`` (HuggingFaceVit: transformers' own modules in the model's dtype, whole on every tensor rank).
+A batch of text alone sends one blank picture of a few patches through it, of which nothing but a sum is read.
+"""
+
+from __future__ import annotations
+
+from memcheck.accounts.state import LocalTensor
+from memcheck.frameworks.torch.tower_tensors import idle_blocks
+from memcheck.frameworks.torch.units import block_tensors_on_rank
+from memcheck.job.images import NO_PICTURES
+from memcheck.models.types import Architecture
+from memcheck.remembered import lru_cache
+
+
+@lru_cache(maxsize=16)
+def resting_towers(a: Architecture) -> tuple[LocalTensor, ...]:
+    """The frozen tensors of everything beside the language model."""
+    found: list[LocalTensor] = []
+    for block, n, _ in idle_blocks(a, NO_PICTURES):
+        each = [t._replace(trained=False) for t in block_tensors_on_rank(block, 1, 1, 1, False, (), None)]
+        found += n * each
+    return tuple(found)

@@ -1,0 +1,70 @@
+"""The gated delta nets of Megatron-LM's own GPT: ``--experimental-attention-variant gated_delta_net`` and dimensions.
+
+Source: Megatron-core ``transformer/transformer_config.py`` (linear_attention_freq and what follows it),
+``models/gpt/experimental_attention_variant_module_specs.py`` (get_linear_attention_pattern: every n-th layer is softmax
+attention) and ``ssm/gated_delta_net/common.py`` at commit d98e8a64dd.
+"""
+
+from __future__ import annotations
+
+from memcheck.models.parts.matrices import linear, vector
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Mixer, ParameterTensor
+
+VARIANT, FREQUENCY = "experimental_attention_variant", "linear_attention_freq"
+GATED_DELTA_NET = ("gdn", "gated_delta_net")
+"""The name and its older spelling; ``gdn2`` has other gates, ``dsa`` is sparse attention."""
+DIMENSIONS = {
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+}
+"""And what transformer_config.py takes where one is not said."""
+
+
+def has_delta_nets(config: ConfigReader) -> bool:
+    """Whether some layers are gated delta nets."""
+    if not config.has(VARIANT):
+        config.ignore(*DIMENSIONS)
+        if config.has(FREQUENCY):
+            config.fail(FREQUENCY, f"{FREQUENCY} without {VARIANT} says nothing of what the layers are", "state both")
+        return False
+    variant = config.text(VARIANT, default="")
+    if variant not in GATED_DELTA_NET:
+        config.fail(VARIANT, f"{variant!r} has no memory model", f"of these there is one: {', '.join(GATED_DELTA_NET)}")
+    return True
+
+
+def delta_net(config: ConfigReader, hidden: int, *, biased: bool) -> Mixer:
+    """One net; its input projection makes q, k, v, the gate, beta and alpha, and normalises before.
+
+    ``biased``: the norm of its heads is a LayerNorm, as the layers' are.
+    """
+    key_heads, heads, key, value, kernel = (
+        config.integer(name, default=usual) for name, usual in DIMENSIONS.items()
+    )
+    if heads % key_heads:
+        config.fail("linear_num_value_heads", f"{heads} heads of values are no multiple of {key_heads} of keys")
+    keys, values, owner = key_heads * key, heads * value, "self_attention"
+    tensors = (
+        vector(f"{owner}.dt_bias", heads, "mixer", "column"),
+        vector(f"{owner}.A_log", heads, "mixer", "column"),
+        *linear(f"{owner}.in_proj", 2 * keys + 2 * values + 2 * heads, hidden, "mixer", "column"),
+        ParameterTensor(f"{owner}.conv1d.weight", (2 * keys + values, 1, kernel), "mixer", shard="column"),
+        vector(f"{owner}.out_norm.weight", value, "norm"),
+        *([vector(f"{owner}.out_norm.bias", value, "norm")] if biased else []),
+        *linear(f"{owner}.out_proj", hidden, values, "mixer", "row"),
+    )
+    return Mixer(
+        kind="gated-delta-net",
+        heads=heads,
+        head_dim=value,
+        state_bytes_per_sequence=heads * key * value * 4 + (2 * keys + values) * kernel * 2,
+        width=2 * keys + 2 * values,
+        tensors=tensors,
+        key_heads=key_heads,
+        key_dim=key,
+        kernel=kernel,
+    )
