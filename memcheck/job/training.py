@@ -11,6 +11,8 @@ from memcheck.plan import types as plan_types
 
 DEFAULT_CHUNKS = 8
 """Chunks of a chunked loss: torchtune's ``CEWithChunkedOutputLoss`` and torchtitan's ``ChunkedLossWrapper``."""
+ON_LOGITS = ("standard", "vocab-parallel", "in-place")
+"""Kinds of loss that are taken on the logits that the model returns."""
 ON_HOST = ("host", "rank0")
 """Places in the memory of a node."""
 GATHERS = "stage3_gather_16bit_weights_on_model_save"
@@ -126,7 +128,11 @@ def resolve_loss(
         own = "the loss of the model's own class takes logits as they are"
         defaults.note("training.loss.upcast", upcast and not narrow, own if narrow else why)
     keep = bool(stated.keep_logits)
-    if kind == "standard":  # a vocabulary-parallel loss is taken on logits that the loop itself lets go of
+    if kind in ON_LOGITS and layout.pipeline > 1 and framework.caches_outputs:
+        keep = True
+        cached = "the last stage caches its output until its backward (torch/distributed/pipelining/stage.py)"
+        defaults.note("training.loss.keep_logits", keep, cached)
+    elif kind == "standard":  # a vocabulary-parallel loss is taken on logits that the loop itself lets go of
         keep = defaults.take("training.loss.keep_logits", stated.keep_logits, framework.keep_logits, why)
     shifts = ""
     if kind in ("standard", "in-place") and is_before(version, framework.shifts_labels_since):

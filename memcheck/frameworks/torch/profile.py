@@ -58,6 +58,7 @@ PROFILE = Profile(
     # bitsandbytes update one tensor in place.
     families=TRANSFORMERS,
     style=STYLE,
+    caches_outputs=True,
     implementations={
         "muon": "for-loop",
         "adamw-8bit": "fused",

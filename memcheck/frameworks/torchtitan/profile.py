@@ -46,6 +46,7 @@ PROFILE = Profile(
     default_loss="standard",
     keep_logits=False,
     upcast=True,
+    caches_outputs=True,
     clip_grad_norm=True,
     sequence_parallel=True,
     expandable_segments=True,
