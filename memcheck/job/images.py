@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PLACE = "/training/images"
 MOST_SIZES = 1024
 """Pictures of a micro-batch that eager attention is replayed over one by one."""
-UNCHECKPOINTED = ("granite_speech",)
+UNCHECKPOINTED = ("granite_speech", "granite_speech_plus")
 """Classes without ``supports_gradient_checkpointing`` (modeling_granite_speech.py)."""
 
 

@@ -34,7 +34,11 @@ BARE = {"blip2": "language_model.model.decoder.layers", "llama4": "language_mode
 """Kinds of towers whose model has no ``model.`` in front of its parts: where its language model's layers are."""
 AUDIO_LAYERS = {"gemma3n": "conformer", "phi4_multimodal": "encoder.encoders"}
 """Where an audio tower keeps its layers, by the model's type; others in ``layers``."""
-AUDIO_ROOTS = {"granite_speech": "model.encoder.", "phi4_multimodal": "model.embed_tokens_extend.audio_embed."}
+AUDIO_ROOTS = {
+    "granite_speech": "model.encoder.",
+    "granite_speech_plus": "model.encoder.",
+    "phi4_multimodal": "model.embed_tokens_extend.audio_embed.",
+}
 """Where it is, by the model's type; others in ``model.audio_tower``."""
 OUTSIDE = ("embed_audio.", "generation_")
 """What begins names of modules beside a tower, which rest with it."""

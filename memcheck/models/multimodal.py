@@ -31,14 +31,14 @@ TOKENS = frozenset(
 """Ids of the tokens that stand for pictures and sounds."""
 TIED = (
     "aya_vision", "cohere2_vision", "deepseek_vl", "deepseek_vl_hybrid", "ernie4_5_vl_moe", "gemma3", "gemma3n",
-    "gemma4", "gemma4_unified", "got_ocr2", "granite_speech", "hyperclovax_vision_v2", "internvl",
-    "janus", "kimi_k25", "lfm2_vl", "lfm3_vl", "lighton_ocr", "minicpm_ocr", "mistral3", "ovis2", "paddleocr_vl",
-    "paligemma", "pp_chart2table",
+    "gemma4", "gemma4_unified", "glmasr", "got_ocr2", "granite_speech", "granite_speech_plus", "hyperclovax_vision_v2",
+    "internvl", "janus", "kimi_k25", "lfm2_vl", "lfm3_vl", "lighton_ocr", "minicpm_ocr", "mistral3",
+    "moss_transcribe_diarize", "ovis2", "paddleocr_vl", "paligemma", "pp_chart2table", "qwen3_asr",
 )  # fmt: skip
 """Classes whose default is that the head is the embedding."""
 FORWARDED = (
-    "audioflamingo3", "fast_vlm", "llava", "llava_onevision", "minimax_m3_vl", "qwen2_5_vl", "qwen2_audio", "qwen2_vl",
-    "video_llama_3", "voxtral",
+    "audioflamingo3", "fast_vlm", "llava", "llava_onevision", "minimax_m3_vl", "musicflamingo", "qwen2_5_vl",
+    "qwen2_audio", "qwen2_vl", "video_llama_3", "voxtral",
 )  # fmt: skip
 """Classes that take what ``text_config`` says of it."""
 FOLLOWING = ("perception_lm",)
@@ -51,8 +51,10 @@ BESIDE = ("blip-2",)
 """Classes that build a whole causal language model, head and all, as its own configuration says."""
 SEEING = ("gemma3", "gemma4_unified", "molmo2", "paligemma", "shieldgemma2")
 """Classes that let the tokens of a picture see each other (``token_type_ids``)."""
-COPYING = ("granite_speech", "qwen2_audio")
+COPYING = ("granite_speech", "granite_speech_plus", "qwen2_audio")
 """Classes whose own loss takes a copy of the logits but the last, in their dtype."""
+SCALING = ("granite_speech", "granite_speech_plus")
+"""Classes whose language model multiplies the rows that it is given, so that both have a variable."""
 LANGUAGE, TEXT, BARE = "model.language_model.", "model.text_model.", "model."
 SILENT = {"gemma2": {"sliding_window": 4096}, "opt": {"max_position_embeddings": 2048}}
 """What released files leave to the class of the language model (configuration_gemma2.py, configuration_opt.py)."""
@@ -162,6 +164,8 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
         from memcheck.models.crossing import crossing
 
         language = crossing(language, vision.crosses)
+    if outer.model_type in SCALING:
+        language = language._replace(scales_behind=True)
     if outer.model_type in COPYING:
         language = language._replace(narrow_loss=True, copied_logits=True)
     return language._replace(

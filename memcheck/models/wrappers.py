@@ -24,8 +24,10 @@ WRAPPERS: dict[str, str] = {
     "glm4v_moe": "glm4v_moe_text",
     "glm_ocr": "glm_ocr_text",
     "glmga": "glm4v_text",
+    "glmasr": "llama",
     "got_ocr2": "qwen2",
     "granite_speech": "granite",
+    "granite_speech_plus": "granite",
     "hunyuan_vl": "hunyuan_vl_text",
     "hyperclovax_vision_v2": "hyperclovax",
     "idefics2": "mistral",
@@ -51,6 +53,8 @@ WRAPPERS: dict[str, str] = {
     "mistral3": "mistral",
     "mllama": "mllama_text_model",
     "molmo2": "molmo2_text",
+    "moss_transcribe_diarize": "qwen3",
+    "musicflamingo": "qwen2",
     "ovis2": "qwen2",
     "paddleocr_vl": "paddleocr_vl_text",
     "paligemma": "gemma",
@@ -64,6 +68,7 @@ WRAPPERS: dict[str, str] = {
     "qwen2_vl": "qwen2",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen3_asr": "qwen3",
     "qwen3_omni_moe_thinker": "qwen3_moe",
     "qwen3_vl": "qwen3",
     "qwen3_vl_moe": "qwen3_moe",
@@ -78,8 +83,13 @@ WRAPPERS: dict[str, str] = {
 
 HEARING: dict[str, str] = {
     "audioflamingo3": "audio_config",
+    "glmasr": "audio_config",
     "granite_speech": "encoder_config",
+    "granite_speech_plus": "encoder_config",
+    "moss_transcribe_diarize": "audio_config",
+    "musicflamingo": "audio_config",
     "qwen2_audio": "audio_config",
+    "qwen3_asr": "audio_config",
     "voxtral": "audio_config",
 }
 """Those whose tower is for sounds: the key of its section."""

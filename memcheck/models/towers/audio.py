@@ -1,7 +1,8 @@
-"""Towers that hear: Whisper's layers and a projector of Qwen2-Audio, Voxtral and Audio Flamingo 3.
+"""Towers that hear: Whisper's layers and a projector of Qwen2-Audio, Voxtral, Audio and Music Flamingo, and MOSS.
 
 What they hold is counted; sounds have no memory model, so that they rest in steps of text alone.
-modeling_qwen2_audio.py, modeling_voxtral.py, modeling_audioflamingo3.py of transformers 5.23.
+modeling_qwen2_audio.py, modeling_voxtral.py, modeling_audioflamingo3.py, modeling_musicflamingo.py,
+modeling_moss_transcribe_diarize.py of transformers 5.23.
 """
 
 from __future__ import annotations
@@ -13,9 +14,22 @@ from memcheck.models.towers.omni import whisper_tower
 from memcheck.models.towers.parts import norm_pair
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import OtherTower, RestingTowers
+from memcheck.record import Record
 
-DEPTH, INNER, WIDTH = 32, 5120, 1280
-"""Whisper large has these sizes, and all of them have its layers."""
+WIDTH = 1280
+
+
+class Defaults(Record):
+    """Sizes where a configuration is silent: Whisper large's."""
+
+    width: int = WIDTH
+    depth: int = 32
+    inner: int = 5120
+    bins: int = 128
+
+
+LARGE = Defaults()
+MEDIUM = Defaults(width=1024, depth=24, inner=4096, bins=80)
 
 
 def read_qwen2(config: ConfigReader, around: AroundTower) -> RestingTowers:
@@ -48,14 +62,43 @@ def read_flamingo(config: ConfigReader, around: AroundTower) -> RestingTowers:
     return _with(tower, first + second)
 
 
+def read_music(config: ConfigReader, around: AroundTower) -> RestingTowers:
+    """``model_type: musicflamingo``: Audio Flamingo 3's, and buffers of angles: of so many places as the rotary base
+    says, for a share of the tower's width.
+    """
+    outer = around.outer
+    outer.ignore("audio_frame_step", "audio_bos_token_id", "audio_eos_token_id", "max_position_embeddings", "head_dim")
+    found = read_flamingo(config, around)
+    fraction = outer.rotary_fraction(default=0.2)
+    rotary = outer.section("rope_parameters")
+    base = rotary.number("rope_theta", default=outer.number("rope_theta", default=1200.0))
+    rotary.ignore("rope_type", "partial_rotary_factor")
+    turned = int(config.integer("d_model", "hidden_size", default=WIDTH) * fraction)
+    tower, projector = found.others
+    return RestingTowers((tower._replace(table=int(base) * turned + 2 * (turned // 2)), projector))
+
+
+def read_moss(config: ConfigReader, around: AroundTower) -> RestingTowers:
+    """``model_type: moss_transcribe_diarize``: Whisper medium; frames side by side, two matrices, a norm."""
+    outputs, outer = around.language.hidden_size, around.outer
+    outer.activation("projector_hidden_act", default="silu")
+    bias = outer.flag("projector_bias", default=True)
+    outer.ignore("audio_chunk_size")
+    joined = outer.integer("audio_merge_size", default=4)
+    tower, width = _tower(config, MEDIUM)
+    first = linear("multi_modal_projector.linear_1", outputs, joined * width, "projector", "none", bias=bias)
+    second = linear("multi_modal_projector.linear_2", outputs, outputs, "projector", "none", bias=bias)
+    return _with(tower, first + second + norm_pair("multi_modal_projector.norm", outputs))
+
+
 def _with(tower: OtherTower, projector: tuple[ParameterTensor, ...]) -> RestingTowers:
     return RestingTowers((tower, OtherTower(part="projector", blocks=(), tensors=projector)))
 
 
-def _tower(config: ConfigReader) -> tuple[OtherTower, int]:
+def _tower(config: ConfigReader, silent: Defaults = LARGE) -> tuple[OtherTower, int]:
     """The tower and its width. Positions are a parameter that wants no gradient."""
-    width = config.integer("d_model", "hidden_size", default=WIDTH)
-    bins = config.integer("num_mel_bins", default=128)
+    width = config.integer("d_model", "hidden_size", default=silent.width)
+    bins = config.integer("num_mel_bins", default=silent.bins)
     positions = config.integer("max_source_positions", default=1500)
     config.ignore("vocab_size", "layerdrop", "activation_function", "hidden_act")
     tensors = (
@@ -66,5 +109,5 @@ def _tower(config: ConfigReader) -> tuple[OtherTower, int]:
         ParameterTensor("embed_positions.weight", (positions, width), "audio"),
         *norm_pair("layer_norm", width),
     )
-    found = whisper_tower(config, tensors, width, key_bias=False, depth=DEPTH, inner=INNER)
+    found = whisper_tower(config, tensors, width, key_bias=False, depth=silent.depth, inner=silent.inner)
     return found._replace(table=0), width

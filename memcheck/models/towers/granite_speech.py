@@ -15,7 +15,9 @@ from memcheck.models.vision import OtherTower, RestingTowers
 
 
 def read(config: ConfigReader, around: AroundTower) -> RestingTowers:
-    """``model_type: granite_speech``. The adapter that its repositories hold beside the model is not counted."""
+    """``model_type: granite_speech`` and ``granite_speech_plus``, whose projector reads some layers' rows beside the
+    last. The adapter that their repositories hold beside the model is not counted.
+    """
     outer, outputs = around.outer, around.language.hidden_size
     width = config.integer("hidden_dim", "hidden_size", default=1024)
     layers = config.integer("num_layers", "num_hidden_layers", default=10, maximum=MAX_LAYERS)
@@ -27,6 +29,7 @@ def read(config: ConfigReader, around: AroundTower) -> RestingTowers:
     wide = width * config.integer("conv_expansion_factor", default=2)
     context = config.integer("context_size", default=200)
     kernel = config.integer("conv_kernel_size", default=15)
+    joined = config.integers("cat_hidden_layers") if outer.model_type == "granite_speech_plus" else None
     config.ignore("model_type", "dropout", "initializer_range")
     if outer.flag("has_lora_adapter", default=True):
         outer.note("has_lora_adapter: the adapter beside the checkpoint, for sounds, is not counted")
@@ -53,16 +56,20 @@ def read(config: ConfigReader, around: AroundTower) -> RestingTowers:
     )
     # `attention_dists` in int64; means and variances of batch norms, which may be narrower
     tower = OtherTower(part="audio", blocks=((block, layers),), tensors=ends, table=2 * context**2 + 2 * wide * layers)
-    return RestingTowers((tower, *_projector(outer, outputs)))
+    read = width * (1 + len(joined)) if joined is not None else 0
+    return RestingTowers((tower, *_projector(outer, outputs, read)))
 
 
-def _projector(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
-    """Learned rows that read the frames of each window."""
+def _projector(outer: ConfigReader, outputs: int, stated: int) -> tuple[OtherTower, ...]:
+    """Learned rows that read the frames of each window. ``stated``: the width of those by the tower; 0: unsaid."""
     window, rate = outer.integer("window_size", default=15), outer.integer("downsample_rate", default=5)
     config = outer.section("projector_config")
     if config.text("model_type", default="blip_2_qformer") != "blip_2_qformer":
         config.fail("model_type", "memcheck reads no Granite Speech with another projector than BLIP-2's Q-Former")
-    reader = qformer(config, config.integer("encoder_hidden_size", default=1408))
+    read = config.integer("encoder_hidden_size", default=1408)
+    if stated and read != stated:
+        config.fail("encoder_hidden_size", f"encoder_hidden_size = {read} is not the {stated} of joined layers")
+    reader = qformer(config, read)
     query = ParameterTensor("projector.query", (1, window // rate, reader.width), "projector")
     last = linear("projector.linear", outputs, reader.width, "projector", "none", bias=True)
     return (OtherTower(part="projector", blocks=(), tensors=(query, *reader.tensors("projector.qformer."), *last)),)

@@ -55,7 +55,7 @@ def _separate(block: Block, width: int) -> Block:
 def _audio_2_5(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
     """Two convolutions over time, Whisper's layers (no bias of the keys), a pooling, a matrix."""
     config = outer.section("audio_config")
-    width, made = _sizes(config, outputs)
+    width, made = sizes(config, outputs)
     bins = config.integer("num_mel_bins", default=128)
     tensors = (
         ParameterTensor("conv1.weight", (width, bins, 3), "audio"),
@@ -72,7 +72,17 @@ def _audio_2_5(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
 def _audio_3(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
     """Three convolutions over time and frequency, Whisper's layers, two matrices."""
     config = outer.section("audio_config")
-    width, made = _sizes(config, outputs)
+    width, made = sizes(config, outputs)
+    tensors = (
+        *convolved(config, width),
+        *linear("proj1", width, width, "audio", "none", bias=True),
+        *linear("proj2", made, width, "audio", "none", bias=True),
+    )
+    return (whisper_tower(config, tensors, width, key_bias=True, depth=32, inner=5120),)
+
+
+def convolved(config: ConfigReader, width: int) -> tuple[ParameterTensor, ...]:
+    """What is before and behind the layers of Qwen3's audio towers: three convolutions and a matrix, a norm."""
     bins = config.integer("num_mel_bins", default=128)
     inside = config.integer("downsample_hidden_size", default=480)
     config.ignore("n_window_infer", "conv_chunksize")
@@ -84,18 +94,12 @@ def _audio_3(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
         )
     for _ in range(3):
         bins = (bins + 1) // 2  # a stride of two each
-    tensors += (
-        *linear("conv_out", width, inside * bins, "audio", "none"),
-        *norm_pair("ln_post", width),
-        *linear("proj1", width, width, "audio", "none", bias=True),
-        *linear("proj2", made, width, "audio", "none", bias=True),
-    )
-    return (whisper_tower(config, tensors, width, key_bias=True, depth=32, inner=5120),)
+    return (*tensors, *linear("conv_out", width, inside * bins, "audio", "none"), *norm_pair("ln_post", width))
 
 
-def _sizes(config: ConfigReader, outputs: int) -> tuple[int, int]:
+def sizes(config: ConfigReader, outputs: int, width: int = 1280) -> tuple[int, int]:
     """Width of the tower, and of what it makes."""
-    width = config.integer("d_model", "hidden_size", default=1280)
+    width = config.integer("d_model", "hidden_size", default=width)
     made = config.integer("output_dim", default=3584)
     if made != outputs:
         config.fail("output_dim", f"output_dim = {made} of the audio tower is not the language model's width {outputs}")
