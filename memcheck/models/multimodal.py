@@ -9,10 +9,10 @@ from memcheck.models.errors import ArchitectureError
 from memcheck.models.named_experts import with_names
 from memcheck.models.reader import ConfigReader, shown
 from memcheck.models.registry import FAMILIES, read_architecture
-from memcheck.models.tower_readers import TOWERS
+from memcheck.models.tower_readers import HEARING, TOWERS
 from memcheck.models.types import Architecture, Attention, Block
 from memcheck.models.vision import RestingTowers, Vision
-from memcheck.models.wrappers import HEARING, WRAPPERS
+from memcheck.models.wrappers import WRAPPERS
 from memcheck.record import Record
 
 TYPE_CHECKING = False

@@ -11,7 +11,7 @@ from memcheck.edge.modules import import_module
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Moe
-from memcheck.models.wrappers import HEARING, MUTE, THINKERS, WRAPPERS
+from memcheck.models.wrappers import MUTE, THINKERS, WRAPPERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -294,6 +294,8 @@ def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
         return config
     outer_type = str(config["model_type"])
     if "vision_config" not in config or config["vision_config"] is not None:
+        from memcheck.models.tower_readers import HEARING
+
         hears = outer_type in HEARING
         raise ArchitectureError(
             f"{outer_type}: memcheck has no model of its {'audio' if hears else 'vision'} tower here",

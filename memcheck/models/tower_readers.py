@@ -9,6 +9,7 @@ TOWERS: dict[str, str] = {
     "blip-2": "blip2:read",
     "cohere2_vision": "cohere:read_cohere2",
     "cohere_compass": "qwen:read_compass",
+    "cosmos3_omni": "qwen:read_3",
     "deepseek_vl": "siglip:read_deepseek",
     "ernie4_5_vl_moe": "ernie4_5_vl:read",
     "exaone4_5": "qwen:read_2_5",
@@ -75,3 +76,16 @@ TOWERS: dict[str, str] = {
     "voxtral": "audio:read_voxtral",
 }
 """Multimodal models whose towers are read -> ``module:function`` in :mod:`memcheck.models.towers`."""
+
+HEARING: dict[str, str] = {
+    "audioflamingo3": "audio_config",
+    "glmasr": "audio_config",
+    "granite_speech": "encoder_config",
+    "granite_speech_plus": "encoder_config",
+    "moss_transcribe_diarize": "audio_config",
+    "musicflamingo": "audio_config",
+    "qwen2_audio": "audio_config",
+    "qwen3_asr": "audio_config",
+    "voxtral": "audio_config",
+}
+"""Those whose tower is for sounds: the key of its section."""

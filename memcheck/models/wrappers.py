@@ -9,6 +9,7 @@ WRAPPERS: dict[str, str] = {
     "blip-2": "opt",
     "cohere2_vision": "cohere2",
     "cohere_compass": "cohere_compass_text",
+    "cosmos3_omni": "qwen3",
     "deepseek_vl": "llama",
     "deepseek_vl_hybrid": "llama",
     "ernie4_5_vl_moe": "ernie4_5_vl_moe_text",
@@ -80,19 +81,6 @@ WRAPPERS: dict[str, str] = {
     "voxtral": "llama",
 }
 """Multimodal models: the ``model_type`` of the language model inside; its own says it where that is a family."""
-
-HEARING: dict[str, str] = {
-    "audioflamingo3": "audio_config",
-    "glmasr": "audio_config",
-    "granite_speech": "encoder_config",
-    "granite_speech_plus": "encoder_config",
-    "moss_transcribe_diarize": "audio_config",
-    "musicflamingo": "audio_config",
-    "qwen2_audio": "audio_config",
-    "qwen3_asr": "audio_config",
-    "voxtral": "audio_config",
-}
-"""Those whose tower is for sounds: the key of its section."""
 
 THINKERS: dict[str, str] = {
     "qwen2_5_omni": "qwen2_5_omni_thinker",

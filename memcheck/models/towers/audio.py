@@ -19,7 +19,7 @@ from memcheck.record import Record
 WIDTH = 1280
 
 
-class Defaults(Record):
+class WhisperSizes(Record):
     """Sizes where a configuration is silent: Whisper large's."""
 
     width: int = WIDTH
@@ -28,8 +28,8 @@ class Defaults(Record):
     bins: int = 128
 
 
-LARGE = Defaults()
-MEDIUM = Defaults(width=1024, depth=24, inner=4096, bins=80)
+LARGE = WhisperSizes()
+MEDIUM = WhisperSizes(width=1024, depth=24, inner=4096, bins=80)
 
 
 def read_qwen2(config: ConfigReader, around: AroundTower) -> RestingTowers:
@@ -95,7 +95,7 @@ def _with(tower: OtherTower, projector: tuple[ParameterTensor, ...]) -> RestingT
     return RestingTowers((tower, OtherTower(part="projector", blocks=(), tensors=projector)))
 
 
-def _tower(config: ConfigReader, silent: Defaults = LARGE) -> tuple[OtherTower, int]:
+def _tower(config: ConfigReader, silent: WhisperSizes = LARGE) -> tuple[OtherTower, int]:
     """The tower and its width. Positions are a parameter that wants no gradient."""
     width = config.integer("d_model", "hidden_size", default=silent.width)
     bins = config.integer("num_mel_bins", default=silent.bins)

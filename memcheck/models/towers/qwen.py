@@ -109,7 +109,7 @@ class MergerNames(Record):
 
 def read_3(config: ConfigReader, around: AroundTower) -> Vision:
     """Qwen3-VL and Qwen3.5."""
-    stacks = around.outer.model_type.startswith("qwen3_vl")
+    stacks = around.outer.model_type.startswith(("cosmos3_omni", "qwen3_vl"))
     return positioned(config, around, MergerNames(), (8, 16, 24) if stacks else ())
 
 
