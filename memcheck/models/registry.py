@@ -42,6 +42,7 @@ FAMILIES: dict[str, str] = {
     "cohere2": "cohere:read_2",
     "cohere2_moe": "cohere:read_moe",
     "cohere_compass_text": "cohere_compass:read",
+    "cosmos3_edge_text": "arcee:read_cosmos",
     "ctrl": "ctrl:read",
     "cwm": "cwm:read",
     "data2vec-text": "bert:read_data2vec",

@@ -9,6 +9,7 @@ TOWERS: dict[str, str] = {
     "blip-2": "blip2:read",
     "cohere2_vision": "cohere:read_cohere2",
     "cohere_compass": "qwen:read_compass",
+    "cosmos3_edge": "cosmos3:read",
     "cosmos3_omni": "qwen:read_3",
     "deepseek_vl": "siglip:read_deepseek",
     "ernie4_5_vl_moe": "ernie4_5_vl:read",

@@ -9,6 +9,7 @@ WRAPPERS: dict[str, str] = {
     "blip-2": "opt",
     "cohere2_vision": "cohere2",
     "cohere_compass": "cohere_compass_text",
+    "cosmos3_edge": "cosmos3_edge_text",
     "cosmos3_omni": "qwen3",
     "deepseek_vl": "llama",
     "deepseek_vl_hybrid": "llama",

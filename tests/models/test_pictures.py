@@ -71,7 +71,7 @@ def seen(row: dict[str, Any]) -> Seen:
     """What the arithmetic says of a row."""
     kind, settings, clip = row["model_type"], row["processor"], row.get("video")
     height, width = (clip["height"], clip["width"]) if clip else row["image"]
-    if kind.startswith(("qwen", "glm", "paddle", "video", "phi4", "molmo", "ernie", "fuyu", "minimax", "hyperclovax", "hunyuan", "cohere_c", "minicpm", "lfm3")):
+    if kind.startswith(("qwen", "glm", "paddle", "video", "phi4", "molmo", "ernie", "fuyu", "minimax", "hyperclovax", "hunyuan", "cohere_c", "minicpm", "lfm3", "cosmos3")):
         return tokens_of(vision_of(kind), height, width, clip and clip["frames"], limits_of(settings))
     if kind == "paligemma":
         tile = (settings["size"]["height"] // 14) ** 2

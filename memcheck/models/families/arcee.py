@@ -1,4 +1,4 @@
-"""Arcee (modeling_arcee.py): Llama with a squared ReLU between two matrices."""
+"""Arcee, Cosmos3 Edge: Llama with a squared ReLU between two matrices (modeling_arcee.py, modeling_cosmos3_edge.py)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,18 @@ from memcheck.models.types import Architecture
 
 def read(config: ConfigReader) -> Architecture:
     """``model_type: arcee``."""
+    return _read(config, "mlp.up_proj", "mlp.down_proj")
+
+
+def read_cosmos(config: ConfigReader) -> Architecture:
+    """``model_type: cosmos3_edge_text``."""
+    return _read(config, "mlp.fc1", "mlp.fc2")
+
+
+def _read(config: ConfigReader, first: str, second: str) -> Architecture:
     size = read_sizes(config)
     bias = config.flag("attention_bias")
     attention = grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))
     width, activation = config.integer("intermediate_size"), config.activation(default="relu2")
-    mlp = plain_mlp(size.hidden, width, activation, "mlp.up_proj", "mlp.down_proj", bias=config.flag("mlp_bias"))
+    mlp = plain_mlp(size.hidden, width, activation, first, second, bias=config.flag("mlp_bias"))
     return decoder(config, size, ((pre_norm_block(size.hidden, attention, mlp), size.layers),), tied=False)

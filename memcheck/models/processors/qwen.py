@@ -94,6 +94,16 @@ def see_minimax(vision: Vision, height: int, width: int, frames: int | None, lim
     return _seen(vision, resize(height, width, vision.patch * 2, own), 1, own, limits)
 
 
+def see_cosmos(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """Cosmos3 Edge: GLM-4.1V's arithmetic on single pictures, with the limits of its class.
+
+    transformers 5.23 models/cosmos3_edge/image_processing_cosmos3_edge.py.
+    """
+    no_clips(frames)
+    own, factor = _limits(IMAGE_3, limits), vision.patch * 2
+    return _seen(vision, resize(*_grown(height, width, factor), factor, own), 1, own, limits)
+
+
 def see_hunyuan(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
     """Hunyuan VL: a token behind each row of image tokens, and one on either side of them all.
 
@@ -120,9 +130,8 @@ def resize(height: int, width: int, factor: int, limits: tuple[int, int], frames
     Raises:
         PictureError: one side is more than 200 times the other.
     """
-    if frames > 1 and min(height, width) < factor:
-        scale = max(factor / height, factor / width)
-        height, width = int(height * scale), int(width * scale)
+    if frames > 1:
+        height, width = _grown(height, width, factor)
     if max(height, width) > STEEPEST * min(height, width):
         raise PictureError(
             f"a picture of {width} x {height} pixels: one side is more than {STEEPEST} times the other",
@@ -139,6 +148,14 @@ def resize(height: int, width: int, factor: int, limits: tuple[int, int], frames
         grow = math.sqrt(least / (frames * height * width))
         rows, columns = math.ceil(height * grow / factor) * factor, math.ceil(width * grow / factor) * factor
     return rows, columns
+
+
+def _grown(height: int, width: int, factor: int) -> tuple[int, int]:
+    """Sides of a picture none of which is shorter than the factor."""
+    if min(height, width) >= factor:
+        return height, width
+    scale = max(factor / height, factor / width)
+    return int(height * scale), int(width * scale)
 
 
 def _limits(released: tuple[int, int], stated: Limits) -> tuple[int, int]:
