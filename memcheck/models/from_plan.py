@@ -61,7 +61,7 @@ def part_of(config: Mapping[str, Any], part: str | None) -> Mapping[str, Any]:
     """The configuration of that part: ``language`` switches the towers of a multimodal model off."""
     if part != "language":
         return config
-    from memcheck.models.registry import thinker_of
+    from memcheck.models.inner import thinker_of
     from memcheck.models.wrappers import WRAPPERS
 
     config = thinker_of(config)

@@ -11,7 +11,6 @@ from memcheck.edge.modules import import_module
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Moe
-from memcheck.models.wrappers import MUTE, THINKERS, WRAPPERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -211,19 +210,23 @@ def read_architecture(
     Raises:
         ArchitectureError: an unknown ``model_type``, a missing key, a wrong type, a key that nobody read.
     """
-    if str(config.get("model_type")) in THINKERS:
-        inner = thinker_of(config)
-        found = read_architecture(inner, strict=strict, written=written & frozenset(inner))
-        return found._replace(notes=(MUTE, *found.notes))
-    if str(config.get("model_type")) in WRAPPERS:
-        from memcheck.models.tower_readers import TOWERS
+    if str(config.get("model_type")) not in FAMILIES:
+        from memcheck.models.inner import MUTE, THINKERS, language_model, thinker_of
+        from memcheck.models.wrappers import WRAPPERS
 
-        off = "vision_config" in config and config["vision_config"] is None
-        if str(config["model_type"]) in TOWERS and not off:
-            from memcheck.models.multimodal import read
+        if str(config.get("model_type")) in THINKERS:
+            inner = thinker_of(config)
+            found = read_architecture(inner, strict=strict, written=written & frozenset(inner))
+            return found._replace(notes=(MUTE, *found.notes))
+        if str(config.get("model_type")) in WRAPPERS:
+            from memcheck.models.tower_readers import TOWERS
 
-            return read(config, strict=strict, written=written)
-        config = language_model(config)
+            off = "vision_config" in config and config["vision_config"] is None
+            if str(config["model_type"]) in TOWERS and not off:
+                from memcheck.models.multimodal import read
+
+                return read(config, strict=strict, written=written)
+            config = language_model(config)
     reader = ConfigReader(config, _model_type(config))
     architecture = _family(reader.model_type)(reader)
     for key in ("quantization_config", "quantization"):
@@ -239,25 +242,6 @@ def read_architecture(
 
         architecture = architecture._replace(blocks=with_names(architecture.blocks, reader.model_type))
     return architecture._replace(notes=architecture.notes + tuple(reader.notes)) if reader.notes else architecture
-
-
-def thinker_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration of the part that understands, of a model that speaks; others as they are.
-
-    Raises:
-        ArchitectureError: it is missing.
-    """
-    kind = THINKERS.get(str(config.get("model_type")))
-    if kind is None:
-        return config
-    inner = config.get("thinker_config")
-    if not isinstance(inner, Mapping):
-        raise ArchitectureError(
-            f"{config['model_type']}: thinker_config is missing: the dimensions are in it",
-            f"state it, or write its keys beside model_type: {kind}",
-            "thinker_config",
-        )
-    return {**inner, "model_type": kind}
 
 
 def _model_type(config: Mapping[str, Any]) -> str:
@@ -286,27 +270,6 @@ def _near_by_structure(config: Mapping[str, Any]) -> str:
         f"{said}if one of them is this model's code, describe it by `model: {{architecture: {{model_type: ...}}}}` "
         "with its keys; else `model: {rough: ...}` takes the number of parameters"
     )
-
-
-def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration itself, or the text part of a multimodal one whose other parts are switched off."""
-    inner_type = WRAPPERS.get(str(config.get("model_type")))
-    if inner_type is None:
-        return config
-    outer_type = str(config["model_type"])
-    if "vision_config" not in config or config["vision_config"] is not None:
-        from memcheck.models.tower_readers import HEARING
-
-        hears = outer_type in HEARING
-        raise ArchitectureError(
-            f"{outer_type}: memcheck has no model of its {'audio' if hears else 'vision'} tower here",
-            "for the language model alone write `model: {part: language}` beside its name"
-            + ("" if hears else ", or vision_config: null"),
-            HEARING.get(outer_type, "vision_config"),
-        )
-    from memcheck.models.multimodal import text_of
-
-    return text_of(config)[0]
 
 
 def _family(model_type: str) -> Callable[[ConfigReader], Architecture]:

@@ -82,10 +82,3 @@ WRAPPERS: dict[str, str] = {
     "voxtral": "llama",
 }
 """Multimodal models: the ``model_type`` of the language model inside; its own says it where that is a family."""
-
-THINKERS: dict[str, str] = {
-    "qwen2_5_omni": "qwen2_5_omni_thinker",
-    "qwen3_omni_moe": "qwen3_omni_moe_thinker",
-}
-"""Models that speak: the ``model_type`` of the part in ``thinker_config``, which understands and is trained."""
-MUTE = "priced is the thinker; a run that loads the talker, too, holds its weights beside it"

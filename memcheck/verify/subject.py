@@ -15,7 +15,7 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import Assumption, InferenceJob, Overhead, TrainingJob
 from memcheck.models.from_plan import LAYER_COUNTS, part_of, with_overrides
-from memcheck.models.registry import language_model
+from memcheck.models.inner import language_model
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan
