@@ -55,8 +55,8 @@ def pictures_of(job: TrainingJob, vision: Vision) -> Pictures:
 
 def filling(vision: Vision, sequence: int) -> Images:
     """As many pictures as a sequence of so many tokens can hold: no tower gets more rows of it."""
-    if vision.crosses:
-        return Images(1, vision.tile, 1)
+    if vision.crosses or vision.single:
+        return Images(1, vision.tile, 1 if vision.crosses else min(sequence, vision.tile_tokens))
     if vision.resampled:
         pictures = -(-sequence // vision.resampled)
         return Images(pictures, pictures * vision.side, min(sequence, pictures * vision.resampled))
@@ -77,14 +77,18 @@ def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, def
         if stated is not None:
             _fail("a model without a vision tower gets no pictures", "remove `images`, or name a vision-language model")
         return None
-    if stated is None and vision.crosses:
-        why = "not stated: how many a sequence has is not bounded by its length"
+    if stated is None and (vision.crosses or vision.single):
+        why = "how many a sequence has is not bounded by its length" if vision.crosses else "the class takes no more"
+        why = "not stated: " + why
         defaults.note("training.images", "one picture a sample", why)
         return None
     if stated is None:
         why = "not stated: pictures that fill the sequence, the most that it can hold"
         defaults.note("training.images", "sequence_length image tokens a sample", why)
         return None
+    several = len(stated.patches) if isinstance(stated.patches, tuple) else stated.per_sample or 1
+    if vision.single and several > 1:
+        _fail(f"{several} pictures a sample: the model's class takes one picture for each text", "split the samples")
     if stated.patches is not None and stated.tokens is not None:
         found = _stated(training, vision, stated.patches, stated.tokens, defaults)
         return found if vision.crosses else _fitting(training, vision, found, defaults)

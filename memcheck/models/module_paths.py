@@ -30,7 +30,11 @@ LAYERS = {
     "pixtral": "transformer.layers",
 }
 """Where a tower keeps its layers, by its kind; others in ``blocks`` beside a merger, or in ``encoder.layers``."""
-BARE = {"blip2": "language_model.model.decoder.layers", "llama4": "language_model.model.layers"}
+BARE = {
+    "blip2": "language_model.model.decoder.layers",
+    "instructblip": "language_model.model.layers",
+    "llama4": "language_model.model.layers",
+}
 """Kinds of towers whose model has no ``model.`` in front of its parts: where its language model's layers are."""
 AUDIO_LAYERS = {"gemma3n": "conformer", "phi4_multimodal": "encoder.encoders"}
 """Where an audio tower keeps its layers, by the model's type; others in ``layers``."""

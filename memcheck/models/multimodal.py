@@ -47,8 +47,9 @@ UNLESS = {"hunyuan_vl": True, "shieldgemma2": False}
 """Classes whose head is the embedding if either says so; the language model's does where it is silent, and theirs as
 here.
 """
-BESIDE = ("blip-2",)
-"""Classes that build a whole causal language model, head and all, as its own configuration says."""
+BESIDE = {"blip-2": True, "instructblip": False}
+"""Classes that build a whole causal language model, head and all, as its own configuration says; whether
+that one's head is the embedding where it is silent."""
 SEEING = ("gemma3", "gemma4_unified", "molmo2", "paligemma", "shieldgemma2")
 """Classes that let the tokens of a picture see each other (``token_type_ids``)."""
 COPYING = ("granite_speech", "granite_speech_plus", "qwen2_audio")
@@ -115,7 +116,7 @@ def _ties(config: Mapping[str, Any], text: Mapping[str, Any]) -> Any:
     kind, inside = str(config["model_type"]), text.get("tie_word_embeddings")
     stated = config.get("tie_word_embeddings")
     if kind in BESIDE:
-        return True if inside is None else inside
+        return BESIDE[kind] if inside is None else inside
     if kind in UNLESS:
         return bool(UNLESS[kind] if stated is None else stated) or inside is not False
     if kind in FORWARDED:

@@ -32,6 +32,7 @@ TOWERS: dict[str, str] = {
     "hyperclovax_vision_v2": "hyperclovax:read",
     "idefics2": "idefics2:read",
     "idefics3": "siglip:read_idefics3",
+    "instructblip": "blip2:read_instruct",
     "internvl": "internvl:read",
     "janus": "janus:read",
     "kimi_k25": "kimi:read",

@@ -75,6 +75,8 @@ class Perceiver(Record):
     activation: str
     dropout: float = 0.0
     """Behind each matrix that ends a branch (BLIP-2)."""
+    words: int = 0
+    """Tokens of the text that it reads beside each picture's rows, at most (InstructBLIP)."""
 
 
 class Vision(Record):
@@ -158,6 +160,8 @@ class Vision(Record):
     """The language model inside has a head of its own, so that the rows that it was given live until the loss is there,
     and the main input of the model around it is ``pixel_values`` (BLIP-2).
     """
+    single: bool = False
+    """A sample has one picture, beside whose rows the Q-Former reads the sample's text (InstructBLIP)."""
     mask_bytes: int = 0
     """Bytes of a padding mask for each pixel, beside ``pixel_values``."""
     deepstack: tuple[int, ...] = ()

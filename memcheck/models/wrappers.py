@@ -36,6 +36,7 @@ WRAPPERS: dict[str, str] = {
     "idefics3": "llama",
     "inkling2": "inkling2_text",
     "inkling_mm_model": "inkling_text",
+    "instructblip": "llama",
     "internvl": "qwen2",
     "janus": "llama",
     "kimi_k25": "deepseek_v3",

@@ -127,3 +127,14 @@ def test_a_class_that_needs_pictures_gets_some() -> None:
         resolved({"per_sample": 0}, config)
     (problem,) = raised.value.problems
     assert "takes no batch without pictures" in problem.message
+
+
+def test_a_class_that_reads_a_text_with_each_picture_gets_one() -> None:
+    """InstructBLIP's Q-Former reads a sample's text beside its picture: one is assumed, and more are refused."""
+    config = next(model.config for model in MODELS.values() if model.config["model_type"] == "instructblip")
+    assert pictures(resolved(None, config)) == (1, 257, 32)
+    for stated in ({"per_sample": 2, "width": 640, "height": 480}, {"per_sample": 2, "patches": 514, "tokens": 64}):
+        with pytest.raises(ResolutionError) as raised:
+            resolved(stated, config)
+        (problem,) = raised.value.problems
+        assert "one picture for each text" in problem.message

@@ -32,6 +32,7 @@ TILED = {
     "llava_next": CLIP._replace(processor="anyres:see"),
     "llava_onevision": EMPTY._replace(tile=729, tile_tokens=729, patch=14, side=384, processor="anyres:see_onevision"),
     "blip-2": EMPTY._replace(tile=257, tile_tokens=32, classes=1, patch=14, processor="square:see"),
+    "instructblip": EMPTY._replace(tile=257, tile_tokens=32, classes=1, patch=14, processor="square:see"),
     "got_ocr2": EMPTY._replace(tile=4096, tile_tokens=256, patch=16, separators=2, processor="square:see"),
     "deepseek_vl": EMPTY._replace(tile=576, tile_tokens=576, patch=16, processor="square:see"),
     "mllama": EMPTY._replace(tile=1632, tile_tokens=1604, patch=14, crosses=(1,), processor="square:see_padded"),

@@ -12,7 +12,7 @@ from memcheck.job.images import NO_PICTURES, Pictures, pictures_of
 from memcheck.job.types import TrainingJob
 from memcheck.models.embedders import embedder_tensors
 from memcheck.models.types import Architecture, Block, ParameterTensor
-from memcheck.models.vision import Vision
+from memcheck.models.vision import Perceiver, Vision
 from memcheck.remembered import lru_cache
 
 
@@ -134,3 +134,12 @@ def pixel_bytes(job: TrainingJob, a: Architecture) -> int:
     crossing = rounded(8 * job.rows * job.sequence_length * vision.tiles * (found.pictures // job.rows))
     pixels = rounded_bytes((rows, vision.channels), "fp32" if vision.cast else job.recipe.params)
     return pixels + mask + positions + crossing
+
+
+def reader_of(job: TrainingJob, vision: Vision, pictures: Pictures) -> Perceiver | None:
+    """The Q-Former, with as many words of each picture's text as there are."""
+    reader = vision.perceiver
+    if reader is None or not reader.words:
+        return reader
+    words = (job.micro_batch_size * job.sequence_length - pictures.tokens) // max(1, pictures.pictures)
+    return reader._replace(words=max(0, min(reader.words, words)))

@@ -20,6 +20,7 @@ from memcheck.frameworks.torch.tower_tensors import (
     part_setting,
     part_tensors,
     reaches,
+    reader_of,
     shrunk,
 )
 from memcheck.frameworks.torch.trained_parts import is_hooked, recompute_mode
@@ -179,14 +180,9 @@ def _adapted(vision: Vision, setting: Setting) -> bool:
 
 NO_HIGH = High(0, "", ())
 NOTHING_RUNS = Curve(
-    saved=0,
-    saved_inventory=(),
-    saved_components=(),
-    until_forward_ends=0,
-    forward=NO_HIGH,
-    backward=NO_HIGH,
+    saved=0, saved_inventory=(), saved_components=(), until_forward_ends=0, forward=NO_HIGH, backward=NO_HIGH,
     gradients=0,
-)
+)  # fmt: skip
 
 
 def _idle(block: Block, setting: Setting) -> Unit:
@@ -313,7 +309,7 @@ def _projector_unit(
     if vision.wraps and setting.params == "fp16":  # modeling_blip_2.py, `_keep_in_fp32_modules`
         message = "memcheck has no model of a Q-Former that transformers keeps in fp32 beside weights in fp16"
         raise UnsupportedError(message, "choose bf16-mixed or bf16-pure", "/training/precision")
-    own = vision._replace(projector=mergers(vision)[0])
+    own = vision._replace(projector=mergers(vision)[0], perceiver=reader_of(job, vision, pictures))
     block = as_block(own.closing + own.projector)
     project = tower_code(setting.style, vision.kind).project
     seen = met_by(lambda ctx, x: project(ctx, own, x), whole(setting))

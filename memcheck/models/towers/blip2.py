@@ -1,4 +1,7 @@
-"""BLIP-2: a ViT with a class token, and a Q-Former whose learned rows read each picture's (modeling_blip_2.py)."""
+"""BLIP-2 and InstructBLIP: a ViT with a class token, and a Q-Former whose learned rows read each picture's.
+
+modeling_blip_2.py, modeling_instructblip.py of transformers 5.23.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,36 @@ from memcheck.models.multimodal import AroundTower
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.towers.parts import SIGLIP, norm_pair, split_width, square, tower_mlp
-from memcheck.models.towers.qformer import qformer
+from memcheck.models.towers.qformer import QFormer, instructed, qformer
 from memcheck.models.types import Block, Norm, ParameterTensor
 from memcheck.models.vision import Perceiver, TowerAttention, Vision
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def read(config: ConfigReader, around: AroundTower) -> Vision:
     """``model_type: blip-2`` around a decoder. Every picture becomes ``num_query_tokens`` image tokens."""
+    if around.language.model_type != "opt":
+        name = around.language.model_type
+        around.outer.fail("text_config", f"memcheck reads no BLIP-2 around {name}", "OPT is read")
+    return _read(config, around, "blip2", qformer)
+
+
+def read_instruct(config: ConfigReader, around: AroundTower) -> Vision:
+    """``model_type: instructblip`` around a decoder: the Q-Former reads the text of each picture, too."""
+    if around.language.model_type != "llama":
+        name = around.language.model_type
+        around.outer.fail("text_config", f"memcheck reads no InstructBLIP around {name}", "Llama is read")
+    around.outer.note("the Q-Former is assumed to read as many tokens of text as the language model, up to its places")
+    return _read(config, around, "instructblip", instructed)
+
+
+def _read(
+    config: ConfigReader, around: AroundTower, kind: str, reads: Callable[[ConfigReader, int], QFormer]
+) -> Vision:
     outer, language = around.outer, around.language
-    if language.model_type != "opt":
-        outer.fail("text_config", f"memcheck reads no BLIP-2 around {language.model_type}", "OPT is read")
     outer.ignore("initializer_factor", "initializer_range", "image_text_hidden_size", "use_decoder_only_language_model")
     outer.ignore("num_query_tokens", "image_token_index")
     width = config.integer("hidden_size", default=1408)
@@ -32,7 +55,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
             config.fail(key, f"{key} in a vision tower has no memory model", "it is 0 in released files")
     queries = outer.integer("num_query_tokens", default=32)
     section = outer.section("qformer_config")
-    reader = qformer(section, width)
+    reader = reads(section, width)
     mixer = TowerAttention(
         heads=heads,
         head_dim=width // heads,
@@ -52,7 +75,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
     )
     rows = (side // patch) ** 2 + 1
     return Vision(
-        kind="blip2",
+        kind=kind,
         hidden=width,
         blocks=((block, depth),),
         channels=3 * patch * patch,
@@ -78,6 +101,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
             head_dim=reader.width // reader.heads,
             activation=section.activation(default="gelu"),
             dropout=section.dropout("hidden_dropout_prob", default=0.1),
+            words=reader.words,
         ),
         tile=rows,
         tile_tokens=queries,
@@ -85,6 +109,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         patch=patch,
         processor="square:see",
         wraps=True,
+        single=reader.words > 0,
         heads=heads,
         path="vision_model",
         projector_path="",

@@ -1,4 +1,7 @@
-"""BLIP-2's Q-Former: learned rows that read a tower's in some layers (modeling_blip_2.py of transformers 5.23)."""
+"""BLIP-2's Q-Former: learned rows that read a tower's in some layers. InstructBLIP's reads a text, too.
+
+modeling_blip_2.py, modeling_instructblip.py of transformers 5.23.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,19 @@ class QFormer(Record):
     read: int
     """Width of those."""
     heads: int
+    vocab: int = 0
+    """Tokens of a text that it reads; 0: none."""
+    words: int = 0
+    """Places of that."""
 
     def tensors(self, prefix: str) -> tuple[ParameterTensor, ...]:
         """Every tensor of it."""
-        found: tuple[ParameterTensor, ...] = norm_pair(f"{prefix}layernorm", self.width)
+        norm = f"{prefix}embeddings.layernorm" if self.words else f"{prefix}layernorm"
+        found: tuple[ParameterTensor, ...] = norm_pair(norm, self.width)
+        if self.words:
+            for name, rows in (("word", self.vocab), ("position", self.words)):
+                at = f"{prefix}embeddings.{name}_embeddings.weight"
+                found += (ParameterTensor(at, (rows, self.width), "projector"),)
         for i in range(self.depth):
             found += self.layer(f"{prefix}encoder.layer.{i}.", reads=i % self.each == 0)
         return found
@@ -33,9 +45,11 @@ class QFormer(Record):
         found = self._attention(f"{at}attention.", self.width)
         if reads:
             found += self._attention(f"{at}crossattention.", self.read)
-        found += linear(f"{at}intermediate_query.dense", self.inner, self.width, "projector", "none", bias=True)
-        found += linear(f"{at}output_query.dense", self.width, self.inner, "projector", "none", bias=True)
-        return found + norm_pair(f"{at}output_query.LayerNorm", self.width)
+        for kind in ("", "_query") if self.words else ("_query",):
+            found += linear(f"{at}intermediate{kind}.dense", self.inner, self.width, "projector", "none", bias=True)
+            found += linear(f"{at}output{kind}.dense", self.width, self.inner, "projector", "none", bias=True)
+            found += norm_pair(f"{at}output{kind}.LayerNorm", self.width)
+        return found
 
     def _attention(self, at: str, read: int) -> tuple[ParameterTensor, ...]:
         width = self.width
@@ -44,6 +58,15 @@ class QFormer(Record):
             found += linear(f"{at}attention.{name}", width, read, "projector", "none", bias=True)
         found += linear(f"{at}output.dense", width, width, "projector", "none", bias=True)
         return found + norm_pair(f"{at}output.LayerNorm", width)
+
+
+def instructed(config: ConfigReader, read: int) -> QFormer:
+    """InstructBLIP's, which has a table of words and one of their places."""
+    stated = config.integer("encoder_hidden_size", default=1408)
+    if stated != read:
+        config.fail("encoder_hidden_size", f"encoder_hidden_size = {stated} is not the tower's width {read}")
+    vocab, words = config.integer("vocab_size", default=30522), config.integer("max_position_embeddings", default=512)
+    return qformer(config, read)._replace(vocab=vocab, words=words)
 
 
 def qformer(config: ConfigReader, read: int) -> QFormer:

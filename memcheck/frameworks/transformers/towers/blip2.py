@@ -39,13 +39,9 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     if reader is None:
         return rows
     query, weight, bias, *others, last, _ = vision.projector
-    p = ctx.parameter(query.name, query.shape)
-    shape, dtype, learns = query.shape, p.dtype, p.requires_grad
-    many = (max(1, ctx.setting.pictures) * shape[1], shape[2])
-    y = Value(tape.new((0,), dtype, "query tokens"), many, dtype)  # expanded without memory
-    y = tape.record(y, (tape.parameter(p),), lambda grad: [tape.new(shape, dtype, "sum") if learns else None])
+    y = learned_rows(ctx, query)
     y = dropout(tape, layer_norm(ctx, y, (weight, bias)), reader.dropout)
-    for tensors in _layers(others):
+    for tensors in layers_of_reader(others):
 
         def forward(value: Value, tensors: dict[str, ParameterTensor] = tensors) -> Value:
             return _layer(ctx, reader, tensors, value, rows)
@@ -55,7 +51,16 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     return given_out(ctx, plain(ctx, y, last, bias=True), joins=False)
 
 
-def _layers(tensors: list[ParameterTensor]) -> list[dict[str, ParameterTensor]]:
+def learned_rows(ctx: Context, query: ParameterTensor) -> Value:
+    """``query_tokens`` of every picture, expanded without memory."""
+    tape, p = ctx.tape, ctx.parameter(query.name, query.shape)
+    shape, dtype, learns = query.shape, p.dtype, p.requires_grad
+    many = (max(1, ctx.setting.pictures) * shape[1], shape[2])
+    y = Value(tape.new((0,), dtype, "query tokens"), many, dtype)
+    return tape.record(y, (tape.parameter(p),), lambda grad: [tape.new(shape, dtype, "sum") if learns else None])
+
+
+def layers_of_reader(tensors: list[ParameterTensor]) -> list[dict[str, ParameterTensor]]:
     """The tensors of each layer by their path inside it."""
     found: dict[str, dict[str, ParameterTensor]] = {}
     for t in tensors:
@@ -66,15 +71,16 @@ def _layers(tensors: list[ParameterTensor]) -> list[dict[str, ParameterTensor]]:
 
 def _layer(ctx: Context, p: Perceiver, t: dict[str, ParameterTensor], x: Value, rows: Value) -> Value:
     """Blip2QFormerLayer: attention, perhaps attention to the tower's rows, a network; a norm behind each sum."""
-    x = _attended(ctx, p, t, "attention.", x, x)
+    x = attended(ctx, p, t, "attention.", x, x)
     x = slices(ctx.tape, x, x.shape)[0]  # `attention_output[:, :query_length]`
     if "crossattention.output.dense.weight" in t:
-        x = _attended(ctx, p, t, "crossattention.", x, rows)
+        x = attended(ctx, p, t, "crossattention.", x, rows)
     inner = activation(ctx.tape, plain(ctx, x, t["intermediate_query.dense.weight"], bias=True), p.activation)
-    return _summed(ctx, p, t, "output_query.", inner, x)
+    return summed(ctx, p, t, "output_query.", inner, x)
 
 
-def _attended(ctx: Context, p: Perceiver, t: dict[str, ParameterTensor], at: str, x: Value, read: Value) -> Value:
+def attended(ctx: Context, p: Perceiver, t: dict[str, ParameterTensor], at: str, x: Value, read: Value) -> Value:
+    """Attention of a Q-Former's rows to those that are read, and what is summed behind it."""
     tape, n = ctx.tape, max(1, ctx.setting.pictures)
     q = plain(ctx, x, t[f"{at}attention.query.weight"], bias=True)
     k = plain(ctx, read, t[f"{at}attention.key.weight"], bias=True)
@@ -88,10 +94,10 @@ def _attended(ctx: Context, p: Perceiver, t: dict[str, ParameterTensor], at: str
     else:
         out = kernels.flash(tape, q, k, v, p.head_dim)
     del q, k, v
-    return _summed(ctx, p, t, f"{at}output.", out.view(*shape), x)
+    return summed(ctx, p, t, f"{at}output.", out.view(*shape), x)
 
 
-def _summed(ctx: Context, p: Perceiver, t: dict[str, ParameterTensor], at: str, inner: Value, x: Value) -> Value:
+def summed(ctx: Context, p: Perceiver, t: dict[str, ParameterTensor], at: str, inner: Value, x: Value) -> Value:
     """``LayerNorm(dropout(dense(inner)) + x)``."""
     made = dropout(ctx.tape, plain(ctx, inner, t[f"{at}dense.weight"], bias=True), p.dropout)
     del inner
