@@ -94,6 +94,10 @@ STATED: dict[str, dict[str, Any]] = {
         "num_attention_heads": 20, "intermediate_size": 5120,
     },
     "ctrl": {"n_positions": 2048, "dff": 4096},
+    "esmc": {
+        "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 2816,
+        "vocab_size": 64,
+    },
     "ernie": {"max_position_embeddings": 2048},
     "deberta-v2": {
         "hidden_size": 768,
@@ -210,6 +214,10 @@ STATED: dict[str, dict[str, Any]] = {
             "head_dim": 64, "intermediate_size": 2048, "vocab_size": VOCABULARY, "sliding_window": WINDOW,
         }
         for stack in ("encoder", "decoder")
+    },
+    "ultrabert": {
+        "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 2816,
+        "num_hidden_layers": 3, "prediction_head_size": 512, "sliding_window": 256,
     },
     "zaya": {
         "hidden_size": 1024,

@@ -92,7 +92,7 @@ def linear_layers(a: Architecture) -> Iterator[Linear]:
             yield Linear("language", name, beside + name)
         elif tensor.linear:
             yield Linear("language", tensor.name.removesuffix(".weight"), tensor.name.removesuffix(".weight"))
-    for tensor in a.head_tensors[:1] if a.head_transform else ():
+    for tensor in (t for t in a.head_tensors if a.head_transform and t.linear):
         yield Linear("language", tensor.name.removesuffix(".weight"), tensor.name.removesuffix(".weight"))
     if a.vision is not None:
         yield from _of_tower(a.vision)

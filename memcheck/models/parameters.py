@@ -22,8 +22,8 @@ def block_tensors(block: Block) -> tuple[ParameterTensor, ...]:
 
 
 def head_width(a: Architecture) -> int:
-    """Channels of the head's matrix: the table's, or those of the layer in front of it."""
-    return a.head_tensors[0].shape[0] if a.head_transform else a.embedding_size
+    """Channels of the head's matrix: the table's, or those of what stands in front of it."""
+    return a.head_tensors[-1].shape[0] if a.head_transform else a.embedding_size
 
 
 def outer_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:

@@ -20,7 +20,7 @@ def table_adapters(lora: Lora, a: Architecture) -> tuple[LocalTensor, ...]:
 
 def head_adapters(lora: Lora, a: Architecture, tensor: int) -> tuple[LocalTensor, ...]:
     """Those of the layer in front of the head, and of the head where targets name it: all-linear leaves that out."""
-    found = [each for t in a.head_tensors[:1] if a.head_transform for each in _adapters(lora, t)]
+    found = [each for t in a.head_tensors if a.head_transform and t.linear for each in _adapters(lora, t)]
     targets = lora.targets_in("language") if lora.reach else lora.target_modules
     if a.head and HEAD in ((targets,) if isinstance(targets, str) else targets):
         shape = (-(-a.vocab_size // tensor), head_width(a))

@@ -116,9 +116,10 @@ def head_tensors(
     return tuple(tensors)
 
 
-def transform_biases(a: Architecture) -> tuple[bool, bool]:
+def transform_biases(a: Architecture) -> tuple[bool, bool, int]:
     """Whether the layer in front of the head and its norm have a bias: tensors of one dimension behind the matrix, the
-    norm's weight last or last but one.
+    norm's weight last or last but one. The third: width between two layers without a norm (UltraBERT); 0 = one layer.
     """
     names = [t.name for t in a.head_tensors]
-    return len(names) > 1 and names[1].endswith(".bias"), bool(names) and names[-1].endswith(".bias")
+    inner = a.head_tensors[0].shape[0] if sum(t.linear for t in a.head_tensors) > 1 else 0
+    return len(names) > 1 and names[1].endswith(".bias"), bool(names) and names[-1].endswith(".bias"), inner

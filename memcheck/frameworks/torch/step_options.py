@@ -180,7 +180,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         holds_rows=not pipelined and profile.style.holds_rows,
         keeps_states=isinstance(a, Architecture) and a.keeps_states,
         leaves_graphs=isinstance(a, Architecture) and _leaves_graphs(a),
-        returns_first=isinstance(a, Architecture) and (bool(a.head_transform) or _layers_behind(a)),
+        returns_first=isinstance(a, Architecture) and (_transforms_behind(a) or _layers_behind(a)),
     )
     return how, tuple([others for _, _, others in walks])
 
@@ -188,6 +188,13 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
 def _leaves_graphs(a: Architecture) -> bool:
     """Whether an attribute of its layers is a state of the recurrence."""
     return any(isinstance(block.mixer, Mixer) and block.mixer.kind == "rg-lru" for block, _ in a.blocks)
+
+
+def _transforms_behind(a: Architecture) -> bool:
+    """Whether a layer in front of the head runs where the body has returned, and no norm ends a body whose variable has
+    the looked-up rows (UltraBERT's has).
+    """
+    return bool(a.head_transform) and (a.embeddings_apart or a.final_norm is None)
 
 
 def _layers_behind(a: Architecture) -> bool:

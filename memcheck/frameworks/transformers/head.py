@@ -45,8 +45,8 @@ class Head(Record):
     transform: str = ""
     """Activation of a layer in front of the head, whose result a LayerNorm takes."""
     transform_name: str = ""
-    transform_biases: tuple[bool, bool] = (True, True)
-    """Whether that layer and that norm have a bias."""
+    transform_biases: tuple[bool, bool, int] = (True, True, 0)
+    """Whether that layer and that norm have a bias; the width between two layers, where no norm is behind them."""
     projects_last: bool = False
     """That layer makes the rows as narrow as the table (ELECTRA), in place of a matrix of its own."""
     collapses: bool = False
@@ -309,6 +309,10 @@ def _transformed(ctx: Context, head: Head, h: Value) -> Value:
     act, biases = head.transform, head.transform_biases
     if not act:
         return h
+    if biases[2]:
+        from memcheck.frameworks.transformers.task_heads import activated_twice
+
+        return activated_twice(ctx, (head.transform_name, act), biases[2], h)
     width = (head.projection if head.projects_last else 0) or ctx.hidden
     matrix = ParameterTensor(head.transform_name, (width, ctx.hidden), "head", linear=True)
     h = activation(ctx.tape, linear(ctx.tape, h, ctx.weights(matrix, biases[0]), "transform"), act)

@@ -15,7 +15,7 @@ from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.norms import normalise
-from memcheck.models.types import Norm, Pooling, TaskHead
+from memcheck.models.types import Norm, ParameterTensor, Pooling, TaskHead
 
 
 def task_loss(ctx: Context, task: TaskHead, box: list[Value], *, trained: bool) -> Value:
@@ -134,3 +134,14 @@ def _masked(tape: Tape, x: Value) -> Value:
         return [tape.new(shape, dtype, "masked gradient")]
 
     return tape.record(out, (x,), run)
+
+
+def activated_twice(ctx: Context, names: tuple[str, str], inner: int, x: Value) -> Value:
+    """modeling_ultrabert.py, UltrabertPredictionHead: two layers without biases, each activated. ``names``: the first
+    layer's, and the activation's; ``inner``: the width between both.
+    """
+    first, act = names
+    for name, shape in ((first, (inner, ctx.hidden)), (first.replace("1", "2"), (ctx.hidden, inner))):
+        matrix = ParameterTensor(name, shape, "head", linear=True)
+        x = activation(ctx.tape, linear(ctx.tape, x, ctx.weights(matrix, False), name), act)
+    return x
