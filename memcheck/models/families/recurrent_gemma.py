@@ -91,5 +91,4 @@ def _recurrent(config: ConfigReader, hidden: int, heads: int) -> Mixer:
         width=width,
         tensors=tuple(tensors),
         kernel=kernel,
-        output="linear_out",
     )
