@@ -16,6 +16,7 @@ from memcheck.frameworks.torch.fsdp import Group
 from memcheck.frameworks.torch.trained_parts import LAYERS, is_head_frozen, is_table_frozen
 from memcheck.job.types import DTYPE_BYTES, Recipe, TrainingJob
 from memcheck.models.types import Architecture
+from memcheck.remembered import lru_cache
 
 ALIGNMENT = 16
 """Bytes to which every parameter begins in the flat tensor (_get_aligned_numel)."""
@@ -78,12 +79,21 @@ def updated(job: TrainingJob, tensor: LocalTensor, unit: Iterable[LocalTensor]) 
         return even
     if is_end(tensor):
         mixed = any(word in ENDS for word in job.freeze)
-        tables = 1 if a.tie_word_embeddings or not a.head else 2
-        total, stepped = tables * a.table_rows * a.embedding_size, tensor.numel
+        total, stepped = _ends(job._replace(freeze=flattened_freeze(job)), a, job.freeze)
     else:
         moved = [t.numel for t in every if is_stepped(job, t)]
         mixed, total, stepped = len(moved) < len(every), sum(t.numel for t in every), sum(moved)
     return -(-tensor.numel * min(-(-total // ways), stepped) // stepped) if mixed and stepped else even
+
+
+@lru_cache(maxsize=256)
+def _ends(job: TrainingJob, a: Architecture, freeze: tuple[str, ...]) -> tuple[int, int]:
+    """Elements of embedding, positions, final norm and head, and those of them that are stepped on."""
+    from memcheck.frameworks.torch.whole_model import model_tensors
+
+    ends = [t for tensors in model_tensors(job, a) for t in tensors if is_end(t)]
+    stated = job._replace(freeze=freeze)
+    return sum(t.numel for t in ends), sum(t.numel for t in ends if is_stepped(stated, t))
 
 
 def flat_pieces(
@@ -92,7 +102,7 @@ def flat_pieces(
     """Each tensor that is stepped on, of one dimension, with the elements that a rank updates.
 
     ``whole``: as many as one rank may have of it, which is whole where a rank's row of the unit is that long; else its
-    part of the sum over all. Ends, which are no layers, share a unit.
+    part of the sum over all. Ends, which are no layers, share a unit; what is trained beside frozen modules is one.
     """
     ways = job.layout.shard_group
     ends = sum(t.numel for tensors, count in kinds for t in tensors if count == 1)
@@ -100,7 +110,8 @@ def flat_pieces(
     for tensors, count in kinds:
         row = -(-(ends if count == 1 else sum(t.numel for t in tensors)) // ways)
         for t in tensors:
-            numel = min(t.numel, row) if whole else updated(job, t, tensors)
+            even = job.lora is not None  # each adapter is a unit of its own
+            numel = min(t.numel, row) if whole and not even else updated(job, t, tensors)
             found += count * [(t._replace(shape=(t.numel,), matrix=False), numel)] if is_stepped(job, t) else []
     return found
 

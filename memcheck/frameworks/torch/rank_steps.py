@@ -275,12 +275,16 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
     found: list[UnitGroups] = []
     root = NO_GROUP
     tensors: Any
+    leaves, frozen = flattens(job) and job.lora is not None, dict[int, Group]()
     ends = [held for run, (held, _) in zip(units.runs, units.held.runs, strict=True) if run.unit.kind not in WRAPPED]
     trains = rooted and any(t.trained for held in ends for t in held)  # type: ignore[attr-defined]
     for run, early, (tensors, _) in zip(units.runs, units.reduced, units.held.runs, strict=True):
         if id(tensors) not in known or early:
             own = trains and run.unit.kind not in WRAPPED
             whole = UnitGroups(group_of(job, tensors, trains=own))
+            if leaves and run.unit.kind not in WRAPPED:  # what is trained is no part of the root
+                frozen[id(tensors)] = group_of(job, tuple([t for t in tensors if not t.trained]))
+                whole = UnitGroups(group_of(job, tuple([t for t in tensors if t.trained])))
             if early:
                 # a tied head's gradient is that of the embedding's matrix
                 owners: Any = tensors if any(t.name == early for t in tensors) else units.held.runs[0][0]
@@ -289,7 +293,7 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
             known[id(tensors)] = whole
         found.append(known[id(tensors)])
         if rooted and run.unit.kind not in WRAPPED:
-            end = found[-1].whole
+            end = frozen.get(id(tensors), found[-1].whole)
             summed = Group(*(a + b for a, b in zip(root, end, strict=True)))
             root = summed._replace(last=end.last or root.last)
     return group_sizes(found, root)

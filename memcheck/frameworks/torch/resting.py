@@ -108,8 +108,8 @@ def tensors_resting(job: TrainingJob, tensors: Iterable[LocalTensor]) -> Resting
     if job.parameter_offload != "none":
         parameters = 0
         if offloads_states(job):
-            # FSDP's CPU offload keeps sharded parameters, gradients and optimizer states on the host
-            gradients = master = states = 0
+            # FSDP's CPU offload keeps all sharded parameters, gradients and optimizer states on the host
+            adapters = gradients = master = states = 0
     return Resting(parameters, adapters, gradients, master, states)
 
 

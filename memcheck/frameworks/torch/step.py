@@ -15,7 +15,7 @@ from memcheck.frameworks.torch.gathers import Gathers
 from memcheck.frameworks.torch.rank_units import stretches
 from memcheck.frameworks.torch.reductions import Reductions
 from memcheck.frameworks.torch.step_options import StepOptions, StepSizes, UnitGroups
-from memcheck.frameworks.torch.step_parts import TOWER, WRAPPED, EngineHooks, NamedRun, NamedUnit, Variables
+from memcheck.frameworks.torch.step_parts import TOWER, WRAPPED, EngineHooks, NamedRun, NamedUnit, Variables, own_groups
 
 
 class Step:
@@ -49,17 +49,16 @@ class Step:
             self.units += [run.unit] * run.times
             self.names += run.names()
             self.groups += [found] * run.times
+        self.own = own_groups(self.units, self.groups, root, how)
         self.outputs = self.units[-1].fresh.lingers if how.keeps_outputs else NOTHING
 
     def run(self) -> None:
         """Record one steady step, on top of nothing that rests."""
         recorder, border, own = self.recorder, self.border, self.beyond.per_micro_batch
         recorder.hold("logits_and_loss", self.outputs)
-        self._rest(1)
         for unit in self.units:
             self._leave(unit, 1)
-        recorder.mark("init", "states at rest")
-        self._rest(-1)
+        self._rest()
         self._hold_graph(1)
         for (first, last, sends), held in zip(self.how.micro_batches, self.beyond.held, strict=True):
             here = self.how.stays_gathered and (not first or (held != NOTHING and not self.how.reshards))
@@ -94,13 +93,18 @@ class Step:
             recorder.release("activations", held)
         recorder.mark("optimizer", "optimizer step")
 
-    def _rest(self, sign: int) -> None:
-        """FSDP1's flat gradients of the step before, until a forward looks (_reset_flat_param_grad_info_if_needed)."""
-        if not self.how.flat or self.how.offloads:
-            return
-        for i, end in self.stretches:
-            self.recorder.hold("gradients", self._own_group(i).sharded, sign * (end - i))
-        self.recorder.hold("gradients", self.root.sharded, sign)
+    def _rest(self) -> None:
+        """FSDP1's flat gradients of the step before, to which no parameter refers, until the next forward looks
+        (torch 2.13 _flat_param.py, _reset_flat_param_grad_info_if_needed).
+        """
+        here = self.recorder.here
+        if self.how.flat and not self.how.offloads:
+            for i, end in self.stretches:
+                self.recorder.hold("gradients", self.own[i].sharded, end - i)
+            self.recorder.hold("gradients", self.root.sharded)
+            self.recorder.mark("forward", "states at rest")
+        self.recorder.mark("init", "states at rest")
+        self.recorder.repeat(here, -1)
 
     def _leave(self, unit: NamedUnit, sign: int) -> None:
         """What a layer leaves of its recomputed graph until its next forward."""
@@ -112,11 +116,6 @@ class Step:
         for unit in self.units if self.how.keeps_graph else ():
             found = ("logits_and_loss", unit.fresh.lingers), ("activations", unit.fresh.outlives)
             self.recorder.hold(*found[unit.kind != "head"], sign)
-
-    def _own_group(self, index: int) -> Group:
-        """The group that is gathered for this unit alone; none when it belongs to the root."""
-        alone = self.units[index].kind in WRAPPED or self.root == NO_GROUP
-        return self.groups[index].whole if alone else NO_GROUP
 
     def _curve(self, unit: NamedUnit, first: bool) -> NamedCurve:
         if self.engine is not None and self.engine.moves_gradients:
@@ -136,7 +135,7 @@ class Step:
         variables = Variables(recorder, embeds=any(each.kind == "embedding" for each in self.units))
         if self.how.pipelined and not first:
             variables.assign("output", "logits_and_loss", self.units[-1].fresh.lingers)
-        gathered = [self._own_group(i).gathered if here else NOTHING for i in range(len(self.units))]
+        gathered = [self.own[i].gathered if here else NOTHING for i in range(len(self.units))]
         for size in gathered:
             recorder.hold("communication_buffers", size)
         if self.root != NO_GROUP:
@@ -145,8 +144,9 @@ class Step:
                 held_flat = self.gathers.root(self.root)
         behind = 1 + sum(unit.kind in TOWER for unit in self.units)
         for i, end in self.stretches:
-            unit, own, before = self.units[i], self._own_group(i), recorder.here
-            if own.gathered and not here:
+            unit, own, before = self.units[i], self.own[i], recorder.here
+            late = unit.kind == "head" and self.how.leaves_apart  # its own module: behind the final norm
+            if own.gathered and not here and not late:
                 recorder.hold("activations", unit.fresh.input)
                 held_flat = self.gathers.forward(own, held_flat, self.names[i])
                 recorder.release("activations", unit.fresh.input)
@@ -159,6 +159,8 @@ class Step:
                 self._model_returns(variables, states, curve.before, i)
             if unit.kind == "head":
                 held_flat = self._before_loss(held_flat, casts)
+                gathered[i] = own.gathered if late else gathered[i]
+                recorder.hold("communication_buffers", own.gathered if late and not here else NOTHING)
             recorder.high("loss" if unit.kind == "head" else "forward", curve.forward, self.names[i])
             self._leave(unit, -1)
             recorder.hold_bundle(curve.saved)
@@ -238,7 +240,8 @@ class Step:
         self.recorder.release("communication_buffers", self.root.flat)
 
     def _reshards(self, index: int) -> bool:
-        return self.how.reshards and self.units[index].kind != "head"  # torchtitan: backward needs it at once
+        at_once = self.units[index].kind == "head" and not self.how.leaves_apart  # torchtitan: backward needs it
+        return self.how.reshards and not at_once
 
     def _backward(self, first: bool, last: bool, gathered: list[int]) -> None:
         recorder, keeps = self.recorder, self.how.stays_gathered
@@ -251,7 +254,7 @@ class Step:
         lingers, kept = list[tuple[int, int]](), list[tuple[int, int]]()
         unsharded_root: Amount = ()
         for i, end in reversed(self.stretches):
-            unit, own, before = self.units[i], self._own_group(i), recorder.here
+            unit, own, before = self.units[i], self.own[i], recorder.here
             curve = self._curve(unit, first)
             hooked = own.gathered and curve.passes_back
             prefetched = self._gather_again(i, gathered, prefetched) if hooked or not own.gathered else prefetched
@@ -297,7 +300,7 @@ class Step:
     ) -> int:
         """A unit's hook behind its backward: its parameters go, its gradients are reduced."""
         unit, name = self.units[i], self.names[i]
-        own, around = self.groups[i].late if unit.reduced else self._own_group(i), self._around_hook(unit, curve)
+        own, around = self.groups[i].late if unit.reduced else self.own[i], self._around_hook(unit, curve)
         self.recorder.hold_amount("temporaries", around)
         gradients = self.reductions.join(own, gradients, name)
         self.recorder.release("communication_buffers", released)
@@ -320,7 +323,7 @@ class Step:
         if self.how.unsynchronised and not reduced:
             return
         for i, end in self.stretches:
-            found = self.groups[i].late if self.units[i].reduced else self._own_group(i)
+            found = self.groups[i].late if self.units[i].reduced else self.own[i]
             self.recorder.release("gradients", self.reductions.kept(found, first), end - i)
         self.recorder.release("gradients", self.reductions.kept(self.root, first))
 
@@ -345,7 +348,7 @@ class Step:
 
     def _gather_again(self, index: int, gathered: list[int], prefetched: int) -> int:
         """The unit's parameters for its backward, and the next unit's flat buffer: the size of that."""
-        unit, own = self.units[index], self._own_group(index)
+        unit, own = self.units[index], self.own[index]
         arrived, late = unit.fresh.output_gradient, self._frozen_behind(index)
         if unit.kind == "embedding":
             self.recorder.release("temporaries", self.beyond.rows_gradient)  # its own curve counts it
@@ -365,14 +368,14 @@ class Step:
         """A frozen unit's parameters, which FSDP1 reshards behind the hook that gathers the next ones."""
         if not self.how.flat or index + 1 >= len(self.units):
             return NOTHING
-        behind = self._own_group(index + 1)
+        behind = self.own[index + 1]
         return NOTHING if behind.reduce_output else behind.gathered
 
     def _reduce_all(self, gathered: list[int]) -> int:
         """All groups resharded and reduced: the root, then units (stage.py, perform_reduce_grad: ``all_states``)."""
         reduce_input = self.reductions.reduce(self.root, (), NOTHING, False, True, "the root group")
         for i in range(len(self.units)):
-            own = self._own_group(i)
+            own = self.own[i]
             if own.gathered:
                 self.recorder.release("communication_buffers", gathered[i])
                 gathered[i] = NOTHING
@@ -392,7 +395,7 @@ class Step:
     def _prefetch(self, behind: int, gathered: list[int]) -> int:
         """Backward prefetch: the next unit's flat buffer is gathered while this one computes."""
         for i in range(behind - 1, -1, -1):
-            own = self._own_group(i)
+            own = self.own[i]
             if own.gathered:
                 if gathered[i]:
                     return NOTHING

@@ -54,6 +54,8 @@ class StepOptions(Record):
     flat_stays: bool
     """Units that are not resharded after their forward stay gathered behind a backward that does not synchronise, too
     (_runtime_utils.py, _should_free_in_backward)."""
+    leaves_apart: bool
+    """Modules that are trained beside frozen ones are units of their own (peft ``fsdp_auto_wrap_policy``)."""
     reenters: bool
     """Layers are recomputed within a backward of their own."""
     rooted: bool
@@ -154,6 +156,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         all_at_once=held >= steps,
         sharded=sharded,
         flat=flattens(job),
+        leaves_apart=flattens(job) and job.lora is not None,
         reenters=flattens(job) and job.checkpointing.mode == "full" and job.checkpointing.reentrant,
         flat_stays=flattens(job) and unsynchronised and not layout.reshard_after_forward,
         rooted=sharded and (tied or not ends_apart(job, profile)),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from memcheck.accounts.program import NOTHING, Recorder
 from memcheck.accounts.sizes import NamedCurve
+from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.rank_units import NUMBERED
-from memcheck.frameworks.torch.step_options import StepOptions, StepSizes
+from memcheck.frameworks.torch.step_options import StepOptions, StepSizes, UnitGroups
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -78,6 +81,17 @@ class EngineOutline(Protocol):
 
     def hooks(self, first: int, recorder: Recorder) -> tuple[EngineHooks, int]:
         """The hooks, whose sizes have the places from ``first`` on, and the place behind them."""
+
+
+def own_groups(
+    units: Sequence[NamedUnit], groups: Sequence[UnitGroups], root: Group, how: StepOptions
+) -> list[Group]:
+    """For each unit the group that is gathered for it alone; none when it belongs to the root.
+
+    Of embedding and head it is what is trained in them, where FSDP1 makes units of that.
+    """
+    shared = root != NO_GROUP and not how.leaves_apart
+    return [NO_GROUP if shared and u.kind not in WRAPPED else g.whole for u, g in zip(units, groups, strict=True)]
 
 
 class Variables:

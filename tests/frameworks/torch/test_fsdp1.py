@@ -18,8 +18,9 @@ GIB = 2**30
 
 TRACED: list[dict[str, Any]] = json.loads(Path(__file__).with_name("traced_fsdp1.json").read_text(encoding="utf-8"))
 """Steps of torch 2.13.0's FullyShardedDataParallel (``use_orig_params``) around small models of transformers 5.23.0: the
-highest bytes of each instant, by ``memcheck verify``. Of 56 plans drawn at random the 41 that are within the bounds; the
-others are adapters in fp32, optimizers in a loop, and a reentrant checkpoint's forward."""
+highest bytes of each instant, by ``memcheck verify``, of rank 0 or of the fullest one, where a part is frozen. Of 116
+plans drawn at random all that can run. ``above``: instants that are predicted higher, and by how much: adapters are
+gathered one by one, not with their layer, and a loop over tensors may find one in two rows."""
 
 
 @pytest.mark.parametrize("row", TRACED, ids=[row["id"] for row in TRACED])
@@ -27,7 +28,26 @@ def test_every_instant_of_a_traced_step(row: dict[str, Any]) -> None:
     """Models so small that flat parameters and their gradients are most of the bytes."""
     found = predicted(row["plan"])["0"]
     for name, traced in row["instants"].items():
-        assert -0.003 <= found[name] / traced - 1 <= 0.01, name
+        assert -0.003 <= found[name] / traced - 1 <= row.get("above", {}).get(name, 0.01), name
+
+
+def test_highest_instants_are_seldom_above() -> None:
+    """No more than one plan in five is predicted higher by more than 1 % at any instant, and its peak in few of these."""
+    wide = [row for row in TRACED if "above" in row]
+    peaks = [row for row in wide if max(row["instants"], key=row["instants"].__getitem__) in row["above"]]
+    assert len(wide) < len(TRACED) / 5
+    assert len(peaks) < 5
+
+
+@pytest.mark.parametrize("framework", ["huggingface", "pytorch"])
+def test_offloaded_parameters_include_adapters(framework: str) -> None:
+    """FSDP moves every parameter that it wraps to the host, what is trained among them."""
+    sharded = plan(framework=framework, offload={"parameters": "cpu"}, options={"fsdp_version": 1})
+    if framework == "pytorch":
+        sharded["training"].pop("framework_version")
+    found = answer(sharded).components_bytes
+    assert not found.get("adapters")
+    assert not found.get("parameters")
 
 
 def plan(**training: object) -> dict[str, Any]:
