@@ -46,6 +46,7 @@ CHECKS: tuple[Gated, ...] = (
     Gated("MEM413", "mem413_no_such_module", when.names_modules),
     Gated("MEM416", "mem416_setting_without_effect", when.may_idle, batch=True),
     Gated("MEM417", "mem417_unsupported_objective", when.objective, batch=True),
+    Gated("MEM419", "mem419_fsdp_stops", when.wraps_layers),
     Gated("MEM601", "mem601_overridden_gpu", when.foreign_card),
     Gated("MEM602", "mem602_loosened_limit", when.locked),
     Gated("MEM603", "mem603_forbidden_gpu", when.governed),

@@ -102,6 +102,14 @@ def states_group(context: RuleContext) -> bool:
     return context.plan.parallelism.shard_group is not None
 
 
+def wraps_layers(context: RuleContext) -> bool:
+    """Training whose layers FSDP may wrap, and what it may stop at: two dtypes, or a head behind the model."""
+    job, layout = context.training, context.layout
+    if job is None or layout.zero_stage < 2 or layout.shard_group <= 1:
+        return False
+    return job.recipe.params != "fp32" or job.lora is not None or job.fsdp == 1
+
+
 def shards_experts(context: RuleContext) -> bool:
     """Experts whose parameters are divided over ranks."""
     layout, model = context.layout, context.architecture

@@ -36,6 +36,12 @@ def test_birth_and_death(tracer) -> None:
     assert account.live == {}
 
 
+def test_products_of_two_dtypes_are_refused(tracer) -> None:
+    """CUDA multiplies no fp32 rows by bf16 weights, whatever a meta function says."""
+    with pytest.raises(RuntimeError, match="same dtype"):
+        torch.empty(4, 8) @ torch.empty(8, 4, dtype=torch.bfloat16)
+
+
 def test_in_place_operators_make_nothing(tracer) -> None:
     """Only new storages count."""
     x = torch.zeros(1024)

@@ -6,10 +6,16 @@ Sources: torch 2.13 distributed/fsdp/_flat_param.py (pre_unshard, unshard, post_
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from memcheck.accounts.program import NOTHING, Amount
-from memcheck.frameworks.torch.fsdp import Group
+from memcheck.accounts.sizes import NamedCurve
+from memcheck.frameworks.torch.fsdp import Group, flattens, skips_reduction
 from memcheck.frameworks.torch.gathers import WHERE, Gathers
 from memcheck.frameworks.torch.reductions import Reductions
+from memcheck.frameworks.torch.step_options import StepOptions
+from memcheck.frameworks.torch.step_parts import NamedUnit
+from memcheck.job.types import TrainingJob
 
 
 class FlatGathers(Gathers):
@@ -30,6 +36,12 @@ class FlatGathers(Gathers):
         if not prefetched:
             self._gather(own, own.gathered, "backward", where)
 
+    def frozen(self, behind: Group) -> int:
+        """Those of a frozen unit: it is resharded once the gradient of its input is there, behind the hook that gathers
+        the next ones (_runtime_utils.py, _register_post_backward_reshard_only_hook).
+        """
+        return NOTHING if behind.reduce_output else behind.gathered
+
     def ahead(self, own: Group, where: str) -> int:
         """The whole parameter of the next unit."""
         self._gather(own, own.gathered, "backward", where)
@@ -44,6 +56,26 @@ class FlatGathers(Gathers):
 
 class FlatReductions(Reductions):
     """From the flat gradient to its shard."""
+
+    def rest(self, groups: Iterable[tuple[Group, int]]) -> None:
+        """The flat gradients of the step before, to which no parameter refers, until the next forward looks
+        (torch 2.13 _flat_param.py, _reset_flat_param_grad_info_if_needed).
+        """
+        here = self.recorder.here
+        if not self.how.offloads:
+            for group, times in groups:
+                self.recorder.hold("gradients", group.sharded, times)
+            self.recorder.mark("forward", "states at rest")
+        super().rest(groups)
+        self.recorder.repeat(here, -1)
+
+    def around(self, unit: NamedUnit, curve: NamedCurve) -> Amount:
+        """Within a reentrant checkpoint's backward what it holds: its detached input, its output, gradients of both
+        (torch 2.13 utils/checkpoint.py, CheckpointFunction.backward).
+        """
+        if not (self.how.reenters and unit.kind == "block"):
+            return super().around(unit, curve)
+        return ((unit.fresh.input, 2), (unit.fresh.output_gradient, 2))
 
     def join(self, g: Group, unsharded: Amount, where: str) -> Amount:
         """The gradient of the flat parameter: autograd's backward of the split into views puts theirs into a row."""
@@ -74,3 +106,24 @@ class FlatReductions(Reductions):
         recorder.release("gradients", g.accumulated)
         recorder.release("gradients", added)
         return NOTHING
+
+
+def flat_options(how: StepOptions, job: TrainingJob) -> StepOptions:
+    """How a step runs, with what holds under FSDP1 alone.
+
+    Recomputed blocks without trained parameters of their own leave input and gradient to the backward's end: FSDP1
+    waits for the gradients of a frozen unit's inputs before it reshards (_runtime_utils.py,
+    _register_post_backward_reshard_only_hook). The hook refers to the AccumulateGrad of an input that is a leaf
+    (autograd/graph.py, register_multi_grad_hook), and thereby to the input and its ``.grad``, until the final callback
+    removes it. A reentrant checkpoint detaches its input, which makes it a leaf. peft's fsdp_auto_wrap_policy wraps
+    adapters by themselves, so that the blocks around them are frozen units.
+    """
+    layout, checkpointing = job.layout, job.checkpointing
+    flat, reentrant = flattens(job), checkpointing.mode == "full" and checkpointing.reentrant
+    return how._replace(
+        flat=flat,
+        flat_stays=flat and skips_reduction(job) and not layout.reshard_after_forward,
+        leaves_apart=flat and job.lora is not None,
+        reenters=flat and reentrant,
+        keeps_inputs=reentrant,
+    )

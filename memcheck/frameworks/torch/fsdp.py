@@ -107,19 +107,6 @@ def adds_in_place(job: TrainingJob) -> bool:
     return skips_reduction(job) and (job.fsdp == 1 or job.casts_gradients or not reduces_wider(job.recipe))
 
 
-def keeps_inputs(job: TrainingJob) -> bool:
-    """Whether recomputed blocks without trained parameters of their own leave input and gradient to the backward's end.
-
-    FSDP1 waits for the gradients of a frozen unit's inputs before it reshards (_runtime_utils.py,
-    _register_post_backward_reshard_only_hook). The hook refers to the AccumulateGrad of an input that is a leaf
-    (autograd/graph.py, register_multi_grad_hook), and thereby to the input and its ``.grad``, until the final callback
-    removes it. A reentrant checkpoint detaches its input, which makes it a leaf. peft's fsdp_auto_wrap_policy wraps
-    adapters by themselves, so that the blocks around them are frozen units.
-    """
-    checkpointing = job.checkpointing
-    return wraps(job) and job.fsdp == 1 and checkpointing.mode == "full" and checkpointing.reentrant
-
-
 class Group(Record):
     """Sizes of one ``fully_shard`` group on one rank, in bytes."""
 

@@ -56,6 +56,10 @@ class Gathers:
         self.recorder.hold(WHERE, own.flat)
         return own.flat
 
+    def frozen(self, behind: Group) -> int:
+        """Parameters of the unit behind that are still there when those of the next one are gathered."""
+        return NOTHING
+
     def _copied(self, own: Group, instant: str, where: str) -> None:
         """What is copied out twice, beside the flat buffer and the parameters."""
         if own.copied:

@@ -6,9 +6,13 @@ Source: torch 2.13 distributed/fsdp/_fully_shard/_fsdp_collectives.py (foreach_r
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from memcheck.accounts.program import NOTHING, Amount, Recorder
+from memcheck.accounts.sizes import NamedCurve
 from memcheck.frameworks.torch.fsdp import Group
 from memcheck.frameworks.torch.step_options import StepOptions
+from memcheck.frameworks.torch.step_parts import NamedUnit
 
 
 class Reductions:
@@ -16,6 +20,14 @@ class Reductions:
 
     def __init__(self, recorder: Recorder, how: StepOptions) -> None:
         self.recorder, self.how = recorder, how
+
+    def rest(self, groups: Iterable[tuple[Group, int]]) -> None:
+        """What lives between two steps: no gradient."""
+        self.recorder.mark("init", "states at rest")
+
+    def around(self, unit: NamedUnit, curve: NamedCurve) -> Amount:
+        """What there is when a unit's hook runs: the gradient of its input."""
+        return ((curve.input_gradient, 1),)
 
     def join(self, g: Group, unsharded: Amount, where: str) -> Amount:
         """What a unit's gradients are before its parameters go: they themselves."""

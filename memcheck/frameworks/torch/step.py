@@ -58,7 +58,7 @@ class Step:
         recorder.hold("logits_and_loss", self.outputs)
         for unit in self.units:
             self._leave(unit, 1)
-        self._rest()
+        self.reductions.rest([*((self.own[i], end - i) for i, end in self.stretches), (self.root, 1)])
         self._hold_graph(1)
         for (first, last, sends), held in zip(self.how.micro_batches, self.beyond.held, strict=True):
             here = self.how.stays_gathered and (not first or (held != NOTHING and not self.how.reshards))
@@ -92,19 +92,6 @@ class Step:
             recorder.release("activations", own)
             recorder.release("activations", held)
         recorder.mark("optimizer", "optimizer step")
-
-    def _rest(self) -> None:
-        """FSDP1's flat gradients of the step before, to which no parameter refers, until the next forward looks
-        (torch 2.13 _flat_param.py, _reset_flat_param_grad_info_if_needed).
-        """
-        here = self.recorder.here
-        if self.how.flat and not self.how.offloads:
-            for i, end in self.stretches:
-                self.recorder.hold("gradients", self.own[i].sharded, end - i)
-            self.recorder.hold("gradients", self.root.sharded)
-            self.recorder.mark("forward", "states at rest")
-        self.recorder.mark("init", "states at rest")
-        self.recorder.repeat(here, -1)
 
     def _leave(self, unit: NamedUnit, sign: int) -> None:
         """What a layer leaves of its recomputed graph until its next forward."""
@@ -300,23 +287,13 @@ class Step:
     ) -> int:
         """A unit's hook behind its backward: its parameters go, its gradients are reduced."""
         unit, name = self.units[i], self.names[i]
-        own, around = self.groups[i].late if unit.reduced else self.own[i], self._around_hook(unit, curve)
+        own, around = self.groups[i].late if unit.reduced else self.own[i], self.reductions.around(unit, curve)
         self.recorder.hold_amount("temporaries", around)
         gradients = self.reductions.join(own, gradients, name)
         self.recorder.release("communication_buffers", released)
         reduce_input = self.reductions.reduce(own, gradients, previous, first, last, name)
         self.recorder.hold_amount("temporaries", around, -1)
         return reduce_input
-
-    def _around_hook(self, unit: NamedUnit, curve: NamedCurve) -> Amount:
-        """What there is when a unit's hook runs: the gradient of its input.
-
-        FSDP1's runs within the backward of a reentrant checkpoint, whose variables hold its detached input, its output
-        and the gradients of both (torch 2.13 utils/checkpoint.py, CheckpointFunction.backward).
-        """
-        if not (self.how.flat and self.how.reenters and unit.kind == "block"):
-            return ((curve.input_gradient, 1),)
-        return ((unit.fresh.input, 2), (unit.fresh.output_gradient, 2))
 
     def _let_reduced_go(self, first: bool, *, reduced: bool) -> None:
         """What every group's all-reduce wrote, which the root's final callback lets go of."""
@@ -349,7 +326,9 @@ class Step:
     def _gather_again(self, index: int, gathered: list[int], prefetched: int) -> int:
         """The unit's parameters for its backward, and the next unit's flat buffer: the size of that."""
         unit, own = self.units[index], self.own[index]
-        arrived, late = unit.fresh.output_gradient, self._frozen_behind(index)
+        arrived, late = unit.fresh.output_gradient, NOTHING
+        if index + 1 < len(self.units):
+            late = self.gathers.frozen(self.own[index + 1])
         if unit.kind == "embedding":
             self.recorder.release("temporaries", self.beyond.rows_gradient)  # its own curve counts it
         self.recorder.hold("temporaries", arrived)
@@ -363,13 +342,6 @@ class Step:
         self.recorder.release("temporaries", arrived)
         self.recorder.release("communication_buffers", late)
         return prefetched
-
-    def _frozen_behind(self, index: int) -> int:
-        """A frozen unit's parameters, which FSDP1 reshards behind the hook that gathers the next ones."""
-        if not self.how.flat or index + 1 >= len(self.units):
-            return NOTHING
-        behind = self.own[index + 1]
-        return NOTHING if behind.reduce_output else behind.gathered
 
     def _reduce_all(self, gathered: list[int]) -> int:
         """All groups resharded and reduced: the root, then units (stage.py, perform_reduce_grad: ``all_states``)."""

@@ -9,8 +9,6 @@ from memcheck.frameworks.torch.fsdp import (
     NO_GROUP,
     Group,
     adds_in_place,
-    flattens,
-    keeps_inputs,
     replicates,
     skips_reduction,
     ties_ends,
@@ -49,15 +47,6 @@ class StepOptions(Record):
     """All micro-batches are in flight at once: every forward is over before a backward leaves gradients."""
     sharded: bool
     """FSDP2 wraps the units."""
-    flat: bool
-    """FSDP1 does: each unit's parameters are one tensor."""
-    flat_stays: bool
-    """Units that are not resharded after their forward stay gathered behind a backward that does not synchronise, too
-    (_runtime_utils.py, _should_free_in_backward)."""
-    leaves_apart: bool
-    """Modules that are trained beside frozen ones are units of their own (peft ``fsdp_auto_wrap_policy``)."""
-    reenters: bool
-    """Layers are recomputed within a backward of their own."""
     rooted: bool
     """Blocks and the root are wrapped: embedding, final norm and head are one group, gathered all step."""
     tied_ends: bool
@@ -80,8 +69,6 @@ class StepOptions(Record):
     """The root's forward returns hidden states, and the head runs chunk by chunk behind it."""
     whole_table: bool
     """A tensor-parallel rank's embedding gradient is made for the whole table: RowwiseParallel's is."""
-    keeps_inputs: bool
-    """Recomputed blocks that train nothing themselves keep their input and its gradient to the backward's end."""
     offloads: bool
     """Sharded gradients are copied to the host."""
     views: bool
@@ -99,6 +86,17 @@ class StepOptions(Record):
     """A module keeps a state with the graph that made it, until its next forward (RecurrentGemma)."""
     returns_first: bool
     """It has returned when what stands in front of the loss runs (encoders)."""
+    flat: bool = False
+    """FSDP1 wraps them: each unit's parameters are one tensor."""
+    flat_stays: bool = False
+    """Units that are not resharded after their forward stay gathered behind a backward that does not synchronise, too
+    (_runtime_utils.py, _should_free_in_backward)."""
+    leaves_apart: bool = False
+    """Modules that are trained beside frozen ones are units of their own (peft ``fsdp_auto_wrap_policy``)."""
+    reenters: bool = False
+    """Layers are recomputed within a backward of their own."""
+    keeps_inputs: bool = False
+    """Recomputed blocks that train nothing themselves keep their input and its gradient to the backward's end."""
 
 
 class UnitGroups(Record):
@@ -155,10 +153,6 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         micro_batches=tuple([MicroBatch(first, last, min(int(others), border.sends)) for first, last, others in walks]),
         all_at_once=held >= steps,
         sharded=sharded,
-        flat=flattens(job),
-        leaves_apart=flattens(job) and job.lora is not None,
-        reenters=flattens(job) and job.checkpointing.mode == "full" and job.checkpointing.reentrant,
-        flat_stays=flattens(job) and unsynchronised and not layout.reshard_after_forward,
         rooted=sharded and (tied or not ends_apart(job, profile)),
         tied_ends=tied,
         reshards=layout.reshard_after_forward and layout.zero_stage == 3,
@@ -173,7 +167,6 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         loss_behind_model=job.objective.outside or job.objective.watched or job.head.columns > 1,
         loss_behind_root=tied or (not pipelined and job.loss.kind == "chunked" and profile.style.head_behind_model),
         whole_table=layout.tensor > 1 and profile.style.whole_table_gradient,
-        keeps_inputs=keeps_inputs(job),
         offloads=job.parameter_offload != "none",
         views=views,
         views_late=views_late,
@@ -185,6 +178,10 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         leaves_graphs=isinstance(a, Architecture) and _leaves_graphs(a),
         returns_first=isinstance(a, Architecture) and (_transforms_behind(a) or _layers_behind(a)),
     )
+    if sharded and job.fsdp == 1:
+        from memcheck.frameworks.torch.flat_moves import flat_options
+
+        how = flat_options(how, job)
     return how, tuple([others for _, _, others in walks])
 
 

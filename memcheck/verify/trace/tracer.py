@@ -18,6 +18,8 @@ from memcheck.verify.trace.accumulate import Uses, alone, uses
 from memcheck.verify.trace.patch import patched
 from memcheck.verify.trace.regions import collectives, shape_propagation
 
+PRODUCTS = frozenset(getattr(torch.ops.aten, name).default for name in ("mm", "addmm", "bmm", "baddbmm"))
+"""Operators that multiply matrices of one dtype."""
 Look = Callable[[str], None]
 
 
@@ -77,6 +79,8 @@ class Tracer(TorchDispatchMode):
             raise KeyboardInterrupt
         if func is torch.ops._c10d_functional.wait_tensor.default:  # noqa: SLF001
             return args[0]  # its fake kernel would make a new tensor; the real one waits
+        if func in PRODUCTS:
+            _demand_one_dtype(args)
         out = self._added(args) if func is torch.ops.aten.add.Tensor and not kwargs else None
         out = _grouped(args) if func is torch.ops.aten._grouped_mm.default else out  # noqa: SLF001
         out = func(*args, **(kwargs or {})) if out is None else out
@@ -149,6 +153,13 @@ class Tracer(TorchDispatchMode):
         if name is not None and name in self.modules:
             while self.modules.pop() != name:
                 pass
+
+
+def _demand_one_dtype(args: Any) -> None:
+    """What CUDA's products demand and their meta functions do not (aten/src/ATen/native/cuda/Blas.cpp)."""
+    found = sorted({short(tensor.dtype) for tensor in args if isinstance(tensor, torch.Tensor)})
+    if len(found) > 1:
+        raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {' != '.join(found)}")
 
 
 def _grouped(args: Any) -> torch.Tensor | None:

@@ -1,0 +1,113 @@
+"""What torch's FSDP stops at: steps that end in an error before there is a peak.
+
+Each was run in real processes over gloo with torch 2.13, transformers 5.23 and peft 0.21, and ended in the error that
+is named beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from memcheck.accounts.state import LocalTensor
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.torch.fsdp import flattens, wraps
+from memcheck.frameworks.torch.units import gathered_dtype
+from memcheck.frameworks.torch.whole_model import model_tensors
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture
+from memcheck.record import Record
+
+
+class Stop(Record):
+    """Why a step does not run."""
+
+    message: str
+    pointer: str
+    """The key that decides it."""
+    help: str
+
+
+def stops(job: TrainingJob, architecture: Architecture) -> Iterator[Stop]:
+    """Every reason for which FSDP does not run this step; none where nothing is wrapped."""
+    if not wraps(job) or job.layout.pipeline > 1:
+        return
+    units = list(model_tensors(job, architecture))
+    groups = [(*units[0], *units[-1]), *units[1:-1]]
+    if flattens(job):
+        yield from _mixed_flat(job, groups)
+        yield from _mixed_product(job, groups)
+        yield from _late_head(job, groups[0])
+    else:
+        yield from _mixed_group(job, groups)
+
+
+def _dtype(job: TrainingJob, tensor: LocalTensor) -> str:
+    return tensor.dtype or job.recipe.params
+
+
+def _mixed_group(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) -> Iterator[Stop]:
+    """AssertionError: FSDP expects uniform original parameter dtype (_fsdp_param_group.py, _init_mp_dtypes)."""
+    for tensors in groups:
+        found = sorted({_dtype(job, t) for t in tensors if t.trained})
+        if len(found) > 1:
+            odd = next(t.name for t in tensors if t.trained and t.dtype is not None and t.dtype != job.recipe.params)
+            message = f"FSDP2 trains no {' and '.join(found)} in one group: `{odd}` stays in fp32 beside others"
+            yield Stop(message, "/training/precision", _in_one_dtype(job))
+            return
+
+
+def _mixed_flat(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) -> Iterator[Stop]:
+    """ValueError: Must flatten tensors with uniform dtype (_flat_param.py, _validate_tensors_to_flatten).
+
+    What is trained beside frozen modules is a unit of its own; a quantised base is stored as its units need it.
+    """
+    if job.held_in:
+        return
+    for tensors in groups:
+        together = [t for t in tensors if job.lora is None or not t.trained]
+        found = sorted({_dtype(job, t) for t in together})
+        if len(found) > 1:
+            odd = next(t.name for t in together if _dtype(job, t) != job.recipe.params)
+            message = f"FSDP1 flattens no {' and '.join(found)} into one tensor: `{odd}` stays in fp32 beside others"
+            yield Stop(message, "/training/precision", _in_one_dtype(job))
+            return
+
+
+def _in_one_dtype(job: TrainingJob) -> str:
+    mixed = "`precision: bf16-mixed`" if job.recipe.params == "bf16" else "`precision: fp16-mixed`"
+    return f"write {mixed}, which loads all parameters in fp32, or replicate the model (`zero_stage: 0`)"
+
+
+def _mixed_product(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) -> Iterator[Stop]:
+    """RuntimeError: expected m1 and m2 to have the same dtype.
+
+    peft casts an adapter's rows to the dtype in which its weights rest (tuners/tuners_utils.py, _cast_input_dtype), and
+    only then does FSDP1 gather these, which it wraps by themselves, in ``MixedPrecision(param_dtype)``. FSDP2 has
+    gathered them with their layer.
+    """
+    if not FRAMEWORKS[job.framework].own_loop:
+        return  # accelerate's autocast casts rows and weights alike
+    gathered = gathered_dtype(job)
+    rests = {_dtype(job, t) for tensors in groups for t in tensors if ".lora_" in t.name}
+    for dtype in sorted(rests - {gathered} if gathered is not None else ()):
+        yield Stop(
+            f"FSDP1 gathers adapters that rest in {dtype} as {gathered}, after peft has cast their rows to {dtype}",
+            "/training/lora/dtype",
+            f"write `lora.dtype: {gathered}`, or `options.fsdp_version: 2`",
+        )
+
+
+def _late_head(job: TrainingJob, ends: tuple[LocalTensor, ...]) -> Iterator[Stop]:
+    """RuntimeError: size mismatch: behind the root's forward its parameters are views of a shard
+    (_flat_param.py, reshard); those of strategies that do not reshard are left as they are.
+    """
+    own = job.lora is not None and any(
+        t.trained and t.name.startswith("lm_head") and ".lora_" not in t.name for t in ends
+    )
+    if job.loss.kind == "chunked" and job.layout.reshard_after_forward and not own:
+        yield Stop(
+            "FSDP1 has put the root's shard in place of the head when the model's forward returns, and a chunked loss "
+            "runs the head behind that",
+            "/training/loss",
+            "write `reshard_after_forward: false`, `options.fsdp_version: 2` or `loss: fused-linear`",
+        )

@@ -1,0 +1,74 @@
+"""FSDP does not run this step: it ends in an error of dtypes or shapes.
+
+## What it does
+
+Reports steps at which torch's FSDP stops. FSDP2 wants the trained parameters of one group, a layer or all that is in
+none, in one dtype; FSDP1 all parameters of a unit, which it flattens into one tensor. FSDP1 gathers adapters by
+themselves, in the dtype of mixed precision, behind peft's cast of their rows to the dtype in which they rest. And
+behind the forward of its root FSDP1 has a shard in place of the head, on which a chunked loss runs.
+
+## Why it matters
+
+The job dies in its first step, or before it, whatever memory it has.
+Some of transformers' classes keep parameters in fp32 whatever dtype a checkpoint is loaded in
+(`_keep_in_fp32_modules_strict`; in fp16 `_keep_in_fp32_modules`, too): T5's last matrices in fp16, Flint's sinks and
+Ling 3's convolutions in bf16. Trained in 16 bits alone, they are in one group with the others.
+
+## Example
+
+    model: t5-3b
+    parallelism: {zero_stage: 3}
+    training: {framework: huggingface, precision: fp16-pure}
+
+## How to fix
+
+As the finding says: mixed precision, which has all parameters in fp32; adapters in the dtype of the products; FSDP2 in
+place of FSDP1; a fused loss in place of a chunked one.
+
+## Options
+
+None.
+
+## Source
+
+torch 2.13 `distributed/fsdp/_fully_shard/_fsdp_param_group.py` (`_init_mp_dtypes`), `distributed/fsdp/_flat_param.py`
+(`_validate_tensors_to_flatten`, `reshard`); peft `tuners/tuners_utils.py` (`_cast_input_dtype`); each was run in real
+processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memcheck.finding import Finding
+from memcheck.rules.place import stated
+from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import wraps_layers
+
+
+def check(context: RuleContext) -> Iterator[Finding]:
+    """One finding per reason."""
+    from memcheck.frameworks.torch.stops import stops
+
+    job, model, framework = context.training, context.architecture, context.framework
+    if job is None or model is None or framework is None or framework.own_engine:
+        return
+    for stop in stops(job, model):
+        yield RULE.finding(
+            context,
+            stop.message,
+            stated(context.document, stop.pointer, stop.pointer.rpartition("/")[0]),
+            help=stop.help,
+            related=(("the stage", "/parallelism/zero_stage"),),
+        )
+
+
+RULE = Rule(
+    code="MEM419",
+    name="fsdp-stops",
+    severity="error",
+    summary="FSDP does not run this step: it ends in an error of dtypes or shapes.",
+    doc=__doc__,
+    check=check,
+    when=wraps_layers,
+)
