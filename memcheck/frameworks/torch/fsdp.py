@@ -128,6 +128,9 @@ class Group(Record):
     (torch 2.13 _fsdp_collectives.py, foreach_all_gather_copy_out)."""
     alone: int = 0
     """Gradients of experts that one rank holds, which FSDP2 leaves alone: they rest as they are made."""
+    cast: int = 0
+    """The shards in the dtype of the products, from which the flat output is filled (torch 2.13 _fsdp_collectives.py,
+    _get_param_all_gather_inputs); none where they rest in it."""
     last: int = 0
     """The unsharded gradient of the last parameter: the variable of a loop over all refers to it until the reduction
     returns (torch 2.13 _fsdp_collectives.py, foreach_reduce)."""
@@ -149,7 +152,7 @@ def group(
     are reduced have waited.
     """
     param, reduce, waiting = DTYPE_BYTES[recipe.compute], DTYPE_BYTES[recipe.reduce], DTYPE_BYTES[waits]
-    flat = gathered = copied = reduce_in = reduce_out = sharded = accumulated = alone = last = 0
+    flat = gathered = cast = copied = reduce_in = reduce_out = sharded = accumulated = alone = last = 0
     for t, ways in tensors:
         if leaves and t.expert and ways == 1:
             alone += rounded(t.numel * DTYPE_BYTES[t.dtype or recipe.params]) if t.trained else 0
@@ -158,6 +161,8 @@ def group(
         item = 1 if t.dtype in FOUR_BITS else param if t.dtype is None or casts else DTYPE_BYTES[t.dtype]
         flat += padded * item if ways > 1 else 0
         gathered += rounded(padded * item)
+        narrows = t.dtype not in FOUR_BITS and item != DTYPE_BYTES[t.dtype or recipe.params]
+        cast += shard_numel(t, ways) * item if narrows and ways > 1 else 0
         copied += rounded(padded * item) if t.divided and ways > 1 else 0
         if t.trained:
             reduce_in += padded * reduce
@@ -174,6 +179,7 @@ def group(
         accumulated=accumulated,
         copied=copied,
         alone=alone,
+        cast=rounded(cast),
         last=last,
     )
 

@@ -54,6 +54,10 @@ class Gathers:
     def ahead(self, own: Group, where: str) -> int:
         """The next unit's, while this one computes: what is held of it."""
         self.recorder.hold(WHERE, own.flat)
+        if own.cast:
+            self.recorder.hold(WHERE, own.cast)
+            self.recorder.mark("backward", f"all-gather of {where}")
+            self.recorder.release(WHERE, own.cast)
         return own.flat
 
     def frozen(self, behind: Group) -> int:

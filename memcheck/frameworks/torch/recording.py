@@ -107,7 +107,7 @@ FIELDS = len(Group._fields)
 
 GATHERS, REDUCES = 1, 2
 """Streams of FSDP2 whose blocks none but they may use; 0 is the default stream."""
-STREAMS = Group(flat=GATHERS, gathered=0, reduce_input=0, reduce_output=REDUCES, sharded=REDUCES, accumulated=0)
+STREAMS = Group(GATHERS, 0, reduce_input=0, reduce_output=REDUCES, sharded=REDUCES, accumulated=0, cast=GATHERS)
 """Which stream allocates what (_fsdp_collectives.py): ``foreach_all_gather`` the flat output on the copy-in stream,
 ``foreach_reduce`` its output, which the sharded gradients are views of, on the reduce-scatter stream."""
 
@@ -137,7 +137,7 @@ def _group_numbers(groups: UnitGroups) -> tuple[GroupForm, list[int]]:
     same = []
     for g in groups:
         same.append(g.sharded == g.reduce_output)
-        values += [*g[:4], 0 if same[-1] else g.sharded, g.accumulated, g.copied, g.alone, g.last]
+        values += [*g[:4], 0 if same[-1] else g.sharded, g.accumulated, *g[6:]]
     return GroupForm(tuple([bool(n) for n in values]), tuple(same)), [n for n in values if n]
 
 
