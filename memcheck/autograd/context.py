@@ -281,7 +281,7 @@ class Context:
         down = Parameter(name + ".lora_A", (adapter.rank, inp), adapter.seen, True, has_grad=s.has_grad)
         up = Parameter(name + ".lora_B", (out, adapter.rank), adapter.seen, True, has_grad=s.has_grad)
         found = Weights(plain.weight, plain.bias, (self.register(down), self.register(up)), plain.quantized)
-        found.dropout = adapter.dropout
+        found.dropout, found.rows = adapter.dropout, adapter.rows
         if adapter.dora:
             found.magnitude = self.register(
                 Parameter(name + ".lora_magnitude", (1, out), adapter.seen, True, has_grad=s.has_grad)

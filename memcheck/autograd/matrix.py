@@ -25,6 +25,7 @@ class Weights:
         "lora_b",
         "magnitude",
         "quantized",
+        "rows",
         "weight",
     )
 
@@ -51,6 +52,9 @@ class Weights:
         """The 4-bit product holds on to its input, as it did before bitsandbytes 0.43.2 (#1270)."""
         self.computes: str | None = None
         """The dtype in which 4-bit products are computed (``bnb_4bit_compute_dtype``); None: that of their input."""
+        self.rows: str | None = None
+        """The dtype in which the adapter's matrices rest when peft casts its input to it, where FSDP1 gathers them by
+        themselves in another one, to which autocast casts the input again; None: that in which they are seen."""
         self.dropout = 0.0
         """The share of the adapter's input that is dropped."""
         self.magnitude: Parameter | None = None
@@ -69,14 +73,14 @@ def linear(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     base_dtype = result.dtype
     # peft: x = self._cast_input_dtype(x, lora_A.weight.dtype), a variable until its forward returns; autocast casts it
     # again for the product
-    x = cast(tape, x, w.lora_a.dtype, "lora input")
+    x = cast(tape, x, w.rows or w.lora_a.dtype, "lora input")
     if w.magnitude is not None:
         from memcheck.autograd.dora import magnitude_scaled
 
         total = magnitude_scaled(tape, x, result, w, label)
         del result
         return cast(tape, total, base_dtype, "lora result")
-    low = dropout(tape, x, w.dropout)
+    low = cast(tape, dropout(tape, x, w.dropout), w.lora_a.dtype, "lora input as the product reads it")
     down = matmul(tape, low, w.lora_a, label + ".lora_A")
     del low
     up = matmul(tape, down, w.lora_b, label + ".lora_B")

@@ -107,14 +107,14 @@ def adapter_of(job: TrainingJob, part: str) -> Adapter | None:
         quantized=bool(job.held_in),
         storage=job.held_in,
         held="" if FRAMEWORKS[job.framework].own_adapters else job.held_in,
-        dropout=job.lora.dropout,
-        dora=job.lora.dora,
+        dropout=job.lora.dropout, dora=job.lora.dora,
         parameters=job.lora.target_parameters if not job.lora.parts or part in job.lora.parts else (),
         expert_rank=job.lora.expert_rank,
         quantizes_experts=is_before(job.framework_version, FRAMEWORKS[job.framework].stacks_experts_since),
         stacked=bool(job.option("quantize_experts", default=False)),
         computes=job.recipe.compute if job.prepares_kbit else None,
         gathered=gathered_dtype(job),
+        rows=job.lora.dtype if job.fsdp == 1 and gathered_dtype(job) is not None else None,
         unquantised=unquantised(job),
     )
 

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody writes it
 from torch import nn
 
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.torch.fsdp import flattens
 from memcheck.job.types import TrainingJob
 from memcheck.verify.build.dtypes import DTYPES
 from memcheck.verify.build.fused_linear import FusedLinearCrossEntropy
@@ -130,8 +132,11 @@ def _forward_is(base: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
 
 
 def autocast(job: TrainingJob, device: str) -> AbstractContextManager[Any]:
-    """``torch.autocast`` where the plan's precision means that."""
-    if not job.recipe.autocast:
+    """``torch.autocast`` where the plan's precision means that, or a trainer has it around FSDP1's adapters, whose rows
+    peft casts to another dtype than FSDP1 gathers them in (accelerate accelerator.py, prepare_model).
+    """
+    apart = flattens(job) and job.lora is not None and job.recipe.recipe.endswith("-mixed")
+    if not job.recipe.autocast and not (apart and not FRAMEWORKS[job.framework].own_loop):
         return nullcontext()
     context: AbstractContextManager[Any] = torch.autocast(device, dtype=DTYPES[job.recipe.compute])
     return context

@@ -39,6 +39,25 @@ def test_highest_instants_are_seldom_above() -> None:
     assert len(peaks) < 5
 
 
+def test_rows_of_wide_adapters_are_cast_twice() -> None:
+    """55.78 GiB are published of fp32 adapters (fms-acceleration, a100_80gb_liger.csv, 2 GPUs, batch 16): peft casts rows
+    to fp32, autocast back to the bf16 in which FSDP1 has gathered the adapters, and each product saves a copy.
+    """
+    found = {
+        dtype: answer(
+            plan(
+                lora={"rank": 16, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"], "dtype": dtype},
+                micro_batch_size=16,
+                loss="fused-linear",
+                options={"fsdp_version": 1},
+            )
+        ).allocated_bytes
+        for dtype in ("fp32", "bf16")
+    }
+    copy = 16 * 4096 * 4096 * 2
+    assert 2 * copy < found["fp32"] - found["bf16"] < 6 * copy
+
+
 @pytest.mark.parametrize("framework", ["huggingface", "pytorch"])
 def test_offloaded_parameters_include_adapters(framework: str) -> None:
     """FSDP moves every parameter that it wraps to the host, what is trained among them."""
