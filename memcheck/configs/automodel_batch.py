@@ -36,6 +36,17 @@ def batch(draft: Draft) -> None:
         micro = KeyRow(f"{section}.pp_microbatch_size", micro.key)
     parts.whole(draft, micro, 1)
     parts.whole(draft, KeyRow(GLOBAL, "training.global_batch_size"), 32)
+    if degree_of(draft, "pipeline") > 1:
+        _run(draft)
+
+
+def _run(draft: Draft) -> None:
+    """A run of the schedule takes a local batch, and reduces gradients behind it (train_ft.py, ``schedule.step``)."""
+    local, micro = draft.whole(LOCAL), draft.value("training.micro_batch_size")
+    each = (local or 1) // micro if isinstance(micro, int) and micro > 0 else 0
+    if each:
+        at = LOCAL if draft.config.has(LOCAL) else GLOBAL
+        draft.set("training.options.micro_batches_per_run", each, at)
 
 
 def length(draft: Draft) -> None:

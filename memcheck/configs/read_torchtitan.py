@@ -159,8 +159,11 @@ def _batch(draft: Draft) -> None:
         draft.set(batch, micro, keys.PIPELINE_BATCH if config.has(keys.PIPELINE_BATCH) else name)
         if micro and local % micro:
             draft.refuse(name, f"{local} sequences do not divide into micro-batches of {micro}", keys=(batch,))
+        each = max(1, local // max(1, micro))
         if overall < 0:
-            draft.set(steps, max(1, local // max(1, micro)), name)
+            draft.set(steps, each, name)
+        else:  # one run of the schedule for each local batch (train.py, forward_backward_step)
+            draft.set("training.options.micro_batches_per_run", each, name)
     config.see(keys.PIPELINE_BATCH)
     if overall > 0:
         draft.set("training.global_batch_size", overall, keys.GLOBAL_BATCH)

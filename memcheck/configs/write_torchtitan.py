@@ -87,9 +87,10 @@ def _sharding(sheet: Sheet) -> None:
 def _batch(sheet: Sheet) -> None:
     micro, steps = sheet.take("training.micro_batch_size"), sheet.take("training.gradient_accumulation_steps")
     if sheet.number("parallelism.pipeline") > 1:
-        sheet.put(keys.LOCAL_BATCH[0], micro * steps)
+        each = sheet.take("training.options.micro_batches_per_run") or steps
+        sheet.put(keys.LOCAL_BATCH[0], micro * each)
         sheet.put(keys.PIPELINE_BATCH, micro)
-        sheet.put(keys.GLOBAL_BATCH, -1)
+        sheet.put(keys.GLOBAL_BATCH, -1 if each == steps else micro * steps * sheet.number("parallelism.data"))
         return
     sheet.put(keys.LOCAL_BATCH[0], micro)
     sheet.put(keys.GLOBAL_BATCH, micro * steps * sheet.number("parallelism.data"))

@@ -236,6 +236,12 @@ class TrainingJob(Record):
         return self.gradient_accumulation_steps * self.head.columns
 
     @property
+    def run_micro_batches(self) -> int:
+        """Those of one run of a pipeline's schedule, behind which torch reduces gradients."""
+        steps, each = self.gradient_accumulation_steps, self.option("micro_batches_per_run")
+        return min(each, steps) if isinstance(each, int) and self.layout.pipeline > 1 else steps
+
+    @property
     def casts_gradients(self) -> bool:
         """Autograd casts the gradients that FSDP2 accumulates to the reduce dtype, and pipelining allocates lazily.
 

@@ -2,8 +2,10 @@
 
 ## What it does
 
-Checks the micro-batches per step (`gradient_accumulation_steps`) of an interleaved schedule, which works in groups:
-there must be as many as a group has, and a last group may not be smaller than the pipeline has stages.
+Checks the micro-batches per step (`gradient_accumulation_steps`; under torch's schedules those of one run,
+`training.options.micro_batches_per_run`) of an interleaved schedule, which works in groups. For Megatron there must be
+as many as a group has, and a last group may not be smaller than the pipeline has stages; torch makes rounds of at least
+as many as there are stages, or one round of fewer, and all rounds must be of one size.
 
 ## Why it matters
 
@@ -26,7 +28,8 @@ Megatron: `microbatch_group_size_per_virtual_pipeline_stage`.
 
 ## Source
 
-`megatron/core/pipeline_parallel/schedules.py` (final micro-batch group).
+`megatron/core/pipeline_parallel/schedules.py` (final micro-batch group); torch `distributed/pipelining/schedules.py`
+(ScheduleInterleaved1F1B, `number_of_rounds`).
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.rules.place import stated
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import pipelined
@@ -44,11 +48,15 @@ def check(context: RuleContext) -> Iterator[Finding]:
     job = context.training
     if job is None or job.layout.pipeline == 1:
         return
-    stages, count = job.layout.pipeline, job.gradient_accumulation_steps
+    stages, count = job.layout.pipeline, job.run_micro_batches
     interleaved = job.layout.pipeline_schedule == "interleaved-1f1b" and job.layout.virtual_stages > 1
     group = job.option("microbatch_group_size_per_virtual_pipeline_stage") or stages
-    if interleaved and isinstance(group, int) and (count < group or 0 < count % group < stages):
-        batches = f"{count} micro-batch{'es' if count > 1 else ''} per step"
+    wrong = isinstance(group, int) and (count < group or 0 < count % group < stages)
+    if FRAMEWORKS[job.framework].data_parallel == "torch":
+        wrong = count % max(1, count // stages) > 0
+    if interleaved and isinstance(group, int) and wrong:
+        run = "step" if count == job.gradient_accumulation_steps else "run of the schedule"
+        batches = f"{count} micro-batch{'es' if count > 1 else ''} per {run}"
         pointer = stated(context.document, "/training/gradient_accumulation_steps", "/training/global_batch_size")
         related = (("stages", "/parallelism/pipeline"), ("schedule", "/parallelism/pipeline_schedule"))
         yield RULE.finding(

@@ -48,12 +48,13 @@ def check(context: RuleContext) -> Iterator[Finding]:
     job = context.training
     if job is None or job.layout.pipeline == 1 or job.layout.pipeline_schedule not in SCHEDULES:
         return
-    stages, count = job.layout.pipeline, job.gradient_accumulation_steps
+    stages, count = job.layout.pipeline, job.run_micro_batches
     interleaved = job.layout.virtual_stages if job.layout.pipeline_schedule == "interleaved-1f1b" else 1
     idle = (stages - 1) / (interleaved * count + stages - 1)
     if idle <= MOST_IDLE:
         return
-    batches = f"{count} micro-batch{'es' if count > 1 else ''} per step"
+    run = "step" if count == job.gradient_accumulation_steps else "run of the schedule"
+    batches = f"{count} micro-batch{'es' if count > 1 else ''} per {run}"
     yield RULE.finding(
         context,
         f"{batches} for a pipeline of {stages} stages: it idles {percent(idle)} of the time",

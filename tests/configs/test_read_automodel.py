@@ -108,6 +108,7 @@ def test_a_pipeline_takes_a_batch_in_parts() -> None:
     pipeline["round_virtual_stages_to_pp_multiple"] = "up"
     found = values(read(distributed={"pp_size": 4, "pipeline": pipeline}))
     assert found["training.micro_batch_size"] == 1
+    assert found["training.options.micro_batches_per_run"] == 4
     assert found["parallelism.virtual_stages"] == 3
     assert found["parallelism.reshard_after_forward"] is False
 

@@ -45,7 +45,7 @@ HEAVY = {
 }
 """Modules that cost more than what a clean check would gain from them."""
 
-MOST_SOURCE_BYTES = 937_000
+MOST_SOURCE_BYTES = 938_000
 """Source of the package that checking one plan may import, in files of any size: every start reads and runs it
 from its compiled form."""
 

@@ -31,6 +31,13 @@ def flattens(job: TrainingJob) -> bool:
     return wraps(job) and job.fsdp == 1 and job.layout.shard_group > 1 and job.layout.pipeline == 1
 
 
+def runs_chunks(job: TrainingJob) -> bool:
+    """Whether FSDP2 wraps several stages on each rank, which an interleaved schedule runs one by one."""
+    layout = job.layout
+    several = layout.pipeline > 1 and layout.virtual_stages > 1
+    return several and layout.pipeline_schedule == "interleaved-1f1b" and wraps(job) and job.fsdp == 2
+
+
 def replicates(layout: Layout) -> bool:
     """Whether there are several groups of ranks that hold all shards."""
     return layout.shard_group < layout.data * layout.context
@@ -61,7 +68,7 @@ def skips_reduction(job: TrainingJob) -> bool:
     torch.distributed.pipelining always reduces with the last one only (stage.py, backward_maybe_with_nosync).
     """
     delayed = job.layout.gradient_sync == "last" or job.layout.pipeline > 1
-    return wraps(job) and job.gradient_accumulation_steps > 1 and delayed
+    return wraps(job) and job.run_micro_batches > 1 and delayed
 
 
 def accumulated_dtype(job: TrainingJob) -> str | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from memcheck.accounts.unit import Part
 from memcheck.autograd.context import Setting
-from memcheck.autograd.tensor import ITEM_BYTES, rounded
+from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.layers import model_states_of
+from memcheck.frameworks.torch.fsdp import runs_chunks
 from memcheck.frameworks.torch.pipelining import NO_BORDER, Border
 from memcheck.frameworks.torch.stream import stream_dtype
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Moe
+from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Moe
 from memcheck.record import Record
 
 
@@ -42,7 +43,11 @@ class ModelBuffers:
         self.border = self._border()
         tables = model_states_of(setting.style).rotary_tables(architecture, setting)
         held, variables = self._masks()
-        handed, last = self._choices()
+        handed = last = 0
+        if any(isinstance(b.mixer, LatentAttention) and b.mixer.passes_choice for b, _ in architecture.blocks):
+            from memcheck.frameworks.torch.choices import choices
+
+            handed, last = choices(job, architecture, part, setting)
         self.per_micro_batch = tables + self._received_input() + held + handed
         """What each micro-batch in flight makes for itself."""
         self.masks = variables + last
@@ -62,9 +67,10 @@ class ModelBuffers:
         states, length = model_states_of(self.setting.style), self.job.sequence_length
         caches = states.rotary_caches(self.architecture, length, layers, adapted=self.job.lora is not None)
         found = [Always("activations", caches)] if caches else []
-        buffers = self._layer_buffers()
-        if buffers:
-            found.append(Always("activations", buffers))
+        if any(_may_have_tables(block) for block, _ in self.architecture.blocks):
+            from memcheck.frameworks.torch.layer_tables import layer_tables
+
+            found += [Always("activations", size) for size in layer_tables(self.job, self.architecture, self.part)]
         beside = self.architecture.encoder.sinusoids if self.architecture.encoder is not None else 0
         tables = [rows for rows in (self.architecture.sinusoids, beside) if rows]
         made = DTYPE_BYTES[self.job.recipe.params]  # of the weights as they rest: FSDP2 casts no buffers
@@ -93,14 +99,15 @@ class ModelBuffers:
             found.append(Always("activations", buffers + pixel_bytes(self.job, self.architecture)))
         if self.job.layout.pipeline == 1:
             return found
-        all_inputs = 0 if self.part.embedding else self._boundary()
+        stages = self.job.layout.virtual_stages if runs_chunks(self.job) else 1
+        all_inputs = (stages - self.part.embedding) * self._boundary()
         if not self.job.casts_gradients:
             # before 2.15 torch.distributed.pipelining allocates all receive buffers once (stage.py)
-            all_gradients = 0 if self.part.head else self._boundary()
+            all_gradients = (stages - self.part.head) * self._boundary()
             found.append(Always("communication_buffers", 0, all_inputs + all_gradients))
         elif self.part.head:
             # since then every input is a new tensor; the losses that the last stage collects refer to all of theirs
-            found.append(Always("activations", 0, all_inputs))
+            found.append(Always("activations", 0, self._boundary()))
         return found
 
     def _masks(self) -> tuple[int, int]:
@@ -119,40 +126,6 @@ class ModelBuffers:
         if self.job.layout.pipeline > 1:  # stages are handed their layers, and make no masks
             return held, 0
         return held, variables + found.unused
-
-    def _choices(self) -> tuple[int, int]:
-        """Bytes of int32 indices that each layer hands to the next (modeling_glm_moe_dsa.py, ``prev_topk_indices``): of
-        arguments, which checkpointed layers hold to their backward, and of the variable of the model's forward. A layer
-        without an indexer hands on what it was given.
-        """
-        layers = self.architecture.layers()[self.part.first : self.part.last]
-        mixers = [b.mixer for b in layers if isinstance(b.mixer, LatentAttention) and b.mixer.passes_choice]
-        sizes = [rounded(4 * self.tokens * min(self.setting.sequence, m.index_topk)) for m in mixers if m.index_heads]
-        if not sizes:
-            return 0, 0
-        if self.job.checkpointing.mode == "none":  # a layer that chooses is given the choice before it, too
-            return 0, sizes[-1] + (sizes[-2] if mixers[-1].index_heads and len(sizes) > 1 else 0)
-        own = sizes.pop() if mixers[-1].index_heads else 0  # which no layer is given
-        return sum(sizes), own
-
-    def _layer_buffers(self) -> int:
-        """Constant tables of every layer: ``embed_positions``, [positions, rotary_dim] in fp32 (modeling_gptj.py,
-        GPTJAttention); decays in the dtype in which the model is made (modeling_minimax.py, MiniMaxLightningAttention).
-        """
-        if not any(self._buffers(block) for block, _ in self.architecture.blocks):
-            return 0
-        return sum(self._buffers(b) for b in self.architecture.layers()[self.part.first : self.part.last])
-
-    def _buffers(self, block: Block) -> int:
-        mixer = block.mixer
-        if isinstance(block.mlp, Moe) and block.mlp.table:
-            return rounded(block.mlp.table * ITEM_BYTES["int64"])
-        if isinstance(mixer, Mixer):
-            return rounded(mixer.buffer_numel * DTYPE_BYTES[self.job.recipe.params])
-        if not isinstance(mixer, Attention):
-            return 0
-        factors = rounded(DTYPE_BYTES[self.job.recipe.params] * mixer.factor_mask**2)
-        return rounded(4 * mixer.position_rows * mixer.rotary_dim) + rounded(mixer.own_mask**2) + factors
 
     def _received_input(self) -> int:
         """Since torch 2.15 each micro-batch's input is received into a new tensor, which its backward lets go of."""
@@ -174,3 +147,8 @@ class ModelBuffers:
     def _boundary(self) -> int:
         rows = self.tokens // self.setting.tensor if self.setting.sequence_parallel else self.tokens
         return rounded(rows * self.setting.streams * self.setting.hidden * self.item)
+
+
+def _may_have_tables(block: Block) -> bool:
+    m, experts = block.mixer, isinstance(block.mlp, Moe)
+    return experts or not isinstance(m, Attention) or bool(m.position_rows or m.own_mask or m.factor_mask)

@@ -52,6 +52,7 @@ PROFILE = Profile(
         "prepare_model_for_kbit_training": (bool,),
         "dispatcher": (str,),
         "fused_norms": (bool,),
+        "micro_batches_per_run": (int,),
     },
     choices={"fsdp_version": (1, 2), "dispatcher": ("torch", "deepep", "uccl_ep", "hybridep")},
     # Muon has no foreach path (torch/optim/_muon.py refuses foreach=True); the 8-bit and Lion kernels of

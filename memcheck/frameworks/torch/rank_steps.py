@@ -16,6 +16,7 @@ from memcheck.frameworks.torch.fsdp import (
     partitioned,
     reduces_head,
     replicates,
+    runs_chunks,
     skips_reduction,
     wraps,
 )
@@ -88,6 +89,12 @@ def settled(job: TrainingJob) -> int:
     layout, steps = job.layout, job.gradient_accumulation_steps
     if layout.pipeline == 1:
         return min(steps, MICRO_BATCHES)
+    if job.run_micro_batches < steps:
+        return min(steps, 2 * job.run_micro_batches)
+    if runs_chunks(job):
+        from memcheck.frameworks.torch.interleaved import enough
+
+        return enough(layout, steps)
     return steps if layout.pipeline_schedule == "gpipe" else min(steps, most_in_flight(layout) + MICRO_BATCHES - 1)
 
 
@@ -205,14 +212,25 @@ class Steps:
     def _step(self, rank: int) -> _RankStep:
         job, architecture = self._job, self._architecture
         part = parts(architecture.num_layers, job.layout.pipeline)[rank]
-        units = _rank_units(self._units, part)
+        held: tuple[Part, ...] = (part,)
+        chunked = runs_chunks(job)
+        if chunked:
+            from memcheck.frameworks.torch.interleaved import chunk_parts
+
+            held = chunk_parts(architecture.num_layers, job.layout, rank)
+        units = _rank_units(self._units, held)
         buffers = ModelBuffers(job, as_built(job, architecture), part, self._units.base)
         how, others = step_options(job, rank, buffers.border)
         engine = engine_hooks(job, units.held)
-        outside = outside_sizes(step_sizes(job, units.runs, buffers, others), engine)
-        host_bytes = int(units.offloaded * in_flight(rank, job.layout, job.gradient_accumulation_steps))
+        if chunked:
+            from memcheck.frameworks.torch.chunk_sizes import chunked_step
+
+            how, sizes = chunked_step(job, self._units, how, held, rank)
+        else:
+            sizes = [step_sizes(job, units.runs, buffers, others)]
+        host_bytes = int(units.offloaded * in_flight(rank, job.layout, job.run_micro_batches))
         return _RankStep(
-            program=RankProgram(how, _run_sizes(self._units, part), outside),
+            program=RankProgram(how, _run_sizes(self._units, held), outside_sizes(sizes, engine)),
             units=units,
             always=tuple(buffers.always()),
             host_bytes=host_bytes,
@@ -251,8 +269,8 @@ def _unit_job(job: TrainingJob) -> TrainingJob:
 
 
 @lru_cache(maxsize=2048)
-def _rank_units(units: Units, part: Part) -> RankUnits:
-    runs = units.runs(part)
+def _rank_units(units: Units, held_parts: tuple[Part, ...]) -> RankUnits:
+    runs = [run for part in held_parts for run in units.runs(part)]
     held = one_held([(run.unit.tensors, run.times) for run in runs])
     same: list[Run] = []
     parameters = offloaded = 0
@@ -266,8 +284,8 @@ def _rank_units(units: Units, part: Part) -> RankUnits:
 
 
 @lru_cache(maxsize=2048)
-def _run_sizes(units: Units, part: Part) -> RunSizes:
-    return run_sizes(_rank_units(units, part).runs, part.first)
+def _run_sizes(units: Units, held: tuple[Part, ...]) -> RunSizes:
+    return run_sizes(_rank_units(units, held).runs, held[0].first if len(held) == 1 else 0)
 
 
 def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:

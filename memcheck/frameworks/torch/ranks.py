@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 from memcheck.accounts.estimate import Instant, RankEstimate
 from memcheck.accounts.moves import Components, Held, Rest, highest, laid_on, peak_on
-from memcheck.frameworks.torch.fsdp import demand_own_tensors
+from memcheck.frameworks.torch.fsdp import demand_own_tensors, runs_chunks
 from memcheck.frameworks.torch.pipelining import fullest, parts
 from memcheck.frameworks.torch.rank_steps import (
     Motion,
@@ -19,7 +19,7 @@ from memcheck.frameworks.torch.rank_steps import (
 )
 from memcheck.frameworks.torch.states import timeless
 from memcheck.job.any_batch import AnyBatch, any_batch
-from memcheck.job.types import TrainingJob
+from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
@@ -98,7 +98,7 @@ class PeakRank(Record):
 
 def peak_rank(job: TrainingJob, states: States, number: int, motions: list[Motion]) -> PeakRank:
     """``motions``: the rank's step under every behaviour."""
-    steps = job.gradient_accumulation_steps
+    steps = job.run_micro_batches
     best: PeakRank | None = None
     for found in motions:
         rest, beside = states.rest(found.units.held), found.beside(steps)
@@ -153,7 +153,7 @@ class Worst:
 
     def __init__(self, job: TrainingJob, architecture: Architecture) -> None:
         """``job``: any of them."""
-        self._numbers = tuple(fullest(job, _contents(architecture, job.layout.pipeline)))
+        self._numbers = tuple(fullest(job, _contents(architecture, job.layout, chunked=runs_chunks(job))))
         self._behaviours = Behaviours(job, architecture)
         self._states: dict[bool, States] = {}
 
@@ -191,8 +191,9 @@ def _at_peak(rank: PeakRank, host_bytes: int) -> RankEstimate:
 
 
 @lru_cache(maxsize=256)
-def _contents(architecture: Architecture, ways: int) -> tuple[Hashable, ...]:
+def _contents(architecture: Architecture, layout: Layout, *, chunked: bool) -> tuple[Hashable, ...]:
     """What tells pipeline ranks apart, beside the micro-batches that they hold."""
-    layers = tuple(map(id, architecture.layers()))
-    found = parts(architecture.num_layers, ways)
-    return tuple((p.embedding, p.head, p.first > 0, layers[p.first : p.last]) for p in found)
+    layers, ways = tuple(map(id, architecture.layers())), layout.pipeline
+    each = parts(architecture.num_layers, ways * (layout.virtual_stages if chunked else 1))
+    found = [(p.embedding, p.head, p.first > 0, layers[p.first : p.last]) for p in each]
+    return tuple(tuple(found[rank::ways]) for rank in range(ways))

@@ -144,7 +144,8 @@ def _group_numbers(groups: UnitGroups) -> tuple[GroupForm, list[int]]:
 class Outside(Record):
     """What is beside a step's units and groups, without its sizes."""
 
-    beyond: Presence
+    beyond: tuple[Presence, ...]
+    """Sizes that are there for each chunk, or for the whole rank where it runs none one by one."""
     engine: EngineOutline | None
     """The engine's hooks, if there is an engine."""
 
@@ -156,14 +157,21 @@ class OutsideSizes(Record):
     sizes: tuple[int, ...]
 
 
-def outside_sizes(beyond: StepSizes, engine: tuple[EngineOutline, tuple[int, ...]] | None) -> OutsideSizes:
-    """``engine``: its hooks without sizes, and these."""
-    border = beyond.border
-    edges = (border.input_gradient, border.unsent_output, border.output_gradient)
-    waiting = (beyond.rows, beyond.rows_gradient, beyond.features)
-    values = (beyond.per_micro_batch, *edges, beyond.table, beyond.table_slice, beyond.masks, *waiting, *beyond.held)
+def outside_sizes(
+    beyond: Sequence[StepSizes], engine: tuple[EngineOutline, tuple[int, ...]] | None = None
+) -> OutsideSizes:
+    """``beyond``: of each chunk, or of the rank; ``engine``: its hooks without sizes, and these."""
+    there: list[Presence] = []
+    sizes: list[int] = []
+    for each in beyond:
+        border = each.border
+        edges = (border.input_gradient, border.unsent_output, border.output_gradient)
+        waiting = (each.rows, each.rows_gradient, each.features)
+        values = (each.per_micro_batch, *edges, each.table, each.table_slice, each.masks, *waiting, *each.held)
+        there.append(tuple([bool(n) for n in values]))
+        sizes += [n for n in values if n]
     form, more = (None, ()) if engine is None else engine
-    return OutsideSizes(Outside(tuple([bool(n) for n in values]), form), (*[n for n in values if n], *more))
+    return OutsideSizes(Outside(tuple(there), form), (*sizes, *more))
 
 
 class RankProgram:
@@ -258,8 +266,10 @@ def recorded(
                 again, place, high = named_curve(form.again, place, high)
             unit = NamedUnit(form.kind, name, fresh, again, form.reduced, form.adapted)
         runs.append(NamedRun(unit, form.times, form.layer))
-    beyond = _named_beyond(outside.beyond, place)
-    place += sum(outside.beyond)
+    beyond: list[StepSizes] = []
+    for there in outside.beyond:
+        beyond.append(_named_beyond(there, place))
+        place += sum(there)
     recorder = Recorder()
     engine = None
     if outside.engine is not None:
@@ -273,7 +283,12 @@ def recorded(
         found.append(_named_groups(of, place))
         place += sum(of.there)
     each, root = (found[:-1], found[-1].whole) if groups else ([NO_UNIT_GROUPS] * len(runs), NO_GROUP)
-    Step(how, runs, each, root, beyond, recorder, engine).run()
+    if how.passes:
+        from memcheck.frameworks.torch.chunks import record
+
+        record(how, runs, each, root, beyond, recorder)
+    else:
+        Step(how, runs, each, root, beyond[0], recorder, engine).run()
     return recorder.program(units)
 
 

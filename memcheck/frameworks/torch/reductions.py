@@ -56,7 +56,7 @@ class Reductions:
         recorder.hold_amount("gradients", unsharded, -1)
         if self.how.unsynchronised:
             recorder.release("gradients", g.accumulated)
-        elif first:
+        elif first and not self.how.several_runs:
             recorder.hold("gradients", g.alone)
         if self.how.offloads:
             return g.reduce_input  # the sharded gradient is copied to the host
@@ -67,10 +67,23 @@ class Reductions:
             recorder.hold("gradients", g.sharded)
             recorder.mark("backward", f"gradients of {where} in the shards' dtype")
             recorder.release("gradients", NOTHING if self.how.keeps_reduced else g.reduce_output)
-        if not first and not self.how.unsynchronised and self.kept(g, first) != g.sharded:
+        added = self.how.several_runs or (not first and not self.how.unsynchronised)
+        if added and self.kept(g, first) != g.sharded:
             recorder.release("gradients", g.sharded)  # added in place to the earlier micro-batches' shard
         recorder.release("temporaries", g.last)
         return g.reduce_input
+
+    def reduce_all(self, root: Group, each: list[tuple[Group, int, str]]) -> int:
+        """All groups resharded and reduced: the root, then units (stage.py, perform_reduce_grad: ``all_states``).
+
+        ``each``: the group of a unit, what is gathered of it, and the unit's name.
+        """
+        reduce_input = self.reduce(root, (), NOTHING, False, True, "the root group")
+        for own, gathered, name in each:
+            if own.gathered:
+                self.recorder.release("communication_buffers", gathered)
+                reduce_input = self.reduce(own, (), reduce_input, False, True, name)
+        return reduce_input
 
     def kept(self, g: Group, first: bool) -> int:
         """What the all-reduce over replicas wrote, which the group refers to until the backward is over, where it is
@@ -80,4 +93,5 @@ class Reductions:
             return NOTHING
         if g.sharded != g.reduce_output:
             return g.reduce_output
-        return NOTHING if first or self.how.unsynchronised else g.sharded
+        new = first or self.how.unsynchronised
+        return NOTHING if new and not self.how.several_runs else g.sharded

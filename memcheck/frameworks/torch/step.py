@@ -14,7 +14,7 @@ from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.gathers import Gathers
 from memcheck.frameworks.torch.rank_units import stretches
 from memcheck.frameworks.torch.reductions import Reductions
-from memcheck.frameworks.torch.step_options import StepOptions, StepSizes, UnitGroups
+from memcheck.frameworks.torch.step_options import MicroBatch, StepOptions, StepSizes, UnitGroups
 from memcheck.frameworks.torch.step_parts import TOWER, WRAPPED, EngineHooks, NamedRun, NamedUnit, Variables, own_groups
 
 
@@ -54,51 +54,59 @@ class Step:
 
     def run(self) -> None:
         """Record one steady step, on top of nothing that rests."""
-        recorder, border, own = self.recorder, self.border, self.beyond.per_micro_batch
-        recorder.hold("logits_and_loss", self.outputs)
+        self.recorder.hold("logits_and_loss", self.outputs)
+        self.leave_all()
+        self.reductions.rest([*((self.own[i], end - i) for i, end in self.stretches), (self.root, 1)])
+        self.hold_graph(1)
+        self.hold_reduced(self.how.several_runs)
+        for each, held in zip(self.how.micro_batches, self.beyond.held, strict=True):
+            self.walk(each, held, muted=not each.first and self.how.all_at_once)
+        self.recorder.mark("optimizer", "optimizer step")
+
+    def walk(self, each: MicroBatch, held: int, *, muted: bool) -> None:
+        """One micro-batch, backward included. ``held``: what others hold; ``muted``: its forward is no candidate."""
+        recorder, border, (first, last, sends) = self.recorder, self.border, each
+        live = ((self.beyond.per_micro_batch, 1), (held, 1))
+        arriving = NOTHING if first else border.input_gradient
+        here = self.how.stays_gathered and (not first or (held != NOTHING and not self.how.reshards))
+        here = here or (self.how.flat_stays and not first)
+        if first and here:
+            before = recorder.here  # the first micro-batch gathers the parameters, alone; those behind find them
+            self._forward(first, here=False)
+            recorder.repeat(before, -1)
+        recorder.hold_amount("activations", live)
+        recorder.hold("communication_buffers", arriving)
+        if self.engine is not None:
+            self.engine.begin_micro_batch()
+        recorder.muted, outer = muted or recorder.muted, recorder.muted
+        going = ((border.unsent_output, sends), (self.beyond.features if held != NOTHING else NOTHING, 1))
+        recorder.hold_amount("activations", going)
+        gathered = self._forward(first, here)
+        recorder.muted = outer
+        recorder.hold_amount("activations", going, -1)
+        recorder.hold("communication_buffers", border.output_gradient)
+        self._backward(first, last, gathered)
+        recorder.hold_amount("communication_buffers", ((border.output_gradient, -1), (arriving, -1)))
+        if self.engine is not None:
+            self.engine.end_backward(first, last)
+        recorder.hold_amount("activations", live, -1)
+
+    def leave_all(self) -> None:
+        """What layers have left of the step before."""
         for unit in self.units:
             self._leave(unit, 1)
-        self.reductions.rest([*((self.own[i], end - i) for i, end in self.stretches), (self.root, 1)])
-        self._hold_graph(1)
-        for (first, last, sends), held in zip(self.how.micro_batches, self.beyond.held, strict=True):
-            here = self.how.stays_gathered and (not first or (held != NOTHING and not self.how.reshards))
-            here = here or (self.how.flat_stays and not first)
-            if first and here:
-                # the first micro-batch gathers the parameters, alone; those behind it find them there
-                before = recorder.here
-                self._forward(first, here=False)
-                recorder.repeat(before, -1)
-            recorder.hold("activations", own)
-            recorder.hold("activations", held)
-            if not first:
-                recorder.hold("communication_buffers", border.input_gradient)
-            if self.engine is not None:
-                self.engine.begin_micro_batch()
-            recorder.hold("activations", border.unsent_output, sends)
-            recorder.muted = not first and self.how.all_at_once
-            features = self.beyond.features if held != NOTHING else NOTHING
-            recorder.hold("activations", features)
-            gathered = self._forward(first, here)
-            recorder.release("activations", features)
-            recorder.muted = False
-            recorder.release("activations", border.unsent_output, sends)
-            recorder.hold("communication_buffers", border.output_gradient)
-            self._backward(first, last, gathered)
-            recorder.release("communication_buffers", border.output_gradient)
-            if not first:
-                recorder.release("communication_buffers", border.input_gradient)
-            if self.engine is not None:
-                self.engine.end_backward(first, last)
-            recorder.release("activations", own)
-            recorder.release("activations", held)
-        recorder.mark("optimizer", "optimizer step")
+
+    def hold_reduced(self, sign: int) -> None:
+        """Reduced gradients that are there before a forward."""
+        each = [(self.own[i].sharded, end - i) for i, end in self.stretches]
+        self.recorder.hold_amount("gradients", (*each, (self.root.sharded, 1)), sign)
 
     def _leave(self, unit: NamedUnit, sign: int) -> None:
         """What a layer leaves of its recomputed graph until its next forward."""
         if self.how.leaves_graphs and unit.kind == "block":
             self.recorder.hold("activations", unit.fresh.lingers, sign)
 
-    def _hold_graph(self, sign: int) -> None:
+    def hold_graph(self, sign: int) -> None:
         """What of the step before lives until the training loop assigns its loss and its logits again."""
         for unit in self.units if self.how.keeps_graph else ():
             found = ("logits_and_loss", unit.fresh.lingers), ("activations", unit.fresh.outlives)
@@ -182,7 +190,7 @@ class Step:
         if self.how.loss_behind_model:
             self.recorder.hold_amount("activations", tuple(casts), -1)
             casts.clear()
-        self._hold_graph(-1)  # the curve counts it until its logits replace the old ones
+        self.hold_graph(-1)  # the curve counts it until its logits replace the old ones
         self.recorder.release("logits_and_loss", self.outputs)
         if self.engine is not None:
             self.engine.before_head()
@@ -272,7 +280,8 @@ class Step:
         if self.root != NO_GROUP:
             reduce_input = self._reduce_root(unsharded_root, reduce_input, first, last, keeps=keeps)
         if behind:
-            reduce_input = self._reduce_all(gathered)
+            each = [(self.own[i], gathered[i], name) for i, name in enumerate(self.names)]
+            reduce_input, gathered = self.reductions.reduce_all(self.root, each), []
         self._let_reduced_go(first, reduced=last or behind)
         recorder.release("communication_buffers", reduce_input)
         recorder.release("communication_buffers", prefetched)
@@ -343,16 +352,6 @@ class Step:
         self.recorder.release("communication_buffers", late)
         return prefetched
 
-    def _reduce_all(self, gathered: list[int]) -> int:
-        """All groups resharded and reduced: the root, then units (stage.py, perform_reduce_grad: ``all_states``)."""
-        reduce_input = self.reductions.reduce(self.root, (), NOTHING, False, True, "the root group")
-        for i in range(len(self.units)):
-            own = self.own[i]
-            if own.gathered:
-                self.recorder.release("communication_buffers", gathered[i])
-                gathered[i] = NOTHING
-                reduce_input = self.reductions.reduce(own, (), reduce_input, False, True, self.names[i])
-        return reduce_input
 
     def _local_slice(self, gradients: Amount) -> Amount:
         """The gradient of the rank's own rows, which are cloned from that of the whole table."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.autograd.tensor import rounded, rounded_bytes
+from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import (
@@ -18,12 +18,14 @@ from memcheck.frameworks.torch.model_buffers import ModelBuffers
 from memcheck.frameworks.torch.pipelining import Border, in_flight
 from memcheck.frameworks.torch.rank_units import Run
 from memcheck.frameworks.torch.states import gradient_views
-from memcheck.frameworks.torch.stream import stream_dtype
-from memcheck.frameworks.torch.trained_parts import is_hooked
 from memcheck.job.torch import ends_apart
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture, Mixer
 from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.frameworks.torch.interleaved import ChunkPass
 
 INSIDE = ("standard", "in-place", "fused-linear")
 """Kinds of loss that the model's own forward computes."""
@@ -53,6 +55,8 @@ class StepOptions(Record):
     """That group is no root: the model's forward ends behind the head, and a loss that runs the head chunk by chunk
     lets go of it, gathers it again and reduces its gradient, as the backward behind it does once more."""
     reshards: bool
+    several_runs: bool
+    """A pipeline's schedule runs several times a step: reduced gradients of the runs before are there."""
     keeps_reduced: bool
     """FSDP2 over replicas: every group refers to what its all-reduce wrote until the backward is over."""
     unsynchronised: bool
@@ -97,6 +101,10 @@ class StepOptions(Record):
     """Layers are recomputed within a backward of their own."""
     keeps_inputs: bool = False
     """Recomputed blocks that train nothing themselves keep their input and its gradient to the backward's end."""
+    passes: tuple[ChunkPass, ...] = ()
+    """What an interleaved pipeline's chunks run, in place of ``micro_batches``."""
+    chunk_runs: tuple[int, ...] = ()
+    """How many of the rank's runs each chunk has."""
 
 
 class UnitGroups(Record):
@@ -146,7 +154,10 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
     stays_gathered = sharded and pipelined
     unsynchronised = skips_reduction(job)
     views, views_late = (False, False) if sharded else gradient_views(job)
-    steps, held = job.passes, max(in_flight(rank, layout, job.gradient_accumulation_steps), job.head.columns)
+    steps, held = job.passes, max(in_flight(rank, layout, job.run_micro_batches), job.head.columns)
+    several = sharded and job.run_micro_batches < job.gradient_accumulation_steps
+    if several:
+        steps = job.run_micro_batches
     apart = unsynchronised or stays_gathered or views_late or profile.own_engine
     walks = _walks(steps, held, apart)
     how = StepOptions(
@@ -156,6 +167,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         rooted=sharded and (tied or not ends_apart(job, profile)),
         tied_ends=tied,
         reshards=layout.reshard_after_forward and layout.zero_stage == 3,
+        several_runs=several,
         keeps_reduced=sharded and job.fsdp == 2 and replicates(layout),
         unsynchronised=unsynchronised,
         in_place=adds_in_place(job),
@@ -228,24 +240,9 @@ def step_sizes(job: TrainingJob, runs: list[Run], buffers: ModelBuffers, others:
         item, local = DTYPE_BYTES[job.recipe.compute], runs[0].unit.tensors[0]
         rows, whole = rounded(local.numel * item), rounded(local.numel * job.layout.tensor * item)
     held = tuple([int(count * saved) for count in others])
-    waiting = _waiting(job, buffers, runs)
-    return StepSizes(own, held, border, whole, rows, buffers.masks, *waiting, _features(job, buffers))
+    waiting, features = (0, 0), 0
+    if job.head.columns > 1 or any(run.unit.kind == "projector" for run in runs):
+        from memcheck.frameworks.torch.waiting import features_of, waiting_rows
 
-
-def _features(job: TrainingJob, buffers: ModelBuffers) -> int:
-    """``features["token_embeddings"]`` of the caller (sentence-transformers 6.2, base/modules/transformer.py)."""
-    shape = job.micro_batch_size * job.sequence_length, buffers.architecture.hidden_size
-    return (job.head.columns - 1) * rounded_bytes(shape, stream_dtype(buffers.setting))
-
-
-def _waiting(job: TrainingJob, buffers: ModelBuffers, runs: list[Run]) -> tuple[int, int]:
-    """Bytes of the looked-up rows while a tower runs, and of their gradient while its backward does."""
-    a = buffers.architecture
-    crossed = a.vision is not None and a.vision.crosses  # pictures come first, and the text waits for none
-    if crossed or not any(run.unit.kind == "projector" for run in runs):
-        return 0, 0
-    tokens = job.micro_batch_size * job.sequence_length
-    size = rounded(tokens * a.hidden_size * DTYPE_BYTES[stream_dtype(buffers.setting)])
-    trained = any(t.trained for t in runs[0].unit.tensors)
-    hooked = is_hooked(job, a)
-    return 0 if hooked and not trained else size, size if trained or hooked else 0
+        waiting, features = waiting_rows(job, buffers, runs), features_of(job, buffers)
+    return StepSizes(own, held, border, whole, rows, buffers.masks, *waiting, features)

@@ -76,6 +76,7 @@ PROFILE = Profile(
         "enable_fsdp_float8_all_gather": (bool,),
         "disable_cuda_graphs": (bool,),
         "components": (list,),
+        "micro_batches_per_run": (int,),
         "module": (str,),
     },
     choices={

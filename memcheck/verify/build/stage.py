@@ -92,7 +92,7 @@ def build_stage(
         if module.lm_head is not None:
             module.lm_head.register_forward_pre_hook(lambda *_: enter_loss(watch))
     stages = [_stage(job, architecture, modules[n], mine[n], n, mesh, place) for n in mine]
-    run = job.gradient_accumulation_steps
+    run = job.run_micro_batches
     schedule = _schedule(job, stages, run, place)
     _agree_on_shapes(schedule)
     whole = next(iter(modules.values())) if chunks == 1 else nn.ModuleList(modules.values())
