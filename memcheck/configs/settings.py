@@ -158,7 +158,7 @@ def neutral(framework: Profile, layout: Layout) -> dict[str, object]:
         "training.attention": framework.default_attention,
         "training.loss.kind": _loss(framework, layout),
         "training.loss.upcast": framework.upcast,
-        "training.loss.keep_logits": framework.keep_logits,
+        "training.loss.keep_logits": framework.keep_logits or (layout.pipeline > 1 and framework.caches_outputs),
         "training.clip_grad_norm": framework.clip_grad_norm,
         "training.compile": False,
         "training.offload.parameters": "none",

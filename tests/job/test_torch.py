@@ -13,6 +13,7 @@ from memcheck.job.types import TrainingJob
 from memcheck.plan.read import build_plan
 
 FSDP = {"zero_stage": 3}
+WIDE = {"precision": {"recipe": "bf16-mixed", "reduce": "fp32"}}
 
 
 def resolved(parallelism: dict[str, Any], **training: Any) -> tuple[tuple[str, ...], list[tuple[str, object]]]:
@@ -57,7 +58,7 @@ def test_versions_before_2_15_behave_like_2_13(version: str | None, found: str |
     ("parallelism", "training"),
     [
         (FSDP, {"loss": "chunked"}),
-        (FSDP, {"loss": "chunked", "framework": "huggingface", "framework_version": "5.23"}),
+        (FSDP, {**WIDE, "loss": "chunked", "framework": "huggingface", "framework_version": "5.23"}),
         ({**FSDP, "gradient_sync": "last"}, {"gradient_accumulation_steps": 2}),
         ({"pipeline": 8}, {"gradient_accumulation_steps": 8}),
     ],
@@ -82,6 +83,7 @@ def test_the_framework_pytorch_has_its_version() -> None:
         (FSDP, {}),
         (FSDP, {"loss": "chunked", "precision": "bf16-pure"}),
         (FSDP, {"loss": "chunked", "framework": "torchtitan"}),
+        (FSDP, {"loss": "chunked", "framework": "huggingface"}),  # reduced in what it computes in
         (FSDP, {"gradient_accumulation_steps": 2}),
         ({"zero_stage": 1, "pipeline": 8}, {"framework": "megatron", "gradient_accumulation_steps": 8}),
     ],

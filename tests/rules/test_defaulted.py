@@ -25,7 +25,7 @@ def finding(**changes: object) -> Finding:
     plan = {
         "memcheck": 1,
         "model": "gpt-oss-20b",
-        "hardware": {"gpu": "h100-80gb", "gpus_per_node": 8},
+        "hardware": {"gpu": {"name": "lab", "memory_gib": 48}, "gpus_per_node": 8},
         "parallelism": {"zero_stage": 3, **changes},
         "training": training,
     }
@@ -37,8 +37,8 @@ def finding(**changes: object) -> Finding:
 def test_the_default_is_named_with_its_effect() -> None:
     """Gradients that wait unsharded are most of it, and the plan passes without them."""
     message = finding().message
-    assert "a default decides 76.58 GiB of it" in message
-    assert "with `parallelism.gradient_sync: every` instead of `last` the plan needs 42.20 GiB" in message
+    assert "a default decides 34.42 GiB of it" in message
+    assert "with `parallelism.gradient_sync: every` instead of `last` the plan needs 40.60 GiB" in message
     assert message.endswith("and passes")
 
 

@@ -16,7 +16,12 @@ PROFILE = Profile(
     name="huggingface",
     title="transformers.Trainer (TRL, Axolotl, LLaMA-Factory)",
     recipes=dict(r.GENERIC),
-    sharded_recipes={"bf16-mixed": r.FSDP2_BF16, "fp16-mixed": r.FSDP2_FP16, "fp8-mixed": r.FSDP2_FP8},
+    # accelerate's policy gathers and reduces in one dtype (utils/dataclasses.py, set_mixed_precision)
+    sharded_recipes={
+        "bf16-mixed": r.FSDP2_BF16._replace(reduce="bf16"),
+        "fp16-mixed": r.FSDP2_FP16._replace(reduce="fp16"),
+        "fp8-mixed": r.FSDP2_FP8._replace(reduce="bf16"),
+    },
     default_precision="bf16-mixed",
     default_optimizer="adamw",
     default_implementation="fused",

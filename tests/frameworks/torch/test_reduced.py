@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.torch.fsdp import group
 from memcheck.frameworks.torch.optimizer import step_temporaries
@@ -57,3 +59,33 @@ def test_the_loop_holds_the_denominator_of_the_tensor_before() -> None:
     trained = [(t, t.numel) for t in (small, MATRIX, MATRIX)]
     assert step_temporaries(trained, "adamw", "for-loop", "fp32") == 3 * 4 * MATRIX.numel
     assert step_temporaries(trained[:2], "adamw", "for-loop", "fp32") == 2 * 4 * MATRIX.numel + 4 * 512
+
+
+@pytest.mark.parametrize(
+    ("sync", "traced"),
+    [
+        ("last", [921782784, 2238990848, 2067281920, 2100650496, 1229056000]),
+        ("every", [921782784, 1931739648, 1760030720, 2008303104, 1229056000]),
+    ],
+)
+def test_the_trainer_reduces_in_what_it_computes_in(sync: str, traced: list[int]) -> None:
+    """Accelerate's policy has one dtype for both (utils/dataclasses.py, set_mixed_precision): no_sync keeps that.
+
+    Traced with torch 2.13.0 under a policy that reduces in bf16.
+    """
+    parallelism = {"zero_stage": 3, "gradient_sync": sync}
+    found = instants(
+        4,
+        parallelism,
+        framework="huggingface",
+        torch_version="2.13",
+        micro_batch_size=1,
+        sequence_length=512,
+        gradient_accumulation_steps=2,
+        precision="bf16-mixed",
+        optimizer="adamw",
+        activation_checkpointing="full",
+        attention="sdpa",
+    )
+    moments = [found[name] for name in ("init", "forward", "loss", "backward", "optimizer")]
+    assert moments == pytest.approx(traced, rel=0.0005)
