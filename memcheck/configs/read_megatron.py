@@ -10,8 +10,8 @@ from memcheck.configs.megatron_harmless import HARMLESS
 from memcheck.configs.types import ReadConfig
 from memcheck.errors import UnsupportedError
 from memcheck.job.layout_text import stages_of_layout
-from memcheck.models.families.megatron_delta import GATED_DELTA_NET
 from memcheck.models.families.megatron_lm import DROPOUT, MODEL_TYPE
+from memcheck.models.parts.megatron_delta import GATED_DELTA_NET
 
 STAGE = "parallelism.zero_stage"
 OPTION = "training.options."

@@ -39,6 +39,7 @@ USUAL = {
     "framework": "huggingface",
     "training": "  precision: bf16-mixed\n",
 }
+WIDE = "  precision: {recipe: bf16-mixed, reduce: fp32}\n"
 ON_HOST = "  precision: bf16-mixed\n  initialization: host\n"
 PLANS = {
     "host-load": {"hardware": ", host_memory_gib: 128", "training": ON_HOST},
@@ -60,11 +61,11 @@ PLANS = {
         "framework": "pytorch",
         "training": "  precision: bf16-mixed\n  checkpoint: {state_dict: full, offload: none}\n",
     },
-    "gpu-step": {"gpu": "a10g", "training": "  precision: bf16-mixed\n"},
-    "above-limit": {"hardware": "", "training": "  precision: bf16-mixed\npolicy: {fail_above: 30%, warn_above: 25%}\n"},
+    "gpu-step": {"gpu": "a10g", "training": WIDE},
+    "above-limit": {"hardware": "", "training": f"{WIDE}policy: {{fail_above: 30%, warn_above: 25%}}\n"},
     "uncertain": {
         "gpu": "{name: lab, memory_gib: 25}",
-        "training": "  precision: bf16-mixed\npolicy: {fail_above: 100%, warn_above: 100%}\n",
+        "training": f"{WIDE}policy: {{fail_above: 100%, warn_above: 100%}}\n",
     },
     "rule": {"gpu": "v100-32gb"},
     "illegal": {"parallelism": "zero_stage: 3, data: 3"},

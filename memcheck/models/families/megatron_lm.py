@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from memcheck.models.families.megatron_delta import FREQUENCY, delta_net, has_delta_nets
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder
 from memcheck.models.parts.feed_forward import gated_mlp, plain_mlp, stacked_experts
 from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.megatron_delta import FREQUENCY, delta_net, has_delta_nets
 from memcheck.models.parts.sizes import StackDimensions, check_groups, split_heads
 from memcheck.models.parts.stack import stack
 from memcheck.models.reader import MAX_LAYERS, ConfigReader

@@ -128,7 +128,8 @@ def test_trained_units_keep_nothing_more() -> None:
 
 def test_waiting_gradients_are_in_the_compute_dtype() -> None:
     """Under ``no_sync`` FSDP1 leaves them as computed, FSDP2 in the dtype of the reduction: 2 and 4 bytes each."""
-    full: dict[str, object] = {"method": "full", "precision": "bf16-mixed", "gradient_accumulation_steps": 4}
+    precision = {"recipe": "bf16-mixed", "reduce": "fp32"}
+    full: dict[str, object] = {"method": "full", "precision": precision, "gradient_accumulation_steps": 4}
     one, two = (
         answer(_without_lora(plan(**full, options={"fsdp_version": version}))).components_bytes["gradients"]
         for version in (1, 2)
