@@ -15,7 +15,7 @@ from memcheck.job.objective_types import (
     Objective,
 )
 from memcheck.job.profile import Profile
-from memcheck.job.types import Checkpointing, Layout, Recipe
+from memcheck.job.types import Checkpointing, Recipe
 from memcheck.models.types import Architecture, Rough
 from memcheck.plan import types as plan_types
 
@@ -27,13 +27,18 @@ def resolve_objective(
     training: plan_types.TrainingSpec,
     method: str,
     recipe: Recipe,
-    layout: Layout,
     framework: Profile,
     architecture: Architecture | Rough,
     checkpointing: Checkpointing,
     defaults: Defaults,
+    *,
+    prepared: bool,
 ) -> Objective:
-    """The loss, and whose code computes it."""
+    """The loss, and whose code computes it.
+
+    ``prepared``: the model passes through accelerate's ``prepare_model``, which wraps its forward; FSDP2's do not
+    (accelerator.py, ``_prepare_fsdp2``).
+    """
     stated, trainer = training.objective, training.trainer
     if stated is None and trainer is None and training.reference is None:
         return Objective()
@@ -64,9 +69,7 @@ def resolve_objective(
         code=code,
         prompt_length=prompt,
         reference=_reference(training.reference, name, method, defaults),
-        # accelerate's prepare_model wraps the forward; under FSDP2 the model never passes through it (accelerator.py,
-        # _prepare_fsdp2)
-        wide_outputs=framework.wide_outputs and recipe.recipe.endswith("-mixed") and layout.zero_stage < 2,
+        wide_outputs=framework.wide_outputs and recipe.recipe.endswith("-mixed") and prepared,
     )
 
 

@@ -251,7 +251,12 @@ def _training_job(
     checkpointing = resolve_checkpointing(
         training.activation_checkpointing, training.framework_version, framework, options, after
     )
-    objective = resolve_objective(training, method, recipe, layout, framework, architecture, checkpointing, between)
+    wrapper = Defaults()  # said last, as what follows from the version
+    fsdp = resolve_fsdp(training.framework_version, options, layout, framework, wrapper)
+    prepared = layout.zero_stage < 2 or fsdp == 1
+    objective = resolve_objective(
+        training, method, recipe, framework, architecture, checkpointing, between, prepared=prepared
+    )
     offloaded = (training.offload and training.offload.parameters) or "none"
     head = resolve_head(training, between)
     architecture = with_head(architecture, head)
@@ -288,7 +293,7 @@ def _training_job(
         checkpoint=resolve_checkpoint(training.checkpoint, layout, framework, options, after),
         options=tuple(options.items()),
         prepares_kbit=resolve_kbit(held_in, options, layout, framework, after),
-        fsdp=resolve_fsdp(training.framework_version, options, layout, framework, after),
+        fsdp=fsdp,
         objective=objective,
         head=head,
         evaluation=resolve_evaluation(training.evaluation, after),
@@ -301,7 +306,7 @@ def _training_job(
         from memcheck.models.crossing import resting
 
         job = job._replace(architecture=resting(architecture))
-    return job, (defaults.taken(), between.taken(), after.taken())
+    return job, (defaults.taken(), between.taken(), (*after.taken(), *wrapper.taken()))
 
 
 def _liger(stated: bool | tuple[str, ...] | None) -> tuple[str, ...]:

@@ -164,3 +164,25 @@ def test_kernels_that_layers_are_priced_with_are_assumed(model: str, package: st
     serving = resolved(f"model: {model}\n{head}inference: {{batch_size: 1, context_length: 4096}}\n")
     assert not any(a.key == "model" for a in serving.assumptions)
     assert not any(a.key == "model" for a in resolved(f"model: llama-3.1-8b\n{head}{TRAIN}").assumptions)
+
+
+PREFERENCE = """\
+model: llama-3.2-1b
+hardware: {{gpu: h100-80gb, gpus_per_node: 8}}
+parallelism: {{zero_stage: 3}}
+training:
+  framework: huggingface
+  micro_batch_size: 1
+  sequence_length: 128
+  trainer: {{name: trl, version: 0.29.1}}
+  objective: dpo
+  options: {{fsdp_version: {fsdp}}}
+"""
+
+
+@pytest.mark.parametrize(("version", "wide"), [(1, True), (2, False)])
+def test_outputs_are_wide_where_the_forward_is_wrapped(version: int, wide: bool) -> None:
+    """Accelerate copies outputs to fp32 under FSDP1, as without sharding; FSDP2's models skip that (accelerator.py)."""
+    job = resolved(PREFERENCE.format(fsdp=version)).job
+    assert isinstance(job, TrainingJob)
+    assert job.objective.wide_outputs is wide
