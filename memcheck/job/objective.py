@@ -34,11 +34,7 @@ def resolve_objective(
     *,
     prepared: bool,
 ) -> Objective:
-    """The loss, and whose code computes it.
-
-    ``prepared``: the model passes through accelerate's ``prepare_model``, which wraps its forward; FSDP2's do not
-    (accelerator.py, ``_prepare_fsdp2``).
-    """
+    """The loss, and whose code computes it. ``prepared``: by accelerate's ``prepare_model``, as FSDP2's are not."""
     stated, trainer = training.objective, training.trainer
     if stated is None and trainer is None and training.reference is None:
         return Objective()

@@ -77,7 +77,7 @@ class Profile(Record):
     loss_parallel: str = "never"
     """When the standard loss runs on vocabulary shards by itself: ``never`` | ``tensor`` (tensor > 1) | ``always``."""
     caches_outputs: bool = False
-    """Its pipelines are torch.distributed.pipelining's, which caches the last stage's logits until their backward."""
+    """Its pipelines are torch's, which cache the last stage's logits until their backward."""
     loss_reduces_head: bool = False
     """The chunked loss runs the head, and reduces the gradient of its weight itself."""
     splits_fused: bool = False

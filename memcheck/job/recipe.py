@@ -41,9 +41,9 @@ def resolve_recipe(
         base = "fp16" if recipe.recipe == "fp16-mixed" else "bf16"
         why = "the frozen base rests in its checkpoint's 16-bit dtype"
         if trainer is not None and trainer.name == "trl":
-            base, why = "fp32", "TRL loads a model in fp32 unless its dtype is stated (trainer/utils.py, since 0.27)"
+            base, why = "fp32", "TRL loads models in fp32 unless told (trainer/utils.py, since 0.27)"
             if is_before(trainer.version, WIDE_SINCE):
-                why = "transformers before 5, TRL's of that time, loads in fp32 unless a dtype is stated"
+                why = "transformers before 5, TRL's of that time, loads in fp32 unless told"
         defaults.note("training.precision.params", base, why)
         recipe = recipe._replace(params=base)
         if not framework.own_gradients and recipe.master == "none":  # of what is trained beside adapters

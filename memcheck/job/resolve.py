@@ -251,7 +251,7 @@ def _training_job(
     checkpointing = resolve_checkpointing(
         training.activation_checkpointing, training.framework_version, framework, options, after
     )
-    wrapper = Defaults()  # said last, as what follows from the version
+    wrapper = Defaults()  # said last
     fsdp = resolve_fsdp(training.framework_version, options, layout, framework, wrapper)
     prepared = layout.zero_stage < 2 or fsdp == 1
     objective = resolve_objective(

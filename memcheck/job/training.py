@@ -12,7 +12,7 @@ from memcheck.plan import types as plan_types
 DEFAULT_CHUNKS = 8
 """Chunks of a chunked loss: torchtune's ``CEWithChunkedOutputLoss`` and torchtitan's ``ChunkedLossWrapper``."""
 ON_LOGITS = ("standard", "vocab-parallel", "in-place")
-"""Kinds of loss that are taken on the logits that the model returns."""
+"""Kinds of loss on the model's own logits."""
 ON_HOST = ("host", "rank0")
 """Places in the memory of a node."""
 GATHERS = "stage3_gather_16bit_weights_on_model_save"
@@ -130,7 +130,7 @@ def resolve_loss(
     keep = bool(stated.keep_logits)
     if kind in ON_LOGITS and layout.pipeline > 1 and framework.caches_outputs:
         keep = True
-        cached = "the last stage caches its output until its backward (torch/distributed/pipelining/stage.py)"
+        cached = "a stage caches its output (torch/distributed/pipelining/stage.py)"
         defaults.note("training.loss.keep_logits", keep, cached)
     elif kind == "standard":  # a vocabulary-parallel loss is taken on logits that the loop itself lets go of
         keep = defaults.take("training.loss.keep_logits", stated.keep_logits, framework.keep_logits, why)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.checkpoint import checkpoint
 from memcheck.autograd.context import Context
@@ -22,6 +25,9 @@ from memcheck.frameworks.transformers.towers.tiles import (
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Perceiver, Vision
 
+Layer = Callable[[dict[str, ParameterTensor], Value, Value], Value]
+"""Runs a layer on its tensors, its input and the tower's rows; gives its output."""
+
 
 def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``embeddings``, the module that the hook is on."""
@@ -39,15 +45,8 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     if reader is None:
         return rows
     query, weight, bias, *others, last, _ = vision.projector
-    y = learned_rows(ctx, query)
-    y = dropout(tape, layer_norm(ctx, y, (weight, bias)), reader.dropout)
-    for tensors in layers_of_reader(others):
-
-        def forward(value: Value, tensors: dict[str, ParameterTensor] = tensors) -> Value:
-            return _layer(ctx, reader, tensors, value, rows)
-
-        y = checkpoint(tape, forward, y) if ctx.setting.recomputed else forward(y)
-    ctx.kept += [Value(each.storage, each.shape, each.dtype) for each in (rows, y)]  # both are in the model's output
+    box = [dropout(tape, layer_norm(ctx, learned_rows(ctx, query), (weight, bias)), reader.dropout)]
+    y = read_rows(ctx, others, box, rows, partial(_layer, ctx, reader))
     return given_out(ctx, plain(ctx, y, last, bias=True), joins=False)
 
 
@@ -60,7 +59,23 @@ def learned_rows(ctx: Context, query: ParameterTensor) -> Value:
     return tape.record(y, (tape.parameter(p),), lambda grad: [tape.new(shape, dtype, "sum") if learns else None])
 
 
-def layers_of_reader(tensors: list[ParameterTensor]) -> list[dict[str, ParameterTensor]]:
+def read_rows(ctx: Context, tensors: list[ParameterTensor], box: list[Value], rows: Value, layer: Layer) -> Value:
+    """Learned rows through the Q-Former's layers, which read the tower's; each is a checkpoint of its own.
+
+    ``box`` holds the learned rows alone, and is emptied.
+    """
+    y = box.pop()
+    for own in _layers(tensors):
+
+        def forward(value: Value, own: dict[str, ParameterTensor] = own) -> Value:
+            return layer(own, value, rows)
+
+        y = checkpoint(ctx.tape, forward, y) if ctx.setting.recomputed else forward(y)
+    ctx.kept += [Value(each.storage, each.shape, each.dtype) for each in (rows, y)]  # both are in the model's output
+    return y
+
+
+def _layers(tensors: list[ParameterTensor]) -> list[dict[str, ParameterTensor]]:
     """The tensors of each layer by their path inside it."""
     found: dict[str, dict[str, ParameterTensor]] = {}
     for t in tensors:

@@ -6,7 +6,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.transformers.towers.qwen import features, hooked, merge
-from memcheck.frameworks.transformers.towers.tiles import last_rows, layer_norm, plain
+from memcheck.frameworks.transformers.towers.tiles import last_rows, layer_norm, plain, rows_of_pixels
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision
 
@@ -15,11 +15,9 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``embeddings``, which no hook finds. Pixels in the tower's dtype are a variable of the model's."""
     tape, target = ctx.tape, ctx.setting.params
     matrix, _, table = vision.stem
-    shape = (ctx.tokens, vision.channels)
-    pixels = Value(tape.new((0,), target, "pixel_values"), shape, target)
+    pixels = rows_of_pixels(ctx, vision)
     if target != "fp32":
-        pixels = tape.value(shape, target, "pixel_values")
-        ctx.returned.append(Value(pixels.storage, shape, target))
+        ctx.returned.append(Value(pixels.storage, pixels.shape, target))
     x, held = hooked(plain(ctx, pixels, matrix, bias=True), leaf=leaf)
     del pixels
     return add(tape, x, _positions(ctx, table), "add positions"), held

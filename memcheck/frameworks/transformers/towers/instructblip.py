@@ -5,14 +5,15 @@ modeling_instructblip.py of transformers 5.23.
 
 from __future__ import annotations
 
-from memcheck.autograd.checkpoint import checkpoint
+from functools import partial
+
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cat, dropout
 from memcheck.autograd.indexing import slices
 from memcheck.autograd.matrix import embedding
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.mlp import activation
-from memcheck.frameworks.transformers.towers.blip2 import attended, layers_of_reader, learned_rows, stem, summed
+from memcheck.frameworks.transformers.towers.blip2 import attended, learned_rows, read_rows, stem, summed
 from memcheck.frameworks.transformers.towers.tiles import given_out, last_rows, layer_norm, plain
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Perceiver, Vision
@@ -31,14 +32,9 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     pictures, width = max(1, ctx.setting.pictures), query.shape[2]
     y = learned_rows(ctx, query)
     y = cat(tape, (y, _words(ctx, reader, words, places)), (pictures * (reader.latents + reader.words), width))
-    y = dropout(tape, layer_norm(ctx, y, (weight, bias)), reader.dropout)
-    for tensors in layers_of_reader(others):
-
-        def forward(value: Value, tensors: dict[str, ParameterTensor] = tensors) -> Value:
-            return _layer(ctx, reader, tensors, value, rows)
-
-        y = checkpoint(tape, forward, y) if ctx.setting.recomputed else forward(y)
-    ctx.kept += [Value(each.storage, each.shape, each.dtype) for each in (rows, y)]  # both are in the model's output
+    box = [dropout(tape, layer_norm(ctx, y, (weight, bias)), reader.dropout)]
+    del y
+    y = read_rows(ctx, others, box, rows, partial(_layer, ctx, reader))
     y = slices(tape, y, (pictures * reader.latents, width))[0]
     return given_out(ctx, plain(ctx, y, last, bias=True), joins=False)
 

@@ -6,19 +6,23 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, copy
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.transformers.towers.qwen import hooked
-from memcheck.frameworks.transformers.towers.tiles import given_out, last_rows, layer_norm, plain, two_matrices
+from memcheck.frameworks.transformers.towers.tiles import (
+    given_out,
+    last_rows,
+    layer_norm,
+    plain,
+    rows_of_pixels,
+    two_matrices,
+)
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision
 
 
 def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``embeddings``, whose matrix the hook is on, and the mask of padded rows."""
-    tape, target = ctx.tape, ctx.setting.params
+    tape = ctx.tape
     matrix, _, table = vision.stem
-    shape = (ctx.tokens, vision.channels)
-    pixels = Value(tape.new((0,), target, "pixel_values"), shape, target)
-    if target != "fp32":
-        pixels = tape.value(shape, target, "pixel_values")
+    pixels = rows_of_pixels(ctx, vision)
     x, held = hooked(plain(ctx, pixels, matrix, bias=True), leaf=leaf)
     del pixels
     x = add(tape, x, _positions(ctx, table, x.shape), "add positions")

@@ -18,6 +18,15 @@ def named(tensors: tuple[ParameterTensor, ...], ending: str) -> ParameterTensor:
     return next(t for t in tensors if t.name.endswith(ending))
 
 
+def rows_of_pixels(ctx: Context, vision: Vision) -> Value:
+    """``pixel_values``, a row for each patch, in the tower's dtype: a copy, unless that is fp32."""
+    tape, target = ctx.tape, ctx.setting.params
+    shape = (ctx.tokens, vision.channels)
+    if target == "fp32":
+        return Value(tape.new((0,), target, "pixel_values"), shape, target)
+    return tape.value(shape, target, "pixel_values")
+
+
 def convolve(
     ctx: Context,
     vision: Vision,
