@@ -117,6 +117,9 @@ def _precision(draft: Draft, split: Division, *, adapted: bool) -> None:
         draft.set(key, "fp32", "bf16")
     elif split.engine or split.sharded:
         draft.set(key, "bf16-mixed", "bf16")
+        if not split.engine:
+            why = "its own policy reduces in fp32 (plugins/trainer_plugins/distributed/fsdp2.py)"
+            draft.derive("training.precision.reduce", "fp32", why)
         if adapted and not split.engine:
             draft.derive("training.precision.params", "bf16", "the base's dtype in its checkpoint: nothing is upcast")
     elif adapted:

@@ -94,6 +94,13 @@ def test_llama_factorys_second_generation_trains_fp32_weights(lines: str, recipe
         assert settings["training.freeze"].value == ["embed", "head", "norm", "layers:0-34"]
 
 
+@pytest.mark.parametrize(("lines", "reduced"), [("dist_config: {name: fsdp2}\n", "fp32"), ("", None)])
+def test_its_own_policy_reduces_in_fp32(lines: str, reduced: str | None) -> None:
+    """Accelerate's, which ``huggingface`` means, reduces in what it computes in."""
+    found = read(SECOND + lines).settings.get("training.precision.reduce")
+    assert (None if found is None else found.value) == reduced
+
+
 @pytest.mark.parametrize(
     ("lines", "recipe", "params"),
     [("dist_config: {name: fsdp2}\n", "bf16-mixed", "bf16"), ("", "bf16-pure", None)],
