@@ -12,6 +12,8 @@ from memcheck.cache import store
 from tests.cache.kept import Runs, others_own
 from tests.cli.plans import write, write_over
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Runs:

@@ -14,6 +14,8 @@ from memcheck.edge import observed
 from tests.cache.kept import Runs
 from tests.cli.plans import GOOD
 
+pytestmark = pytest.mark.slow
+
 CONFIG = '{"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 16, '
 CONFIG += '"intermediate_size": 8192, "vocab_size": 32000, "num_key_value_heads": 8}'
 ENGINE = '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}'

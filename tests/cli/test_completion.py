@@ -12,6 +12,8 @@ import pytest
 from memcheck.catalog.gpus import gpu_names
 from memcheck.report import FORMATS
 
+pytestmark = pytest.mark.slow  # each test runs processes
+
 ENTRY = "import sys; from memcheck.__main__ import main; sys.argv[0] = 'memcheck'; sys.exit(main())"
 
 

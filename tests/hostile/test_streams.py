@@ -11,7 +11,10 @@ import pytest
 
 from tests.cli.plans import write, write_broken, write_over
 
-pytestmark = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
+pytestmark = [
+    pytest.mark.slow,  # each test runs processes
+    pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full"),
+]
 
 VERDICTS = {"good": 0, "over": 1, "broken": 1, "missing": 2}
 """Plans, and the exit code of their check."""
