@@ -59,8 +59,11 @@ def exists(path: str) -> bool:
 
 
 def real_path(path: str) -> str:
-    """The absolute path without links."""
-    found = os.path.realpath(path)
+    """The absolute path without links; of a name that no file can have, the path as it is written."""
+    try:
+        found = os.path.realpath(path)
+    except ValueError:  # a zero byte, or half a surrogate pair: whoever opens it says so
+        found = os.path.abspath(path)
     note("real_path", path, found)
     return found
 

@@ -131,6 +131,8 @@ def _descriptor(path: str) -> int:
             if error.errno != errno.ELOOP:  # else it is a link
                 error.filename = path
                 raise
+        except ValueError as error:
+            raise RefusedError(path, _NO_NAME) from error
     try:
         return os.open(resolved(path), _FLAGS)
     except OSError as error:
@@ -172,6 +174,7 @@ def _straight(path: str) -> str:
     return place + name if place and name not in _NO_FILES and name.lower() != ".git" else ""
 
 
+_NO_NAME = "no file can have this name"
 _STOPS_AT_LINKS = hasattr(os, "O_NOFOLLOW")
 _NO_FILES = ("", os.curdir, os.pardir)
 
@@ -186,7 +189,7 @@ def resolved(path: str) -> str:
     try:
         real = os.path.realpath(shown)
     except ValueError as error:
-        raise RefusedError(path, "no file can have this name") from error
+        raise RefusedError(path, _NO_NAME) from error
     if real != shown:
         from memcheck.edge.way_out import check_links
 

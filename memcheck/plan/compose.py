@@ -26,6 +26,8 @@ except ImportError:  # PyYAML without libyaml: the same events, seven times slow
 MAX_DEPTH = 100
 MAX_NODES = 20_000
 """Values of one document, those that aliases repeat included."""
+MAX_DOCUMENTS = 2000
+"""Documents of one file, empty ones included: of more, none has room for a plan."""
 
 _SCALAR = yaml.ScalarEvent
 _MAPPING = yaml.MappingStartEvent
@@ -99,11 +101,16 @@ class Composer:
     def documents(self) -> Iterator[Composed]:
         """Every document; raises ComposeError or yaml.YAMLError at the first that cannot be read."""
         self._next = events(self._text)  # the pure Python parser objects to some characters here already
+        count = 0
         while True:
             kind = self._next().__class__
             if kind is yaml.StreamEndEvent:
                 return
             if kind is yaml.DocumentStartEvent:
+                count += 1
+                if count > MAX_DOCUMENTS:
+                    message = f"the file holds more than {MAX_DOCUMENTS:,} documents"
+                    raise ComposeError(ComposeProblem(codes.TOO_COMPLEX, message, self._next(), help="split it"))
                 yield self._document()
 
     def _document(self) -> Composed:

@@ -47,6 +47,7 @@ class _Explainer:
         self._document = document
         self._root = root
         self._seen: set[tuple[str, str]] = set()
+        self._misspelled: dict[str, set[str]] = {}
         self.findings: list[Finding] = []
 
     def add(self, error: Any) -> None:
@@ -76,7 +77,7 @@ class _Explainer:
             if key not in names and not self._renamed(tokens, key, error.instance):
                 at = self._key_location([*tokens, key])
                 message = f"{key_path(tokens)} has no key `{key}`"
-                help, better = unknown_key(key, tokens, error.instance, error.schema, self._root)
+                help, better = unknown_key(key, tokens, error.instance, error.schema)
                 fix = (Edit(at.span, better),) if better and self._is_own(at) else ()
                 self._report(codes.UNKNOWN_KEY, [*tokens, key], message, at, help=help, fix=fix)
 
@@ -183,7 +184,11 @@ class _Explainer:
 
     def _meant(self, mapping: dict[str, Any], tokens: list[str], properties: Schema) -> set[str]:
         """Keys that are not missing but misspelled, which is reported as such."""
-        return {misspelled(key, tokens, properties, self._root) for key in mapping if key not in properties}
+        pointer = pointer_of(tokens)
+        if pointer not in self._misspelled:
+            unknown = (key for key in mapping if key not in properties)
+            self._misspelled[pointer] = {misspelled(key, tokens, properties) for key in unknown}
+        return self._misspelled[pointer]
 
     def _key_location(self, tokens: list[str]) -> Location:
         mark = self._document.marks.get(pointer_of(tokens))

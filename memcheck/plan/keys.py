@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache, lru_cache
 from typing import Any
 
 from memcheck.edge.closest import closest
 from memcheck.plan.lookup import branches
 from memcheck.plan.renamed import renamed
+from memcheck.plan.schema import load_schema
 from memcheck.plan.synonyms import KEYS
 from memcheck.plan.valid import Schema
 from memcheck.plan.words import key_path, listed
 
 
-def unknown_key(key: str, tokens: list[str], mapping: dict[str, Any], schema: Schema, root: Schema) -> tuple[str, str]:
+def unknown_key(key: str, tokens: list[str], mapping: dict[str, Any], schema: Schema) -> tuple[str, str]:
     """Help for a key that a mapping does not have, and the text to write when there is one right one."""
     names = schema["properties"]
     name, colon, value = key.partition(":")
@@ -23,10 +25,10 @@ def unknown_key(key: str, tokens: list[str], mapping: dict[str, Any], schema: Sc
     same = next((name for name in names if _bare(name) == _bare(key)), None)
     if same is not None:
         return f"write `{same}`", same if same not in mapping else ""
-    meant = misspelled(key, tokens, names, root)
+    meant = misspelled(key, tokens, names)
     if meant:
         return f"did you mean `{meant}`?", meant if meant not in mapping and _only(key, meant, names) else ""
-    elsewhere = _elsewhere(key, tokens, root)
+    elsewhere = _elsewhere(key, tokens)
     if elsewhere:
         return f"it is written {listed(elsewhere)}", ""
     if len(names) <= 12:
@@ -34,7 +36,7 @@ def unknown_key(key: str, tokens: list[str], mapping: dict[str, Any], schema: Sc
     return "`memcheck schema` prints every key", ""
 
 
-def misspelled(key: str, tokens: list[str], names: Schema, root: Schema) -> str:
+def misspelled(key: str, tokens: list[str], names: Schema) -> str:
     """The key of the same mapping that was meant; empty when none is close enough."""
     snake = _snake(key)
     for name in names:
@@ -46,7 +48,7 @@ def misspelled(key: str, tokens: list[str], names: Schema, root: Schema) -> str:
     section, _, name = KEYS.get(snake, "").rpartition(".")
     if name in names and section == ".".join(tokens):
         return name
-    if _elsewhere(key, tokens, root):
+    if _elsewhere(key, tokens):
         return ""
     return next(iter(closest(snake, names, 1, 0.7)), "")
 
@@ -57,13 +59,23 @@ def _only(key: str, meant: str, names: Schema) -> bool:
     return closest(snake, names, 2, 0.7) == [meant] and bool(closest(snake, [meant], 1, 0.85))
 
 
-def _elsewhere(key: str, tokens: list[str], root: Schema) -> list[str]:
+def _elsewhere(key: str, tokens: list[str]) -> list[str]:
     """Where in a plan a key of this name stands; at most two places."""
     snake = _snake(key)
     for known in (f"{tokens[-1]}.{snake}" if tokens else snake, snake):
         if known in KEYS:
             return [KEYS[known]]
-    return [path for path in _paths(root, root, "") if path.rpartition(".")[2] == snake][:2]
+    return _places().get(snake, [])[:2]
+
+
+@cache
+def _places() -> dict[str, list[str]]:
+    """Every key of a plan by its name, with where it stands."""
+    found: dict[str, list[str]] = {}
+    root = load_schema()
+    for path in _paths(root, root, ""):
+        found.setdefault(path.rpartition(".")[2], []).append(path)
+    return found
 
 
 def _paths(schema: Schema, root: Schema, prefix: str) -> Iterator[str]:
@@ -78,5 +90,6 @@ def _snake(key: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).replace("-", "_").replace(" ", "_").lower()
 
 
+@lru_cache(maxsize=1024)
 def _bare(key: str) -> str:
     return _snake(key).replace("_", "")

@@ -2,7 +2,8 @@
 
 ## What it does
 
-Reports files beyond the size limit, nesting beyond the depth limit, and aliases that multiply ("billion laughs").
+Reports files beyond the size limit or with more documents than the limit, nesting beyond the depth limit, and aliases
+that multiply ("billion laughs").
 
 ## Why it matters
 

@@ -220,3 +220,47 @@ training: {framework: huggingface, micro_batch_size: 2, sequence_length: 1}
     (result,), _ = check_file("plan.yaml", text.encode(), Gate())
     assert result.status == "failed"
     assert result.estimate is not None
+
+
+REFERENCES = {
+    "extends": "extends: {name}",
+    "model": "model: {{config: {name}}}\nhardware: {{gpu: h100-80gb, gpus_per_node: 8}}\n"
+    "training: {{framework: torchtitan, micro_batch_size: 1, sequence_length: 128}}",
+    "source": "hardware: {{gpu: h100-80gb, gpus_per_node: 8}}\nsource: {{torchtitan: {name}}}",
+}
+
+
+@pytest.mark.parametrize("key", REFERENCES)
+def test_names_that_no_file_can_have(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A zero byte in the name of another file is a file that cannot be read, at its key."""
+    monkeypatch.chdir(tmp_path)
+    text = "memcheck: 1\n" + REFERENCES[key].format(name=r'"a\0b"')
+    (result,), traces = check_file("plan.yaml", text.encode(), Gate())
+    assert traces == []
+    (finding,) = (each for each in result.findings if r"a\x00b" in each.message or "a\0b" in each.message)
+    assert finding.severity == "error"
+    assert finding.location.span.line > 1
+
+
+def test_more_documents_than_a_file_has_room_for() -> None:
+    """The first 2,000 documents are judged, and the file is refused at the next one."""
+    results, traces = check_file("plan.yaml", b"memcheck: 1\n---\n" * 65_000, Gate())
+    assert traces == []
+    assert len(results) == 2001
+    assert [finding.code for finding in results[-1].findings] == ["MEM007"]
+    assert results[-1].findings[0].location.span.line == 4001
+    (alone,), _ = check_file("plan.yaml", b"---\n" * 200_000, Gate())
+    assert [finding.code for finding in alone.findings] == ["MEM007"]
+
+
+def test_unknown_keys_take_time_in_proportion() -> None:
+    """What a key may have meant is looked up, not searched for: a hundred times as many take a hundred times as long."""
+    from memcheck.plan.keys import _elsewhere, _places
+
+    text = "memcheck: 1\n" + "".join(f"k{number}: 1\n" for number in range(3000))
+    before = _places.cache_info().misses
+    (result,), traces = check_file("plan.yaml", text.encode(), Gate())
+    assert traces == []
+    assert sum(finding.code == "MEM011" for finding in result.findings) == 3000
+    assert _places.cache_info().misses <= before + 1
+    assert _elsewhere("gpus_per_node", []) == ["hardware.gpus_per_node"]

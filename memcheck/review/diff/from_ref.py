@@ -11,8 +11,9 @@ from memcheck.config.discover import SKIPPED_FOLDERS, STDIN, SUFFIXES, PlanFile,
 from memcheck.config.find import Configurations
 from memcheck.errors import ConfigurationError, UsageError
 from memcheck.plan.sniff import looks_like_plan
-from memcheck.plan.text import read_bytes
+from memcheck.plan.text import MAX_BYTES, read_bytes
 from memcheck.result import Unreadable
+from memcheck.review.baseline.file import LARGEST
 from memcheck.review.diff.sides import SideReader
 from memcheck.review.diff.types import Side
 from memcheck.review.history.changed import Changes
@@ -51,7 +52,7 @@ def sides_since(ref: str, paths: tuple[str, ...], sides: SideReader) -> tuple[li
         ]
         lay_out(tree, before_files, folder)
         root = os.path.realpath(folder)
-        lay_out_files(tree, _baselines(root, before_files), root)
+        lay_out_files(tree, _baselines(root, before_files), root, LARGEST)
 
         def inside(path: str) -> str:
             return os.path.relpath(path, root).replace(os.sep, "/")
@@ -71,7 +72,7 @@ def _earlier(tree: Tree, path: str) -> list[str]:
     for each in tree.below(path):
         *folders, name = (each[len(path) + 1 :] if path else each).split("/")
         hidden = any(folder.startswith(".") or folder in SKIPPED_FOLDERS for folder in folders)
-        if name.lower().endswith(SUFFIXES) and not hidden and looks_like_plan(tree.read(each) or b""):
+        if name.lower().endswith(SUFFIXES) and not hidden and looks_like_plan(tree.read(each, MAX_BYTES) or b""):
             found.append(each)
     return found
 

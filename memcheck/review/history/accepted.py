@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from memcheck.errors import ConfigurationError, UsageError
-from memcheck.review.baseline.file import AcceptedFinding, entries_in, read_entries
+from memcheck.review.baseline.file import LARGEST, AcceptedFinding, entries_in, read_entries
 from memcheck.review.history.git import Base
 from memcheck.review.history.places import inside_of
 from memcheck.review.history.tree import Tree
@@ -35,7 +35,7 @@ class Acceptances:
             place = inside_of(self._base, file)
         except UsageError:  # outside of the repository
             return None
-        data = self._tree.read(place)
+        data = self._tree.read(place, LARGEST)
         try:
             before = _by_plan(entries_in(data, file), place) if data is not None else {}
         except ConfigurationError:

@@ -83,7 +83,7 @@ class Changes:
             now = _bytes(os.path.join(self.base.root, inside))
             differs = inside in self._differing or (now is not None and inside not in self._tree)
             if differs and os.path.basename(inside) == "pyproject.toml":
-                before = self._tree.read(inside)
+                before = self._tree.read(inside, LARGEST)
                 differs = any(data is not None and may_hold_table(data) for data in (now, before))
             self._settings[inside] = differs
         return self._settings[inside]

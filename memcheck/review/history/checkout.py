@@ -6,6 +6,7 @@ import os
 import posixpath
 from collections.abc import Iterable
 
+from memcheck.config.find import LARGEST
 from memcheck.plan.compose import ComposeError, Composer
 from memcheck.plan.text import decode
 from memcheck.review.history.depends import configuration_files, named
@@ -23,7 +24,7 @@ def lay_out(tree: Tree, plans: list[str], folder: str) -> None:
     waiting = list(seen)
     while waiting:
         path = waiting.pop()
-        data = tree.read(path)
+        data = tree.read(path, LARGEST)  # and one byte more, which says that it is too large
         if data is None:
             continue
         _write(folder, path, data)
@@ -35,10 +36,13 @@ def lay_out(tree: Tree, plans: list[str], folder: str) -> None:
                     waiting.append(inside)
 
 
-def lay_out_files(tree: Tree, paths: Iterable[str], folder: str) -> None:
-    """Write single files, at their paths from the root; what is missing in the tree stays missing."""
+def lay_out_files(tree: Tree, paths: Iterable[str], folder: str, limit: int) -> None:
+    """Write single files, at their paths from the root; what is missing in the tree stays missing.
+
+    Of one that is larger than ``limit`` bytes so many are written, and one more.
+    """
     for path in paths:
-        data = tree.read(path)
+        data = tree.read(path, limit)
         if data is not None:
             _write(folder, path, data)
 

@@ -14,6 +14,7 @@ from memcheck.errors import UsageError
 
 SETTINGS = (
     "safe.bareRepository=explicit",
+    "core.bigFileThreshold=4m",  # what is larger is handed on in pieces, and not held
     "core.fsmonitor=false",
     "core.hooksPath=/dev/null",
     "core.pager=cat",

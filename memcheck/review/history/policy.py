@@ -36,7 +36,7 @@ class CommittedFiles(Files):
             RefusedError: the file is larger than ``limit`` bytes.
             UsageError: git cannot read the object.
         """
-        data = self._tree.read(self._inside(path))
+        data = self._tree.read(self._inside(path), limit)
         if data is None:
             raise FileNotFoundError(errno.ENOENT, f"there is none in {self._base.label}", path)
         if len(data) > limit:

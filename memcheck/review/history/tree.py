@@ -15,6 +15,10 @@ if TYPE_CHECKING:  # only for annotations
 
 SYMLINK = b"120000"
 MAX_LINKS = 8
+LONGEST_LINK = 4096
+"""Bytes of the path that a link holds, as far as the system follows one."""
+_PIECE = 2**16
+_NO_NAMES = frozenset(("", ".", "..", ".git"))
 
 
 class Tree:
@@ -27,8 +31,9 @@ class Tree:
             about, _, name = line.partition(b"\t")
             if name:
                 mode, kind, identity = about.split()
-                if kind == b"blob":  # the other kind is a submodule: a repository of its own
-                    self._entries[os.fsdecode(name)] = (mode, identity)
+                path = os.fsdecode(name)
+                if kind == b"blob" and _can_be_checked_out(path):  # the other kind is a submodule, a repository itself
+                    self._entries[path] = (mode, identity)
         self._root = base.root
         self._process: Popen[bytes] | None = None
 
@@ -46,13 +51,16 @@ class Tree:
         start = f"{folder}/" if folder else ""
         return sorted(path for path in self._entries if path.startswith(start))
 
-    def read(self, path: str) -> bytes | None:
-        """A file's bytes, through symbolic links that stay in the tree; None if there is no such file."""
+    def read(self, path: str, limit: int) -> bytes | None:
+        """The first ``limit`` bytes of a file and, where it is longer, one more; None if there is no such file.
+
+        Symbolic links that stay in the tree are followed.
+        """
         for _ in range(MAX_LINKS):
             if path not in self._entries:
                 return None
             mode, identity = self._entries[path]
-            data = self._object(identity)
+            data = self._object(identity, LONGEST_LINK if mode == SYMLINK else limit)
             if mode != SYMLINK:
                 return data
             path = posixpath.normpath(posixpath.join(posixpath.dirname(path), os.fsdecode(data)))
@@ -69,11 +77,11 @@ class Tree:
             mode, identity = self._entries[link]
             if mode != SYMLINK:  # a file, below which there is nothing
                 return path
-            target = posixpath.join(posixpath.dirname(link), os.fsdecode(self._object(identity)))
+            target = posixpath.join(posixpath.dirname(link), os.fsdecode(self._object(identity, LONGEST_LINK)))
             path = posixpath.normpath(target + path[len(link) :])
         return path
 
-    def _object(self, identity: bytes) -> bytes:
+    def _object(self, identity: bytes, limit: int) -> bytes:
         if self._process is None:
             # The same objects as `git show COMMIT:PATH`, without a process for each.
             self._process = converse(self._root, "cat-file", "--batch")
@@ -86,6 +94,14 @@ class Tree:
         if len(head) != 3:  # `<id> missing`, as in a partial clone, which would ask its remote
             help = "fetch it first: memcheck itself fetches nothing"
             raise UsageError(f"git lacks object {identity.decode()[:12]}", help)
-        data = receive.read(int(head[2]))
-        receive.read(1)
-        return data
+        size = int(head[2]) + 1  # a line end follows
+        data = receive.read(min(size, limit + 1))
+        left = size - len(data)
+        while left > 0 and (piece := receive.read(min(left, _PIECE))):
+            left -= len(piece)
+        return data[: size - 1]
+
+
+def _can_be_checked_out(path: str) -> bool:
+    """Whether git would write such a file into a working tree: objects that somebody made by hand have any name."""
+    return _NO_NAMES.isdisjoint(path.replace(os.sep, "/").lower().split("/"))

@@ -7,10 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from memcheck.review.history.git import open_commit
+from memcheck.review.history.tree import Tree
 from tests.cli.plans import write
 from tests.review.history.repositories import commit, edit, git
 from tests.sources import trees
@@ -217,3 +220,53 @@ def test_one_module_starts_processes(root: Path) -> None:
             if starts:
                 found.add(path.relative_to(root))
     assert found == {ONLY, *OWN_PROCESSES}
+
+
+def made_by_hand(folder: Path, entries: dict[bytes, bytes]) -> str:
+    """A commit of a tree with files under names that git itself would not commit."""
+
+    def kept(kind: str, data: bytes) -> bytes:
+        line = ["git", "hash-object", "-w", "--literally", "-t", kind, "--stdin"]
+        return subprocess.run(line, cwd=folder, input=data, capture_output=True, check=True).stdout.strip()
+
+    rows = (b"100644 " + name + b"\0" + bytes.fromhex(kept("blob", data).decode()) for name, data in entries.items())
+    who = b"a <a@b> 0 +0000"
+    tree = kept("tree", b"".join(rows))
+    return kept("commit", b"tree %s\nauthor %s\ncommitter %s\n\nx\n" % (tree, who, who)).decode()
+
+
+@pytest.mark.parametrize("option", [["check", "--from-ref"], ["diff", "--from-ref"], ["check", "--config-from-ref"]])
+def test_files_that_no_checkout_has_are_not_written(checkout: Path, tmp_path: Path, option: list[str]) -> None:
+    """Paths of a commit that lead out of it are no files, whoever names them, and comparing ends."""
+    outside = tmp_path / "stolen.yaml"
+    plan = (checkout / "plans" / "good.yaml").read_bytes()
+    extending = b"extends: ../../../stolen.yaml\n" + plan
+    commit = made_by_hand(
+        checkout,
+        {
+            b"../../stolen.yaml": plan,
+            bytes(outside): plan,
+            b".git/stolen.yaml": plan,
+            b"a/./b.yaml": plan,
+            b"plans/good.yaml": extending,
+            b"memcheck.toml": b"",
+        },
+    )
+    held = tmp_path / "a" / "b"
+    held.mkdir(parents=True)
+    done = memcheck(checkout, *option, commit, "--", "plans", TMPDIR=str(held))
+    assert done.returncode in (0, 1, 2)
+    assert "defect" not in done.stderr
+    assert not list(tmp_path.rglob("*stolen*"))
+
+
+def test_a_large_file_of_a_commit_is_not_held(checkout: Path) -> None:
+    """Of a file of an earlier commit so much is read as counts, and what is read next is the next file."""
+    (checkout / "large.yaml").write_bytes(b"memcheck: 1\n#" + b" " * 3_000_000)
+    (checkout / "small.yaml").write_bytes(b"memcheck: 1\n")
+    commit(checkout)
+    with closing(Tree(open_commit("HEAD", "--from-ref", str(checkout)))) as tree:
+        assert tree.read("large.yaml", 1000) == b"memcheck: 1\n#" + b" " * 988
+        assert tree.read("small.yaml", 1000) == b"memcheck: 1\n"
+        assert tree.read("small.yaml", 5) == b"memche"
+        assert tree.read("none.yaml", 5) is None
