@@ -11,15 +11,22 @@ from memcheck.plan import types as plan_types
 
 CLASSIFIER_DROPOUT = 0.1
 """transformers ``modeling_layers.py``, GenericForTokenClassification, where the configuration states none."""
+MASKED_WORDS = "the class for masked words; loss.upcast: true is that for causal language, with wider logits"
+"""An encoder's type names several classes, and its file often none."""
 DEFAULT_LABELS = 2
 """``num_labels`` of a configuration that states none (transformers ``configuration_utils.py``)."""
 
 
-def resolve_head(training: plan_types.TrainingSpec, defaults: Defaults) -> ModelHead:
+def resolve_head(
+    training: plan_types.TrainingSpec, architecture: Architecture | Rough, defaults: Defaults
+) -> ModelHead:
     """What the trained model ends in."""
     stated = training.head
     objective = training.objective.name if training.objective else None
     if stated is None and objective != "reward":
+        upcast = training.loss is not None and training.loss.upcast is not None
+        if isinstance(architecture, Architecture) and architecture.narrow_loss and not upcast:
+            defaults.note("training.head.kind", "lm", MASKED_WORDS)
         return ModelHead()
     stated = stated or plan_types.HeadSpec()
     why = "a reward is one number a sequence"

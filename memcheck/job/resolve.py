@@ -258,7 +258,7 @@ def _training_job(
         training, method, recipe, framework, architecture, checkpointing, between, prepared=prepared
     )
     offloaded = (training.offload and training.offload.parameters) or "none"
-    head = resolve_head(training, between)
+    head = resolve_head(training, architecture, between)
     architecture = with_head(architecture, head)
     narrow = isinstance(architecture, Architecture) and architecture.narrow_loss
     if isinstance(architecture, Architecture) and narrow and training.loss is not None and training.loss.upcast:

@@ -198,6 +198,8 @@ FAMILIES: dict[str, str] = {
     "zaya": "zaya:read",
 }
 """``model_type`` -> ``module:function`` in :mod:`memcheck.models.families`."""
+CAUSAL = ("ForCausalLM", "LMHeadModel")
+"""How the classes for causal language end."""
 
 
 def read_architecture(
@@ -235,6 +237,9 @@ def read_architecture(
         if reader.raw(key) is not None:
             reader.note(f"{key} describes how the checkpoint is stored; the plan states how weights are held")
     reader.ignore("rope_scaling", "rope_parameters")
+    if architecture.narrow_loss and (named := _causal_class(config)):
+        architecture = architecture._replace(narrow_loss=False)
+        reader.note(f"architectures names {named}, the class for causal language: its loss takes logits in fp32")
     if reader.unread():
         from memcheck.models.leftovers import check_leftovers
 
@@ -244,6 +249,13 @@ def read_architecture(
 
         architecture = architecture._replace(blocks=with_names(architecture.blocks, reader.model_type))
     return architecture._replace(notes=architecture.notes + tuple(reader.notes)) if reader.notes else architecture
+
+
+def _causal_class(config: Mapping[str, Any]) -> str | None:
+    """The class for causal language that an encoder's file names in place of the one for masked words."""
+    named = config.get("architectures")
+    found = named[0] if isinstance(named, list) and len(named) == 1 else None
+    return found if isinstance(found, str) and found.endswith(CAUSAL) else None
 
 
 def _model_type(config: Mapping[str, Any]) -> str:

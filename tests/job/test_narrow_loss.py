@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from memcheck.models.registry import read_architecture
 from memcheck.verify.subject import Subject
 from tests.job.test_target import judged
 
@@ -29,3 +32,20 @@ def test_a_plan_that_says_so_is_priced_with_fp32_logits() -> None:
     )
     assert wide["loss"] - own["loss"] >= 2 * ROWS * VOCABULARY
     assert wide["forward"] == own["forward"]
+
+
+def test_a_plan_that_leaves_the_class_open_says_which_it_is_priced_as() -> None:
+    """Neither the plan nor an encoder's file has to name a class; what is said of the loss settles it."""
+    assert [a.value for a in estimated().assumptions if a.key == "training.head.kind"] == ["lm"]
+    assert not [a for a in estimated(loss={"upcast": True}).assumptions if a.key == "training.head.kind"]
+
+
+@pytest.mark.parametrize(("named", "narrow"), [("BertLMHeadModel", False), ("BertForMaskedLM", True)])
+def test_a_file_that_names_the_class_for_causal_language_is_priced_with_its_loss(named: str, narrow: bool) -> None:
+    """``architectures`` decides between the two heads for words, and the class that widens logits is said."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    found = read_architecture(
+        {"model_type": "bert", "vocab_size": 100, "max_position_embeddings": 64, "architectures": [named], **sizes}
+    )
+    assert found.narrow_loss == narrow
+    assert any(named in note for note in found.notes) != narrow

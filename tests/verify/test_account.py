@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from memcheck.verify.errors import RefusedStepError
+
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
@@ -38,7 +40,7 @@ def test_birth_and_death(tracer) -> None:
 
 def test_products_of_two_dtypes_are_refused(tracer) -> None:
     """CUDA multiplies no fp32 rows by bf16 weights, whatever a meta function says."""
-    with pytest.raises(RuntimeError, match="same dtype"):
+    with pytest.raises(RefusedStepError, match="same dtype"):
         torch.empty(4, 8) @ torch.empty(8, 4, dtype=torch.bfloat16)
 
 

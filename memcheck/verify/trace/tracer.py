@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from memcheck.verify.build.dtypes import short
 from memcheck.verify.build.subclass import is_wrapper, plain_tensors
+from memcheck.verify.errors import RefusedStepError
 from memcheck.verify.trace.account import Account
 from memcheck.verify.trace.accumulate import Uses, alone, uses
 from memcheck.verify.trace.patch import patched
@@ -159,7 +160,10 @@ def _demand_one_dtype(args: Any) -> None:
     """What CUDA's products demand and their meta functions do not (aten/src/ATen/native/cuda/Blas.cpp)."""
     found = sorted({short(tensor.dtype) for tensor in args if isinstance(tensor, torch.Tensor)})
     if len(found) > 1:
-        raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {' != '.join(found)}")
+        raise RefusedStepError(
+            f"CUDA would not run this step: expected m1 and m2 to have the same dtype, but got: {' != '.join(found)}",
+            "see that one product does not read two dtypes, such as a buffer in fp32 beside gathered bf16 parameters",
+        )
 
 
 def _grouped(args: Any) -> torch.Tensor | None:
