@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor
-from memcheck.frameworks.torch.trained_parts import is_table_frozen
+from memcheck.frameworks.torch.trained_parts import is_head_frozen, is_table_frozen
 from memcheck.job.types import TrainingJob
 from memcheck.models.parameters import head_width, task_tensors
 from memcheck.models.types import Architecture, Norm
@@ -48,20 +48,19 @@ def table_tensors(job: TrainingJob, a: Architecture, tensor: int, trained: bool)
     return (*embedding_tensors(a, tensor, False), _saved_copy(job, a, tensor, TABLE), *adapters)
 
 
-def output_tensors(
-    job: TrainingJob, a: Architecture, tensor: int, tied: bool, trained: bool, norm_trained: bool
-) -> tuple[LocalTensor, ...]:
+def output_tensors(job: TrainingJob, a: Architecture, tensor: int, tied: bool, body: bool) -> tuple[LocalTensor, ...]:
     """The final norm's and the head's parameter tensors on one rank, with the copy that adapters' config may ask for.
 
-    ``tied``: the original is the embedding's matrix; a copy never is.
+    ``tied``: the original is the embedding's matrix; a copy never is. ``body``: what nothing freezes is trained.
     """
+    norm = body and "norm" not in job.freeze
     if job.lora is None:
-        return head_tensors(a, tensor, tied, trained, norm_trained, False)
+        return head_tensors(a, tensor, tied, body and not is_head_frozen(job, a), (norm, body), False)
     from memcheck.frameworks.torch.end_adapters import head_adapters
 
     if not saves(job, HEAD):
-        return (*head_tensors(a, tensor, tied, trained, norm_trained, True), *head_adapters(job.lora, a, tensor))
-    return (*head_tensors(a, tensor, tied, False, norm_trained, True), _saved_copy(job, a, tensor, HEAD))
+        return (*head_tensors(a, tensor, tied, False, (norm, body), True), *head_adapters(job.lora, a, tensor))
+    return (*head_tensors(a, tensor, tied, False, (norm, body), True), _saved_copy(job, a, tensor, HEAD))
 
 
 @lru_cache(maxsize=256)
@@ -95,17 +94,20 @@ def idle_in_head(a: Architecture) -> int:
 
 @lru_cache(maxsize=256)
 def head_tensors(
-    a: Architecture, tensor: int, tied: bool, trained: bool, norm_trained: bool, adapts: bool = False
+    a: Architecture, tensor: int, tied: bool, trained: bool, beside: tuple[bool, bool], adapts: bool = False
 ) -> tuple[LocalTensor, ...]:
-    """The final norm's and the head's parameter tensors on one rank."""
-    tensors = _norm_tensors(a.final_norm, "final_norm", norm_trained)
+    """The final norm's and the head's parameter tensors on one rank.
+
+    ``beside``: whether the final norm is trained, and whether what stands in front of the head is. What ``freeze``
+    calls the head is the output embedding alone, and what it calls the norm the final one.
+    """
+    tensors = _norm_tensors(a.final_norm, "final_norm", beside[0])
     vocab = -(-a.vocab_size // tensor)
     if not tied and a.head:
         tensors.append(LocalTensor("lm_head.weight", (vocab, head_width(a)), trained))
     if a.head_bias:
         tensors.append(LocalTensor("lm_head.bias", (vocab,), trained))
-    # what `freeze` calls the head is the output embedding: a transform in front of it is trained as a final norm is
-    tensors += [LocalTensor(t.name, t.shape, norm_trained, matrix=len(t.shape) > 1) for t in a.head_tensors]
+    tensors += [LocalTensor(t.name, t.shape, beside[1], matrix=len(t.shape) > 1) for t in a.head_tensors]
     for t in task_tensors(a):
         if adapts:
             # peft makes a trained copy of the score layer beside the frozen one (task types SEQ_CLS, TOKEN_CLS)

@@ -67,7 +67,7 @@ def _step(job: TrainingJob, a: Architecture) -> tuple[int, int]:
     if wraps(job):
         ends = (
             *embedding_tensors(a, base.tensor, base.trained),
-            *head_tensors(a, base.tensor, tied, head.trained, base.trained, base.adapter is not None),
+            *head_tensors(a, base.tensor, tied, head.trained, (base.trained, base.trained), base.adapter is not None),
         )
         divided = [(t, job.layout.shard_group) for t in ends]
         found = group(divided, job.recipe, casts=gathered_dtype(job) is not None, waits=job.recipe.reduce)

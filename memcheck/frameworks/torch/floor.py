@@ -14,7 +14,7 @@ from memcheck.autograd.context import Setting
 from memcheck.frameworks.torch.end_tensors import output_tensors, table_tensors
 from memcheck.frameworks.torch.pipelining import parts
 from memcheck.frameworks.torch.resting import sharding, tensors_resting
-from memcheck.frameworks.torch.trained_parts import frozen_layers, is_head_frozen, is_table_frozen, is_tied
+from memcheck.frameworks.torch.trained_parts import frozen_layers, is_table_frozen, is_tied
 from memcheck.frameworks.torch.units import base_setting, block_tensors_on_rank
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
@@ -63,6 +63,5 @@ def _outer(job: TrainingJob, a: Architecture, part: Part, *, trained: bool) -> l
             found += side_tensors(job, a, base_setting(job, a, None))
     if part.head:
         tied = is_tied(a, tensor) and part.embedding
-        head = trained and not is_head_frozen(job, a)
-        found.append(output_tensors(job, a, tensor, tied, head, trained and "norm" not in job.freeze))
+        found.append(output_tensors(job, a, tensor, tied, trained))
     return found

@@ -292,7 +292,7 @@ def _demand_embedding(a: Architecture, e: Embedding, setting: Setting, framework
 
 @lru_cache(maxsize=256)
 def _demand_head(a: Architecture, head: Head, setting: Setting, framework: str) -> None:
-    held = sum(t.numel for t in head_tensors(a, 1, False, True, True)) + multiplied_by_head(a) - idle_in_head(a)
+    held = sum(t.numel for t in head_tensors(a, 1, False, True, (True, True))) + multiplied_by_head(a) - idle_in_head(a)
 
     def run(ctx: Context) -> None:
         shape, dtype = (ctx.tokens * setting.streams, ctx.hidden), stream_dtype(setting)
@@ -338,12 +338,10 @@ def head_unit(
     """
     shared = is_tied(a, base.tensor) and part.embedding
     head = head_of(job, a, base, part, outside, before)
-    trained = (base.trained and not is_head_frozen(job, a)) or saves(job, HEAD)
-    norm_trained = base.trained and "norm" not in job.freeze
-    tensors = widened(output_tensors(job, a, base.tensor, shared, trained, norm_trained), kept_names(job))
+    tensors = widened(output_tensors(job, a, base.tensor, shared, base.trained), kept_names(job))
     if job.held_in and FRAMEWORKS[job.framework].quantizes_head:
         tensors = tuple(t._replace(dtype=job.held_in) if t.name == "lm_head.weight" else t for t in tensors)
-    setting = base._replace(trained=norm_trained)
+    setting = base._replace(frozen=(*base.frozen, "norm")) if "norm" in job.freeze else base
     _demand_head(a, head._replace(objective=Objective(), second=None), whole(base), job.framework)
     return layers_of(base.style).head_unit(job, head, setting, tensors, adds, inventory)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.torch.end_tensors import output_tensors, table_tensors
 from memcheck.frameworks.torch.kept_wide import kept_names, widened
-from memcheck.frameworks.torch.trained_parts import frozen_layers, is_head_frozen, is_tied
+from memcheck.frameworks.torch.trained_parts import frozen_layers, is_tied
 from memcheck.frameworks.torch.units import as_built, base_setting, block_tensors_on_rank
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
@@ -46,5 +46,4 @@ def model_tensors(job: TrainingJob, a: Architecture) -> Iterator[tuple[LocalTens
         from memcheck.frameworks.torch.tower_tensors import side_tensors
 
         yield from (widened(tensors, kept) for tensors in side_tensors(job, a, base))
-    head_trained, norm_trained = base.trained and not is_head_frozen(job, a), base.trained and "norm" not in job.freeze
-    yield widened(output_tensors(job, a, base.tensor, is_tied(a, base.tensor), head_trained, norm_trained), kept)
+    yield widened(output_tensors(job, a, base.tensor, is_tied(a, base.tensor), base.trained), kept)
