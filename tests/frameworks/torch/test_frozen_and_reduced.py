@@ -133,3 +133,22 @@ def test_a_frozen_tied_head_freezes_the_table_alone(name: str) -> None:
     (found,) = predicted({**plan, "training": {**plan["training"], "freeze": ["head"]}}).values()
     gaps = {moment: found[moment] / seen - 1 for moment, seen in FROZEN_HEADS[name].items()}
     assert all(-0.001 < gap < 0.006 for gap in gaps.values()), gaps
+
+
+FROZEN_NORMS = {
+    "bert added, sdpa, none, bf16-pure": {"init": 50004992, "forward": 228110336, "loss": 244495360, "backward": 260879360, "optimizer": 99944448},
+    "roberta-prelayernorm added, sdpa, none, bf16-pure": {"init": 50008064, "forward": 231291904, "loss": 247676928, "backward": 264060928, "optimizer": 99947520},
+}
+"""Traced bytes of each moment with `freeze: [norm]`, by a plan of a small model."""
+
+
+@pytest.mark.parametrize("name", FROZEN_NORMS)
+def test_a_frozen_final_norm_is_no_layer_in_front_of_the_head(name: str) -> None:
+    """BERT has none, RoBERTa-PreLayerNorm has one: the layer and the norm in front of their heads are trained."""
+    from benchmarks.drawn import predicted
+    from benchmarks.families import plans
+
+    plan = plans()[name]
+    (found,) = predicted({**plan, "training": {**plan["training"], "freeze": ["norm"]}}).values()
+    gaps = {moment: found[moment] / seen - 1 for moment, seen in FROZEN_NORMS[name].items()}
+    assert all(-0.0001 < gap < 0.001 for gap in gaps.values()), gaps
