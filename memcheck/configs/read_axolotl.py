@@ -15,7 +15,7 @@ from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_
 from memcheck.configs.trainer_frozen import architecture_named
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_parts import Division, off, on, text
-from memcheck.configs.trainer_settled import settle
+from memcheck.configs.trainer_settled import masked, settle
 from memcheck.configs.trainer_split import GROUP, STAGE, deepspeed, fsdp, replicas
 from memcheck.configs.types import KeyRow, ReadConfig
 
@@ -64,6 +64,9 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
     draft.unmodelled(keys.UNMODELLED)
     parts.irrelevant(draft, keys.IRRELEVANT)
     settle(draft)
+    if packed:  # utils/collators/batching.py, monkeypatch/attention/sdpa_varlen.py
+        why = "without FlashAttention a mask keeps documents apart, or a kernel that repeats keys: an upper bound"
+        masked(draft, "sample_packing", "masked", why)
     return draft.finish()
 
 

@@ -8,7 +8,7 @@ from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.liger import liger_kernels
-from memcheck.configs.pictures import IMAGES, scaled, sees, shown
+from memcheck.configs.pictures import IMAGES, scaled, shown
 from memcheck.configs.pictures import parts as sides
 from memcheck.configs.read_llamafactory_v1 import is_second, read_second
 from memcheck.configs.shipped import LLAMA_FACTORY
@@ -16,9 +16,8 @@ from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_
 from memcheck.configs.trainer_frozen import last_layers
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_parts import Division, on, text
-from memcheck.configs.trainer_settled import MASKED, settle
+from memcheck.configs.trainer_settled import masked, settle
 from memcheck.configs.types import ReadConfig
-from memcheck.frameworks.registry import FRAMEWORKS
 
 
 def read_llamafactory(config: ConfigFile, world: int | None) -> ReadConfig:
@@ -52,19 +51,9 @@ def read_llamafactory(config: ConfigFile, world: int | None) -> ReadConfig:
     parts.irrelevant(draft, keys.IRRELEVANT)
     draft.harmless((*keys.REFUSED, *keys.VISION, "do_train", "stage", "ref_model"))
     settle(draft)
-    _masks(draft)
+    if on(draft, "neat_packing"):  # src/llamafactory/data/collator.py
+        masked(draft, "neat_packing", "masked", "without FlashAttention 2 neat_packing masks a row's parts")
     return draft.finish()
-
-
-def _masks(draft: Draft) -> None:
-    """``src/llamafactory/data/collator.py``: without FlashAttention 2 packed rows come with a mask of their parts."""
-    if not on(draft, "neat_packing") or draft.value("training.attention") not in MASKED:
-        return
-    if FRAMEWORKS[str(draft.value("training.framework"))].pads and sees(draft) is None:
-        why = "without FlashAttention neat_packing hands the layers a mask of the rows' parts, as padding does"
-        draft.derive("training.sequences", "padded", why)
-    else:
-        draft.note("neat_packing", "the mask that it hands to layers without FlashAttention is not in the estimate")
 
 
 def _refuse(draft: Draft) -> None:

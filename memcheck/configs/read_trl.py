@@ -15,7 +15,7 @@ from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_pairs import join_launch, join_recipe
 from memcheck.configs.trainer_parts import Division, off, on, text
 from memcheck.configs.trainer_script import commands, kind_of, runs, spelled_with_underscores
-from memcheck.configs.trainer_settled import settle
+from memcheck.configs.trainer_settled import masked, settle
 from memcheck.configs.types import ReadConfig
 
 LIGER = "liger_kernel_config"
@@ -62,6 +62,8 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     draft.unmodelled(keys.UNMODELLED)
     parts.irrelevant(draft, keys.IRRELEVANT)
     settle(draft)
+    if alone and not opened:
+        _flattened(draft)
     return draft.finish()
 
 
@@ -143,6 +145,17 @@ def _length(draft: Draft, *, alone: bool) -> None:
     draft.config.see(*names)
     help = "state the longest that a row gets: --sequence-length 4096"
     draft.ask("training.sequence_length", "how long a sequence is", help)
+
+
+def _flattened(draft: Draft) -> None:
+    """Since 0.17 TRL lays the rows of a micro-batch end to end and hands on positions for a mask, from which
+    transformers makes one where the kernel is no FlashAttention (trl ``trainer/sft_trainer.py``, padding_free;
+    transformers ``masking_utils.py``, find_packed_sequence_indices). ``wrapped`` rows are one text each.
+    """
+    fits = on(draft, "packing") and text(draft, "packing_strategy").lower() != "wrapped"
+    path = "packing" if fits else "padding_free"
+    if on(draft, path) and not parts.older(draft, 0, 17):
+        masked(draft, path, "flattened", "without FlashAttention a mask keeps documents apart (TRL since 0.17)")
 
 
 def _precision(draft: Draft, split: Division, *, alone: bool, opened: bool, trains_all: bool) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from memcheck.configs.draft import Draft
 from memcheck.configs.pictures import sees, stated
 from memcheck.configs.trainer_adapters import HELD
+from memcheck.configs.trainer_frozen import architecture_named
 from memcheck.configs.types import Note, ReadSetting
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.models.padding import maskable
 
 ROWS, TRAINER, PLACE = "training.sequences", "training.trainer.name", "training.initialization.place"
 EVALUATION = "training.evaluation."
@@ -54,6 +56,18 @@ def _packed(draft: Draft, bases: tuple[str, ...]) -> None:
     sharded = isinstance(stage, int) and stage > 1
     if draft.value("training.method") == "lora" and held in bases and HELD not in draft.settings and not sharded:
         draft.derive(HELD, held, "the files of that repository hold packed weights")
+
+
+def masked(draft: Draft, path: str, rows: str, why: str) -> None:
+    """Packed rows whose documents a mask keeps apart, where the kernel cannot. ``rows``: how they lie then."""
+    if draft.value("training.attention") not in MASKED:
+        return
+    known = architecture_named(draft)
+    pads = FRAMEWORKS[str(draft.value("training.framework"))].pads
+    if pads and sees(draft) is None and (known is None or maskable(known)):
+        draft.derive(ROWS, rows, why)
+    else:
+        draft.note(path, "the mask that it hands to layers without FlashAttention is not in the estimate")
 
 
 def _as_full(draft: Draft, *, pads: bool) -> str:

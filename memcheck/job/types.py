@@ -210,7 +210,7 @@ class TrainingJob(Record):
     head: ModelHead = ModelHead()
     evaluation: Evaluation | None = None
     sequences: str = "packed"
-    """``packed`` (every row is full) | ``padded`` (a row of padding may be in every micro-batch)."""
+    """``packed`` | ``padded`` | ``masked`` | ``flattened`` (a micro-batch in one row)."""
     companions: tuple[Companion, ...] = ()
     """Models beside the one that is trained: they rest, and run forward without gradients."""
     ssm_kernels: str = "fused"
@@ -226,9 +226,14 @@ class TrainingJob(Record):
         return self.micro_batch_size * self.objective.rows
 
     @property
-    def pads(self) -> bool:
-        """Whether a micro-batch has rows of different lengths."""
-        return self.sequences == "padded" and self.rows > 1
+    def joined(self) -> int:
+        """How many lie end to end in one."""
+        return self.rows if self.sequences == "flattened" else 1
+
+    @property
+    def masks(self) -> bool:
+        """Whether attention is given a mask of every row."""
+        return self.sequences in ("masked", "flattened") or (self.sequences == "padded" and self.rows > 1)
 
     @property
     def passes(self) -> int:

@@ -126,7 +126,7 @@ def _refuse_beside(job: TrainingJob, part: str, alone: str) -> None:
         (job.head.kind != "lm", f"a {job.head.kind} head", "/training/head"),
         (bool(job.companions), "a model beside the one that is trained", "/training/reference"),
         (job.evaluation is not None, "the evaluation", "/training/evaluation"),
-        (job.sequences != "packed", "padded sequences", "/training/sequences"),
+        (job.sequences != "packed", f"{job.sequences} rows", "/training/sequences"),
     ):
         if wanted:
             raise UnsupportedError(

@@ -1,4 +1,4 @@
-"""Models whose rows differ in length."""
+"""Models whose rows come with a mask: they differ in length, or hold several documents."""
 
 from __future__ import annotations
 
@@ -14,3 +14,8 @@ def padded(a: Architecture) -> Architecture:
         for b, count in a.blocks
     ]
     return a._replace(blocks=tuple(blocks))
+
+
+def maskable(a: Architecture) -> bool:
+    """Whether every layer that mixes tokens is attention whose masks are known."""
+    return all(block.mixer is None or isinstance(block.mixer, Attention) for block, _ in a.blocks)

@@ -43,7 +43,7 @@ from memcheck.job.objective_types import COMPARED, DISTILLED, OWN
 from memcheck.job.profile import Profile
 from memcheck.job.trainer_code import OWN_LOSSES
 from memcheck.job.types import TrainingJob
-from memcheck.models.types import Attention
+from memcheck.models.padding import maskable
 from memcheck.plan.types import TrainingSpec
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import objective
@@ -133,14 +133,14 @@ def _head(context: RuleContext, framework: Profile, job: TrainingJob, stated: Tr
 def _around(context: RuleContext, framework: Profile, job: TrainingJob) -> Iterator[Finding]:
     """Padding, and the pass between steps."""
     related = (("the framework", "/training/framework"),)
-    if job.sequences == "padded":
+    if job.sequences != "packed":
         what = "" if framework.pads else framework.title
         if framework.pads and job.attention not in ("sdpa", "eager"):
             what = f"attention `{job.attention}`"
-        elif framework.pads and not _maskable(context):
+        elif framework.pads and not (context.architecture is not None and maskable(context.architecture)):
             what = "this model's attention"
         if what:
-            message = f"padded rows under {what} have no memory model"
+            message = f"{job.sequences} rows under {what} have no memory model"
             help = "write `sequences: packed`, with rows as long as the longest"
             yield RULE.finding(context, message, "/training/sequences", help=help, related=related)
     if job.evaluation is None:
@@ -160,12 +160,6 @@ def _around(context: RuleContext, framework: Profile, job: TrainingJob) -> Itera
             message = f"an evaluation under {what} has no memory model"
             yield RULE.finding(context, message, pointer, help="remove `evaluation`", related=related)
             return
-
-
-def _maskable(context: RuleContext) -> bool:
-    """Whether every layer that mixes tokens is attention whose masks are known."""
-    a = context.architecture
-    return a is not None and all(b.mixer is None or isinstance(b.mixer, Attention) for b, _ in a.blocks)
 
 
 def _in_backward(context: RuleContext, framework: Profile, job: TrainingJob) -> Iterator[Finding]:

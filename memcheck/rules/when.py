@@ -237,7 +237,7 @@ def objective(context: RuleContext) -> bool:
         any(each is not None for each in named)
         or job.head.kind != "lm"
         or job.objective.name != "sft"
-        or job.sequences == "padded"
+        or job.sequences != "packed"
         or job.evaluation is not None
         or job.optimizer.in_backward
     )

@@ -124,12 +124,6 @@ def test_factory_upcasts_what_it_trains() -> None:
     assert pure["training.precision.recipe"] == "bf16-pure"
 
 
-@pytest.mark.parametrize(("kernel", "rows"), [("", "padded"), ("flash_attn: fa2\n", "packed")])
-def test_packed_rows_without_flash_attention_come_with_a_mask(kernel: str, rows: str) -> None:
-    """LLaMA-Factory's `neat_packing` tells the rows' parts apart by a mask, which FlashAttention does not need."""
-    assert values(read("f.yaml", FACTORY + "neat_packing: true\n" + kernel))["training.sequences"] == rows
-
-
 def test_selective_recompute_is_refused_however_it_is_written() -> None:
     """Axolotl's switch may be a section, too."""
     for written in ("selective_checkpointing: true\n", "selective_checkpointing: {save: [attention]}\n"):

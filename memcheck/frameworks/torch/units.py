@@ -55,8 +55,8 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         encoded, decoded = lengths(job, architecture.encoder)
     found = Setting(
         style=style,
-        batch=job.rows,
-        sequence=-(-decoded // layout.context),
+        batch=job.rows // job.joined,
+        sequence=-(-decoded * job.joined // layout.context),
         encoded=encoded,
         hidden=architecture.hidden_size,
         tensor=layout.tensor,
@@ -310,7 +310,7 @@ def as_built(job: TrainingJob, a: Architecture) -> Architecture:
     if job.checkpointing.mode != "none" and not a.checkpointable:
         said = f"{a.model_type} does not support gradient checkpointing in transformers"
         raise UnsupportedError(said, "write activation_checkpointing: none", "/training/activation_checkpointing")
-    if job.pads and FRAMEWORKS[job.framework].style.makes_masks:
+    if job.masks and FRAMEWORKS[job.framework].style.makes_masks:
         from memcheck.models.padding import padded
 
         a = padded(a)

@@ -1,0 +1,35 @@
+"""Packed rows: with a mask of their documents where the attention kernel does not read positions."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.configs.test_trainers import AXOLOTL, FACTORY, TRL, read, values
+
+
+@pytest.mark.parametrize(("kernel", "rows"), [("", "masked"), ("flash_attn: fa2\n", "packed")])
+def test_packed_rows_without_flash_attention_come_with_a_mask(kernel: str, rows: str) -> None:
+    """LLaMA-Factory's `neat_packing` tells the rows' parts apart by a mask, which FlashAttention does not need."""
+    assert values(read("f.yaml", FACTORY + "neat_packing: true\n" + kernel))["training.sequences"] == rows
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", "eager"])
+def test_rows_that_axolotl_packs_without_flash_attention_come_with_a_mask(kernel: str) -> None:
+    """`sample_packing` keeps documents apart by a mask where the kernel does not read positions."""
+    text = AXOLOTL.replace("flash_attention_2", kernel)
+    assert values(read("a.yml", text))["training.sequences"] == "masked"
+
+
+@pytest.mark.parametrize(
+    ("added", "rows"),
+    [
+        ("", "flattened"),
+        ("packing_strategy: wrapped\n", "packed"),
+        ("attn_implementation: flash_attention_2\n", "packed"),
+    ],
+)
+def test_trl_lays_packed_rows_end_to_end(added: str, rows: str) -> None:
+    """Best-fit packing hands on positions alone, of which transformers makes a mask of one long row."""
+    kept = [line for line in TRL.splitlines() if not line.startswith(("packing", "attn_implementation"))]
+    found = values(read("t.yaml", "\n".join([*kept, "packing: true", added])))
+    assert found["training.sequences"] == rows
