@@ -186,12 +186,21 @@ def composed(path: str, text: str) -> Composed:
 
 
 def _yaml_places(path: str, text: str) -> Callable[[str], Location]:
-    """JSON is YAML as far as places go; where it is not, every key is at the top."""
-    try:
-        root = composed(path, text).root
-    except ConfigError:
-        root = None
-    return _marked(path, Marks(path, root, {path: split_lines(text)}))
+    """JSON is YAML as far as places go; where it is not, every key is at the top. Nobody asks for one of a file that is
+    no config.
+    """
+    located: list[Callable[[str], Location]] = []
+
+    def locate(key: str) -> Location:
+        if not located:
+            try:
+                root = composed(path, text).root
+            except ConfigError:
+                root = None
+            located.append(_marked(path, Marks(path, root, {path: split_lines(text)})))
+        return located[0](key)
+
+    return locate
 
 
 def _marked(path: str, marks: Marks) -> Callable[[str], Location]:

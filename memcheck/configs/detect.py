@@ -9,12 +9,19 @@ from memcheck.configs.config_file import ConfigFile, located
 from memcheck.configs.evidence import all_keys, any_key
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.syntax import ARGUMENTS, load_config, syntax_of
+from memcheck.configs.trainer_script import overridden
 from memcheck.configs.types import ConfigError
 from memcheck.finding import Location, Span
 
+NEMO_RL = "its rollout engine shares the GPU, and has no memory model here"
 MODELLESS = "a file of TrainingArguments without a model"
 UNREAD = (
     (any_key("memcheck"), "a plan already", "`memcheck check FILE` judges it"),
+    (
+        any_key("pipe-parallel-size", "pipe_parallel_size"),
+        "a GPT-NeoX config",
+        "write the plan with training.framework: megatron, whose layers come closest",
+    ),
     (
         any_key("actor_rollout_ref.", "actor_rollout_ref"),
         "a verl job",
@@ -23,7 +30,7 @@ UNREAD = (
     (
         any_key("grpo.", "policy.generation.", "policy.dtensor_cfg.", "policy.megatron_cfg."),
         "a NeMo-RL job",
-        "its rollout engine shares the GPU, and has no memory model here",
+        NEMO_RL,
     ),
     (
         any_key("ds.zero_stage", "pretrain", "actor.model_name_or_path", "ref_num_nodes", "vllm_num_engines"),
@@ -79,6 +86,11 @@ def detect(path: str, text: str, *, named: bool = False) -> str:
             return "transformers"
         if key:
             raise located(config.at(key), f"this is {kind}", help or HELP)
+    found = overridden(config.lines) if syntax == ARGUMENTS else None
+    if found is not None:
+        number, key = found
+        at = Location(path, Span(number, key.start(1) + 1, number, key.end(1) + 1))
+        raise located(at, f"`{key[1]}`: this is a launch of NeMo-RL", NEMO_RL)
     for number, line in enumerate(config.lines if syntax == ARGUMENTS else (), 1):
         sourced = re.match(r"\s*(?:source|\.)\s+(\S+)", line)
         if sourced is not None and not sourced[1].strip("\"'").endswith("/bin/activate"):  # a virtual environment
@@ -102,7 +114,8 @@ def _named(line: str) -> re.Match[str] | None:
 
 def recognised(config: ConfigFile, syntax: str) -> str:
     """The name of the first format that finds its evidence; empty when none does."""
-    plan = UNREAD[0][0]
-    if plan(config):
+    if any(recognise(config) for recognise, _, _ in UNREAD[:2]):  # of a NeoX config DeepSpeed's keys are a part
+        return ""
+    if syntax == ARGUMENTS and overridden(config.lines):
         return ""
     return next((name for name, each in FORMATS.items() if syntax in each.syntaxes and each.recognise(config)), "")

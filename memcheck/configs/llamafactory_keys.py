@@ -15,6 +15,12 @@ SECOND = ("dist_config.", "kernel_config.", "peft_config.", "train_dataset", "mo
 """Keys of the second generation alone."""
 
 
+IDLE = ("do_predict", "export_dir", "infer_backend")
+"""What a file is for that does not say ``do_train``."""
+TRAINED = ("dataset", "per_device_train_batch_size", "learning_rate", "num_train_epochs", "max_steps")
+"""Any of them stands in a file for a training."""
+
+
 def recognise(config: ConfigFile) -> str:
     """A training of either generation; a chat or an export has neither a stage nor data."""
     if config.has("model_name_or_path"):

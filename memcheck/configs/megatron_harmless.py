@@ -25,7 +25,7 @@ HARMLESS = frozenset(
     log-validation-ppl-to-tensorboard log-loss-scale-to-tensorboard log-batch-size-to-tensorboard
     log-world-size-to-tensorboard logging-level tensorboard-dir tensorboard-log-interval tensorboard-queue-size
     timing-log-level timing-log-option wandb-project wandb-entity wandb-exp-name wandb-save-dir eval-interval
-    eval-iters eval-global-batch-size skip-train exit-interval exit-duration-in-mins exit-signal-handler
+    eval-iters eval-global-batch-size exit-interval exit-duration-in-mins exit-signal-handler
     distributed-backend distributed-timeout-minutes local-rank use-tp-pp-dp-mapping disable-gloo-process-groups
     high-priority-stream-groups manual-gc manual-gc-interval deterministic-mode no-check-for-nan-in-loss-and-grad
     check-for-nan-in-loss-and-grad straggler-minmax-count log-straggler enable-experimental calculate-per-token-loss

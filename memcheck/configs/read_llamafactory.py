@@ -57,6 +57,11 @@ def read_llamafactory(config: ConfigFile, world: int | None) -> ReadConfig:
 
 
 def _refuse(draft: Draft) -> None:
+    idle = next((name for name in keys.IDLE if draft.config.has(name) and not parts.off(draft, name)), "")
+    trains = not idle and any(draft.config.has(name) for name in keys.TRAINED)
+    if not on(draft, "do_train") and (not trains or parts.off(draft, "do_train")):
+        message = "no `do_train: true`: this is a chat, an export or an evaluation, which trains nothing"
+        draft.refuse(idle or "do_train", message)
     for name, what in keys.REFUSED.items():
         if draft.config.has(name) and not parts.off(draft, name):  # `mixture_of_depths: convert` is no switch
             draft.refuse(name, f"`{name}`: the job is one with {what}, which has no memory model here")

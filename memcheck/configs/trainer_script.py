@@ -10,6 +10,9 @@ from memcheck.finding import Location, Span
 
 _SCRIPT = re.compile(r"(?:^|[\s/\"'])(?:run_)?([a-z_]+?)(?:_training|_trainer|_finetune|_llm)?\.py\b")
 _RECIPE = re.compile(r"(?:[\w-]\.py|\btrl\s+[a-z_]+)\s+([\w./~-]+\.ya?ml)(?=\s|$)")
+_OVERRIDE = re.compile(
+    r"(?:^|\s)\+{0,2}((?:grpo|policy|dpo|sft|rm|distillation|cluster|logger|checkpointing)\.[\w.]+)=(?!=)"
+)
 _COMMAND = re.compile(r"\b(?:trl|swift|llamafactory-cli)\s+([a-z_]+)")
 
 
@@ -28,6 +31,15 @@ def commands(config: ConfigFile) -> list[str]:
         code = re.sub(r"(?:^|\s)#.*", "", line)[:2000]
         found += _COMMAND.findall(code) + _SCRIPT.findall(code)
     return found
+
+
+def overridden(lines: Iterable[str]) -> tuple[int, re.Match[str]] | None:
+    """The line, and on it the first key of a config that a launch sets in Hydra's way: ``grpo.max_num_steps=10``."""
+    for number, line in enumerate(lines, 1):
+        found = _OVERRIDE.search(re.sub(r"(?:^|\s)#.*", "", line)[:2000])
+        if found is not None:
+            return number, found
+    return None
 
 
 def recipe(config: ConfigFile) -> tuple[str, Location | None]:
