@@ -8,12 +8,12 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from glob import glob
 
 # Isolated mode leaves out the script's own folder, too.
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from comparison import MODES, Comparison, InputError, compare, environment, inline, mode, strictness
+from wildcards import expanded
 
 OPTIONS = {
     "--config": "INPUT_CONFIG",
@@ -46,12 +46,8 @@ def summary() -> str | None:
 
 
 def paths() -> list[str]:
-    """The paths to check, globs expanded; a glob that matches nothing stays, so that memcheck names it."""
-    return [
-        path
-        for word in words("INPUT_PATHS")
-        for path in sorted(glob(word, root_dir=folder(), recursive=True)) or [word]
-    ]
+    """The paths to check, patterns expanded."""
+    return [path for word in words("INPUT_PATHS") for path in expanded(word, folder())]
 
 
 def words(name: str) -> list[str]:
@@ -64,10 +60,13 @@ def words(name: str) -> list[str]:
 
 
 def folder() -> str:
-    """The folder to run in."""
+    """The folder to run in: from there on, no path would be a link out of the workspace."""
     path = os.environ.get("INPUT_WORKING_DIRECTORY") or "."
     if not os.path.isdir(path):
         raise InputError("the input 'working-directory' names no folder of the workspace")
+    workspace, real = os.path.realpath(os.curdir), os.path.realpath(path)
+    if real != os.path.abspath(path) and os.path.commonpath((workspace, real)) != workspace:
+        raise InputError("the input 'working-directory' is a link that leads out of the workspace")
     return path
 
 

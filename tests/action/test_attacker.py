@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
 import sys
+from glob import glob
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,7 @@ MODULES = (
     "usercustomize.py",
     "comparison.py",
     "comment.py",
+    "wildcards.py",
     "json.py",
     "shlex.py",
     "yaml.py",
@@ -55,9 +59,9 @@ class Attack:
         (self.workspace / "plans").mkdir()
         shutil.copy(root / "examples" / FITS, self.workspace / "plans")
 
-    def run(self, ready: Steps, environ: dict[str, str]) -> ActionRun:
+    def run(self, ready: Steps, environ: dict[str, str], **given: str) -> ActionRun:
         """Run the steps that are not ready; the log and the exit code are what a workflow sees."""
-        return run_action(self.root, self.workspace, self.temp, {"paths": "plans"}, environ, ready)
+        return run_action(self.root, self.workspace, self.temp, {"paths": "plans", **given}, environ, ready)
 
     def ran(self) -> str:
         """The modules of the pull request that ran."""
@@ -104,6 +108,70 @@ def test_checking_runs_no_module_of_the_checkout(attack: Attack) -> None:
     assert attack.ran() == ""
     assert done.exit_code == 0, done.log
     assert done.outputs["plans"] == "1"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [".", "..", "/"])
+def test_wildcards_go_through_no_link(attack: Attack, target: str) -> None:
+    """Committed links in a circle, or to the whole disk, keep no pattern busy and add no file to what it means."""
+    for name in ("a", "b", "c"):
+        (attack.workspace / "plans" / name).symlink_to(target)
+    for paths in ("plans/**/*.yaml", "plans/*/*/*/*.yaml plans/*.yaml", "**"):
+        done = attack.run(INSTALLED, {}, paths=paths)
+        assert FITS in done.log
+        assert done.outputs["plans"] == "1" or paths == "**"
+
+
+@pytest.mark.slow
+def test_a_file_called_like_stdin_is_a_file(attack: Attack) -> None:
+    """A committed file with the name that stands for stdin is judged, and nothing waits for input."""
+    shutil.copy(attack.workspace / "plans" / FITS, attack.workspace / "-")
+    waiting, never = os.pipe()
+    before = os.dup(0)
+    os.dup2(waiting, 0)
+    try:
+        done = attack.run(INSTALLED, {}, paths="-* plans/*.yaml")
+    finally:
+        os.dup2(before, 0)
+        for descriptor in (waiting, never, before):
+            os.close(descriptor)
+    assert done.exit_code == 0, done.log
+    assert done.outputs["plans"] == "2"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paths", [".", "secret.yaml", "*.yaml"])
+def test_working_directory_is_no_way_out(attack: Attack, tmp_path: Path, paths: str) -> None:
+    """A folder to run in that a pull request has made a link to elsewhere is refused, and nothing there is read."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "secret.yaml").write_text("memcheck: 1\nmodel: a-secret\n", encoding="utf-8")
+    (attack.workspace / "linked").symlink_to("../elsewhere")
+    done = attack.run(INSTALLED, {}, paths=paths, **{"working-directory": "linked"})
+    assert done.exit_code == 2
+    assert "a link that leads out of the workspace" in done.log
+    assert "a-secret" not in done.log + done.summary
+    (attack.workspace / "inside").symlink_to("plans")
+    assert attack.run(INSTALLED, {}, paths="*.yaml", **{"working-directory": "inside"}).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["*", "**", "a/**", "a/*", "*/*.yaml", "**/*.yaml", "**/b/*", "a/**/d.yaml", ".*", ".h/*", "**/.h/*", "a/../*.yaml",
+     "?.yaml", "[cd].yaml", "a/*/", "none*", "no/such/*", "c.yaml", "a//*"],
+)  # fmt: skip
+def test_patterns_mean_what_glob_says(pattern: str, tmp_path: Path) -> None:
+    """Where no link is in the way, the files of a pattern are those of Python's own glob."""
+    for name in ("a/b/d.yaml", "a/d.yaml", "c.yaml", "d.yaml", ".h/e.yaml", "a/.h/f.yaml", "a/b/b/g.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    program = "import sys, wildcards; print(*wildcards.expanded(*sys.argv[1:]), sep='\\n')"
+    line = [sys.executable, "-c", program, pattern, str(tmp_path)]
+    folder = Path(__file__).parents[2] / "action"
+    done = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=True)
+    expected = {os.path.normpath(each) for each in glob(pattern, root_dir=tmp_path, recursive=True)} or {pattern}
+    assert {os.path.normpath(each) for each in done.stdout.splitlines()} == expected
 
 
 @pytest.mark.network
