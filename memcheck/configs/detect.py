@@ -88,9 +88,9 @@ def detect(path: str, text: str, *, named: bool = False) -> str:
             raise located(config.at(key), f"this is {kind}", help or HELP)
     found = overridden(config.lines) if syntax == ARGUMENTS else None
     if found is not None:
-        number, key = found
-        at = Location(path, Span(number, key.start(1) + 1, number, key.end(1) + 1))
-        raise located(at, f"`{key[1]}`: this is a launch of NeMo-RL", NEMO_RL)
+        number, set_here = found
+        at = Location(path, Span(number, set_here.start(1) + 1, number, set_here.end(1) + 1))
+        raise located(at, f"`{set_here[1]}`: this is a launch of NeMo-RL", NEMO_RL)
     for number, line in enumerate(config.lines if syntax == ARGUMENTS else (), 1):
         sourced = re.match(r"\s*(?:source|\.)\s+(\S+)", line)
         if sourced is not None and not sourced[1].strip("\"'").endswith("/bin/activate"):  # a virtual environment
