@@ -53,6 +53,11 @@ def pictures_of(job: TrainingJob, vision: Vision) -> Pictures:
     )
 
 
+def are_there(job: TrainingJob) -> bool:
+    """Whether samples have pictures, where the model has a tower."""
+    return job.images is None or job.images.patches > 0
+
+
 def filling(vision: Vision, sequence: int) -> Images:
     """As many pictures as a sequence of so many tokens can hold: no tower gets more rows of it."""
     if vision.crosses or vision.single:

@@ -29,10 +29,8 @@ from __future__ import annotations
 from memcheck.accounts.estimate import HostMoment
 from memcheck.accounts.moves import Components
 from memcheck.accounts.state import weight_bytes
-from memcheck.accounts.unit import Part
 from memcheck.frameworks.host import NO_SAVING, HostMemory, Saving, state_bytes
 from memcheck.frameworks.registry import stack_of
-from memcheck.frameworks.torch.rank_units import part_units
 from memcheck.frameworks.torch.resting import resting_dtype
 from memcheck.frameworks.torch.states import stepless
 from memcheck.job.training import ON_HOST
@@ -97,11 +95,12 @@ def quantised(job: TrainingJob) -> int:
 
     transformers pull request 29587: FSDP and DeepSpeed shard it from there.
     """
+    from memcheck.frameworks.torch.whole_model import model_tensors
+
     model = job.architecture
     if isinstance(model, Rough):
         return 0  # has no 4-bit form: MEM025
-    whole = Part(first=0, last=model.num_layers, embedding=True, head=True)
-    tensors = [tensor for unit in part_units(job, model, whole) for tensor in unit.tensors]
+    tensors = [tensor for of_unit in model_tensors(job, model) for tensor in of_unit]
     return sum(weight_bytes(tensor, resting_dtype(job, tensor)) for tensor in tensors if ".lora_" not in tensor.name)
 
 

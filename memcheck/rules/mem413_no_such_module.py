@@ -129,7 +129,7 @@ def _with_head(context: RuleContext, why: str) -> Iterator[Finding]:
 def _adapted(context: RuleContext, job: TrainingJob, framework: Profile, lora: Lora) -> Iterator[Finding]:
     from memcheck.autograd.adapter import Adapter
     from memcheck.autograd.context import adapts
-    from memcheck.frameworks.transformers.adapters import EXPERT_NAMES
+    from memcheck.frameworks.stacked_adapters import EXPERT_NAMES
 
     def matches(name: str, module: str) -> bool:
         return adapts(Adapter(rank=lora.rank, targets=name, dtype=lora.dtype, quantized=False), module)
@@ -180,7 +180,7 @@ def _refused_by_peft(context: RuleContext, lora: Lora) -> Iterator[Finding]:
 
 def _adapted_parameters(context: RuleContext, targets: tuple[str, ...]) -> Iterator[Finding]:
     """Only stacked experts are modelled as adapted parameters."""
-    from memcheck.frameworks.transformers.adapters import names_parameter, stacked_experts
+    from memcheck.frameworks.stacked_adapters import names_parameter, stacked_experts
 
     blocks = context.architecture.blocks if context.architecture is not None else ()
     experts = [block.mlp for block, _ in blocks if isinstance(block.mlp, Moe)]

@@ -8,9 +8,7 @@ A batch of text alone sends one blank picture of a few patches through it, of wh
 from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor
-from memcheck.frameworks.torch.tower_tensors import idle_blocks
-from memcheck.frameworks.torch.units import block_tensors_on_rank
-from memcheck.job.images import NO_PICTURES
+from memcheck.frameworks.torch.tower_tensors import idle_blocks, idle_tensors
 from memcheck.models.types import Architecture
 from memcheck.remembered import lru_cache
 
@@ -19,7 +17,6 @@ from memcheck.remembered import lru_cache
 def resting_towers(a: Architecture) -> tuple[LocalTensor, ...]:
     """The frozen tensors of everything beside the language model."""
     found: list[LocalTensor] = []
-    for block, n, _ in idle_blocks(a, NO_PICTURES):
-        each = [t._replace(trained=False) for t in block_tensors_on_rank(block, 1, 1, 1, False, (), None)]
-        found += n * each
+    for block, n, _ in idle_blocks(a, sees=False):
+        found += n * idle_tensors(block, None)
     return tuple(found)

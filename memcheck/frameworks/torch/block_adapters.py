@@ -5,7 +5,52 @@ from __future__ import annotations
 from memcheck.accounts.state import LocalTensor, adapter_tensors, block_component_tensors
 from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.context import adapts
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.stacked_adapters import expert_adapters
+from memcheck.frameworks.torch.fsdp import gathered_dtype
+from memcheck.frameworks.torch.kept_wide import unquantised
+from memcheck.frameworks.torch.rank_tensors import Holding, block_tensor
+from memcheck.job.types import Lora, TrainingJob
+from memcheck.job.versions import is_before
 from memcheck.models.types import Attention, Block, Mlp, Moe, ParameterTensor
+
+
+def adapter_of(job: TrainingJob, lora: Lora, part: str) -> Adapter:
+    """The adapters of one part of the model, which ``lora.parts`` may leave out."""
+    return Adapter(
+        rank=lora.rank,
+        targets=lora.targets_in(part),
+        dtype=lora.dtype,
+        quantized=bool(job.held_in),
+        storage=job.held_in,
+        held="" if FRAMEWORKS[job.framework].own_adapters else job.held_in,
+        dropout=lora.dropout, dora=lora.dora,
+        parameters=lora.target_parameters if not lora.parts or part in lora.parts else (),
+        expert_rank=lora.expert_rank,
+        quantizes_experts=is_before(job.framework_version, FRAMEWORKS[job.framework].stacks_experts_since),
+        stacked=bool(job.option("quantize_experts", default=False)),
+        computes=job.recipe.compute if job.prepares_kbit else None,
+        gathered=gathered_dtype(job),
+        rows=lora.dtype if job.fsdp == 1 and gathered_dtype(job) is not None else None,
+        unquantised=unquantised(job),
+    )
+
+
+def adapted_block(block: Block, held: Holding, adapter: Adapter) -> tuple[LocalTensor, ...]:
+    """The block's parameter tensors on one rank, each with its adapters behind it."""
+    found: list[LocalTensor] = []
+    own = {t.name for t, _ in block_component_tensors(block)}
+    # blocks that several layers share are modules of their own over the same tensors, with adapters of their own
+    for t, component in named_tensors(block) if block.in_turn else block_component_tensors(block):
+        tensor = block_tensor(t, component, held)
+        quantized = (t.linear or (tensor.expert and adapter.holds(tensor.shape))) and adapter.quantises(t.name)
+        if t.name in own:
+            found.append(tensor._replace(dtype=adapter.storage if quantized else None))
+        if t.linear and len(tensor.shape) == 2:
+            found += layer_adapters(component, t, tensor.shape, adapter)
+    if isinstance(block.mlp, Moe):
+        found += expert_adapters(block.mlp, adapter, held.expert)
+    return (*found, *spare_adapters(block, adapter))
 
 
 def layer_adapters(

@@ -7,8 +7,8 @@ from memcheck.autograd.context import Setting
 from memcheck.autograd.curve import Curve
 from memcheck.autograd.tensor import ITEM_BYTES, rounded
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.torch.rank_tensors import block_tensors, holding
 from memcheck.frameworks.torch.stream import stream_dtype
-from memcheck.frameworks.torch.units import block_tensors_on_rank
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block, Cycle
 
@@ -74,10 +74,7 @@ def gathering(unit: Unit, block: Block, setting: Setting) -> Unit:
         return unit
     if block.in_turn and setting.adapter is not None:  # each layer's adapters are its own
         return unit
-    whole = block_tensors_on_rank(
-        _shared_part(block), setting.tensor, setting.expert, setting.expert_tensor, setting.trained, setting.frozen,
-        setting.adapter,
-    )
+    whole = block_tensors(_shared_part(block), holding(setting))
     sizes = [rounded(t.numel * ITEM_BYTES[t.dtype or setting.params]) for t in whole if t.trained]
     again, size = unit.again, sum(sizes)
     if last:

@@ -43,6 +43,13 @@ def replicates(layout: Layout) -> bool:
     return layout.shard_group < layout.data * layout.context
 
 
+def gathered_dtype(job: TrainingJob) -> str | None:
+    """Dtype in which FSDP gathers whatever it wraps (``MixedPrecision(param_dtype)``); None: each tensor in its own."""
+    if FRAMEWORKS[job.framework].own_engine or job.recipe.autocast or not job.recipe.recipe.endswith("-mixed"):
+        return None
+    return job.recipe.compute
+
+
 def partitioned(job: TrainingJob) -> bool:
     """Whether ZeRO-3 divides parameters; those of a reference, too (TRL ``models/utils.py``, ``prepare_deepspeed``)."""
     return FRAMEWORKS[job.framework].own_engine and job.layout.zero_stage == 3

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from memcheck.accounts.moves import Components
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, weight_bytes
-from memcheck.accounts.unit import Part
 from memcheck.frameworks.host import NO_SAVING, HostMemory, ModelStateBytes, Saving, block, of_node, optimizer_on_host
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch.rank_units import part_units
 from memcheck.frameworks.torch.resting import resting_dtype, shard_of, sharding, states_dtype
 from memcheck.frameworks.torch.states import timeless
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
@@ -52,12 +50,13 @@ def whole_tensors(job: TrainingJob) -> tuple[LocalTensor, ...]:
 
 @lru_cache(maxsize=64)
 def _remembered(job: TrainingJob) -> tuple[LocalTensor, ...]:
+    from memcheck.frameworks.torch.whole_model import model_tensors
+
     model = job.architecture
     if isinstance(model, Rough):
         layer = -(-model.parameters // (job.layout.tensor * model.layers))
         return tuple(LocalTensor(f"layer {i}", (layer,), trained=True) for i in range(model.layers))
-    units = part_units(job, model, Part(first=0, last=model.num_layers, embedding=True, head=True))
-    return tuple(t for unit in units for t in unit.tensors)
+    return tuple(t for tensors in model_tensors(job, model) for t in tensors)
 
 
 @lru_cache(maxsize=1024)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.torch.fsdp import group, wraps
+from memcheck.frameworks.torch.rank_tensors import block_tensors, holding_of
 from memcheck.frameworks.torch.resting import divided_over
-from memcheck.frameworks.torch.units import base_setting, block_tensors_on_rank
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block, Moe
 from memcheck.record import Record
@@ -57,11 +57,7 @@ def experts_padding(job: TrainingJob, experts: int) -> float:
 
 
 def _gathered(job: TrainingJob, model: Architecture, block: Block) -> PaddedLayer:
-    setting = base_setting(job, model, None)
-    tensors = block_tensors_on_rank(
-        block, setting.tensor, setting.expert, setting.expert_tensor, setting.trained, setting.frozen, setting.adapter
-    )
-    divided = [divided_over(job, t, job.layout.shard_group) for t in tensors]
+    divided = [divided_over(job, t, job.layout.shard_group) for t in block_tensors(block, holding_of(job))]
     padded, whole = (
         group(each, job.recipe, casts=False, waits=job.recipe.reduce).gathered
         for each in (divided, [(t, 1) for t, _ in divided])

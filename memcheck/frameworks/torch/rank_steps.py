@@ -12,6 +12,7 @@ from memcheck.frameworks.torch.fsdp import (
     NO_GROUP,
     Group,
     flattens,
+    gathered_dtype,
     group,
     partitioned,
     reduces_head,
@@ -37,7 +38,7 @@ from memcheck.frameworks.torch.resting import divided_over
 from memcheck.frameworks.torch.states import engine_hooks, rests
 from memcheck.frameworks.torch.step_options import UnitGroups, step_options, step_sizes
 from memcheck.frameworks.torch.step_parts import WRAPPED
-from memcheck.frameworks.torch.units import as_built, gathered_dtype
+from memcheck.frameworks.torch.units import as_built
 from memcheck.job.types import Checkpoint, Initialization, Layout, Optimizer, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record

@@ -13,12 +13,12 @@ from memcheck.autograd.context import Setting
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.end_tensors import HEAD, TABLE, saves
 from memcheck.frameworks.torch.fsdp import accumulated_dtype, adds_in_place, outside_dtype, reduces_head, wraps
+from memcheck.frameworks.torch.rank_tensors import holding, trains_table
 from memcheck.frameworks.torch.stream import embedded_dtype, stream_dtype
 from memcheck.frameworks.torch.trained_parts import (
     frozen_layers,
     has_tensors_beside,
     is_hooked,
-    is_table_frozen,
     is_tied,
     leaves_beside,
     recompute_mode,
@@ -104,7 +104,7 @@ class Units:
         self._added, self._inventory = added, inventory
         self._shares = self.architecture.encoder is not None or self.architecture.biases[0] > 0
         self._frozen = frozenset(frozen_layers(job.freeze))
-        self._table_trained = (self.base.trained and not is_table_frozen(job, self.architecture)) or saves(job, TABLE)
+        self._table_trained = trains_table(job, self.architecture, holding(self.base))
         self._beside = self.base.trained and leaves_beside(job, self.architecture)
         self._alike: dict[tuple[Hashable, ...], Unit] = {}
         self._equal: dict[Unit, Unit] = {}

@@ -8,8 +8,10 @@ from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded, rounded_b
 from memcheck.frameworks.layers import layers_of, model_states_of
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.second_pass import SecondHead, SecondPass
-from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, group, partitioned, wraps
+from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, gathered_dtype, group, partitioned, wraps
+from memcheck.frameworks.torch.rank_tensors import block_tensors, holding
 from memcheck.frameworks.torch.resting import divided_over
+from memcheck.frameworks.torch.whole_model import model_tensors
 from memcheck.job.objective_types import Companion, Objective
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block
@@ -67,8 +69,6 @@ def _by_layer(job: TrainingJob) -> bool:
 
 def _root(job: TrainingJob, companion: Companion) -> Group:
     """Embedding, final norm and head, which stay gathered behind a forward, and have no backward to free them."""
-    from memcheck.frameworks.torch.whole_model import model_tensors
-
     other = alone(job, companion)
     units = list(model_tensors(other, companion.architecture))
     divided = [(t, job.layout.shard_group) for t in (*units[0], *units[-1])]
@@ -77,8 +77,6 @@ def _root(job: TrainingJob, companion: Companion) -> Group:
 
 def companion_tensors(job: TrainingJob) -> list[LocalTensor]:
     """The parameters of an :func:`alone` job's model."""
-    from memcheck.frameworks.torch.whole_model import model_tensors
-
     architecture = job.architecture
     assert isinstance(architecture, Architecture)  # noqa: S101 - a companion has one
     return [t for tensors in model_tensors(job, architecture) for t in tensors]
@@ -154,14 +152,9 @@ def layer_gathers(job: TrainingJob, architecture: Architecture, base: Setting) -
 
 def _fullest(job: TrainingJob, architecture: Architecture, base: Setting) -> Group:
     """The group of the layer that gathers most."""
-    from memcheck.frameworks.torch.units import block_tensors_on_rank, gathered_dtype
-
     most, leaves = NO_GROUP, FRAMEWORKS[job.framework].leaves_whole_experts
     for block, _ in architecture.blocks:
-        tensors = block_tensors_on_rank(
-            block, base.tensor, base.expert, base.expert_tensor, base.trained, base.frozen, base.adapter
-        )
-        divided = [divided_over(job, t, job.layout.shard_group) for t in tensors]
+        divided = [divided_over(job, t, job.layout.shard_group) for t in block_tensors(block, holding(base))]
         casts, waits = gathered_dtype(job) is not None, job.recipe.reduce
         found = group(divided, job.recipe, casts=casts, waits=waits, leaves=leaves)
         most = max(most, found, key=lambda one: one.gathered + 2 * one.flat)

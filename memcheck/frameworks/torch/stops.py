@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch.fsdp import flattens, wraps
-from memcheck.frameworks.torch.units import gathered_dtype
+from memcheck.frameworks.torch.fsdp import flattens, gathered_dtype, wraps
 from memcheck.frameworks.torch.whole_model import model_tensors
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.accounts.state import LocalTensor
+from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import rounded, rounded_bytes
-from memcheck.frameworks.torch.units import adapter_of, block_tensors_on_rank
-from memcheck.job.images import NO_PICTURES, Pictures, pictures_of
+from memcheck.frameworks.torch.rank_tensors import Holding, block_tensors, holding_of
+from memcheck.job.images import Pictures, are_there, pictures_of
 from memcheck.job.types import TrainingJob
 from memcheck.models.embedders import embedder_tensors
 from memcheck.models.types import Architecture, Block, ParameterTensor
@@ -18,8 +19,8 @@ from memcheck.remembered import lru_cache
 
 def part_setting(job: TrainingJob, base: Setting, part: str) -> Setting:
     """The setting of a part: whether it is trained, and whether adapters reach it."""
-    adapter = adapter_of(job, part)
-    return base._replace(trained=job.method == "full" and part not in job.freeze, adapter=adapter, frozen=())
+    held = holding_of(job, part)
+    return base._replace(trained=held.trained, adapter=held.adapter, frozen=held.frozen)
 
 
 def shrunk(vision: Vision, setting: Setting) -> Setting:
@@ -42,18 +43,18 @@ def closing_norms(vision: Vision) -> tuple[ParameterTensor, ...]:
 
 def part_tensors(block: Block, setting: Setting) -> tuple[LocalTensor, ...]:
     """The tensors of a block of that part, adapters included."""
-    return block_tensors_on_rank(block, 1, 1, 1, setting.trained, setting.frozen, setting.adapter)
+    return block_tensors(block, Holding(trained=setting.trained, frozen=setting.frozen, adapter=setting.adapter))
 
 
-def idle_tensors(block: Block, setting: Setting) -> tuple[LocalTensor, ...]:
+def idle_tensors(block: Block, adapter: Adapter | None) -> tuple[LocalTensor, ...]:
     """The tensors of a block that no gradient reaches: adapters are there as well, and rest like it."""
-    found = block_tensors_on_rank(block, 1, 1, 1, False, (), setting.adapter)
+    found = block_tensors(block, Holding(trained=False, adapter=adapter))
     return tuple(t._replace(trained=False) for t in found)
 
 
-def embedders_on_rank(job: TrainingJob, a: Architecture, base: Setting) -> tuple[LocalTensor, ...]:
+def embedders_on_rank(job: TrainingJob, a: Architecture) -> tuple[LocalTensor, ...]:
     """The tensors of tables of other tokens, which the embedding's unit looks up."""
-    return part_tensors(as_block(embedder_tensors(a)), part_setting(job, base, "projector"))
+    return block_tensors(as_block(embedder_tensors(a)), holding_of(job, "projector"))
 
 
 def reaches(setting: Setting, block: Block) -> bool:
@@ -61,9 +62,9 @@ def reaches(setting: Setting, block: Block) -> bool:
     return any(".lora_" in t.name for t in part_tensors(block, setting))
 
 
-def idle_blocks(a: Architecture, pictures: Pictures) -> list[tuple[Block, int, str]]:
+def idle_blocks(a: Architecture, *, sees: bool) -> list[tuple[Block, int, str]]:
     """What rests without ever getting a gradient, as blocks with their number and part: towers without inputs, layers
-    behind the features.
+    behind the features. ``sees``: samples have pictures.
     """
     found = [(block, n, other.part) for other in a.others for block, n in other.blocks]
     found += [(as_block(other.tensors), 1, other.part) for other in a.others if other.tensors]
@@ -72,39 +73,36 @@ def idle_blocks(a: Architecture, pictures: Pictures) -> list[tuple[Block, int, s
         return found
     if v.unused:
         found.append((as_block(v.unused), 1, "vision"))
-    if not pictures.rows:
+    if not sees:
         found += [(block, n, "vision") for block, n in v.blocks + v.idle]
         found += [(as_block(v.stem + v.between + v.closing), 1, "vision"), (as_block(v.projector), 1, "projector")]
     return found
 
 
-def side_tensors(job: TrainingJob, a: Architecture, base: Setting) -> Iterator[tuple[LocalTensor, ...]]:
+def side_tensors(job: TrainingJob, a: Architecture) -> Iterator[tuple[LocalTensor, ...]]:
     """The tensors of everything beside the language model, unit by unit."""
     if a.encoder is not None:
-        setting = part_setting(job, base, "encoder")
+        held = holding_of(job, "encoder")
         for block, n in a.encoder.blocks:
-            yield from n * [part_tensors(block, setting)]
-        yield part_tensors(as_block(a.encoder.tensors), setting)
-    if a.embedders:
-        yield embedders_on_rank(job, a, base)
-    v = a.vision
-    pictures = pictures_of(job, v) if v is not None else None
-    for block, n, part in idle_blocks(a, pictures or NO_PICTURES):
-        yield from n * [idle_tensors(block, part_setting(job, base, part))]
-    if v is None or pictures is None or not pictures.rows:
+            yield from n * [block_tensors(block, held)]
+        yield block_tensors(as_block(a.encoder.tensors), held)
+    v, sees = a.vision, are_there(job)
+    for block, n, part in idle_blocks(a, sees=sees):
+        yield from n * [idle_tensors(block, holding_of(job, part).adapter)]
+    if v is None or not sees:
         return
-    tower, projector = part_setting(job, base, "vision"), part_setting(job, base, "projector")
-    yield part_tensors(as_block(v.stem), tower)
+    tower, projector = holding_of(job, "vision"), holding_of(job, "projector")
+    yield block_tensors(as_block(v.stem), tower)
     if v.between:
-        yield part_tensors(as_block(v.between), tower)
+        yield block_tensors(as_block(v.between), tower)
     for block, n in v.idle:
-        yield from n * [idle_tensors(block, tower)]
+        yield from n * [idle_tensors(block, tower.adapter)]
     for block, n in v.blocks:
-        yield from n * [part_tensors(block, tower)]
+        yield from n * [block_tensors(block, tower)]
     norms = closing_norms(v)
     if norms:
-        yield part_tensors(as_block(norms), tower)
-    yield part_tensors(as_block(tuple(t for t in v.closing if t not in norms) + v.projector), projector)
+        yield block_tensors(as_block(norms), tower)
+    yield block_tensors(as_block(tuple(t for t in v.closing if t not in norms) + v.projector), projector)
 
 
 def side_buffers(a: Architecture, dtype: str) -> int:

@@ -133,7 +133,8 @@ def side_units(
 
 def resting_units(job: TrainingJob, a: Architecture, base: Setting, pictures: Pictures) -> list[tuple[Unit, int, int]]:
     """Units whose weights rest, as :class:`SideUnits` has them."""
-    return [(_idle(block, part_setting(job, base, part)), n, 0) for block, n, part in idle_blocks(a, pictures)]
+    idle = idle_blocks(a, sees=pictures.rows > 0)
+    return [(_idle(block, part_setting(job, base, part)), n, 0) for block, n, part in idle]
 
 
 def _between(job: TrainingJob, vision: Vision, setting: Setting, adds: bool, inventory: bool) -> Unit:
@@ -187,15 +188,14 @@ NOTHING_RUNS = Curve(
 
 def _idle(block: Block, setting: Setting) -> Unit:
     """Weights that rest: no gradient reaches them, so that they have no optimizer state either."""
-    return Unit(
-        kind="idle", name="idle layer", tensors=idle_tensors(block, setting), fresh=NOTHING_RUNS, again=NOTHING_RUNS
-    )
+    held = idle_tensors(block, setting.adapter)
+    return Unit(kind="idle", name="idle layer", tensors=held, fresh=NOTHING_RUNS, again=NOTHING_RUNS)
 
 
 def _passing(block: Block, setting: Setting, recompute: str, inventory: bool) -> Unit:
     """A layer behind the features: it runs, and its graph is in the tower's output as long as that lives."""
     curve = passing_curve(block, setting, recompute, inventory)
-    return Unit(kind="idle", name="idle layer", tensors=idle_tensors(block, setting), fresh=curve, again=curve)
+    return Unit(kind="idle", name="idle layer", tensors=idle_tensors(block, setting.adapter), fresh=curve, again=curve)
 
 
 @lru_cache(maxsize=512)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.state import LocalTensor, block_component_tensors, expert_slices, local_tensor
 from memcheck.accounts.unit import Part, Unit
-from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.completeness import demand, elements, met, met_by, whole
-from memcheck.autograd.context import Context, Setting, is_frozen
+from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Dim, Leaf, Value
 from memcheck.errors import UnsupportedError
@@ -20,15 +18,23 @@ from memcheck.frameworks.torch.end_tensors import (
     idle,
     idle_in_head,
     multiplied_by_head,
-    output_tensors,
     saves,
-    table_tensors,
     transform_biases,
 )
-from memcheck.frameworks.torch.kept_wide import kept_names, unquantised, widened
+from memcheck.frameworks.torch.fsdp import gathered_dtype
+from memcheck.frameworks.torch.kept_wide import kept_names
 from memcheck.frameworks.torch.optimizer import step_in_backward
+from memcheck.frameworks.torch.rank_tensors import (
+    as_held,
+    closing_tensors,
+    dispatcher_of,
+    holding,
+    holding_of,
+    layer_tensors,
+    lookup_tensors,
+)
 from memcheck.frameworks.torch.stream import embedded_dtype, stream_dtype, widens_encoded, widens_inside, widens_stream
-from memcheck.frameworks.torch.trained_parts import is_head_frozen, is_hooked, is_tied, leaves_beside, module_patterns
+from memcheck.frameworks.torch.trained_parts import is_head_frozen, is_hooked, is_tied, leaves_beside
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
 from memcheck.frameworks.transformers.head import Head, head_forward
 from memcheck.frameworks.transformers.kernel_choice import fused_kernels
@@ -43,12 +49,12 @@ from memcheck.remembered import lru_cache
 def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str | None) -> Setting:
     """The setting that all units of a job share. ``grad_dtype``: :class:`Accumulation`'s."""
     layout, recipe, style = job.layout, job.recipe, FRAMEWORKS[job.framework].style
+    held = holding_of(job)
     unit_dtype = recipe.compute if not recipe.autocast else recipe.params
     if job.prepares_kbit:
         unit_dtype = "fp32"
     narrow = recipe.autocast and unit_dtype != "fp32"
-    adapter = adapter_of(job, "language")
-    trained, decoded, encoded = job.method == "full" and "language" not in job.freeze, job.sequence_length, 0
+    decoded, encoded = job.sequence_length, 0
     if architecture.encoder is not None:
         from memcheck.job.target import lengths
 
@@ -59,18 +65,18 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         sequence=-(-decoded * job.joined // layout.context),
         encoded=encoded,
         hidden=architecture.hidden_size,
-        tensor=layout.tensor,
+        tensor=held.tensor,
         context=layout.context,
         sequence_parallel=layout.sequence and layout.tensor > 1,
-        expert=layout.expert,
-        expert_tensor=expert_slices(layout, FRAMEWORKS[job.framework].own_engine),
+        expert=held.expert,
+        expert_tensor=held.expert_tensor,
         params=unit_dtype,
         compute=unit_dtype,
         autocast=recipe.compute if recipe.autocast else None,
         attention=job.attention,
-        trained=trained,
-        frozen=module_patterns(job.freeze),
-        adapter=adapter,
+        trained=held.trained,
+        frozen=held.frozen,
+        adapter=held.adapter,
         expert_imbalance=job.expert_imbalance,
         dispatcher=dispatcher_of(job),
         compiled=style.compiles_blocks and job.compiles("model"),
@@ -94,42 +100,6 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
     from memcheck.frameworks.torch.seen import beside_pictures
 
     return beside_pictures(job, architecture, found, modal=modal)
-
-
-def adapter_of(job: TrainingJob, part: str) -> Adapter | None:
-    """The adapters of one part of the model, which ``lora.parts`` may leave out; None where nothing is adapted."""
-    if job.lora is None or job.method == "full":
-        return None
-    return Adapter(
-        rank=job.lora.rank,
-        targets=job.lora.targets_in(part),
-        dtype=job.lora.dtype,
-        quantized=bool(job.held_in),
-        storage=job.held_in,
-        held="" if FRAMEWORKS[job.framework].own_adapters else job.held_in,
-        dropout=job.lora.dropout, dora=job.lora.dora,
-        parameters=job.lora.target_parameters if not job.lora.parts or part in job.lora.parts else (),
-        expert_rank=job.lora.expert_rank,
-        quantizes_experts=is_before(job.framework_version, FRAMEWORKS[job.framework].stacks_experts_since),
-        stacked=bool(job.option("quantize_experts", default=False)),
-        computes=job.recipe.compute if job.prepares_kbit else None,
-        gathered=gathered_dtype(job),
-        rows=job.lora.dtype if job.fsdp == 1 and gathered_dtype(job) is not None else None,
-        unquantised=unquantised(job),
-    )
-
-
-def dispatcher_of(job: TrainingJob) -> str:
-    """How tokens reach experts on other ranks; empty where the framework's own classes decide it."""
-    apart = job.layout.expert > 1 and FRAMEWORKS[job.framework].leaves_whole_experts
-    return str(job.option("dispatcher", "torch")) if apart else ""
-
-
-def gathered_dtype(job: TrainingJob) -> str | None:
-    """Dtype in which FSDP gathers whatever it wraps (``MixedPrecision(param_dtype)``); None: each tensor in its own."""
-    if FRAMEWORKS[job.framework].own_engine or job.recipe.autocast or not job.recipe.recipe.endswith("-mixed"):
-        return None
-    return job.recipe.compute
 
 
 def block_curve(block: Block, setting: Setting, recompute: str, inventory: bool = False) -> Curve:
@@ -158,43 +128,9 @@ def replayed_block(block: Block, setting: Setting, recompute: str, inventory: bo
 _cached_embedding = lru_cache(maxsize=512)(embedding_curve)
 
 
-@lru_cache(maxsize=4096)
-def block_tensors_on_rank(
-    block: Block, tensor: int, expert: int, expert_tensor: int, trained: bool, frozen: tuple[str, ...], lora: object
-) -> tuple[LocalTensor, ...]:
-    """The block's parameter tensors on one rank, adapters included."""
-    found: list[LocalTensor] = []
-    adapter = lora if isinstance(lora, Adapter) else None
-    if adapter is not None:
-        from memcheck.frameworks.torch.block_adapters import layer_adapters, named_tensors, spare_adapters
-
-    held = block_component_tensors(block)
-    own = {t.name for t, _ in held}
-    # blocks that several layers share are modules of their own over the same tensors, with adapters of their own
-    for t, component in held if adapter is None or not block.in_turn else named_tensors(block):
-        shape = local_tensor(t, component, tensor, expert, expert_tensor)
-        wants = trained and not t.fixed and not is_frozen(t.name.removesuffix(".weight"), frozen)
-        is_expert = t.group == "experts"
-        quantized = adapter is not None and (t.linear or (is_expert and adapter.holds(shape)))
-        quantized = quantized and adapter is not None and adapter.quantises(t.name)
-        stored = adapter.storage if adapter is not None and quantized else None
-        if t.name in own:
-            found.append(LocalTensor(t.name, shape, wants, stored, is_expert, matrix=len(shape) > 1))
-        if adapter is not None and t.linear and len(shape) == 2:
-            found += layer_adapters(component, t, shape, adapter)
-    if adapter is not None and isinstance(block.mlp, Moe):
-        from memcheck.frameworks.transformers.adapters import expert_adapters
-
-        found += expert_adapters(block.mlp, adapter, expert)
-    return (*found, *(spare_adapters(block, adapter) if adapter is not None else ()))
-
-
 def block_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str, adds: bool, inventory: bool) -> Unit:
     """A layer. ``adds``: some micro-batch adds to gradients that are there."""
-    tensors = block_tensors_on_rank(
-        block, setting.tensor, setting.expert, setting.expert_tensor, setting.trained, setting.frozen, setting.adapter
-    )
-    tensors = widened(tensors, kept_names(job))
+    tensors = layer_tensors(job, block, holding(setting))
     _demand_block(block, whole(setting), job.framework)
     fresh = block_curve(block, setting, recompute, inventory)
     again = block_curve(block, setting.later(), recompute, inventory) if adds else fresh
@@ -221,7 +157,7 @@ def embedding_unit(
 ) -> Unit:
     """The embedding, which is trained or not, and whose table may be the head's."""
     vocab = -(-a.table_rows // base.tensor)
-    adapter = adapter_of(job, "projector") if a.embedders else None
+    adapter = holding_of(job, "projector").adapter if a.embedders else None
     e = Embedding(
         # RowwiseParallel on nn.Embedding: the local rows' gradient is a view of the whole table's; else embeddings are
         # vocabulary-parallel modules of their own
@@ -271,12 +207,7 @@ def embedding_unit(
 
         waits = given_biases(a.blocks[0][0], base)
         fresh, again = (curve._replace(takes=waits) for curve in (fresh, again))
-    tensors = widened(table_tensors(job, a, base.tensor, trained), kept_names(job))
-    if a.embedders:
-        from memcheck.frameworks.torch.tower_tensors import embedders_on_rank
-
-        tensors += embedders_on_rank(job, a, base)
-    return Unit("embedding", "embedding", tensors, fresh, again)
+    return Unit("embedding", "embedding", lookup_tensors(job, a, holding(base)), fresh, again)
 
 
 @lru_cache(maxsize=256)
@@ -314,11 +245,7 @@ def as_built(job: TrainingJob, a: Architecture) -> Architecture:
         from memcheck.models.padding import padded
 
         a = padded(a)
-    if job.lora is not None and dispatcher_of(job):
-        from memcheck.models.named_experts import with_names
-
-        a = a._replace(blocks=with_names(a.blocks, ""))  # adapters of these classes go by the names of modules
-    return a._replace(tie_word_embeddings=False) if FRAMEWORKS[job.framework].style.unties_head else a
+    return as_held(job, a)
 
 
 def head_unit(
@@ -336,11 +263,8 @@ def head_unit(
     ``outside``: dtype to which autograd casts the gradient of the head's weights where the root's forward has not used
     them; ``before``: bytes of the graph before it that outlive a backward, and of layers' inputs that nothing saved.
     """
-    shared = is_tied(a, base.tensor) and part.embedding
     head = head_of(job, a, base, part, outside, before)
-    tensors = widened(output_tensors(job, a, base.tensor, shared, base.trained), kept_names(job))
-    if job.held_in and FRAMEWORKS[job.framework].quantizes_head:
-        tensors = tuple(t._replace(dtype=job.held_in) if t.name == "lm_head.weight" else t for t in tensors)
+    tensors = closing_tensors(job, a, holding(base), embeds=part.embedding)
     setting = base._replace(frozen=(*base.frozen, "norm")) if "norm" in job.freeze else base
     _demand_head(a, head._replace(objective=Objective(), second=None), whole(base), job.framework)
     return layers_of(base.style).head_unit(job, head, setting, tensors, adds, inventory)

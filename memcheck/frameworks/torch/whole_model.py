@@ -1,16 +1,37 @@
-"""The parameters of a whole model, unit by unit: of what a full training does not ask, and nothing is replayed."""
+"""The parameter tensors of a whole pipeline rank, or of a whole model. Nothing is replayed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from memcheck.accounts.state import LocalTensor
-from memcheck.frameworks.torch.end_tensors import output_tensors, table_tensors
+from memcheck.accounts.unit import Part
 from memcheck.frameworks.torch.kept_wide import kept_names, widened
-from memcheck.frameworks.torch.trained_parts import frozen_layers, is_tied
-from memcheck.frameworks.torch.units import as_built, base_setting, block_tensors_on_rank
+from memcheck.frameworks.torch.rank_tensors import as_held, closing_tensors, holding_of, layer_tensors, lookup_tensors
+from memcheck.frameworks.torch.trained_parts import frozen_layers
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
+
+
+def tensors_of(job: TrainingJob, a: Architecture, part: Part) -> Iterator[tuple[LocalTensor, ...]]:
+    """The tensors of one pipeline rank, unit by unit: layers that are alike share theirs."""
+    a, held, frozen = as_held(job, a), holding_of(job), frozen_layers(job.freeze)
+    if part.embedding:
+        yield lookup_tensors(job, a, held)
+    layers = a.layers()
+    for index in range(part.first, part.last):
+        yield layer_tensors(job, layers[index], held if index not in frozen else held._replace(trained=False))
+    if part.embedding and (a.vision is not None or a.others or a.encoder is not None):
+        from memcheck.frameworks.torch.tower_tensors import side_tensors
+
+        yield from (widened(tensors, kept_names(job)) for tensors in side_tensors(job, a))
+    if part.head:
+        yield closing_tensors(job, a, held, embeds=part.embedding)
+
+
+def model_tensors(job: TrainingJob, a: Architecture) -> Iterator[tuple[LocalTensor, ...]]:
+    """The tensors of a whole model that is on one pipeline rank, unit by unit."""
+    yield from tensors_of(job, a, Part(first=0, last=a.num_layers, embedding=True, head=True))
 
 
 def trainable_parameters(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
@@ -28,22 +49,3 @@ def trainable_parameters(job: TrainingJob, architecture: Architecture) -> tuple[
         one = known[id(tensors)]
         trained, added = trained + one[0], added + one[1]
     return trained, added
-
-
-def model_tensors(job: TrainingJob, a: Architecture) -> Iterator[tuple[LocalTensor, ...]]:
-    """The parameter tensors of a whole model that is on one pipeline rank, unit by unit. Nothing is replayed."""
-    a = as_built(job, a)
-    base, frozen = base_setting(job, a, None), frozen_layers(job.freeze)
-    kept = kept_names(job)
-    yield widened(table_tensors(job, a, base.tensor, base.trained and "embed" not in job.freeze), kept)
-    for i, block in enumerate(a.layers()):
-        trained = base.trained and i not in frozen
-        tensors = block_tensors_on_rank(
-            block, base.tensor, base.expert, base.expert_tensor, trained, base.frozen, base.adapter
-        )
-        yield widened(tensors, kept)
-    if a.vision is not None or a.others or a.encoder is not None:
-        from memcheck.frameworks.torch.tower_tensors import side_tensors
-
-        yield from (widened(tensors, kept) for tensors in side_tensors(job, a, base))
-    yield widened(output_tensors(job, a, base.tensor, is_tied(a, base.tensor), base.trained), kept)

@@ -16,13 +16,8 @@ from memcheck.autograd.elementwise import cast, mul
 from memcheck.autograd.indexing import grouped_mm, index
 from memcheck.autograd.tensor import Dim, Storage, Tape, Value
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.transformers.grouped_adapters import (
-    Operands,
-    demand_both,
-    factors_here,
-    operands,
-    with_adapter,
-)
+from memcheck.frameworks.stacked_adapters import demand_both, factors_here
+from memcheck.frameworks.transformers.grouped_adapters import Operands, operands, with_adapter
 from memcheck.models.types import Moe, ParameterTensor
 
 

@@ -8,69 +8,15 @@ wants rows of 16 bytes, to which narrower ranks are padded; ``grouped_gemm`` tak
 
 from __future__ import annotations
 
-from math import prod
-
-from memcheck.accounts.state import LocalTensor
-from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, convert_weight, scale
 from memcheck.autograd.indexing import grouped_mm
 from memcheck.autograd.tensor import ITEM_BYTES, Parameter, Storage, Tape, Value
-from memcheck.errors import UnsupportedError
-from memcheck.frameworks.transformers.adapters import Factors, names_parameter, stacked_experts
+from memcheck.frameworks.stacked_adapters import factors_here
 from memcheck.models.types import Moe
 
 ROW_BYTES = 16
 """What a row of ``torch._grouped_mm``'s operands is a multiple of."""
-POINTER = "/training/lora/target_parameters"
-
-
-def demand_both(adapter: Adapter | None, m: Moe) -> None:
-    """Nothing, if no matrix of the experts is adapted, or all are.
-
-    Raises:
-        UnsupportedError: some are, which AutoModel's classes cannot be told.
-    """
-    named = [names_parameter(adapter.parameters, t.name) for t in stacked_experts(m)] if adapter is not None else []
-    if any(named) and not all(named):
-        message = "experts on several ranks have adapters of all their matrices, or none"
-        help = f"name them all: {', '.join(t.name for t in stacked_experts(m))}"
-        raise UnsupportedError(message, help, POINTER)
-
-
-def factors_here(m: Moe, adapter: Adapter | None, ways: int) -> tuple[Factors, ...]:
-    """A [experts here, inputs, rank] and B [experts here, rank, outputs] of up (with gate) and of down; or none.
-
-    ``ways``: ranks over which whole experts are dealt out.
-    """
-    stacked = stacked_experts(m)
-    if adapter is None or not any(names_parameter(adapter.parameters, t.name) for t in stacked):
-        return ()
-    rank, local = adapter.expert_rank or adapter.rank, -(-m.experts // ways)
-    hidden = prod(stacked[-1].shape) // (m.experts * m.width)
-    wide = 2 * m.width if m.gated else m.width
-    path = stacked[0].name.rpartition(".")[0]
-    return (
-        Factors(path + ".lora_gate_and_up", (local, hidden, rank), (local, rank, wide)),
-        Factors(path + ".lora_down", (local, m.width, rank), (local, rank, hidden)),
-    )
-
-
-def factors_resting(m: Moe, adapter: Adapter, ways: int) -> list[LocalTensor]:
-    """Those tensors on a rank: FSDP2 divides them behind the experts (``parallelizer.py``, _moe_shard_placement)."""
-    return [
-        LocalTensor(
-            name=f"{f.name}_{end}",
-            shape=shape,
-            trained=True,
-            dtype=adapter.dtype,
-            expert=True,
-            matrix=True,
-            divided=1,
-        )
-        for f in factors_here(m, adapter, ways)
-        for end, shape in (("A", f.down), ("B", f.up))
-    ]
 
 
 Operands = tuple[Value, Value]

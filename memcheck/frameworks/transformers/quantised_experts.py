@@ -11,7 +11,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.quantised import BLOCK
 from memcheck.autograd.tensor import Value
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.transformers.adapters import adapted_tensors
+from memcheck.frameworks.stacked_adapters import adapted_tensors
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block, Moe
 
@@ -35,9 +35,9 @@ def refuse_experts(job: TrainingJob) -> None:
     Raises:
         UnsupportedError: it has none.
     """
-    from memcheck.frameworks.torch.units import adapter_of
+    from memcheck.frameworks.torch.rank_tensors import holding_of
 
-    a, layout, adapter = job.architecture, job.layout, adapter_of(job, "language")
+    a, layout, adapter = job.architecture, job.layout, holding_of(job).adapter
     mixtures = [b for b, _ in a.blocks if isinstance(b.mlp, Moe)] if isinstance(a, Architecture) else []
     stacks = [adapted_tensors(adapter, b.mlp) for b in mixtures if isinstance(b.mlp, Moe)]
     adapted = any(".experts." in f".{factors.name}" for stack in stacks for factors in stack)

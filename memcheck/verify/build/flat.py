@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from memcheck.frameworks.torch.units import gathered_dtype
+from memcheck.frameworks.torch.fsdp import gathered_dtype
 from memcheck.job.types import TrainingJob
 from memcheck.verify.build.dtypes import DTYPES
 

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from memcheck.frameworks.torch.fsdp import flattens
-from memcheck.frameworks.torch.units import gathered_dtype
+from memcheck.frameworks.torch.fsdp import flattens, gathered_dtype
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record

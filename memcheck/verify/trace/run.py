@@ -11,11 +11,10 @@ from typing import Any
 import torch
 
 from memcheck.accounts.estimate import Instant
-from memcheck.accounts.unit import Part
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.ddp import fullest_share, redundancy_free
 from memcheck.frameworks.torch.fsdp import flattens, outside_dtype
-from memcheck.frameworks.torch.rank_units import part_units
+from memcheck.frameworks.torch.whole_model import model_tensors
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Attention, Mixer
 from memcheck.verify.build.place import DevicePlacement
@@ -85,8 +84,7 @@ def _fullest(job: TrainingJob, architecture: Architecture) -> int:
     """The rank to look at: FSDP2's shards are largest on rank 0; ZeroRedundancyOptimizer's states may be elsewhere."""
     if not redundancy_free(job):
         return 0
-    units = part_units(job, architecture, Part(first=0, last=architecture.num_layers, embedding=True, head=True))
-    return fullest_share(job, (t for u in units for t in u.tensors))[0]
+    return fullest_share(job, (t for tensors in model_tensors(job, architecture) for t in tensors))[0]
 
 
 def _trace_rank(

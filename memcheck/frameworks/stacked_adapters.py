@@ -1,0 +1,132 @@
+"""Adapters of stacked experts and routers, which are no linear layers: their tensors, as peft and NeMo AutoModel make
+them.
+
+Source: peft 0.21 tuners/lora/layer.py (ParamWrapper) and utils/transformers_weight_conversion.py; of whole experts on
+several ranks NVIDIA-NeMo/Automodel 36044ad3 ``components/_peft/lora_experts.py``.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from memcheck.accounts.state import LocalTensor
+from memcheck.autograd.adapter import Adapter
+from memcheck.autograd.context import adapts
+from memcheck.errors import UnsupportedError
+from memcheck.models.types import Moe, ParameterTensor
+from memcheck.record import Record
+
+EXPERT_NAMES = ("gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
+POINTER = "/training/lora/target_parameters"
+
+
+class Factors(Record):
+    """The two matrices of one adapted tensor, as peft stores them."""
+
+    name: str
+    down: tuple[int, ...]
+    up: tuple[int, ...]
+
+
+def adapted_tensors(adapter: Adapter | None, m: Moe) -> tuple[Factors, ...]:
+    """The adapters of a mixture's stacked experts and of its router.
+
+    The fused gate and up matrices count twice the rank, and every expert has factors of its own.
+    """
+    if adapter is None:
+        return ()
+    found = [
+        Factors(t.name, (rank, t.shape[2]), (t.shape[1], rank))
+        for t, rank in [(t, (adapter.expert_rank or adapter.rank) * t.shape[0]) for t in stacked_experts(m)]
+        if names_parameter(adapter.parameters, t.name)
+    ]
+    if not m.stacked_adapters:
+        return tuple(found)
+    if adapter.targets == "all-linear" or adapts(adapter, "gate"):
+        router = next(t for t in m.tensors if t.group == "router" and t.shape[0] == m.experts)
+        found.append(Factors(router.name, (adapter.rank, router.shape[1]), (router.shape[0], adapter.rank)))
+    stacked = stacked_experts(m)
+    for tensor, ranks in zip(stacked, (2, 1), strict=False):
+        if any(factors.name == tensor.name for factors in found):
+            continue
+        if targets_experts(adapter, "down_proj" if tensor is stacked[-1] else "gate_proj"):
+            rank = ranks * adapter.rank * tensor.shape[0]
+            found.append(Factors(tensor.name, (rank, tensor.shape[2]), (tensor.shape[1], rank)))
+    return tuple(found)
+
+
+def expert_adapters(m: Moe, adapter: Adapter, ways: int = 1) -> list[LocalTensor]:
+    """The tensors of those adapters on a rank; whole experts on each of ``ways`` ranks have other ones than peft's."""
+    if ways > 1:
+        return factors_resting(m, adapter, ways)
+    return [
+        LocalTensor(name=factors.name + end, shape=size, trained=True, dtype=adapter.dtype, matrix=True)
+        for factors in adapted_tensors(adapter, m)
+        for end, size in ((".lora_A", factors.down), (".lora_B", factors.up))
+    ]
+
+
+def stacked_experts(m: Moe) -> list[ParameterTensor]:
+    """The matrices that hold all experts of a layer."""
+    return [t for t in m.tensors if t.group == "experts" and len(t.shape) == 3]
+
+
+def names_parameter(targets: tuple[str, ...], name: str) -> bool:
+    """Whether ``target_parameters`` name this parameter, from the end of its path (peft tuners_utils.py)."""
+    return any(name == target or name.endswith("." + target) or target.endswith("." + name) for target in targets)
+
+
+def targets_experts(adapter: Adapter, name: str) -> bool:
+    """Whether the targets name the experts' matrices by their names of transformers 4."""
+    if adapter.targets == "all-linear":
+        return True
+    aliases = {"gate_proj": ("gate_proj", "w1"), "down_proj": ("down_proj", "w2")}[name]
+    return any(adapts(adapter, alias) for alias in aliases)
+
+
+def demand_both(adapter: Adapter | None, m: Moe) -> None:
+    """Nothing, if no matrix of the experts is adapted, or all are.
+
+    Raises:
+        UnsupportedError: some are, which AutoModel's classes cannot be told.
+    """
+    named = [names_parameter(adapter.parameters, t.name) for t in stacked_experts(m)] if adapter is not None else []
+    if any(named) and not all(named):
+        message = "experts on several ranks have adapters of all their matrices, or none"
+        help = f"name them all: {', '.join(t.name for t in stacked_experts(m))}"
+        raise UnsupportedError(message, help, POINTER)
+
+
+def factors_here(m: Moe, adapter: Adapter | None, ways: int) -> tuple[Factors, ...]:
+    """A [experts here, inputs, rank] and B [experts here, rank, outputs] of up (with gate) and of down; or none.
+
+    ``ways``: ranks over which whole experts are dealt out.
+    """
+    stacked = stacked_experts(m)
+    if adapter is None or not any(names_parameter(adapter.parameters, t.name) for t in stacked):
+        return ()
+    rank, local = adapter.expert_rank or adapter.rank, -(-m.experts // ways)
+    hidden = prod(stacked[-1].shape) // (m.experts * m.width)
+    wide = 2 * m.width if m.gated else m.width
+    path = stacked[0].name.rpartition(".")[0]
+    return (
+        Factors(path + ".lora_gate_and_up", (local, hidden, rank), (local, rank, wide)),
+        Factors(path + ".lora_down", (local, m.width, rank), (local, rank, hidden)),
+    )
+
+
+def factors_resting(m: Moe, adapter: Adapter, ways: int) -> list[LocalTensor]:
+    """Those tensors on a rank: FSDP2 divides them behind the experts (``parallelizer.py``, _moe_shard_placement)."""
+    return [
+        LocalTensor(
+            name=f"{f.name}_{end}",
+            shape=shape,
+            trained=True,
+            dtype=adapter.dtype,
+            expert=True,
+            matrix=True,
+            divided=1,
+        )
+        for f in factors_here(m, adapter, ways)
+        for end, shape in (("A", f.down), ("B", f.up))
+    ]
