@@ -54,7 +54,7 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     arguments.step(draft, split)
     _recompute(draft, alone=alone and not opened)
     _attention(draft, opened=opened)
-    supervised = _objective(draft)
+    supervised = _objective(draft, opened=opened)
     _loss(draft, supervised=supervised)
     if alone and not opened:
         _casts(draft, supervised=supervised)
@@ -179,11 +179,23 @@ def _precision(draft: Draft, split: Division, *, alone: bool, opened: bool, trai
 
 
 def _open_instruct(draft: Draft) -> None:
-    """Its own loop: AdamW, fused where ``fused_optimizer``, or bitsandbytes' 8 bits; ``clip_grad_norm`` off at -1."""
+    """Its own loop: AdamW, fused where ``fused_optimizer``; bitsandbytes', which is paged, for QLoRA and where DPO asks
+    for it, whose states are in 8 bits on demand; ``clip_grad_norm`` off at -1.
+    """
     config = draft.config
-    if on(draft, "use_8bit_optimizer"):
-        draft.set("training.optimizer.name", "adamw-8bit", "use_8bit_optimizer")
-    config.see("use_8bit_optimizer", "fused_optimizer")
+    for line in config.lines:
+        named = keys.OLMO_CORE.search(line)
+        if named is not None:
+            draft.refuse("", f"`{named[1]}` runs OLMo-core's model and loop, which has no memory model here")
+            break
+    path = next((name for name in ("use_qlora", "dpo_use_paged_optimizer") if on(draft, name)), "")
+    if path:
+        eight = on(draft, "use_8bit_optimizer")
+        draft.set("training.optimizer.name", "paged-adamw-8bit" if eight else "paged-adamw", path)
+    elif off(draft, "fused_optimizer"):
+        draft.set("training.optimizer.name", "adamw", "fused_optimizer")
+        draft.set("training.optimizer.implementation", "foreach", "fused_optimizer")
+    config.see("use_8bit_optimizer", "fused_optimizer", "dpo_use_paged_optimizer")
     clip = config.take("clip_grad_norm")
     if clip is not None:
         draft.set("training.clip_grad_norm", str(clip) not in ("-1", "-1.0", "0"), "clip_grad_norm")
@@ -217,7 +229,7 @@ def _attention(draft: Draft, *, opened: bool) -> None:
     parts.attention(draft, "attn_implementation", "flash" if opened else "sdpa")
 
 
-def _objective(draft: Draft) -> bool:
+def _objective(draft: Draft, *, opened: bool) -> bool:
     """Whether the job is supervised: the loss is the language model's."""
     config = draft.config
     rollout = next((name for name in keys.ROLLOUT_KEYS if config.has(name) and name != "max_completion_length"), "")
@@ -235,6 +247,8 @@ def _objective(draft: Draft) -> bool:
                 draft.refuse(name, what, "state it: --set training.objective=dpo", ("training.objective",))
         return True
     kind = keys.LOSSES.get(loss.strip("[]'\""), kind) if kind in ("dpo", "cpo") else kind
+    if opened and loss == "wpo":
+        draft.refuse("loss_type", "`loss_type: wpo` weighs pairs by scores of tokens, which has no memory model here")
     objective(
         draft,
         kind,
@@ -243,6 +257,9 @@ def _objective(draft: Draft) -> bool:
         prompt="max_prompt_length",
         reference="ref_model",
     )
+    if opened and kind == "dpo":
+        why = "open-instruct scores all pairs once, before it trains (dpo_utils.py, build_reference_logprobs_cache)"
+        draft.assume("training.reference", "precomputed", why)
     config.see("loss_type", "max_prompt_length", *keys.PREFERENCE_KEYS)
     return False
 

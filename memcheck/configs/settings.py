@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.defaults import Defaults
-from memcheck.job.objective_types import LLAMA_FACTORY
+from memcheck.job.objective_types import TRAINERS
 from memcheck.job.profile import Profile
 from memcheck.job.recipe import resolve_recipe
 from memcheck.job.training import resolve_checkpoint, resolve_initialization
@@ -124,7 +124,7 @@ def _objective(job: TrainingJob) -> dict[str, object]:
 
 def _trainer(code: str) -> dict[str, object]:
     """Whose lines compute the loss, and since which release they are so."""
-    if code == LLAMA_FACTORY:
+    if code in TRAINERS:
         return {"trainer.name": code}
     name, _, version = code.partition("-")
     return {"trainer.name": name, "trainer.version": version}

@@ -105,6 +105,9 @@ OPEN_ADAPTERS = ADAPTERS._replace(
     default_dropout=0.1,
 )
 
+OLMO_CORE = re.compile(r"^[^#]*\b(open_instruct/(?:olmo_core_finetune|dpo)\.py)")
+"""open-instruct's scripts that are no loop over transformers' classes."""
+
 SCRIPTS = ("dpo", "orpo", "kto", "cpo", "simpo", "ipo", "reward", "gkd", "grpo", "rloo", "ppo", "online_dpo", "sft")
 """Names of scripts, of commands and of folders that say what is optimized."""
 ROLLOUTS = ("grpo", "rloo", "ppo", "online_dpo", "xpo", "nash_md")
@@ -120,6 +123,8 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "sync_ref_model": (False, "the copy that the reference is mixed from is not modelled"),
     "use_unsloth": (False, "unsloth's own kernels are not modelled"),
     "generate_during_eval": (False, "generation while evaluating is not modelled"),
+    "reduce_loss": ("mean", "a sum of the loss, which releases before September 2025 take of a copy, is not modelled"),
+    "concatenated_forward": (True, "two passes are priced as one of twice the rows: an upper bound"),
     "load_balancing_loss": (False, "the router's logits, which the loss keeps, are not modelled"),
     "sync_each_batch": (False, "a reduction with every micro-batch is not read"),
     "ld_alpha": (None, "the loss of LD-DPO is priced as DPO's"),
@@ -182,7 +187,6 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "oe_eval_tasks",
         "oe_eval_max_length",
         "verbose",
-        "reduce_loss",
     ),
     "how the launcher finds its config": ("config", "config_file", "gpu_ids"),
 }

@@ -7,10 +7,11 @@ from memcheck.job.objective_types import (
     COMPARED,
     DISTILLED,
     LLAMA_FACTORY,
-    MS_SWIFT,
+    OPEN_INSTRUCT,
     OWN,
     SCORED,
     SECOND_MODELS,
+    TRAINERS,
     Companion,
     Objective,
 )
@@ -53,7 +54,7 @@ def resolve_objective(
     code = trainer_code(training, name, who, version, architecture, checkpointing, defaults)
     prompt = 0
     # those score every token of the longest completion's rows, and mask the prompt's
-    if name in (*SCORED, *DISTILLED) and code not in (LLAMA_FACTORY, MS_SWIFT):
+    if name in (*SCORED, *DISTILLED) and code not in TRAINERS:
         why = "the length of the prompt is unknown: every token is scored"
         prompt = defaults.take("training.objective.prompt_length", stated.prompt_length, 0, why)
     beta = 0.5
@@ -64,14 +65,17 @@ def resolve_objective(
         beta=beta,
         code=code,
         prompt_length=prompt,
-        reference=_reference(training.reference, name, method, defaults),
+        reference=_reference(training.reference, name, method, defaults, cached=code == OPEN_INSTRUCT),
         wide_outputs=framework.wide_outputs and recipe.recipe.endswith("-mixed") and prepared,
     )
 
 
-def _reference(stated: str | None, name: str, method: str, defaults: Defaults) -> str:
+def _reference(stated: str | None, name: str, method: str, defaults: Defaults, *, cached: bool = False) -> str:
     if name not in COMPARED:
         return "none"
+    if cached:
+        why = "open-instruct scores all pairs once, before it trains"
+        return defaults.take("training.reference", stated, "precomputed", why)
     if method != "full":
         why = "the reference is the model without its adapters"
         return defaults.take("training.reference", stated, "adapter-off", why)

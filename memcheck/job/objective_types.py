@@ -17,6 +17,10 @@ LLAMA_FACTORY = "llama-factory"
 """The code of a loss that LLaMA-Factory computes itself."""
 MS_SWIFT = "ms-swift"
 """The code of a loss that ms-swift computes itself."""
+OPEN_INSTRUCT = "open-instruct"
+"""The code of a loss that open-instruct computes itself."""
+TRAINERS = (LLAMA_FACTORY, MS_SWIFT, OPEN_INSTRUCT)
+"""The codes that are a trainer's name, without a version."""
 OWN = "own"
 """The code of a loss in the framework's own training loop."""
 SECOND_PASSES = ("resident", "host", "adapter-off")
@@ -31,7 +35,7 @@ class Objective(Record):
     name: str = "sft"
     code: str = ""
     """Which lines compute the loss: ``trl-0.24`` | ``trl-0.29`` | ``trl-1.15`` | ``llama-factory`` | ``ms-swift`` |
-    ``own``.
+    ``open-instruct`` | ``own``.
 
     Empty: the model's own.
     """

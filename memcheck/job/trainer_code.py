@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.job.defaults import Defaults
-from memcheck.job.objective_types import COMPARED, DISTILLED, LLAMA_FACTORY, MS_SWIFT
+from memcheck.job.objective_types import COMPARED, DISTILLED, LLAMA_FACTORY, MS_SWIFT, OPEN_INSTRUCT
 from memcheck.job.types import Checkpointing
 from memcheck.models.types import Architecture, Rough
 from memcheck.plan import types as plan_types
@@ -11,10 +11,14 @@ from memcheck.plan import types as plan_types
 OWN_LOSSES = {
     "llama-factory": (*COMPARED, "orpo", "simpo"),
     "ms-swift": (*COMPARED, "orpo", "simpo", "cpo", "reward"),
-    "open-instruct": (),
+    "open-instruct": ("dpo", "simpo"),
 }
 """Trainers with losses of their own, each with the objectives whose losses have a model here."""
-OWN_CODE = {LLAMA_FACTORY: OWN_LOSSES[LLAMA_FACTORY], MS_SWIFT: COMPARED}
+OWN_CODE = {
+    LLAMA_FACTORY: OWN_LOSSES[LLAMA_FACTORY],
+    MS_SWIFT: COMPARED,
+    OPEN_INSTRUCT: OWN_LOSSES[OPEN_INSTRUCT],
+}
 """Those whose lines are their own; ms-swift hands its forward's outputs to TRL's for the others (``rlhf_mixin.py``)."""
 FUSED_HEAD = (1, 15)
 """The first TRL whose log-probabilities come from a fused head (``add_fused_lm_head``)."""

@@ -32,7 +32,9 @@ PLAN = {
         ("ms-swift", "dpo", False),
         ("ms-swift", "kto", False),
         ("ms-swift", "cpo", False),
-        ("open-instruct", "dpo", True),
+        ("open-instruct", "dpo", False),
+        ("open-instruct", "simpo", False),
+        ("open-instruct", "orpo", True),
     ],
 )
 def test_whose_losses_are_known(trainer: str, objective: str, refused: bool) -> None:

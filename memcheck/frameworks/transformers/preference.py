@@ -3,21 +3,21 @@
 Each function is written with upstream's variables, because these decide which logits live how long. Sources: TRL 0.29.1
 trainer/dpo_trainer.py (``_compute_loss``), experimental/orpo, cpo and kto; TRL 0.24.0 trainer/dpo_trainer.py
 (``concatenated_forward``); TRL 1.16 trainer/dpo_trainer.py, kto_trainer.py; ms-swift 3602360a rlhf_trainers/
-dpo_trainer.py, kto_trainer.py, rlhf_mixin.py.
+dpo_trainer.py, kto_trainer.py, rlhf_mixin.py; open-instruct e6c3044a dpo_utils.py, padding_free_collator.py.
 """
 
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import copy
+from memcheck.autograd.elementwise import cast, copy
 from memcheck.autograd.indexing import slices
-from memcheck.autograd.log_probabilities import entropies, selective_log_softmax
+from memcheck.autograd.log_probabilities import entropies, gather_labels, selective_log_softmax
 from memcheck.autograd.loss import log_softmax, nll_loss
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.second_pass import SecondPass
 from memcheck.frameworks.transformers.preference_batch import Batch, total
 from memcheck.frameworks.transformers.second_pass import Outputs, second_outputs
-from memcheck.job.objective_types import LLAMA_FACTORY, MS_SWIFT, Objective
+from memcheck.job.objective_types import LLAMA_FACTORY, MS_SWIFT, OPEN_INSTRUCT, Objective
 
 
 def preference_loss(
@@ -32,6 +32,8 @@ def preference_loss(
         return theirs(ctx, box, batch, second, wide=objective.wide_outputs)
     if objective.code == MS_SWIFT:
         return _scored_pass(ctx, box, batch, second, wide=objective.wide_outputs)
+    if objective.code == OPEN_INSTRUCT:
+        return _of_every_token(ctx, box, batch, second, wide=objective.wide_outputs)
     if objective.name == "kto":
         return _kto(ctx, box, batch, second, wide=objective.wide_outputs)
     if objective.name in ("dpo", "ipo"):
@@ -74,6 +76,24 @@ def _scored(ctx: Context, box: list[Outputs], batch: Batch) -> Value:
     outputs = box.pop()
     scores = selective_log_softmax(ctx.tape, outputs.logits.view(*batch.whole))
     del outputs
+    return scores
+
+
+def _of_every_token(ctx: Context, box: list[Outputs], batch: Batch, second: SecondPass | None, *, wide: bool) -> Value:
+    """open-instruct's concatenated_forward, whose logits are local to each pass."""
+    loss = total(ctx.tape, (_widened(ctx, box, batch),))
+    if second is not None:
+        _widened(ctx, [second_outputs(ctx, second, wide=wide)], batch)
+    return loss
+
+
+def _widened(ctx: Context, box: list[Outputs], batch: Batch) -> Value:
+    """The scores of whole rows, from logits in fp32."""
+    logits = box.pop().logits
+    wide = cast(ctx.tape, logits, "fp32", "logits in fp32")
+    labels = ctx.tape.new(batch.whole[:2], "int64", "shifted labels")
+    scores = gather_labels(ctx.tape, log_softmax(ctx.tape, wide), labels, batch.whole[:2])
+    del logits, wide
     return scores
 
 
