@@ -27,7 +27,7 @@ HARMLESS = frozenset(
     timing-log-level timing-log-option wandb-project wandb-entity wandb-exp-name wandb-save-dir eval-interval
     eval-iters eval-global-batch-size exit-interval exit-duration-in-mins exit-signal-handler
     distributed-backend distributed-timeout-minutes local-rank use-tp-pp-dp-mapping disable-gloo-process-groups
-    high-priority-stream-groups manual-gc manual-gc-interval deterministic-mode no-check-for-nan-in-loss-and-grad
+    high-priority-stream-groups manual-gc manual-gc-interval no-check-for-nan-in-loss-and-grad
     check-for-nan-in-loss-and-grad straggler-minmax-count log-straggler enable-experimental calculate-per-token-loss
     moe-aux-loss-coeff moe-z-loss-coeff moe-router-bias-update-rate moe-router-enable-expert-bias
     moe-router-group-topk moe-router-num-groups moe-router-topk-scaling-factor moe-router-force-load-balancing

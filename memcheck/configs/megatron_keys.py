@@ -253,6 +253,7 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "cuda-graph-modules": (None, "captured graphs keep private pools, which are not modelled"),
     "cuda-graph-warmup-steps": (None, "captured graphs keep private pools, which are not modelled"),
     "use-torch-fsdp2": (False, "PyTorch's FSDP 2 inside Megatron is not modelled"),
+    "deterministic-mode": (False, "workspaces of deterministic kernels are not modelled"),
     "use-packed-sequence": (False, "packed sequences are not modelled"),
 }
 """Arguments that move memory and have no place in a plan."""

@@ -79,6 +79,10 @@ def _refuse(draft: Draft) -> None:
             message = f"`{name}` has no memory model here"
             draft.refuse(name, message, keys=("training.freeze",) if "parameters" in name else ())
         config.see(name)
+    copies = "zero_hpz_partition_size"
+    if str(config.take(copies) or 1) != "1":
+        message = f"`{copies}` keeps a second copy of the parameters in every node, of which memcheck has no model"
+        draft.refuse(copies, message)
     for name in ("freeze_parameters_ratio", "lisa_activated_layers"):
         if str(config.values.get(name) or 0) not in ("0", "0.0"):
             draft.refuse(name, f"`{name}` trains changing parts, which has no memory model here")

@@ -152,7 +152,6 @@ HARMLESS = (
     "training.gc_debug",
     "training.mixed_precision_reduce",
     "training.seed",
-    "training.deterministic",
     "optimizer.lr",
     "optimizer.beta1",
     "optimizer.beta2",
@@ -190,6 +189,7 @@ HARMLESS_SECTIONS = (
 """Sections that move no memory by themselves: quantization counts when ``model.converters`` names it."""
 
 UNMODELLED: dict[str, tuple[object, str]] = {
+    "training.deterministic": (False, "workspaces of deterministic kernels are not modelled"),
     "parallelism.module_fqns_per_model_part": (None, "memcheck divides the layers itself"),
     "parallelism.pipeline_parallel_schedule_csv": ("", "the schedule of a CSV file is not read"),
     "parallelism.expert_parallel_comm_backend": ("standard", "DeepEP's buffers are not modelled"),

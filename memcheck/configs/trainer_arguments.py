@@ -15,6 +15,7 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "auto_find_batch_size": (False, "the batch may become smaller than what is judged"),
     "torch_compile_mode": (None, "graphs of another mode of torch.compile are not modelled"),
     "torch_compile_backend": ("inductor", "another backend of torch.compile is not modelled"),
+    "full_determinism": (False, "workspaces of deterministic kernels are not modelled"),
     "predict_with_generate": (False, "generation while evaluating is not modelled"),
     "ddp_bucket_cap_mb": (None, "another size of DDP's buckets is not modelled"),
     "optim_target_modules": (None, "an optimizer of some modules is not modelled"),

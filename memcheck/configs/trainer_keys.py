@@ -234,7 +234,6 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
     "seeds, hosts and backends": (
         "seed",
         "data_seed",
-        "full_determinism",
         "local_rank",
         "ddp_backend",
         "ddp_timeout",

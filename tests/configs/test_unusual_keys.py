@@ -10,7 +10,7 @@ import pytest
 
 from tests.configs import test_read_automodel as automodel
 from tests.configs import test_torchtune as torchtune
-from tests.configs.test_trainers import AXOLOTL, FACTORY, QLORA, SWIFT, read
+from tests.configs.test_trainers import AXOLOTL, FACTORY, QLORA, SWIFT, TRL, read
 
 PAIRS = "rl: dpo\n"
 MIXER = "plugins: [axolotl.integrations.densemixer.DenseMixerPlugin]\n"
@@ -49,11 +49,25 @@ def test_a_key_of_axolotl_that_few_configs_have_is_read(keys: str, key: str, val
         ("s.sh", f"{SWIFT.rstrip()} --target_regex '.*layers.(1|2)\\..*q.*'\n", "in some layers"),
         ("s.sh", f"{SWIFT.rstrip()} --optimizer galore\n", "optimizer: galore"),
         ("s.sh", f"{SWIFT.rstrip()} --callbacks early_stop lisa\n", "callback `lisa`"),
+        ("s.sh", f"{SWIFT.rstrip()} --zero_hpz_partition_size 4\n", "a second copy"),
     ],
 )
 def test_a_construct_without_a_memory_model_is_refused_by_its_name(name: str, text: str, word: str) -> None:
     """No plan comes of a config with a switch that is a word, a plugin, or a pattern that nothing here reads."""
     assert any(word in each.message for each in read(name, text).problems)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "word"),
+    [
+        ("s.sh", f"{SWIFT.rstrip()} --tuner_backend unsloth\n", "unsloth's own kernels"),
+        ("t.yaml", f"{TRL}full_determinism: true\n", "deterministic kernels"),
+        ("d.json", '{"zero_optimization": {"stage": 1}, "autotuning": {"enabled": true}}', "the tuner's own stages"),
+    ],
+)
+def test_what_moves_memory_and_has_no_key_is_a_note(name: str, text: str, word: str) -> None:
+    """Neither silent nor a refusal: the plan is of the job without it, and says so."""
+    assert any(word in each.message for each in read(name, text).notes)
 
 
 def test_a_plugin_that_its_own_switch_turns_off_is_no_construct() -> None:
