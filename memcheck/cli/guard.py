@@ -64,6 +64,8 @@ UNWRITABLE = (errno.ENOSPC, errno.EBADF, errno.EIO, errno.EFBIG)
 
 def _outside(error: Exception) -> str:
     """What is wrong around memcheck, when that is why it failed; empty for a defect."""
+    if isinstance(error, MemoryError):
+        return "there is not enough memory"
     if not isinstance(error, OSError) or error.filename is not None:
         return ""
     if error.errno in UNWRITABLE:

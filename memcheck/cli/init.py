@@ -12,6 +12,7 @@ from memcheck.cli.completion import gpus, models, one_of
 from memcheck.cli.job import METHODS, assumed, catalog_model
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_stdout
+from memcheck.edge.way_out import refuse_way_out
 from memcheck.errors import UsageError
 from memcheck.plan.schema import schema_path
 
@@ -118,6 +119,7 @@ def aligned(line: str) -> str:
 def write_new(path: str, text: str) -> None:
     """Write a file that must not exist yet; what cannot be written to its end is taken away again."""
     try:
+        refuse_way_out(path)
         with open(path, "x", encoding="utf-8", newline="\n") as file:
             try:
                 file.write(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 
@@ -37,11 +37,12 @@ class ProcessEndedError(RuntimeError):
 class Worker:
     """One process and the pipe to it."""
 
-    def __init__(self, method: str, options: CheckOptions) -> None:
-        """Start the process; raises OSError if the system has none left."""
+    def __init__(self, method: str, options: CheckOptions, others: Iterable[Worker]) -> None:
+        """Start the process beside ``others``; raises OSError if the system has none left."""
         context: Any = multiprocessing.get_context(method)
         self.pipe, theirs = context.Pipe()
-        self.process: BaseProcess = context.Process(target=work, args=(theirs, options), daemon=True)
+        inherited = [self.pipe, *(each.pipe for each in others)] if method == "fork" else []
+        self.process: BaseProcess = context.Process(target=work, args=(theirs, options, inherited), daemon=True)
         self.ready = False
         """Whether it has got as far as to wait for files."""
         with uninterrupted():
@@ -90,8 +91,11 @@ class Pool:
                 if done:
                     return
         finally:
-            for worker in [*self._idle, *(worker for worker, _ in self._busy.values())]:
+            for worker in self._workers():
                 worker.end()
+
+    def _workers(self) -> list[Worker]:
+        return [*self._idle, *(worker for worker, _ in self._busy.values())]
 
     def _gated(
         self, files: Iterator[PlanFile | Unreadable | FileVerdict]
@@ -119,7 +123,7 @@ class Pool:
         if len(self._busy) >= self._count:
             return None
         try:
-            return Worker(self._method, self._options)
+            return Worker(self._method, self._options, self._workers())
         except OSError:
             self._count = len(self._busy)
             return None

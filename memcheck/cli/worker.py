@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
@@ -35,8 +35,14 @@ def uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def work(pipe: Connection, options: CheckOptions) -> None:
-    """Answer every list of files until the pipe ends. Ctrl-C is for the process at its other end."""
+def work(pipe: Connection, options: CheckOptions, inherited: Iterable[Connection] = ()) -> None:
+    """Answer every list of files until the pipe ends. Ctrl-C is for the process at its other end.
+
+    ``inherited``: the other ends of this pipe and of those of earlier processes, which a fork has copied. A pipe ends
+    only when all copies are closed, and whatever ends the process that asks has to end this one, too.
+    """
+    for end in inherited:
+        end.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -40,7 +40,12 @@ def refuse_way_out(path: str) -> None:
     """Stop before writing to a path that a link leads elsewhere; whoever names a file without links means it.
 
     Raises:
-        RefusedError: a link leads out of the repository that it lies in, or into its ``.git``.
+        RefusedError: a link leads out of the repository that it lies in, or into its ``.git``; or no file can have this
+            name.
     """
-    if os.path.realpath(path) != os.path.abspath(path):
+    try:
+        is_straight = os.path.realpath(path) == os.path.abspath(path)
+    except ValueError:  # no file can have this name, which is said below
+        is_straight = False
+    if not is_straight:
         resolved(path)

@@ -262,6 +262,22 @@ def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
             os.kill(int(marker.stem), 0)
 
 
+@forks
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_no_process_outlives_the_one_that_asks(tmp_path: Path, how: signal.Signals) -> None:
+    """Whatever ends a run, without a word to the processes that it started, ends them, too."""
+    write_many(tmp_path)
+    (tmp_path / "slow.py").write_text(SLOW.replace("sleep(600)", "sleep(1)"), encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.Popen([sys.executable, "slow.py"], stderr=subprocess.PIPE, text=True, env=environment)
+    while len(list(tmp_path.glob("*.judging"))) < 2:
+        assert run.poll() is None
+        time.sleep(0.02)
+    os.kill(run.pid, how)
+    _, err = run.communicate(timeout=30)  # which is only over when nobody has the other end any more
+    assert (run.returncode, err) == (-how, "")
+
+
 def test_each_model_goes_to_one_process() -> None:
     """What is known of a model helps with its other plans; a process without any of its own takes from the others."""
     models = ["a", "b", "a", "b", "c", "a", "a"]

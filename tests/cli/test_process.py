@@ -206,3 +206,12 @@ def test_defect_outside_of_a_plan(tmp_path: Path, environment: dict[str, str]) -
     assert (done.returncode, done.stdout) == (3, "")
     assert "Traceback" not in done.stderr
     assert len(list(tmp_path.glob("memcheck-defect-*.md"))) == 1
+
+
+def test_memory_that_is_not_there(tmp_path: Path, environment: dict[str, str]) -> None:
+    """A machine without enough memory is no defect of memcheck's."""
+    broken = "import memcheck.cli.app as app\ndef run_app(arguments): raise MemoryError\napp.run_app = run_app\n"
+    done = run(["list", "rules"], tmp_path, {**environment, "TMPDIR": str(tmp_path)}, broken + ENTRY)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "memcheck: error: there is not enough memory\n"
+    assert list(tmp_path.glob("memcheck-defect-*.md")) == []

@@ -311,3 +311,20 @@ def test_nothing_else_opens_a_file(root: Path) -> None:
         if any(isinstance(node, ast.Call) and opens(node) for node in ast.walk(tree)):
             found.add(file.relative_to(root / "memcheck").as_posix())
     assert found == set(OWN)
+
+
+@posix
+def test_a_first_plan_is_written_through_no_link_into_git(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A committed link to a folder makes no plan that `init` writes a hook of git."""
+    os.symlink(".git", "plans")
+    assert main(["init", "plans/pre-commit"]) == 2
+    assert "cannot write plans/pre-commit: it lies inside `.git`" in capsys.readouterr().err
+    assert not (repository / ".git" / "pre-commit").exists()
+
+
+def test_a_baseline_under_a_name_that_no_file_can_have(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A zero byte in the configured name is an error of the configuration, whatever reads or writes the baseline."""
+    (repository / "memcheck.toml").write_text('baseline = "a\\u0000b"\n', encoding="utf-8")
+    for command in (["check", "good.yaml"], ["baseline", "write", "good.yaml"], ["baseline", "show"]):
+        assert main(command) == 2
+        assert "no file can have this name" in capsys.readouterr().err
