@@ -28,12 +28,14 @@ LAYERS = {
     "perception": "blocks",
     "qianfan": "layers",
     "pixtral": "transformer.layers",
+    "radio": "encoder.layer",
 }
 """Where a tower keeps its layers, by its kind; others in ``blocks`` beside a merger, or in ``encoder.layers``."""
 BARE = {
     "blip2": "language_model.model.decoder.layers",
     "instructblip": "language_model.model.layers",
     "llama4": "language_model.model.layers",
+    "radio": "language_model.model.layers",
 }
 """Kinds of towers whose model has no ``model.`` in front of its parts: where its language model's layers are."""
 AUDIO_LAYERS = {"gemma3n": "conformer", "phi4_multimodal": "encoder.encoders"}
@@ -41,6 +43,7 @@ AUDIO_LAYERS = {"gemma3n": "conformer", "phi4_multimodal": "encoder.encoders"}
 AUDIO_ROOTS = {
     "granite_speech": "model.encoder.",
     "granite_speech_plus": "model.encoder.",
+    "nemotron_h_omni": "audio_tower.",
     "phi4_multimodal": "model.embed_tokens_extend.audio_embed.",
 }
 """Where it is, by the model's type; others in ``model.audio_tower``."""

@@ -47,7 +47,7 @@ UNLESS = {"hunyuan_vl": True, "shieldgemma2": False}
 """Classes whose head is the embedding if either says so; the language model's does where it is silent, and theirs as
 here.
 """
-BESIDE = {"blip-2": True, "instructblip": False}
+BESIDE = {"blip-2": True, "instructblip": False, "nemotron_h_omni": False}
 """Classes that build a whole causal language model, head and all, as its own configuration says; whether
 that one's head is the embedding where it is silent."""
 SEEING = ("gemma3", "gemma4_unified", "molmo2", "paligemma", "shieldgemma2")

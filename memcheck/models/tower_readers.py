@@ -53,6 +53,7 @@ TOWERS: dict[str, str] = {
     "molmo2": "molmo2:read",
     "moss_transcribe_diarize": "audio:read_moss",
     "musicflamingo": "audio:read_music",
+    "nemotron_h_omni": "radio:read",
     "ovis2": "ovis2:read",
     "paddleocr_vl": "packed_siglip:read_paddle",
     "paligemma": "siglip:read_paligemma",

@@ -156,6 +156,8 @@ class Vision(Record):
     """Image tokens are added to what was looked up in their places, and every layer's rows live until the projector has
     run (Molmo 2, ``filter_output_hidden_states``).
     """
+    to_loss: bool = False
+    """The language model inside has a head of its own: what the tower has made lives until the loss is there."""
     wraps: bool = False
     """The language model inside has a head of its own, so that the rows that it was given live until the loss is there,
     and the main input of the model around it is ``pixel_values`` (BLIP-2).

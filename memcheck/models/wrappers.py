@@ -58,6 +58,7 @@ WRAPPERS: dict[str, str] = {
     "molmo2": "molmo2_text",
     "moss_transcribe_diarize": "qwen3",
     "musicflamingo": "qwen2",
+    "nemotron_h_omni": "nemotron_h",
     "ovis2": "qwen2",
     "paddleocr_vl": "paddleocr_vl_text",
     "paligemma": "gemma",

@@ -183,7 +183,7 @@ class Step:
             self.recorder.hold_amount("activations", tuple(states), -1)
             variables.let_go()
         self.recorder.high("forward", before, self.names[i])
-        variables.let_go()
+        variables.let_go(towers=not self.how.towers_stay)
 
     def _before_loss(self, flat: int, casts: list[tuple[int, int]]) -> int:
         """What is let go of behind the final norm: its ``flat`` buffer, whose rest is returned, and casts."""

@@ -90,6 +90,8 @@ class StepOptions(Record):
     """A module keeps a state with the graph that made it, until its next forward (RecurrentGemma)."""
     returns_first: bool
     """It has returned when what stands in front of the loss runs (encoders)."""
+    towers_stay: bool
+    """It returns behind the loss: until then what the tower has made lives."""
     flat: bool = False
     """FSDP1 wraps them: each unit's parameters are one tensor."""
     flat_stays: bool = False
@@ -189,6 +191,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         keeps_states=isinstance(a, Architecture) and a.keeps_states,
         leaves_graphs=isinstance(a, Architecture) and _leaves_graphs(a),
         returns_first=isinstance(a, Architecture) and (_transforms_behind(a) or _layers_behind(a)),
+        towers_stay=isinstance(a, Architecture) and a.vision is not None and a.vision.to_loss,
     )
     if sharded and job.fsdp == 1:
         from memcheck.frameworks.torch.flat_moves import flat_options

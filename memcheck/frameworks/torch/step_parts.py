@@ -94,6 +94,10 @@ def own_groups(
     return [NO_GROUP if shared and u.kind not in WRAPPED else g.whole for u, g in zip(units, groups, strict=True)]
 
 
+OF_TOWER = ("last_hidden_state", "pooler_output")
+"""Variables that refer to what a tower has made."""
+
+
 class Variables:
     """What Python variables of a forward hold beyond its last use: until each is assigned again, or it returns."""
 
@@ -146,8 +150,8 @@ class Variables:
             return False
         return True
 
-    def let_go(self) -> None:
-        """The forward has returned."""
-        for component, size, times in self._held.values():
+    def let_go(self, *, towers: bool = True) -> None:
+        """The forward has returned. ``towers``: that which has what the tower made has, too."""
+        for name in [name for name in self._held if towers or name not in OF_TOWER]:
+            component, size, times = self._held.pop(name)
             self._recorder.release(component, size, times)
-        self._held.clear()

@@ -117,6 +117,20 @@ def _packed_plain(ctx: Context, a: TowerAttention, x: Value) -> Value:
     return _in_pictures(ctx, a, q, k, v)
 
 
+def _packed_one(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """RADIO: as :func:`_packed_plain`; one picture alone is a plain sequence, and eager probabilities of several are
+    laid out over all rows, in a variable of the layer.
+    """
+    q, k, v = _projections(ctx, a, x)
+    del x
+    rows = ctx.tokens
+    if ctx.setting.pictures < 2:
+        return _output(ctx, a, attend(ctx, q, k, v, 1, wide=a.softmax_fp32))
+    if ctx.setting.attention == "eager":
+        ctx.unused.append(ctx.tape.value((a.heads, rows, rows), q.dtype, "attention probabilities"))
+    return _in_pictures(ctx, a, q, k, v)
+
+
 def _projections(ctx: Context, a: TowerAttention, x: Value) -> list[Value]:
     """Queries, keys and values [rows, heads, head_dim] of all pictures, from a matrix each."""
     shape = (ctx.tokens, a.heads, a.head_dim)
@@ -146,8 +160,8 @@ def _in_pictures(ctx: Context, a: TowerAttention, q: Value, k: Value, v: Value) 
         q, k, v = (tape.views(t, t.shape)[0] for t in (q, k, v))  # torch.split: gradients are put together again
         pieces = -(-rows // a.window) if a.window else ctx.setting.pictures
         if ctx.setting.attention == "eager" and ctx.setting.picture_rows and not a.window:
-            return _output(ctx, a, unequal(ctx, q, k, v))
-        out = attend(ctx, q, k, v, pieces)
+            return _output(ctx, a, unequal(ctx, q, k, v, wide=a.softmax_fp32))
+        out = attend(ctx, q, k, v, pieces, wide=a.softmax_fp32)
         out = cat(tape, (out,), (rows, heads, d), "cat pictures")
     return _output(ctx, a, out)
 
@@ -348,9 +362,9 @@ def attend(  # noqa: PLR0913 - the switches of one call
     return out.view(rows, heads, d)
 
 
-def unequal(ctx: Context, q: Value, k: Value, v: Value) -> Value:
+def unequal(ctx: Context, q: Value, k: Value, v: Value, *, wide: bool = True) -> Value:
     """Eager attention over pictures of rows of their own, one after the other: ``torch.split`` by ``cu_seqlens``, and
-    the outputs put together. q, k and v: [rows, heads, head_dim].
+    the outputs put together. q, k and v: [rows, heads, head_dim]. ``wide``: as :func:`attend` has it.
     """
     tape, each = ctx.tape, ctx.setting.picture_rows
     (_, heads, d), shape = q.shape, (q.shape[0], q.shape[1], q.shape[2])
@@ -360,7 +374,9 @@ def unequal(ctx: Context, q: Value, k: Value, v: Value) -> Value:
         a, b, c = one if not tape.autocast else tuple(cast(tape, t, tape.autocast) for t in one)
         if b.shape[1] != heads:
             b, c = repeat_kv(tape, b, heads), repeat_kv(tape, c, heads)
-        out = kernels.eager(tape, a, b, c, ("scale",), mask_dtype=ctx.setting.params)
+        out = kernels.eager(
+            tape, a, b, c, ("scale",), mask_dtype=ctx.setting.params, fp32_softmax=wide, narrows=wide
+        )
         outs.append(copy(tape, out, "contiguous"))
         del out, a, b, c, one
     return cat(tape, tuple(outs), shape, "cat pictures")
@@ -379,6 +395,7 @@ _FORMS = {
     "qwen": _packed,
     "qwen-grouped": _packed_groups,
     "qwen-separate": _packed_apart,
+    "packed-one": _packed_one,
     "packed-part": _packed_part,
     "packed-plain": _packed_plain,
     "packed-prefixed": _prefixed,

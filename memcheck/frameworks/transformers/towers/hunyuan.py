@@ -21,19 +21,19 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``embeddings``; no hook finds the patches."""
     weight, bias, table = vision.stem
     x = convolve(ctx, vision, ctx.tokens, weight, bias, outside=True)
-    positions = _positions(ctx, table, x.dtype)
+    positions = grid_positions(ctx, table, ctx.tokens, x.dtype, spare=1)
     return add(ctx.tape, x, positions, "add positions"), []
 
 
-def _positions(ctx: Context, table: ParameterTensor, dtype: str) -> Value:
+def grid_positions(ctx: Context, table: ParameterTensor, rows: int, dtype: str, *, spare: int = 0) -> Value:
     """``interpolate_pos_encoding`` of every picture: the whole grid in fp32, resized by ``interpolate``, in the rows'
-    dtype, repeated, put together. Each picture's gradient is one of the whole table.
+    dtype, repeated, put together. Each picture's gradient is one of the whole table. ``spare``: rows that are cut off.
     """
-    tape, rows, width = ctx.tape, ctx.tokens, table.shape[1]
+    tape, width = ctx.tape, table.shape[1]
     pictures = max(1, ctx.setting.pictures)
     each = -(-rows // pictures)
     p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
-    own, whole, learns = p.dtype, (table.shape[0] - 1, width), p.requires_grad
+    own, whole, learns = p.dtype, (table.shape[0] - spare, width), p.requires_grad
     repeated = []
     for _ in range(pictures):
         grid = tape.new(whole, "fp32", "position grid in fp32") if own != "fp32" else None
@@ -54,7 +54,7 @@ def _positions(ctx: Context, table: ParameterTensor, dtype: str) -> Value:
             del wide
             narrow = tape.new(whole, own, "to backward") if own != "fp32" else found
             del found
-            sliced = tape.new(table.shape, own, "slice backward")
+            sliced = tape.new(table.shape, own, "slice backward") if spare else narrow
             del narrow
             total = sliced if total is None or not tape.subclass else tape.new(table.shape, own, "add gradients")
             del sliced

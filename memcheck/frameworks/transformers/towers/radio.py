@@ -1,0 +1,56 @@
+"""C-RADIO around Nemotron-H: patches multiplied by a matrix, a resized grid of positions, learned rows in front.
+
+modeling_radio.py (RadioPatchEmbeddings, RadioModel._forward_packed) and modeling_nemotron_h_omni.py
+(NemotronH_Omni_Reasoning_V3.get_image_features) of transformers 5.23.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import add, copy
+from memcheck.autograd.indexing import index
+from memcheck.autograd.matrix import linear
+from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.tensor import Value
+from memcheck.frameworks.transformers.towers.hunyuan import grid_positions
+from memcheck.frameworks.transformers.towers.qwen import features
+from memcheck.frameworks.transformers.towers.tiles import (
+    layer_norm,
+    picked,
+    shuffled,
+    two_matrices,
+    with_class,
+)
+from memcheck.models.vision import Vision
+
+
+def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``embeddings`` of packed patches; no hook finds them."""
+    weight, table, learned = vision.stem
+    patches = _patches(ctx, vision)
+    params, shape = ctx.setting.params, (patches, vision.channels)
+    pixels = Value(None, shape, "fp32") if params == "fp32" else picked(ctx, vision, patches, params)
+    x = linear(ctx.tape, pixels, ctx.weights(weight, False), weight.name)
+    del pixels
+    rows = add(ctx.tape, x, grid_positions(ctx, table, patches, x.dtype), "add positions")
+    joined = with_class(ctx, rows, learned, ctx.tokens)
+    del x
+    return joined, []
+
+
+def _patches(ctx: Context, vision: Vision) -> int:
+    return ctx.tokens - max(1, ctx.setting.pictures) * vision.classes
+
+
+def project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """The patches' rows by a mask, pixels shuffled picture by picture, ``multi_modal_projector``."""
+    tape, patches = ctx.tape, _patches(ctx, vision)
+    ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
+    picked_rows = index(tape, x, tape.new((patches,), "int64", "rows of patches"), (patches, x.shape[1]))
+    del x
+    rows = copy(tape, shuffled(ctx, vision, layer_norm(ctx, picked_rows, vision.closing)), "cat pictures")
+    norm, *matrices = vision.projector
+    weight = ctx.parameter(norm.name.removesuffix(".weight"), norm.shape)
+    normed = rms_norm_pieces(tape, rows, weight, weight_in_fp32=True)
+    del picked_rows
+    return features(ctx, two_matrices(ctx, vision, normed, tuple(matrices)))
