@@ -230,6 +230,14 @@ STATED: dict[str, dict[str, Any]] = {
         "layer_types": ["hybrid", "hybrid_sliding", "hybrid"],
         "sliding_window": 256,
     },
+    "zamba": {
+        "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
+        "num_hidden_layers": 4,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+    },
     "zamba2": {
         "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
         "num_hidden_layers": 4,
@@ -242,7 +250,8 @@ STATED: dict[str, dict[str, Any]] = {
 SECTIONS = ("encoder", "decoder")
 """Keys of a stack's own configuration."""
 TOKENWISE = {
-    "bailing_hybrid": 384, "falcon_mamba": 40, "jamba": 40, "kimi_linear": 384, "mamba": 40, "recurrent_gemma": 128
+    "bailing_hybrid": 384, "falcon_mamba": 40, "jamba": 40, "kimi_linear": 384, "mamba": 40, "recurrent_gemma": 128,
+    "zamba": 40,
 }
 """Families whose fallback loops over tokens or chunks, which takes minutes to trace: the length of their sequences."""
 FIXED_ROWS = {"whisper": 1500}

@@ -39,6 +39,7 @@ DEFAULT_FRAMEWORK = "huggingface"
 NO_KERNELS = plan_types.KernelsSpec()
 KERNELS = {
     "mamba1": "mamba-ssm",
+    "mamba1-heads": "mamba-ssm",
     "mamba2": "mamba-ssm",
     "gated-delta-net": "flash-linear-attention",
     "short-convolution": "causal-conv1d",

@@ -194,6 +194,7 @@ FAMILIES: dict[str, str] = {
     "xlm-roberta": "bert:read_roberta",
     "xlm-roberta-xl": "bert:read_xl",
     "youtu": "youtu:read",
+    "zamba": "zamba:read",
     "zamba2": "zamba2:read",
     "zaya": "zaya:read",
 }

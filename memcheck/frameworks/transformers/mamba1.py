@@ -45,9 +45,9 @@ def mamba1_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
     step, keys, queries = _steps(ctx, mixer, tensors, state, sizes)
     bias = _vector(ctx, tensors["dt_proj.bias"])
     skip = cast(tape, _vector(ctx, tensors["D"]), "fp32")
-    out = _scan(ctx, sizes, state, (step, bias), (rate, skip), (keys, queries))
+    out = scan(ctx, sizes, state, (step, bias), (rate, skip), (keys, queries))
     out = mul(tape, out, unary(tape, gate, "silu"))
-    result = _project(ctx, tensors, "out_proj", _rows(ctx, cast(tape, out, dtype)))
+    result = _project(ctx, tensors, "out_proj", rows_of_tokens(ctx, cast(tape, out, dtype)))
     del projected, rate, state, gate, step, keys, queries, out
     return result
 
@@ -111,7 +111,17 @@ def _in_parts(
     state = convolve(ctx, tensors["conv1d.weight"], tensors.get("conv1d.bias"), state, "silu", fused=True)
     step, keys, queries = _steps(ctx, mixer, tensors, state, sizes)
     weights = [_vector(ctx, tensors[name]) for name in ("D", "dt_proj.bias")]
-    inputs = (state, step, rate, keys, queries, gate, *weights)
+    out = fused_scan(ctx, sizes, (state, step, rate, keys, queries, gate, *weights))
+    del weights
+    result = _project(ctx, tensors, "out_proj", out)
+    del projected, rate, state, gate, step, keys, queries, out
+    return result
+
+
+def fused_scan(ctx: Context, sizes: Channels, inputs: tuple[Value, ...]) -> Value:
+    """SelectiveScanFn of states, steps, decays, B, C, the gate, and what else it is given: keeps contiguous copies."""
+    tape, half = ctx.tape, (ctx.tokens, sizes.inner)
+    state, step, rate, keys, queries, gate = inputs[:6]
     copies = tuple(tape.new(v.shape, v.dtype, "contiguous") for v in (state, step, keys, queries, gate))
     scanned = tape.new(half, state.dtype, "scan output")
     chunks = tape.new(_scan_states(ctx, sizes), "fp32", "states of chunks")
@@ -124,11 +134,7 @@ def _in_parts(
         del straight
         return results
 
-    out = tape.record(out, inputs, run)
-    del copies, scanned, chunks, inputs, weights
-    result = _project(ctx, tensors, "out_proj", out)
-    del projected, rate, state, gate, step, keys, queries, out
-    return result
+    return tape.record(out, inputs, run)
 
 
 def _steps(
@@ -136,7 +142,7 @@ def _steps(
 ) -> tuple[Value, Value, Value]:
     """Time steps of every channel, B and C: from one projection, normalised where the family does it."""
     tape, rows = ctx.tape, ctx.tokens
-    joint = _project(ctx, tensors, "x_proj", _rows(ctx, state))
+    joint = _project(ctx, tensors, "x_proj", rows_of_tokens(ctx, state))
     parts = tape.views(joint, (rows, sizes.rank), (rows, sizes.state), (rows, sizes.state))
     del joint
     if mixer.normed_inputs:
@@ -151,7 +157,7 @@ def _steps(
     return step, parts[1], parts[2]
 
 
-def _scan(
+def scan(
     ctx: Context,
     sizes: Channels,
     state: Value,
@@ -173,7 +179,7 @@ def _scan(
     return out
 
 
-def _rows(ctx: Context, x: Value) -> Value:
+def rows_of_tokens(ctx: Context, x: Value) -> Value:
     """[batch, channels, tokens] turned around: of several sequences a linear layer copies it to make rows of tokens."""
     return copy(ctx.tape, x, "reshape") if ctx.batch > 1 else x
 

@@ -15,7 +15,7 @@ from memcheck.frameworks.transformers.attend import attend
 from memcheck.frameworks.transformers.attention import as_heads
 from memcheck.frameworks.transformers.kernel_choice import keeps_strides
 from memcheck.frameworks.transformers.mixer import recurrent_mixer
-from memcheck.frameworks.transformers.mlp import activation
+from memcheck.frameworks.transformers.mlp import activation, mlp
 from memcheck.frameworks.transformers.norms import normalise
 from memcheck.frameworks.transformers.rotary import apply_rotary
 from memcheck.models.types import Attention, Block, Mlp, ParameterTensor
@@ -57,7 +57,7 @@ def _transformer(ctx: Context, block: Block, a: Attention, m: Mlp, own: Tensors,
     h = normalise(ctx, block.input_norm, h)
     h = _attention(ctx, a, own, h, x.dtype)
     h = normalise(ctx, block.mlp_norm, h)
-    return _feed_forward(ctx, m, own, h)
+    return _feed_forward(ctx, m, own, h) if m.fused_gate_up else mlp(ctx, m, h)
 
 
 def _adapted(ctx: Context, own: Tensors, name: str, x: Value, made: Value) -> Value:

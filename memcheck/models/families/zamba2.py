@@ -44,10 +44,20 @@ def read(config: ConfigReader) -> Architecture:
         beside=mamba2(h, sizes, "mamba_decoder.mamba"),
         mixer_output_norm=rms_norm(h, "mamba_decoder.input_layernorm"),
     )
-    number, every = config.integer("num_mem_blocks", default=1), types.count("hybrid")
-    named = _named(config, types)
+    number = config.integer("num_mem_blocks", default=1)
+    blocks = in_turn(types, plain, hybrid, number, _named(config, types))
+    turned = 2 * h // size.heads if config.flag("use_mem_rope") else 0
+    return assemble(config, size, blocks, rotary_dim=turned)
+
+
+def in_turn(
+    types: tuple[str, ...], plain: Block, hybrid: Block, number: int, named: int
+) -> tuple[tuple[Block, int], ...]:
+    """Runs of both kinds of layers, where so many blocks are shared by the hybrid ones in turn. ``named``: layers for
+    which a block makes a part.
+    """
+    every, seen = types.count("hybrid"), 0
     blocks: list[tuple[Block, int]] = []
-    seen = 0
     for kind in types:
         block = plain
         if kind == "hybrid":
@@ -62,24 +72,28 @@ def read(config: ConfigReader) -> Architecture:
             blocks[-1] = (block, blocks[-1][1] + 1)
         else:
             blocks.append((block, 1))
-    found = decoder(
-        config,
-        size,
-        tuple(blocks),
-        tied=True,
-        final_norm=rms_norm(h, "model.final_layernorm"),
-        rotary_dim=2 * h // size.heads if config.flag("use_mem_rope") else 0,
-    )
-    return found._replace(embedding_cloned=every > 0)
+    return tuple(blocks)
+
+
+def assemble(
+    config: ConfigReader, size: StackDimensions, blocks: tuple[tuple[Block, int], ...], *, rotary_dim: int
+) -> Architecture:
+    """The model around its layers; a copy of the embedding stands beside the stream, if a layer reads it."""
+    final = rms_norm(size.hidden, "model.final_layernorm")
+    found = decoder(config, size, blocks, tied=True, final_norm=final, rotary_dim=rotary_dim)
+    return found._replace(embedding_cloned=any(block.in_turn for block, _ in blocks))
 
 
 def _types(config: ConfigReader, layers: int) -> tuple[str, ...]:
     """``layers_block_type``; the class's own puts a hybrid into every sixth layer, and three more."""
-    stated = config.texts("layers_block_type")
-    if stated is None:
-        usual = ["linear_attention", *(["linear_attention"] * 5 + ["hybrid"]) * 7]
-        usual += [*["linear_attention"] * 4, "hybrid", *["linear_attention"] * 3, "hybrid", *["linear_attention"] * 2]
-        stated = tuple(usual)
+    usual = ["linear_attention", *(["linear_attention"] * 5 + ["hybrid"]) * 7]
+    usual += [*["linear_attention"] * 4, "hybrid", *["linear_attention"] * 3, "hybrid", *["linear_attention"] * 2]
+    return kinds_of(config, layers, tuple(usual))
+
+
+def kinds_of(config: ConfigReader, layers: int, usual: tuple[str, ...]) -> tuple[str, ...]:
+    """``layers_block_type``, one a layer; ``usual``: where nothing is said."""
+    stated = config.texts("layers_block_type") or usual
     found = tuple(OLDER.get(t, t) for t in stated)
     strange = next((t for t in found if t not in ("linear_attention", "hybrid")), None)
     if strange is not None or len(found) != layers:

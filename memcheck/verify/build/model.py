@@ -125,7 +125,7 @@ def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[st
         with _no_initialisation():
             model = _builder(job, name, real)(real, attn_implementation=attention_of(job, architecture))
             model.tie_weights()
-            _widen(model, DTYPES[job.recipe.params])
+            _as_loaded(model, DTYPES[job.recipe.params])
     finally:
         torch.set_default_dtype(outside)
     model.config.use_cache = False
@@ -138,12 +138,16 @@ def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[st
     return model.train()
 
 
-def _widen(model: nn.Module, dtype: torch.dtype) -> None:
-    """Widen what ``from_pretrained`` loads in fp32 whatever dtype is asked for: ``_keep_in_fp32_modules_strict`` of the
-    class, and in fp16 ``_keep_in_fp32_modules``, too (modeling_utils.py, ``_get_dtype_plan``; core_model_loading.py).
+def _as_loaded(model: nn.Module, dtype: torch.dtype) -> None:
+    """Every parameter in the dtype in which ``from_pretrained`` loads it: that which is asked for, whatever its class
+    makes it in (Zamba's decays), but for ``_keep_in_fp32_modules_strict`` of the class, and in fp16
+    ``_keep_in_fp32_modules``, too (modeling_utils.py, ``_get_dtype_plan``; core_model_loading.py).
     """
     from transformers.core_model_loading import build_glob_alternation
 
+    for parameter in model.parameters():
+        if parameter.is_floating_point() and parameter.dtype != dtype:
+            parameter.data = parameter.data.to(dtype)
     plan = model._get_dtype_plan(dtype)  # noqa: SLF001
     if not plan:
         return
