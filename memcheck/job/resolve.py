@@ -38,9 +38,7 @@ from memcheck.record import Record
 DEFAULT_FRAMEWORK = "huggingface"
 NO_KERNELS = plan_types.KernelsSpec()
 KERNELS = {
-    "mamba1": "mamba-ssm",
-    "mamba1-heads": "mamba-ssm",
-    "mamba2": "mamba-ssm",
+    **dict.fromkeys(("mamba1", "mamba1-heads", "mamba2"), "mamba-ssm"),
     "gated-delta-net": "flash-linear-attention",
     "short-convolution": "causal-conv1d",
 }

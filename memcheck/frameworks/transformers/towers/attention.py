@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _ELSEWHERE = {
     "grid-convolution": "lfm3:grid_convolution",
     "grouped-separate": "lfm3:grouped_attention",
+    "packed-one": "radio:packed_one",
     "sam": "sam:sam_attention",
 }
 """Forms that one family alone has -> ``module:function``."""
@@ -78,7 +79,7 @@ def _packed_groups(ctx: Context, a: TowerAttention, x: Value) -> Value:
 
 def _packed_apart(ctx: Context, a: TowerAttention, x: Value) -> Value:
     """Qwen2.5-Omni: as :func:`_packed`, with a matrix each for q, k and v (Qwen2_5OmniVisionAttention.forward)."""
-    q, k, v = _projections(ctx, a, x)
+    q, k, v = projections(ctx, a, x)
     del x
     return rotated_and_attended(ctx, a, q, k, v)
 
@@ -89,7 +90,7 @@ def _packed_part(ctx: Context, a: TowerAttention, x: Value) -> Value:
     modeling_minimax_m3_vl.py, apply_rotary_pos_emb_vision: the rest of each head is put behind the rotated part again.
     """
     tape, shape = ctx.tape, (ctx.tokens, a.heads, a.head_dim)
-    q, k, v = _projections(ctx, a, x)
+    q, k, v = projections(ctx, a, x)
     del x
     front, rest = (*shape[:2], a.rotary_dim), (*shape[:2], a.head_dim - a.rotary_dim)
     stream = ctx.setting.params
@@ -107,31 +108,17 @@ def _packed_part(ctx: Context, a: TowerAttention, x: Value) -> Value:
     q, k = joined
     joined.clear()
     del unrotated
-    return _in_pictures(ctx, a, q, k, v)
+    return in_pictures(ctx, a, q, k, v)
 
 
 def _packed_plain(ctx: Context, a: TowerAttention, x: Value) -> Value:
     """Hunyuan VL: a matrix each for q, k and v of all pictures' rows, without rotations (HunYuanVLVisionAttention)."""
-    q, k, v = _projections(ctx, a, x)
+    q, k, v = projections(ctx, a, x)
     del x
-    return _in_pictures(ctx, a, q, k, v)
+    return in_pictures(ctx, a, q, k, v)
 
 
-def _packed_one(ctx: Context, a: TowerAttention, x: Value) -> Value:
-    """RADIO: as :func:`_packed_plain`; one picture alone is a plain sequence, and eager probabilities of several are
-    laid out over all rows, in a variable of the layer.
-    """
-    q, k, v = _projections(ctx, a, x)
-    del x
-    rows = ctx.tokens
-    if ctx.setting.pictures < 2:
-        return _output(ctx, a, attend(ctx, q, k, v, 1, wide=a.softmax_fp32))
-    if ctx.setting.attention == "eager":
-        ctx.unused.append(ctx.tape.value((a.heads, rows, rows), q.dtype, "attention probabilities"))
-    return _in_pictures(ctx, a, q, k, v)
-
-
-def _projections(ctx: Context, a: TowerAttention, x: Value) -> list[Value]:
+def projections(ctx: Context, a: TowerAttention, x: Value) -> list[Value]:
     """Queries, keys and values [rows, heads, head_dim] of all pictures, from a matrix each."""
     shape = (ctx.tokens, a.heads, a.head_dim)
     matrices = [t for t in a.tensors if t.linear]
@@ -148,10 +135,10 @@ def rotated_and_attended(ctx: Context, a: TowerAttention, q: Value, k: Value, v:
     del turned_q
     k = cast(tape, turned_k, dtype)
     del turned_k, wide_q, wide_k
-    return _in_pictures(ctx, a, q, k, v)
+    return in_pictures(ctx, a, q, k, v)
 
 
-def _in_pictures(ctx: Context, a: TowerAttention, q: Value, k: Value, v: Value) -> Value:
+def in_pictures(ctx: Context, a: TowerAttention, q: Value, k: Value, v: Value) -> Value:
     """The kernel over each picture's rows, or each window's, and the output's matrix."""
     tape, rows, heads, d = ctx.tape, ctx.tokens, a.heads, a.head_dim
     if ctx.setting.attention in ("flash", "flex"):
@@ -160,13 +147,13 @@ def _in_pictures(ctx: Context, a: TowerAttention, q: Value, k: Value, v: Value) 
         q, k, v = (tape.views(t, t.shape)[0] for t in (q, k, v))  # torch.split: gradients are put together again
         pieces = -(-rows // a.window) if a.window else ctx.setting.pictures
         if ctx.setting.attention == "eager" and ctx.setting.picture_rows and not a.window:
-            return _output(ctx, a, unequal(ctx, q, k, v, wide=a.softmax_fp32))
+            return output_of(ctx, a, unequal(ctx, q, k, v, wide=a.softmax_fp32))
         out = attend(ctx, q, k, v, pieces, wide=a.softmax_fp32)
         out = cat(tape, (out,), (rows, heads, d), "cat pictures")
-    return _output(ctx, a, out)
+    return output_of(ctx, a, out)
 
 
-def _output(ctx: Context, a: TowerAttention, out: Value) -> Value:
+def output_of(ctx: Context, a: TowerAttention, out: Value) -> Value:
     """The last matrix, of all pictures' rows [rows, heads, head_dim]."""
     last = [t for t in a.tensors if t.linear][-1]
     biased = any(t.name == last.name.removesuffix("weight") + "bias" for t in a.tensors)
@@ -395,7 +382,6 @@ _FORMS = {
     "qwen": _packed,
     "qwen-grouped": _packed_groups,
     "qwen-separate": _packed_apart,
-    "packed-one": _packed_one,
     "packed-part": _packed_part,
     "packed-plain": _packed_plain,
     "packed-prefixed": _prefixed,

@@ -12,6 +12,7 @@ from memcheck.autograd.indexing import index
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.tensor import Value
+from memcheck.frameworks.transformers.towers.attention import attend, in_pictures, output_of, projections
 from memcheck.frameworks.transformers.towers.hunyuan import grid_positions
 from memcheck.frameworks.transformers.towers.qwen import features
 from memcheck.frameworks.transformers.towers.tiles import (
@@ -21,7 +22,7 @@ from memcheck.frameworks.transformers.towers.tiles import (
     two_matrices,
     with_class,
 )
-from memcheck.models.vision import Vision
+from memcheck.models.vision import TowerAttention, Vision
 
 
 def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
@@ -36,6 +37,20 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     joined = with_class(ctx, rows, learned, ctx.tokens)
     del x
     return joined, []
+
+
+def packed_one(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """RadioAttention.forward: a matrix each for q, k and v of all rows. One picture alone is a plain sequence,
+    and eager probabilities of several are laid out over all rows, in a variable of the layer.
+    """
+    q, k, v = projections(ctx, a, x)
+    del x
+    rows = ctx.tokens
+    if ctx.setting.pictures < 2:
+        return output_of(ctx, a, attend(ctx, q, k, v, 1, wide=a.softmax_fp32))
+    if ctx.setting.attention == "eager":
+        ctx.unused.append(ctx.tape.value((a.heads, rows, rows), q.dtype, "attention probabilities"))
+    return in_pictures(ctx, a, q, k, v)
 
 
 def _patches(ctx: Context, vision: Vision) -> int:
