@@ -25,6 +25,13 @@ ILLEGAL = ("llama-3.1-70b-96xh100", "qwen2.5-7b-tp8-8xh100")
 """Examples whose degrees do not fit their GPUs or their heads: no config runs them."""
 
 MADE = {
+    "megatron-fp8-fp32": (
+        "llama-3.2-1b",
+        1,
+        "parallelism: {zero_stage: 1}",
+        "framework: megatron, micro_batch_size: 1, sequence_length: 2048, precision: fp32, attention: eager, "
+        "options: {fp8_format: e4m3}",
+    ),
     "deepspeed-zero2-buckets": (
         "llama-3.2-1b",
         1,
