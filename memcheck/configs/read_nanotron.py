@@ -105,12 +105,14 @@ def _layout(draft: Draft, world: int | None) -> None:
             key = path.removesuffix("_parallel_size")
             draft.refuse(path, f"`{path}: {degree}` by nanotron's own code has no memory model here", keys=(key,))
     if len(degrees) == len(keys.DEGREES):
-        gpus = prod(degrees)
+        gpus, per_node = prod(degrees), config.gpus_per_node or 0
         if world is None and gpus <= ONE_NODE:
             draft.derive("hardware.gpus_per_node", gpus, "dp * tp * pp, taken for one node")
         elif world is not None and world != gpus:
             message = f"`dp * tp * pp` is {gpus} GPUs, and {world} were stated"
-            draft.refuse("parallelism.dp", message, "state as many as the config runs on", ("parallelism.data",))
+            nodes = gpus // per_node if per_node and gpus % per_node == 0 else 0
+            help = f"these are {nodes} nodes: --nodes {nodes}" if nodes else "state as many as the config runs on"
+            draft.refuse("parallelism.dp", message, help, ("parallelism.data",))
     for name in ("tp_linear_async_communication", "tp_recompute_allgather"):
         if config.has(f"parallelism.{name}"):
             draft.set(f"training.options.{name}", on(draft, f"parallelism.{name}"), f"parallelism.{name}")

@@ -216,7 +216,10 @@ def _recompute(draft: Draft, *, alone: bool) -> None:
     reentrant = parts.older(draft, 5) and not alone
     why = "TRL's default" if alone else "transformers' default"
     parts.recompute(draft, name, default=alone, reentrant=reentrant, kwargs=kwargs, why=why)
-    draft.config.see("use_reentrant")
+    own = "use_reentrant"  # of PEFT's and other scripts, which hand it on
+    if draft.config.has(own) and draft.value(f"{parts.RECOMPUTE}.mode") == "full":
+        draft.set(f"{parts.RECOMPUTE}.reentrant", on(draft, own), own)
+    draft.config.see(own)
 
 
 def _attention(draft: Draft, *, opened: bool) -> None:

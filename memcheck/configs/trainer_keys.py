@@ -239,6 +239,7 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "ddp_timeout",
         "ddp_find_unused_parameters",
         "ddp_broadcast_buffers",
+        "fsdp_transformer_layer_cls_to_wrap",
         "tf32",
         "no_cuda",
         "use_cpu",

@@ -241,3 +241,10 @@ def test_arguments_of_what_installs_or_fetches_are_none_of_the_trainings(line: s
 def test_a_command_behind_an_installer_on_one_line_is_read() -> None:
     """It is not blanked with it."""
     assert _read("pip install --no-deps peft && " + LINE + SAID).values == _read(LINE + SAID).values
+
+
+@pytest.mark.parametrize("said", ["True", "False"])
+def test_the_kind_of_recompute_is_what_the_scripts_own_switch_says(said: str) -> None:
+    """PEFT's scripts hand `use_reentrant` on as `gradient_checkpointing_kwargs`."""
+    found = _read(f"{LINE}{SAID} --gradient_checkpointing True --use_reentrant {said}\n")
+    assert found.settings["training.activation_checkpointing.reentrant"].value is (said == "True")

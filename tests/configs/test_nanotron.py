@@ -35,6 +35,7 @@ def test_degrees_and_gpus_have_to_agree() -> None:
     """Four GPUs that are stated beside degrees of eight are an error at the config's line."""
     found = read(CONFIG, hardware__gpus_per_node=4)
     assert any("dp" in CONFIG.splitlines()[each.location.span.line - 1] for each in found.problems)
+    assert [each.help for each in found.problems] == ["these are 2 nodes: --nodes 2"]
 
 
 def test_the_class_of_the_model_decides_its_biases() -> None:
