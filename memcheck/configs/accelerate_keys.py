@@ -84,6 +84,8 @@ HARMLESS = (
     "commands",
     "fp16",
     f"{FSDP}.fsdp_sync_module_states",
+    f"{FSDP}.fsdp_limit_all_gathers",
+    f"{FSDP}.fsdp_transformer_cls_names_to_wrap",
     f"{FSDP}.fsdp_use_orig_params",
     f"{FSDP}.fsdp_transformer_layer_cls_to_wrap",
     f"{DEEPSPEED}.deepspeed_multinode_launcher",

@@ -15,6 +15,7 @@ from memcheck.configs.shipped import LLAMA_FACTORY
 from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
 from memcheck.configs.trainer_frozen import last_layers
 from memcheck.configs.trainer_objective import objective, trainer
+from memcheck.configs.trainer_pairs import join_launch
 from memcheck.configs.trainer_parts import Division, on, text
 from memcheck.configs.trainer_settled import masked, settle
 from memcheck.configs.types import ReadConfig
@@ -30,7 +31,7 @@ def read_llamafactory(config: ConfigFile, world: int | None) -> ReadConfig:
     _refuse(draft)
     parts.launcher(draft)
     parts.model(draft, "model_name_or_path")
-    split = arguments.split(draft, world, LLAMA_FACTORY, version=1)
+    split = join_launch(draft, world) or arguments.split(draft, world, LLAMA_FACTORY, version=1)
     trains_all = _method(draft)
     _pictures(draft)
     arguments.batch(draft)

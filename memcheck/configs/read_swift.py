@@ -18,6 +18,7 @@ from memcheck.configs.swift_rows import longest_row
 from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
 from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_objective import objective, trainer
+from memcheck.configs.trainer_pairs import join_launch
 from memcheck.configs.trainer_parts import Division, on, text
 from memcheck.configs.trainer_script import commands, spelled_with_underscores
 from memcheck.configs.trainer_settled import settle
@@ -36,7 +37,7 @@ def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
     config.see(*keys.MODELS)
     _refuse(draft)
     adopt_fsdp(draft)
-    split = arguments.split(draft, world, SWIFT, version=2)
+    split = join_launch(draft, world) or arguments.split(draft, world, SWIFT, version=2)
     trains_all = _method(draft)
     _pictures(draft)
     arguments.batch(draft, 1, "ms-swift's default")

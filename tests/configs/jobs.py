@@ -29,8 +29,10 @@ MADE = {
         "llama-3.2-1b",
         1,
         "parallelism: {zero_stage: 1}",
-        "framework: megatron, micro_batch_size: 1, sequence_length: 2048, precision: fp32, attention: eager, "
-        "options: {fp8_format: e4m3}",
+        (
+            "framework: megatron, micro_batch_size: 1, sequence_length: 2048, precision: fp32, attention: eager, "
+            "options: {fp8_format: e4m3}"
+        ),
     ),
     "deepspeed-zero2-buckets": (
         "llama-3.2-1b",
