@@ -143,7 +143,7 @@ def neutral(framework: Profile, layout: Layout) -> dict[str, object]:
         "parallelism.expert_tensor": 1,
         "parallelism.zero_stage": 0,
         "parallelism.shard_group": layout.data * layout.context,
-        "parallelism.reshard_after_forward": True,
+        "parallelism.reshard_after_forward": layout.pipeline == 1 or framework.gathers_stages_again,
         "parallelism.gradient_sync": framework.gradient_sync,
         "parallelism.gradient_as_bucket_view": False,
         "training.method": "full",

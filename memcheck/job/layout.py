@@ -105,7 +105,8 @@ def _sharding(
             defaults.note("parallelism.shard_group", group, "data * context")
     reshard, sync, view = stated.reshard_after_forward, stated.gradient_sync, stated.gradient_as_bucket_view
     if stage == 3:
-        reshard = defaults.take("parallelism.reshard_after_forward", reshard, True)
+        usual = layout.pipeline == 1 or framework.gathers_stages_again
+        reshard = defaults.take("parallelism.reshard_after_forward", reshard, usual)
     if replicas > 1:
         sync = _synchronised(sync, framework, defaults, each_batch)
     if stage == 0 and replicas > 1:

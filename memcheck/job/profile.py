@@ -86,6 +86,10 @@ class Profile(Record):
     """Its loss with the head inside runs both on so many pieces of the tokens."""
     gradient_sync: str = "every"
     """Default of ``parallelism.gradient_sync``: with which of the micro-batches of a step gradients are reduced."""
+    gathers_stages_again: bool = True
+    """Default of ``parallelism.reshard_after_forward`` in a pipeline."""
+    fewer_layers: tuple[int, int] = (0, 0)
+    """How many layers a pipeline's first and last stage have less than others, unless its options say otherwise."""
     lora_rank: int = 16
     lora_targets: str | tuple[str, ...] = "all-linear"
     lora_dtype: str = "fp32"
@@ -127,6 +131,10 @@ class Profile(Record):
     """The first version that checkpoints without ``use_reentrant`` by default. None: it never did otherwise."""
     wraps_ends: bool = False
     """Embedding and head are FSDP2 groups of their own. Else they are the root's, with the final norm."""
+    gathers_ahead: bool = False
+    """With expert parallelism a group's forward begins with the all-gather of the next one."""
+    divides_gradients: bool = False
+    """It sets the factor by which FSDP2 divides gradients (``set_gradient_divide_factor``)."""
     wraps_one_rank: bool = False
     """At zero_stage 3 FSDP2 wraps the model on a single rank, too, for its mixed precision."""
     lacks: Mapping[str, str] = MappingProxyType({})

@@ -227,6 +227,8 @@ def _training_job(
         routed=_routed(architecture),
         each_batch=options.get("sync_each_batch"),
     )
+    if layout.pipeline > 1:
+        layout = layout._replace(fewer_layers=_fewer_layers(framework, options, defaults))
     method = defaults.take("training.method", training.method, "full")
     between, after = Defaults(), Defaults()
     why = f"default of {framework.name}"
@@ -341,6 +343,17 @@ def _target(
     from memcheck.job.target import resolve_target
 
     return resolve_target(training, architecture, defaults)
+
+
+def _fewer_layers(framework: Profile, options: Mapping[str, object], defaults: Defaults) -> tuple[int, int]:
+    """Layers that the first and the last stage have less than others."""
+    found = []
+    for end, usual in zip(("first", "last"), framework.fewer_layers, strict=True):
+        name = f"pipeline_parallel_{end}_stage_less_layers"
+        stated = options.get(name) if name in framework.options else usual
+        counted = stated if isinstance(stated, int) else None
+        found.append(defaults.take(f"training.options.{name}", counted, usual, f"default of {framework.name}"))
+    return found[0], found[1]
 
 
 def _unstated(name: str, framework: Profile, options: Mapping[str, object]) -> bool:

@@ -128,7 +128,8 @@ def resolve_loss(
         own = "the loss of the model's own class takes logits as they are"
         defaults.note("training.loss.upcast", upcast and not narrow, own if narrow else why)
     keep = bool(stated.keep_logits)
-    if kind in ON_LOGITS and layout.pipeline > 1 and framework.caches_outputs:
+    outputs = kind in ON_LOGITS or (kind == "chunked" and framework.loss_reduces_head)
+    if outputs and layout.pipeline > 1 and framework.caches_outputs:
         keep = True
         cached = "a stage caches its output (torch/distributed/pipelining/stage.py)"
         defaults.note("training.loss.keep_logits", keep, cached)

@@ -38,6 +38,8 @@ class Layout(Record):
     pipeline: int = 1
     pipeline_schedule: str = "1f1b"
     virtual_stages: int = 1
+    fewer_layers: tuple[int, int] = (0, 0)
+    """How many layers the first and the last stage have less than others."""
     expert: int = 1
     expert_tensor: int = 1
     data: int = 1

@@ -53,7 +53,6 @@ def runs_torchtitan(job: TrainingJob) -> bool:
     return (
         FRAMEWORKS[job.framework].runs_itself
         and find_spec("torchtitan") is not None
-        and job.layout.pipeline == 1
         and job.layout.zero_stage == 3
         and job.method == "full"
         and not job.freeze
@@ -256,8 +255,9 @@ def refuse(job: TrainingJob, architecture: Architecture) -> None:
 def _refusals(job: TrainingJob, architecture: Architecture) -> Iterator[tuple[bool, str, str]]:
     layout, kind = job.layout, job.loss.kind
     split = layout.tensor * layout.pipeline > 1
+    own = FRAMEWORKS[job.framework].runs_itself
     yield (
-        layout.pipeline > 1 and layout.pipeline_schedule not in SCHEDULES,
+        layout.pipeline > 1 and layout.pipeline_schedule not in SCHEDULES and not own,
         f"the schedule {layout.pipeline_schedule} is not run",
         "--set parallelism.pipeline_schedule=1f1b --set parallelism.virtual_stages=1",
     )
@@ -268,7 +268,7 @@ def _refusals(job: TrainingJob, architecture: Architecture) -> Iterator[tuple[bo
     )
     yield layout.zero_stage == 2, "plain PyTorch has no zero_stage 2", "--set parallelism.zero_stage=3"
     yield (
-        layout.tensor > 1 and layout.pipeline > 1,
+        layout.tensor > 1 and layout.pipeline > 1 and not own,
         "tensor parallelism inside a pipeline is not run",
         "--set parallelism.tensor=1 or --set parallelism.pipeline=1",
     )
@@ -279,7 +279,7 @@ def _refusals(job: TrainingJob, architecture: Architecture) -> Iterator[tuple[bo
     )
     yield kind == "in-place", "the in-place loss is a Triton kernel, which is not run", "--set training.loss=standard"
     yield (
-        kind not in ("standard", "vocab-parallel") and split and not FRAMEWORKS[job.framework].runs_itself,
+        kind not in ("standard", "vocab-parallel") and split and not own,
         f"the {kind} loss under tensor or pipeline parallelism is not run",
         "--set training.loss=standard",
     )

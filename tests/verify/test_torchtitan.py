@@ -10,6 +10,8 @@ pytest.importorskip("torch")
 pytest.importorskip("torchtitan")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
+from memcheck.models.from_plan import catalogued  # noqa: E402
+from memcheck.verify.build.torchtitan_model import model_spec  # noqa: E402
 from memcheck.verify.errors import RefusedStepError  # noqa: E402
 from tests.verify.plans import plan  # noqa: E402
 from tests.verify.running import traced  # noqa: E402
@@ -34,6 +36,9 @@ PLANS = {
         loss={"kind": "chunked", "chunks": 8},
     ),
     "FSDP2 and tensor": plan(**SHARDED, model=EIGHT, parallelism={"zero_stage": 3, "tensor": 4}),
+    "a pipeline over tensor ranks": plan(
+        **SHARDED, model=EIGHT, parallelism={"zero_stage": 3, "pipeline": 2, "tensor": 2}, gradient_accumulation_steps=2
+    ),
     "experts over ranks": plan(**SHARDED, model=EXPERTS, parallelism={"zero_stage": 3, "expert": 8}),
 }
 
@@ -41,14 +46,24 @@ PLANS = {
 @pytest.mark.parametrize("name", PLANS)
 def test_estimate_and_trace_agree(name: str) -> None:
     """Nothing stands in for torchtitan, and its peak is predicted within 1.5 %."""
-    request, _, (comparison,) = traced(PLANS[name])
+    request, _, comparisons = traced(PLANS[name])
     assert request.replaced == ()
     assert request.job.framework == "torchtitan"
-    assert comparison.agrees(), (comparison.error, comparison.terms[:3])
+    for comparison in comparisons:
+        assert comparison.agrees(), (comparison.error, comparison.terms[:3])
 
 
 def test_a_model_that_torchtitan_does_not_have_is_refused() -> None:
     """With the way to verify it in plain PyTorch."""
-    with pytest.raises(RefusedStepError, match="flavor") as error:
-        traced(plan(**SHARDED, model={"name": "llama-2-7b"}, parallelism={"zero_stage": 3}))
+    with pytest.raises(RefusedStepError, match="torchtitan has no gemma") as error:
+        model_spec(catalogued("gemma-2b"))
     assert "training.framework=pytorch" in error.value.help
+
+
+def test_sizes_are_the_plans() -> None:
+    """Odd heads and widths, which no flavor of torchtitan's has."""
+    sizes = {"hidden_size": 1152, "num_attention_heads": 12, "num_key_value_heads": 3, "head_dim": 96}
+    model = {"name": "llama-3.1-8b", "overrides": {**sizes, "num_hidden_layers": 2, "intermediate_size": 5000}}
+    request, _, (comparison,) = traced(plan(**SHARDED, model=model, parallelism={"zero_stage": 3, "tensor": 1}))
+    assert request.job.framework == "torchtitan"
+    assert comparison.agrees(), (comparison.error, comparison.terms[:3])

@@ -42,9 +42,9 @@ class FlatGathers(Gathers):
         """
         return NOTHING if behind.reduce_output else behind.gathered
 
-    def ahead(self, own: Group, where: str) -> int:
+    def ahead(self, own: Group, where: str, instant: str) -> int:
         """The whole parameter of the next unit."""
-        self._gather(own, own.gathered, "backward", where)
+        self._gather(own, own.gathered, instant, where)
         return own.gathered
 
     def _gather(self, own: Group, parameter: int, instant: str, where: str) -> None:

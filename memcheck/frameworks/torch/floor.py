@@ -24,7 +24,7 @@ def states_floor(job: TrainingJob, architecture: Architecture) -> int:
     layers = [(id(block), i in frozen) for i, block in enumerate(architecture.layers())]
     # ranks with as many layers of each kind rest on as many bytes
     alike: dict[tuple[bool, bool, frozenset[tuple[tuple[int, bool], int]]], Part] = {}
-    for part in parts(architecture.num_layers, job.layout.pipeline):
+    for part in parts(architecture.num_layers, job.layout.pipeline, job.layout.fewer_layers):
         counts = Counter(layers[part.first : part.last])
         alike.setdefault((part.embedding, part.head, frozenset(counts.items())), part)
     return max(_resting(job, architecture, part) for part in alike.values())

@@ -139,7 +139,8 @@ class Group(Record):
     """Unsharded gradients in the reduce dtype, kept when micro-batches do not synchronise."""
     copied: int = 0
     """What the copy-out lays side by side first, of tensors that are cut along another dimension than the first
-    (torch 2.13 _fsdp_collectives.py, foreach_all_gather_copy_out)."""
+    (torch 2.13 _fsdp_collectives.py, foreach_all_gather_copy_out); what is cast of one that a single rank holds, tensor
+    by tensor (_fsdp_param_group.py, wait_for_unshard)."""
     alone: int = 0
     """Gradients of experts that one rank holds, which FSDP2 leaves alone: they rest as they are made."""
     cast: int = 0
@@ -148,6 +149,9 @@ class Group(Record):
     last: int = 0
     """The unsharded gradient of the last parameter: the variable of a loop over all refers to it until the reduction
     returns (torch 2.13 _fsdp_collectives.py, foreach_reduce)."""
+    divided: int = 0
+    """Gradients of tensors that one rank holds, divided by a factor of the framework's: a copy of the reduction's input
+    (torch 2.13 _fsdp_collectives.py, foreach_reduce: "For single GPU")."""
 
 
 def group(
@@ -158,15 +162,18 @@ def group(
     waits: str,
     leaves: bool = False,
     waited: bool = False,
+    divides: bool = False,
 ) -> Group:
     """``tensors``: each with the number of ranks over which it is sharded.
 
+    ``divides``: by a factor, what one rank holds;
     ``casts``: tensors with a dtype of their own are gathered in the recipe's, too; ``waits``: the dtype of gradients
     that wait for a reduction; ``leaves``: experts that one rank holds are no part of the group; ``waited``: those that
     are reduced have waited.
     """
     param, reduce, waiting = DTYPE_BYTES[recipe.compute], DTYPE_BYTES[recipe.reduce], DTYPE_BYTES[waits]
     flat = gathered = cast = copied = reduce_in = reduce_out = sharded = accumulated = alone = last = 0
+    divided = single = 0
     for t, ways in tensors:
         if leaves and t.expert and ways == 1:
             alone += rounded(t.numel * DTYPE_BYTES[t.dtype or recipe.params]) if t.trained else 0
@@ -178,8 +185,10 @@ def group(
         narrows = t.dtype not in FOUR_BITS and item != DTYPE_BYTES[t.dtype or recipe.params]
         cast += shard_numel(t, ways) * item if narrows and ways > 1 else 0
         copied += rounded(padded * item) if t.divided and ways > 1 else 0
+        single = max(single, rounded(padded * item)) if narrows and ways == 1 else single
         if t.trained:
             reduce_in += padded * reduce
+            divided += padded * reduce if divides and ways == 1 else 0
             reduce_out += shard_numel(t, ways) * reduce
             sharded += shard_numel(t, ways) * DTYPE_BYTES[t.dtype or recipe.params]
             accumulated += rounded(t.numel * waiting)
@@ -191,10 +200,11 @@ def group(
         reduce_output=rounded(reduce_out),
         sharded=rounded(sharded),
         accumulated=accumulated,
-        copied=copied,
+        copied=copied + single,
         alone=alone,
         cast=rounded(cast),
         last=last,
+        divided=rounded(divided),
     )
 
 

@@ -51,12 +51,12 @@ class Gathers:
         self._copied(own, "backward", where)
         recorder.release(WHERE, prefetched or own.flat)
 
-    def ahead(self, own: Group, where: str) -> int:
+    def ahead(self, own: Group, where: str, instant: str) -> int:
         """The next unit's, while this one computes: what is held of it."""
         self.recorder.hold(WHERE, own.flat)
         if own.cast:
             self.recorder.hold(WHERE, own.cast)
-            self.recorder.mark("backward", f"all-gather of {where}")
+            self.recorder.mark(instant, f"all-gather of {where}")
             self.recorder.release(WHERE, own.cast)
         return own.flat
 

@@ -38,7 +38,7 @@ class ChunkPass(Record):
 
 def chunk_parts(num_layers: int, layout: Layout, rank: int) -> tuple[Part, ...]:
     """What each chunk of a rank holds, in the order of the forward."""
-    return parts(num_layers, layout.pipeline * layout.virtual_stages)[rank :: layout.pipeline]
+    return parts(num_layers, layout.pipeline * layout.virtual_stages, layout.fewer_layers)[rank :: layout.pipeline]
 
 
 def enough(layout: Layout, micro_batches: int) -> int:

@@ -5,22 +5,32 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from memcheck.accounts.unit import Part
+from memcheck.errors import UnsupportedError
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
 
 
 @lru_cache(maxsize=256)
-def parts(num_layers: int, ways: int) -> tuple[Part, ...]:
+def parts(num_layers: int, ways: int, fewer: tuple[int, int] = (0, 0)) -> tuple[Part, ...]:
     """Even split over ``ways`` ranks; where layers do not divide, the first ranks take one more.
 
     The first rank has the embedding, the last one the final norm and the head. With virtual stages a rank holds several
     chunks; for its memory only their number of layers matters, and they are taken as one run.
+    ``fewer``: the embedding counts as so many layers, and the head
+    (torchtitan/distributed/pipeline_parallel.py, _generate_llm_fqn_per_model_part).
     """
-    base, extra = divmod(num_layers, ways)
+    less = (fewer[0], *(0,) * (ways - 2), fewer[1]) if ways > 1 else (0,)
+    base, extra = divmod(num_layers + sum(less), ways)
+    if base < max(less):
+        raise UnsupportedError(
+            f"{num_layers} layers and {sum(less)} for the ends make fewer than {max(less)} for each of {ways} stages",
+            "use fewer pipeline stages",
+            "/parallelism/pipeline",
+        )
     found, start = [], 0
     for rank in range(ways):
-        end = start + base + (1 if rank < extra else 0)
+        end = start + base + (1 if rank < extra else 0) - less[rank]
         found.append(Part(first=start, last=end, embedding=rank == 0, head=rank == ways - 1))
         start = end
     return tuple(found)

@@ -52,6 +52,8 @@ MICRO_BATCHES = 3
 """Without a pipeline, those behind the second and before the last repeat the second."""
 DIVIDED = 2
 """Ranks that stand for any number of them in a group."""
+REDUCED = ("reduce_input", "reduce_output", "sharded", "accumulated", "last", "divided")
+"""What a group's reduction moves."""
 NO_INITIALIZATION, NO_CHECKPOINT = Initialization(), Checkpoint()
 NO_OPTIMIZER = Optimizer("", "")
 
@@ -212,7 +214,7 @@ class Steps:
 
     def _step(self, rank: int) -> _RankStep:
         job, architecture = self._job, self._architecture
-        part = parts(architecture.num_layers, job.layout.pipeline)[rank]
+        part = parts(architecture.num_layers, job.layout.pipeline, job.layout.fewer_layers)[rank]
         held: tuple[Part, ...] = (part,)
         chunked = runs_chunks(job)
         if chunked:
@@ -313,6 +315,8 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
         found.append(known[id(tensors)])
         if rooted and run.unit.kind not in WRAPPED:
             end = frozen.get(id(tensors), found[-1].whole)
+            if early and any(t.name == early for t in tensors):  # its own table, which the loss alone reduces
+                end = end._replace(**{name: getattr(found[-1].late, name) for name in REDUCED})
             summed = Group(*(a + b for a, b in zip(root, end, strict=True)))
             root = summed._replace(last=end.last or root.last)
     return group_sizes(found, root)
@@ -335,5 +339,6 @@ def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...], *, trains: bool
         help = "divide them over fewer ranks (parallelism.expert), or choose training.precision: bf16-pure"
         raise UnsupportedError(message, help, "/training/precision")
     casts, waited = gathered_dtype(job) is not None, skips_reduction(job)
-    found = group(divided, recipe, casts=casts, waits=waits, leaves=leaves, waited=waited)
+    divides = FRAMEWORKS[job.framework].divides_gradients
+    found = group(divided, recipe, casts=casts, waits=waits, leaves=leaves, waited=waited, divides=divides)
     return found._replace(last=0) if job.fsdp == 1 or ways == 1 else found

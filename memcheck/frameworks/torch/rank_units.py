@@ -12,7 +12,14 @@ from memcheck.accounts.unit import Part, Unit
 from memcheck.autograd.context import Setting
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.end_tensors import HEAD, TABLE, saves
-from memcheck.frameworks.torch.fsdp import accumulated_dtype, adds_in_place, outside_dtype, reduces_head, wraps
+from memcheck.frameworks.torch.fsdp import (
+    accumulated_dtype,
+    adds_in_place,
+    outside_dtype,
+    reduces_head,
+    skips_reduction,
+    wraps,
+)
 from memcheck.frameworks.torch.rank_tensors import holding, trains_table
 from memcheck.frameworks.torch.stream import embedded_dtype, stream_dtype
 from memcheck.frameworks.torch.trained_parts import (
@@ -317,11 +324,12 @@ def adds_gradients(job: TrainingJob) -> bool:
     """Whether some micro-batch finds ``.grad`` there and adds to it.
 
     The second one of a step does. Buckets that are the gradients, and those of an engine, are there from the start.
-    Under FSDP2 autograd sees new unsharded gradients each time, unless they wait in its own dtype.
+    Under FSDP2 autograd sees new unsharded gradients each time, unless they wait in its own dtype; of a head that the
+    loss reduces in a pipeline, the reduction before is still there.
     """
-    if wraps(job) and not adds_in_place(job):
-        return False
     several = job.passes > 1
+    if wraps(job) and not adds_in_place(job):
+        return several and reduces_head(job) and skips_reduction(job)
     return several or job.layout.gradient_as_bucket_view or FRAMEWORKS[job.framework].own_engine
 
 

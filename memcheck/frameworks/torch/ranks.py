@@ -194,6 +194,6 @@ def _at_peak(rank: PeakRank, host_bytes: int) -> RankEstimate:
 def _contents(architecture: Architecture, layout: Layout, *, chunked: bool) -> tuple[Hashable, ...]:
     """What tells pipeline ranks apart, beside the micro-batches that they hold."""
     layers, ways = tuple(map(id, architecture.layers())), layout.pipeline
-    each = parts(architecture.num_layers, ways * (layout.virtual_stages if chunked else 1))
+    each = parts(architecture.num_layers, ways * (layout.virtual_stages if chunked else 1), layout.fewer_layers)
     found = [(p.embedding, p.head, p.first > 0, layers[p.first : p.last]) for p in each]
     return tuple(tuple(found[rank::ways]) for rank in range(ways))

@@ -62,7 +62,9 @@ class Reductions:
             return g.reduce_input  # the sharded gradient is copied to the host
         recorder.hold("temporaries", g.last)
         recorder.hold("gradients", g.reduce_output)
+        recorder.hold("temporaries", g.divided)
         recorder.mark("backward", f"reduce-scatter of {where}")
+        recorder.release("temporaries", g.divided)
         if g.sharded != g.reduce_output:  # _to_dtype_if_needed(reduce_output, orig_dtype)
             recorder.hold("gradients", g.sharded)
             recorder.mark("backward", f"gradients of {where} in the shards' dtype")
@@ -73,12 +75,13 @@ class Reductions:
         recorder.release("temporaries", g.last)
         return g.reduce_input
 
-    def reduce_all(self, root: Group, each: list[tuple[Group, int, str]]) -> int:
+    def reduce_all(self, root: Group, each: list[tuple[Group, int, str]], previous: int) -> int:
         """All groups resharded and reduced: the root, then units (stage.py, perform_reduce_grad: ``all_states``).
 
-        ``each``: the group of a unit, what is gathered of it, and the unit's name.
+        ``each``: the group of a unit, what is gathered of it, and the unit's name; ``previous``: the input of the
+        reduction before.
         """
-        reduce_input = self.reduce(root, (), NOTHING, False, True, "the root group")
+        reduce_input = self.reduce(root, (), previous, False, True, "the root group")
         for own, gathered, name in each:
             if own.gathered:
                 self.recorder.release("communication_buffers", gathered)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from memcheck.accounts.program import NOTHING, Amount, Bundle, Recorder
 from memcheck.accounts.sizes import NamedCurve
+from memcheck.frameworks.torch.early_reductions import EarlyReductions
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.gathers import Gathers
 from memcheck.frameworks.torch.rank_units import stretches
@@ -51,6 +52,7 @@ class Step:
             self.groups += [found] * run.times
         self.own = own_groups(self.units, self.groups, root, how)
         self.outputs = self.units[-1].fresh.lingers if how.keeps_outputs else NOTHING
+        self.early = EarlyReductions(recorder, how, root)
 
     def run(self) -> None:
         """Record one steady step, on top of nothing that rests."""
@@ -84,6 +86,10 @@ class Step:
         gathered = self._forward(first, here)
         recorder.muted = outer
         recorder.hold_amount("activations", going, -1)
+        if self.how.stays_gathered and self.how.all_at_once and not first:  # the backward before has left all of them
+            recorder.hold_amount("communication_buffers", tuple([(size, -1) for size in gathered]))
+            gathered = [own.gathered for own in self.own]
+            recorder.hold_amount("communication_buffers", tuple([(size, 1) for size in gathered]))
         recorder.hold("communication_buffers", border.output_gradient)
         self._backward(first, last, gathered)
         recorder.hold_amount("communication_buffers", ((border.output_gradient, -1), (arriving, -1)))
@@ -115,6 +121,8 @@ class Step:
     def _curve(self, unit: NamedUnit, first: bool) -> NamedCurve:
         if self.engine is not None and self.engine.moves_gradients:
             return unit.again
+        if unit.reduced and self.how.unsynchronised:
+            return unit.fresh if first else unit.again
         if self.how.flat or (self.how.sharded and (first or not self.how.in_place)):
             return unit.fresh  # autograd sees fresh unsharded gradients
         if self.how.sharded or self.how.views:
@@ -125,7 +133,7 @@ class Step:
         """Forward of one micro-batch; ``here``: an earlier one has left the parameters gathered."""
         recorder = self.recorder
         casts, states = list[tuple[int, int]](), list[tuple[int, int]]()
-        held_flat = NOTHING
+        held_flat = ahead = NOTHING
         # the schedule's variable holds the last stage's output until the next forward returns (schedules.py)
         variables = Variables(recorder, embeds=any(each.kind == "embedding" for each in self.units))
         if self.how.pipelined and not first:
@@ -142,9 +150,7 @@ class Step:
             unit, own, before = self.units[i], self.own[i], recorder.here
             late = unit.kind == "head" and self.how.leaves_apart  # its own module: behind the final norm
             if own.gathered and not here and not late:
-                recorder.hold("activations", unit.fresh.input)
-                held_flat = self.gathers.forward(own, held_flat, self.names[i])
-                recorder.release("activations", unit.fresh.input)
+                held_flat, ahead = self._gather(i, held_flat, ahead)
                 gathered[i] = own.gathered
             curve = self._curve(unit, first)
             if unit.kind == "head" and held_flat and self.root == NO_GROUP:
@@ -156,17 +162,18 @@ class Step:
                 held_flat = self._before_loss(held_flat, casts)
                 gathered[i] = own.gathered if late else gathered[i]
                 recorder.hold("communication_buffers", own.gathered if late and not here else NOTHING)
+            self.early.begin(unit)
             recorder.high("loss" if unit.kind == "head" else "forward", curve.forward, self.names[i])
             self._leave(unit, -1)
             recorder.hold_bundle(curve.saved)
             recorder.hold("activations", curve.until_forward_ends)
-            if unit.reduced and first:
-                recorder.hold("gradients", self.groups[i].early.reduce_output)
+            if unit.reduced:
+                self.early.reduced(self.groups[i], first)
             casts.append((curve.until_forward_ends, end - i))
             if self.how.keeps_states and unit.kind == "block":
                 recorder.hold("activations", curve.freed_input)
                 states.append((curve.freed_input, end - i))
-            if gathered[i] and self._reshards(i):
+            if gathered[i] and (self._reshards(i) or unit.reduced):
                 recorder.release("communication_buffers", gathered[i])
                 gathered[i] = NOTHING
             gathered[i:end] = [gathered[i]] * (end - i)
@@ -176,6 +183,25 @@ class Step:
         recorder.release("communication_buffers", held_flat)  # the root's post-forward frees the last flat buffer
         recorder.hold_amount("activations", tuple(casts), -1)
         return gathered
+
+    def _gather(self, i: int, flat: int, ahead: int) -> tuple[int, int]:
+        """A unit's parameters for its forward; returns the flat buffers that stay, its own and the next unit's.
+
+        ``flat``: the buffer of the unit before; ``ahead``: what is there of this one's.
+        """
+        recorder, unit = self.recorder, self.units[i]
+        recorder.hold("activations", unit.fresh.input)
+        recorder.release("communication_buffers", ahead)
+        flat = self.gathers.forward(self.own[i], flat, self.names[i])
+        ahead = self._gather_ahead(i + 1)
+        recorder.release("activations", unit.fresh.input)
+        return flat, ahead
+
+    def _gather_ahead(self, index: int) -> int:
+        """The next unit's flat buffer, where it is gathered before one runs forward."""
+        if not self.how.gathers_ahead or index == len(self.units) or not self.own[index].gathered:
+            return NOTHING
+        return self.gathers.ahead(self.own[index], self.names[index], "forward")
 
     def _model_returns(self, variables: Variables, states: list[tuple[int, int]], before: Bundle, i: int) -> None:
         """What stands before the loss, and the end of what variables hold: ``states``, layers' outputs in a list."""
@@ -197,14 +223,8 @@ class Step:
         if not self.how.loss_behind_root and not self.how.loss_behind_model:
             return flat
         self.recorder.release("communication_buffers", flat)  # by the root's post-forward
-        if self._reduces_root_early:
-            self._gather_root_again("loss")
+        self.early.gather(self.units[-1], self.own[-1])
         return NOTHING
-
-    @property
-    def _reduces_root_early(self) -> bool:
-        """Whether the loss reduces a gradient of the root group."""
-        return self.how.tied_ends and bool(self.units[-1].reduced)
 
     def _keep_inputs(self, index: int, times: int, kept: list[tuple[int, int]]) -> None:
         """What the graph holds beside saved tensors: a frozen unit's input, and the gradient from behind it."""
@@ -219,21 +239,6 @@ class Step:
             self.recorder.hold("activations", size)
             kept.append((size, times))
 
-    def _reduced_by_loss(self) -> int:
-        """The input of the loss's reduce-scatter of the root group, which stays until the next one."""
-        if not self._reduces_root_early:
-            return NOTHING
-        reduce_input = self.groups[-1].early.reduce_input
-        self.recorder.hold("communication_buffers", reduce_input)
-        self._gather_root_again("backward")
-        return reduce_input
-
-    def _gather_root_again(self, instant: str) -> None:
-        """The flat buffer of a group that was let go of for a moment, in which nothing else is made."""
-        self.recorder.hold("communication_buffers", self.root.flat)
-        self.recorder.mark(instant, "all-gather of the root group")
-        self.recorder.release("communication_buffers", self.root.flat)
-
     def _reshards(self, index: int) -> bool:
         at_once = self.units[index].kind == "head" and not self.how.leaves_apart  # torchtitan: backward needs it
         return self.how.reshards and not at_once
@@ -245,7 +250,7 @@ class Step:
         # where the root's output is the loss, its hook runs first
         inside = self.root != NO_GROUP and (self.how.loss_inside_root or self.how.flat)
         prefetched = self._prefetch(len(self.units), gathered) if inside else NOTHING
-        reduce_input = self._reduced_by_loss()
+        reduce_input = self.early.input(self.units[-1], self.groups[-1])
         lingers, kept = list[tuple[int, int]](), list[tuple[int, int]]()
         unsharded_root: Amount = ()
         for i, end in reversed(self.stretches):
@@ -280,10 +285,10 @@ class Step:
         if self.root != NO_GROUP:
             reduce_input = self._reduce_root(unsharded_root, reduce_input, first, last, keeps=keeps)
         if behind:
-            each = [(self.own[i], gathered[i], name) for i, name in enumerate(self.names)]
-            reduce_input, gathered = self.reductions.reduce_all(self.root, each), []
+            each = [(self._late(i), gathered[i], name) for i, name in enumerate(self.names)]
+            reduce_input, gathered = self.reductions.reduce_all(self.root, each, reduce_input), []
         self._let_reduced_go(first, reduced=last or behind)
-        recorder.release("communication_buffers", reduce_input)
+        self.early.let_go(reduce_input, self.units[-1], reduced=last or behind)
         recorder.release("communication_buffers", prefetched)
         recorder.hold_amount("logits_and_loss", tuple(lingers), -1)
         recorder.hold_amount("activations", tuple(kept), -1)
@@ -296,7 +301,7 @@ class Step:
     ) -> int:
         """A unit's hook behind its backward: its parameters go, its gradients are reduced."""
         unit, name = self.units[i], self.names[i]
-        own, around = self.groups[i].late if unit.reduced else self.own[i], self.reductions.around(unit, curve)
+        own, around = self._late(i), self.reductions.around(unit, curve)
         self.recorder.hold_amount("temporaries", around)
         gradients = self.reductions.join(own, gradients, name)
         self.recorder.release("communication_buffers", released)
@@ -304,13 +309,16 @@ class Step:
         self.recorder.hold_amount("temporaries", around, -1)
         return reduce_input
 
+    def _late(self, i: int) -> Group:
+        """What a unit's own hook reduces: all but what the loss has."""
+        return self.groups[i].late if self.units[i].reduced else self.own[i]
+
     def _let_reduced_go(self, first: bool, *, reduced: bool) -> None:
         """What every group's all-reduce wrote, which the root's final callback lets go of."""
         if self.how.unsynchronised and not reduced:
             return
         for i, end in self.stretches:
-            found = self.groups[i].late if self.units[i].reduced else self.own[i]
-            self.recorder.release("gradients", self.reductions.kept(found, first), end - i)
+            self.recorder.release("gradients", self.reductions.kept(self._late(i), first), end - i)
         self.recorder.release("gradients", self.reductions.kept(self.root, first))
 
     def _reduce_root(self, unsharded: Amount, previous: int, first: bool, last: bool, *, keeps: bool) -> int:
@@ -352,7 +360,6 @@ class Step:
         self.recorder.release("communication_buffers", late)
         return prefetched
 
-
     def _local_slice(self, gradients: Amount) -> Amount:
         """The gradient of the rank's own rows, which are cloned from that of the whole table."""
         recorder, clone = self.recorder, self.beyond.table_slice
@@ -370,5 +377,5 @@ class Step:
             if own.gathered:
                 if gathered[i]:
                     return NOTHING
-                return self.gathers.ahead(own, self.names[i])
+                return self.gathers.ahead(own, self.names[i], "backward")
         return NOTHING

@@ -9,6 +9,7 @@ from memcheck.frameworks.torch.fsdp import (
     NO_GROUP,
     Group,
     adds_in_place,
+    reduces_head,
     replicates,
     skips_reduction,
     ties_ends,
@@ -92,6 +93,8 @@ class StepOptions(Record):
     """It has returned when what stands in front of the loss runs (encoders)."""
     towers_stay: bool
     """It returns behind the loss: until then what the tower has made lives."""
+    gathers_ahead: bool = False
+    """Each group's forward begins with the all-gather of the next one (``set_modules_to_forward_prefetch``)."""
     flat: bool = False
     """FSDP1 wraps them: each unit's parameters are one tensor."""
     flat_stays: bool = False
@@ -150,6 +153,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
     """How pipeline rank ``rank`` runs its step, and for each walk how many other micro-batches are in flight."""
     layout, profile, a = job.layout, FRAMEWORKS[job.framework], job.architecture
     sharded, pipelined, tied = wraps(job), layout.pipeline > 1, ties_ends(job)
+    outside = job.loss.kind == "chunked"
     if layout.expert > 1 and profile.leaves_whole_experts and not sharded:
         message = "experts on several ranks are modelled beside FSDP2 alone"
         raise UnsupportedError(message, "choose parallelism.zero_stage: 3", "/parallelism/zero_stage")
@@ -179,7 +183,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         and job.loss.kind in INSIDE
         and job.loss.upcast,
         loss_behind_model=job.objective.outside or job.objective.watched or job.head.columns > 1,
-        loss_behind_root=tied or (not pipelined and job.loss.kind == "chunked" and profile.style.head_behind_model),
+        loss_behind_root=tied or reduces_head(job) or (not pipelined and outside and profile.style.head_behind_model),
         whole_table=layout.tensor > 1 and profile.style.whole_table_gradient,
         offloads=job.parameter_offload != "none",
         views=views,
@@ -190,6 +194,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         holds_rows=not pipelined and profile.style.holds_rows,
         keeps_states=isinstance(a, Architecture) and a.keeps_states,
         leaves_graphs=isinstance(a, Architecture) and _leaves_graphs(a),
+        gathers_ahead=sharded and layout.expert > 1 and profile.gathers_ahead,
         returns_first=isinstance(a, Architecture) and (_transforms_behind(a) or _layers_behind(a)),
         towers_stay=isinstance(a, Architecture) and a.vision is not None and a.vision.to_loss,
     )

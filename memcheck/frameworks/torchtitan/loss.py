@@ -47,14 +47,19 @@ def chunked_head_unit(
         shard = HeadShard(part * ways, part, job.recipe.reduce)
     dtype = setting.params
     fresh = chunked_head_curve(head, setting, dtype, shard, inventory=inventory)
-    again = chunked_head_curve(head, setting.later(), dtype, shard, inventory=inventory) if adds else fresh
+    again = chunked_head_curve(head, setting.later(), dtype, shard, True, inventory=inventory) if adds else fresh
     reduced = table.name if shard.padded and table is not None else ""
     return Unit(kind="head", name="head and loss", tensors=tensors, fresh=fresh, again=again, reduced=reduced)
 
 
 @lru_cache(maxsize=512)
-def chunked_head_curve(head: Head, setting: Setting, dtype: str, shard: HeadShard, *, inventory: bool = False) -> Curve:
-    """The unit's curve: everything up to the reduced head gradient is its forward."""
+def chunked_head_curve(
+    head: Head, setting: Setting, dtype: str, shard: HeadShard, waits: bool = False, *, inventory: bool = False
+) -> Curve:
+    """The unit's curve: everything up to the reduced head gradient is its forward.
+
+    ``waits``: the input of the last micro-batch's reduction is there until this one's.
+    """
     tape = Tape(inventory=inventory)
     tape.subclass = setting.dtensors
     ctx = Context(tape, setting)
@@ -63,7 +68,10 @@ def chunked_head_curve(head: Head, setting: Setting, dtype: str, shard: HeadShar
     x = Value(tape.new(shape, dtype, "last hidden state"), shape, dtype, leaf)
     hidden = enter_tensor_parallel(ctx, norm(ctx, head.final_norm, x))
     x.storage = None
-    gradient = _chunks(ctx, head, hidden, dtype, shard)
+    normed, output = high(tape), hidden.storage.bytes if hidden.storage is not None and head.loss.keep_logits else 0
+    tape.reset_peak()
+    before = [tape.new((shard.padded,), shard.reduce, "reduce-scatter input")] if waits and shard.padded else []
+    gradient = _chunks(ctx, head, hidden, dtype, shard, before)
     forward_high = high(tape)
     hidden.storage = None
     saved = tape.live - gradient[0].bytes
@@ -81,11 +89,15 @@ def chunked_head_curve(head: Head, setting: Setting, dtype: str, shard: HeadShar
         forward=forward_high,
         backward=high(tape),
         gradients=tape.by_component.get("gradients", 0),
+        lingers=output,
+        before=normed,
     )
 
 
-def _chunks(ctx: Context, head: Head, hidden: Value, dtype: str, shard: HeadShard) -> list[Storage]:
-    """The loop over chunks; returns the boxed gradient of the hidden states."""
+def _chunks(
+    ctx: Context, head: Head, hidden: Value, dtype: str, shard: HeadShard, before: list[Storage]
+) -> list[Storage]:
+    """The loop over chunks; returns the boxed gradient of the hidden states. ``before``: what the reduction frees."""
     tape, s = ctx.tape, ctx.setting
     tape.component = "logits_and_loss"
     rows = -(-ctx.tokens // head.loss.chunks)
@@ -117,6 +129,7 @@ def _chunks(ctx: Context, head: Head, hidden: Value, dtype: str, shard: HeadShar
                 summed = tape.new(width, shard.reduce, "accumulated head gradient")
             weight.grad_buffer = None
             if i == last:
+                before.clear()
                 _reduce(tape, shard)
                 summed = None
         del weight, chunk, grad

@@ -93,7 +93,11 @@ PROFILE = Profile(
         compiled_losses=("standard", "chunked", "vocab-parallel"),
     ),
     wraps_ends=True,
+    gathers_stages_again=False,  # get_fsdp_reshard_after_forward_policy: "default"
+    fewer_layers=(1, 1),  # config/configs.py, pipeline_parallel_first_stage_less_layers and its like for the last
+    gathers_ahead=True,  # distributed/fsdp.py: "set up explicit prefetching when EP is enabled"
     wraps_one_rank=True,
+    divides_gradients=True,  # distributed/fsdp.py, disable_fsdp_gradient_division: by 1.0
     implementations={},
     loss_parallel="tensor",
     loss_reduces_head=True,
@@ -122,8 +126,6 @@ PROFILE = Profile(
         "enable_fsdp_symm_mem": (False, "moves FSDP's buffers to symmetric memory"),
         "early_step_in_backward": (False, "steps each parameter within backward and lets go of its gradient"),
         "context_parallel_rotate_method": ("allgather", "keeps one part of keys and values instead of all"),
-        "pipeline_parallel_first_stage_less_layers": (0, "takes layers from the first stage"),
-        "pipeline_parallel_last_stage_less_layers": (0, "takes layers from the last stage"),
         "pipeline_parallel_layers_per_stage": (None, "decides how many stages there are, as `virtual_stages` does"),
         "disable_cuda_graphs": (True, "captures the step in CUDA graphs, whose memory pools stay"),
     },

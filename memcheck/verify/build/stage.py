@@ -94,12 +94,12 @@ def build_stage(
     stages = [_stage(job, architecture, modules[n], mine[n], n, mesh, place) for n in mine]
     run = job.run_micro_batches
     schedule = _schedule(job, stages, run, place)
-    _agree_on_shapes(schedule)
+    agree_on_shapes(schedule)
     whole = next(iter(modules.values())) if chunks == 1 else nn.ModuleList(modules.values())
     optimizers = make_optimizers(whole, job)
     tokens = torch.randint(0, architecture.vocab_size, (run * job.micro_batch_size, job.sequence_length))
     for stage in stages:
-        _report_chunks(stage, watch)
+        report_chunks(stage, watch)
     first, head = every[0] in mine.values(), every[-1] in mine.values()
 
     def step() -> None:
@@ -110,12 +110,20 @@ def build_stage(
             schedule.step(*inputs, **target, return_outputs=False)
         finish(job, whole, optimizers, watch)
 
+    held = [tokens] if first or head else []
+    return StepParts(
+        model=whole, inner=whole, optimizers=optimizers, inputs=held, received=received_by(stages), step=step
+    )
+
+
+def received_by(stages: list[Any]) -> Callable[[], list[Any]]:
+    """Looks up the buffers that neighbours of some stages write to."""
+
     def received() -> list[Any]:
         infos = [info for each in stages for info in (*each.args_recv_info.values(), *each.grad_recv_info.values())]
         return [info.buffer for group in infos for info in group if hasattr(info, "buffer")]
 
-    held = [tokens] if first or head else []
-    return StepParts(model=whole, inner=whole, optimizers=optimizers, inputs=held, received=received, step=step)
+    return received
 
 
 def _stage(
@@ -171,7 +179,7 @@ def _loss(job: TrainingJob, device: str) -> Callable[[torch.Tensor, torch.Tensor
     return loss_fn
 
 
-def _agree_on_shapes(schedule: Any) -> None:
+def agree_on_shapes(schedule: Any) -> None:
     """Neighbours vote on whether shapes are known by exchanging values; here they are known."""
     if not hasattr(schedule, "_warmup_p2p"):
         return  # torch before 2.12
@@ -184,7 +192,7 @@ def _agree_on_shapes(schedule: Any) -> None:
     schedule._warmup_p2p = static  # noqa: SLF001
 
 
-def _report_chunks(stage: Any, watch: Watch) -> None:
+def report_chunks(stage: Any, watch: Watch) -> None:
     """Tell the watch which chunk of work runs: forward or backward; the loss begins with the head."""
     forward, backward = stage.forward_one_chunk, stage.backward_one_chunk
 

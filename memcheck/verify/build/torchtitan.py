@@ -6,30 +6,30 @@ flash kernel for packed sequences; the backend of its DTensors is ``partial_dten
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from importlib import import_module
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
-from memcheck.job.types import TrainingJob
+from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 from memcheck.verify.build.optimizer import make_optimizers
 from memcheck.verify.build.step import StepParts, micro_batches
+from memcheck.verify.build.torchtitan_model import model_spec
 from memcheck.verify.errors import RefusedStepError
 from memcheck.verify.watch import Watch, enter_loss
 
-MODELS = {
-    "llama": "llama3",
-    "qwen3": "qwen3",
-    "qwen3_moe": "qwen3",
-    "deepseek_v2": "deepseek_v3",
-    "deepseek_v3": "deepseek_v3",
+SCHEDULES = {
+    "1f1b": "1F1B",
+    "gpipe": "GPipe",
+    "interleaved-1f1b": "Interleaved1F1B",
+    "zero-bubble": "InterleavedZeroBubble",
+    "dualpipe": "DualPipeV",
 }
-"""torchtitan's package for a model type."""
+"""torch's names of the plan's schedules."""
 BACKEND = "partial_dtensor"
 
 
@@ -74,6 +74,10 @@ def build_torchtitan(job: TrainingJob, architecture: Architecture, titan: Titan,
         raise RefusedStepError(
             f"torchtitan's {titan.spec.flavor} has {built:,} parameters, and memcheck counts {said:,}"
         )
+    if job.layout.pipeline > 1:
+        from memcheck.verify.build.torchtitan_stage import build_stages
+
+        return build_stages(job, architecture, titan, model, watch)
     model = titan.spec.parallelize_fn(
         model,
         parallel_dims=titan.dims,
@@ -89,7 +93,7 @@ def build_torchtitan(job: TrainingJob, architecture: Architecture, titan: Titan,
         model._skip_lm_head = True  # noqa: SLF001  # torchtitan's own switch for this loss
     optimizers = make_optimizers(model, job)
     model.lm_head.register_forward_pre_hook(lambda *_: enter_loss(watch))
-    batches = [_batch(job, architecture) for _ in range(micro_batches(job))]
+    batches = [batch(job, architecture) for _ in range(micro_batches(job))]
     step = _step(job, titan, model, loss_of, optimizers, batches, watch)
     return StepParts(model=model, inner=model, optimizers=optimizers, inputs=batches, received=list, step=step)
 
@@ -103,16 +107,22 @@ def _configure(job: TrainingJob, architecture: Architecture) -> Titan:
     from torchtitan.trainer import Trainer
 
     layout = job.layout
-    spec = _model(architecture)
+    spec = model_spec(architecture)
     recompute = {"full": FullAC, "selective": SelectiveAC}.get(job.checkpointing.mode)
     parallelism = ParallelismConfig(
         data_parallel_replicate_degree=layout.data // layout.shard_group,
         data_parallel_shard_degree=layout.shard_group,
         tensor_parallel_degree=layout.tensor,
+        pipeline_parallel_degree=layout.pipeline,
+        pipeline_parallel_schedule=SCHEDULES.get(layout.pipeline_schedule, "1F1B"),
+        pipeline_parallel_layers_per_stage=_layers_per_stage(job, architecture),
+        num_pp_microbatches=job.run_micro_batches if layout.pipeline > 1 else 1,
+        pipeline_parallel_first_stage_less_layers=layout.fewer_layers[0],
+        pipeline_parallel_last_stage_less_layers=layout.fewer_layers[1],
         expert_parallel_degree=layout.expert,
         enable_sequence_parallel=layout.sequence,
         spmd_backend=BACKEND,
-        fsdp_reshard_after_forward="default" if layout.reshard_after_forward else "never",
+        fsdp_reshard_after_forward=_resharding(layout),
     )
     training = TrainingConfig(
         num_tokens_per_microbatch_per_dp_rank=job.micro_batch_size * job.sequence_length,
@@ -129,7 +139,7 @@ def _configure(job: TrainingJob, architecture: Architecture) -> Titan:
         activation_checkpoint=(recompute or FullAC).Config(),
         loss=loss,
     )
-    config.debug.moe_force_load_balance = True
+    config.debug.moe_force_load_balance = layout.tensor == 1  # its indices are no DTensor
     dims = ParallelDims.from_config(parallelism, layout.world_size)
     dims.build_mesh()
     distributed.set_spmd_backend(BACKEND)
@@ -146,51 +156,21 @@ def _configure(job: TrainingJob, architecture: Architecture) -> Titan:
     )
 
 
-def _model(architecture: Architecture) -> Any:
-    """The flavor with these sizes, cut to the plan's number of layers."""
-    name = MODELS.get(architecture.model_type)
-    if name is None:
-        raise RefusedStepError(
-            f"torchtitan has no {architecture.model_type}", "verify in plain PyTorch: --set training.framework=pytorch"
-        )
-    package = import_module(f"torchtitan.models.{name}")
-    for flavor in _flavors(package):
-        spec = package.model_registry(flavor, attn_backend="varlen")
-        model = spec.model
-        model.layers = model.layers[: architecture.num_layers]
-        if _sizes(model) == _wanted(architecture):
-            return spec
-    raise RefusedStepError(
-        f"no flavor of torchtitan's {name} has {architecture.num_layers} layers of {architecture.hidden_size}",
-        "verify in plain PyTorch: --set training.framework=pytorch",
-    )
+def _resharding(layout: Layout) -> str:
+    """By default a pipeline keeps what it has gathered; without one, ``always`` goes for the head, too."""
+    if not layout.reshard_after_forward:
+        return "never"
+    return "always" if layout.pipeline > 1 else "default"
 
 
-def _flavors(package: Any) -> Iterator[str]:
-    tables = [v for k, v in vars(package).items() if k.endswith("_configs") and isinstance(v, dict)]
-    for table in tables:
-        yield from table
+def _layers_per_stage(job: TrainingJob, architecture: Architecture) -> int | None:
+    layout = job.layout
+    if layout.virtual_stages == (1 if layout.pipeline_schedule in ("1f1b", "gpipe") else 2):
+        return None  # torchtitan's own choice
+    return -(-(architecture.num_layers + sum(layout.fewer_layers)) // (layout.pipeline * layout.virtual_stages))
 
 
-def _sizes(model: Any) -> tuple[Any, ...]:
-    attention = model.layers[0].attention
-    heads = attention.n_heads
-    return (
-        model.dim,
-        model.lm_head.out_features,
-        len(model.layers),
-        heads,
-        getattr(attention, "n_kv_heads", None) or heads,
-    )
-
-
-def _wanted(architecture: Architecture) -> tuple[Any, ...]:
-    mixer: Any = architecture.blocks[0][0].mixer
-    kv_heads = getattr(mixer, "kv_heads", mixer.heads)
-    return architecture.hidden_size, architecture.vocab_size, architecture.num_layers, mixer.heads, kv_heads
-
-
-def _batch(job: TrainingJob, architecture: Architecture) -> tuple[Any, ...]:
+def batch(job: TrainingJob, architecture: Architecture) -> tuple[Any, ...]:
     """Packed token ids, labels, positions, the count of valid tokens, and where each sequence ends."""
     from torchtitan.models.common.attention import VarlenMetadata
 
@@ -215,8 +195,6 @@ def _step(
     batches: list[tuple[Any, ...]],
     watch: Watch,
 ) -> Callable[[], None]:
-    from torchtitan.distributed import utils as distributed
-
     def micro_batch(ids: Any, labels: Any, positions: Any, valid: Any, masks: Any) -> None:
         watch.enter("forward")
         with titan.context():
@@ -228,15 +206,22 @@ def _step(
             loss.backward()
 
     def step() -> None:
-        for batch in batches:
-            micro_batch(*batch)
-        watch.enter("optimizer")
-        if job.clip_grad_norm:
-            split = job.layout.expert > 1
-            distributed.clip_grad_norm_(list(model.parameters()), 1.0, foreach=True, ep_enabled=split)
-        for optimizer in optimizers:
-            optimizer.step()
-        for optimizer in optimizers:
-            optimizer.zero_grad(set_to_none=True)
+        for each in batches:
+            micro_batch(*each)
+        finish_step(job, model, optimizers, watch)
 
     return step
+
+
+def finish_step(job: TrainingJob, model: nn.Module, optimizers: list[torch.optim.Optimizer], watch: Watch) -> None:
+    """Clip as torchtitan does, step, and let go of the gradients."""
+    from torchtitan.distributed import utils as distributed
+
+    watch.enter("optimizer")
+    if job.clip_grad_norm:
+        split = job.layout.expert > 1
+        distributed.clip_grad_norm_(list(model.parameters()), 1.0, foreach=True, ep_enabled=split)
+    for optimizer in optimizers:
+        optimizer.step()
+    for optimizer in optimizers:
+        optimizer.zero_grad(set_to_none=True)

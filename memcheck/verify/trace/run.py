@@ -98,7 +98,7 @@ def _trace_rank(
     start = time.monotonic()
     with ExitStack() as stack:
         interrupts = stack.enter_context(Interrupts())
-        stack.enter_context(fake_ranks(job.layout.world_size, rank))
+        stack.enter_context(fake_ranks(job.layout.world_size, rank, alone=FRAMEWORKS[job.framework].runs_itself))
         stack.enter_context(exchanges(job.layout.gpus_per_node))
         ranks = stack.enter_context(_meshes(job, architecture))
         with fake_tensors(), flat_parameters() if flattens(job) else nullcontext():

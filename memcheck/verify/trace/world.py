@@ -24,9 +24,9 @@ MESH_ARITHMETIC = (
 
 
 @contextmanager
-def fake_ranks(world_size: int, rank: int) -> Iterator[None]:
-    """A process group of the plan's true size whose collectives return at once."""
-    if world_size == 1:
+def fake_ranks(world_size: int, rank: int, *, alone: bool = False) -> Iterator[None]:
+    """A process group of the plan's true size whose collectives return at once. ``alone``: of one rank, too."""
+    if world_size == 1 and not alone:
         yield
         return
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -35,7 +35,19 @@ def fake_ranks(world_size: int, rank: int) -> Iterator[None]:
     try:
         yield
     finally:
+        _forget_meshes()
         dist.destroy_process_group()
+
+
+def _forget_meshes() -> None:
+    """What DTensor keeps by mesh: equal ones of later ranks would find groups that are gone."""
+    from torch.distributed.tensor import _redistribute, debug
+
+    for owner, name in ((debug, "_clear_sharding_prop_cache"), (_redistribute, "_gen_transform_infos")):
+        found = getattr(owner, name, None)
+        forget = getattr(found, "cache_clear", found)
+        if forget is not None:
+            forget()
 
 
 @contextmanager

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from benchmarks.drawn import predicted
+from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.interleaved import enough, passes
+from memcheck.frameworks.torch.pipelining import parts
 from memcheck.job.types import Layout
 
 TRACED: list[dict[str, Any]] = json.loads(Path(__file__).with_name("traced_pipelines.json").read_text(encoding="utf-8"))
@@ -29,6 +31,48 @@ def test_every_rank_of_a_traced_step(row: dict[str, Any]) -> None:
         assert -0.005 <= max(found[rank].values()) / max(instants.values()) - 1 <= 0.01, rank
         for name, traced in instants.items():
             assert -0.005 <= found[rank][name] / traced - 1 <= (ABOVE.get(name, 0.01) if chunked else 0.012), (rank, name)
+
+
+@pytest.mark.parametrize(
+    ("layers", "ways", "fewer", "held"),
+    [
+        (32, 8, (1, 1), [4, 5, 4, 4, 4, 4, 4, 3]),
+        (32, 4, (1, 1), [8, 9, 8, 7]),
+        (7, 3, (0, 0), [3, 2, 2]),
+        (6, 2, (2, 0), [2, 4]),
+        (5, 1, (1, 1), [5]),
+    ],
+)
+def test_ends_count_as_layers(layers: int, ways: int, fewer: tuple[int, int], held: list[int]) -> None:
+    """What torchtitan's ``_generate_llm_fqn_per_model_part`` deals out."""
+    assert [part.last - part.first for part in parts(layers, ways, fewer)] == held
+
+
+def test_ends_without_a_layer_are_refused() -> None:
+    """torchtitan raises an error: "input_weight exceeds minimum layers per stage"."""
+    with pytest.raises(UnsupportedError, match="fewer than 1 for each of 8 stages"):
+        parts(4, 8, (1, 1))
+
+
+def test_torchtitan_gathers_a_stage_once() -> None:
+    """Its default keeps parameters gathered in a pipeline, which other loops have to ask for."""
+    plan: dict[str, Any] = {
+        "memcheck": 1,
+        "name": "default",
+        "model": {"name": "llama-3.1-8b", "overrides": {"num_hidden_layers": 4}},
+        "hardware": {"gpu": "h100-80gb", "gpus_per_node": 4},
+        "parallelism": {"zero_stage": 3, "pipeline": 2},
+        "training": {
+            "framework": "torchtitan",
+            "micro_batch_size": 1,
+            "sequence_length": 512,
+            "gradient_accumulation_steps": 4,
+        },
+    }
+    again = {**plan, "parallelism": {**plan["parallelism"], "reshard_after_forward": True}}
+    kept = {**plan, "parallelism": {**plan["parallelism"], "reshard_after_forward": False}}
+    assert predicted(plan) == predicted(kept)
+    assert predicted(plan)["0"]["forward"] > predicted(again)["0"]["forward"]
 
 
 def test_one_round_finishes_a_chunk_before_the_next() -> None:
