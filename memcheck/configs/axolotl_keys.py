@@ -40,6 +40,8 @@ OLD_ATTENTIONS = {
     "xformers_attention": "sdpa",
 }
 """Switches of the time before ``attn_implementation``."""
+MULTIPLE = 64
+"""Of so many tokens is a row, unless ``pad_to_sequence_len`` is false (``core/builders/causal.py``)."""
 UNKNOWN_ATTENTIONS = ("sage_attention", "s2_attention")
 
 CCE_PLUGIN = "cut_cross_entropy"

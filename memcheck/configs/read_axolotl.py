@@ -63,7 +63,7 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
         config.see(name)
     draft.unmodelled(keys.UNMODELLED)
     parts.irrelevant(draft, keys.IRRELEVANT)
-    settle(draft)
+    settle(draft, 1 if off(draft, "pad_to_sequence_len") else keys.MULTIPLE)
     if packed:  # utils/collators/batching.py, monkeypatch/attention/sdpa_varlen.py
         why = "without FlashAttention a mask keeps documents apart, or a kernel that repeats keys: an upper bound"
         masked(draft, "sample_packing", "masked", why)

@@ -51,7 +51,7 @@ def read_llamafactory(config: ConfigFile, world: int | None) -> ReadConfig:
     draft.unmodelled(keys.UNMODELLED)
     parts.irrelevant(draft, keys.IRRELEVANT)
     draft.harmless((*keys.REFUSED, *keys.VISION, "do_train", "stage", "ref_model"))
-    settle(draft)
+    settle(draft, 8)  # `pad_to_multiple_of` of its collators (train/sft/workflow.py)
     if on(draft, "neat_packing"):  # src/llamafactory/data/collator.py
         masked(draft, "neat_packing", "masked", "without FlashAttention 2 neat_packing masks a row's parts")
     return draft.finish()

@@ -17,16 +17,22 @@ MASKED = ("sdpa", "eager")
 """Attentions whose padded rows have a memory model."""
 
 
-def settle(draft: Draft) -> None:
-    """Padding, the pass between steps, the trainer and the loading, as far as they can be priced; else that is said."""
+def settle(draft: Draft, multiple: int = 1) -> None:
+    """Padding, the pass between steps, the trainer and the loading, as far as they can be priced; else that is said.
+
+    ``multiple``: the collator pads a row to a multiple of so many tokens, also where it is alone.
+    """
     profile = FRAMEWORKS[str(draft.value("training.framework"))]
     stated(draft)
     if draft.value(TRAINER) not in profile.trainers:
         draft.settings.pop(TRAINER, None)
     if draft.value(ROWS) == "padded":
-        why = _as_full(draft, pads=profile.pads and sees(draft) is None)
+        why = _as_full(draft, multiple)
         if why:
             draft.settings[ROWS] = ReadSetting("packed", why, assumed=True)
+        elif _alone(draft):
+            why = f"a row is padded to a multiple of {multiple} tokens, with a mask"
+            draft.settings[ROWS] = ReadSetting("masked", why, assumed=True)
     cut = any(isinstance(degree := draft.value(key), int) and degree > 1 for key in CUTS)
     if _passes_less(draft) and (not profile.evaluates or cut or sees(draft) is not None):
         for key in [key for key in draft.settings if key.startswith(EVALUATION)]:
@@ -62,20 +68,29 @@ def masked(draft: Draft, path: str, rows: str, why: str) -> None:
     """Packed rows whose documents a mask keeps apart, where the kernel cannot. ``rows``: how they lie then."""
     if draft.value("training.attention") not in MASKED:
         return
-    known = architecture_named(draft)
-    pads = FRAMEWORKS[str(draft.value("training.framework"))].pads
-    if pads and sees(draft) is None and (known is None or maskable(known)):
+    if _masks(draft):
         draft.derive(ROWS, rows, why)
     else:
         draft.note(path, "the mask that it hands to layers without FlashAttention is not in the estimate")
 
 
-def _as_full(draft: Draft, *, pads: bool) -> str:
+def _masks(draft: Draft) -> bool:
+    """Whether masks of this model's rows have a memory model."""
+    known = architecture_named(draft)
+    pads = FRAMEWORKS[str(draft.value("training.framework"))].pads
+    return pads and sees(draft) is None and (known is None or maskable(known))
+
+
+def _alone(draft: Draft) -> bool:
+    """Whether a micro-batch is one row."""
+    return draft.value("training.micro_batch_size") == 1 and "training.objective.name" not in draft.settings
+
+
+def _as_full(draft: Draft, multiple: int) -> str:
     """Why rows of varying length are priced as full ones; empty where padding is priced."""
-    pairs = "training.objective.name" in draft.settings
-    if draft.value("training.micro_batch_size") == 1 and not pairs:
+    if _alone(draft) and multiple == 1:
         return "one row at a time: nothing is padded, and sequence_length is the longest"
-    if not pads or draft.value("training.attention") not in MASKED:
+    if draft.value("training.attention") not in MASKED or not _masks(draft):
         return "padded rows are priced as full ones: what takes the padding out and in again is not in the estimate"
     return ""
 
