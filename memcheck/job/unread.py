@@ -28,7 +28,8 @@ class _Unread:
 
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _read
     __bool__ = __len__ = __iter__ = __contains__ = __getitem__ = __int__ = __index__ = __str__ = _read
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __rfloordiv__ = __mod__ = _read
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = _read
+    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _read
 
     def __hash__(self) -> int:
         return id(_Unread)

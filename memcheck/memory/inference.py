@@ -11,15 +11,17 @@ from memcheck.accounts.state import block_component_tensors, expert_slices, loca
 from memcheck.accounts.timeline import Timeline
 from memcheck.accounts.unit import Part
 from memcheck.autograd import Tape, Value, rounded
+from memcheck.autograd.completeness import elements, met_by, whole
 from memcheck.autograd.context import Context, Setting
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.pipelining import parts
 from memcheck.frameworks.transformers.classes import STYLE
-from memcheck.frameworks.transformers.layers import block as layer_forward
+from memcheck.frameworks.transformers.layers import recomputing
 from memcheck.job.types import DTYPE_BYTES, InferenceJob
 from memcheck.memory.serving import ServingRank, Weight, formulas, largest
 from memcheck.models.parameters import outer_tensors, tower_runs
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, ParameterTensor, Rough
+from memcheck.remembered import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,6 +80,12 @@ def inference_ranks(job: InferenceJob, *, inventory: bool = False) -> tuple[Rank
     if any(isinstance(b.mixer, Attention) and b.mixer.compressed is not None for b, _ in job.architecture.blocks):
         raise UnsupportedError(
             "memcheck has no model of serving DeepSeek V4, whose cache has compressed keys beside those of its window",
+            "size its training, or exclude the plan",
+            "/model",
+        )
+    if any(block.sources is not None or block.handed is not None for block, _ in job.architecture.blocks):
+        raise UnsupportedError(
+            f"memcheck has no model of serving {job.architecture.model_type}, which caches more than keys and values",
             "size its training, or exclude the plan",
             "/model",
         )
@@ -227,20 +235,36 @@ def _working_set(job: InferenceJob, a: Architecture, part: Part, inventory: bool
         attention="flash",
         trained=False,
         input_grad=False,
+        streams=a.streams,
     )
     blocks = list(dict.fromkeys(a.layers()[part.first : part.last]))
     return _highest(blocks, setting, "hidden states", inventory)
 
 
+@lru_cache(maxsize=256)
+def _demand_block(block: Block, setting: Setting) -> None:
+    """Nothing, if the forward pass of a layer meets all of its weights.
+
+    Raises:
+        UnsupportedError: it passes some by, so that their products would be priced as nothing.
+    """
+    seen, held = met_by(recomputing(block, "none")[0], setting), elements(block)
+    if seen != held:
+        message = f"memcheck has no model of serving a layer that meets {seen:,} of its {held:,} parameters"
+        raise UnsupportedError(message, "size its training, or exclude the plan", "/model")
+
+
 def _highest(blocks: list[Block], setting: Setting, label: str, inventory: bool) -> Tape:
     """The tape of the block whose peak is the highest; each runs alone, without a graph. ``label``: its input's."""
     worst = Tape()
-    shape, dtype = (setting.sequence, setting.hidden), setting.compute
+    shape, dtype = (setting.sequence * setting.streams, setting.hidden), setting.compute
     for block in blocks:
         tape = Tape(inventory=inventory)
         tape.grad_enabled = False
         # the loop over the layers holds a layer's input in a variable of its own until the layer returns
         hidden = Value(tape.new(shape, dtype, label), shape, dtype)
-        layer_forward(Context(tape, setting), block, hidden)
+        forward, _ = recomputing(block, "none")
+        _demand_block(block, whole(setting))
+        forward(Context(tape, setting), hidden)
         worst = max(worst, tape, key=lambda each: each.peak)
     return worst

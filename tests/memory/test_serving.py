@@ -7,6 +7,8 @@ from collections import Counter
 import pytest
 
 from memcheck.catalog.gpus import find_gpu
+from memcheck.catalog.models import model_names
+from memcheck.errors import UnsupportedError
 from memcheck.job.types import InferenceJob, Layout
 from memcheck.memory.estimate import estimate
 from memcheck.memory.serving import LARGEST
@@ -50,6 +52,23 @@ def test_largest_tensors_are_ranked_and_counted(weights: str) -> None:
     assert rests["mlp.c_fc.weight"].copies == 12
     assert rests["mlp.c_fc.weight"].shape == f"[768, 3072] {weights}"
     assert rests["transformer.wte.weight"].shape == "[50257, 768] bf16"
+
+
+def refusal(model: str) -> UnsupportedError | None:
+    """Why a model is not served; None where it is."""
+    try:
+        assert estimate(job(model, LAYOUTS[0]), GPU).allocated_bytes > 0
+    except UnsupportedError as error:
+        return error
+    return None
+
+
+def test_every_model_is_served_or_refused() -> None:
+    """Of the catalog every model's layers meet all of their weights, or say on which key they have no model."""
+    refused = {name: error for name in model_names() if (error := refusal(name)) is not None}
+    assert 0 < len(refused) < len(model_names()) / 5
+    assert "inkling-2-small" in refused
+    assert {error.pointer for error in refused.values()} == {"/model"}
 
 
 @pytest.mark.parametrize("model", ["llama-3.2-1b", "qwen2.5-0.5b"])

@@ -10,15 +10,20 @@ from memcheck.frameworks.deepspeed.engine import elements, engine_buffers
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 
 
-def partitioned_reference(job: TrainingJob, tensors: Sequence[LocalTensor], dtype: str) -> tuple[int, int]:
-    """Bytes of a model beside the trained one that an engine of ZeRO-3 keeps whole, and has gathered at once.
+def kept_whole(job: TrainingJob, tensors: Sequence[LocalTensor]) -> int:
+    """Bytes of a model beside the trained one that an engine of ZeRO-3 does not divide.
 
-    ``job``: the one that would train it. Gathered are the parameter in use, and those ahead of it with their flat
-    buffer; a pass without a backward uses nothing again, so that each is let go of behind its layer. The plan's limits
-    hold for it, too: TRL writes others under names that DeepSpeed does not read (``models/utils.py``,
-    ``prepare_deepspeed``).
+    ``job``: the one that would train it. The plan's limits hold for it, too: TRL writes others under names that
+    DeepSpeed does not read (``models/utils.py``, ``prepare_deepspeed``).
+    """
+    return engine_buffers(job, tensors).persistent
+
+
+def gathered_at_once(job: TrainingJob, tensors: Sequence[LocalTensor], dtype: str) -> int:
+    """Bytes of such a model that are gathered: the parameter in use, and those ahead of it with their flat buffer.
+
+    A pass without a backward uses nothing again, so that each is let go of behind its layer.
     """
     numels = [t.numel for t in tensors]
     ahead = min(sum(numels), elements(job, "stage3_prefetch_bucket_size", job.architecture.hidden_size))
-    gathered = rounded((max(numels, default=0) + 2 * ahead) * DTYPE_BYTES[dtype])
-    return engine_buffers(job, tensors).persistent, gathered
+    return rounded((max(numels, default=0) + 2 * ahead) * DTYPE_BYTES[dtype])

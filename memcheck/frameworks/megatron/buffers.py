@@ -58,11 +58,15 @@ class DtypeNames(Record):
 REMAINDERS = "16 bits of fp32"
 
 
+def main_gradient(job: TrainingJob) -> str:
+    """Dtype of the main gradients."""
+    reduced = "bf16" if job.option("grad_reduce_in_bf16") else job.recipe.gradients
+    return str(job.option("main_grads_dtype") or reduced)
+
+
 def dtype_names(job: TrainingJob) -> DtypeNames:
     """Dtypes under the recipe and the precision-aware optimizer's options."""
     recipe = job.recipe
-    gradient = "bf16" if job.option("grad_reduce_in_bf16") else recipe.gradients
-    gradient = str(job.option("main_grads_dtype") or gradient)
     count = STATES_PER_PARAMETER[job.optimizer.name]
     states = (recipe.optimizer_states,) * count
     master = recipe.master
@@ -72,7 +76,7 @@ def dtype_names(job: TrainingJob) -> DtypeNames:
             master = str(job.option("main_params_dtype", "fp32"))
         if master == "fp32" and recipe.params == "bf16" and bool(job.option("store_param_remainders", True)):
             master = REMAINDERS  # TE FusedAdam keeps the 16 bits of fp32 that the bf16 parameter lacks
-    return DtypeNames(parameter=recipe.params, gradient=gradient, master=master, states=states)
+    return DtypeNames(parameter=recipe.params, gradient=main_gradient(job), master=master, states=states)
 
 
 def dtypes(job: TrainingJob) -> Dtypes:

@@ -14,7 +14,14 @@ from itertools import accumulate
 from memcheck.accounts.state import Resting
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.tensor import rounded
-from memcheck.frameworks.megatron.buffers import DtypeNames, dtype_names, dtypes_of, on_device_share, optimizer_ways
+from memcheck.frameworks.megatron.buffers import (
+    DtypeNames,
+    dtype_names,
+    dtypes_of,
+    main_gradient,
+    on_device_share,
+    optimizer_ways,
+)
 from memcheck.frameworks.megatron.counted import Counted, counted, elements
 from memcheck.frameworks.megatron.setting import argument_options
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
@@ -50,12 +57,14 @@ def sharded_dtype_names(job: TrainingJob) -> DtypeNames:
     param_and_grad_buffer.py, _init_each_parameter_group_buffers; ``--megatron-fsdp-main-params-dtype`` is fp32 unless
     the plan says otherwise.
     """
-    names = dtype_names(job)
     master = str(job.option("megatron_fsdp_main_params_dtype", "fp32"))
-    gradient = str(job.option("megatron_fsdp_main_grads_dtype", "auto"))
-    return names._replace(
-        master="none" if master == "auto" else master, gradient=names.gradient if gradient == "auto" else gradient
-    )
+    return dtype_names(job)._replace(master="none" if master == "auto" else master, gradient=sharded_gradient(job))
+
+
+def sharded_gradient(job: TrainingJob) -> str:
+    """Dtype of the buffers of gradients."""
+    stated = str(job.option("megatron_fsdp_main_grads_dtype", "auto"))
+    return main_gradient(job) if stated == "auto" else stated
 
 
 def in_fp8(job: TrainingJob) -> bool:
@@ -65,7 +74,7 @@ def in_fp8(job: TrainingJob) -> bool:
 
 def parameter_bytes(job: TrainingJob, tensors: Iterable[Counted], ways: int = 1) -> int:
     """Bytes of the weight buffers. MXFP8 has a second one, by columns (fp8_need_transpose_data)."""
-    item = linear = dtypes_of(sharded_dtype_names(job)).parameter
+    item = linear = DTYPE_BYTES[job.recipe.params]
     if in_fp8(job):
         linear = 2 if job.option("fp8_recipe") == "mxfp8" else 1
     total = sum([t.times * t.numel * (linear if t.linear else item) for t in tensors])
@@ -101,7 +110,7 @@ def _elements(unit: Unit) -> int:
 def gradient_dtype(job: TrainingJob) -> str:
     """Dtype in which unsharded gradients wait to be reduced."""
     stated = str(job.option("megatron_fsdp_grad_comm_dtype", "auto"))
-    return sharded_dtype_names(job).gradient if stated == "auto" else stated
+    return sharded_gradient(job) if stated == "auto" else stated
 
 
 def _outside(units: list[Unit]) -> list[int]:

@@ -23,7 +23,8 @@ from memcheck.frameworks.megatron.workspaces import ANY_DEVICE, Device
 from memcheck.frameworks.megatron.workspaces import ChunkContents as Blocks
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.pipelining import fullest
-from memcheck.job.types import DTYPE_BYTES, Checkpoint, Initialization, Optimizer, TrainingJob
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.job.unread import UNREAD
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 
@@ -80,11 +81,11 @@ def stateless(job: TrainingJob, num_layers: int) -> TrainingJob:
     stage = layout.zero_stage if layout.zero_stage >= 2 else 0
     return job._replace(
         gradient_accumulation_steps=settles(job, num_layers)(job.gradient_accumulation_steps),
-        optimizer=ANY_OPTIMIZER,
-        torch=(),
-        initialization=Initialization(),
-        checkpoint=Checkpoint(),
-        layout=layout._replace(nodes=1, gpus_per_node=1, data=1, shard_group=1, zero_stage=stage),
+        optimizer=UNREAD,
+        torch=UNREAD,
+        initialization=UNREAD,
+        checkpoint=UNREAD,
+        layout=layout._replace(nodes=UNREAD, gpus_per_node=UNREAD, data=UNREAD, shard_group=UNREAD, zero_stage=stage),
     )
 
 
@@ -93,9 +94,6 @@ def settles(job: TrainingJob, num_layers: int) -> Callable[[int], int]:
     if job.option("defer_embedding_wgrad_compute"):
         return lambda steps: steps
     return partial(settled, _place(job, 0, len(stages(num_layers, job)[0])))
-
-
-ANY_OPTIMIZER = Optimizer("adamw", "")
 
 
 class MegatronMotion(Record):

@@ -9,6 +9,7 @@ from memcheck.frameworks.megatron.own_code import code_of
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.states import timeless as without_step
 from memcheck.job.types import TrainingJob
+from memcheck.job.unread import UNREAD
 from memcheck.remembered import lru_cache
 
 
@@ -18,8 +19,8 @@ def timeless(job: TrainingJob) -> TrainingJob:
     Buffers follow from the tensors, the dtypes, the options, the optimizer, and over how many ranks they are divided;
     they read how many data-parallel ranks there are, and nothing of micro-batches.
     """
-    layout = job.layout._replace(nodes=1, gpus_per_node=1)
-    return without_step(job)._replace(gradient_accumulation_steps=1, layout=layout)
+    layout = job.layout._replace(nodes=UNREAD, gpus_per_node=UNREAD)
+    return without_step(job)._replace(gradient_accumulation_steps=UNREAD, layout=layout)
 
 
 class MegatronStates:

@@ -67,6 +67,10 @@ class ModelBuffers:
         states, length = model_states_of(self.setting.style), self.job.sequence_length
         caches = states.rotary_caches(self.architecture, length, layers, adapted=self.job.lora is not None)
         found = [Always("activations", caches)] if caches else []
+        if self.job.companions:
+            from memcheck.frameworks.torch.second_models import companion_caches
+
+            found.append(Always("parameters", companion_caches(self.job)))
         if any(_may_have_tables(block) for block, _ in self.architecture.blocks):
             from memcheck.frameworks.torch.layer_tables import layer_tables
 

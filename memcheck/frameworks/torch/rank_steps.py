@@ -39,7 +39,8 @@ from memcheck.frameworks.torch.states import engine_hooks, rests
 from memcheck.frameworks.torch.step_options import UnitGroups, step_options, step_sizes
 from memcheck.frameworks.torch.step_parts import WRAPPED
 from memcheck.frameworks.torch.units import as_built
-from memcheck.job.types import Checkpoint, Initialization, Layout, Optimizer, TrainingJob
+from memcheck.job.types import Layout, Optimizer, TrainingJob
+from memcheck.job.unread import UNREAD
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
@@ -54,8 +55,8 @@ DIVIDED = 2
 """Ranks that stand for any number of them in a group."""
 REDUCED = ("reduce_input", "reduce_output", "sharded", "accumulated", "last", "divided")
 """What a group's reduction moves."""
-NO_INITIALIZATION, NO_CHECKPOINT = Initialization(), Checkpoint()
-NO_OPTIMIZER = Optimizer("", "")
+BEHIND_BACKWARD = Optimizer(UNREAD, UNREAD, UNREAD, in_backward=False)
+"""Any optimizer that steps once the backward is over."""
 
 
 def stateless(job: TrainingJob, torch: str) -> TrainingJob:
@@ -70,7 +71,7 @@ def stateless(job: TrainingJob, torch: str) -> TrainingJob:
     data = min(layout.data, 2)
     stage, group_size, optimizer = layout.zero_stage, layout.shard_group, job.optimizer
     if not FRAMEWORKS[job.framework].own_engine:
-        optimizer = optimizer if optimizer.in_backward else NO_OPTIMIZER
+        optimizer = optimizer if optimizer.in_backward else BEHIND_BACKWARD
         if stage < 2:
             stage, group_size = 0, 1
     if group_size > 1 and layout.context > 1:
@@ -80,9 +81,9 @@ def stateless(job: TrainingJob, torch: str) -> TrainingJob:
     return job._replace(
         optimizer=optimizer,
         gradient_accumulation_steps=settled(job),
-        initialization=NO_INITIALIZATION,
-        checkpoint=NO_CHECKPOINT,
-        layout=layout._replace(nodes=1, gpus_per_node=1, data=data, zero_stage=stage, shard_group=group_size),
+        initialization=UNREAD,
+        checkpoint=UNREAD,
+        layout=layout._replace(nodes=UNREAD, gpus_per_node=UNREAD, data=data, zero_stage=stage, shard_group=group_size),
         torch=(torch,),
     )
 
@@ -262,12 +263,12 @@ def _unit_job(job: TrainingJob) -> TrainingJob:
     return job._replace(
         freeze=freeze,
         layout=alone,
-        optimizer=job.optimizer if job.optimizer.in_backward else NO_OPTIMIZER,
-        gradient_accumulation_steps=1,
-        parameter_offload="none",
-        initialization=NO_INITIALIZATION,
-        checkpoint=NO_CHECKPOINT,
-        torch=(),
+        optimizer=job.optimizer if job.optimizer.in_backward else BEHIND_BACKWARD,
+        gradient_accumulation_steps=UNREAD,
+        parameter_offload=UNREAD,
+        initialization=UNREAD,
+        checkpoint=UNREAD,
+        torch=UNREAD,
     )
 
 

@@ -45,16 +45,21 @@ def _shards(job: TrainingJob, companion: Companion) -> int:
 
 
 def _beside(job: TrainingJob, companion: Companion) -> int:
-    """Buffers, and what stays gathered; of a model on the host it does where its own recipe has put it there."""
-    a, states = companion.architecture, model_states_of(FRAMEWORKS[job.framework].style)
-    found = states.rotary_caches(a, job.sequence_length, a.num_layers, adapted=False)
+    """What stays gathered; of a model on the host it does where its own recipe has put it there."""
     if partitioned(job):
         from memcheck.frameworks.torch.states import engine_beside
 
         other = alone(job, companion)
-        return found + engine_beside()(other, companion_tensors(other), companion.dtype)[0]
+        return engine_beside()[0](other, companion_tensors(other))
     stays = wraps(job) and _by_layer(job) and (companion.place == "device" or FRAMEWORKS[job.framework].own_objectives)
-    return found + (_root(job, companion).gathered if stays else 0)
+    return _root(job, companion).gathered if stays else 0
+
+
+def companion_caches(job: TrainingJob) -> int:
+    """The rotary tables that all companions hold as buffers."""
+    states = model_states_of(FRAMEWORKS[job.framework].style)
+    models = [companion.architecture for companion in job.companions]
+    return sum(states.rotary_caches(a, job.sequence_length, a.num_layers, adapted=False) for a in models)
 
 
 def _by_layer(job: TrainingJob) -> bool:
@@ -115,7 +120,7 @@ def second_pass(job: TrainingJob, architecture: Architecture, base: Setting) -> 
         from memcheck.frameworks.torch.states import engine_beside
 
         inside = alone(job, companion)
-        gathered = engine_beside()(inside, companion_tensors(inside), companion.dtype)[1]
+        gathered = engine_beside()[1](inside, companion_tensors(inside), companion.dtype)
     head = SecondHead(
         vocab=other.vocab_size,
         hidden=other.hidden_size,

@@ -11,8 +11,8 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import flattens, wraps
 from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
 from memcheck.frameworks.torch.resting import offloads_states, shard_of, sharding, tensors_resting
-from memcheck.job.objective_types import Objective
-from memcheck.job.types import DTYPE_BYTES, Checkpoint, Checkpointing, Initialization, Loss, TrainingJob
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.job.unread import UNREAD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from memcheck.frameworks.deepspeed.engine import EngineBuffers
     from memcheck.frameworks.deepspeed.step import EngineForm
 
+    KeptWhole = Callable[[TrainingJob, Sequence[LocalTensor]], int]
+    GatheredAtOnce = Callable[[TrainingJob, Sequence[LocalTensor], str], int]
+
 Tensors = Sequence[tuple[LocalTensor, ...]]
 """One entry for each unit; equal units share the tuple."""
 
@@ -28,14 +31,14 @@ Tensors = Sequence[tuple[LocalTensor, ...]]
 def stepless(job: TrainingJob) -> TrainingJob:
     """The job without what only decides how a step runs. Of its micro-batches it counts whether there are several."""
     return job._replace(
-        micro_batch_size=1,
-        sequence_length=1,
+        micro_batch_size=UNREAD,
+        sequence_length=UNREAD,
         gradient_accumulation_steps=min(job.gradient_accumulation_steps, 2),
-        checkpointing=Checkpointing(),
-        attention="",
-        loss=Loss(),
-        objective=Objective(),
-        torch=(),
+        checkpointing=UNREAD,
+        attention=UNREAD,
+        loss=UNREAD,
+        objective=UNREAD,
+        torch=UNREAD,
     )
 
 
@@ -46,11 +49,11 @@ def timeless(job: TrainingJob) -> TrainingJob:
     of data-parallel ranks counts only as far as there are several.
     """
     layout = job.layout
-    per_node = layout.gpus_per_node if job.optimizer.name == "muon" else 1  # Newton-Schulz' choices
+    per_node = layout.gpus_per_node if job.optimizer.name == "muon" else UNREAD  # Newton-Schulz' choices
     return stepless(job)._replace(
-        initialization=Initialization(),
-        checkpoint=Checkpoint(),
-        layout=layout._replace(nodes=1, gpus_per_node=per_node, data=min(layout.data, 2)),
+        initialization=UNREAD,
+        checkpoint=UNREAD,
+        layout=layout._replace(nodes=UNREAD, gpus_per_node=per_node, data=min(layout.data, 2)),
     )
 
 
@@ -199,8 +202,8 @@ def gradient_views(job: TrainingJob) -> tuple[bool, bool]:
     return found.views, found.views_late
 
 
-def engine_beside() -> Callable[[TrainingJob, Sequence[LocalTensor], str], tuple[int, int]]:
-    """What DeepSpeed's engine of another model takes."""
-    from memcheck.frameworks.deepspeed.reference import partitioned_reference
+def engine_beside() -> tuple[KeptWhole, GatheredAtOnce]:
+    """What DeepSpeed's engine of another model does not divide, and what it has gathered at once."""
+    from memcheck.frameworks.deepspeed.reference import gathered_at_once, kept_whole
 
-    return partitioned_reference
+    return kept_whole, gathered_at_once
