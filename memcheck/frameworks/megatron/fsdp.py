@@ -23,7 +23,7 @@ from memcheck.frameworks.megatron.buffers import (
     optimizer_ways,
 )
 from memcheck.frameworks.megatron.counted import Counted, counted, elements
-from memcheck.frameworks.megatron.setting import argument_options
+from memcheck.frameworks.megatron.setting import fp8_format
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
 
@@ -69,7 +69,7 @@ def sharded_gradient(job: TrainingJob) -> str:
 
 def in_fp8(job: TrainingJob) -> bool:
     """``fp8_param_gather``: the weights of TE's linear layers rest, and are gathered, in fp8."""
-    return bool(job.option("fp8_param_gather")) and "fp8_format" in dict(argument_options(job))
+    return bool(job.option("fp8_param_gather")) and fp8_format(job) is not None
 
 
 def parameter_bytes(job: TrainingJob, tensors: Iterable[Counted], ways: int = 1) -> int:

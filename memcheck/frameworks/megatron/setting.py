@@ -141,6 +141,11 @@ def _refuse_nets(job: TrainingJob, architecture: Architecture) -> None:
         raise UnsupportedError(message, help, "/training/options/bridge_backend")
 
 
+def fp8_format(job: TrainingJob) -> object:
+    """Formats of forward and backward; None without fp8."""
+    return job.option("fp8_format", "hybrid" if job.recipe.recipe == "fp8-mixed" else None)
+
+
 def argument_options(job: TrainingJob) -> tuple[tuple[str, object], ...]:
     """The plan's options, with its activation checkpointing and fp8 recipe under Megatron's argument names."""
     options = dict(job.options)
@@ -154,6 +159,6 @@ def argument_options(job: TrainingJob) -> tuple[tuple[str, object], ...]:
         named = options.get("recompute_modules")
         listed = [str(m) for m in named] if isinstance(named, (list, tuple)) else [str(named or "core_attn")]
         options["recompute_modules"] = tuple(dict.fromkeys((*listed, "moe")))
-    if job.recipe.recipe == "fp8-mixed":
-        options.setdefault("fp8_format", "hybrid")
+    if fp8_format(job) is not None:
+        options["fp8_format"] = fp8_format(job)
     return tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in options.items()))
