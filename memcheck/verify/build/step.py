@@ -54,7 +54,7 @@ def token_batches(job: TrainingJob, architecture: Architecture, count: int) -> l
         return [
             (torch.randint(0, vocabulary, ids), labels_of(job, batch, job.sequence_length)) for _ in range(count)
         ]
-    shape = labels = (batch, job.sequence_length)
+    shape = labels = (batch // job.joined, job.sequence_length * job.joined)
     if encoder is not None:
         shape, labels = (batch, encoder_length(job, encoder)), (batch, target_length(job, encoder))
         if encoder.channels:

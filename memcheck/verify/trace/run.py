@@ -101,7 +101,7 @@ def _trace_rank(
         stack.enter_context(fake_ranks(job.layout.world_size, rank, alone=FRAMEWORKS[job.framework].runs_itself))
         stack.enter_context(exchanges(job.layout.gpus_per_node))
         ranks = stack.enter_context(_meshes(job, architecture))
-        with fake_tensors(), flat_parameters() if flattens(job) else nullcontext():
+        with fake_tensors(masks=job.masks), flat_parameters() if flattens(job) else nullcontext():
             in_place = outside_dtype(job) is not None or _adds_wholes(job, architecture)
             tracer = Tracer(interrupts.seen, progress.at, in_place=in_place)
             asked = tracer.account.sequence = Sequence(torch.cpu.current_stream)  # FSDP2 switches these as CUDA's

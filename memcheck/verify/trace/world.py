@@ -51,11 +51,11 @@ def _forget_meshes() -> None:
 
 
 @contextmanager
-def fake_tensors() -> Iterator[None]:
-    """Tensors without data, CUDA's kernels, and answers where libraries ask for values."""
+def fake_tensors(*, masks: bool = False) -> Iterator[None]:
+    """Tensors without data, CUDA's kernels, and answers where libraries ask for values. ``masks``: rows have one."""
     with ExitStack() as stack:
         stack.enter_context(_real_meshes())
-        stack.enter_context(_unpacked_sequences())
+        stack.enter_context(_packed_sequences(found=masks))
         stack.enter_context(_unpadded_sequences())
         stack.enter_context(_no_value_checks())
         stack.enter_context(recomputes())
@@ -102,14 +102,18 @@ def _real(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def _unpacked_sequences() -> Iterator[None]:
-    """transformers looks for packed sequences in the values of position ids; a run on unpadded data finds none."""
+def _packed_sequences(*, found: bool) -> Iterator[None]:
+    """transformers looks for packed sequences in the values of position ids, and makes a mask where it finds some."""
     from transformers import masking_utils
 
     if not hasattr(masking_utils, "find_packed_sequence_indices"):
         yield
         return
-    with patched(masking_utils, "find_packed_sequence_indices", lambda position_ids: None):
+
+    def indices(position_ids: torch.Tensor) -> torch.Tensor | None:
+        return torch.zeros_like(position_ids) if found else None
+
+    with patched(masking_utils, "find_packed_sequence_indices", indices):
         yield
 
 
