@@ -25,7 +25,6 @@ TABLE = os.path.join(HERE, "FAMILIES.md")
 LOW = -0.003
 """How far below the traced one a moment may be predicted."""
 OPEN = {
-    "gemma3n_text added, sdpa, none, bf16-lora": -0.006,
     "gemma3n_text added, eager, full, bf16-mixed": -0.004,
     "jamba added, sdpa, none, bf16-mixed": -0.006,
     "minimax, sdpa, full, bf16-mixed": -0.005,

@@ -11,11 +11,22 @@ from memcheck.models.module_paths import PROJECTIONS
 from memcheck.models.parameters import head_width
 from memcheck.models.types import Architecture, ParameterTensor
 
+BESIDE_STREAM = ("altup_unembed_projections", "contact_head", "per_layer_model_projection", "project_out")
+"""What makes nothing that the first layer reads as its stream: it is behind the layers, or makes other inputs."""
+
 
 def table_adapters(lora: Lora, a: Architecture) -> tuple[LocalTensor, ...]:
     """Those of projections of what is looked up (Gemma 4, ELECTRA, OPT-350m), and of Gemma 3n's streams."""
-    beside = [t for t in a.extra_tensors if t.linear or any(name in t.name for name in PROJECTIONS)]
-    return tuple(each for t in beside for each in _adapters(lora, t))
+    return tuple(each for t in _projections(a) for each in _adapters(lora, t))
+
+
+def adapts_stream(lora: Lora, a: Architecture) -> bool:
+    """Whether an adapter stands between the table and the first layer, whose input then wants a gradient."""
+    return any(_adapters(lora, t) for t in _projections(a) if not any(name in t.name for name in BESIDE_STREAM))
+
+
+def _projections(a: Architecture) -> list[ParameterTensor]:
+    return [t for t in a.extra_tensors if t.linear or any(name in t.name for name in PROJECTIONS)]
 
 
 def head_adapters(lora: Lora, a: Architecture, tensor: int) -> tuple[LocalTensor, ...]:

@@ -198,6 +198,11 @@ class Units:
             return True
         if part.first > 0 and not _nothing_trained_below(self.job, part.first, self._frozen, self.base):
             return True
+        if self.job.lora is not None and self.architecture.extra_tensors:
+            from memcheck.frameworks.torch.end_adapters import adapts_stream
+
+            if adapts_stream(self.job.lora, self.architecture):
+                return True
         return is_hooked(self.job, self.architecture)  # enable_input_require_grads: the looked-up rows are made to
 
     def _resting(self) -> list[Run]:

@@ -94,16 +94,21 @@ def read_megatron(config: ConfigReader) -> Architecture:
     its scores beside the probabilities, and returns these.
     """
     found = encoder(config, transform_names("bert", "bert.pooler.dense", body_pools=True))
-    found = _norms_in_front(found, ("attention.ln", "ln", "bert.encoder.ln"), in_eager_code)
+    found = _norms_in_front(found, ("attention.ln", "ln", "bert.encoder.ln"), lambda b: in_eager_code(b, masked=True))
     return found._replace(embedding_norm=None)
 
 
-def in_eager_code(block: Block) -> Block:
-    """The layer of a class without other attention than its own statements, which keep scores and probabilities."""
+def in_eager_code(block: Block, *, masked: bool = False) -> Block:
+    """The layer of a class without other attention than its own statements, which keep scores and probabilities.
+
+    ``masked``: it makes a mask even where that masks nothing (masking_utils.py, ``_ignore_bidirectional_mask_sdpa``).
+    """
     if not isinstance(block.mixer, Attention):
         return block
     return block._replace(
-        mixer=block.mixer._replace(sdpa=False, flash=False, masked=True, keeps_scores=True, returns_weights=True)
+        mixer=block.mixer._replace(
+            sdpa=False, flash=False, masked=masked, keeps_scores=True, returns_weights=True
+        )
     )
 
 

@@ -152,3 +152,29 @@ def test_a_frozen_final_norm_is_no_layer_in_front_of_the_head(name: str) -> None
     (found,) = predicted({**plan, "training": {**plan["training"], "freeze": ["norm"]}}).values()
     gaps = {moment: found[moment] / seen - 1 for moment, seen in FROZEN_NORMS[name].items()}
     assert all(-0.0001 < gap < 0.001 for gap in gaps.values()), gaps
+
+
+ADAPTED_STREAMS = {
+    "gemma3n_text added, sdpa, none, bf16-lora": (
+        ["altup_projections.0", "altup_projections.1", "altup_projections.2"],
+        {"init": 355157504, "forward": 1929718272, "loss": 1864658944, "backward": 1899138560, "optimizer": 355943936},
+    ),
+    "electra added, sdpa, none, bf16-lora": (
+        ["embeddings_project"],
+        {"init": 6003712, "forward": 51374080, "loss": 60427264, "backward": 75762688, "optimizer": 6028288},
+    ),
+}
+"""Targets, and traced bytes of each moment, by a plan of a small model."""
+
+
+@pytest.mark.parametrize("name", ADAPTED_STREAMS)
+def test_adapters_behind_the_table_give_the_first_layer_a_graph(name: str) -> None:
+    """They stand between the frozen rows and the layers, which keep what a gradient of their input needs."""
+    from benchmarks.drawn import predicted
+    from benchmarks.families import plans
+
+    plan, (targets, traced) = plans()[name], ADAPTED_STREAMS[name]
+    training = {**plan["training"], "lora": {**plan["training"]["lora"], "target_modules": targets}}
+    (found,) = predicted({**plan, "training": training}).values()
+    gaps = {moment: found[moment] / seen - 1 for moment, seen in traced.items()}
+    assert all(-0.001 < gap < 0.007 for gap in gaps.values()), gaps
