@@ -78,7 +78,8 @@ def _masks(draft: Draft) -> bool:
     """Whether masks of this model's rows have a memory model."""
     known = architecture_named(draft)
     pads = FRAMEWORKS[str(draft.value("training.framework"))].pads
-    return pads and sees(draft) is None and (known is None or maskable(known))
+    whole = draft.value("parallelism.context") in (None, 1)
+    return pads and whole and sees(draft) is None and (known is None or maskable(known))
 
 
 def _alone(draft: Draft) -> bool:

@@ -139,6 +139,8 @@ def _around(context: RuleContext, framework: Profile, job: TrainingJob) -> Itera
             what = f"attention `{job.attention}`"
         elif framework.pads and not (context.architecture is not None and maskable(context.architecture)):
             what = "this model's attention"
+        elif framework.pads and job.layout.context > 1:
+            what = "context parallelism"
         if what:
             message = f"{job.sequences} rows under {what} have no memory model"
             help = "write `sequences: packed`, with rows as long as the longest"

@@ -46,7 +46,7 @@ def test_trl_lays_packed_rows_end_to_end(added: str, rows: str) -> None:
         ("f.yaml", FACTORY + "flash_attn: fa2\n", "packed"),
         ("f.yaml", FACTORY.replace("batch_size: 1", "batch_size: 2"), "padded"),
         ("f.yaml", FACTORY + "packing: true\n", "packed"),
-        ("f.yaml", FACTORY.replace("Llama-3.1-8B", "Llama-3.1-8B\ndeepspeed: ds_z3_config.json"), "packed"),
+        ("f.yaml", FACTORY.replace("Llama-3.1-8B", "Llama-3.1-8B\ndeepspeed: ds_z3_config.json"), "masked"),
         ("a.yml", f"{ALONE}pad_to_sequence_len: true\n", "masked"),
         ("a.yml", f"{ALONE}pad_to_sequence_len: false\n", "packed"),
         ("f.yaml", FACTORY.replace("meta-llama/Llama-3.1-8B", "deepseek-ai/DeepSeek-V2-Lite"), "packed"),

@@ -42,6 +42,7 @@ PROFILE = Profile(
     runs_transformers=True,
     objectives=("sft", "dpo", "ipo", "orpo", "kto", "simpo", "cpo", "reward"),
     heads=("lm", "classification", "token-classification", "reward", "embedding"),
+    pads=True,
     trainers=("transformers", "trl", "axolotl", "llama-factory", "ms-swift", "open-instruct"),
     lora_variants=PEFT_VARIANTS,
     adapts_head=True,
