@@ -11,14 +11,12 @@ DEFAULT_BATCH = 8
 """``per_device_eval_batch_size`` (transformers 5.23 ``training_args.py``), whatever the training batch is."""
 
 
-def resolve_evaluation(stated: plan_types.EvaluationSpec | None, defaults: Defaults) -> Evaluation | None:
-    """The pass that the plan states; None where it states none.
+def resolve_evaluation(stated: plan_types.EvaluationSpec, defaults: Defaults) -> Evaluation:
+    """The pass that the plan states.
 
     Raises:
         ResolutionError: logits are kept for an unknown number of steps, which they are proportional to.
     """
-    if stated is None:
-        return None
     key = "training.evaluation."
     why = "default of transformers without compute_metrics: prediction_loss_only"
     logits = defaults.take(key + "logits", stated.logits, "dropped", why)

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from memcheck.catalog.types import Gpu
-from memcheck.job.base import resolve_base, with_base
 from memcheck.job.defaults import Defaults
 from memcheck.job.errors import JobProblem, ResolutionError
-from memcheck.job.evaluation import resolve_evaluation
 from memcheck.job.hardware import resolve_gpu
 from memcheck.job.head import resolve_head, with_head
+from memcheck.job.kernels import fused_packages, liger_kernels
 from memcheck.job.layout import resolve_layout
 from memcheck.job.model import resolve_model
 from memcheck.job.objective import resolve_companions, resolve_objective
+from memcheck.job.objective_types import Evaluation
 from memcheck.job.profile import Profile
 from memcheck.job.recipe import resolve_recipe, with_optimizer
-from memcheck.job.teacher import resolve_teacher
 from memcheck.job.torch import resolve_torch
 from memcheck.job.training import (
     known_options,
@@ -29,21 +28,16 @@ from memcheck.job.training import (
     resolve_loss,
     resolve_optimizer,
 )
-from memcheck.job.types import LIGER_KERNELS, Assumption, Images, InferenceJob, Overhead, TrainingJob
+from memcheck.job.types import Assumption, Images, InferenceJob, Overhead, TrainingJob
 from memcheck.job.versions import resolve_fsdp, resolve_kbit
-from memcheck.models.types import Architecture, Mixer, Moe, Rough
+from memcheck.models.types import Architecture, Moe, Rough
 from memcheck.plan import types as plan_types
 from memcheck.record import Record
 
 DEFAULT_FRAMEWORK = "huggingface"
 NO_KERNELS = plan_types.KernelsSpec()
-KERNELS = {
-    **dict.fromkeys(("mamba1", "mamba1-heads", "mamba2"), "mamba-ssm"),
-    "gated-delta-net": "flash-linear-attention",
-    "short-convolution": "causal-conv1d",
-}
-"""Whose fused kernels recurrent layers are priced with. transformers falls back to code of its own without them
-(``use_kernel_func_from_hub_with_fallback``), whose traced steps took 2.1 to 2.5 times as much."""
+PATTERN = frozenset("\\*+?[](){}|^$")
+"""Characters that make a text of adapters' targets a pattern: a name, or the end of a path, has none of them."""
 
 
 class Resolved(Record):
@@ -53,9 +47,6 @@ class Resolved(Record):
     gpu: Gpu
     overhead: Overhead
     assumptions: tuple[Assumption, ...]
-
-PATTERN = frozenset("\\*+?[](){}|^$")
-"""Characters that make a text of adapters' targets a pattern: a name, or the end of a path, has none of them."""
 
 
 class JobFrame(Record):
@@ -119,7 +110,7 @@ def framed(
         for note in architecture.notes:
             defaults.note("model", note, "how the model's configuration was read")
     if plan.training is not None:
-        packages = _kernels(architecture) if (plan.training.kernels or NO_KERNELS).ssm is None else []
+        packages = fused_packages(architecture) if (plan.training.kernels or NO_KERNELS).ssm is None else []
         for package in packages:
             why = f"recurrent layers run in its fused kernels; without {package} they take more than twice as much"
             defaults.note("model", f"{package} is installed", why)
@@ -128,12 +119,18 @@ def framed(
             from memcheck.models.unfused import unfused
 
             architecture = unfused(architecture)
-        teacher = resolve_teacher(plan.training.teacher, base_dir)
+        teacher = None
+        if plan.training.teacher is not None:
+            from memcheck.job.teacher import resolve_teacher
+
+            teacher = resolve_teacher(plan.training.teacher, base_dir)
         job, notes = _training_job(plan, plan.training, architecture, framework, defaults, teacher)
         behind = Defaults()
         overhead = _overhead(plan.policy, behind)
         return JobFrame(job=job, gpu=gpu, overhead=overhead, framework=framework, notes=(*notes, behind.taken()))
-    serving = _inference_job(plan, plan.inference or plan_types.InferenceSpec(), architecture, defaults)
+    from memcheck.job.serving import inference_job
+
+    serving = inference_job(plan, plan.inference or plan_types.InferenceSpec(), architecture, defaults)
     overhead = _overhead(plan.policy, defaults)
     return JobFrame(job=serving, gpu=gpu, overhead=overhead, framework=None, notes=(defaults.taken(), (), (), ()))
 
@@ -200,15 +197,6 @@ def _routed(architecture: Architecture | Rough) -> bool:
     return isinstance(architecture, Architecture) and any(isinstance(b.mlp, Moe) for b, _ in architecture.blocks)
 
 
-def _kernels(architecture: Architecture | Rough) -> list[str]:
-    """Packages whose kernels the model's layers are priced with."""
-    if not isinstance(architecture, Architecture):
-        return []
-    mixers = (mixer for block, _ in architecture.blocks for mixer in (block.mixer, block.beside))
-    kinds = {mixer.kind for mixer in mixers if isinstance(mixer, Mixer)}
-    return [package for kind, package in KERNELS.items() if kind in kinds]
-
-
 def _training_job(
     plan: plan_types.Plan,
     training: plan_types.TrainingSpec,
@@ -240,10 +228,14 @@ def _training_job(
         between.note("training.options.groupsize", 256, why)
     if _offloads(training) and _unstated("pin_memory", framework, options):
         between.note("training.options.pin_memory", True, why)
-    precision = with_base(training.precision, training.base)
+    held_in, precision = "", training.precision
+    if training.base is not None or method == "qlora":
+        from memcheck.job.base import resolve_base, with_base
+
+        held_in = resolve_base(training.base, method, framework, options, after)
+        precision = with_base(training.precision, training.base)
     recipe = resolve_recipe(precision, method, layout, framework, between, training.trainer)
     optimizer = resolve_optimizer(training.optimizer, framework, between)
-    held_in = resolve_base(training.base, method, framework, options, after)
     lora = resolve_lora(training, method, framework, recipe.params, after)
     if lora is not None and isinstance(lora.target_modules, str) and PATTERN.intersection(lora.target_modules):
         from memcheck.job.lora_patterns import with_reach
@@ -297,24 +289,17 @@ def _training_job(
         fsdp=fsdp,
         objective=objective,
         head=head,
-        evaluation=resolve_evaluation(training.evaluation, after),
+        evaluation=_evaluation(training.evaluation, after),
         sequences=training.sequences or "packed",
         companions=resolve_companions(objective, architecture, recipe, offloaded, teacher),
         ssm_kernels=(training.kernels or NO_KERNELS).ssm or "fused",
-        liger=_liger((training.kernels or NO_KERNELS).liger),
+        liger=liger_kernels((training.kernels or NO_KERNELS).liger),
     )
     if job.images is not None and not job.images.patches and isinstance(architecture, Architecture):
         from memcheck.models.crossing import resting
 
         job = job._replace(architecture=resting(architecture))
     return job, (defaults.taken(), between.taken(), (*after.taken(), *wrapper.taken()))
-
-
-def _liger(stated: bool | tuple[str, ...] | None) -> tuple[str, ...]:
-    """By name, in one order; ``true`` is all."""
-    if isinstance(stated, tuple):
-        return tuple(name for name in LIGER_KERNELS if name in stated)
-    return LIGER_KERNELS if stated else ()
 
 
 def _images(
@@ -382,28 +367,12 @@ def _imbalance(training: plan_types.TrainingSpec, expert: int, defaults: Default
     return defaults.take("training.expert_imbalance", training.expert_imbalance, 1.0, "perfectly balanced routing")
 
 
-def _inference_job(
-    plan: plan_types.Plan,
-    inference: plan_types.InferenceSpec,
-    architecture: Architecture | Rough,
-    defaults: Defaults,
-) -> InferenceJob:
-    if inference.context_length is None:
-        problem = JobProblem(
-            "missing",
-            "/inference",
-            "inference.context_length is missing: the KV cache is proportional to it",
-            help="write the number of tokens per sequence, e.g. `context_length: 32768`",
-        )
-        raise ResolutionError((problem,))
-    return InferenceJob(
-        architecture=architecture,
-        layout=resolve_layout(plan.hardware, plan.parallelism, None, defaults),
-        batch_size=defaults.take("inference.batch_size", inference.batch_size, 1),
-        context_length=inference.context_length,
-        weights=defaults.take("inference.weights", inference.weights, "bf16"),
-        kv_cache=defaults.take("inference.kv_cache", inference.kv_cache, "bf16"),
-    )
+def _evaluation(stated: plan_types.EvaluationSpec | None, defaults: Defaults) -> Evaluation | None:
+    if stated is None:
+        return None
+    from memcheck.job.evaluation import resolve_evaluation
+
+    return resolve_evaluation(stated, defaults)
 
 
 def _overhead(policy: plan_types.PolicySpec, defaults: Defaults) -> Overhead:

@@ -10,14 +10,12 @@ from memcheck.plan import types as plan_types
 PLACE = "/training/teacher"
 
 
-def resolve_teacher(stated: plan_types.TeacherSpec | None, base_dir: str) -> Architecture | Rough | None:
-    """The teacher's model; None where the plan names none.
+def resolve_teacher(stated: plan_types.TeacherSpec, base_dir: str) -> Architecture | Rough:
+    """The teacher's model.
 
     Raises:
         ResolutionError: as of the model that is trained, at the teacher's place.
     """
-    if stated is None:
-        return None
     try:
         return resolve_model(stated.model, base_dir=base_dir)
     except ResolutionError as error:
