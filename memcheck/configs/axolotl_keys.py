@@ -41,7 +41,7 @@ OLD_ATTENTIONS = {
 }
 """Switches of the time before ``attn_implementation``."""
 MULTIPLE = 64
-"""Of so many tokens is a row, unless ``pad_to_sequence_len`` is false (``core/builders/causal.py``)."""
+"""Tokens of which a row is a multiple, unless ``pad_to_sequence_len`` is false (``core/builders/causal.py``)."""
 UNKNOWN_ATTENTIONS = ("sage_attention", "s2_attention")
 
 CCE_PLUGIN = "cut_cross_entropy"
