@@ -39,7 +39,7 @@ from memcheck.catalog.gpus import find_gpu  # noqa: E402
 from memcheck.errors import MemcheckError  # noqa: E402
 from memcheck.job.types import Layout, TrainingJob  # noqa: E402
 from memcheck.memory import residuals as stored_residuals  # noqa: E402
-from memcheck.memory.allocator import allocator_group, blocks_group, remainder_group  # noqa: E402
+from memcheck.memory.allocator import allocator_group, blocks_group, optimizer_group, remainder_group, stuck_group  # noqa: E402
 from memcheck.memory.communicators import ProcessGroup, group_bytes  # noqa: E402
 from memcheck.memory.estimate import estimate  # noqa: E402
 from memcheck.memory.overhead import context_terms, surroundings  # noqa: E402
@@ -99,29 +99,42 @@ def _golden(case: Case, facts: dict[str, Any], gpu: str) -> Row | Failed:
 
 
 def kept() -> list[Kept]:
-    """What the allocator held in every replayed step, with and without expandable segments."""
+    """What the allocator held in every replayed step, with and without expandable segments.
+
+    Of a step that is highest in the optimizer, what cannot be returned tells of the moment that fails first.
+    """
     jobs = {}
     for case in replayed.steps().values():
         job, gpu, overhead = resolved(case.plan)
         job = as_traced(case, job)
         if isinstance(job, TrainingJob) and isinstance(job.architecture, Architecture):
-            rank = rank_of(case, estimate(job, gpu, overhead))
-            block = rank.largest_block_bytes / rank.peak.allocated_bytes
-            jobs[case.id] = (job.architecture.model_type, job, block)
+            rank = rank_of(case, estimate(job._replace(expandable_segments=False), gpu, overhead))
+            jobs[case.id] = (job.architecture.model_type, job, rank)
     found = []
     for step in load("allocator.json")["steps"]:
         if step["id"].startswith("serving."):
-            found.append(Kept(step["id"], "serving", "serving", *step["default"]))
+            found.append(Kept(step["id"], "serving", "serving", *step["default"], 0.0, 0.0, "serving", "serving"))
         if step["id"] not in jobs:
             continue
-        family, job, block = jobs[step["id"]]
+        family, job, rank = jobs[step["id"]]
+        peak, before = rank.peak.allocated_bytes, rank.pools.before
         pools = sum(step["streams"]) / step["allocated"] if "streams" in step else 1.0
         for setting in ("default", "expandable"):
             under = job._replace(expandable_segments=setting == "expandable")
             reserved, tight = step[setting]
             name, group = family.split("_")[0].rstrip("0123456789."), allocator_group(under)
-            of = remainder_group(under), blocks_group(under)
-            found.append(Kept(step["id"], name, group, reserved / pools, tight, *of, block))
+            of = [stuck_group(group), remainder_group(under), blocks_group(under)]
+            live = peak
+            if before and "fails" not in step:
+                continue
+            if before and step["fails"][setting] == "optimizer":
+                of = [optimizer_group(group), "", ""]
+            elif before:
+                live = before
+            left = (rank.pools.unfilled or 0, rank.pools.unfilled_most) if setting == "default" else (0, 0)
+            sizes = reserved / pools, tight * peak / live, *(size / live for size in left)
+            held = optimizer_group(group) if before else group
+            found.append(Kept(step["id"], name, group, *sizes, held, *of, block=rank.pools.largest / live))
     return found
 
 

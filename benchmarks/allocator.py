@@ -21,13 +21,14 @@ from benchmarks.replayed import lengths, steps
 from memcheck.errors import MemcheckError
 from memcheck.verify.replay.held import HeldMemory, held
 from memcheck.verify.replay.lengths import TwoLengths, alike, varied
-from memcheck.verify.replay.sequence import Event
+from memcheck.verify.replay.sequence import Event, phase_of
 from memcheck.verify.types import RankObservation
 
 FILE = os.path.join(HERE, "data", "allocator.json")
 SHORT = 0.25
 """Of the two lengths that a run of varying ones is made from, the short one over the long one."""
 SETTINGS = {"default": False, "expandable": True}
+Phases = tuple[tuple[int, str], ...]
 
 
 def traced(case: Case) -> RankObservation:
@@ -40,20 +41,21 @@ def traced(case: Case) -> RankObservation:
     return trace_of(request_of(case.id, case.plan), *ranks).ranks[0]
 
 
-def run_of(case: Case) -> list[Event]:
-    """Every block of a run: of three equal steps, or of as many as a case has lengths.
+def run_of(case: Case) -> tuple[list[Event], Phases]:
+    """Every block of a run, of three equal steps, or of as many as a case has lengths; and the parts of equal steps.
 
     Raises:
         MemcheckError: it cannot be priced or run, or its steps are not the same at another length.
     """
     wanted = lengths().get(case.id)
     if wanted is None:
-        return list(traced(case).events)
+        observed = traced(case)
+        return list(observed.events), observed.phases
     long, short = (traced(_of_length(case, share)) for share in (1.0, SHORT))
     if not alike(long.events, short.events, long.steps, short.steps):
         raise MemcheckError("its steps ask for other blocks at another length")
     steps_at = long.steps[0], long.steps[1]
-    return varied(TwoLengths(long=long.events, short=short.events, steps=steps_at, share=SHORT), wanted)
+    return varied(TwoLengths(long=long.events, short=short.events, steps=steps_at, share=SHORT), wanted), ()
 
 
 def _of_length(case: Case, share: float) -> Case:
@@ -69,7 +71,7 @@ def line(case: Case) -> dict[str, Any]:
     Raises:
         MemcheckError: it cannot be priced or run.
     """
-    events = run_of(case)
+    events, phases = run_of(case)
     both = {name: held(events, expandable=expandable) for name, expandable in SETTINGS.items()}
     first = both["default"]
     return {
@@ -77,6 +79,7 @@ def line(case: Case) -> dict[str, Any]:
         "allocated": first.allocated,
         "streams": list(first.streams),
         **{name: ratios(found) for name, found in both.items()},
+        "fails": {name: phase_of(phases, found.fails_at) for name, found in both.items()},
     }
 
 

@@ -6,13 +6,13 @@ import json
 from typing import Any, NamedTuple
 
 from benchmarks.cases import HERE, Case
-from memcheck.accounts.estimate import Estimate, RankEstimate
+from memcheck.accounts.estimate import Estimate, Pools, RankEstimate
 from memcheck.catalog.types import Gpu
 from memcheck.errors import MemcheckError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
-from memcheck.memory.allocator import allocator_group, blocks_group, remainder_group
+from memcheck.memory.allocator import allocator_group, blocks_group, optimizer_group, remainder_group
 from memcheck.memory.basis import intervals
 from memcheck.memory.estimate import estimate
 from memcheck.memory.interval import Intervals, PlanFigures, error_group
@@ -31,13 +31,11 @@ class Row(NamedTuple):
     predicted_bytes: int
     """Of the metric that was measured."""
     allocated_bytes: int
-    apart_bytes: int
-    """What other streams' pools hold beyond it."""
+    pools: Pools
     reserved_bytes: int
     device_bytes: int
     needed_bytes: int
     outside: OutsideBytes
-    largest_block_bytes: int
     intervals: Intervals
     capacity_bytes: int
     phase: str
@@ -49,7 +47,12 @@ class Row(NamedTuple):
     @property
     def held(self) -> PlanFigures:
         """The figures that the intervals lie around."""
-        return PlanFigures(self.allocated_bytes, self.outside, self.apart_bytes, self.largest_block_bytes)
+        return PlanFigures(self.allocated_bytes, self.outside, self.pools)
+
+    @property
+    def held_group(self) -> str:
+        """The kind under which a reading of reserved memory counts."""
+        return optimizer_group(self.allocator_group) if self.pools.before else self.allocator_group
 
     @property
     def error(self) -> float:
@@ -59,7 +62,7 @@ class Row(NamedTuple):
     @property
     def ratio(self) -> float:
         """Truth over what is predicted to be live, on every stream at its highest."""
-        return self.case.truth_bytes / (self.allocated_bytes + self.apart_bytes)
+        return self.case.truth_bytes / (self.allocated_bytes + self.pools.apart)
 
     @property
     def unsafe(self) -> bool:
@@ -159,20 +162,19 @@ def rank_of(case: Case, found: Estimate) -> RankEstimate:
 def priced(case: Case, job: TrainingJob | InferenceJob, gpu: Gpu, rank: RankEstimate) -> Row:
     """The row of one rank."""
     allocated = rank.peak.allocated_bytes
-    extra = slack(job, gpu, Overhead(), allocated, apart=rank.apart_bytes)
+    extra = slack(job, gpu, Overhead(), allocated, pools=rank.pools)
     reserved = allocated + extra.fragmentation
     device = reserved + extra.context_and_nccl
-    held = PlanFigures(allocated, extra.outside, rank.apart_bytes, rank.largest_block_bytes)
+    held = PlanFigures(allocated, extra.outside, rank.pools)
     return Row(
         case,
         allocated if case.metric == "allocated" else reserved,
         allocated,
-        rank.apart_bytes,
+        rank.pools,
         reserved,
         device,
         device - extra.cache,
         extra.outside,
-        rank.largest_block_bytes,
         intervals(job, held, gpu.memory_bytes),
         gpu.memory_bytes,
         rank.peak.name,

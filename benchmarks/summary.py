@@ -8,13 +8,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.score import Row
-from memcheck.memory.allocator import stuck_group
+from memcheck.accounts.estimate import Pools
 from memcheck.memory.interval import Kinds, PlanFigures, ends
 from memcheck.memory.outside import NOTHING_OUTSIDE
 from memcheck.memory.residuals import COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, look_up
 
 COMPILED_APART = ", compiled/"
 """In the allocator's kind of compiled steps that have one of their own."""
+RECOMPUTED = ("one stream/recompute/default", "one stream/recompute/expandable")
+"""Kinds of steps in which one layer and the logits come and go."""
 UNIT = 2**36
 """Bytes of a step without a size of its own."""
 T_975 = (0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
@@ -71,23 +73,35 @@ class Kept(NamedTuple):
     reserved: float
     """Reserved over the highest points of all streams together, with memory to spare."""
     tight: float
-    """The smallest memory on which the step runs, over allocated."""
+    """The smallest memory on which the step runs, over what is live at the moment that fails first on less."""
+    unfilled: float
+    """What the segments of resting blocks leave, over what is live."""
+    most: float
+    """Likewise, if each had needed a new segment."""
+    held: str
+    """The kind under which ``reserved`` counts."""
+    stuck: str
+    """The kind under which ``tight`` counts."""
     remainder: str = ""
     """The kind under which ``beyond`` counts; empty: under none."""
     blocks: str = ""
     """The kind under which ``of_block`` counts; empty: under none."""
     block: float = 0.0
-    """The step's largest block over allocated."""
+    """The step's largest block over what is live at that moment."""
+
+    @property
+    def filled(self) -> float:
+        """``tight`` without what the segments of resting blocks leave."""
+        return max(1.0, self.tight - self.unfilled)
 
     @property
     def beyond(self) -> float:
-        """``tight`` less the largest block, and no less than one."""
-        return max(1.0, self.tight - self.block)
+        """``filled`` less the largest block, and no less than one."""
+        return max(1.0, self.filled - self.block)
 
-    @property
-    def of_block(self) -> float:
+    def of_block(self, share: float) -> float:
         """One plus what cannot be returned over the largest block."""
-        return 1 + max(0.0, self.tight - 1) / self.block
+        return 1 + max(0.0, share - 1) / self.block
 
 
 def spread(ratios: Sequence[float]) -> Spread:
@@ -137,17 +151,24 @@ def tables(rows: Sequence[Row], kept: Iterable[Kept], outside: Readings) -> Resi
     tight: dict[str, list[float]] = {}
     beyond: dict[str, list[float]] = {}
     blocks: dict[str, list[float]] = {}
+    filled: dict[str, list[float]] = {}
+    of_filled: dict[str, list[float]] = {}
+    held: dict[str, list[float]] = {}
     for step in kept:
+        if step.held in RECOMPUTED and step.block:
+            held.setdefault(step.held, []).append(step.of_block(step.reserved))
         if step.remainder:
             beyond.setdefault(step.remainder, []).append(step.beyond)
         if step.blocks:
-            blocks.setdefault(step.blocks, []).append(step.of_block)
-        reserved.setdefault(step.group, []).append(step.reserved)
-        tight.setdefault(stuck_group(step.group), []).append(step.tight)
+            blocks.setdefault(step.blocks, []).append(step.of_block(step.tight))
+            of_filled.setdefault(step.blocks, []).append(step.of_block(step.filled))
+        reserved.setdefault(step.held, []).append(step.reserved)
+        tight.setdefault(step.stuck, []).append(step.tight)
+        filled.setdefault(step.stuck, []).append(step.filled)
     replayed = {group: spread(found).median for group, found in reserved.items()}
     for row in rows:
         if row.case.metric == "reserved" and row.case.widens and _counts_for_allocator(row):
-            reserved.setdefault(row.allocator_group, []).append(row.ratio)
+            reserved.setdefault(row.held_group, []).append(row.ratio)
     shares = {group: _with_middle(spread(found), replayed.get(group)) for group, found in sorted(reserved.items())}
     allocated: dict[str, list[float]] = {}
     for row in rows:
@@ -157,13 +178,28 @@ def tables(rows: Sequence[Row], kept: Iterable[Kept], outside: Readings) -> Resi
         if row.case.metric == "reserved":
             if _counts_for_allocator(row) and row.ratio >= 1 and not _compiled(row):
                 continue
-            _, share = look_up(shares, row.allocator_group)
-            truth = truth / share.median - row.apart_bytes
+            _, share = look_up(shares, row.held_group)
+            truth = truth / share.median - row.pools.apart
         allocated.setdefault(row.error_group, []).append(difference(truth, row.allocated_bytes))
     around: dict[str, list[float]] = {}
     for kind, ratio in outside:
         around.setdefault(kind, []).append(ratio)
-    return Residuals(_spreads(allocated), shares, _stuck(tight), _around(around), _spreads(beyond), _spreads(blocks))
+    stuck = _stuck(tight)
+    return Residuals(
+        allocated=_spreads(allocated),
+        reserved=shares,
+        tight=stuck,
+        outside=_around(around),
+        beyond=_spreads(beyond),
+        blocks=_with_lower(_spreads(of_filled), _spreads(blocks)),
+        held_blocks=_spreads(held),
+        filled=_with_lower(_stuck(filled), stuck),
+    )
+
+
+def _with_lower(found: dict[str, Spread], whole: dict[str, Spread]) -> dict[str, Spread]:
+    """Lower ends are of all that cannot be returned: what segments leave may be in use."""
+    return {group: spread._replace(low=min(spread.median, whole[group].low)) for group, spread in found.items()}
 
 
 def _stuck(ratios: dict[str, list[float]]) -> dict[str, Spread]:
@@ -258,7 +294,8 @@ def in_halves(rows: Sequence[Row], kept: Sequence[Kept], outside: Readings) -> l
 
 def _stuck_ends(made: Residuals, step: Kept) -> tuple[float, float]:
     """Both ends of what a step without other errors needs, over allocated."""
-    held = PlanFigures(UNIT, NOTHING_OUTSIDE, largest=int(step.block * UNIT))
+    block, unfilled, most = (int(share * UNIT) for share in (step.block, step.unfilled, step.most))
+    held = PlanFigures(UNIT, NOTHING_OUTSIDE, Pools(largest=block, unfilled=unfilled, unfilled_most=most))
     low, high = ends(made._replace(allocated={}), Kinds("", step.group, step.remainder, step.blocks), held, None).needed
     return low / UNIT, high / UNIT
 

@@ -34,13 +34,13 @@ def terms(tables: Residuals, row: Row) -> Terms:
     """One plan's, before the allocator's and the live tensors' are added in quadrature."""
     needed, allocated = row.needed_bytes, row.allocated_bytes
     kinds = Kinds(row.error_group, row.allocator_group, row.remainder_group, row.blocks_group)
-    stuck = stuck_between(tables, kinds, row.held, shares_of(tables, row.allocator_group).stuck)
+    stuck = stuck_between(tables, kinds, row.held, shares_of(tables, row.allocator_group))
     errors = look_up(tables.allocated, row.error_group)[1]
     each = (row.outside._replace(**{name: 0 for name in OutsideBytes._fields if name != one}) for one in OUTSIDE)
     spans = [high - low for low, high in (bytes_.ends(tables) for bytes_ in each)]
     off = max(0.0, 1 - errors.low) + max(0.0, errors.high - 1)
     return Terms(
-        row.largest_block_bytes / needed,
+        row.pools.largest / needed,
         (stuck.median - max(1.0, stuck.low)) * allocated / needed,
         (stuck.high - stuck.median) * allocated / needed,
         off * max(allocated, SMALL_BYTES) / needed,
@@ -70,7 +70,8 @@ def section(rows: Sequence[Row]) -> list[str]:
     kinds: dict[str, list[Row]] = {}
     large = [row for row in rows if row.allocated_bytes >= SMALL_BYTES]
     for row in large:
-        kinds.setdefault(f"{row.error_group}; {row.allocator_group}", []).append(row)
+        where = ", highest in the optimizer" if row.pools.before else ""
+        kinds.setdefault(f"{row.error_group}; {row.allocator_group}{where}", []).append(row)
     for kind, mine in sorted(kinds.items()):
         found.append(f"| {kind} | {_line(mine)} |")
     return [*found, f"| **all** | {_line(large)} |"]

@@ -60,6 +60,24 @@ class Formula(Record):
     source: str
 
 
+class Pools(Record):
+    """What of a rank's step decides how much the caching allocator holds beyond live tensors, in bytes."""
+
+    largest: int = 0
+    """The largest block of the step; 0 where its layers are not replayed."""
+    apart: int = 0
+    """How much more than at the peak the allocator's pools have once held: each stream has its own, each has its
+    highest point at another moment, and no stream may use another's blocks. And optimizer states in managed memory,
+    which are on the GPU while there is room."""
+    before: int = 0
+    """What lives at the highest of all other moments where the peak is torch's optimizer's; 0 elsewhere. The allocator
+    can return more in the optimizer, so that such a moment may need more than the peak."""
+    unfilled: int | None = None
+    """What the segments of resting blocks leave to no other; None: not known."""
+    unfilled_most: int = 0
+    """Likewise, if every one of these blocks had needed a new segment."""
+
+
 class RankEstimate(Record):
     """All instants of one pipeline rank (the worst of its data, tensor and expert peers)."""
 
@@ -71,12 +89,7 @@ class RankEstimate(Record):
     formulas: tuple[Formula, ...] = ()
     host_bytes: int = 0
     """Activations that this rank keeps in host memory."""
-    largest_block_bytes: int = 0
-    """The largest block of the step; 0 where its layers are not replayed."""
-    apart_bytes: int = 0
-    """How much more than at the peak the allocator's pools have once held: each stream has its own, each has its
-    highest point at another moment, and no stream may use another's blocks. And optimizer states in managed memory,
-    which are on the GPU while there is room."""
+    pools: Pools = Pools()
 
     @property
     def peak(self) -> Instant:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcheck.accounts.estimate import Instant
+from memcheck.accounts.segments import Unfilled
 from memcheck.record import Record
 
 Components = tuple[tuple[str, int], ...]
@@ -35,6 +36,8 @@ class Rest(Record):
     temporaries: int
     paged: int = 0
     """Optimizer states in managed memory, which torch does not count and the driver moves to the host."""
+    unfilled: Unfilled | None = None
+    """None: not known."""
 
 
 Tensors = tuple[object, ...]

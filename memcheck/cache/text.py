@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from memcheck import own_json
 from memcheck.accounts.dossier import Dossier, OnGpu, RankDevice
-from memcheck.accounts.estimate import Estimate, Formula, HostMoment, Instant, RankEstimate, TensorGroup
+from memcheck.accounts.estimate import Estimate, Formula, HostMoment, Instant, Pools, RankEstimate, TensorGroup
 from memcheck.finding import Edit, FileEdits, Finding, Location, Remedy, Span
 from memcheck.job.types import Assumption
 from memcheck.result import Hidden, PlanResult
@@ -40,7 +40,7 @@ FIELDS: dict[type, dict[str, Any]] = {
         "host_components": [PLAIN],
         "host_moments": [HostMoment],
     },
-    RankEstimate: {"instants": [Instant], "largest": [TensorGroup], "formulas": [Formula]},
+    RankEstimate: {"pools": Pools, "instants": [Instant], "largest": [TensorGroup], "formulas": [Formula]},
     HostMoment: {"components": [PLAIN]},
     Hidden: {"finding": Finding},
     Finding: {"location": Location, "related": [(None, Location)], "fix": [Edit], "remedies": [Remedy]},

@@ -4,9 +4,10 @@ Two shares of ``allocated``, each with its spread (:class:`Shares`):
 
 - *stuck*: the smallest memory on which the step still runs. Before an allocation fails the allocator gives back every
   segment that is wholly free and tries again (c10/cuda/CUDACachingAllocator.cpp, ``release_cached_blocks``). With
-  default segments little more is left than one block as large as the step's largest: see :func:`remainder_group`.
-- *held*: what it keeps with memory to spare, the stuck part included, over ``allocated`` and ``apart``, which is what
-  the pools of FSDP2's streams hold beyond it. The difference is its *cache*, seen in ``nvidia-smi`` and no need.
+  default segments little more is left than one block as large as the step's largest (:func:`remainder_group`), and
+  what segments leave beside blocks that rest (:attr:`Pools.unfilled`), which is added to the share.
+- *held*: what it keeps with memory to spare, the stuck part included, over ``allocated`` and ``Pools.apart``, which is
+  what the pools of FSDP2's streams hold beyond it. The difference is its *cache*, seen in ``nvidia-smi`` and no need.
 
 The tables are ``tight``, ``reserved``, ``beyond`` and ``blocks`` of ``data/residuals.json``, made from replays of
 traced steps (``python -m benchmarks.accuracy --write``).
@@ -14,10 +15,11 @@ traced steps (``python -m benchmarks.accuracy --write``).
 
 from __future__ import annotations
 
+from memcheck.accounts.estimate import Pools
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.torch import ends_apart
 from memcheck.job.types import InferenceJob, TrainingJob
-from memcheck.memory.residuals import Residuals, Spread, look_up, residuals
+from memcheck.memory.residuals import ENOUGH, Residuals, Spread, look_up, residuals
 from memcheck.models.types import Architecture, Moe
 from memcheck.record import Record
 
@@ -32,6 +34,11 @@ ADAPTERS = "/adapters"
 small: it does not split the large segments that activations and logits have let go of, and the next step finds them."""
 
 
+OPTIMIZER = ", optimizer"
+"""In a kind of step that is highest in the optimizer. Activations, logits and gathered parameters are gone by then, and
+every block has the size of a parameter, for which another parameter's has left a segment: hardly anything is stuck."""
+
+
 class Shares(Record):
     """What is held, as ratios; ``held`` is nowhere below ``stuck``."""
 
@@ -39,6 +46,34 @@ class Shares(Record):
     """Over ``allocated``, on the smallest memory on which the step runs: what cannot be returned."""
     held: Spread
     """Over ``allocated`` and ``apart`` together, with memory to spare: what is seen."""
+    filled: Spread
+    """``stuck`` without what the segments of resting blocks leave, where that is known."""
+    optimizer: Spread
+    """Likewise of steps that are highest in the optimizer."""
+    held_in_optimizer: Spread
+    """``held`` of such steps."""
+    of_block: Spread | None
+    """One plus what is held over the largest block of a step; None: not known of the kind."""
+
+    def held_of(self, allocated: int, pools: Pools) -> Spread:
+        """What a step holds with memory to spare: little, where every block that comes and goes is small."""
+        if pools.before:
+            return self.held_in_optimizer
+        if self.of_block is None or not pools.largest:
+            return self.held
+        median = min(self.held.median, 1 + (self.of_block.median - 1) * pools.largest / max(1, allocated))
+        return self.held._replace(low=min(self.held.low, median), median=median)
+
+    def stuck_of(self, allocated: int, pools: Pools) -> Spread:
+        """What cannot be returned of a step. One that is highest in the optimizer needs no less than before it."""
+        found, live = self.before(pools), max(1, allocated)
+        if pools.before:
+            found = higher(self.optimizer, found, pools.before / live)
+        return found.beside((pools.unfilled or 0) / live, pools.unfilled_most / live)
+
+    def before(self, pools: Pools) -> Spread:
+        """What cannot be returned outside of the optimizer; without what resting blocks leave, if that is known."""
+        return self.stuck if pools.unfilled is None else self.filled
 
 
 def shares(job: TrainingJob | InferenceJob) -> Shares:
@@ -53,16 +88,46 @@ def shares_of(tables: Residuals, group: str) -> Shares:
     borrows either share from its neighbours is held to both.
     """
     held = look_up(tables.reserved, group)[1]
-    stuck = look_up(tables.tight, stuck_group(group))[1]
     held = held._replace(median=max(1.0, held.median), high=max(1.0, held.high))
-    median, high = (max(1.0, min(a, b)) for a, b in ((stuck.median, held.median), (stuck.high, held.high)))
-    return Shares(Spread(n=stuck.n or held.n, low=min(max(1.0, stuck.low), median), median=median, high=high), held)
+    stuck, filled = (_below(look_up(table, stuck_group(group))[1], held) for table in (tables.tight, tables.filled))
+    own = [table.get(optimizer_group(group)) for table in (tables.filled, tables.reserved)]
+    least, most = (found if found is not None and found.n >= ENOUGH else None for found in own)
+    blocks = tables.held_blocks.get(group)
+    return Shares(
+        stuck=stuck,
+        held=held,
+        filled=filled,
+        optimizer=filled if least is None else _below(least, filled),
+        held_in_optimizer=most or held,
+        of_block=blocks if blocks is not None and blocks.n >= ENOUGH else None,
+    )
 
 
-def kept(found: Shares, allocated: int, room: int, apart: int = 0) -> tuple[int, int]:
+def _below(share: Spread, other: Spread) -> Spread:
+    """No more than another share, and no less than one."""
+    median, high = (max(1.0, min(a, b)) for a, b in ((share.median, other.median), (share.high, other.high)))
+    return Spread(n=share.n or other.n, low=min(max(1.0, share.low), median), median=median, high=high)
+
+
+def optimizer_group(group: str) -> str:
+    """The kind of steps that are highest in the optimizer."""
+    streams, setting = group.partition("/")[0], group.rpartition("/")[2]
+    return f"{'sharded' if streams.startswith('sharded') else streams}{OPTIMIZER}/{setting}"
+
+
+def higher(top: Spread, other: Spread, share: float) -> Spread:
+    """The higher ends of two moments, over what is live at the ``top``; at the other one it is that ``share``."""
+    return top._replace(
+        low=max(top.low, share * other.low),
+        median=max(top.median, share * other.median),
+        high=max(top.high, share * other.high),
+    )
+
+
+def kept(found: Shares, allocated: int, room: int, pools: Pools) -> tuple[int, int]:
     """Bytes that the allocator cannot return, and those of its cache, which is no more than the ``room`` for both."""
-    stuck = int(allocated * (found.stuck.median - 1))
-    held = int((allocated + apart) * found.held.median) - allocated
+    stuck = int(allocated * (found.stuck_of(allocated, pools).median - 1))
+    held = int((allocated + pools.apart) * found.held_of(allocated, pools).median) - allocated
     return stuck, max(0, min(held, room) - stuck)
 
 

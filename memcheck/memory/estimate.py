@@ -96,15 +96,10 @@ class Estimator:
             self._surroundings, self._kinds = surroundings(job, gpu), interval_kinds(job)
         peak = worst.peak
         allocated = peak.allocated_bytes
-        extra = slack(job, gpu, overhead, allocated, self._surroundings, worst.apart_bytes)
+        extra = slack(job, gpu, overhead, allocated, self._surroundings, worst.pools)
         reserved = allocated + extra.fragmentation
         device = reserved + extra.context_and_nccl
-        held = PlanFigures(
-            allocated=allocated,
-            outside=extra.outside,
-            apart=worst.apart_bytes,
-            largest=worst.largest_block_bytes,
-        )
+        held = PlanFigures(allocated, extra.outside, worst.pools)
         found = ends(residuals(), self._kinds, held, gpu.memory_bytes)
         components = dict(peak.components_bytes)
         components["fragmentation"] = components.get("fragmentation", 0) + extra.fragmentation
@@ -165,7 +160,7 @@ def _overhead_formulas(
 
     return tuple(
         Formula(t.component, t.name, "beyond the live tensors of the step", bytes=t.bytes, source=t.source)
-        for t in items(job, gpu, overhead, rank.peak.allocated_bytes, rank.apart_bytes)
+        for t in items(job, gpu, overhead, rank.peak.allocated_bytes, rank.pools)
     )
 
 

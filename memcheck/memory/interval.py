@@ -10,9 +10,19 @@ seen, not quantiles: a plan that is called safe and fails costs more than a warn
 
 from __future__ import annotations
 
+from memcheck.accounts.estimate import Pools
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, TrainingJob
-from memcheck.memory.allocator import ADAPTERS, allocator_group, blocks_group, has_experts, remainder_group, shares_of
+from memcheck.memory.allocator import (
+    ADAPTERS,
+    Shares,
+    allocator_group,
+    blocks_group,
+    has_experts,
+    higher,
+    remainder_group,
+    shares_of,
+)
 from memcheck.memory.outside import OutsideBytes
 from memcheck.memory.residuals import COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, look_up
 from memcheck.record import Record
@@ -42,10 +52,7 @@ class PlanFigures(Record):
     allocated: int
     """Predicted."""
     outside: OutsideBytes
-    apart: int = 0
-    """What other streams' pools hold beyond ``allocated``."""
-    largest: int = 0
-    """The largest block of a step; 0: not known."""
+    pools: Pools = Pools()
 
 
 def interval_kinds(job: TrainingJob | InferenceJob) -> Kinds:
@@ -60,29 +67,38 @@ def interval_kinds(job: TrainingJob | InferenceJob) -> Kinds:
 
 def ends(tables: Residuals, kinds: Kinds, held: PlanFigures, capacity: int | None) -> Intervals:
     """The intervals from given tables, for a plan of some kinds."""
-    allocated, _, apart, _ = held
+    allocated = held.allocated
     own = look_up(tables.allocated, kinds.errors)[1]
     found = shares_of(tables, kinds.allocator)
     scale = max(allocated, SMALL_BYTES) / max(1, allocated)
     off = max(0.0, 1 - own.low) * scale, max(0.0, own.high - 1) * scale
     around = held.outside.ends(tables)
-    needed = _ends(stuck_between(tables, kinds, held, found.stuck), off, allocated, around)
-    both = allocated + apart
+    needed = _ends(stuck_between(tables, kinds, held, found), off, allocated, around)
+    both = allocated + held.pools.apart
     of_both = off[0] * allocated / max(1, both), off[1] * allocated / max(1, both)
-    low, high = _ends(found.held, of_both, both, around)
+    low, high = _ends(found.held_of(allocated, held.pools), of_both, both, around)
     if capacity is not None:
         low, high = min(low, max(capacity, needed[0])), min(high, max(capacity, needed[1]))
     return Intervals(needed, (low, max(high, needed[1])))
 
 
-def stuck_between(tables: Residuals, kinds: Kinds, held: PlanFigures, stuck: Spread) -> Spread:
+def stuck_between(tables: Residuals, kinds: Kinds, held: PlanFigures, found: Shares) -> Spread:
     """A share that cannot be returned: at most one more block as large as the largest and a remainder.
 
-    Adapters leave less; sharded steps that gather twice leave a share of that block at least.
+    Adapters leave less; sharded steps that gather twice leave a share of that block at least. A step that is highest in
+    the optimizer has less stuck there, and no less than its highest other moment needs.
     """
-    block = held.largest / max(1, held.allocated)
+    pools, allocated = held.pools, max(1, held.allocated)
+    spread = _of_block(tables, kinds, pools.largest / (pools.before or allocated), found.before(pools))
+    if pools.before:
+        spread = higher(found.optimizer, spread, pools.before / allocated)
+    return spread.beside((pools.unfilled or 0) / allocated, pools.unfilled_most / allocated)
+
+
+def _of_block(tables: Residuals, kinds: Kinds, block: float, stuck: Spread) -> Spread:
+    """Without what rests leaves in segments. ``block``: the step's largest one, over what is live; 0: not known."""
     known, share = tables.beyond.get(kinds.remainder), tables.blocks.get(kinds.blocks)
-    if known is None or known.n < ENOUGH or not held.largest:
+    if known is None or known.n < ENOUGH or not block:
         return stuck
     most, least = block + known.high, stuck.low
     if share is not None and share.n >= ENOUGH:

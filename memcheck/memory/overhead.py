@@ -11,6 +11,7 @@ autograd thread have one each), so ``torch.cuda.max_memory_allocated()`` of a re
 
 from __future__ import annotations
 
+from memcheck.accounts.estimate import Pools
 from memcheck.catalog.types import Gpu
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
@@ -52,6 +53,9 @@ GRAPHS_PIPELINE_BYTES = 10 * 1024 * MIB
 known: their private pools depend on which layers are captured."""
 
 
+NO_POOLS = Pools()
+
+
 class Slack(Record):
     """What lies between allocated and device bytes."""
 
@@ -86,16 +90,16 @@ def slack(
     overhead: Overhead,
     allocated: int,
     known: Surroundings | None = None,
-    apart: int = 0,
+    pools: Pools = NO_POOLS,
 ) -> Slack:
     """Fragmentation, and everything outside the caching allocator. ``known``: :func:`surroundings`, if they are.
 
-    ``apart``: what other streams' pools hold beyond ``allocated``.
+    ``pools``: of the rank's step; without, as if it had one stream and nothing were known of its blocks.
     """
     if overhead.kind == "flat":
         return Slack(0, NOTHING_OUTSIDE._replace(context=int(allocated * overhead.fraction)))
     outside, found = known or surroundings(job, gpu)
-    stuck, cache = kept(found, allocated, room(gpu, outside.total, allocated), apart)
+    stuck, cache = kept(found, allocated, room(gpu, outside.total, allocated), pools)
     return Slack(stuck + cache, outside, cache)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from memcheck.accounts.estimate import Pools
 from memcheck.catalog.types import Gpu
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.allocator import allocator_group, kept, shares
 from memcheck.memory.communicators import communicator_terms
-from memcheck.memory.overhead import context_terms, library_terms, room
+from memcheck.memory.overhead import NO_POOLS, context_terms, library_terms, room
 from memcheck.record import Record
 
 FRAGMENTATION, CACHE = "allocator, fragmentation", "allocator, cache"
@@ -24,7 +25,7 @@ class OverheadTerm(Record):
 
 
 def items(
-    job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocated: int, apart: int = 0
+    job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocated: int, pools: Pools = NO_POOLS
 ) -> tuple[OverheadTerm, ...]:
     """Every term of the overhead, largest kinds first: fragmentation, context, libraries, communicators."""
     if overhead.kind == "flat":
@@ -39,7 +40,7 @@ def items(
         )
     found = _outside(job, gpu)
     left = room(gpu, sum(t.bytes for t in found), allocated)
-    return tuple(t for t in (*allocator_terms(job, allocated, left, apart), *found) if t.bytes)
+    return tuple(t for t in (*allocator_terms(job, allocated, left, pools), *found) if t.bytes)
 
 
 def _outside(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[OverheadTerm, ...]:
@@ -49,7 +50,7 @@ def _outside(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[OverheadTerm, .
 
 
 def allocator_terms(
-    job: TrainingJob | InferenceJob, allocated: int, room: int, apart: int = 0
+    job: TrainingJob | InferenceJob, allocated: int, room: int, pools: Pools = NO_POOLS
 ) -> tuple[OverheadTerm, OverheadTerm]:
     """What the caching allocator holds beyond live blocks at the peak: what it cannot return, and what it need not.
 
@@ -62,15 +63,14 @@ def allocator_terms(
     difference to a step with memory to spare, and no more than there is ``room`` for. So it shrinks as a GPU fills.
     """
     found = shares(job)
-    stuck, cache = kept(found, allocated, room, apart)
-    where = f"({allocator_group(job)}; docs/accuracy.md)"
-    fixed = (
-        f"{found.stuck.median - 1:.1%} of allocated, which cannot be returned: median of {found.stuck.n} steps {where}"
-    )
-    pools = f" and of {apart:,} bytes that the pools of other streams held before or after" if apart else ""
+    stuck, cache = kept(found, allocated, room, pools)
+    where, share = f"({allocator_group(job)}; docs/accuracy.md)", found.stuck_of(allocated, pools)
+    held = found.held_of(allocated, pools)
+    fixed = f"{share.median - 1:.1%} of allocated, which cannot be returned: median of {share.n} steps {where}"
+    apart = f" and of {pools.apart:,} bytes that the pools of other streams held before or after" if pools.apart else ""
     spare = (
-        f"up to {found.held.median - 1:.1%} of allocated{pools} with the fragmentation, as far as the GPU has room; "
-        f"returned before an allocation fails: median of {found.held.n} steps {where}"
+        f"up to {held.median - 1:.1%} of allocated{apart} with the fragmentation, as far as the GPU has room; "
+        f"returned before an allocation fails: median of {held.n} steps {where}"
     )
     return OverheadTerm(name=FRAGMENTATION, bytes=stuck, source=fixed, component="fragmentation"), OverheadTerm(
         name=CACHE, bytes=cache, source=spare, component="fragmentation"

@@ -38,6 +38,10 @@ class Spread(Record):
     median: float
     high: float
 
+    def beside(self, share: float, most: float) -> Spread:
+        """With a share on top, which may be nothing, or more."""
+        return self._replace(median=self.median + share, high=self.high + max(share, most))
+
 
 class Residuals(Record):
     """All tables."""
@@ -56,6 +60,12 @@ class Residuals(Record):
     """What the step needs less one block as large as its largest, over its live tensors, and no less than one."""
     blocks: Table
     """One plus what cannot be returned, over the step's largest block, of sharded steps that gather twice."""
+    held_blocks: Table
+    """One plus what is held beyond live tensors with memory to spare, over the step's largest block, of steps on one
+    stream that recompute: a layer and the logits come and go."""
+    filled: Table
+    """``tight`` without what the segments of resting blocks leave (``Pools.unfilled``), where that is known; also
+    of steps that are highest in the optimizer."""
 
 
 _cache: list[Residuals] = []

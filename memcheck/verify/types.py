@@ -31,6 +31,8 @@ class RankObservation(Record):
     """Every block of the steps that were traced, for a replay of the allocator."""
     steps: tuple[int, ...] = ()
     """How many of the events come before each step but the first."""
+    phases: tuple[tuple[int, str], ...] = ()
+    """Parts of steps in order, each with how many of the events come before it."""
 
     @property
     def peak(self) -> Instant:

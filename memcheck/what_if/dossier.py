@@ -27,7 +27,7 @@ def rank_devices(context: RuleContext, answer: Estimate) -> tuple[RankDevice, ..
     job, gpu, overhead = context.job, context.resolved.gpu, context.resolved.overhead
     found = []
     for rank in answer.ranks:
-        extra = slack(job, gpu, overhead, rank.peak.allocated_bytes, apart=rank.apart_bytes)
+        extra = slack(job, gpu, overhead, rank.peak.allocated_bytes, pools=rank.pools)
         components = dict(rank.peak.components_bytes)
         for name, n_bytes in (
             ("fragmentation", extra.fragmentation - extra.cache),

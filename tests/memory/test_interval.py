@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from memcheck.accounts.estimate import Pools
 from memcheck.job.types import InferenceJob, Layout, Lora, Loss, Optimizer, TrainingJob
 from memcheck.memory.allocator import blocks_group, shares, shares_of
 from memcheck.memory.basis import interval_basis, intervals
@@ -28,7 +29,8 @@ def job(**fields: object) -> TrainingJob:
 
 def tables(error: Spread, free: Spread, tight: Spread) -> Residuals:
     """One group in each table, and nothing known of what is outside the allocator or beyond the largest block."""
-    return Residuals({KIND.errors: error}, {KIND.allocator: free}, {KIND.allocator: tight}, {}, {}, {})
+    stuck = {KIND.allocator: tight}
+    return Residuals({KIND.errors: error}, {KIND.allocator: free}, stuck, {}, {}, {}, {}, stuck)
 
 
 def live(allocated: float, outside: OutsideBytes = NOTHING_OUTSIDE) -> PlanFigures:
@@ -85,7 +87,7 @@ def test_the_need_is_nowhere_below_live_tensors() -> None:
 def test_what_cannot_be_returned_is_no_more_than_what_is_held() -> None:
     """A kind whose need borrows a neighbour's spread is held to its own reserved figures."""
     made = tables(EXACT, Spread(20, 1.0, 1.04, 1.1), Spread(20, 1.0, 1.09, 1.3))
-    stuck, held = shares_of(made, KIND[1])
+    stuck, held, *_ = shares_of(made, KIND[1])
     assert (stuck.median, stuck.high) == (held.median, held.high) == (1.04, 1.1)
 
 
@@ -112,7 +114,7 @@ def test_a_need_ends_one_largest_block_above_what_is_live(kind: str, cases: int,
     """With a remainder, where enough steps of the kind were replayed; with adapters no higher than their share."""
     made = tables(EXACT, Spread(20, 1.0, 1.1, 1.5), Spread(20, 1.0, 1.05, 1.3))
     made = made._replace(beyond={kind or "known": Spread(cases, 1.0, 1.0, 1.02)})
-    found = ends(made, KIND._replace(remainder=kind), live(50)._replace(largest=largest * GIB), None)
+    found = ends(made, KIND._replace(remainder=kind), live(50)._replace(pools=Pools(largest=largest * GIB)), None)
     assert found.needed[1] == pytest.approx(50 * GIB * high)
 
 
@@ -124,7 +126,7 @@ def test_a_share_of_the_largest_block_bounds_both_ends(group: str, cases: int, l
     made = tables(EXACT, Spread(20, 1.0, 1.1, 1.5), Spread(20, 1.0, 1.05, 1.3))
     made = made._replace(beyond={"known": Spread(20, 1.0, 1.0, 1.02)}, blocks={"known": Spread(cases, 1.3, 1.6, 2.1)})
     kind = KIND._replace(remainder="known", blocks=group)
-    found = ends(made, kind, live(50)._replace(largest=5 * GIB), None)
+    found = ends(made, kind, live(50)._replace(pools=Pools(largest=5 * GIB)), None)
     assert found.needed == (pytest.approx(50 * GIB * low), pytest.approx(50 * GIB * high))
 
 
@@ -160,7 +162,7 @@ def test_real_intervals_hold_the_prediction() -> None:
     ]
     for each in jobs:
         needed, seen = intervals(each, live(40, AROUND), None)
-        stuck, held = shares(each)
+        stuck, held, *_ = shares(each)
         assert needed[0] < 40 * GIB * stuck.median + 2 * GIB < needed[1], error_group(each)
         assert seen[0] < 40 * GIB * held.median + 2 * GIB < seen[1], error_group(each)
         assert needed[1] <= seen[1], error_group(each)

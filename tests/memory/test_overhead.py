@@ -7,6 +7,7 @@ from unittest.mock import ANY
 
 import pytest
 
+from memcheck.accounts.estimate import Pools
 from memcheck.catalog.types import Gpu
 from memcheck.job.types import Checkpointing, InferenceJob, Layout, Loss, Optimizer, Overhead, TrainingJob
 from memcheck.memory.allocator import allocator_group, shares
@@ -119,11 +120,11 @@ def test_cache_does_not_fail_a_plan() -> None:
         expandable_segments=True,
     )
     roomy, full, apart = 30 * GIB, 70 * GIB, 8 * GIB
-    stuck, held = shares(sharded)
+    stuck, held, *_ = shares(sharded)
     assert slack(sharded, H100, Overhead(), roomy).fragmentation == int(roomy * held.median) - roomy
     pools = int((roomy + apart) * held.median)
-    assert slack(sharded, H100, Overhead(), roomy, apart=apart).fragmentation == pools - roomy
-    found = slack(sharded, H100, Overhead(), full, apart=apart)
+    assert slack(sharded, H100, Overhead(), roomy, pools=Pools(apart=apart)).fragmentation == pools - roomy
+    found = slack(sharded, H100, Overhead(), full, pools=Pools(apart=apart))
     assert (full + apart) * held.median - full > found.fragmentation >= int(full * (stuck.median - 1))
     assert found.fragmentation - found.cache == int(full * (stuck.median - 1))
     assert full + found.fragmentation + found.context_and_nccl == H100.memory_bytes
@@ -155,3 +156,31 @@ def test_what_the_allocator_holds_grows_with_the_load(expandable: bool, stage: i
         assert max(steps) < 2 * 64 * MIB
     assert found[0].cache > 0
     assert found[-1].cache == 0
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_less_is_stuck_in_the_optimizer(stage: int) -> None:
+    """A step that is highest there needs no less than before it, and is as full as any other once that is as high."""
+    plan = job(layout=Layout(gpus_per_node=8, data=8, zero_stage=stage, shard_group=8))
+    peak = 60 * GIB
+    befores = range(30 * GIB, peak + GIB, GIB)
+    needs = [peak + stuck_bytes(plan, peak, Pools(before=before, unfilled=0)) for before in befores]
+    usual = stuck_bytes(plan, peak, Pools(unfilled=0))
+    assert needs == sorted(needs)
+    assert 0 <= needs[0] - peak < usual / 2
+    assert needs[-1] - peak == usual
+    assert all(need >= b + stuck_bytes(plan, b, Pools(unfilled=0)) for b, need in zip(befores, needs, strict=True))
+
+
+def stuck_bytes(plan: TrainingJob, allocated: int, pools: Pools) -> int:
+    """What cannot be returned on a GPU with room."""
+    found = slack(plan, H100, Overhead(), allocated, pools=pools)
+    return found.fragmentation - found.cache
+
+
+def test_what_segments_leave_is_needed() -> None:
+    """Where it is known it comes on top of a share that was made without it."""
+    pools = Pools(unfilled=3 * GIB, unfilled_most=5 * GIB)
+    assert stuck_bytes(job(), 40 * GIB, pools) - stuck_bytes(job(), 40 * GIB, Pools(unfilled=0)) in range(
+        3 * GIB - 2, 3 * GIB + 3
+    )

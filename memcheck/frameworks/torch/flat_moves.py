@@ -22,8 +22,8 @@ class FlatGathers(Gathers):
     """The shard in the dtype of the products, which goes when the whole parameter is there."""
 
     def root(self, root: Group) -> int:
-        """The root's parameter is there already."""
-        self._gather(root, NOTHING, "forward", "the root group")
+        """Nothing is left beside the parameter."""
+        self._gather(root, root.gathered, "forward", "the root group")
         return NOTHING
 
     def forward(self, own: Group, previous: int, where: str) -> int:

@@ -19,9 +19,12 @@ class Gathers:
         self.recorder, self.how = recorder, how
 
     def root(self, root: Group) -> int:
-        """The root group's: the flat buffer that stays."""
+        """The root group's, and its parameters: the flat buffer that stays."""
+        where = "the root group"
         self.recorder.hold(WHERE, root.flat)
-        self.recorder.mark("forward", "all-gather of the root group")
+        self._cast(root, "forward", where)
+        self.recorder.hold(WHERE, root.gathered)
+        self.recorder.mark("forward", f"all-gather of {where}")
         return root.flat
 
     def forward(self, own: Group, previous: int, where: str) -> int:
@@ -31,6 +34,7 @@ class Gathers:
         """
         recorder, early = self.recorder, self.how.casts_gradients  # torch <= 2.14 keeps the previous in a variable
         recorder.hold(WHERE, own.flat)
+        self._cast(own, "forward", where)
         if early:
             recorder.mark("forward", f"all-gather of {where}")
             recorder.release(WHERE, previous)
@@ -54,15 +58,19 @@ class Gathers:
     def ahead(self, own: Group, where: str, instant: str) -> int:
         """The next unit's, while this one computes: what is held of it."""
         self.recorder.hold(WHERE, own.flat)
-        if own.cast:
-            self.recorder.hold(WHERE, own.cast)
-            self.recorder.mark(instant, f"all-gather of {where}")
-            self.recorder.release(WHERE, own.cast)
+        self._cast(own, instant, where)
         return own.flat
 
     def frozen(self, behind: Group) -> int:
         """Parameters of the unit behind that are still there when those of the next one are gathered."""
         return NOTHING
+
+    def _cast(self, own: Group, instant: str, where: str) -> None:
+        """The shards in the dtype of the flat buffer, which they are copied into."""
+        if own.cast:
+            self.recorder.hold(WHERE, own.cast)
+            self.recorder.mark(instant, f"all-gather of {where}")
+            self.recorder.release(WHERE, own.cast)
 
     def _copied(self, own: Group, instant: str, where: str) -> None:
         """What is copied out twice, beside the flat buffer and the parameters."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
-from memcheck.accounts.estimate import Instant, RankEstimate
+from memcheck.accounts.estimate import Instant, Pools, RankEstimate
 from memcheck.accounts.moves import Components, Held, Rest, highest, laid_on, peak_on
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import demand_own_tensors, runs_chunks
 from memcheck.frameworks.torch.pipelining import fullest, parts
 from memcheck.frameworks.torch.rank_steps import (
@@ -113,15 +114,32 @@ def laid(job: TrainingJob, rank: PeakRank) -> RankEstimate:
     """The rank's step on top of what rests, and what comes before and behind it."""
     found = rank.motion
     instants = _with_around(job, found.units.held, laid_on(rank.rest, found.moments(), rank.beside))
+    return _estimated(job, rank, instants, found.host_bytes, [(i.name, i.allocated_bytes) for i in instants])
+
+
+def _estimated(
+    job: TrainingJob, rank: PeakRank, instants: tuple[Instant, ...], host_bytes: int, tops: Sequence[tuple[str, int]]
+) -> RankEstimate:
+    """``tops``: every instant and its bytes, of which ``instants`` has one or all."""
     peak = max([instant.allocated_bytes for instant in instants])
-    return RankEstimate(
-        rank.number,
-        instants,
-        found.units.parameters,
-        host_bytes=found.host_bytes,
-        largest_block_bytes=found.step.largest_block,
-        apart_bytes=max(0, of_streams(rank) - peak) + rank.rest.paged,
+    before = max([count for name, count in tops if name != "optimizer"])
+    rest = sum([count for _, count in rank.rest.components])
+    left, lists = rank.rest.unfilled, before < peak and _makes_lists(job)
+    pools = Pools(
+        largest=rank.motion.step.largest_block,
+        apart=max(0, of_streams(rank) - peak) + rank.rest.paged,
+        before=before if lists else 0,
     )
+    if left is not None:
+        most = left.most * peak // max(1, rest) if lists else left.most  # of the sizes of what rests
+        pools = pools._replace(unfilled=left.among(before - rest), unfilled_most=most)
+    return RankEstimate(rank.number, instants, rank.motion.units.parameters, host_bytes=host_bytes, pools=pools)
+
+
+def _makes_lists(job: TrainingJob) -> bool:
+    """Torch's optimizer with a temporary for each parameter, and no stage whose peak is another moment."""
+    foreach = job.optimizer.implementation == "foreach" and not FRAMEWORKS[job.framework].own_engine
+    return foreach and job.layout.pipeline == 1
 
 
 def of_streams(rank: PeakRank) -> int:
@@ -163,7 +181,7 @@ class Worst:
         host_bytes = max([rank.motion.host_bytes for rank in found])
         if is_fixed_by_step(job):
             worst = max(found, key=lambda rank: rank.peak) if len(found) > 1 else found[0]
-            return _at_peak(worst, host_bytes)
+            return _at_peak(job, worst, host_bytes)
         every = max([laid(job, rank) for rank in found], key=lambda rank: rank.peak.allocated_bytes)
         return every._replace(instants=(every.peak,), host_bytes=host_bytes)
 
@@ -175,19 +193,12 @@ class Worst:
         return known
 
 
-def _at_peak(rank: PeakRank, host_bytes: int) -> RankEstimate:
+def _at_peak(job: TrainingJob, rank: PeakRank, host_bytes: int) -> RankEstimate:
     """The rank with its highest instant alone."""
     found = rank.motion
     instants = laid_on(rank.rest, (found.step.moment(peak_on(rank.rest, found.tops)),), rank.beside)
-    apart = max(0, of_streams(rank) - rank.peak) + rank.rest.paged
-    return RankEstimate(
-        rank.number,
-        instants,
-        found.units.parameters,
-        host_bytes=host_bytes,
-        largest_block_bytes=found.step.largest_block,
-        apart_bytes=apart,
-    )
+    tops = [(name, highest(rank.rest, ((name, count),), rank.beside)) for name, count in found.tops]
+    return _estimated(job, rank, instants, host_bytes, tops)
 
 
 @lru_cache(maxsize=256)

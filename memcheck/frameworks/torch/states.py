@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from memcheck.accounts.moves import Components, Held, Rest
+from memcheck.accounts.segments import Unfilled, unfilled
 from memcheck.accounts.state import LocalTensor, Resting, paged_bytes
-from memcheck.autograd.tensor import rounded
+from memcheck.autograd.tensor import BLOCK_BYTES, rounded
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import flattens, wraps
 from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
@@ -78,7 +79,33 @@ def rests(job: TrainingJob, held: Held) -> Rest:
         operation=operation,
         temporaries=temporaries,
         paged=_paged(job, kinds),
+        unfilled=None if engine is not None or job.expandable_segments else _unfilled(job, kinds),
     )
+
+
+PACKED = 8
+"""How many of equal units are put into segments: what is left repeats."""
+
+
+def _unfilled(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]]) -> Unfilled:
+    """What segments leave beside parameters, gradients and states.
+
+    FSDP's sharded gradients are parts of one flat block, and so are all of FSDP1's. ZeRO-1 keeps whole states of some
+    tensors.
+    """
+    cut, flat, found = sharding(job), flattens(job), [0, 0, 0]
+    for tensors, count in kinds:
+        each = [tensors_resting(job, tensors)] if flat else [tensors_resting(job, [t]) for t in tensors]
+        parameters, gradients = [r.parameters + r.adapters for r in each], [r.gradients for r in each]
+        if cut.gradients > 1:
+            gradients = [sum(gradients)]
+        whole = cut.optimizer == cut.gradients
+        states = [r.optimizer_states // 2 // BLOCK_BYTES * BLOCK_BYTES for r in each for _ in (0, 1)] if whole else []
+        packed = min(count, PACKED)
+        first, later = (unfilled(some) for some in (parameters * packed, gradients * packed + states * packed))
+        for number, size in enumerate((first, later, (sum(gradients) + sum(states)) * packed)):
+            found[number] += size * count // packed
+    return Unfilled(*found)
 
 
 def _paged(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]]) -> int:

@@ -141,10 +141,10 @@ class Step:
         gathered = [self.own[i].gathered if here else NOTHING for i in range(len(self.units))]
         for size in gathered:
             recorder.hold("communication_buffers", size)
-        if self.root != NO_GROUP:
+        if self.root != NO_GROUP and not here:
+            held_flat = self.gathers.root(self.root)
+        elif self.root != NO_GROUP:
             recorder.hold("communication_buffers", self.root.gathered)
-            if not here:
-                held_flat = self.gathers.root(self.root)
         behind = 1 + sum(unit.kind in TOWER for unit in self.units)
         for i, end in self.stretches:
             unit, own, before = self.units[i], self.own[i], recorder.here

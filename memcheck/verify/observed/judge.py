@@ -60,6 +60,6 @@ def judge(subject: Subject, reading: MemoryReading) -> Judgement:
     elif reading.metric == "reserved":
         _, kept = look_up(tables.reserved, allocator_group(subject.job))
         worst = next(rank for rank in estimate.ranks if rank.pipeline_rank == estimate.pipeline_rank)
-        pools = int(estimate.allocated_bytes * max(1.0, own.high)) + worst.apart_bytes
+        pools = int(estimate.allocated_bytes * max(1.0, own.high)) + worst.pools.apart
         high = min(high, int(pools * kept.high) + workspaces(subject))
     return Judgement(reading=reading, predicted_bytes=said, low_bytes=min(low, said), high_bytes=max(high, said))

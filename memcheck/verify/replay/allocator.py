@@ -18,15 +18,8 @@ from __future__ import annotations
 
 import sys
 
-from memcheck.verify.replay.blocks import (
-    LARGE_BUFFER,
-    MIN_BLOCK,
-    SMALL_SIZE,
-    BlockPool,
-    MemoryBlock,
-    rounded,
-    segment_size,
-)
+from memcheck.accounts.segments import LARGE_BUFFER, SMALL_SIZE
+from memcheck.verify.replay.blocks import MIN_BLOCK, BlockPool, MemoryBlock, rounded, segment_size
 
 ADDRESSES = LARGE_BUFFER * 2**20
 """Room between two segments, a multiple of every page: more than a GPU has, as an expandable segment reserves."""

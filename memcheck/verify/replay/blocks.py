@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-MIB = 2**20
+from memcheck.accounts.segments import LARGE_BUFFER, MIN_LARGE, ROUND_LARGE, SMALL_BUFFER, SMALL_SIZE
+
 MIN_BLOCK = 512
 """``kMinBlockSize``: every size is rounded up to a multiple of it."""
-SMALL_SIZE = MIB
-"""``kSmallSize``: the largest block of a small pool."""
-SMALL_BUFFER = 2 * MIB
-"""``kSmallBuffer``: a segment of a small pool, and a page of an expandable one."""
-MIN_LARGE = 10 * MIB
-"""``kMinLargeAlloc``: below it a large pool takes segments of ``LARGE_BUFFER``."""
-LARGE_BUFFER = 20 * MIB
-"""``kLargeBuffer``; also a page of an expandable segment of a large pool."""
-ROUND_LARGE = 2 * MIB
-"""``kRoundLarge``: larger segments are multiples of it."""
 
 
 def rounded(size: int, to: int = MIN_BLOCK) -> int:

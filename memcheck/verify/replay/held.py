@@ -21,6 +21,8 @@ class HeldMemory(Record):
     """The smallest memory on which the run survives."""
     streams: tuple[int, ...]
     """The most that is live of each stream, the default stream first."""
+    fails_at: int
+    """Number of the event at which the run fails on a little less than is needed."""
 
 
 def held(events: list[Event], *, expandable: bool) -> HeldMemory:
@@ -30,39 +32,38 @@ def held(events: list[Event], *, expandable: bool) -> HeldMemory:
     run(roomy, events)
     low, high = allocated - 1, roomy.peak_reserved  # what is live does not suffice, or is all that is needed
     grain = max(1, allocated // STEPS)
-    if survives(events, allocated, expandable=expandable):
-        high = allocated
-    while high - low > grain:
-        middle = (low + high) // 2
-        if survives(events, middle, expandable=expandable):
+    fails_at, middle = failure(events, low, expandable=expandable), allocated
+    while True:
+        found = failure(events, middle, expandable=expandable)
+        if found is None:
             high = middle
         else:
-            low = middle
+            low, fails_at = middle, found
+        if high - low <= grain:
+            break
+        middle = (low + high) // 2
     return HeldMemory(
         allocated=allocated,
         reserved=roomy.peak_reserved,
         needed=high,
         streams=tuple(tops[s] for s in sorted(tops)),
+        fails_at=fails_at or 0,
     )
 
 
-def run(allocator: Allocator, events: list[Event]) -> None:
-    """Hand a run to an allocator.
-
-    Raises:
-        OutOfMemory: the allocator's capacity does not suffice.
-    """
-    for name, size, stream in events:
-        if size:
-            allocator.allocate(name, size, stream)
-        else:
+def run(allocator: Allocator, events: list[Event]) -> int | None:
+    """Hand a run to an allocator: the number of the event for which its capacity does not suffice, if there is one."""
+    for number, (name, size, stream) in enumerate(events):
+        if not size:
             allocator.free(name)
+            continue
+        try:
+            allocator.allocate(name, size, stream)
+        except OutOfMemory:
+            return number
+    return None
 
 
-def survives(events: list[Event], capacity: int, *, expandable: bool) -> bool:
-    """Whether the run ends on a GPU of that size."""
-    try:
-        run(Allocator(expandable=expandable, capacity=capacity), events)
-    except OutOfMemory:
-        return False
-    return True
+def failure(events: list[Event], capacity: int, *, expandable: bool) -> int | None:
+    """Number of the event at which the run fails on a GPU of that size; none: it ends."""
+    return run(Allocator(expandable=expandable, capacity=capacity), events)

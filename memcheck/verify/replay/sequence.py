@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 FREED = 0
 """In place of a size: nothing refers to the block any more."""
@@ -14,12 +14,14 @@ Event = tuple[int, int, int]
 class Sequence:
     """Takes down blocks. ``stream``: tells the stream of the present by something that can be a key."""
 
-    __slots__ = ("_names", "_stream", "_streams", "events", "steps")
+    __slots__ = ("_names", "_stream", "_streams", "events", "phases", "steps")
 
     def __init__(self, stream: Callable[[], object] = lambda: None) -> None:
         self.events: list[Event] = []
         self.steps: list[int] = []
         """How many events come before each step."""
+        self.phases: list[tuple[int, str]] = []
+        """Parts of steps in order, each with how many events come before it."""
         self._stream = stream
         self._streams: dict[object, int] = {stream(): 0}
         self._names: dict[int, int] = {}
@@ -27,6 +29,10 @@ class Sequence:
     def begin_step(self) -> None:
         """What comes now is of another step."""
         self.steps.append(len(self.events))
+
+    def enter(self, phase: str) -> None:
+        """What comes now is of this part of a step."""
+        self.phases.append((len(self.events), phase))
 
     def allocated(self, owner: int, size: int) -> None:
         """A block for an owner that has none."""
@@ -41,6 +47,11 @@ class Sequence:
         name = self._names.pop(owner, None)
         if name is not None:
             self.events.append((name, FREED, 0))
+
+
+def phase_of(phases: Iterable[tuple[int, str]], number: int) -> str:
+    """The part of a step that an event is of; empty before the first."""
+    return next((name for first, name in reversed(tuple(phases)) if first <= number), "")
 
 
 def peaks(events: list[Event]) -> tuple[int, dict[int, int]]:

@@ -63,6 +63,11 @@ class Account:
         if self.sequence is not None:
             self.sequence.begin_step()
 
+    def enter(self, phase: str) -> None:
+        """What comes now is of this part of the step."""
+        if self.sequence is not None:
+            self.sequence.enter(phase)
+
     def add(self, tensor: torch.Tensor, operation: str, phase: str, module: str, region: str) -> None:
         """A tensor appeared: count its storage unless it is known."""
         if tensor.device.type == "meta":

@@ -121,6 +121,7 @@ def _trace_rank(
         seconds=round(time.monotonic() - start, 1),
         events=tuple(asked.events),
         steps=tuple(asked.steps),
+        phases=tuple(asked.phases),
     )
 
 

@@ -54,6 +54,7 @@ class Tracer(TorchDispatchMode):
     def enter(self, phase: str) -> None:
         """From now on the step is in this phase."""
         self.phase = phase
+        self.account.enter(phase)
         if phase == "backward":
             self.modules.clear()
         self._progress(phase, "")

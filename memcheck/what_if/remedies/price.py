@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from memcheck.accounts.estimate import Estimate
+from memcheck.accounts.estimate import Estimate, Pools
 from memcheck.errors import MemcheckError
 from memcheck.finding import Finding, Location, Span
 from memcheck.job.changes import spelled, written
@@ -38,6 +38,9 @@ OFTEN = 64
 """Plans between two reports of progress."""
 START = Span(1, 1, 1, 1)
 """Where findings point that nobody reads: to look up the places of keys takes longer than to check a rule."""
+
+LEAST = Pools(before=1)
+"""As of a step that is highest in the optimizer, where the allocator can return most."""
 
 
 class LayoutTally(Record):
@@ -213,7 +216,7 @@ class Pricer:
         floor = self._floors.get(key)
         if floor is None:
             floor = self._floors[key] = states_floor(job)
-        extra = slack(job, gpu, resolved.overhead, floor)
+        extra = slack(job, gpu, resolved.overhead, floor, pools=LEAST)
         return floor + extra.fragmentation - extra.cache + extra.context_and_nccl
 
     def legal(self, candidate: CandidateChange) -> Resolved | None:

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from memcheck.accounts.segments import MIB
 from memcheck.verify.replay.allocator import Allocator, OutOfMemory
-from memcheck.verify.replay.blocks import MIB
-from memcheck.verify.replay.held import held, survives
+from memcheck.verify.replay.held import failure, held
 from memcheck.verify.replay.sequence import Event, Sequence, peaks
 
 SIZES = (512, 4096, 300_000, MIB, 3 * MIB, 9 * MIB, 16 * MIB, 50 * MIB + 512)
@@ -180,8 +180,8 @@ def test_what_is_held_lies_between_live_and_reserved(seed: int, expandable: bool
     events = drawn(seed)
     found = held(events, expandable=expandable)
     assert found.allocated <= found.needed <= found.reserved
-    assert survives(events, found.needed, expandable=expandable)
-    assert not survives(events, found.allocated - 1, expandable=expandable)
+    assert failure(events, found.needed, expandable=expandable) is None
+    assert failure(events, found.allocated - 1, expandable=expandable) is not None
 
 
 def test_each_stream_has_its_own_peak() -> None:

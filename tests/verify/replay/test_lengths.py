@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.verify.replay.blocks import MIB
+from memcheck.accounts.segments import MIB
 from memcheck.verify.replay.lengths import TwoLengths, alike, varied
 from memcheck.verify.replay.sequence import Event, Sequence, peaks
 

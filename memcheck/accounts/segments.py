@@ -1,0 +1,64 @@
+"""Segments of torch's caching allocator (c10/cuda/CUDACachingAllocator.cpp), and what blocks that rest leave in them.
+
+A block below 10 MiB comes out of a segment of 20: two matrices of 7 MiB leave 6 that a third does not fit into. Larger
+segments are multiples of 2 MiB. Expandable segments leave nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+
+from memcheck.record import Record
+
+MIB = 2**20
+SMALL_SIZE = MIB
+"""``kSmallSize``: the largest block of a small pool."""
+SMALL_BUFFER = 2 * MIB
+"""``kSmallBuffer``: a segment of a small pool, and a page of an expandable one."""
+MIN_LARGE = 10 * MIB
+"""``kMinLargeAlloc``: below it a large pool takes segments of ``LARGE_BUFFER``."""
+LARGE_BUFFER = 20 * MIB
+"""``kLargeBuffer``; also a page of an expandable segment of a large pool."""
+ROUND_LARGE = 2 * MIB
+"""``kRoundLarge``: larger segments are multiples of it."""
+
+
+class Unfilled(Record):
+    """What the segments of blocks that rest leave to no other, in bytes."""
+
+    parameters: int
+    """Beside parameters, which come first: every one of them has a new segment or a rest of one."""
+    later: int
+    """Beside gradients and states, if no segment were free when they come."""
+    later_bytes: int
+    """Gradients and states themselves."""
+
+    def among(self, freed: int) -> int:
+        """Where so much has been let go of when gradients and states come: what was larger than they is divided."""
+        new = max(0, self.later_bytes - freed)
+        return self.parameters + (self.later * new // self.later_bytes if new else 0)
+
+    @property
+    def most(self) -> int:
+        """Where nothing has been."""
+        return self.parameters + self.later
+
+
+def unfilled(blocks: Sequence[int]) -> int:
+    """Bytes that none of these blocks fits into, made one after the other, each in the smallest rest that holds it."""
+    large = [size for size in blocks if size > SMALL_SIZE]
+    least = min(large, default=0)
+    rests: list[int] = []
+    gone = 0
+    for size in large:
+        at = bisect_left(rests, size)
+        if at < len(rests):
+            rest = rests.pop(at) - size
+        else:
+            rest = LARGE_BUFFER - size if size < MIN_LARGE else -size % ROUND_LARGE
+        if rest > SMALL_SIZE:
+            insort(rests, rest)
+        else:
+            gone += rest
+    return gone + sum(rest for rest in rests if rest < least)
