@@ -22,6 +22,7 @@ UNREAD = (
         "a GPT-NeoX config",
         "write the plan with training.framework: megatron, whose layers come closest",
     ),
+    (any_key("log_history"), "the state of a Trainer that ran", "name the config that it was started with"),
     (
         any_key("actor_rollout_ref.", "actor_rollout_ref"),
         "a verl job",
@@ -61,6 +62,8 @@ UNREAD = (
 )
 """Kinds of files that memcheck knows and does not read as a job: the evidence, the name, what to do instead."""
 
+BEFORE = 3
+"""How many of them stand before every format: a part of their keys is DeepSpeed's."""
 _NAMED = re.compile(
     r"(?:^|[\s;&])(?:swift|megatron|llamafactory-cli|axolotl|trl|tune|torchrun|deepspeed|python3?|accelerate)\s"
     r"(?:.*?\s)??[\"']?(?P<file>[\w./${}~-]+\.(?:ya?ml|json))[\"']?(?=\s|$)"
@@ -114,7 +117,7 @@ def _named(line: str) -> re.Match[str] | None:
 
 def recognised(config: ConfigFile, syntax: str) -> str:
     """The name of the first format that finds its evidence; empty when none does."""
-    if any(recognise(config) for recognise, _, _ in UNREAD[:2]):  # of a NeoX config DeepSpeed's keys are a part
+    if any(recognise(config) for recognise, _, _ in UNREAD[:BEFORE]):
         return ""
     if syntax == ARGUMENTS and overridden(config.lines):
         return ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from memcheck.configs import trainer_arguments as arguments
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs import trl_keys as keys
@@ -43,6 +45,7 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     parts.model(draft, "model_name_or_path")
     if not opened and _foreign(config):
         _towers(draft)
+        _of_examples(draft)
     launched = join_launch(draft, world)
     split = launched or arguments.split(draft, world)
     trains_all = _method(draft, opened=opened)
@@ -107,6 +110,20 @@ def _foreign(config: ConfigFile) -> bool:
     """Whether a command line runs a script that is none of TRL's or alignment-handbook's: its defaults are its own."""
     found = {word for name in commands(config) for word in name.split("_")}
     return bool(found) and not found & set(keys.SCRIPTS)
+
+
+def _of_examples(draft: Draft) -> None:
+    """transformers' own examples (``run_clm.py``, ``run_glue.py``): they train where ``do_train`` says so, and the
+    script's name says the head.
+    """
+    if not any(re.search(r"\brun_[a-z_]+\.py\b", line) for line in draft.config.lines):
+        return
+    passes = next((name for name in ("do_eval", "do_predict") if on(draft, name)), "")
+    if off(draft, "do_train") or (passes and not on(draft, "do_train")):
+        draft.refuse(passes or "do_train", "no `--do_train`: the script evaluates, and trains nothing")
+    head = next((keys.HEADS[name] for name in commands(draft.config) if name in keys.HEADS), "")
+    if head:
+        draft.derive("training.head", head, "the script's name")
 
 
 def _towers(draft: Draft) -> None:

@@ -108,6 +108,10 @@ OPEN_ADAPTERS = ADAPTERS._replace(
 OLMO_CORE = re.compile(r"^[^#]*\b(open_instruct/(?:olmo_core_finetune|dpo)\.py)")
 """open-instruct's scripts that are no loop over transformers' classes."""
 
+HEADS = {"glue": "classification", "classification": "classification", "xnli": "classification"}
+HEADS |= {"ner": "token-classification"}
+"""What the models of transformers' examples end in, by the script; those of others over the vocabulary."""
+
 SCRIPTS = ("dpo", "orpo", "kto", "cpo", "simpo", "ipo", "reward", "gkd", "grpo", "rloo", "ppo", "online_dpo", "sft")
 """Names of scripts, of commands and of folders that say what is optimized."""
 ROLLOUTS = ("grpo", "rloo", "ppo", "online_dpo", "xpo", "nash_md")

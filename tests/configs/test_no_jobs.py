@@ -8,7 +8,7 @@ from memcheck.configs.detect import detect
 from memcheck.configs.types import ConfigError
 from tests.configs.test_readers import MEGATRON
 from tests.configs.test_readers import read as read_arguments
-from tests.configs.test_trainers import FACTORY, read
+from tests.configs.test_trainers import FACTORY, read, values
 
 ADAPTED = "model_name_or_path: meta-llama/Llama-3.1-8B\nadapter_name_or_path: saves/a\ntemplate: llama3\nfinetuning_type: lora\n"
 
@@ -64,3 +64,32 @@ def test_other_frameworks_are_called_by_their_names(name: str, text: str, what: 
     with pytest.raises(ConfigError, match=what) as found:
         detect(name, text)
     assert found.value.location is not None
+
+
+def test_the_state_of_a_trainer_is_no_engines_config() -> None:
+    """It says `train_batch_size`, as DeepSpeed's configs do."""
+    text = '{"epoch": 1.0, "global_step": 10, "log_history": [{"loss": 1.0}], "train_batch_size": 4}'
+    with pytest.raises(ConfigError, match="state of a Trainer"):
+        detect("trainer_state.json", text)
+
+
+CLM = "python run_clm.py --model_name_or_path gpt2 --block_size 512 --per_device_train_batch_size 4 --learning_rate 1e-5"
+
+
+@pytest.mark.parametrize(
+    ("said", "trains"), [("", True), ("--do_train --do_eval", True), ("--do_eval", False), ("--do_train False", False)]
+)
+def test_an_example_of_transformers_trains_where_it_says_so(said: str, trains: bool) -> None:
+    """With `--do_eval` alone it evaluates."""
+    problems = read("run.sh", f"{CLM} {said}\n").problems
+    assert any("trains nothing" in each.message for each in problems) != trains
+
+
+@pytest.mark.parametrize(
+    ("script", "head"), [("run_glue", "classification"), ("run_ner", "token-classification"), ("run_clm", None)]
+)
+def test_an_examples_name_says_its_head(script: str, head: str | None) -> None:
+    """A classifier has no logits over the vocabulary."""
+    found = read("run.sh", f"{CLM.replace('run_clm', script)} --do_train\n")
+    assert not found.problems
+    assert values(found).get("training.head") == head
