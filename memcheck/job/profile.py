@@ -72,6 +72,8 @@ class Profile(Record):
     """Those that run on top of it, of ``training.trainer``."""
     wide_outputs: bool = False
     """Under mixed precision the model's outputs are copied to fp32 as its forward returns."""
+    upcasts_trained: bool = False
+    """Under mixed precision what is trained is cast to fp32 before FSDP shards it, whatever it was loaded in."""
     replicated_amp_alone: bool = False
     """Below zero_stage 3, mixed precision works only without tensor and pipeline parallelism; else all is fp32."""
     loss_parallel: str = "never"

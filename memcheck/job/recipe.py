@@ -10,6 +10,7 @@ from memcheck.job.types import Layout, Optimizer, Recipe
 from memcheck.job.versions import is_before
 from memcheck.plan.types import PrecisionSpec, TrainerSpec
 
+UPCAST = "accelerate casts what is trained to fp32 before it is sharded, whatever it was loaded in"
 WIDE_SINCE = (0, 27)
 """The TRL whose ``create_model_from_path`` defaults to ``float32``."""
 
@@ -21,8 +22,13 @@ def resolve_recipe(
     framework: Profile,
     defaults: Defaults,
     trainer: TrainerSpec | None = None,
+    *,
+    frozen: tuple[str, ...] | None = None,
 ) -> Recipe:
-    """What the named recipe means to this framework at this ZeRO stage, with the plan's deviations applied."""
+    """What the named recipe means to this framework at this ZeRO stage, with the plan's deviations applied.
+
+    ``frozen``: what is not trained of a model that is trained whole.
+    """
     stated = stated or PrecisionSpec()
     name = defaults.take("training.precision.recipe", stated.recipe, framework.default_precision)
     recipe = framework_recipe(name, layout, framework)
@@ -48,7 +54,19 @@ def resolve_recipe(
         recipe = recipe._replace(params=base)
         if not framework.own_gradients and recipe.master == "none":  # of what is trained beside adapters
             recipe = recipe._replace(gradients=base, optimizer_states=base)
-    return _deviate(recipe, stated, framework)
+    recipe = _deviate(recipe, stated, framework)
+    if method == "full" and not frozen and recipe.params != "fp32" and upcasts(recipe, layout, framework):
+        defaults.note("training.precision.params", "fp32", UPCAST)
+        recipe = recipe._replace(params="fp32", gradients="fp32", optimizer_states="fp32")
+    return recipe
+
+
+def upcasts(recipe: Recipe, layout: Layout, framework: Profile, fsdp: int = 1, held_in: str = "") -> bool:
+    """Whether what is trained is cast to fp32 before FSDP shards it: by accelerate under mixed precision, but not under
+    FSDP2 beside 4-bit weights (accelerate 1.15 accelerator.py, prepare_model; utils/fsdp_utils.py).
+    """
+    casts = layout.zero_stage == 3 and recipe.recipe.endswith("-mixed") and not recipe.autocast
+    return framework.upcasts_trained and casts and (fsdp == 1 or not held_in.startswith(("nf4", "fp4")))
 
 
 def with_optimizer(recipe: Recipe, optimizer: Optimizer, framework: Profile) -> Recipe:

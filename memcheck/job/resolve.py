@@ -15,7 +15,7 @@ from memcheck.job.model import resolve_model
 from memcheck.job.objective import resolve_companions, resolve_objective
 from memcheck.job.objective_types import Evaluation
 from memcheck.job.profile import Profile
-from memcheck.job.recipe import resolve_recipe, with_optimizer
+from memcheck.job.recipe import resolve_recipe, upcasts, with_optimizer
 from memcheck.job.torch import resolve_torch
 from memcheck.job.training import (
     known_options,
@@ -234,9 +234,12 @@ def _training_job(
 
         held_in = resolve_base(training.base, method, framework, options, after)
         precision = with_base(training.precision, training.base)
-    recipe = resolve_recipe(precision, method, layout, framework, between, training.trainer)
+    recipe = resolve_recipe(precision, method, layout, framework, between, training.trainer, frozen=training.freeze)
     optimizer = resolve_optimizer(training.optimizer, framework, between)
-    lora = resolve_lora(training, method, framework, recipe.params, after)
+    wrapper = Defaults()  # said last
+    fsdp = resolve_fsdp(training.framework_version, options, layout, framework, wrapper)
+    upcast = upcasts(recipe, layout, framework, fsdp, held_in)
+    lora = resolve_lora(training, method, framework, recipe, after, upcast)
     if lora is not None and isinstance(lora.target_modules, str) and PATTERN.intersection(lora.target_modules):
         from memcheck.job.lora_patterns import with_reach
 
@@ -244,8 +247,6 @@ def _training_job(
     checkpointing = resolve_checkpointing(
         training.activation_checkpointing, training.framework_version, framework, options, after
     )
-    wrapper = Defaults()  # said last
-    fsdp = resolve_fsdp(training.framework_version, options, layout, framework, wrapper)
     prepared = layout.zero_stage < 2 or fsdp == 1
     objective = resolve_objective(
         training, method, recipe, framework, architecture, checkpointing, between, prepared=prepared
@@ -287,6 +288,7 @@ def _training_job(
         options=tuple(options.items()),
         prepares_kbit=resolve_kbit(held_in, options, layout, framework, after),
         fsdp=fsdp,
+        upcast=upcast,
         objective=objective,
         head=head,
         evaluation=_evaluation(training.evaluation, after),

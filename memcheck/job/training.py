@@ -5,7 +5,18 @@ from __future__ import annotations
 from memcheck.job.defaults import PLAN_DEFAULT, Defaults
 from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.job.profile import Profile
-from memcheck.job.types import BITSANDBYTES, Checkpoint, Checkpointing, Initialization, Layout, Lora, Loss, Optimizer
+from memcheck.job.recipe import UPCAST
+from memcheck.job.types import (
+    BITSANDBYTES,
+    Checkpoint,
+    Checkpointing,
+    Initialization,
+    Layout,
+    Lora,
+    Loss,
+    Optimizer,
+    Recipe,
+)
 from memcheck.job.versions import is_before
 from memcheck.plan import types as plan_types
 
@@ -142,9 +153,14 @@ def resolve_loss(
 
 
 def resolve_lora(
-    training: plan_types.TrainingSpec, method: str, framework: Profile, params: str, defaults: Defaults
+    training: plan_types.TrainingSpec,
+    method: str,
+    framework: Profile,
+    recipe: Recipe,
+    defaults: Defaults,
+    upcast: bool = False,
 ) -> Lora | None:
-    """Adapters of a LoRA or QLoRA job; None for full training."""
+    """Adapters of a LoRA or QLoRA job; None for full training. ``upcast``: in fp32 in the end."""
     if method == "full":
         return None
     stated = training.lora or plan_types.LoraSpec()
@@ -152,8 +168,10 @@ def resolve_lora(
     dtype, why = "fp32", "default of PEFT: adapters are kept in fp32"
     lacks = "training.lora.dtype" in framework.lacks
     if framework.lora_dtype == "params":
-        dtype, why = params, f"default of {framework.name}"
+        dtype, why = recipe.params, f"default of {framework.name}"
         own = own if lacks else why
+    if upcast and stated.dtype not in (None, "fp32"):
+        lacks, dtype, why = True, "fp32", UPCAST
     return Lora(
         rank=defaults.take("training.lora.rank", stated.rank, framework.lora_rank, own),
         target_modules=defaults.take("training.lora.target_modules", stated.target_modules, targets, own),

@@ -8,6 +8,7 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job import training as t
 from memcheck.job.defaults import Defaults
 from memcheck.job.errors import ResolutionError
+from memcheck.job.recipes import GENERIC
 from memcheck.job.types import Layout
 from memcheck.plan.types import ActivationCheckpointingSpec, LoraSpec, LossSpec, OptimizerSpec, TrainingSpec
 
@@ -111,8 +112,8 @@ def test_old_transformers_checkpoint_reentrantly(version: str | None, reentrant:
 def test_adapters() -> None:
     """Adapters exist only with a method that trains them, in fp32 as PEFT keeps them."""
     stated = TrainingSpec(lora=LoraSpec(rank=8))
-    assert t.resolve_lora(stated, "full", FRAMEWORKS["pytorch"], "bf16", Defaults()) is None
-    found = t.resolve_lora(stated, "lora", FRAMEWORKS["pytorch"], "bf16", Defaults())
+    assert t.resolve_lora(stated, "full", FRAMEWORKS["pytorch"], GENERIC["bf16-pure"], Defaults()) is None
+    found = t.resolve_lora(stated, "lora", FRAMEWORKS["pytorch"], GENERIC["bf16-pure"], Defaults())
     assert found is not None
     assert (found.rank, found.target_modules, found.dtype) == (8, "all-linear", "fp32")
 

@@ -20,7 +20,7 @@ def finding(**changes: object) -> Finding:
         "gradient_accumulation_steps": 4,
         "activation_checkpointing": "full",
         "attention": "eager",
-        "precision": {"recipe": "bf16-mixed", "params": "bf16"},
+        "precision": "bf16-pure",
     }
     plan = {
         "memcheck": 1,

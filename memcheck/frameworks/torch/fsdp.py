@@ -31,6 +31,19 @@ def flattens(job: TrainingJob) -> bool:
     return wraps(job) and job.fsdp == 1 and job.layout.shard_group > 1 and job.layout.pipeline == 1
 
 
+def autocast_of(job: TrainingJob) -> str | None:
+    """Dtype of ``torch.autocast`` around the model's forward: the recipe's, or that which accelerate has around FSDP1,
+    too, whose policy casts what it gathers; not around FSDP2 (accelerate 1.15 accelerator.py, ``prepare_model``).
+    """
+    around = job.recipe.autocast or (job.fsdp == 1 and casts_units(job) and FRAMEWORKS[job.framework].wide_outputs)
+    return job.recipe.compute if around else None
+
+
+def casts_units(job: TrainingJob) -> bool:
+    """Whether FSDP gathers parameters in the dtype of the products, whichever they rest in."""
+    return not job.recipe.autocast and job.recipe.recipe.endswith("-mixed")
+
+
 def runs_chunks(job: TrainingJob) -> bool:
     """Whether FSDP2 wraps several stages on each rank, which an interleaved schedule runs one by one."""
     layout = job.layout
@@ -45,9 +58,7 @@ def replicates(layout: Layout) -> bool:
 
 def gathered_dtype(job: TrainingJob) -> str | None:
     """Dtype in which FSDP gathers whatever it wraps (``MixedPrecision(param_dtype)``); None: each tensor in its own."""
-    if FRAMEWORKS[job.framework].own_engine or job.recipe.autocast or not job.recipe.recipe.endswith("-mixed"):
-        return None
-    return job.recipe.compute
+    return job.recipe.compute if casts_units(job) and not FRAMEWORKS[job.framework].own_engine else None
 
 
 def partitioned(job: TrainingJob) -> bool:

@@ -31,12 +31,20 @@ def unquantised(job: TrainingJob) -> tuple[str, ...]:
     return a.kept_fp16 if by_class and not isinstance(a, Rough) else ()
 
 
+def as_rested(job: TrainingJob, tensors: tuple[LocalTensor, ...]) -> tuple[LocalTensor, ...]:
+    """The tensors, those in fp32 that rest in it whatever the others do."""
+    return widened(tensors, kept_names(job), trained=job.upcast)
+
+
 @lru_cache(maxsize=4096)
-def widened(tensors: tuple[LocalTensor, ...], names: tuple[str, ...]) -> tuple[LocalTensor, ...]:
-    """The tensors, those of these names in fp32. Adapters have a dtype of their own."""
-    if not names:
+def widened(tensors: tuple[LocalTensor, ...], names: tuple[str, ...], *, trained: bool) -> tuple[LocalTensor, ...]:
+    """The tensors, those of these names in fp32, or what is ``trained``. Adapters have a dtype of their own."""
+    if not (names or trained):
         return tensors
     found = tuple(
-        t._replace(dtype="fp32") if t.dtype is None and any(name in t.name for name in names) else t for t in tensors
+        t._replace(dtype="fp32")
+        if (trained and t.trained) or (t.dtype is None and any(name in t.name for name in names))
+        else t
+        for t in tensors
     )
     return tensors if found == tensors else found

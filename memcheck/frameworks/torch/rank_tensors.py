@@ -7,7 +7,7 @@ from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.context import Setting, is_frozen
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.end_tensors import TABLE, output_tensors, saves, table_tensors
-from memcheck.frameworks.torch.kept_wide import kept_names, widened
+from memcheck.frameworks.torch.kept_wide import as_rested
 from memcheck.frameworks.torch.trained_parts import (
     is_table_frozen,
     is_tied,
@@ -98,8 +98,8 @@ def block_tensor(t: ParameterTensor, component: object, held: Holding) -> LocalT
 
 
 def layer_tensors(job: TrainingJob, block: Block, held: Holding) -> tuple[LocalTensor, ...]:
-    """The tensors of a layer of the language model, those that ``from_pretrained`` keeps in fp32 in it."""
-    return widened(block_tensors(block, held), kept_names(job))
+    """The tensors of a layer of the language model, those that rest in fp32 in it."""
+    return as_rested(job, block_tensors(block, held))
 
 
 def trains_table(job: TrainingJob, a: Architecture, held: Holding) -> bool:
@@ -110,7 +110,7 @@ def trains_table(job: TrainingJob, a: Architecture, held: Holding) -> bool:
 def lookup_tensors(job: TrainingJob, a: Architecture, held: Holding) -> tuple[LocalTensor, ...]:
     """The tensors of the embedding, with those of tables of other tokens."""
     trained = trains_table(job, a, held) or (held.trained and leaves_beside(job, a))
-    found = widened(table_tensors(job, a, held.tensor, trained), kept_names(job))
+    found = as_rested(job, table_tensors(job, a, held.tensor, trained))
     if a.embedders:
         from memcheck.frameworks.torch.tower_tensors import embedders_on_rank
 
@@ -122,7 +122,7 @@ def closing_tensors(job: TrainingJob, a: Architecture, held: Holding, *, embeds:
     """The tensors of final norm and head. ``embeds``: the rank has the embedding, whose matrix may be the head's."""
     tied = is_tied(a, held.tensor) and embeds
     found = output_tensors(job, a, held.tensor, tied, held.trained)
-    found = widened(found, kept_names(job))
+    found = as_rested(job, found)
     if job.held_in and FRAMEWORKS[job.framework].quantizes_head:
         found = tuple(t._replace(dtype=job.held_in) if t.name == "lm_head.weight" else t for t in found)
     return found

@@ -19,7 +19,7 @@ def beside_pictures(job: TrainingJob, a: Architecture, setting: Setting, *, moda
     vision = a.vision
     if vision is not None and vision.crosses:
         encoded = pictures_of(job, vision).pictures * vision.tile_tokens // job.rows
-        return setting._replace(encoded=encoded, encoded_dtype=job.recipe.compute if job.recipe.autocast else None)
+        return setting._replace(encoded=encoded, encoded_dtype=setting.autocast)
     if not modal:
         return setting
     found = pictures_of(job, vision) if vision is not None else None

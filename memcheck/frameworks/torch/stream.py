@@ -23,7 +23,9 @@ def embedded_dtype(architecture: Architecture, setting: Setting) -> str:
 
 def widens_stream(a: Architecture, *, autocast: bool) -> bool:
     """Whether the stream is fp32 over narrower weights: by the embedding's LayerNorm, or by the first layer."""
-    return (autocast and _is_layernorm(a.embedding_norm)) or any(block.residual_fp32 for block, _ in a.blocks)
+    layers = [block for block, _ in a.blocks]
+    ends = [a.embedding_norm, *(block.mlp_norm for block in layers if block.post_norm)]
+    return (autocast and any(_is_layernorm(norm) for norm in ends)) or any(block.residual_fp32 for block in layers)
 
 
 def widens_inside(a: Architecture, setting: Setting) -> bool:

@@ -21,7 +21,7 @@ from memcheck.frameworks.torch.end_tensors import (
     saves,
     transform_biases,
 )
-from memcheck.frameworks.torch.fsdp import gathered_dtype
+from memcheck.frameworks.torch.fsdp import autocast_of, gathered_dtype
 from memcheck.frameworks.torch.kept_wide import kept_names
 from memcheck.frameworks.torch.optimizer import step_in_backward
 from memcheck.frameworks.torch.rank_tensors import (
@@ -53,7 +53,8 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
     unit_dtype = recipe.compute if not recipe.autocast else recipe.params
     if job.prepares_kbit:
         unit_dtype = "fp32"
-    narrow = recipe.autocast and unit_dtype != "fp32"
+    autocast = autocast_of(job)
+    narrow = autocast is not None and unit_dtype != "fp32"
     decoded, encoded = job.sequence_length, 0
     if architecture.encoder is not None:
         from memcheck.job.target import lengths
@@ -72,7 +73,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         expert_tensor=held.expert_tensor,
         params=unit_dtype,
         compute=unit_dtype,
-        autocast=recipe.compute if recipe.autocast else None,
+        autocast=autocast,
         attention=job.attention,
         trained=held.trained,
         frozen=held.frozen,

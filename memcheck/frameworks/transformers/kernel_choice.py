@@ -98,7 +98,8 @@ def shares_mask(a: Attention, setting: Setting) -> bool:
     """Whether the kernel of every layer keeps the model's own mask: additive, in the queries' dtype, and aligned."""
     kernel = chosen_kernel(setting.attention, setting.autocast or setting.compute, a, setting.sequence, setting.style)
     additive = a.alibi and a.named_scores  # Falcon adds ALiBi's bias to the mask of every head
-    return additive and kernel == "efficient" and setting.autocast is None and not setting.sequence % MASK_ALIGNMENT
+    narrow = setting.autocast in (None, setting.params)
+    return additive and kernel == "efficient" and narrow and not setting.sequence % MASK_ALIGNMENT
 
 
 def copied_operands(ctx: Context, a: Attention, heads: int) -> kernels.Copied:

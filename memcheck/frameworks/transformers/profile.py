@@ -47,6 +47,7 @@ PROFILE = Profile(
     pads=True,
     trainers=("transformers", "trl", "axolotl", "llama-factory", "ms-swift", "open-instruct"),
     wide_outputs=True,
+    upcasts_trained=True,
     attentions=("sdpa", "flash", "flex", "eager"),
     recompute=("none", "selective", "full"),
     options={

@@ -21,7 +21,7 @@ def flatten(
     from torch.distributed.fsdp.wrap import CustomPolicy
 
     recipe, layers = job.recipe, {id(block) for block in blocks}
-    casts = recipe.compute != recipe.params or (job.lora is not None and gathered_dtype(job) is not None)
+    casts = recipe.compute != recipe.params or gathered_dtype(job) is not None
     compute = DTYPES[recipe.compute] if casts else None
     mixed = None
     if casts or recipe.reduce != recipe.compute:
@@ -40,6 +40,12 @@ def flatten(
         mixed_precision=mixed,
         use_orig_params=True,
     )
+
+    for each in FullyShardedDataParallel.fsdp_modules(wrapped) if job.upcast else ():
+        flat: Any = getattr(each, "_flat_param", None)
+        if flat is not None and flat.requires_grad:  # accelerate accelerator.py, prepare_model
+            flat.data = flat.data.float()
+            each._handle._orig_param_dtype = flat.dtype  # noqa: SLF001
 
     def synchronised(last: bool) -> AbstractContextManager[Any]:
         if last or job.layout.gradient_sync == "every":

@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody writes it
 from torch import nn
 
-from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch.fsdp import flattens
+from memcheck.frameworks.torch.fsdp import autocast_of
 from memcheck.job.types import TrainingJob
 from memcheck.verify.build.dtypes import DTYPES
 from memcheck.verify.build.fused_linear import FusedLinearCrossEntropy
@@ -132,13 +131,11 @@ def _forward_is(base: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
 
 
 def autocast(job: TrainingJob, device: str) -> AbstractContextManager[Any]:
-    """``torch.autocast`` where the plan's precision means that, or a trainer has it around FSDP1's adapters, whose rows
-    peft casts to another dtype than FSDP1 gathers them in (accelerate accelerator.py, prepare_model).
-    """
-    apart = flattens(job) and job.lora is not None and job.recipe.recipe.endswith("-mixed")
-    if not job.recipe.autocast and not (apart and not FRAMEWORKS[job.framework].own_loop):
+    """``torch.autocast`` where the plan's precision or the framework's trainer means that."""
+    dtype = autocast_of(job)
+    if dtype is None:
         return nullcontext()
-    context: AbstractContextManager[Any] = torch.autocast(device, dtype=DTYPES[job.recipe.compute])
+    context: AbstractContextManager[Any] = torch.autocast(device, dtype=DTYPES[dtype])
     return context
 
 

@@ -15,6 +15,7 @@ from memcheck.models.types import Architecture
 from memcheck.record import Record
 from memcheck.verify.build.dtypes import DTYPES
 from memcheck.verify.build.model import blocks_of, encoder_blocks_of
+from memcheck.verify.build.trained import trained_parameters
 from memcheck.verify.errors import RefusedStepError
 
 Mesh = Any
@@ -89,8 +90,11 @@ def shard(model: nn.Module, blocks: list[nn.Module], job: TrainingJob, mesh: Mes
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     recipe = job.recipe
-    # adapters are cast, too, where the base rests in the dtype of the products
-    casts = recipe.compute != recipe.params or (job.lora is not None and gathered_dtype(job) is not None)
+    if job.upcast:
+        for parameter in trained_parameters(model):
+            parameter.data = parameter.data.float()
+    # what rests in another dtype is cast, too, where most of it rests in that of the products
+    casts = recipe.compute != recipe.params or gathered_dtype(job) is not None
     compute = DTYPES[recipe.compute] if casts else None
     # spelt out where it casts: without it torch 2.15 reduces in the dtype of the shards, not in that of the gradients
     mixed = compute is not None or recipe.reduce != recipe.compute
