@@ -11,7 +11,7 @@ from memcheck.finding import Location, Span
 _SCRIPT = re.compile(r"(?:^|[\s/\"'])(?:run_)?([a-z_]+?)(?:_training|_trainer|_finetune|_llm)?\.py\b")
 _RECIPE = re.compile(r"(?:[\w-]\.py|\btrl\s+[a-z_]+)\s+([\w./~-]+\.ya?ml)(?=\s|$)")
 _OVERRIDE = re.compile(
-    r"(?:^|\s)\+{0,2}((?:grpo|policy|dpo|sft|rm|distillation|cluster|logger|checkpointing)\.[\w.]+)=(?!=)"
+    r"(?:^|\s)\+{0,2}((?:grpo|policy|dpo|sft|rm|distillation|cluster)\.[\w.]+)=(?!=)"
 )
 _COMMAND = re.compile(r"\b(?:trl|swift|llamafactory-cli)\s+([a-z_]+)")
 

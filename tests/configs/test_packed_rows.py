@@ -50,6 +50,7 @@ def test_trl_lays_packed_rows_end_to_end(added: str, rows: str) -> None:
         ("a.yml", f"{ALONE}pad_to_sequence_len: true\n", "masked"),
         ("a.yml", f"{ALONE}pad_to_sequence_len: false\n", "packed"),
         ("f.yaml", FACTORY.replace("meta-llama/Llama-3.1-8B", "deepseek-ai/DeepSeek-V2-Lite"), "packed"),
+        ("a.yml", ALONE.replace("meta-llama/Llama-3.1-8B", "google/gemma-3n-E2B-it"), "packed"),
     ],
 )
 def test_a_row_that_is_alone_is_padded_to_a_round_length(name: str, text: str, rows: str) -> None:
