@@ -71,6 +71,10 @@ class _Attempt(Record):
         return self.left, sum(map(len, self.values))
 
 
+LONGEST = 2**16
+"""Characters of all configs of a plan; each way to write a change reads them again, and none that is real is as long."""
+
+
 def sourced_edits(
     document: Document, changes: Mapping[str, object], wanted: Resolved
 ) -> tuple[tuple[Edit, ...], tuple[FileEdits, ...]]:
@@ -81,7 +85,10 @@ def sourced_edits(
     plan, _ = read_plan(document)
     if plan is None:
         return (), ()
-    best = _Change(document, plan, changes, wanted).smallest()
+    change = _Change(document, plan, changes, wanted)
+    if sum(len(each.text) for each in change.configs) > LONGEST:
+        return (), ()
+    best = change.smallest()
     return ((), ()) if best is None else (best.own, best.elsewhere)
 
 

@@ -221,6 +221,17 @@ def test_check_reports_edits_of_both_files(capsys: Capture) -> None:
             assert suggestion["range"]["start"]["line"] == where["range"]["start"]["line"]
 
 
+def test_a_config_that_is_no_real_one_gets_no_edits(capsys: Capture) -> None:
+    """Each way to write a change reads the configs again: of one with thousands of keys the remedies are named alone."""
+    write("torchtitan")
+    assert any(remedy["elsewhere"] for remedy in remedies(capsys))
+    file = next(each for each in Path().glob("*.toml"))
+    file.write_text(file.read_text() + "".join(f"key_{number} = 1\n" for number in range(6000)))
+    found = remedies(capsys)
+    assert found
+    assert not any(remedy["elsewhere"] or remedy["edits"] for remedy in found)
+
+
 def test_rdjson_suggests_in_the_config(capsys: Capture) -> None:
     """A finding about a value of the config is there, and a remedy that is one edit of that line is its suggestion."""
     _, config = write("torchtitan")
