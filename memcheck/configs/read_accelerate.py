@@ -7,7 +7,7 @@ import os
 from memcheck.configs import accelerate_keys as keys
 from memcheck.configs.config_file import ConfigFile, load_json, parse_text
 from memcheck.configs.draft import Draft
-from memcheck.configs.read_deepspeed import read_deepspeed
+from memcheck.configs.read_deepspeed import below_stage_three, read_deepspeed
 from memcheck.configs.types import ConfigError, ReadConfig
 from memcheck.edge.observed import is_file, real_path
 from memcheck.plan.text import shown_path
@@ -167,6 +167,7 @@ def _deepspeed(draft: Draft, world: int | None) -> ReadConfig | None:
     name = config.take(keys.DEEPSPEED_FILE)
     if name is None:
         draft.rows(keys.ENGINE)
+        below_stage_three(draft)
         _model_at_either_end(draft, draft.value(STAGE))
         clip = config.take(keys.ENGINE_CLIP)
         if clip is not None:

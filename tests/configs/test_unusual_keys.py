@@ -10,7 +10,7 @@ import pytest
 
 from tests.configs import test_read_automodel as automodel
 from tests.configs import test_torchtune as torchtune
-from tests.configs.test_trainers import AXOLOTL, FACTORY, QLORA, SWIFT, TRL, read
+from tests.configs.test_trainers import AXOLOTL, FACTORY, QLORA, SWIFT, TRL, read, values
 
 PAIRS = "rl: dpo\n"
 MIXER = "plugins: [axolotl.integrations.densemixer.DenseMixerPlugin]\n"
@@ -211,3 +211,19 @@ def test_what_ms_swift_adds_to_a_job_is_a_note(words: str) -> None:
     """Offloaded activations, and adapters that have a rank of their own, were taken for harmless."""
     plain, found = (read("s.sh", f"{SWIFT.rstrip()} {more}\n").notes for more in ("", words))
     assert len(found) == len(plain) + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("d.json", '{"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}'),
+        ("a.yaml", "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2, offload_param_device: cpu}\n"),
+    ],
+)
+def test_parameters_are_offloaded_by_stage_three_alone(name: str, text: str) -> None:
+    """Below it the engine does not read that section: the job runs, and its parameters are on the GPU."""
+    found = read(name, text)
+    assert any("stage 3 alone" in each.message for each in found.notes)
+    assert "training.offload.parameters" not in values(found)
+    third = read(name, text.replace('"stage": 2', '"stage": 3').replace("zero_stage: 2", "zero_stage: 3"))
+    assert values(third)["training.offload.parameters"] == "cpu"
