@@ -47,6 +47,7 @@ DEGREES = (
 """``sp_size`` is Ulysses through DeepSpeed: the sequence is cut over as many ranks, too."""
 
 DEEPSPEED = "deepspeed_config"
+OFFLOAD_PARAMETERS = f"{DEEPSPEED}.offload_param_device"
 INIT = f"{DEEPSPEED}.zero3_init_flag"
 GATHER = f"{DEEPSPEED}.zero3_save_16bit_model"
 DEEPSPEED_FILE = f"{DEEPSPEED}.deepspeed_config_file"
@@ -55,7 +56,7 @@ ENGINE = (
     KeyRow(f"{DEEPSPEED}.zero_stage", "parallelism.zero_stage", default=2),
     KeyRow(f"{DEEPSPEED}.gradient_accumulation_steps", "training.gradient_accumulation_steps"),
     KeyRow(path=f"{DEEPSPEED}.offload_optimizer_device", key="training.optimizer.offload", kind="word", words=PLACES),
-    KeyRow(path=f"{DEEPSPEED}.offload_param_device", key="training.offload.parameters", kind="word", words=PLACES),
+    KeyRow(path=OFFLOAD_PARAMETERS, key="training.offload.parameters", kind="word", words=PLACES),
 )
 ENGINE_CLIP = f"{DEEPSPEED}.gradient_clipping"
 

@@ -167,7 +167,7 @@ def _deepspeed(draft: Draft, world: int | None) -> ReadConfig | None:
     name = config.take(keys.DEEPSPEED_FILE)
     if name is None:
         draft.rows(keys.ENGINE)
-        below_stage_three(draft)
+        below_stage_three(draft, keys.OFFLOAD_PARAMETERS)
         _model_at_either_end(draft, draft.value(STAGE))
         clip = config.take(keys.ENGINE_CLIP)
         if clip is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.configs import deepspeed_keys as keys
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
-from memcheck.configs.types import Note, ReadConfig
+from memcheck.configs.types import ReadConfig
 
 TRAINER = "TrainingArguments fills it in"
 
@@ -18,7 +18,7 @@ def read_deepspeed(config: ConfigFile, world: int | None) -> ReadConfig:
     draft.unmodelled(keys.UNMODELLED)
     _gathered(draft)
     draft.rows(keys.ROWS)
-    below_stage_three(draft)
+    below_stage_three(draft, keys.OFFLOAD_PARAMETERS.path)
     _batch(draft, world)
     _precision(draft)
     _optimizer(draft)
@@ -52,15 +52,13 @@ def _old_zero(draft: Draft) -> None:
             draft.set(key, "cpu", name)
 
 
-def below_stage_three(draft: Draft) -> None:
+def below_stage_three(draft: Draft, path: str) -> None:
     """Parameters are offloaded by stage 3 alone, to which the engine hands that section (``runtime/engine.py``)."""
     key = keys.OFFLOAD_PARAMETERS.key
-    setting = draft.settings.get(key)
-    if setting is None or setting.value == "none" or draft.value(keys.STAGE.key) not in (0, 1, 2):
+    if draft.value(key) in (None, "none") or draft.value(keys.STAGE.key) not in (0, 1, 2):
         return
     del draft.settings[key]
-    at = setting.location or draft.config.at("")
-    draft.notes.append(Note(at, "parameters are offloaded by stage 3 alone: here they stay on the GPU"))
+    draft.note(path, "parameters are offloaded by stage 3 alone: here they stay on the GPU")
 
 
 def _batch(draft: Draft, world: int | None) -> None:

@@ -72,7 +72,7 @@ class _Attempt(Record):
 
 
 LONGEST = 2**16
-"""Characters of all configs of a plan; each way to write a change reads them again, and none that is real is as long."""
+"""Characters of all configs of a plan; each way to write a change reads them again; none that is real is as long."""
 
 
 def sourced_edits(
