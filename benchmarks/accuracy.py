@@ -132,6 +132,8 @@ def kept() -> list[Kept]:
             elif before:
                 live = before
             left = (rank.pools.unfilled or 0, rank.pools.unfilled_most) if setting == "default" else (0, 0)
+            if of[0] == optimizer_group(group):
+                left = left[1], left[1]
             sizes = reserved / pools, tight * peak / live, *(size / live for size in left)
             held = optimizer_group(group) if before else group
             found.append(Kept(step["id"], name, group, *sizes, held, *of, block=rank.pools.largest / live))

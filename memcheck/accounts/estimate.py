@@ -70,8 +70,10 @@ class Pools(Record):
     highest point at another moment, and no stream may use another's blocks. And optimizer states in managed memory,
     which are on the GPU while there is room."""
     before: int = 0
-    """What lives at the highest of all other moments where the peak is torch's optimizer's; 0 elsewhere. The allocator
-    can return more in the optimizer, so that such a moment may need more than the peak."""
+    """What lives at the highest of all other moments where the peak is of an optimizer with lists; 0 elsewhere. The
+    allocator can return more there, so that such a moment may need more than the peak."""
+    lists: int = 0
+    """What lives while the lists of torch's optimizer do, a temporary for each parameter; 0: it makes none."""
     unfilled: int | None = None
     """What the segments of resting blocks leave to no other; None: not known."""
     unfilled_most: int = 0

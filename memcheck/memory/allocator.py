@@ -65,11 +65,19 @@ class Shares(Record):
         return self.held._replace(low=min(self.held.low, median), median=median)
 
     def stuck_of(self, allocated: int, pools: Pools) -> Spread:
-        """What cannot be returned of a step. One that is highest in the optimizer needs no less than before it."""
-        found, live = self.before(pools), max(1, allocated)
-        if pools.before:
-            found = higher(self.optimizer, found, pools.before / live)
-        return found.beside((pools.unfilled or 0) / live, pools.unfilled_most / live)
+        """What cannot be returned of a step, over ``allocated``: of its optimizer's lists, or at its highest moment
+        beside them, whichever needs more.
+        """
+        return self.higher(allocated, pools, self.before(pools))
+
+    def higher(self, allocated: int, pools: Pools, other: Spread) -> Spread:
+        """Likewise, with what cannot be returned at that other moment."""
+        live = max(1, allocated)
+        most = pools.unfilled_most / live
+        found = other.over((pools.before or live) / live).beside((pools.unfilled or 0) / live, most)
+        if not pools.lists:
+            return found
+        return self.optimizer.over(pools.lists / live).beside(most, most).or_higher(found)
 
     def before(self, pools: Pools) -> Spread:
         """What cannot be returned outside of the optimizer; without what resting blocks leave, if that is known."""
@@ -113,15 +121,6 @@ def optimizer_group(group: str) -> str:
     """The kind of steps that are highest in the optimizer."""
     streams, setting = group.partition("/")[0], group.rpartition("/")[2]
     return f"{'sharded' if streams.startswith('sharded') else streams}{OPTIMIZER}/{setting}"
-
-
-def higher(top: Spread, other: Spread, share: float) -> Spread:
-    """The higher ends of two moments, over what is live at the ``top``; at the other one it is that ``share``."""
-    return top._replace(
-        low=max(top.low, share * other.low),
-        median=max(top.median, share * other.median),
-        high=max(top.high, share * other.high),
-    )
 
 
 def kept(found: Shares, allocated: int, room: int, pools: Pools) -> tuple[int, int]:

@@ -19,7 +19,6 @@ from memcheck.memory.allocator import (
     allocator_group,
     blocks_group,
     has_experts,
-    higher,
     remainder_group,
     shares_of,
 )
@@ -90,9 +89,7 @@ def stuck_between(tables: Residuals, kinds: Kinds, held: PlanFigures, found: Sha
     """
     pools, allocated = held.pools, max(1, held.allocated)
     spread = _of_block(tables, kinds, pools.largest / (pools.before or allocated), found.before(pools))
-    if pools.before:
-        spread = higher(found.optimizer, spread, pools.before / allocated)
-    return spread.beside((pools.unfilled or 0) / allocated, pools.unfilled_most / allocated)
+    return found.higher(allocated, pools, spread)
 
 
 def _of_block(tables: Residuals, kinds: Kinds, block: float, stuck: Spread) -> Spread:

@@ -38,9 +38,18 @@ class Spread(Record):
     median: float
     high: float
 
+    def over(self, share: float) -> Spread:
+        """The spread over something of which what it is over is that share."""
+        return self._replace(low=self.low * share, median=self.median * share, high=self.high * share)
+
     def beside(self, share: float, most: float) -> Spread:
         """With a share on top, which may be nothing, or more."""
         return self._replace(median=self.median + share, high=self.high + max(share, most))
+
+    def or_higher(self, other: Spread) -> Spread:
+        """The higher of both at either end and in the middle."""
+        ends = [max(a, b) for a, b in zip(self[1:], other[1:], strict=True)]
+        return Spread(self.n, *ends)
 
 
 class Residuals(Record):

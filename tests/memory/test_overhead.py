@@ -164,7 +164,7 @@ def test_less_is_stuck_in_the_optimizer(stage: int) -> None:
     plan = job(layout=Layout(gpus_per_node=8, data=8, zero_stage=stage, shard_group=8))
     peak = 60 * GIB
     befores = range(30 * GIB, peak + GIB, GIB)
-    needs = [peak + stuck_bytes(plan, peak, Pools(before=before, unfilled=0)) for before in befores]
+    needs = [peak + stuck_bytes(plan, peak, Pools(before=before, lists=peak, unfilled=0)) for before in befores]
     usual = stuck_bytes(plan, peak, Pools(unfilled=0))
     assert needs == sorted(needs)
     assert 0 <= needs[0] - peak < usual / 2

@@ -123,16 +123,17 @@ def _estimated(
     """``tops``: every instant and its bytes, of which ``instants`` has one or all."""
     peak = max([instant.allocated_bytes for instant in instants])
     before = max([count for name, count in tops if name != "optimizer"])
-    rest = sum([count for _, count in rank.rest.components])
-    left, lists = rank.rest.unfilled, before < peak and _makes_lists(job)
+    lists = max([count for name, count in tops if name == "optimizer"], default=0) if _makes_lists(job) else 0
     pools = Pools(
         largest=rank.motion.step.largest_block,
         apart=max(0, of_streams(rank) - peak) + rank.rest.paged,
-        before=before if lists else 0,
+        before=before if lists > before else 0,
+        lists=lists,
     )
+    left = rank.rest.unfilled
     if left is not None:
-        most = left.most * peak // max(1, rest) if lists else left.most  # of the sizes of what rests
-        pools = pools._replace(unfilled=left.among(before - rest), unfilled_most=most)
+        freed = before - sum([count for _, count in rank.rest.components])
+        pools = pools._replace(unfilled=left.among(freed), unfilled_most=left.most)
     return RankEstimate(rank.number, instants, rank.motion.units.parameters, host_bytes=host_bytes, pools=pools)
 
 

@@ -39,9 +39,6 @@ OFTEN = 64
 START = Span(1, 1, 1, 1)
 """Where findings point that nobody reads: to look up the places of keys takes longer than to check a rule."""
 
-LEAST = Pools(before=1)
-"""As of a step that is highest in the optimizer, where the allocator can return most."""
-
 
 class LayoutTally(Record):
     """What became of the layouts that were looked at."""
@@ -216,7 +213,8 @@ class Pricer:
         floor = self._floors.get(key)
         if floor is None:
             floor = self._floors[key] = states_floor(job)
-        extra = slack(job, gpu, resolved.overhead, floor, pools=LEAST)
+        least = Pools(before=1, lists=floor)  # as in the optimizer, where the allocator can return most
+        extra = slack(job, gpu, resolved.overhead, floor, pools=least)
         return floor + extra.fragmentation - extra.cache + extra.context_and_nccl
 
     def legal(self, candidate: CandidateChange) -> Resolved | None:
