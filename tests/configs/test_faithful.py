@@ -74,12 +74,13 @@ def wanted(values: dict[str, Any]) -> Iterator[tuple[str, object]]:
     if "step_scheduler" in values:
         yield from recipe(values)
         return
-    adapted = values.get("adapter") or values.get("use_peft") or values.get("finetuning_type") == "lora"
+    switches = ("adapter", "use_peft", "use_lora", "use_qlora")
+    adapted = any(values.get(name) for name in switches) or values.get("finetuning_type") == "lora"
     for key, names in NAMES.items():
         found = next((values[name] for name in names if values.get(name) is not None), None)
         if found is not None and ("lora" not in key or adapted):
             yield key, int(float(found))
-    four = values.get("load_in_4bit") or values.get("quantization_bit") == 4
+    four = any(values.get(name) for name in ("load_in_4bit", "use_qlora")) or values.get("quantization_bit") == 4
     yield "training.method", ("qlora" if four else "lora") if adapted else "full"
     if values.get("gradient_checkpointing") is True:
         yield "training.activation_checkpointing.mode", "full"
