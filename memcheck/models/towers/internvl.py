@@ -56,7 +56,7 @@ def read(config: ConfigReader, around: AroundTower, *, biased: bool = False) -> 
     return Vision(
         kind="internvl",
         hidden=width,
-        blocks=((block, depth),),
+        blocks=((block._replace(named_output=True), depth),),
         channels=colours * patch * patch,
         merge=factor,
         outputs=outputs,
@@ -91,6 +91,7 @@ def read_qianfan(config: ConfigReader, around: AroundTower) -> Vision:
     drops = config.dropout("drop_path_rate", default=0.1) > 0
     tower = read(config, around, biased=True)
     ((block, depth),) = tower.blocks
+    block = block._replace(named_output=False)
     later = block._replace(drop_path=drops)
-    blocks = ((block, 1), (later, depth - 1)) if drops and depth > 1 else tower.blocks
+    blocks = ((block, 1), (later, depth - 1)) if drops and depth > 1 else ((block, depth),)
     return tower._replace(kind="qianfan", blocks=blocks)
