@@ -99,6 +99,14 @@ STATED: dict[str, dict[str, Any]] = {
         "vocab_size": 64,
     },
     "ernie": {"max_position_embeddings": 2048},
+    "deberta": {
+        "relative_attention": True,
+        "pos_att_type": ["c2p", "p2c"],
+        "position_biased_input": False,
+        "max_position_embeddings": 2048,
+        "max_relative_positions": 256,
+        "type_vocab_size": 0,
+    },
     "deberta-v2": {
         "hidden_size": 768,
         "num_attention_heads": 12,

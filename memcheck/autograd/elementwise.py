@@ -197,6 +197,24 @@ def subtract_rows(tape: Tape, x: Value, rows: Value) -> Value:
     return tape.record(out, (x, rows), run)
 
 
+def divide_rows(tape: Tape, x: Value, rows: Value) -> Value:
+    """``x / rows``: keeps both; the gradient of the rows comes first, ``-grad * ((x / rows) / rows)``, whose four tensors
+    of x's size live to the end of that expression (FunctionsManual.cpp, div_tensor_other_grad), and is summed.
+    """
+    out = tape.value(x.shape, x.dtype, "div")
+    shape, dtype, small = x.shape, x.dtype, rows.shape
+    nx, nr = x.origin is not None, rows.origin is not None
+
+    def run(grad: Storage, kept: object = (x.storage, rows.storage)) -> list[Storage | None]:
+        pieces = [tape.new(shape, dtype, "div backward") for _ in range(4 if nr else 0)]
+        del pieces[:3]
+        total = tape.new(small, dtype, "sum") if nr else None
+        pieces.clear()
+        return [tape.new(shape, dtype, "div backward") if nx else None, total]
+
+    return tape.record(out, (x, rows), run)
+
+
 def maximum(tape: Tape, x: Value, label: str = "min") -> Value:
     """``torch.min(x, constant)`` or ``max``: keeps x; backward masks the gradient."""
     out = tape.value(x.shape, x.dtype, label)

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from memcheck.autograd.elementwise import cast, cat, convert_weight, mean_rows, mul, power, subtract_rows, unary
+from memcheck.autograd.elementwise import (
+    add_bias,
+    cast,
+    cat,
+    convert_weight,
+    divide_rows,
+    mean_rows,
+    mul,
+    power,
+    shift,
+    subtract_rows,
+    unary,
+)
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 
 
@@ -69,6 +81,20 @@ def layer_norm_pieces(tape: Tape, x: Value, weight: Parameter | None) -> Value:
     if weight is not None:
         hidden = mul(tape, convert_weight(tape, tape.parameter(weight), "fp32"), hidden)
     return cast(tape, hidden, source)
+
+
+def layer_norm_rounded(tape: Tape, x: Value, weight: Parameter, bias: Parameter) -> Value:
+    """DebertaLayerNorm: in fp32 to the quotient by a root, which is cast back; then the weight and the bias."""
+    source = x.dtype
+    wide = cast(tape, x, "fp32")
+    del x
+    mean = mean_rows(tape, wide)
+    variance = mean_rows(tape, power(tape, subtract_rows(tape, wide, mean)))
+    root = unary(tape, shift(tape, variance, "variance + eps"), "sqrt")
+    hidden = divide_rows(tape, subtract_rows(tape, wide, mean), root)
+    del wide
+    hidden = cast(tape, hidden, source)
+    return add_bias(tape, mul(tape, tape.parameter(weight), hidden), tape.parameter(bias))
 
 
 def layer_norm_fp32(tape: Tape, x: Value) -> Value:

@@ -45,7 +45,8 @@ class Norm(Record):
     dtype, weight) | ``rmsnorm-unit-offset`` (Gemma's 1 + w in fp32) | ``rmsnorm-narrow`` (ZAYA's last: Llama's of the
     input in the weight's dtype) | ``layernorm`` (one kernel)
     | ``layernorm-fp32`` (OLMo: one kernel on an fp32 copy) | ``layernorm-pieces`` (Cohere: mean, variance and product
-    as separate fp32 operations) | ``layernorm-1p`` (Nemotron: weight + 1) | ``l2`` (Llama 4: no weight)."""
+    as separate fp32 operations) | ``layernorm-rounded`` (DeBERTa V1: as those, cast back before weight and bias)
+    | ``layernorm-1p`` (Nemotron: weight + 1) | ``l2`` (Llama 4: no weight)."""
     size: int
     weight: bool = True
     bias: bool = False

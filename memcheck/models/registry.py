@@ -46,6 +46,7 @@ FAMILIES: dict[str, str] = {
     "cwm": "cwm:read",
     "data2vec-text": "bert:read_data2vec",
     "dbrx": "dbrx:read",
+    "deberta": "deberta:read_1",
     "deberta-v2": "deberta:read",
     "deepseek_v2": "deepseek:read_v2",
     "deepseek_v3": "deepseek:read_v3",

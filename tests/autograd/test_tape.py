@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.autograd import Parameter, Storage, Tape, Value, backward, rounded
 from memcheck.autograd.checkpoint import checkpoint
-from memcheck.autograd.elementwise import add, cast, dropout, mul, power, unary
+from memcheck.autograd.elementwise import add, cast, divide_rows, dropout, mul, power, unary
 from memcheck.autograd.indexing import index, sum_groups
 from memcheck.autograd.matrix import Weights, embedding, linear
 from memcheck.autograd.tensor import Leaf, promote
@@ -286,3 +286,15 @@ def test_the_last_operator_of_a_recompute_saves_its_inputs_and_does_not_run() ->
 def test_an_operator_that_saves_its_result_runs() -> None:
     """A sigmoid's backward reads its output: it is made, beside the rows that it reads."""
     assert recomputed_peak("sigmoid") > recomputed_peak("index") + 8
+
+
+def test_the_gradient_of_a_divisor_of_rows_takes_four_tensors() -> None:
+    """``-grad * ((x / rows) / rows)``: a negation, two quotients and their product, beside what came in."""
+    tape = Tape()
+    x, rows = tape.leaf(SHAPE, "fp32", "x"), tape.leaf((SHAPE[0], 1), "fp32", "rows")
+    y = divide_rows(tape, x, rows)
+    y.storage = None
+    before = tape.live
+    tape.reset_peak()
+    backward(tape, y, [tape.new(SHAPE, "fp32", "gradient")])
+    assert tape.peak - before == 5 * 2 * HALF

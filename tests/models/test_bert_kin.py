@@ -1,4 +1,4 @@
-"""RemBERT, RoFormer, BertGeneration and CTRL: what sets each apart, and what is refused where it stands."""
+"""DeBERTa, RemBERT, RoFormer, BertGeneration and CTRL: what sets each apart, and what is refused where it stands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memcheck.models.parameters import count_parameters, outer_tensors
 from memcheck.models.registry import read_architecture
 from memcheck.models.types import Attention
 
-KINDS = ("bert-generation", "ctrl", "rembert", "roformer")
+KINDS = ("bert-generation", "ctrl", "deberta", "rembert", "roformer")
 
 
 def small(kind: str, **keys: Any) -> dict[str, Any]:
@@ -34,6 +34,28 @@ def test_rembert_has_narrow_tables_and_a_wide_head_of_its_own() -> None:
     assert shapes["rembert.encoder.embedding_hidden_mapping_in.weight"] == (768, 256)
     assert shapes["cls.predictions.dense.weight"] == (1024, 768)
     assert shapes["cls.predictions.decoder.weight"] == (2000, 1024)
+
+
+def test_debertas_first_version_has_one_matrix_and_two_biases() -> None:
+    """Queries and values have biases of their own, keys none; only one of the positions' matrices has one."""
+    (mixer,) = (b.mixer for b, _ in read_architecture(small("deberta")).blocks)
+    assert isinstance(mixer, Attention)
+    assert [(t.name.removeprefix("attention.self."), t.shape) for t in mixer.tensors[:6]] == [
+        ("in_proj.weight", (2304, 768)),
+        ("q_bias", (768,)),
+        ("v_bias", (768,)),
+        ("pos_proj.weight", (768, 768)),
+        ("pos_q_proj.weight", (768, 768)),
+        ("pos_q_proj.bias", (768,)),
+    ]
+
+
+@pytest.mark.parametrize("keys", [{"talking_head": True}, {"pooler_hidden_size": 512}, {"pos_att_type": ["p2p"]}])
+def test_debertas_first_version_refuses_what_it_has_no_model_of(keys: dict[str, Any]) -> None:
+    """At the key that asks for it."""
+    with pytest.raises(ArchitectureError) as error:
+        read_architecture(small("deberta", **keys))
+    assert error.value.key in keys
 
 
 def test_roformer_turns_pairs_by_a_table_without_a_gradient() -> None:

@@ -14,6 +14,7 @@ from memcheck.autograd.elementwise import (
     cast,
     cat,
     copy,
+    divide_rows,
     mean_rows,
     mul,
     power,
@@ -219,22 +220,7 @@ def _resized(ctx: Context, x: Value, target: Value) -> Value:
     x = cast(tape, x, ctx.setting.params)
     wide = cast(tape, x, "fp32") if tape.autocast else x
     own = unary(tape, clamp(tape, mean_rows(tape, power(tape, wide)), 1), "sqrt")
-    return _divide(tape, mul(tape, x, target), own)
-
-
-def _divide(tape: Tape, x: Value, rows: Value) -> Value:
-    """``x / rows``: keeps both; the gradient of the rows is a product of x's size, summed."""
-    out = tape.value(x.shape, x.dtype, "div")
-    shape, dtype, small = x.shape, x.dtype, rows.shape
-
-    def run(grad: Storage, kept: object = (x.storage, rows.storage)) -> list[Storage | None]:
-        first = tape.new(shape, dtype, "div backward")
-        pieces = [tape.new(shape, dtype, "div backward") for _ in range(2)]
-        total = tape.new(small, dtype, "sum")
-        del pieces
-        return [first, total]
-
-    return tape.record(out, (x, rows), run)
+    return divide_rows(tape, mul(tape, x, target), own)
 
 
 def largest(tape: Tape, x: Value) -> Value:

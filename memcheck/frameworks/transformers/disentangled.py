@@ -43,7 +43,10 @@ def with_relative_rows(ctx: Context, rows: int, norm: Norm | None, x: Value, tra
 def disentangled_attention(ctx: Context, a: Attention, d: Disentangled, x: Value) -> Value:
     """One attention module, with the layer behind it."""
     last = linear_tensors(a.tensors)[-1]
-    return linear(ctx.tape, _attended(ctx, a, d, x), ctx.weights(last, a.out_bias), last.name)
+    attended = _attended
+    if a.tensors[0].name.endswith("in_proj.weight"):
+        from memcheck.frameworks.transformers.disentangled_1 import attended
+    return linear(ctx.tape, attended(ctx, a, d, x), ctx.weights(last, a.out_bias), last.name)
 
 
 def _attended(ctx: Context, a: Attention, d: Disentangled, x: Value) -> Value:
@@ -64,7 +67,7 @@ def _attended(ctx: Context, a: Attention, d: Disentangled, x: Value) -> Value:
     if biases is not None:
         scores = add(tape, scores, biases, "add relative scores")
     mask = tape.new((b, 1, s, s), "bool", "attention mask")
-    scores = _masked(tape, scores, tape.new((b, 1, s, s), "bool", "inverted attention mask"))
+    scores = masked_scores(tape, scores, tape.new((b, 1, s, s), "bool", "inverted attention mask"))
     weights = kernels.softmax(tape, scores, "fp32" if tape.autocast else None)
     weights = dropout(tape, weights, a.dropout)
     out = kernels.batched(tape, weights, v, (b * heads, s, a.head_dim), "attention output")
@@ -98,15 +101,15 @@ def _biases(
         if d.shared or kind in d.scores
     ]
     made = {
-        kind: _repeated(ctx, a, _heads(ctx, a, matrices[name], rows))
+        kind: repeated(ctx, _heads(ctx, a, matrices[name], rows))
         for kind, name, _ in (reversed(used) if d.shared else used)
     }
     for kind, _, word in used:
         if kind not in d.scores:
             continue
-        places = _places(ctx, twice=kind == "p2c")
+        places = places_of(ctx, twice=kind == "p2c")
         named.append(places)
-        found = _picked(ctx, a, kernels.batched(tape, word, made[kind], _scored(ctx, a, d), kind), places)
+        found = picked(ctx, a, kernels.batched(tape, word, made[kind], _scored(ctx, a, d), kind), places)
         named.append(found)
         divided = scale(tape, found, "divided")
         score = shift(tape, divided, "0 + score") if score is None else add_in_place(tape, score, divided)
@@ -119,14 +122,14 @@ def _scored(ctx: Context, a: Attention, d: Disentangled) -> tuple[int, ...]:
     return ctx.batch * a.heads, ctx.sequence, d.rows
 
 
-def _repeated(ctx: Context, a: Attention, x: Value) -> Value:
+def repeated(ctx: Context, x: Value) -> Value:
     """``repeat(batch, 1, 1)``: a copy; its gradient is summed over sequences."""
     tape, small, dtype = ctx.tape, x.shape, x.dtype
     out = tape.value((ctx.batch * small[0], small[1]), dtype, "repeat")
     return tape.record(out, (x,), lambda grad: [tape.new(small, dtype, "sum")])
 
 
-def _places(ctx: Context, *, twice: bool) -> Storage:
+def places_of(ctx: Context, *, twice: bool) -> Storage:
     """``clamp(relative_pos + span, 0, ...)``, behind a negation for keys: int64, of every pair of tokens."""
     tape, pairs = ctx.tape, (ctx.sequence, ctx.sequence)
     negative = tape.new(pairs, "int64", "negated positions") if twice else None
@@ -137,7 +140,7 @@ def _places(ctx: Context, *, twice: bool) -> Storage:
     return places
 
 
-def _picked(ctx: Context, a: Attention, x: Value, places: Storage) -> Value:
+def picked(ctx: Context, a: Attention, x: Value, places: Storage) -> Value:
     """``gather`` along the last dimension: keeps what it reads and where; the gradient is scattered into zeros."""
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
     out = tape.value((ctx.batch * a.heads, ctx.sequence, ctx.sequence), dtype, "gather")
@@ -148,7 +151,7 @@ def _picked(ctx: Context, a: Attention, x: Value, places: Storage) -> Value:
     return tape.record(out, (x,), run)
 
 
-def _masked(tape: Tape, x: Value, mask: Storage) -> Value:
+def masked_scores(tape: Tape, x: Value, mask: Storage) -> Value:
     """``masked_fill``: keeps the mask."""
     shape, dtype = x.shape, x.dtype
     out = tape.value(shape, dtype, "masked_fill")

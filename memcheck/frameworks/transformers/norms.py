@@ -12,6 +12,7 @@ from memcheck.autograd.norm import (
     layer_norm_one_plus,
     layer_norm_per_head,
     layer_norm_pieces,
+    layer_norm_rounded,
     rms_norm_pieces,
     rms_norm_unrounded,
 )
@@ -68,6 +69,8 @@ def _layer_norm(ctx: Context, norm: Norm, x: Value, affine: tuple[Parameter | No
     weight, bias = affine
     if norm.kind == "layernorm-pieces":
         return layer_norm_pieces(tape, x, weight)
+    if norm.kind == "layernorm-rounded" and weight is not None and bias is not None:
+        return layer_norm_rounded(tape, x, weight, bias)
     if norm.kind == "layernorm-fp32":
         return layer_norm_fp32(tape, x)
     if norm.kind == "layernorm-1p":

@@ -1,14 +1,14 @@
-"""DeBERTa V2 and V3 (modeling_deberta_v2.py): BERT's layers, whose scores read relative positions, too."""
+"""DeBERTa (modeling_deberta.py, modeling_deberta_v2.py): BERT's layers, whose scores read relative positions, too."""
 
 from __future__ import annotations
 
 from memcheck.models.families.bert import assemble, transform_names
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import layer_norm
-from memcheck.models.parts.matrices import linear, norm_tensors
+from memcheck.models.parts.matrices import linear, norm_tensors, vector
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Disentangled, ParameterTensor
+from memcheck.models.types import Architecture, Attention, Block, Disentangled, ParameterTensor
 
 PROJECTIONS = Projections(("self.query_proj", "self.key_proj", "self.value_proj"), "output.dense", "attention")
 SCORES = ("c2p", "p2c")
@@ -47,6 +47,58 @@ def read(config: ConfigReader) -> Architecture:
         masked_rows=True,
         keeps_states=True,
     )
+
+
+def read_1(config: ConfigReader) -> Architecture:
+    """``model_type: deberta``: one matrix for queries, keys and values, norms in pieces, a plain table of positions."""
+    size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
+    h = size.hidden
+    config.ignore("legacy", "layer_norm_eps")
+    if config.integer("pooler_hidden_size", default=h) != h:
+        config.fail("pooler_hidden_size", f"pooler_hidden_size other than {h} has no memory model", "remove it")
+    for key in ("talking_head", "share_att_key"):
+        if config.flag(key):
+            config.fail(key, f"{key}: true has no memory model here", "remove it")
+    positions = _relative(config, size)
+    tables = ParameterTensor("deberta.encoder.rel_embeddings.weight", (positions.rows, h), "position")
+    biased = config.flag("position_biased_input", default=True)
+    drops = config.dropout("pooler_dropout") > 0
+    names = transform_names("deberta", "pooler.dense", pools=config.activation("pooler_hidden_act", default="gelu"))
+    found = assemble(
+        config,
+        size,
+        names._replace(drops_first=drops, classifier_dropout="cls_dropout"),
+        _joint_attention(config, size, positions),
+        types=config.integer("type_vocab_size", default=0, minimum=0),
+        extra=(tables,) if positions.rows else (),
+    )
+    return found._replace(
+        blocks=tuple((_rounded(block), n) for block, n in found.blocks),
+        embedding_norm=found.embedding_norm._replace(kind="layernorm-rounded") if found.embedding_norm else None,
+        learned_positions=size.positions if biased else 0,
+        max_position_embeddings=size.positions if biased else 0,
+        masked_rows=True,
+        keeps_states=True,
+    )
+
+
+def _rounded(block: Block) -> Block:
+    norms = (block.input_norm, block.mlp_norm)
+    first, second = (norm._replace(kind="layernorm-rounded") if norm else None for norm in norms)
+    return block._replace(input_norm=first, mlp_norm=second)
+
+
+def _joint_attention(config: ConfigReader, size: StackDimensions, positions: Disentangled) -> Attention:
+    """V1's DisentangledSelfAttention: biases of queries and values by themselves."""
+    h, module = size.hidden, "attention.self"
+    found = _attention(config, size, positions._replace(shared=True))
+    own = linear(f"{module}.in_proj", 3 * h, h, "attention", "column")
+    own += tuple(vector(f"{module}.{letter}_bias", h, "attention") for letter in "qv")
+    if positions.rows:
+        for kind, name in zip(SCORES, ("pos_proj", "pos_q_proj"), strict=True):
+            if kind in positions.scores:
+                own += linear(f"{module}.{name}", h, h, "attention", "column", bias=kind == "p2c")
+    return found._replace(disentangled=positions, tensors=(*own, *found.tensors[-2:]))
 
 
 def _relative(config: ConfigReader, size: StackDimensions) -> Disentangled:

@@ -34,6 +34,7 @@ SAME_CODE = {"kimi_k2": "deepseek_v3", "megatron-gpt": "gpt2"}
 
 CLASSES = {
     "camembert": "CamembertForMaskedLM",
+    "deberta": "DebertaForMaskedLM",
     "deberta-v2": "DebertaV2ForMaskedLM",
     "distilbert": "DistilBertForMaskedLM",
     "gte": "GteForMaskedLM",
