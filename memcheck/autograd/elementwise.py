@@ -198,8 +198,8 @@ def subtract_rows(tape: Tape, x: Value, rows: Value) -> Value:
 
 
 def divide_rows(tape: Tape, x: Value, rows: Value) -> Value:
-    """``x / rows``: keeps both; the gradient of the rows comes first, ``-grad * ((x / rows) / rows)``, whose four tensors
-    of x's size live to the end of that expression (FunctionsManual.cpp, div_tensor_other_grad), and is summed.
+    """``x / rows``: keeps both. The gradient of the rows comes first, ``-grad * ((x / rows) / rows)``: its four tensors
+    of x's size live to the end of that expression (FunctionsManual.cpp, div_tensor_other_grad); it is summed.
     """
     out = tape.value(x.shape, x.dtype, "div")
     shape, dtype, small = x.shape, x.dtype, rows.shape
