@@ -70,7 +70,11 @@ BESIDE: dict[str, dict[str, object]] = {
     "stage3_max_reuse_distance": {"stage3_max_live_parameters": 1000},
 }
 """Options without which another one is a detail of nothing."""
-SAMPLES: dict[str, tuple[object, ...]] = {"lora_dropout": (0.0,), "groupsize": (32,)}
+SAMPLES: dict[str, tuple[object, ...]] = {
+    "lora_dropout": (0.0,),
+    "groupsize": (32,),
+    "pipeline_parallel_first_stage_less_layers": (0, 2),  # 1 is the default, and the others' ranks may need more with 2
+}
 """Values of options whose type does not say what they may be."""
 
 
