@@ -100,12 +100,8 @@ STATED: dict[str, dict[str, Any]] = {
     },
     "ernie": {"max_position_embeddings": 2048},
     "deberta": {
-        "relative_attention": True,
-        "pos_att_type": ["c2p", "p2c"],
-        "position_biased_input": False,
-        "max_position_embeddings": 2048,
-        "max_relative_positions": 256,
-        "type_vocab_size": 0,
+        "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False,
+        "max_position_embeddings": 2048, "max_relative_positions": 256, "type_vocab_size": 0,
     },
     "deberta-v2": {
         "hidden_size": 768,
@@ -239,12 +235,8 @@ STATED: dict[str, dict[str, Any]] = {
         "sliding_window": 256,
     },
     "zamba": {
-        "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
-        "num_hidden_layers": 4,
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
+        "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"], "num_hidden_layers": 4,
+        "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "num_key_value_heads": 16,
     },
     "zamba2": {
         "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
