@@ -15,7 +15,7 @@ Names = tuple[str, ...]
 
 SCALARS = (
     "until_forward_ends", "gradients", "lingers", "returned", "input", "freed_input", "input_gradient",
-    "output_gradient", "hands", "takes", "outlives",
+    "output_gradient", "hands", "takes", "outlives", "for_weights",
 )  # fmt: skip
 """Sizes of a curve that belong to one component each, as its fields are named."""
 
@@ -60,6 +60,7 @@ class NamedCurve(Record):
     hands: int = NOTHING
     takes: int = NOTHING
     outlives: int = NOTHING
+    for_weights: int = NOTHING
 
     @property
     def passes_back(self) -> bool:

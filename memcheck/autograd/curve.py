@@ -65,6 +65,8 @@ class Curve(Record):
     """Bytes of such gradients that its backward takes."""
     outlives: int = 0
     """Bytes alive until the training loop lets go of the graph: when the next forward's output replaces this one's."""
+    for_weights: int = 0
+    """Gradients that a backward of inputs alone leaves for that of the weights."""
 
 
 Forward = Callable[[Context, Value], Value]
@@ -139,6 +141,7 @@ def replay(
         lingers=lingers,
         hands=hands,
         takes=takes,
+        for_weights=tape.for_weights,
     )
 
 

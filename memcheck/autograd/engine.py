@@ -34,6 +34,8 @@ def backward(tape: Tape, root: Value, box: list[Storage]) -> None:
     while ready:
         _, current = heappop(ready)
         tape.copies, tape.silent = current.copies, silent or current.copies > 1
+        if current.grad is not None and any(isinstance(edge, Parameter) for edge in current.edges):
+            tape.for_weights += current.grad.bytes
         results = _call(tape, current)
         tape.copies = copies  # sums of gradients are there once, however many pieces add to them
         edges, current.edges = current.edges, ()

@@ -237,6 +237,8 @@ class Tape:
         self.by_component: dict[str, int] = {}
         self.events = 0
         self.sequence = 0
+        self.for_weights = 0
+        """Bytes of the gradients from which those of weights were computed."""
         self.autocast = autocast
         """Dtype to which torch.autocast casts matrix products; None outside autocast."""
         self.casts: dict[int, Value] = {}

@@ -181,7 +181,7 @@ SCHEDULES = {
     "interleaved_1f1b": "interleaved-1f1b",
     "interleavedzerobubble": "zero-bubble",
     "zero_bubble": "zero-bubble",
-    "zbvzerobubble": "zero-bubble",
+    "zbvzerobubble": "dualpipe",  # a V of stages, too
     "dualpipev": "dualpipe",
 }
 LOOPED = ("interleaved-1f1b", "zero-bubble", "dualpipe")

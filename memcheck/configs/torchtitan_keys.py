@@ -16,7 +16,7 @@ SCHEDULES: dict[str, object] = {
     "GPipe": "gpipe",
     "Interleaved1F1B": "interleaved-1f1b",
     "InterleavedZeroBubble": "zero-bubble",
-    "ZBVZeroBubble": "zero-bubble",
+    "ZBVZeroBubble": "dualpipe",  # both ends of the model are on the first rank, and as many micro-batches in flight
     "DualPipeV": "dualpipe",
 }
 DTYPES: dict[str, object] = {"bfloat16": "bf16", "float32": "fp32"}

@@ -82,11 +82,12 @@ def _sequence(stated: ParallelismSpec, layout: Layout, framework: Profile, defau
 
 
 def _schedule(stated: ParallelismSpec, pipeline: int, defaults: Defaults) -> tuple[str, int]:
-    virtual = stated.virtual_stages or 1
+    several = 2 if stated.pipeline_schedule == "dualpipe" else 1  # one from each end (torch's ScheduleDualPipeV)
+    virtual = stated.virtual_stages or several
     usual = "interleaved-1f1b" if virtual > 1 else "1f1b"
     if pipeline == 1:
         return stated.pipeline_schedule or usual, virtual
-    virtual = defaults.take("parallelism.virtual_stages", stated.virtual_stages, 1)
+    virtual = defaults.take("parallelism.virtual_stages", stated.virtual_stages, several)
     schedule = defaults.take("parallelism.pipeline_schedule", stated.pipeline_schedule, usual)
     return schedule, virtual
 

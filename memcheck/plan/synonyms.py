@@ -131,7 +131,7 @@ VALUES = {
     "cut-cross-entropy": "fused-linear",
     "single": "for-loop",
     "interleaved": "interleaved-1f1b",
-    "zbv": "zero-bubble",
+    "zbv": "dualpipe",
     "dualpipev": "dualpipe",
 }
 """A foreign value, in kebab case, to the plan's."""

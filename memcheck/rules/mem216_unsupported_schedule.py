@@ -3,7 +3,8 @@
 ## What it does
 
 Compares `pipeline_schedule` with the framework's own schedules, and reports an interleaved schedule over a single stage
-per rank (`virtual_stages: 1`), and torch's zero-bubble and DualPipe schedules over compiled stages.
+per rank (`virtual_stages: 1`), DualPipe over any other number than two, and torch's zero-bubble and DualPipe schedules
+over compiled stages.
 
 ## Why it matters
 
@@ -27,9 +28,9 @@ None.
 
 ## Source
 
-torch `distributed/pipelining/schedules.py` (`_check_torch_compile_compatibility`: "schedule is not supported with stage
-modules that have used torch.compile"); `megatron/core/pipeline_parallel/schedules.py` (1F1B, with and without
-interleaving).
+torch `distributed/pipelining/schedules.py` (`ScheduleDualPipeV`: "requires exactly 2 stages per rank";
+`_check_torch_compile_compatibility`: "schedule is not supported with stage modules that have used torch.compile");
+`megatron/core/pipeline_parallel/schedules.py` (1F1B, with and without interleaving).
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ from memcheck.rules.words import listed
 SPLIT_BACKWARD = frozenset({"zero-bubble", "dualpipe"})
 """Schedules that run the gradients of inputs and of weights at different times."""
 
+STAGES_OF_A_V = 2
+
 
 def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for a schedule that cannot run."""
@@ -58,6 +61,9 @@ def check(context: RuleContext) -> Iterator[Finding]:
     elif schedule == "interleaved-1f1b" and layout.virtual_stages == 1:
         message = "an interleaved schedule with one stage per rank has nothing to interleave"
         help = "set `virtual_stages: 2`, or use `pipeline_schedule: 1f1b`"
+    elif schedule == "dualpipe" and layout.virtual_stages != STAGES_OF_A_V:
+        message = f"`dualpipe` runs two stages on each rank, one from each end, not {layout.virtual_stages}"
+        help = "set `virtual_stages: 2`"
     elif schedule in SPLIT_BACKWARD and context.training is not None and _compiled(context.training):
         message = f"`{schedule}` splits the backward pass, which torch refuses for compiled stages"
         help = "use `pipeline_schedule: interleaved-1f1b`, or leave `training.compile` off"

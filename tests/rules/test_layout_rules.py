@@ -271,6 +271,8 @@ def test_zero_stages(framework: str, stage: int, known: bool) -> None:
         ("torchtitan, compile: true", "pipeline: 4, pipeline_schedule: dualpipe", "torch refuses for compiled stages"),
         ("torchtitan, compile: true", "pipeline: 4, pipeline_schedule: 1f1b", ""),
         ("torchtitan", "pipeline: 4, pipeline_schedule: dualpipe", ""),
+        ("torchtitan", "pipeline: 4, pipeline_schedule: dualpipe, virtual_stages: 2", ""),
+        ("pytorch", "pipeline: 4, pipeline_schedule: dualpipe, virtual_stages: 1", "two stages on each rank"),
     ],
 )
 def test_schedules(framework: str, parallelism: str, fault: str) -> None:

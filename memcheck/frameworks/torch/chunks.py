@@ -57,6 +57,7 @@ def _pass(each: ChunkPass, steps: Sequence[ChunkStep], held: int) -> None:
         own.hold_graph(1)
     for other in each.beside:
         steps[other].hold_gathered(1)
+    own.split.begin(split=each.split)
     own.walk(MicroBatch(each.first, each.last, min(sum(each.others), own.border.sends)), held, muted=each.muted)
     for other in each.beside:
         steps[other].hold_gathered(-1)

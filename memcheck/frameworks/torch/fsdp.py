@@ -31,6 +31,10 @@ def flattens(job: TrainingJob) -> bool:
     return wraps(job) and job.fsdp == 1 and job.layout.shard_group > 1 and job.layout.pipeline == 1
 
 
+SPLIT = ("zero-bubble", "dualpipe")
+"""Schedules that run the gradients of inputs and of weights at different times."""
+
+
 def autocast_of(job: TrainingJob) -> str | None:
     """Dtype of ``torch.autocast`` around the model's forward: the recipe's, or that which accelerate has around FSDP1,
     too, whose policy casts what it gathers; not around FSDP2 (accelerate 1.15 accelerator.py, ``prepare_model``).
@@ -45,10 +49,14 @@ def casts_units(job: TrainingJob) -> bool:
 
 
 def runs_chunks(job: TrainingJob) -> bool:
-    """Whether FSDP2 wraps several stages on each rank, which an interleaved schedule runs one by one."""
+    """Whether a rank's stages run one by one: those of a schedule that splits the backward, and several that FSDP2
+    wraps under an interleaved one.
+    """
     layout = job.layout
-    several = layout.pipeline > 1 and layout.virtual_stages > 1
-    return several and layout.pipeline_schedule == "interleaved-1f1b" and wraps(job) and job.fsdp == 2
+    if layout.pipeline == 1 or layout.pipeline_schedule in SPLIT:
+        return layout.pipeline > 1
+    several = layout.virtual_stages > 1 and layout.pipeline_schedule == "interleaved-1f1b"
+    return several and wraps(job) and job.fsdp == 2
 
 
 def replicates(layout: Layout) -> bool:
@@ -78,6 +86,25 @@ def demand_own_tensors(job: TrainingJob, architecture: Architecture) -> None:
             "replicate the model, or cut it by DeepSpeed's ZeRO",
             "/parallelism",
         )
+
+
+def demand_whole_recompute(job: TrainingJob) -> None:
+    """Nothing, if no layer is recomputed under a schedule that splits the backward.
+
+    Raises:
+        UnsupportedError: layers would be recomputed for the inputs, and again for each of their weights.
+    """
+    layout = job.layout
+    if layout.pipeline == 1 or layout.pipeline_schedule not in SPLIT or job.checkpointing.mode == "none":
+        return
+    why = "memcheck has no model of layers that are recomputed for each of their weights, which saves next to nothing"
+    if job.checkpointing.mode == "selective":
+        why = "torch stops at a second backward of layers of which some operators' outputs are kept"
+    raise UnsupportedError(
+        f"`{layout.pipeline_schedule}` splits the backward: {why}",
+        "choose activation_checkpointing: none, or pipeline_schedule: interleaved-1f1b",
+        "/training/activation_checkpointing",
+    )
 
 
 def skips_reduction(job: TrainingJob) -> bool:

@@ -104,14 +104,14 @@ class ModelBuffers:
         if self.job.layout.pipeline == 1:
             return found
         stages = self.job.layout.virtual_stages if runs_chunks(self.job) else 1
-        all_inputs = (stages - self.part.embedding) * self._boundary()
+        all_inputs = (stages - self.part.embedding) * self.boundary()
         if not self.job.casts_gradients:
             # before 2.15 torch.distributed.pipelining allocates all receive buffers once (stage.py)
-            all_gradients = (stages - self.part.head) * self._boundary()
+            all_gradients = (stages - self.part.head) * self.boundary()
             found.append(Always("communication_buffers", 0, all_inputs + all_gradients))
         elif self.part.head:
             # since then every input is a new tensor; the losses that the last stage collects refer to all of theirs
-            found.append(Always("activations", 0, self._boundary()))
+            found.append(Always("activations", 0, self.boundary()))
         return found
 
     def _masks(self) -> tuple[int, int]:
@@ -134,21 +134,22 @@ class ModelBuffers:
     def _received_input(self) -> int:
         """Since torch 2.15 each micro-batch's input is received into a new tensor, which its backward lets go of."""
         lazy = self.job.layout.pipeline > 1 and self.job.casts_gradients
-        return self._boundary() if lazy and not self.part.embedding and not self.part.head else 0
+        return self.boundary() if lazy and not self.part.embedding and not self.part.head else 0
 
     def _border(self) -> Border:
         """What torch.distributed.pipelining keeps of the tensors that stages exchange (stage.py, schedules.py)."""
         if self.job.layout.pipeline == 1:
             return NO_BORDER
-        output = 0 if self.part.head else self._boundary()
-        found = Border(input_gradient=0 if self.part.embedding else self._boundary())
+        output = 0 if self.part.head else self.boundary()
+        found = Border(input_gradient=0 if self.part.embedding else self.boundary())
         if not self.job.casts_gradients:
             return found._replace(output=output)
         # gpipe waits for its sends behind the last forward
         sends = self.job.gradient_accumulation_steps if self.job.layout.pipeline_schedule == "gpipe" else 1
         return found._replace(unsent_output=output, sends=sends, output_gradient=output)
 
-    def _boundary(self) -> int:
+    def boundary(self) -> int:
+        """Bytes of the hidden states between two stages."""
         rows = self.tokens // self.setting.tensor if self.setting.sequence_parallel else self.tokens
         return rounded(rows * self.setting.streams * self.setting.hidden * self.item)
 

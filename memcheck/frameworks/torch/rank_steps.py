@@ -222,13 +222,17 @@ class Steps:
             from memcheck.frameworks.torch.interleaved import chunk_parts
 
             held = chunk_parts(architecture.num_layers, job.layout, rank)
+            layers = sum(each.last - each.first for each in held)
+            ends = any(each.embedding for each in held), any(each.head for each in held)
+            part = Part(first=part.first, last=part.first + layers, embedding=ends[0], head=ends[1])
         units = _rank_units(self._units, held)
         buffers = ModelBuffers(job, as_built(job, architecture), part, self._units.base)
         how, others = step_options(job, rank, buffers.border)
-        engine = engine_hooks(job, units.held)
+        engine, always = engine_hooks(job, units.held), tuple(buffers.always())
         if chunked:
-            from memcheck.frameworks.torch.chunk_sizes import chunked_step
+            from memcheck.frameworks.torch.chunk_sizes import chunked_step, left_gradients
 
+            always += left_gradients(job, rank, buffers)
             how, sizes = chunked_step(job, self._units, how, held, rank)
         else:
             sizes = [step_sizes(job, units.runs, buffers, others)]
@@ -236,7 +240,7 @@ class Steps:
         return _RankStep(
             program=RankProgram(how, _run_sizes(self._units, held), outside_sizes(sizes, engine)),
             units=units,
-            always=tuple(buffers.always()),
+            always=always,
             host_bytes=host_bytes,
             grouped=how.sharded,
             rooted=how.rooted,

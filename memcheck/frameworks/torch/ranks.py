@@ -7,7 +7,8 @@ from collections.abc import Hashable, Sequence
 from memcheck.accounts.estimate import Instant, Pools, RankEstimate
 from memcheck.accounts.moves import Components, Held, Rest, highest, laid_on, peak_on
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch.fsdp import demand_own_tensors, runs_chunks
+from memcheck.frameworks.torch.fsdp import demand_own_tensors, demand_whole_recompute, runs_chunks
+from memcheck.frameworks.torch.interleaved import stages_of
 from memcheck.frameworks.torch.pipelining import fullest, parts
 from memcheck.frameworks.torch.rank_steps import (
     Motion,
@@ -42,6 +43,7 @@ def _shortened(job: TrainingJob) -> TrainingJob:
 def remembered_ranks(job: TrainingJob, architecture: Architecture, inventory: bool) -> tuple[RankEstimate, ...]:
     """The ranks of equal jobs: what differs between the plans of one repository often does not matter here."""
     demand_own_tensors(job, architecture)
+    demand_whole_recompute(job)
     numbers = tuple(range(job.layout.pipeline))
     states = states_of(timeless(job))
     if not inventory:
@@ -61,6 +63,7 @@ class Behaviours:
     def __init__(self, job: TrainingJob, architecture: Architecture) -> None:
         """``job``: any of them."""
         demand_own_tensors(job, architecture)
+        demand_whole_recompute(job)
         self._architecture = architecture
         self._any_batch: dict[str, AnyBatch] = {}
         for torch in job.torch:
@@ -208,4 +211,6 @@ def _contents(architecture: Architecture, layout: Layout, *, chunked: bool) -> t
     layers, ways = tuple(map(id, architecture.layers())), layout.pipeline
     each = parts(architecture.num_layers, ways * (layout.virtual_stages if chunked else 1), layout.fewer_layers)
     found = [(p.embedding, p.head, p.first > 0, layers[p.first : p.last]) for p in each]
-    return tuple(tuple(found[rank::ways]) for rank in range(ways))
+    if not chunked:
+        return tuple(found)
+    return tuple(tuple(found[stage] for stage in stages_of(layout, rank)) for rank in range(ways))

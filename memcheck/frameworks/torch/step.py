@@ -15,6 +15,7 @@ from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.gathers import Gathers
 from memcheck.frameworks.torch.rank_units import stretches
 from memcheck.frameworks.torch.reductions import Reductions
+from memcheck.frameworks.torch.split_backward import SplitBackward
 from memcheck.frameworks.torch.step_options import MicroBatch, StepOptions, StepSizes, UnitGroups
 from memcheck.frameworks.torch.step_parts import TOWER, WRAPPED, EngineHooks, NamedRun, NamedUnit, Variables, own_groups
 
@@ -53,6 +54,7 @@ class Step:
         self.own = own_groups(self.units, self.groups, root, how)
         self.outputs = self.units[-1].fresh.lingers if how.keeps_outputs else NOTHING
         self.early = EarlyReductions(recorder, how, root)
+        self.split = SplitBackward(recorder, how, self.units, self.stretches)
 
     def run(self) -> None:
         """Record one steady step, on top of nothing that rests."""
@@ -261,6 +263,7 @@ class Step:
             recorder.hold_bundle(curve.saved, -1)
             recorder.release("temporaries", curve.takes)
             recorder.high("backward", curve.backward, self.names[i])
+            self.split.retain(curve)
             gradients: Amount = ((curve.gradients, 1),)
             if self.engine is not None:
                 self.engine.behind(unit.kind, first, last)
@@ -284,6 +287,7 @@ class Step:
             recorder.repeat(before, end - i - 1)
         if self.root != NO_GROUP:
             reduce_input = self._reduce_root(unsharded_root, reduce_input, first, last, keeps=keeps)
+        self.split.end([self._curve(unit, first) for unit in self.units], last=behind)
         if behind:
             each = [(self._late(i), gathered[i], name) for i, name in enumerate(self.names)]
             reduce_input, gathered = self.reductions.reduce_all(self.root, each, reduce_input), []

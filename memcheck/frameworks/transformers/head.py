@@ -125,6 +125,7 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
         before=before,
         input_gradient=rounded_bytes(shape, dtype) if setting.input_grad else 0,
         hands=sum(leaf.left() for leaf in tape.waiting),
+        for_weights=tape.for_weights,
     )
 
 

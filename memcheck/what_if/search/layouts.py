@@ -154,6 +154,7 @@ def _schedules(framework: Profile, now: Layout, cut: Layout) -> Iterator[Layout]
         if schedule not in framework.schedules:
             continue
         virtual = {*VIRTUAL_STAGES, now.virtual_stages} - {1} if schedule == "interleaved-1f1b" else {1}
+        virtual = {2} if schedule == "dualpipe" else virtual
         for v in sorted(virtual):
             yield cut._replace(pipeline_schedule=schedule, virtual_stages=v)
 

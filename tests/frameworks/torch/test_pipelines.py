@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.drawn import predicted
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.torch.interleaved import enough, passes
+from memcheck.frameworks.torch.interleaved import ORDERS, chunk_parts, enough, passes
 from memcheck.frameworks.torch.pipelining import parts
 from memcheck.job.types import Layout
 
@@ -75,9 +75,58 @@ def test_torchtitan_gathers_a_stage_once() -> None:
     assert predicted(plan)["0"]["forward"] > predicted(again)["0"]["forward"]
 
 
+@pytest.mark.parametrize("rank", range(3))
+@pytest.mark.parametrize(("schedule", "micro_batches"), [("zero-bubble", 6), ("zero-bubble", 12), ("dualpipe", 7)])
+def test_split_schedules_run_everything_once(schedule: str, micro_batches: int, rank: int) -> None:
+    """Every micro-batch passes every chunk forward, and backward as a whole or in two parts, the weights' behind."""
+    actions = ORDERS[schedule](3, 2, rank, micro_batches)
+    for chunk in (0, 1):
+        mine = [kind for kind, index in actions if index == chunk]
+        assert mine.count("F") == micro_batches == mine.count("B") + mine.count("I")
+        assert mine.count("I") == mine.count("W")
+        for end in range(len(mine)):
+            seen = mine[:end]
+            assert seen.count("W") <= seen.count("I")
+            assert seen.count("B") + seen.count("I") <= seen.count("F")
+    assert ("I", 0) not in actions or rank
+
+
+def test_dualpipe_holds_both_ends_of_the_model() -> None:
+    """Rank 0 embeds, and has the head."""
+    layout = Layout(pipeline=2, virtual_stages=2, pipeline_schedule="dualpipe")
+    held = [chunk_parts(8, layout, rank) for rank in (0, 1)]
+    assert [(each.first, each.last, each.embedding, each.head) for each in held[0]] == [
+        (0, 2, True, False),
+        (6, 8, False, True),
+    ]
+    assert [(each.first, each.last) for each in held[1]] == [(2, 4), (4, 6)]
+
+
+@pytest.mark.parametrize("mode", ["full", "selective"])
+@pytest.mark.parametrize("schedule", ["zero-bubble", "dualpipe"])
+def test_recompute_under_a_split_backward_is_refused(schedule: str, mode: str) -> None:
+    """Torch stops at it, or recomputes a layer for each of its weights."""
+    plan = {
+        "memcheck": 1,
+        "name": "split",
+        "model": {"name": "llama-3.1-8b", "overrides": {"num_hidden_layers": 8}},
+        "hardware": {"gpu": "h100-80gb", "gpus_per_node": 4},
+        "parallelism": {"zero_stage": 3, "pipeline": 2, "pipeline_schedule": schedule},
+        "training": {
+            "framework": "torchtitan",
+            "micro_batch_size": 1,
+            "sequence_length": 512,
+            "gradient_accumulation_steps": 8,
+            "activation_checkpointing": mode,
+        },
+    }
+    with pytest.raises(TypeError, match="splits the backward"):
+        predicted(plan)
+
+
 def test_one_round_finishes_a_chunk_before_the_next() -> None:
     """Two micro-batches on two ranks: no more than one chunk's gradients wait."""
-    found = passes(2, 4, 0, 2)
+    found = passes(Layout(pipeline=2, virtual_stages=4, pipeline_schedule="interleaved-1f1b"), 0, 2)
     assert [each.chunk for each in found] == [3, 3, 2, 2, 1, 1, 0, 0]
     assert [(each.first, each.last) for each in found[:2]] == [(True, False), (False, True)]
     assert found[0].others == (2, 2, 2, 1)
@@ -86,7 +135,7 @@ def test_one_round_finishes_a_chunk_before_the_next() -> None:
 
 def test_several_rounds_leave_gradients_in_every_chunk() -> None:
     """Every chunk has been passed backward before the first is reduced, with two more chunks gathered beside each."""
-    found = passes(2, 2, 1, 8)
+    found = passes(Layout(pipeline=2, virtual_stages=2, pipeline_schedule="interleaved-1f1b"), 1, 8)
     reduced = [number for number, each in enumerate(found) if each.last]
     assert {each.chunk for each in found[: reduced[0]]} == {0, 1}
     assert [each.chunk for each in found if each.last] == [1, 0]
