@@ -38,7 +38,7 @@ class ChunkPass(Record):
     split: bool = False
     """Its backward is of inputs alone at first: the graph stays for that of the weights."""
     waiting: tuple[int, ...] = ()
-    """Of those micro-batches, such whose backward of the weights is still to come."""
+    """Micro-batches in flight beside it whose backward of the weights is still to come, in each chunk."""
 
 
 def chunk_parts(num_layers: int, layout: Layout, rank: int) -> tuple[Part, ...]:
