@@ -12,6 +12,7 @@ from memcheck.accounts.state import LocalTensor, shard_numel
 from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.torch.pipelining import SPLIT
 from memcheck.job.torch import reduces_wider
 from memcheck.job.types import DTYPE_BYTES, Layout, Recipe, TrainingJob
 from memcheck.models.types import Architecture
@@ -29,10 +30,6 @@ def wraps(job: TrainingJob) -> bool:
 def flattens(job: TrainingJob) -> bool:
     """Whether FSDP1 makes one tensor of each unit's parameters. Pipelines are torch's, which know FSDP2."""
     return wraps(job) and job.fsdp == 1 and job.layout.shard_group > 1 and job.layout.pipeline == 1
-
-
-SPLIT = ("zero-bubble", "dualpipe")
-"""Schedules that run the gradients of inputs and of weights at different times."""
 
 
 def autocast_of(job: TrainingJob) -> str | None:

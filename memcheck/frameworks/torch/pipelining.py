@@ -10,6 +10,9 @@ from memcheck.job.types import Layout, TrainingJob
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
 
+SPLIT = ("zero-bubble", "dualpipe")
+"""Schedules that run the gradients of inputs and of weights at different times."""
+
 
 @lru_cache(maxsize=256)
 def parts(num_layers: int, ways: int, fewer: tuple[int, int] = (0, 0)) -> tuple[Part, ...]:
@@ -89,9 +92,10 @@ def fullest(job: TrainingJob, contents: Sequence[Hashable]) -> list[int]:
 
     No schedule keeps more micro-batches alive on a later rank (``in_flight``; Megatron's warm-up), and all else that
     two ranks with the same layers hold is the same, so that the first one's peak is at least as high. Where a setting
-    depends on the number of a layer, every rank is looked at.
+    depends on the number of a layer, or later ranks put off the gradients of weights, every rank is looked at.
     """
-    if job.freeze or job.checkpointing.every_n_layers > 1 or job.option("first_last_layers_bf16"):
+    by_number = job.freeze or job.checkpointing.every_n_layers > 1 or job.option("first_last_layers_bf16")
+    if by_number or job.layout.pipeline_schedule in SPLIT:
         return list(range(len(contents)))
     first: dict[Hashable, int] = {}
     for rank, content in enumerate(contents):
