@@ -137,6 +137,8 @@ class Profile(Record):
     """With expert parallelism a group's forward begins with the all-gather of the next one."""
     divides_gradients: bool = False
     """It sets the factor by which FSDP2 divides gradients (``set_gradient_divide_factor``)."""
+    unsplit: tuple[str, ...] = ()
+    """Model types whose classes name no layers, at zero_stage 3 in one group for that."""
     wraps_one_rank: bool = False
     """At zero_stage 3 FSDP2 wraps the model on a single rank, too, for its mixed precision."""
     lacks: Mapping[str, str] = MappingProxyType({})

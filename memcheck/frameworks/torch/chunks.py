@@ -9,7 +9,7 @@ from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.interleaved import ChunkPass
 from memcheck.frameworks.torch.step import Step
 from memcheck.frameworks.torch.step_options import MicroBatch, StepOptions, StepSizes, UnitGroups
-from memcheck.frameworks.torch.step_parts import WRAPPED, NamedRun
+from memcheck.frameworks.torch.step_parts import NamedRun
 
 WHERE = "communication_buffers"
 
@@ -37,7 +37,7 @@ def record(
     start = 0
     for count, beyond in zip(how.chunk_runs, sizes, strict=True):
         mine, end = runs[start : start + count], start + count
-        rooted = any(run.unit.kind not in WRAPPED for run in mine)
+        rooted = any(run.unit.kind not in how.wrapped for run in mine)
         steps.append(ChunkStep(how, mine, groups[start:end], root if rooted else NO_GROUP, beyond, recorder))
         start = end
     for step in steps:

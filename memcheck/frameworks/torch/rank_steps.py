@@ -36,8 +36,7 @@ from memcheck.frameworks.torch.recording import (
 )
 from memcheck.frameworks.torch.resting import divided_over
 from memcheck.frameworks.torch.states import engine_hooks, rests
-from memcheck.frameworks.torch.step_options import UnitGroups, step_options, step_sizes
-from memcheck.frameworks.torch.step_parts import WRAPPED
+from memcheck.frameworks.torch.step_options import UnitGroups, step_options, step_sizes, wrapped_kinds
 from memcheck.frameworks.torch.units import as_built
 from memcheck.job.types import Layout, Optimizer, TrainingJob
 from memcheck.job.unread import UNREAD
@@ -301,14 +300,15 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
     found: list[UnitGroups] = []
     root = NO_GROUP
     tensors: Any
+    wrapped = wrapped_kinds(job)
     leaves, frozen = flattens(job) and job.lora is not None, dict[int, Group]()
-    ends = [held for run, (held, _) in zip(units.runs, units.held.runs, strict=True) if run.unit.kind not in WRAPPED]
+    ends = [held for run, (held, _) in zip(units.runs, units.held.runs, strict=True) if run.unit.kind not in wrapped]
     trains = rooted and any(t.trained for held in ends for t in held)  # type: ignore[attr-defined]
     for run, early, (tensors, _) in zip(units.runs, units.reduced, units.held.runs, strict=True):
         if id(tensors) not in known or early:
-            own = trains and run.unit.kind not in WRAPPED
+            own = trains and run.unit.kind not in wrapped
             whole = UnitGroups(group_of(job, tensors, trains=own))
-            if leaves and run.unit.kind not in WRAPPED:  # what is trained is no part of the root
+            if leaves and run.unit.kind not in wrapped:  # what is trained is no part of the root
                 frozen[id(tensors)] = group_of(job, tuple([t for t in tensors if not t.trained]))
                 whole = UnitGroups(group_of(job, tuple([t for t in tensors if t.trained])))
             if early:
@@ -318,11 +318,11 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
                 whole = UnitGroups(whole.whole, *(group_of(job, tuple(part)) for part in both))
             known[id(tensors)] = whole
         found.append(known[id(tensors)])
-        if rooted and run.unit.kind not in WRAPPED:
+        if rooted and run.unit.kind not in wrapped:
             end = frozen.get(id(tensors), found[-1].whole)
             if early and any(t.name == early for t in tensors):  # its own table, which the loss alone reduces
                 end = end._replace(**{name: getattr(found[-1].late, name) for name in REDUCED})
-            summed = Group(*(a + b for a, b in zip(root, end, strict=True)))
+            summed = Group(*(a + run.times * b for a, b in zip(root, end, strict=True)))
             root = summed._replace(last=end.last or root.last)
     return group_sizes(found, root)
 

@@ -17,7 +17,7 @@ from memcheck.frameworks.torch.rank_units import stretches
 from memcheck.frameworks.torch.reductions import Reductions
 from memcheck.frameworks.torch.split_backward import SplitBackward
 from memcheck.frameworks.torch.step_options import MicroBatch, StepOptions, StepSizes, UnitGroups
-from memcheck.frameworks.torch.step_parts import TOWER, WRAPPED, EngineHooks, NamedRun, NamedUnit, Variables, own_groups
+from memcheck.frameworks.torch.step_parts import TOWER, EngineHooks, NamedRun, NamedUnit, Variables, own_groups
 
 
 class Step:
@@ -279,8 +279,8 @@ class Step:
                 released = NOTHING if keeps_own else gathered[i]
                 reduce_input = self._reduce(i, curve, gradients, released, reduce_input, first, last)
                 gathered[i] = gathered[i] if keeps_own else NOTHING
-            elif not own.gathered and unit.kind not in WRAPPED:
-                unsharded_root += gradients
+            elif not own.gathered and unit.kind not in self.how.wrapped:
+                unsharded_root += tuple([(place, times * (end - i)) for place, times in gradients])
             if last and self.how.views_late:
                 recorder.release("communication_buffers", unit.fresh.gradients)  # the bucket is the gradients now
             gathered[i:end] = [gathered[i]] * (end - i)

@@ -28,6 +28,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.frameworks.torch.interleaved import ChunkPass
 
+WRAPPED = ("block", "tower", "gathered", "idle", "encoder")
+"""Kinds of units that FSDP makes groups of their own of: layers, by ``_no_split_modules``."""
 INSIDE = ("standard", "in-place", "fused-linear")
 """Kinds of loss that the model's own forward computes."""
 
@@ -106,6 +108,8 @@ class StepOptions(Record):
     """Layers are recomputed within a backward of their own."""
     keeps_inputs: bool = False
     """Recomputed blocks that train nothing themselves keep their input and its gradient to the backward's end."""
+    wrapped: tuple[str, ...] = WRAPPED
+    """Kinds of units that are groups of their own."""
     passes: tuple[ChunkPass, ...] = ()
     """What an interleaved pipeline's chunks run, in place of ``micro_batches``."""
     chunk_runs: tuple[int, ...] = ()
@@ -193,6 +197,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         keeps_outputs=job.objective.holds_reference,
         holds_rows=not pipelined and profile.style.holds_rows,
         keeps_states=isinstance(a, Architecture) and a.keeps_states,
+        wrapped=wrapped_kinds(job),
         leaves_graphs=isinstance(a, Architecture) and _leaves_graphs(a),
         gathers_ahead=sharded and layout.expert > 1 and profile.gathers_ahead,
         returns_first=isinstance(a, Architecture) and (_transforms_behind(a) or _layers_behind(a)),
@@ -203,6 +208,14 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
 
         how = flat_options(how, job)
     return how, tuple([others for _, _, others in walks])
+
+
+def wrapped_kinds(job: TrainingJob) -> tuple[str, ...]:
+    """Kinds of units that FSDP makes groups of their own of: none where the model's class names no layers, so that all
+    of it is the root's.
+    """
+    a = job.architecture
+    return () if isinstance(a, Architecture) and a.model_type in FRAMEWORKS[job.framework].unsplit else WRAPPED
 
 
 def _leaves_graphs(a: Architecture) -> bool:

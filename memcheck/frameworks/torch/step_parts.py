@@ -18,8 +18,6 @@ else:
     Protocol = object  # what a protocol is to a running program
 
 
-WRAPPED = ("block", "tower", "gathered", "idle", "encoder")
-"""Kinds of units that FSDP2 makes groups of their own of: layers, by ``_no_split_modules``."""
 TOWER = ("stem", "tower", "gathered", "idle", "merger", "projector", "source", "encoder", "encoded")
 """Kinds of units between the look-up of the text and the first layer, or in front of both."""
 
@@ -91,7 +89,7 @@ def own_groups(
     Of embedding and head it is what is trained in them, where FSDP1 makes units of that.
     """
     shared = root != NO_GROUP and not how.leaves_apart
-    return [NO_GROUP if shared and u.kind not in WRAPPED else g.whole for u, g in zip(units, groups, strict=True)]
+    return [NO_GROUP if shared and u.kind not in how.wrapped else g.whole for u, g in zip(units, groups, strict=True)]
 
 
 OF_TOWER = ("last_hidden_state", "pooler_output")

@@ -25,7 +25,9 @@ def widens_stream(a: Architecture, *, autocast: bool) -> bool:
     """Whether the stream is fp32 over narrower weights: by the embedding's LayerNorm, or by the first layer."""
     layers = [block for block, _ in a.blocks]
     ends = [a.embedding_norm, *(block.mlp_norm for block in layers if block.post_norm)]
-    return (autocast and any(_is_layernorm(norm) for norm in ends)) or any(block.residual_fp32 for block in layers)
+    altup = any(block.altup is not None for block in layers)  # scales the other streams by fp32 magnitudes
+    widened = autocast and (altup or any(_is_layernorm(norm) for norm in ends))
+    return widened or any(block.residual_fp32 for block in layers)
 
 
 def widens_inside(a: Architecture, setting: Setting) -> bool:

@@ -115,7 +115,7 @@ def _xielu(ctx: Context, m: Mlp, x: Value) -> Value:
     """XIELUActivation in Python: two learned slopes, and ``where`` between the halves for x above and below zero."""
     tape = ctx.tape
     slopes = [ctx.parameter(t.name, t.shape) for t in m.tensors if t.name.rpartition(".")[2].startswith("alpha")]
-    above, below = (tape.parameter(p) for p in slopes)
+    above, below = (_wide(tape, tape.parameter(p)) for p in slopes)  # softplus is on autocast's fp32 list
     positive = tape.new(x.shape, "bool", "x > 0")
     square = mul(tape, mul(tape, x, above), x)
     first = add(tape, square, scale(tape, x, "beta * x"))

@@ -12,6 +12,12 @@ from memcheck.frameworks.transformers.classes import STYLE, TRANSFORMERS
 from memcheck.job import recipes as r
 from memcheck.job.profile import PEFT_VARIANTS, TRANSFORMERS_BASES, Profile
 
+UNSPLIT = (
+    "albert", "bert-generation", "biogpt", "ctrl", "deberta-v2", "distilbert", "electra", "megatron-bert", "mpnet",
+    "openai-gpt", "rembert", "roberta-prelayernorm", "roformer",
+)  # fmt: skip
+"""Model types whose classes have no layers among their ``_no_split_modules``."""
+
 PROFILE = Profile(
     name="huggingface",
     title="transformers.Trainer (TRL, Axolotl, LLaMA-Factory)",
@@ -98,5 +104,7 @@ PROFILE = Profile(
     other_initializations=("rank0",),
     either_state_dict=True,
     errors_as="pytorch",
+    # without `fsdp_transformer_layer_cls_to_wrap` accelerate wraps layers by their class's `_no_split_modules`
+    unsplit=UNSPLIT,
     source="transformers 5.23.0, accelerate 1.15",
 )

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from memcheck.frameworks.torch.fsdp import flattens, gathered_dtype
+from memcheck.frameworks.torch.step_options import wrapped_kinds
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
@@ -72,7 +73,8 @@ def wrap(model: nn.Module, job: TrainingJob, architecture: Architecture, mesh: M
 
         parallelize(model, job, architecture, mesh["tensor"])
     if layout.zero_stage == 3 and layout.data > 1:
-        layers = [*encoder_blocks_of(model, architecture), *blocks_of(model, architecture)]  # `_no_split_modules`
+        layers = [*encoder_blocks_of(model, architecture), *blocks_of(model, architecture)]
+        layers = layers if wrapped_kinds(job) else []
         if flattens(job):
             from memcheck.verify.build.flat import flatten
 
