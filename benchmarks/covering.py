@@ -31,6 +31,7 @@ def record(copy: Path, files: list[str]) -> None:
 
     What a file's tests end with does not matter here: the lines until then count.
     """
+    subprocess.run([sys.executable, "-c", "import pytest, xdist"], check=True)  # else no line has a test
     settings = copy / "coverage.ini"
     settings.write_text(CONFIGURATION.format(data=copy / DATA), encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(copy), os.environ.get("PYTHONPATH", "")])}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.accounts.state import local_tensor
+from memcheck.accounts.state import adapter_tensors, local_tensor
+from memcheck.job.types import Lora
+from memcheck.models.attention_types import ParameterTensor
 from memcheck.models.from_plan import catalogued
 from memcheck.models.types import Moe
 
@@ -30,3 +32,12 @@ def test_experts_are_divided_and_their_matrices_cut(
     experts = next(block.mlp for block, _ in catalogued(model).blocks if isinstance(block.mlp, Moe))
     found = {local_tensor(t, experts, 1, expert, cut) for t in experts.tensors if t.group == "experts"}
     assert found == shapes
+
+
+@pytest.mark.parametrize(("transposed", "shape"), [(False, (300, 100)), (True, (100, 300))])
+def test_adapters_of_a_matrix_that_is_kept_transposed(transposed: bool, shape: tuple[int, int]) -> None:
+    """GPT-2 keeps [inputs, outputs]: A still reads 100 inputs, B still writes 300 outputs, DoRA scales 300."""
+    tensor = ParameterTensor("h.0.mlp.c_fc.weight", shape, "mlp", transposed=transposed)
+    a, b, magnitudes = adapter_tensors(tensor, shape, Lora(rank=4, dora=True))
+    assert (a.shape, b.shape) == ((4, 100), (300, 4))
+    assert magnitudes.numel == 300

@@ -60,6 +60,15 @@ def test_which_references_a_step_can_have(method: str, reference: str, refused: 
 
 
 @pytest.mark.parametrize(
+    ("zero_stage", "offload", "refused"), [(3, "cpu", False), (3, "none", True), (2, "none", True), (0, "none", True)]
+)
+def test_when_a_reference_can_be_on_the_host(zero_stage: int, offload: str, refused: bool) -> None:
+    """TRL hands the reference to FSDP2, which keeps it on the host where it offloads parameters, and nowhere else."""
+    lines = f"framework: huggingface, objective: dpo, reference: host, offload: {{parameters: {offload}}}"
+    assert bool(found("MEM417", f"zero_stage: {zero_stage}", lines)) == refused
+
+
+@pytest.mark.parametrize(
     ("more", "refused"),
     [
         ("objective: dpo, reference: resident", False),
@@ -102,3 +111,18 @@ def test_the_reference_rests_in_16_bits_beside_trained_parameters_in_fp32() -> N
 def test_what_recipes_of_a_framework_have(lines: str, refused: bool) -> None:
     """torchtune has one reference for each method, divergences of chunks, and no other objective."""
     assert bool(found("MEM417", "zero_stage: 3", f"framework: torchtune, precision: bf16-pure, {lines}")) == refused
+
+
+@pytest.mark.parametrize(
+    ("gpus", "more", "refused"),
+    [
+        (1, "", False),
+        (1, "gradient_accumulation_steps: 2", True),
+        (2, "", True),
+        (1, "clip_grad_norm: true", True),
+    ],
+)
+def test_when_an_optimizer_steps_in_backward(gpus: int, more: str, refused: bool) -> None:
+    """On one GPU, behind one micro-batch, and without the norm of all gradients."""
+    lines = f"framework: torchtune, optimizer: {{name: adamw, in_backward: true}}{more and ', ' + more}"
+    assert bool(found("MEM417", "", lines, gpus_per_node=gpus)) == refused

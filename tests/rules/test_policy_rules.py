@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from memcheck.__main__ import main
+from memcheck.check import Gate, check_file
 from tests.cli.plans import write, write_over
+from tests.rules.configured import settings_of
 from tests.rules.plans import found
 
 
@@ -53,3 +55,14 @@ def test_command_line_is_no_plan(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "MEM601" not in capsys.readouterr().out
     assert main(["estimate", "--set", "hardware.gpu.memory_gib=500", str(write(tmp_path, "plain"))]) == 0
     assert "MEM601" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("policy", "count"), [("require-interval = true", 1), ("max-gpus = 100", 0)])
+def test_only_a_policy_that_requires_the_interval_does(root: Path, policy: str, count: int) -> None:
+    """A policy about something else leaves a plan alone whose interval crosses the limit."""
+    text = (root / "docs/rules/examples/MEM606.bad.yaml").read_bytes()
+    settings = settings_of(b"# memcheck.toml: [policy]\n# memcheck.toml: " + policy.encode() + b"\n")
+    (result,), _ = check_file("plan.yaml", text, Gate(settings=settings))
+    codes = [finding.code for finding in result.findings]
+    assert codes.count("MEM606") == count
+    assert "MEM104" in codes

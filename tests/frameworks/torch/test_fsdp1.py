@@ -10,7 +10,9 @@ import pytest
 
 from benchmarks.drawn import predicted
 from benchmarks.score import answer, resolved
+from memcheck.accounts.state import LocalTensor
 from memcheck.check import Gate, check_file
+from memcheck.frameworks.torch.flat_parameters import flat_numel
 from memcheck.job.types import TrainingJob
 
 GIB = 2**30
@@ -244,3 +246,10 @@ def test_accelerate_casts_what_is_trained_to_fp32(
     )["0"]
     assert found["init"] / rests == pytest.approx(1, abs=0.001)
     assert found["optimizer"] / steps == pytest.approx(1, abs=0.004)
+
+
+@pytest.mark.parametrize(("numels", "item", "ways", "flat"), [((3, 5), 2, 4, 16), ((8, 5), 2, 1, 13), ((3, 3, 1), 4, 2, 10)])
+def test_each_parameter_of_a_flat_tensor_is_aligned(numels: tuple[int, ...], item: int, ways: int, flat: int) -> None:
+    """Each begins at a multiple of 16 bytes, and the whole is divided by the ranks (``_flat_param.py``)."""
+    tensors = [LocalTensor(str(number), (numel,), True) for number, numel in enumerate(numels)]
+    assert flat_numel(tensors, item, ways) == flat
