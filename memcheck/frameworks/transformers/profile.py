@@ -13,8 +13,8 @@ from memcheck.job import recipes as r
 from memcheck.job.profile import PEFT_VARIANTS, TRANSFORMERS_BASES, Profile
 
 UNSPLIT = (
-    "albert", "bert-generation", "biogpt", "ctrl", "deberta-v2", "distilbert", "electra", "megatron-bert", "mpnet",
-    "openai-gpt", "rembert", "roberta-prelayernorm", "roformer",
+    "albert", "bert-generation", "biogpt", "ctrl", "deberta", "deberta-v2", "distilbert", "electra", "megatron-bert",
+    "mpnet", "openai-gpt", "rembert", "roberta-prelayernorm", "roformer",
 )  # fmt: skip
 """Model types whose classes have no layers among their ``_no_split_modules``."""
 
