@@ -161,18 +161,18 @@ def _partitioned_gradients(job: TrainingJob, trained: list[int], hidden: int) ->
         reduces_late=late,
         copies_out=bool(job.option("contiguous_gradients", True)),
     )
+    # of each tensor's part of the partition a norm is taken in fp64 (get_grad_norm_direct)
+    norm = rounded(NORM * max((part for mine in partitions(trained, ways) for _, part in mine), default=0))
     if offloaded:
-        # gradients go to the host one by one, through temp_grad_buffer_for_gpu_offload; their norms are taken in fp64
-        # (set_norm_for_param_grad_in_gpu)
-        norm = NORM * max((part for mine in partitions(trained, ways) for _, part in mine), default=0)
+        # gradients go to the host one by one, through temp_grad_buffer_for_gpu_offload (set_norm_for_param_grad_in_gpu)
         whole = rounded(largest * item)
-        return found._replace(resting=whole, reducing=rounded(norm), moving=0 if late else whole)
+        return found._replace(resting=whole, reducing=norm, moving=0 if late else whole)
     own = partition if summed > item else fullest_partition(trained, ways)
     return found._replace(
         master=_second_copy(job, partition),
         partition=rounded(own * summed),
         adds_in_place=summed > item,
-        step_temporaries=_copies_of(partition, summed),
+        step_temporaries=max(norm, _copies_of(partition, summed)),
     )
 
 
