@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcheck.accounts.program import Recorder
+from memcheck.accounts.sizes import NamedCurve
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.interleaved import ChunkPass
+from memcheck.frameworks.torch.split_backward import SplitBackward
 from memcheck.frameworks.torch.step import Step
 from memcheck.frameworks.torch.step_options import MicroBatch, StepOptions, StepSizes, UnitGroups
 from memcheck.frameworks.torch.step_parts import NamedRun
@@ -16,6 +18,26 @@ WHERE = "communication_buffers"
 
 class ChunkStep(Step):
     """Records the passes of one chunk, whose stage is a root of FSDP2's by itself."""
+
+    def __init__(
+        self,
+        how: StepOptions,
+        runs: Sequence[NamedRun],
+        groups: Sequence[UnitGroups],
+        root: Group,
+        sizes: StepSizes,
+        recorder: Recorder,
+    ) -> None:
+        super().__init__(how, runs, groups, root, sizes, recorder)
+        self.split = SplitBackward(recorder, how, self.units, self.stretches)
+
+    def retain(self, curve: NamedCurve) -> None:
+        """What the backward of a unit's inputs leaves for that of its weights."""
+        self.split.retain(curve)
+
+    def end_backward(self, first: bool, *, last: bool) -> None:
+        """The backward of the weights. ``last``: gradients are reduced behind it."""
+        self.split.end([self._curve(unit, first) for unit in self.units], last=last)
 
     def hold_gathered(self, sign: int) -> None:
         """The parameters, while another chunk runs."""

@@ -8,7 +8,6 @@ from memcheck.accounts.estimate import Instant, Pools, RankEstimate
 from memcheck.accounts.moves import Components, Held, Rest, highest, laid_on, peak_on
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import demand_own_tensors, demand_whole_recompute, runs_chunks
-from memcheck.frameworks.torch.interleaved import stages_of
 from memcheck.frameworks.torch.pipelining import fullest, parts
 from memcheck.frameworks.torch.rank_steps import (
     Motion,
@@ -213,4 +212,6 @@ def _contents(architecture: Architecture, layout: Layout, *, chunked: bool) -> t
     found = [(p.embedding, p.head, p.first > 0, layers[p.first : p.last]) for p in each]
     if not chunked:
         return tuple(found)
+    from memcheck.frameworks.torch.interleaved import stages_of
+
     return tuple(tuple(found[stage] for stage in stages_of(layout, rank)) for rank in range(ways))

@@ -15,7 +15,6 @@ from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.gathers import Gathers
 from memcheck.frameworks.torch.rank_units import stretches
 from memcheck.frameworks.torch.reductions import Reductions
-from memcheck.frameworks.torch.split_backward import SplitBackward
 from memcheck.frameworks.torch.step_options import MicroBatch, StepOptions, StepSizes, UnitGroups
 from memcheck.frameworks.torch.step_parts import TOWER, EngineHooks, NamedRun, NamedUnit, Variables, own_groups
 
@@ -54,7 +53,12 @@ class Step:
         self.own = own_groups(self.units, self.groups, root, how)
         self.outputs = self.units[-1].fresh.lingers if how.keeps_outputs else NOTHING
         self.early = EarlyReductions(recorder, how, root)
-        self.split = SplitBackward(recorder, how, self.units, self.stretches)
+
+    def retain(self, curve: NamedCurve) -> None:
+        """What the backward of a unit leaves for one of its weights: nothing, where that is the same."""
+
+    def end_backward(self, first: bool, *, last: bool) -> None:
+        """The backward of the weights, where it is one of its own."""
 
     def run(self) -> None:
         """Record one steady step, on top of nothing that rests."""
@@ -263,7 +267,7 @@ class Step:
             recorder.hold_bundle(curve.saved, -1)
             recorder.release("temporaries", curve.takes)
             recorder.high("backward", curve.backward, self.names[i])
-            self.split.retain(curve)
+            self.retain(curve)
             gradients: Amount = ((curve.gradients, 1),)
             if self.engine is not None:
                 self.engine.behind(unit.kind, first, last)
@@ -287,7 +291,7 @@ class Step:
             recorder.repeat(before, end - i - 1)
         if self.root != NO_GROUP:
             reduce_input = self._reduce_root(unsharded_root, reduce_input, first, last, keeps=keeps)
-        self.split.end([self._curve(unit, first) for unit in self.units], last=behind)
+        self.end_backward(first, last=behind)
         if behind:
             each = [(self._late(i), gathered[i], name) for i, name in enumerate(self.names)]
             reduce_input, gathered = self.reductions.reduce_all(self.root, each, reduce_input), []
