@@ -1,8 +1,7 @@
-"""Which kernels a model's layers run in."""
+"""Whose kernels recurrent layers run in."""
 
 from __future__ import annotations
 
-from memcheck.job.types import LIGER_KERNELS
 from memcheck.models.types import Architecture, Mixer, Rough
 
 KERNELS = {
@@ -21,10 +20,3 @@ def fused_packages(architecture: Architecture | Rough) -> list[str]:
     mixers = (mixer for block, _ in architecture.blocks for mixer in (block.mixer, block.beside))
     kinds = {mixer.kind for mixer in mixers if isinstance(mixer, Mixer)}
     return [package for kind, package in KERNELS.items() if kind in kinds]
-
-
-def liger_kernels(stated: bool | tuple[str, ...] | None) -> tuple[str, ...]:
-    """By name, in one order; ``true`` is all."""
-    if isinstance(stated, tuple):
-        return tuple(name for name in LIGER_KERNELS if name in stated)
-    return LIGER_KERNELS if stated else ()

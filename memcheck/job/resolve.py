@@ -9,7 +9,6 @@ from memcheck.job.defaults import Defaults
 from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.job.hardware import resolve_gpu
 from memcheck.job.head import resolve_head, with_head
-from memcheck.job.kernels import fused_packages, liger_kernels
 from memcheck.job.layout import resolve_layout
 from memcheck.job.model import resolve_model
 from memcheck.job.objective import resolve_companions, resolve_objective
@@ -28,9 +27,9 @@ from memcheck.job.training import (
     resolve_loss,
     resolve_optimizer,
 )
-from memcheck.job.types import Assumption, Images, InferenceJob, Overhead, TrainingJob
+from memcheck.job.types import LIGER_KERNELS, Assumption, Images, InferenceJob, Overhead, TrainingJob
 from memcheck.job.versions import resolve_fsdp, resolve_kbit
-from memcheck.models.types import Architecture, Moe, Rough
+from memcheck.models.types import Architecture, Mixer, Moe, Rough
 from memcheck.plan import types as plan_types
 from memcheck.record import Record
 
@@ -110,10 +109,12 @@ def framed(
         for note in architecture.notes:
             defaults.note("model", note, "how the model's configuration was read")
     if plan.training is not None:
-        packages = fused_packages(architecture) if (plan.training.kernels or NO_KERNELS).ssm is None else []
-        for package in packages:
-            why = f"recurrent layers run in its fused kernels; without {package} they take more than twice as much"
-            defaults.note("model", f"{package} is installed", why)
+        if _recurs(architecture) and (plan.training.kernels or NO_KERNELS).ssm is None:
+            from memcheck.job.kernels import fused_packages
+
+            for package in fused_packages(architecture):
+                why = f"recurrent layers run in its fused kernels; without {package} they take more than twice as much"
+                defaults.note("model", f"{package} is installed", why)
         framework = frameworks[defaults.take("training.framework", plan.training.framework, DEFAULT_FRAMEWORK)]
         if framework.splits_fused and isinstance(architecture, Architecture):
             from memcheck.models.unfused import unfused
@@ -191,6 +192,19 @@ def _check_owner(plan: plan_types.Plan, architecture: Architecture, frameworks: 
     other = "describe the model by a Hugging Face config.json"
     help = f"write `framework: {owner}`, or {other}" if framework else f"name a model of the catalog, or {other}"
     raise ResolutionError((JobProblem("architecture", "/model/architecture/model_type", message, help=help),))
+
+
+def _recurs(architecture: Architecture | Rough) -> bool:
+    return isinstance(architecture, Architecture) and any(
+        isinstance(mixer, Mixer) for block, _ in architecture.blocks for mixer in (block.mixer, block.beside)
+    )
+
+
+def _liger(stated: bool | tuple[str, ...] | None) -> tuple[str, ...]:
+    """By name, in one order; ``true`` is all."""
+    if isinstance(stated, tuple):
+        return tuple(name for name in LIGER_KERNELS if name in stated)
+    return LIGER_KERNELS if stated else ()
 
 
 def _routed(architecture: Architecture | Rough) -> bool:
@@ -295,7 +309,7 @@ def _training_job(
         sequences=training.sequences or "packed",
         companions=resolve_companions(objective, architecture, recipe, offloaded, teacher),
         ssm_kernels=(training.kernels or NO_KERNELS).ssm or "fused",
-        liger=liger_kernels((training.kernels or NO_KERNELS).liger),
+        liger=_liger((training.kernels or NO_KERNELS).liger),
     )
     if job.images is not None and not job.images.patches and isinstance(architecture, Architecture):
         from memcheck.models.crossing import resting
