@@ -24,6 +24,8 @@ except ImportError:  # PyYAML without libyaml: the same events, seven times slow
     Parser = yaml.SafeLoader  # type: ignore[misc,assignment]
 
 MAX_DEPTH = 100
+TOO_DEEP = f"the document is nested more than {MAX_DEPTH} levels deep"
+SHALLOW = "a plan needs fewer than ten levels"
 MAX_NODES = 20_000
 """Values of one document, those that aliases repeat included."""
 MAX_DOCUMENTS = 2000
@@ -204,10 +206,7 @@ class Composer:
 
     def _open(self, event: Any, *, mapping: bool) -> None:
         if len(self._stack) >= MAX_DEPTH:
-            message = f"the document is nested more than {MAX_DEPTH} levels deep"
-            raise ComposeError(
-                ComposeProblem(codes.TOO_COMPLEX, message, event, help="a plan needs fewer than ten levels")
-            )
+            raise ComposeError(ComposeProblem(codes.TOO_COMPLEX, TOO_DEEP, event, help=SHALLOW))
         if not event.implicit:
             self._collection_tag(event, mapping=mapping)
         self._count += 1

@@ -10,6 +10,7 @@ from typing import Any
 from memcheck.edge.libyaml import yaml
 from memcheck.finding import Finding, Location, Span
 from memcheck.plan import codes
+from memcheck.plan.compose import SHALLOW, TOO_DEEP
 from memcheck.plan.text import split_lines
 
 # A part of libyaml's text; True: the start of the context is the place to show; what is wrong; what to do.
@@ -119,6 +120,8 @@ def explain(path: str, text: str, error: yaml.YAMLError) -> Finding:
 def _explain_marked(path: str, lines: tuple[str, ...], error: Any) -> Finding:
     at = _at(path, lines, error.problem_mark)
     character = _character(lines, error.problem_mark)
+    if "maximum nesting depth" in error.problem:  # libyaml 0.2.6 counts brackets before it gives an event
+        return codes.TOO_COMPLEX.at(at, TOO_DEEP, help=SHALLOW)
     if "cannot start any token" in error.problem:
         return _bad_start(at, character)
     if "expected key" in error.problem and lines[at.span.line - 1][: at.span.column - 1].strip():
