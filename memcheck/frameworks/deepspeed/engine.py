@@ -188,14 +188,15 @@ def _partitioned_parameters(job: TrainingJob, trained: list[int], every: list[in
     bucket = elements(job, "reduce_bucket_size", hidden)
     threshold = elements(job, "stage3_param_persistence_threshold", hidden)
     persistent = sum(n for n in every if n < threshold)
-    largest = int(str(job.option("stage3_model_persistence_threshold", persistent)))
-    persistent = min(persistent, largest)
+    persistent = min(persistent, int(str(job.option("stage3_model_persistence_threshold", persistent))))
     rest = sum(every) - persistent
     ahead = min(rest, elements(job, "stage3_prefetch_bucket_size", hidden))
     # what backward uses again within so many elements is not let go of, though nothing is prefetched beyond the other
     # limit (__params_to_release, __n_available_params); from its end on, a distance counts every parameter twice
     kept = elements(job, "stage3_max_reuse_distance", hidden) // 2
-    live = min(rest, max(elements(job, "stage3_max_live_parameters", hidden), kept) + ahead)
+    # one that is larger than all limits is gathered all the same, by itself
+    largest = max((n for n in every if n >= threshold), default=0)
+    live = min(rest, max(elements(job, "stage3_max_live_parameters", hidden), kept, largest) + ahead)
     found = EngineBuffers(
         resting=rounded(bucket * item) + _cast_for_reduction(job, bucket, max(every, default=0)),
         persistent=rounded(persistent * item),

@@ -130,6 +130,12 @@ def test_stage_3_gathers_no_more_than_may_live() -> None:
     assert not buffers(3, options=(("stage3_max_live_parameters", 9_000_000_000),)).gathers_again
 
 
+def test_stage_3_gathers_a_tensor_that_is_larger_than_what_may_live() -> None:
+    """By itself, with what is gathered ahead: traced with tables of 5,003 and 3,001 rows and limits below them."""
+    limits = (("stage3_max_live_parameters", 0), ("stage3_max_reuse_distance", 0), ("stage3_prefetch_bucket_size", 10))
+    assert buffers(3, options=limits).live_parameters == rounded(2 * (LARGEST + 10))
+
+
 def test_another_communication_dtype_is_a_copy() -> None:
     """A bucket, or the largest tensor, which is reduced alone, in fp32."""
     plain, cast = buffers(2), buffers(2, options=(("communication_data_type", "fp32"),))
