@@ -65,7 +65,7 @@ class Disentangled(Record):
     """Rows of the table: buckets of distances in both directions."""
     scores: tuple[str, ...]
     """``c2p`` (words read positions), ``p2c`` (positions read words)."""
-    shared: bool
+    shared: bool = False
     """The words' matrices make the positions' queries and keys, too."""
     dropout: float = 0.0
     """What each layer drops of the table's rows."""

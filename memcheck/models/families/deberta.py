@@ -98,7 +98,7 @@ def _joint_attention(config: ConfigReader, size: StackDimensions, positions: Dis
         for kind, name in zip(SCORES, ("pos_proj", "pos_q_proj"), strict=True):
             if kind in positions.scores:
                 own += linear(f"{module}.{name}", h, h, "attention", "column", bias=kind == "p2c")
-    return found._replace(disentangled=positions, tensors=(*own, *found.tensors[-2:]))
+    return found._replace(qkv_bias=False, disentangled=positions, tensors=(*own, *found.tensors[-2:]))
 
 
 def _relative(config: ConfigReader, size: StackDimensions) -> Disentangled:
