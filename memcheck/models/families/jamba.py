@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from memcheck.models.families.mamba import read_rank, refuse_mambapy
+from memcheck.models.families.mamba import read_scan, refuse_mambapy
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp, routed
-from memcheck.models.parts.recurrent import SelectiveScan, mamba1
+from memcheck.models.parts.recurrent import mamba1
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.parts.stack import stack
 from memcheck.models.reader import ConfigReader
@@ -20,15 +20,7 @@ def read(config: ConfigReader) -> Architecture:
     config.ignore("use_mamba_kernels", "use_associative_scan", "layer_types", "layers_block_type", "layers_num_experts")
     config.ignore("num_logits_to_keep", "mamba_inner_layernorms", "sliding_window", "calc_logits_for_entire_prompt")
     refuse_mambapy(config)
-    sizes = SelectiveScan(
-        inner=config.integer("mamba_expand", default=2) * h,
-        state=config.integer("mamba_d_state", default=16),
-        rank=read_rank(config, "mamba_dt_rank", h),
-        kernel=config.integer("mamba_d_conv", default=4),
-        bias=config.flag("mamba_proj_bias"),
-        conv_bias=config.flag("mamba_conv_bias", default=True),
-        norms=True,
-    )
+    sizes = read_scan(config, h)._replace(norms=True)
     mamba = mamba1(h, sizes)
     attention = grouped_attention(size, rotary_dim=0, dropout=config.dropout("attention_dropout"))
     experts = config.integer("num_experts", "num_local_experts", default=16)

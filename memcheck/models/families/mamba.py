@@ -61,6 +61,18 @@ def read_rank(config: ConfigReader, key: str, hidden: int) -> int:
     return usual if config.raw(key) in (None, "auto") else config.integer(key)
 
 
+def read_scan(config: ConfigReader, h: int) -> SelectiveScan:
+    """The scan of a hybrid, whose keys begin with ``mamba_``. ``h``: the hidden size."""
+    return SelectiveScan(
+        inner=config.integer("mamba_expand", default=2) * h,
+        state=config.integer("mamba_d_state", default=16),
+        rank=read_rank(config, "mamba_dt_rank", h),
+        kernel=config.integer("mamba_d_conv", default=4),
+        bias=config.flag("mamba_proj_bias"),
+        conv_bias=config.flag("mamba_conv_bias", default=True),
+    )
+
+
 def refuse_mambapy(config: ConfigReader) -> None:
     """mamba.py's parallel scan keeps other tensors than the loop."""
     if config.flag("use_mambapy", "use_falcon_mambapy"):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from memcheck.models.families.mamba import read_rank
+from memcheck.models.families.mamba import read_scan
 from memcheck.models.families.zamba2 import assemble, in_turn, kinds_of
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp
 from memcheck.models.parts.matrices import linear
-from memcheck.models.parts.recurrent import SelectiveScan, mamba1_heads
+from memcheck.models.parts.recurrent import mamba1_heads
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block
@@ -36,14 +36,7 @@ def read(config: ConfigReader) -> Architecture:
     config.ignore(*HARMLESS)
     if config.activation("hidden_mamba_act", default="silu") != "silu":
         config.fail("hidden_mamba_act", "only silu has a memory model here")
-    scan = SelectiveScan(
-        inner=config.integer("mamba_expand", default=2) * h,
-        state=config.integer("mamba_d_state", default=16),
-        rank=read_rank(config, "mamba_dt_rank", h),
-        kernel=config.integer("mamba_d_conv", default=4),
-        bias=config.flag("mamba_proj_bias"),
-        conv_bias=config.flag("mamba_conv_bias", default=True),
-    )
+    scan = read_scan(config, h)
     heads = config.integer("n_mamba_heads", default=2)
     if scan.inner % heads:
         config.fail("n_mamba_heads", f"{scan.inner} channels have no {heads} equal heads", "use a divisor")
