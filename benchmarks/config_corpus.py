@@ -39,11 +39,12 @@ _BEYOND = re.compile(
     r"|trains on images|generates? (text|between)|rollout engine|this is a (verl|NeMo-RL|OpenRLHF)|is no decoder"
     r"|is an? (image|video|vision)|has no model here|which has no|are not told apart|patterns that are not read"
     r"|whose number and size|trains nothing|the job is an encoder|no model of|not modell?ed|until its weight"
-    r"|have no model|is a folder"
+    r"|have no model|is a folder|variable that the script does not set"
 )
 _NO_TEXT = re.compile(
     r"trains on images|model of pictures|vision|is an? (image|video)|diffusion|unknown model|no model of|trains nothing"
-    r"|is a folder|do not say --num-layers|generates? text|server|encoder|the model hears"
+    r"|is a folder|variable that the script does not set|do not say --num-layers|generates? text|server|encoder"
+    r"|the model hears"
 )
 """Files that train on more than text, or no model that the catalog has, or nothing at all."""
 _ELSEWHERE = ("no config that memcheck knows", "which it names")

@@ -105,6 +105,15 @@ HARMLESS = (
 )
 HARMLESS_SECTIONS = ("fp8_config.", "dynamo_config.", "mpirun_config.")
 
+LAUNCHED = (
+    *(row.path for row in ENGINE),
+    *HARMLESS,
+    *(INIT, GATHER, DEEPSPEED_FILE, ENGINE_CLIP),
+    *(VERSION_KEY, STRATEGY, RESHARD, OFFLOAD, STATE_DICT, RANK0, CHECKPOINTING, WRAP),
+    *(f"{FSDP}.fsdp_{name}" for name in ("backward_prefetch", "forward_prefetch", "min_num_params")),
+)
+"""Keys of the sections that are arguments of ``accelerate launch``, too, under their last names."""
+
 UNMODELLED: dict[str, tuple[object, str]] = {
     f"{FSDP}.fsdp_ignored_modules": (None, "modules that FSDP leaves alone are not modelled"),
     f"{FSDP}.fsdp_min_num_params": (0, "units by size are not modelled: memcheck shards block by block"),

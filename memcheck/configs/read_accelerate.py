@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 from memcheck.configs import accelerate_keys as keys
 from memcheck.configs.config_file import ConfigFile, load_json, parse_text
 from memcheck.configs.draft import Draft
 from memcheck.configs.read_deepspeed import below_stage_three, read_deepspeed
+from memcheck.configs.trainer_split import named_files
 from memcheck.configs.types import ConfigError, ReadConfig
-from memcheck.edge.observed import is_file, real_path
-from memcheck.plan.text import shown_path
+from memcheck.edge.observed import is_file
 
 NOT_GPU = {"MULTI_CPU", "MULTI_XPU", "MULTI_HPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA", "XLA", "TPU"}
 STAGE, GROUP = "parallelism.zero_stage", "parallelism.shard_group"
@@ -173,7 +171,7 @@ def _deepspeed(draft: Draft, world: int | None) -> ReadConfig | None:
         if clip is not None:
             draft.set("training.clip_grad_norm", str(clip) not in ("0", "0.0", "none"), keys.ENGINE_CLIP)
         return None
-    for path in engine_files(config, str(name)):
+    for path in named_files(config, str(name)):
         if is_file(path):
             try:
                 found = read_deepspeed(load_json(path, parse_text(path, config.read(path))), world)
@@ -197,15 +195,6 @@ def _model_at_either_end(draft: Draft, stage: object) -> None:
         draft.set("training.initialization.place", "host", keys.INIT)
     if gather in (True, "true", "True"):
         draft.set("training.options.stage3_gather_16bit_weights_on_model_save", True, keys.GATHER)
-
-
-def engine_files(config: ConfigFile, name: str) -> list[str]:
-    """Accelerate resolves the path from where it is launched; a plan's source from its own folder, and not outside."""
-    beside = shown_path(os.path.normpath(os.path.join(os.path.dirname(config.path), name)))
-    if not config.inside:
-        return [beside, name]
-    root, real = real_path(config.inside), real_path(beside)
-    return [beside] if os.path.commonpath((root, real)) == root else []
 
 
 def _precision(draft: Draft, engine: ReadConfig | None) -> None:

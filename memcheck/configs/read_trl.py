@@ -53,7 +53,7 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     _length(draft, alone=alone)
     _precision(draft, split, alone=alone, opened=opened, trains_all=trains_all)
     if opened:
-        _open_instruct(draft)
+        _open_instruct(draft, engine=split.engine)
     arguments.step(draft, split)
     _recompute(draft, alone=alone and not opened)
     _attention(draft, opened=opened)
@@ -195,7 +195,7 @@ def _precision(draft: Draft, split: Division, *, alone: bool, opened: bool, trai
     parts.precision(draft, path or name, split, amp=amp, weights=weights, trains_all=trains_all)
 
 
-def _open_instruct(draft: Draft) -> None:
+def _open_instruct(draft: Draft, *, engine: bool) -> None:
     """Its own loop: AdamW, fused where ``fused_optimizer``; bitsandbytes', which is paged, for QLoRA and where DPO asks
     for it, whose states are in 8 bits on demand; ``clip_grad_norm`` off at -1.
     """
@@ -216,6 +216,8 @@ def _open_instruct(draft: Draft) -> None:
     clip = config.take("clip_grad_norm")
     if clip is not None:
         draft.set("training.clip_grad_norm", str(clip) not in ("-1", "-1.0", "0"), "clip_grad_norm")
+    elif not engine and not config.has("max_grad_norm"):
+        draft.assume("training.clip_grad_norm", False)
     sequence = draft.whole("sequence_parallel_size", "parallelism.context")
     if sequence and sequence > 1:
         draft.set("parallelism.context", sequence, "sequence_parallel_size")
@@ -254,7 +256,8 @@ def _objective(draft: Draft, *, opened: bool) -> bool:
     config = draft.config
     rollout = next((name for name in keys.ROLLOUT_KEYS if config.has(name) and name != "max_completion_length"), "")
     kind, path = kind_of(config, keys.SCRIPTS, keys.PREFERENCE_KEYS)
-    loss = str(config.values.get("loss_type") or "")
+    said = "dpo_loss_type" if config.has("dpo_loss_type") else "loss_type"
+    loss = str(config.values.get(said) or "")
     if rollout or kind in keys.ROLLOUTS:
         what = f"`{rollout}`" if rollout else f"the script of {kind}"
         draft.refuse(rollout, f"{what}: the job generates between its steps, which has no memory model here")
@@ -268,7 +271,7 @@ def _objective(draft: Draft, *, opened: bool) -> bool:
         return True
     kind = keys.LOSSES.get(loss.strip("[]'\""), kind) if kind in ("dpo", "cpo") else kind
     if opened and loss == "wpo":
-        draft.refuse("loss_type", "`loss_type: wpo` weighs pairs by scores of tokens, which has no memory model here")
+        draft.refuse(said, f"`{said}: wpo` weighs pairs by scores of tokens, which has no memory model here")
     objective(
         draft,
         kind,
@@ -280,7 +283,7 @@ def _objective(draft: Draft, *, opened: bool) -> bool:
     if opened and kind == "dpo":
         why = "open-instruct scores all pairs once, before it trains (dpo_utils.py, build_reference_logprobs_cache)"
         draft.assume("training.reference", "precomputed", why)
-    config.see("loss_type", "max_prompt_length", *keys.PREFERENCE_KEYS)
+    config.see(said, "max_prompt_length", *keys.PREFERENCE_KEYS)
     return False
 
 

@@ -17,9 +17,9 @@ from memcheck.configs.exporting import export_plan
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.leaves import grown, leaves, spelled_out
 from memcheck.configs.megatron_keys import LISTS
-from memcheck.configs.read_accelerate import engine_files
 from memcheck.configs.served import served_values
 from memcheck.configs.sourced import source_file, with_source
+from memcheck.configs.trainer_split import named_files
 from memcheck.configs.types import REMOVED, ConfigError
 from memcheck.edge.observed import real_path
 from memcheck.edge.opener import repository
@@ -212,7 +212,7 @@ def _configs(document: Document) -> Iterator[_Config]:
             if engine is not None:
                 file = ConfigFile(config.path, {}, lambda key: document.locate(""), ())
                 file.inside, _ = repository(real_path(_folder(document) or "."))
-                for each in engine_files(file, str(engine)):
+                for each in named_files(file, str(engine)):
                     found = _load(document, "deepspeed", each)
                     if found is not None:
                         yield found

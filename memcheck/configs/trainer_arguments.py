@@ -57,6 +57,10 @@ def step(draft: Draft, split: Division) -> None:
     parts.clipping(draft, "max_grad_norm")
     parts.compiled(draft, "torch_compile")
     parts.saved(draft)
+    smoothed = "label_smoothing_factor"  # trainer_pt_utils.py, LabelSmoother
+    if str(draft.config.take(smoothed) or 0) not in ("0", "0.0"):
+        message = f"`{smoothed}`: a loss of its own, on log-probabilities of whole logits, has no memory model here"
+        draft.refuse(smoothed, message, keys=("training.loss",))
     draft.unmodelled(UNMODELLED)
     draft.harmless(("torch_empty_cache_steps", "group_by_length", "length_column_name"))
 
@@ -85,4 +89,5 @@ def mixed(draft: Draft) -> tuple[str, str]:
             draft.config.see("bf16", "fp16")
             return name, name
     draft.config.see("bf16", "fp16", "bf16_full_eval", "fp16_full_eval")
-    return "", ""
+    launched = "mixed_precision"  # of accelerate launch, which the Trainer leaves as it is
+    return (word, launched) if (word := text(draft, launched).lower()) in ("bf16", "fp16") else ("", "")

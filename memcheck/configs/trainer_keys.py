@@ -84,7 +84,6 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "max_steps",
         "optim_args",
         "optim_args.",
-        "label_smoothing_factor",
         "embedding_learning_rate",
         "lora_alpha",
         "use_rslora",
@@ -320,6 +319,8 @@ LAUNCHER_IRRELEVANT = (
     "use_fsdp",
     "same_network",
     "dynamo_backend",
+    "multi_gpu",
+    "num_cpu_threads_per_process",
 )
 LISTS = frozenset(
     {

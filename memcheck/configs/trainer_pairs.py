@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from memcheck.configs.accelerate_keys import LAUNCHED, TYPE
 from memcheck.configs.config_file import ConfigFile, load_yaml
 from memcheck.configs.draft import Draft
 from memcheck.configs.read_accelerate import read_accelerate
-from memcheck.configs.trainer_parts import Division, text
+from memcheck.configs.trainer_parts import Division, on, text
 from memcheck.configs.trainer_script import recipe
-from memcheck.configs.trainer_split import STAGE, load_named
+from memcheck.configs.trainer_split import STAGE, beside, load_named
 from memcheck.configs.types import ConfigError, ReadSetting
 from memcheck.frameworks.registry import FRAMEWORKS
 
 RECIPES = ("config",)
+ENGINES = {"use_deepspeed": "DEEPSPEED", "use_fsdp": "FSDP"}
+"""Switches of ``accelerate launch`` (``commands/launch.py``), and what its config calls them."""
 PARAMETERS = "training.precision.params"
 TRAINER = "training.trainer.name"
 ROWS = "training.sequences"
@@ -44,12 +47,11 @@ def join_recipe(draft: Draft) -> None:
 
 
 def join_launch(draft: Draft, world: int | None) -> Division | None:
-    """``--config_file fsdp.yaml`` of ``accelerate launch``: how the job is split."""
-    if not text(draft, "config_file"):
-        return None
-    found = _file(draft, "config_file")
+    """What ``accelerate launch`` says in ``--config_file fsdp.yaml`` or its own arguments: how the job is split."""
+    named = bool(text(draft, "config_file"))
+    found = _file(draft, "config_file") if named else _in_arguments(draft)
     if found is None:
-        return Division()
+        return Division() if named else None
     found.gpus_per_node, found.inside, found.read = draft.config.gpus_per_node, draft.config.inside, draft.config.read
     reading = read_accelerate(found, world)
     for key, setting in reading.settings.items():
@@ -60,10 +62,30 @@ def join_launch(draft: Draft, world: int | None) -> Division | None:
         if key not in draft.settings or draft.settings[key].location is None:
             draft.settings[key] = setting
     draft.notes += reading.notes
-    draft.problems += [each for each in reading.problems if not all(key.startswith(LAUNCH_OWN) for key in each.keys)]
+    draft.problems += beside(reading.problems, LAUNCH_OWN)
     draft.sources.update(reading.sources)
     engine = str(found.values.get("distributed_type")).upper() == "DEEPSPEED"
     return Division(engine=engine, sharded=draft.value(STAGE) == 3 and not engine)
+
+
+def _in_arguments(draft: Draft) -> ConfigFile | None:
+    """Arguments of ``accelerate launch`` under the names that they have in its config; None where it only starts
+    processes.
+    """
+    config = draft.config
+    kind = next((kind for switch, kind in ENGINES.items() if on(draft, switch)), "")
+    if not kind:
+        return None
+    section = f"{kind.lower()}_config."
+    known = (row.removeprefix(section) for row in LAUNCHED if row.startswith(section))
+    names = {f"{section}{name}": name for name in known if config.has(name)}
+    config.see(*names.values())
+    values = {key: _plain(config.values[name]) for key, name in names.items()} | {TYPE: kind}
+    return ConfigFile(config.path, values, lambda key: config.at(names.get(key, f"use_{kind.lower()}")), config.lines)
+
+
+def _plain(written: object) -> object:
+    return {"true": True, "false": False}.get(str(written).lower(), written)
 
 
 def _file(draft: Draft, path: str) -> ConfigFile | None:

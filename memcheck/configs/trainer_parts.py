@@ -81,7 +81,11 @@ def model(draft: Draft, path: str) -> None:
     name = text(draft, path)
     if not name:
         return
-    if name.startswith(("/", "./", "../", "~", "$")) or name.count("/") > 1 or is_folder(name):
+    if name.startswith("$"):
+        message = f"`{path}: {name}` is a variable that the script does not set"
+        draft.refuse(path, message, "name the model: --model NAME", ("model", "model.name"))
+        return
+    if name.startswith(("/", "./", "../", "~")) or name.count("/") > 1 or is_folder(name):
         message = f"`{path}: {name}` is a folder, and its config.json is not read from here"
         draft.refuse(path, message, "name the model that lies there: --model NAME", ("model", "model.name"))
         return
@@ -188,11 +192,11 @@ def precision(draft: Draft, path: str, split: Division, *, amp: str, weights: st
 
 def clipping(draft: Draft, path: str) -> None:
     """``max_grad_norm``: 1.0 unless the config says otherwise; 0 turns it off."""
-    written = draft.config.take(path)
-    if written is None:
-        draft.assume("training.clip_grad_norm", True)
-    else:
-        draft.set("training.clip_grad_norm", str(written) not in ("0", "0.0", "False", "false"), path)
+    key, written = "training.clip_grad_norm", draft.config.take(path)
+    if written is None and key not in draft.settings:
+        draft.assume(key, True)
+    elif written is not None:
+        draft.set(key, str(written) not in ("0", "0.0", "False", "false"), path)
 
 
 def compiled(draft: Draft, path: str) -> None:
@@ -217,10 +221,14 @@ def launcher(draft: Draft) -> None:
     for name, key in keys.LAUNCHER.items():
         if config.has(name):
             draft.rows((KeyRow(name, key),))
-    processes, nodes = draft.whole("num_processes", "hardware.gpus_per_node"), draft.value("hardware.nodes")
-    if processes:
-        each = processes // nodes if isinstance(nodes, int) and nodes else processes
-        draft.set("hardware.gpus_per_node", each, "num_processes")
+    # accelerate's: of all machines that it is told of; what starts it on `num_nodes` multiplies them (open-instruct's)
+    processes = draft.whole("num_processes", "hardware.gpus_per_node")
+    machines = draft.whole("num_machines", "hardware.nodes") or 1
+    if processes and processes % machines:
+        message = f"{processes} processes do not divide over {machines} machines"
+        draft.refuse("num_processes", message, keys=("hardware.gpus_per_node",))
+    elif processes:
+        draft.set("hardware.gpus_per_node", processes // machines, "num_processes")
     included = re.fullmatch(r"[\w.-]+:(\d+(?:,\d+)*)", str(config.values.get("include", "")))
     if included is not None:  # of the launcher `deepspeed`: the GPUs of one host
         draft.set("hardware.gpus_per_node", len(included[1].split(",")), "include")

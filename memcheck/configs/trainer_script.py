@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.config_file import ConfigFile, load_json
+from memcheck.configs.types import ConfigError
 from memcheck.finding import Location, Span
 
 _SCRIPT = re.compile(r"(?:^|[\s/\"'])(?:run_)?([a-z_]+?)(?:_training|_trainer|_finetune|_llm)?\.py\b")
@@ -22,6 +23,22 @@ def spelled_with_underscores(config: ConfigFile) -> None:
         plain = name.replace("-", "_")
         if plain not in config.values:
             config.rename(name, plain)
+    for name, written in list(config.values.items()):
+        if isinstance(written, str) and written.startswith("{") and written.endswith("}"):
+            _spread(config, name, written)
+
+
+def _spread(config: ConfigFile, name: str, written: str) -> None:
+    """An argument that is a JSON object: its keys, as the same mapping in YAML has them."""
+    try:
+        below = load_json(config.path, written).values
+    except ConfigError:
+        return
+    at = config.at(name)
+    for key, value in below.items():
+        config.adopt(f"{name}.{key}", value, at)
+    if below:
+        del config.values[name]
 
 
 def commands(config: ConfigFile) -> list[str]:
@@ -70,10 +87,9 @@ def kind_of(config: ConfigFile, kinds: Iterable[str], preference: Iterable[str])
     """
     known = tuple(kinds)
     for name in commands(config):
-        if name in known:
-            return name, ""
-        if name in ("dpo_tune_cache", "dpo_tune"):
-            return "dpo", ""
+        found = name if name in known else name.partition("_")[0]  # `dpo_tune_cache.py`, `grpo_fast.py`
+        if found in known:
+            return found, ""
     key = next((name for name in preference if config.has(name)), "")
     if not key:
         return "sft", ""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from memcheck.configs.config_file import ConfigFile, load_json, parse_text
 from memcheck.configs.draft import Draft
 from memcheck.configs.read_deepspeed import read_deepspeed
 from memcheck.configs.trainer_parts import TRUE, Division
-from memcheck.configs.types import ConfigError, ReadConfig
+from memcheck.configs.types import ConfigError, ConfigProblem, ReadConfig
 from memcheck.edge.observed import is_file, real_path
 from memcheck.edge.opener import repository
 from memcheck.plan.text import shown_path
@@ -134,8 +134,13 @@ def _join(draft: Draft, engine: ReadConfig) -> None:
             continue
         draft.settings[key] = setting
     draft.notes += engine.notes
-    draft.problems += [each for each in engine.problems if not all(key.startswith(OWN) for key in each.keys)]
+    draft.problems += beside(engine.problems, OWN)
     draft.sources.update(engine.sources)
+
+
+def beside(problems: Iterable[ConfigProblem], own: tuple[str, ...]) -> list[ConfigProblem]:
+    """The problems of a file that are not settled by what the trainer's arguments say of their keys."""
+    return [each for each in problems if not each.keys or not all(key.startswith(own) for key in each.keys)]
 
 
 def fsdp(draft: Draft, switch: str, section: str, *, version: int, versions: tuple[str, ...] = ()) -> Division | None:

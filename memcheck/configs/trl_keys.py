@@ -74,7 +74,7 @@ _alone = any_key(*TRL_ALONE)
 
 OTHER_TITLE = "transformers"
 """Whose defaults a script has that is none of TRL's."""
-OPEN_INSTRUCT = ("dataset_mixer_list", "use_slow_tokenizer", "exp_name")
+OPEN_INSTRUCT = ("dataset_mixer_list", "use_slow_tokenizer", "exp_name", "dpo_beta", "dpo_loss_type")
 ADAPTED = ("use_peft", "use_lora", "use_qlora", "use_peft_lora", "lora_enable", "q_lora")
 """Switches of adapters: TRL's, open-instruct's, those of PEFT's examples, LLaVA's and FastChat's scripts."""
 FOUR_BITS = ("load_in_4bit", "use_qlora", "q_lora", "use_4bit_quantization")
@@ -115,8 +115,15 @@ HEADS |= {"ner": "token-classification"}
 SCRIPTS = ("dpo", "orpo", "kto", "cpo", "simpo", "ipo", "reward", "gkd", "grpo", "rloo", "ppo", "online_dpo", "sft")
 """Names of scripts, of commands and of folders that say what is optimized."""
 ROLLOUTS = ("grpo", "rloo", "ppo", "online_dpo", "xpo", "nash_md")
-PREFERENCE_KEYS = ("max_prompt_length", "precompute_ref_log_probs", "ref_model_init_kwargs", "beta", "sync_ref_model")
-ROLLOUT_KEYS = ("num_generations", "max_completion_length", "use_vllm", "vllm_mode", "reward_funcs")
+PREFERENCE_KEYS = (
+    *("max_prompt_length", "precompute_ref_log_probs", "ref_model_init_kwargs", "beta", "sync_ref_model"),
+    *("dpo_beta", "dpo_loss_type"),  # open-instruct's
+)
+ROLLOUT_KEYS = (
+    *("num_generations", "max_completion_length", "use_vllm", "vllm_mode", "reward_funcs"),
+    # open-instruct's
+    *("num_samples_per_prompt_rollout", "num_unique_prompts_rollout", "vllm_num_engines", "vllm_tensor_parallel_size"),
+)
 LOSSES = {"ipo": "ipo", "orpo": "orpo", "simpo": "simpo", "cpo": "cpo"}
 
 UNMODELLED: dict[str, tuple[object, str]] = {
@@ -166,7 +173,6 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "reference_free",
         "use_num_logits_to_keep",
         "load_balancing_weight",
-        "dpo_loss_type",
         "precompute_ref_batch_size",
     ),
     "adapters: how they start": ("lora_task_type", "bnb_4bit_quant_type", "use_bnb_nested_quant"),
