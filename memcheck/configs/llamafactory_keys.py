@@ -17,7 +17,7 @@ SECOND = ("dist_config.", "kernel_config.", "peft_config.", "train_dataset", "mo
 
 IDLE = ("do_predict", "export_dir", "infer_backend")
 """What a file is for that does not say ``do_train``."""
-TRAINED = ("dataset", "per_device_train_batch_size", "learning_rate", "num_train_epochs", "max_steps")
+TRAINED = ("per_device_train_batch_size", "learning_rate", "num_train_epochs", "max_steps")
 """Any of them stands in a file for a training."""
 
 
@@ -201,8 +201,13 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "ms_hub_token",
         "om_hub_token",
         "print_param_status",
-        "ray_num_workers",
         "ray_init_kwargs",
+        "ray_init_kwargs.",
+        "ray_run_name",
+        "ray_storage_path",
+        "ray_storage_filesystem",
+        "placement_strategy",
+        "resources_per_worker.",
         "master_addr",
         "master_port",
         "use_swanlab",

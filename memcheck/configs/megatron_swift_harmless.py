@@ -28,7 +28,7 @@ _OWN = frozenset(
     vit_gradient_checkpointing_kwargs vit_attn_impl cached_val_dataset loss_type
     """.split()  # noqa: SIM905  # a list of a hundred quoted names is harder to read
 )
-HARMLESS = (_OWN | {name for names in IRRELEVANT.values() for name in names}) - {"new_special_tokens"}
+HARMLESS = _OWN | {name for names in IRRELEVANT.values() for name in names}
 """``lora_dtype`` among them: Float16Module casts adapters with the rest of the model. Keys of a tower say nothing of a
 model without one, and a model with one is refused by its family.
 """

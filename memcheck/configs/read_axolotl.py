@@ -5,19 +5,21 @@ from __future__ import annotations
 from memcheck.configs import axolotl_keys as keys
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.axolotl_frozen import frozen_but
+from memcheck.configs.axolotl_quantized import quantization, quantized_experts, quantizers
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.liger import liger_kernels
 from memcheck.configs.model_overrides import override
 from memcheck.configs.pictures import FREEZE, IMAGES, pictures, resized, sees, text_alone
 from memcheck.configs.shipped import AXOLOTL
-from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
+from memcheck.configs.trainer_adapters import WHOLE, adapters, base, constants, leaves_casts, unused
 from memcheck.configs.trainer_frozen import architecture_named
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_parts import Division, off, on, text
 from memcheck.configs.trainer_settled import masked, settle
 from memcheck.configs.trainer_split import GROUP, STAGE, deepspeed, fsdp, replicas
 from memcheck.configs.types import KeyRow, ReadConfig
+from memcheck.models.module_paths import linear_layers
 
 
 def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
@@ -35,8 +37,8 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
         _size(draft)
     else:
         text_alone(draft, "no processor_type: Axolotl trains on text alone")
-    _quantization(draft)
-    _quantizers(draft)
+    quantization(draft)
+    quantizers(draft)
     split = _split(draft, world)
     trains_all = _method(draft)
     _batch(draft)
@@ -100,38 +102,11 @@ def _size(draft: Draft) -> None:
         draft.refuse(path, f"`{path}: {written}` is no size of a picture", keys=(IMAGES,))
 
 
-def _quantization(draft: Draft) -> None:
-    """``model_quantization_config``: a checkpoint in four bits that is dequantized as it is loaded rests in 16 bits."""
-    name = draft.config.take(keys.QUANTIZATION)
-    if name is not None and not (name == keys.DEQUANTIZED and on(draft, keys.DEQUANTIZES)):
-        message = f"`{keys.QUANTIZATION}`: the job is one with a base of another quantization"
-        help = f"with `{keys.DEQUANTIZED}` and `dequantize: true` it rests in 16 bits"
-        draft.refuse(keys.QUANTIZATION, f"{message}, which has no memory model here", help, ("training.base",))
-    draft.config.see(keys.DEQUANTIZES)
-
-
-def _quantizers(draft: Draft) -> None:
-    """``qat``: inputs to int8 and weights to int4 have a memory model (``utils/quantization.py``, _make_qat_config)."""
-    config, key = draft.config, "training.options.quantizer"
-    if not config.section(keys.QAT):
-        return
-    weights, inputs = (text(draft, f"{keys.QAT}.{name}_dtype") for name in ("weight", "activation"))
-    path = f"{keys.QAT}.weight_dtype" if weights else next(key for key in config.values if key.startswith(keys.QAT))
-    config.see(*(key for key in config.values if key.startswith(f"{keys.QAT}.")))
-    if (weights, inputs) == ("int4", "int8") and not on(draft, f"{keys.QAT}.quantize_embedding"):
-        draft.set(key, "int8-int4", path)
-        size = KeyRow(f"{keys.QAT}.group_size", "training.options.groupsize", default=keys.QAT_GROUP)
-        draft.rows((size,))
-    elif weights == "nvfp4":
-        message = f"`{path}: nvfp4`: quantization-aware training to NVFP4 has no memory model here"
-        draft.refuse(path, message, "torchao 0.18 stops at it: Unexpected base config: NVFP4WeightOnlyConfig", (key,))
-    else:
-        message = f"`{path}`: the job is one with quantization-aware training, which has no memory model here"
-        draft.refuse(path, message, "int4 weights beside int8 inputs have one", (key,))
-
-
 def _split(draft: Draft, world: int | None) -> Division:
     config = draft.config
+    if on(draft, "use_ray"):
+        draft.rows((KeyRow("ray_num_workers", "hardware.gpus_per_node"),))
+    config.see("ray_num_workers")
     draft.rows(
         (
             KeyRow("tensor_parallel_size", "parallelism.tensor"),
@@ -186,12 +161,11 @@ def _method(draft: Draft) -> bool:
     elif gptq:
         base(draft, "gptq-4bit", "gptq")
     constants(draft, "bnb_config_kwargs.bnb_4bit_use_double_quant", default=True)
-    _experts(draft, eight=bits8)
+    quantized_experts(draft, eight=bits8)
     if on(draft, "lora_target_linear"):
         config.see("lora_target_modules")
-        draft.set("training.lora.target_modules", "all-linear", "lora_target_linear")
         adapters(draft, keys.ADAPTERS._replace(targets=(), default_targets="all-linear"))
-        draft.set("training.lora.target_modules", "all-linear", "lora_target_linear")
+        draft.set("training.lora.target_modules", _linear_and(draft, "lora_target_modules"), "lora_target_linear")
     elif config.values.get("lora_target_parameters") and not config.has("lora_target_modules"):
         adapters(draft, keys.ADAPTERS._replace(targets=(), default_targets=[]))
         draft.settings.pop("training.lora.target_modules", None)
@@ -203,23 +177,14 @@ def _method(draft: Draft) -> bool:
     return False
 
 
-def _experts(draft: Draft, *, eight: bool) -> None:
-    """``quantize_moe_experts``: stacked experts rest quantized, too (``monkeypatch/moe_quant.py``).
-
-    ScatterMoE and SonicMoE read them by kernels of their own.
-    """
-    config, name, key = draft.config, "quantize_moe_experts", "training.options.quantize_experts"
-    kernel = next((each for each in keys.EXPERT_KERNELS if on(draft, each)), "")
-    if not on(draft, name):
-        config.see(name)
-    elif eight:
-        message = f"`{name}` with `load_in_8bit`: how long dequantized experts live has no memory model here"
-        draft.refuse(name, message, "load in four bits", (key,))
-    elif kernel:
-        message = f"`{name}` with `{kernel}`, whose kernels dequantize experts in chunks, has no memory model here"
-        draft.refuse(name, message, f"leave `{kernel}` out", (key,))
-    else:
-        draft.set(key, True, name)
+def _linear_and(draft: Draft, path: str) -> object:
+    """All linear layers but the head, and what is named beside them outside the blocks (``loaders/adapter.py``)."""
+    more = [name for name in parts.words(draft, path) if name in WHOLE]
+    known = architecture_named(draft)
+    if not more or known is None:
+        return "all-linear"
+    names = dict.fromkeys(layer.name.rpartition(".")[2] for layer in linear_layers(known))
+    return [*(name for name in names if name != known.paths.head.rpartition(".")[2]), *more]
 
 
 def _has_no_layer_norm(draft: Draft) -> bool:

@@ -18,7 +18,7 @@ from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_pairs import join_launch
 from memcheck.configs.trainer_parts import Division, on, text
 from memcheck.configs.trainer_settled import masked, settle
-from memcheck.configs.types import ReadConfig
+from memcheck.configs.types import KeyRow, ReadConfig
 
 
 def read_llamafactory(config: ConfigFile, world: int | None) -> ReadConfig:
@@ -30,6 +30,7 @@ def read_llamafactory(config: ConfigFile, world: int | None) -> ReadConfig:
     trainer(draft, "llama-factory")
     _refuse(draft)
     parts.launcher(draft)
+    draft.rows((KeyRow("ray_num_workers", "hardware.gpus_per_node"),))
     parts.model(draft, "model_name_or_path")
     split = join_launch(draft, world) or arguments.split(draft, world, LLAMA_FACTORY, version=1)
     trains_all = _method(draft)
@@ -66,8 +67,12 @@ def _refuse(draft: Draft) -> None:
     for name, what in keys.REFUSED.items():
         if draft.config.has(name) and not parts.off(draft, name):  # `mixture_of_depths: convert` is no switch
             draft.refuse(name, f"`{name}`: the job is one with {what}, which has no memory model here")
-    if text(draft, "stage") == "ppo":
+    stage = text(draft, "stage").lower() or "sft"
+    if stage == "ppo":
         draft.refuse("stage", "`stage: ppo` generates between its steps, which has no memory model here")
+    elif stage not in keys.STAGES:
+        message = f"`stage: {stage}` is no stage of LLaMA-Factory's own: what it trains has no memory model here"
+        draft.refuse("stage", message, keys=("training.objective",))
 
 
 def _method(draft: Draft) -> bool:
@@ -132,6 +137,9 @@ def _precision(draft: Draft, split: Division, *, trains_all: bool) -> None:
     amp, path = arguments.mixed(draft)
     if on(draft, "pure_bf16"):
         parts.precision(draft, "pure_bf16", split, amp="", weights="bf16", trains_all=trains_all)
+    elif not (amp or trains_all or split.engine or split.sharded):  # extras/misc.py, infer_optim_dtype
+        parts.precision(draft, "bf16", split, amp="", weights="bf16", trains_all=trains_all)
+        draft.derive("training.lora.dtype", "fp32", "LLaMA-Factory upcasts adapters, in a step without autocast")
     else:
         weights = "fp32" if trains_all or not amp else amp
         parts.precision(draft, path or "bf16", split, amp=amp, weights=weights, trains_all=trains_all)
@@ -148,8 +156,10 @@ def _recompute(draft: Draft) -> None:
             draft.set(mode, "none", "disable_gradient_checkpointing")
     else:
         draft.assume(mode, "full")
-        if config.has("use_reentrant_gc"):
-            draft.set(f"{parts.RECOMPUTE}.reentrant", on(draft, "use_reentrant_gc"), "use_reentrant_gc")
+        own = "gradient_checkpointing_kwargs.use_reentrant"  # the Trainer turns it on again, with these
+        name = own if on(draft, "gradient_checkpointing") and config.has(own) else "use_reentrant_gc"
+        if config.has(name):
+            draft.set(f"{parts.RECOMPUTE}.reentrant", on(draft, name), name)
         else:
             draft.assume(f"{parts.RECOMPUTE}.reentrant", True)
         if on(draft, "use_unsloth_gc"):
@@ -182,6 +192,6 @@ def _evaluation(draft: Draft) -> None:
     strategy = text(draft, "eval_strategy").lower() or text(draft, "evaluation_strategy").lower()
     path = "eval_dataset" if draft.config.has("eval_dataset") else "val_size"
     batches = ("per_device_eval_batch_size", "per_gpu_eval_batch_size")
-    runs = held and strategy not in ("", "no", "none")
+    runs = held and (strategy not in ("", "no", "none") or on(draft, "do_eval"))  # which is behind the training
     parts.evaluation(draft, path, batch=batches, default=8, runs=runs)
     draft.config.see("eval_strategy", "evaluation_strategy", "do_eval")

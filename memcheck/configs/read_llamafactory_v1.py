@@ -144,6 +144,8 @@ def _step(draft: Draft) -> None:
     kernels = text(draft, "kernel_config.name")
     if kernels == "liger_kernel":
         liger_kernels(draft, dict.fromkeys(("rope", "rms_norm", "glu"), "kernel_config.name"))
+    elif kernels:
+        draft.note("kernel_config.name", "LLaMA-Factory's own kernels are priced as transformers' code: an upper bound")
     draft.harmless((), ("kernel_config.", "optim_config."))
     if config.has("pref_loss"):
         kind = keys.PREFERENCES.get(text(draft, "pref_loss").lower(), "dpo")

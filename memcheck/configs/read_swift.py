@@ -151,11 +151,30 @@ def _objective(draft: Draft) -> None:
     draft.config.see("cpo_alpha")
     name = "use_liger_kernel"
     if on(draft, name) and not kind:
-        draft.set("training.loss.kind", "fused-linear", name)
+        whole = _takes_logits(draft)
+        draft.set("training.loss.kind", "standard" if whole else "fused-linear", whole or name)
         liger_kernels(draft, dict.fromkeys(("rope", "rms_norm", "glu"), name))
     else:
         draft.assume("training.loss.kind", "standard")
     draft.config.see("use_liger", "loss_type")
+
+
+def _takes_logits(draft: Draft) -> str:
+    """The argument for which the trainer computes the loss itself, from whole logits in spite of Liger; empty for none
+    (``swift/trainers/seq2seq_trainer.py``, compute_loss).
+    """
+    config, binary = draft.config, draft.config.take("is_binary_loss_scale")
+    weighs = not set(text(draft, "loss_scale").split("+")) <= keys.BINARY_SCALES
+    if binary is not None:
+        weighs = binary in parts.FALSE
+    switches = {
+        "loss_type": config.has("loss_type"),
+        "loss_scale": weighs,
+        "enable_dft_loss": on(draft, "enable_dft_loss"),
+        "enable_channel_loss": on(draft, "enable_channel_loss"),
+        "sequence_parallel_size": draft.value("parallelism.context") not in (None, 1),
+    }
+    return next((name for name, whole in switches.items() if whole), "")
 
 
 def _pictures(draft: Draft) -> None:

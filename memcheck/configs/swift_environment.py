@@ -8,7 +8,7 @@ from memcheck.configs.draft import Draft
 from memcheck.configs.launch_environment import allocator, written
 from memcheck.configs.types import ConfigProblem, KeyRow
 
-NODES = "NNODES"
+NODES, VISIBLE = "NNODES", "CUDA_VISIBLE_DEVICES"
 _HELP = "state it beside the config: --nodes 2"
 
 
@@ -26,4 +26,15 @@ def environment(draft: Draft, names: Mapping[str, str]) -> None:
         elif name == NODES and "$" in text:
             message = f"`{name}={text}`: how many nodes there are is not in the script"
             draft.problems.append(ConfigProblem(at, message, _HELP, keys=(key,)))
+    _spread(draft)
     draft.harmless((), ("ENV.",))
+
+
+def _spread(draft: Draft) -> None:
+    """Processes that see several GPUs each lay the model over them (``swift/utils/torch_utils.py``, is_mp)."""
+    text, at = written(draft, VISIBLE)
+    seen, processes = len(text.split(",")), draft.value("hardware.gpus_per_node") or 1
+    if at is not None and isinstance(processes, int) and seen // processes >= 2:
+        draft.config.adopt(VISIBLE, text, at)
+        effect = f"the model is laid over {seen // processes} GPUs of each process: priced as whole on each of them"
+        draft.note(VISIBLE, f"{effect}, an upper bound")

@@ -44,6 +44,13 @@ OPTIMIZERS = ("default", "lorap", "multimodal")
 """Values of ``optimizer``, which goes before ``optim``, that set rates by group and keep optim's states
 (``swift/optimizers/*.py``).
 """
+BINARY_SCALES = frozenset(
+    (
+        *("", "default", "last_round", "all", "base", "ignore_empty_think", "ignore_think_prefix"),
+        *("last_round_with_ignore_empty_think", "all_with_ignore_empty_think"),
+    )
+)
+"""Parts of ``loss_scale`` that only say which tokens count (``swift/loss_scale``); others weigh them."""
 LISTS = LISTED | {"callbacks"}
 """Arguments of several words."""
 CALLBACKS = {
@@ -84,6 +91,7 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "router_aux_loss_coef": (0.0, "the router's logits, which the loss keeps, are not modelled"),
     "bnb_4bit_quant_storage": (None, "another storage of the 4-bit weights is not modelled"),
     "adapters": (None, "rank and modules of the adapters there go before those that are stated here"),
+    "new_special_tokens": (None, "added tokens enlarge the vocabulary"),
     "device_map": (None, "a model laid over the GPUs of one process is not modelled"),
     "max_memory": (None, "limits of memory by device are not modelled"),
 }
@@ -113,7 +121,6 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "response_prefix",
         "enable_thinking",
         "self_cognition_sample",
-        "new_special_tokens",
         "packing_num_proc",
         "train_dataloader_shuffle",
         "check_dataset_strategy",

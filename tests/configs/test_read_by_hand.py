@@ -1,0 +1,115 @@
+"""Keys of trainers that plans were once made without, found by reading configs beside their plans."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.configs.test_trainers import AXOLOTL, FACTORY, QLORA, SECOND, SWIFT, read, values
+
+LIGER = f"{SWIFT.rstrip()} --use_liger_kernel true"
+LORA = FACTORY.replace("full", "lora")
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("", "fused-linear"),
+        ("--loss_scale ignore_empty_think", "fused-linear"),
+        ("--loss_scale last_round+ignore_think_prefix", "fused-linear"),
+        ("--loss_scale hermes --is_binary_loss_scale true", "fused-linear"),
+        ("--loss_scale hermes", "standard"),
+        ("--loss_scale default+react", "standard"),
+        ("--is_binary_loss_scale false", "standard"),
+        ("--loss_type mine", "standard"),
+        ("--enable_dft_loss true", "standard"),
+        ("--enable_channel_loss true", "standard"),
+        ("--sequence_parallel_size 4", "standard"),
+    ],
+)
+def test_liger_gives_no_logits_only_where_the_model_computes_the_loss(words: str, kind: str) -> None:
+    """ms-swift's trainer takes whole logits for a loss of its own, whatever Liger would do."""
+    assert values(read("s.sh", f"{LIGER} {words}\n"))["training.loss.kind"] == kind
+
+
+def test_new_tokens_of_ms_swift_are_a_note() -> None:
+    """They enlarge the vocabulary."""
+    found = read("s.sh", f"{SWIFT.rstrip()} --new_special_tokens tokens.txt\n")
+    assert any("enlarge the vocabulary" in each.message for each in found.notes)
+
+
+@pytest.mark.parametrize(("visible", "noted"), [("0,1,2,3,4,5,6,7", True), ("0,1,2,3", False)])
+def test_a_model_that_lies_over_several_gpus_is_a_note(visible: str, noted: bool) -> None:
+    """Four processes that see eight GPUs give each model two."""
+    found = read("s.sh", f"CUDA_VISIBLE_DEVICES={visible} {SWIFT}")
+    assert any("laid over 2 GPUs" in each.message for each in found.notes) == noted
+
+
+@pytest.mark.parametrize("stage", ["gan", "cls", "embedding"])
+def test_a_stage_that_factory_has_not_is_refused(stage: str) -> None:
+    """A fork's own stage is no supervised training."""
+    problems = read("f.yaml", FACTORY.replace("stage: sft", f"stage: {stage}")).problems
+    assert any(f"`stage: {stage}`" in each.message for each in problems)
+
+
+def test_factory_recomputes_as_the_trainers_own_arguments_say() -> None:
+    """The Trainer turns recompute on a second time, with its own arguments."""
+    key, said = "training.activation_checkpointing.reentrant", "gradient_checkpointing_kwargs: {use_reentrant: false}\n"
+    assert values(read("f.yaml", FACTORY + said))[key] is True
+    assert values(read("f.yaml", f"{FACTORY}gradient_checkpointing: true\n{said}"))[key] is False
+
+
+def test_factory_evaluates_behind_the_training() -> None:
+    """`do_eval` beside data: a pass of eight sequences, with the states of the optimizer still there."""
+    found = values(read("f.yaml", f"{FACTORY}do_eval: true\neval_dataset: a\n"))
+    assert found["training.evaluation.micro_batch_size"] == 8
+    assert "training.evaluation.micro_batch_size" not in values(read("f.yaml", f"{FACTORY}do_eval: true\n"))
+
+
+def test_adapters_of_factory_without_autocast_are_on_a_base_in_16_bits() -> None:
+    """Neither bf16 nor fp16: the base is loaded in 16 bits all the same, and the adapters are upcast."""
+    found = values(read("f.yaml", LORA.replace("bf16: true\n", "")))
+    assert (found["training.precision.recipe"], found["training.lora.dtype"]) == ("bf16-pure", "fp32")
+    assert values(read("f.yaml", FACTORY.replace("bf16: true\n", "")))["training.precision.recipe"] == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("f.yaml", FACTORY), ("a.yml", f"{AXOLOTL}use_ray: true\n")], ids=["LLaMA-Factory", "Axolotl"]
+)
+def test_workers_of_ray_are_the_processes(name: str, text: str) -> None:
+    """Each has a GPU."""
+    from memcheck.configs.importing import import_config
+    from memcheck.configs.types import ReadSetting
+
+    found = import_config(name, f"{text}ray_num_workers: 4\n".encode(), {"hardware.gpu": ReadSetting("h200", "test")})
+    assert values(found)["hardware.gpus_per_node"] == 4
+
+
+def test_data_alone_does_not_make_a_training_of_factory() -> None:
+    """A line that evaluates on a dataset states no step."""
+    line = "python src/cli_eval.py --model_name_or_path a/b --dataset test --finetuning_type lora --template user\n"
+    assert any("trains nothing" in each.message for each in read("eval.sh", line).problems)
+
+
+def test_kernels_of_factorys_second_generation_are_a_note() -> None:
+    """They keep less than what they are priced as."""
+    assert any("own kernels" in each.message for each in read("g.yaml", f"{SECOND}kernel_config: {{name: auto}}\n").notes)
+
+
+def test_axolotl_adapts_what_is_named_beside_all_linear_layers() -> None:
+    """`lora_target_linear` adds to `lora_target_modules`; an embedding there was lost."""
+    found = values(read("a.yml", f"{AXOLOTL}{QLORA}lora_target_modules: [q_proj, embed_tokens]\n"))
+    targets = found["training.lora.target_modules"]
+    assert isinstance(targets, list)
+    assert {"embed_tokens", "q_proj", "down_proj"} <= set(targets)
+    assert "lm_head" not in targets
+    assert values(read("a.yml", f"{AXOLOTL}{QLORA}lora_target_modules: [q_proj]\n"))[
+        "training.lora.target_modules"
+    ] == "all-linear"
+
+
+@pytest.mark.parametrize("said", ["lora_embedding_kernel: true", "pretraining_dataset: [{path: c4, type: pretrain}]"])
+def test_axolotl_runs_what_is_no_construct(said: str) -> None:
+    """The kernel is on by default, and a stream of text is data."""
+    found = read("a.yml", f"{AXOLOTL}{QLORA}{said}\n")
+    assert not found.problems
+    assert not [each for each in found.notes if "not a key" in each.message]
