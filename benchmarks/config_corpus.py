@@ -32,19 +32,19 @@ from memcheck.configs.types import ConfigError, ConfigProblem, ReadSetting
 
 ESTIMATED, BEYOND, FAILED, CRASHED, FOREIGN = "estimated", "beyond a plan", "failed", "crashed", "no config"
 LIMIT_SECONDS = 1.0
-WORLDS = ((1, 1), (4, 1), (8, 2), (8, 4), (8, 8), (8, 16), (8, 32))
+WORLDS = ((1, 1), (4, 1), (8, 2), (8, 4), (8, 8), (8, 16), (8, 20), (8, 32), (8, 48))
 """GPUs of a node and nodes that are tried where eight GPUs do not divide what a file states."""
 _BEYOND = re.compile(
     r"has no memory model|have no memory model|no memory model of|memory model here|is not modelled|unknown model"
     r"|trains on images|generates? (text|between)|rollout engine|this is a (verl|NeMo-RL|OpenRLHF)|is no decoder"
     r"|is an? (image|video|vision)|has no model here|which has no|are not told apart|patterns that are not read"
     r"|whose number and size|trains nothing|the job is an encoder|no model of|not modell?ed|until its weight"
-    r"|have no model|is a folder|variable that the script does not set"
+    r"|have no model|is a folder|does not know the dimensions|variable that the script does not set"
 )
 _NO_TEXT = re.compile(
     r"trains on images|model of pictures|vision|is an? (image|video)|diffusion|unknown model|no model of|trains nothing"
     r"|is a folder|variable that the script does not set|do not say --num-layers|generates? text|server|encoder"
-    r"|the model hears"
+    r"|the model hears|does not know the dimensions"
 )
 """Files that train on more than text, or no model that the catalog has, or nothing at all."""
 _ELSEWHERE = ("no config that memcheck knows", "which it names")
@@ -128,7 +128,8 @@ def attempt(path: Path, gpus: int, nodes: int) -> Verdict:
 def _own(problem: ConfigProblem, found: Imported) -> bool:
     """Whether a problem is with the model that the config names: another one in its place is no answer."""
     named = any(key.split(".")[0] == "model" for key in found.settings)
-    return "model" in problem.keys and (named or "is a folder" in problem.message)
+    unknown = ("is a folder", "does not know the dimensions")
+    return "model" in problem.keys and (named or any(each in problem.message for each in unknown))
 
 
 def share(found: list[Verdict]) -> float | None:

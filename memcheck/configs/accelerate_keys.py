@@ -14,6 +14,8 @@ TYPE = "distributed_type"
 PROCESSES = "num_processes"
 MACHINES = "num_machines"
 PRECISION = "mixed_precision"
+OLD_PRECISION = "fp16"
+FP8_BACKEND = "fp8_config.backend"
 RECIPES = {"bf16": "bf16-mixed", "fp16": "fp16-mixed", "fp8": "fp8-mixed"}
 """``mixed_precision: no`` leaves it to the dtype in which the script loads the model."""
 
@@ -83,9 +85,7 @@ HARMLESS = (
     "tpu_vm",
     "command_file",
     "commands",
-    "fp16",
     f"{FSDP}.fsdp_sync_module_states",
-    f"{FSDP}.fsdp_limit_all_gathers",
     f"{FSDP}.fsdp_transformer_cls_names_to_wrap",
     f"{FSDP}.fsdp_use_orig_params",
     f"{FSDP}.fsdp_transformer_layer_cls_to_wrap",
@@ -117,6 +117,8 @@ LAUNCHED = (
 UNMODELLED: dict[str, tuple[object, str]] = {
     f"{FSDP}.fsdp_ignored_modules": (None, "modules that FSDP leaves alone are not modelled"),
     f"{FSDP}.fsdp_min_num_params": (0, "units by size are not modelled: memcheck shards block by block"),
+    f"{FSDP}.fsdp_limit_all_gathers": (True, "units that are gathered without a limit are not modelled"),
+    "dynamo_config.dynamo_mode": ("default", "graphs that a mode captures keep private pools, which are not modelled"),
     f"{DEEPSPEED}.deepspeed_moe_layer_cls_names": (None, "leaf modules of mixtures are not modelled"),
     "fsdp_config.fsdp_forward_prefetch": (False, "explicit forward prefetch, one more gathered unit, is not modelled"),
 }

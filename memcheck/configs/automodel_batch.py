@@ -20,8 +20,9 @@ LENGTHS = (
 )
 PACKS = ("packed_sequence.pack_size", "packed_sequence.max_length")
 """What recipes of pictures call the size of a pack."""
+DIVISIBLE = "dataloader.collate_fn.pad_seq_len_divisible"
 PACKED, VALIDATION = "packed_sequence.packed_sequence_size", "validation_dataloader.batch_size"
-SIZES = (LOCAL, GLOBAL, PACKED, *PACKS, VALIDATION, *LENGTHS)
+SIZES = (LOCAL, GLOBAL, PACKED, *PACKS, VALIDATION, *LENGTHS, DIVISIBLE)
 """What is read of sections that bear on nothing else."""
 FULL = ("mock", "nanogpt", "megatron_dataset")
 """Datasets whose rows are all of the same length."""
@@ -60,6 +61,9 @@ def length(draft: Draft) -> None:
     found = tuple(name for name in paths if config.has(name))
     if found:
         parts.length(draft, found, None, bool(size) or full)
+        longest, whole = draft.value("training.sequence_length"), draft.whole(DIVISIBLE)
+        if not size and isinstance(longest, int) and whole and longest % whole:  # datasets/utils.py, pad_within_micro
+            draft.set("training.sequence_length", -(-longest // whole) * whole, DIVISIBLE)
     else:
         help = "state the tokens of the longest row: --sequence-length 4096"
         draft.ask("training.sequence_length", "how long a sequence is", help)

@@ -121,7 +121,6 @@ EVIDENCE = (
     "bf16.enabled",
     "bfloat16.enabled",
     "tensor_parallel.autotp_size",
-    "sequence_parallel_size",
 )
 """Keys that only DeepSpeed's configs have."""
 
@@ -135,6 +134,8 @@ CLIP = "gradient_clipping"
 BF16 = ("bf16.enabled", "bfloat16.enabled")
 FP16 = "fp16.enabled"
 OPTIMIZER = "optimizer.type"
+ELASTIC = "elasticity.enabled"
+ELASTIC_SIZES = "elasticity.micro_batch_sizes"
 MOMENTUM = "optimizer.params.momentum"
 BACKEND = "optimizer.params.comm_backend_name"
 COMPRESSING = ("onebit-adam", "zero-one-adam", "onebit-lamb")
@@ -246,6 +247,7 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "hybrid_engine": (None, "the inference copy of the hybrid engine is not modelled"),
     "expert_parallel": (None, "AutoEP is not modelled"),
     "pipeline": (None, "the pipeline engine needs models rewritten for it, which are not modelled"),
+    "compile.enabled": (False, "the model that the engine compiles is not modelled"),
     "compile.deepcompile": (False, "DeepCompile's own schedule of gathers is not modelled"),
     "sequence_parallel": (None, "AutoSP is not modelled"),
     "data_types.param_dtype": (None, "a parameter dtype of its own is not modelled"),

@@ -15,12 +15,12 @@ HARMLESS = frozenset(
     rotary-base rotary-interleaved rotary-scaling-factor rotary-seq-len-interpolation-factor use-rope-scaling mscale
     mscale-all-dim seed data-parallel-random-init apply-layernorm-1p
     apply-wd-to-qk-layernorm save load save-interval save-retain-interval
-    no-save-optim no-save-rng no-load-optim no-load-rng finetune ckpt-format ckpt-assume-constant-structure
-    ckpt-fully-parallel-save ckpt-fully-parallel-load async-save no-ckpt-fully-parallel-save dist-ckpt-strictness
+    no-save-rng no-load-optim no-load-rng finetune ckpt-assume-constant-structure
+    ckpt-fully-parallel-save ckpt-fully-parallel-load no-ckpt-fully-parallel-save dist-ckpt-strictness
     dist-ckpt-format dist-ckpt-optim-fully-reshardable use-persistent-ckpt-worker async-strategy
     async-ckpt-use-cpu-shm auto-detect-ckpt-format use-dist-ckpt pretrained-checkpoint exit-on-missing-checkpoint
     no-use-tokenizer-model-from-checkpoint-args check-weight-hash-across-dp-replicas-interval verify-integrity
-    use-mcore-models use-legacy-models log-interval log-params-norm log-num-zeros-in-grad log-throughput
+    use-mcore-models log-interval log-params-norm log-num-zeros-in-grad log-throughput
     log-progress log-energy log-memory-interval log-memory-to-tensorboard log-timers-to-tensorboard
     log-validation-ppl-to-tensorboard log-loss-scale-to-tensorboard log-batch-size-to-tensorboard
     log-world-size-to-tensorboard logging-level tensorboard-dir tensorboard-log-interval tensorboard-queue-size
@@ -37,7 +37,9 @@ HARMLESS = frozenset(
     profile-ranks use-pytorch-profiler node-rank node_rank master-addr master_addr master-port master_port
     rdzv-backend rdzv_backend rdzv-endpoint rdzv_endpoint rdzv-id rdzv_id standalone
     overlap-p2p-communication-warmup-flush test-mode accumulate-allreduce-grads-in-fp32 max-tokens-to-oom
-    use-fused-weighted-squared-relu
+    use-fused-weighted-squared-relu data-impl error-injection-rate error-injection-type fp8-amax-compute-algo
+    fp8-amax-history-len moe-token-drop-policy no-async-tensor-model-parallel-allreduce no-position-embedding
+    rope-scaling-factor rope-type trust-remote-code
     """.split()  # noqa: SIM905  # a list of two hundred quoted names is harder to read
 )
 """``accumulate-allreduce-grads-in-fp32`` among them: bf16 implies it."""

@@ -42,6 +42,7 @@ SWITCHED_DIMENSIONS = (
     "disable-bias-linear",
     "add-qkv-bias",
     "swiglu",
+    "quick-geglu",
     "squared-relu",
     "qk-layernorm",
     "multi-latent-attention",
@@ -77,14 +78,35 @@ DIMENSIONS = (
 """What the model is: the keys of the family ``megatron-lm``."""
 
 LAYOUT = (
-    KeyRow("tensor-model-parallel-size", "parallelism.tensor", default=1),
+    KeyRow("tensor-model-parallel-size", "parallelism.tensor", default=1, aliases=("model-parallel-size",)),
     KeyRow("context-parallel-size", "parallelism.context", default=1),
     KeyRow("pipeline-model-parallel-size", "parallelism.pipeline", default=1),
     KeyRow("expert-model-parallel-size", "parallelism.expert", default=1),
     KeyRow("seq-length", "training.sequence_length"),
-    KeyRow("micro-batch-size", "training.micro_batch_size"),
+    KeyRow("micro-batch-size", "training.micro_batch_size", aliases=("batch-size",)),
     KeyRow("global-batch-size", "training.global_batch_size"),
 )
+SAVING = (
+    KeyRow(
+        path="ckpt-format",
+        key="training.checkpoint.state_dict",
+        kind="word",
+        words={
+            "torch_dist": "sharded",
+            "torch": "full",
+            "torch_dcp": "sharded",
+            "fsdp_dtensor": "sharded",
+            "zarr": "sharded",
+        },
+    ),
+    KeyRow("async-save", "training.checkpoint.asynchronous", "flag"),
+)
+"""The legacy format gathers a data-parallel group's optimizer states in the host memory of its first rank."""
+SWITCHES: dict[str, tuple[str, object]] = {
+    "no-save-optim": ("training.checkpoint.optimizer", False),
+    "use-cpu-initialization": ("training.initialization.place", "host"),
+}
+"""Switches that set one value of the plan."""
 LAUNCHER = (
     KeyRow("nnodes", "hardware.nodes"),
     KeyRow("nproc-per-node", "hardware.gpus_per_node", aliases=("nproc_per_node",)),
@@ -207,6 +229,10 @@ REFUSED = {
     "retro-add-retriever": "a retrieval model (RETRO)",
     "deepspeed_config": "one of DeepSpeed's engine around Megatron-LM's model",
     "zero-stage": "one of DeepSpeed's engine around Megatron-LM's model",
+    "moe-latent-size": "a model whose experts stand on a narrower projection",
+    "enable-mhc-connections": "a model with several residual streams",
+    "fp32-residual-connection": "one with its residual stream in fp32",
+    "use-torch-fsdp2": "one of PyTorch's FSDP 2 inside Megatron",
     "embed-layernorm": "a fork's model with a norm behind the embedding",
     "glu-activation": "a fork's model with a feed-forward network of its own",
     "glu_activation": "a fork's model with a feed-forward network of its own",
@@ -244,7 +270,6 @@ UNMODELLED: dict[str, tuple[object, str]] = {
         None,
         "the batch grows during training; memcheck prices the one of --global-batch-size",
     ),
-    "moe-latent-size": (None, "experts on a narrower projection are not modelled under Megatron"),
     "spec": (None, "a layer specification of its own may keep other tensors"),
     "reuse-grad-buf-for-mxfp8-param-ag": (False, "sharing the gradient buffer is not modelled"),
     "tp-comm-overlap-cfg": (None, "the buffers of overlapped tensor parallelism follow memcheck's own defaults"),
@@ -252,7 +277,7 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "te-rng-tracker": (False, "TransformerEngine's random states are not modelled"),
     "cuda-graph-modules": (None, "captured graphs keep private pools, which are not modelled"),
     "cuda-graph-warmup-steps": (None, "captured graphs keep private pools, which are not modelled"),
-    "use-torch-fsdp2": (False, "PyTorch's FSDP 2 inside Megatron is not modelled"),
+    "use-legacy-models": (False, "the layers before Megatron-core's are priced as core's"),
     "deterministic-mode": (False, "workspaces of deterministic kernels are not modelled"),
     "use-packed-sequence": (False, "packed sequences are not modelled"),
 }

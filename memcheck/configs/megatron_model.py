@@ -50,7 +50,8 @@ def dimensions(a: Architecture) -> dict[str, object]:
             found["moe_layer_freq"] = _pattern([isinstance(b.mlp, Moe) for b in layers])
     active = dense or moe
     if active is not None:
-        found["swiglu"] = active.gated
+        found["quick_geglu"] = active.gated and active.activation == "quick_gelu"
+        found["swiglu"] = active.gated and not found["quick_geglu"]
         found["squared_relu"] = active.activation == "relu2" and not active.gated
         found["disable_bias_linear"] = not active.bias
     if isinstance(mixer, Attention):

@@ -49,6 +49,8 @@ REFUSED: dict[str, str] = {
     "flex_attention_mask": "a mask of FlexAttention, which is not modelled",
 }
 """Keys below ``model.model_config`` of models without a memory model."""
+KERNELS = ("_fused_rms_norm", "_fused_rotary_emb")
+"""Qwen 2's switches of kernels, which are on by default and priced so."""
 
 IRRELEVANT: dict[str, tuple[str, ...]] = {
     "data and checkpoints": (
@@ -74,7 +76,18 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "lighteval",
         "lighteval.",
     ),
-    "schedules": ("optimizer.",),
+    "schedules": (
+        "learning_rate_scheduler.",
+        "optimizer.learning_rate_scheduler.",
+        "optimizer.weight_decay",
+        "optimizer.weight_decay_exclude_named_params",
+        "optimizer.optimizer_factory.adam_beta1",
+        "optimizer.optimizer_factory.adam_beta2",
+        "optimizer.optimizer_factory.adam_eps",
+        "optimizer.adam_beta1",
+        "optimizer.adam_beta2",
+        "optimizer.adam_eps",
+    ),
     "how the model is made and computes: its tensors are the same": (
         "model.init_method.",
         f"{CONFIG}bos_token_id",
@@ -86,8 +99,6 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         f"{CONFIG}rms_norm_eps",
         f"{CONFIG}use_cache",
         f"{CONFIG}no_rope_layer",
-        f"{CONFIG}_fused_rms_norm",
-        f"{CONFIG}_fused_rotary_emb",
         f"{CONFIG}_use_qkv_packed",
         f"{CONFIG}_use_doc_masking",
         f"{CONFIG}z_loss_coefficient",

@@ -200,7 +200,14 @@ def _model_at_either_end(draft: Draft, stage: object) -> None:
 def _precision(draft: Draft, engine: ReadConfig | None) -> None:
     config = draft.config
     key = "training.precision"
-    written = config.take(keys.PRECISION)
+    written, old = config.take(keys.PRECISION), config.take(keys.OLD_PRECISION)
+    if written is None and old in (True, "true", "True"):  # config_args.py: what configs of 2021 say
+        draft.set(key, keys.RECIPES["fp16"], keys.OLD_PRECISION)
+        return
+    if str(config.take(keys.FP8_BACKEND)).upper() == "MSAMP" and str(written).lower() == "fp8":
+        message = "MS-AMP's weights, gradients and states of 8 bits have no memory model here"
+        draft.refuse(keys.FP8_BACKEND, message, "TE and AO have one", (key,))
+        return
     word = "no" if written is False else "" if written is None else str(written).lower()
     if word in keys.RECIPES:
         draft.set(key, keys.RECIPES[word], keys.PRECISION)

@@ -325,6 +325,8 @@ def _rest(draft: Draft, adapted: bool) -> None:
         draft.set("training.clip_grad_norm", str(norm) not in ("0", "0.0"), "clip_grad_norm.max_norm")
     if config.has("distributed.enable_compile"):
         draft.set("training.compile", on(draft, "distributed.enable_compile"), "distributed.enable_compile")
+    elif on(draft, "compile.enabled") and draft.value("parallelism.zero_stage") == 0:
+        draft.set("training.compile", True, "compile.enabled")
     if off(draft, "checkpoint.enabled"):
         draft.set("training.checkpoint.state_dict", "none", "checkpoint.enabled")
     else:

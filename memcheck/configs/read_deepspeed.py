@@ -5,6 +5,7 @@ from __future__ import annotations
 from memcheck.configs import deepspeed_keys as keys
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
+from memcheck.configs.trainer_parts import third_state
 from memcheck.configs.types import ReadConfig
 
 TRAINER = "TrainingArguments fills it in"
@@ -69,13 +70,15 @@ def _batch(draft: Draft, world: int | None) -> None:
     for name, key in ((keys.MICRO, micro_key), (keys.STEPS, steps_key), (keys.TOTAL, "training.global_batch_size")):
         if not _auto(config.take(name)):
             sizes[name] = draft.whole(name, key, *((steps_key,) if name == keys.TOTAL else ()))
+    if config.take(keys.ELASTIC) is True:
+        sizes = _elastic(draft)
     micro, steps, total = sizes.get(keys.MICRO), sizes.get(keys.STEPS), sizes.get(keys.TOTAL)
     data = None if world is None else max(1, world // (_degree(draft, "tensor") * _degree(draft, "context")))
     if micro is None and total and data:
         micro = max(1, total // data // (steps or 1))
         draft.set(micro_key, micro, keys.TOTAL)
     elif micro is not None:
-        draft.set(micro_key, micro, keys.MICRO)
+        draft.set(micro_key, micro, keys.MICRO if config.has(keys.MICRO) else keys.ELASTIC_SIZES)
     if steps is not None:
         draft.set(steps_key, steps, keys.STEPS)
     elif micro and total and data:
@@ -92,6 +95,15 @@ def _batch(draft: Draft, world: int | None) -> None:
             f"as it stands it takes {fits} data-parallel GPUs" if fits * micro * steps == total else "mend one of them"
         )
         draft.refuse(keys.TOTAL, message, help, (steps_key,))
+
+
+def _elastic(draft: Draft) -> dict[str, int | None]:
+    """The engine chooses one of the listed micro-batches, and reads no other size (``runtime/config.py``)."""
+    listed = draft.config.take(keys.ELASTIC_SIZES)
+    sizes = [each for each in listed if type(each) is int] if isinstance(listed, list) else []
+    if sizes:
+        draft.note(keys.ELASTIC_SIZES, f"the engine chooses one of them: priced with {max(sizes)}, the largest")
+    return {keys.MICRO: max(sizes)} if sizes else {}
 
 
 def _stated(draft: Draft, key: str) -> int | None:
@@ -148,6 +160,7 @@ def _optimizer(draft: Draft) -> None:
         draft.refuse(keys.BACKEND, message, "nccl and mpi have one", (key, "training.optimizer"))
     if str(written).lower() == "lamb":
         draft.note(keys.OPTIMIZER, "priced as Adam, whose two moments LAMB keeps; its norms per layer are not modelled")
+    third_state(draft, "optimizer.params.amsgrad")
     draft.set(key, "sgd-momentum" if name == "sgd" and momentum else name, keys.OPTIMIZER)
     if torch_adam is True and name in ("adam", "adamw"):
         draft.set("training.optimizer.implementation", "foreach", keys.TORCH_ADAM)

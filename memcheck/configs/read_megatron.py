@@ -26,7 +26,10 @@ def read_megatron(config: ConfigFile, world: int | None) -> ReadConfig:
     _refuse(draft)
     _serves(draft)
     _model(draft)
-    draft.rows((*keys.LAUNCHER, *keys.LAYOUT, *keys.SERVING, keys.OPTIMIZER))
+    draft.rows((*keys.LAUNCHER, *keys.LAYOUT, *keys.SERVING, *keys.SAVING, keys.OPTIMIZER))
+    for name, (key, value) in keys.SWITCHES.items():
+        if _on(config, name):
+            draft.set(key, value, name)
     if "training.optimizer.name" not in draft.settings and not config.has(keys.OPTIMIZER.path):
         draft.assume("training.optimizer.name", "adamw")
     if draft.value("training.optimizer.name") == "muon":

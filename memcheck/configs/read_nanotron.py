@@ -46,6 +46,10 @@ def _model(draft: Draft) -> None:
             config.see(*(key for key in config.values if key.startswith(f"{keys.CONFIG}moe_")))
             config.see(f"{keys.CONFIG}num_experts_per_tok")
         config.see(path)
+    for name in keys.KERNELS:
+        if off(draft, f"{keys.CONFIG}{name}"):
+            message = f"`{keys.CONFIG}{name}: false`: what the operators in its place keep has no memory model here"
+            draft.refuse(f"{keys.CONFIG}{name}", message)
     kind = next((name for name in keys.KINDS if on(draft, f"{keys.CONFIG}{name}")), "")
     model_type = f"{keys.ARCHITECTURE}model_type"
     if kind:

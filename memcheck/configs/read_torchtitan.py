@@ -25,6 +25,7 @@ def read_torchtitan(config: ConfigFile, world: int | None) -> ReadConfig:
     _checkpointing(draft)
     _precision(draft)
     _compile(draft)
+    _between_steps(draft)
     draft.harmless(keys.HARMLESS, keys.HARMLESS_SECTIONS)
     draft.unmodelled(keys.UNMODELLED)
     return draft.finish()
@@ -205,6 +206,10 @@ def _precision(draft: Draft) -> None:
             float8 = True
         else:
             draft.note(keys.CONVERTERS, f"what the converter `{name}` does to memory is not modelled")
+    reduced = str(config.take(keys.REDUCED_DTYPE) or "float32")
+    if reduced != "float32":
+        what = f"gradients reduced in {reduced}, which a fork has"
+        draft.note(keys.REDUCED_DTYPE, f"{what}, are priced in float32 as torchtitan's: an upper bound")
     path = next((name for name in (keys.STORED_DTYPE, keys.COMPUTE_DTYPE) if config.has(name)), "")
     if stored is None or compute is None:
         draft.refuse(path, "the dtype is none of torchtitan's", "bfloat16 or float32", (key,))
@@ -228,3 +233,17 @@ def _compile(draft: Draft) -> None:
     draft.set("training.compile", True, path)
     if isinstance(parts, list):
         draft.set("training.options.components", parts, keys.COMPILED_PARTS)
+
+
+def _between_steps(draft: Draft) -> None:
+    """Checkpoints that wait on the host, and a pass without gradients, which may be larger than a step."""
+    config = draft.config
+    if any(config.take(name) is True for name in keys.SAVES):
+        draft.rows((keys.ASYNCHRONOUS,))
+    if config.take(keys.VALIDATES) is True:
+        rows, length = (draft.whole(name) or usual for name, usual in keys.VALIDATION)
+        batch = draft.whole(_first(config, keys.LOCAL_BATCH)) or keys.DEFAULT_LOCAL_BATCH
+        tokens = draft.value("training.sequence_length")
+        if isinstance(tokens, int) and rows * length > batch * tokens:
+            what = f"{rows} sequences of {length} tokens are more than a step's {batch} of {tokens}"
+            draft.note(keys.VALIDATES, f"{what}, and the pass between steps is not in the estimate")

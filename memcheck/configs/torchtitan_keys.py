@@ -134,6 +134,16 @@ PIPELINE_BATCH = "parallelism.pipeline_parallel_microbatch_size"
 RESHARD = "parallelism.fsdp_reshard_after_forward"
 CHECKPOINT_MODE = "activation_checkpoint.mode"
 CHECKPOINT_OPTION = "activation_checkpoint.selective_ac_option"
+SAVES = ("checkpoint.enable", "checkpoint.enable_checkpoint")
+ASYNCHRONOUS = KeyRow(
+    path="checkpoint.async_mode",
+    key="training.checkpoint.asynchronous",
+    kind="word",
+    words={"disabled": False, "async": True, "async_with_pinned_mem": True},
+)
+VALIDATES = "validation.enable"
+VALIDATION = (("validation.local_batch_size", 8), ("validation.seq_len", 2048))
+REDUCED_DTYPE = "training.mixed_precision_reduce"
 STORED_DTYPE = "training.dtype"
 COMPUTE_DTYPE = "training.mixed_precision_param"
 COMPILE = ("compile.enable", "training.compile")
@@ -150,7 +160,6 @@ HARMLESS = (
     "training.warmup_steps",
     "training.gc_freq",
     "training.gc_debug",
-    "training.mixed_precision_reduce",
     "training.seed",
     "optimizer.lr",
     "optimizer.beta1",
@@ -171,7 +180,7 @@ HARMLESS = (
     "float8.precompute_float8_dynamic_scale_for_fsdp",
     "float8.filter_fqns",
 )
-"""Keys that move no memory. ``max_norm``: gradients are always clipped; ``mixed_precision_reduce`` has one value."""
+"""Keys that move no memory. ``max_norm``: gradients are always clipped."""
 HARMLESS_SECTIONS = (
     "job.",
     "profiling.",
@@ -189,6 +198,8 @@ HARMLESS_SECTIONS = (
 """Sections that move no memory by themselves: quantization counts when ``model.converters`` names it."""
 
 UNMODELLED: dict[str, tuple[object, str]] = {
+    "debug.deterministic": (False, "workspaces of deterministic kernels are not modelled"),
+    "checkpoint.create_seed_checkpoint": (False, "the whole model that one GPU then makes is not modelled"),
     "training.deterministic": (False, "workspaces of deterministic kernels are not modelled"),
     "parallelism.module_fqns_per_model_part": (None, "memcheck divides the layers itself"),
     "parallelism.pipeline_parallel_schedule_csv": ("", "the schedule of a CSV file is not read"),

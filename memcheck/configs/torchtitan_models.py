@@ -20,9 +20,42 @@ class Flavor(Record):
     """The attention kernel that the flavor is tied to; empty: scaled_dot_product_attention."""
 
 
+_LLAMA = {
+    "hidden_size": 256,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "intermediate_size": 768,  # 256 * 4 * 2/3, rounded up to a multiple of 256
+    "vocab_size": 2048,
+    "head_dim": 16,
+}
+_QWEN = {
+    "hidden_size": 256,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "intermediate_size": 3072,
+    "vocab_size": 2048,
+    "head_dim": 128,
+}
+_QWEN_MOE = {**_QWEN, "moe_intermediate_size": 768, "num_experts": 64}
+_DEEPSEEK = {
+    "hidden_size": 256,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "intermediate_size": 1024,
+    "moe_intermediate_size": 256,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "vocab_size": 2048,
+}
+"""What the debug models change."""
+
 FLAVORS = (
     Flavor("llama3", "8B", "llama-3.1-8b"),
     Flavor("llama3", "8B_flex", "llama-3.1-8b", attention="flex"),
+    Flavor("llama3", "8B_varlen", "llama-3.1-8b", attention="flash"),
     Flavor("llama3", "70B", "llama-3.1-70b"),
     Flavor("llama3", "405B", "llama-3.1-405b"),
     Flavor("llama2", "7B", "llama-2-7b"),
@@ -41,22 +74,19 @@ FLAVORS = (
     Flavor("deepseek_v3", "671B", "deepseek-v3", attention="flex"),
     Flavor("gpt_oss", "20b", "gpt-oss-20b", attention="flex"),
     Flavor("gpt_oss", "120b", "gpt-oss-120b", attention="flex"),
-    Flavor(
-        name="llama3",
-        flavor="debugmodel",
-        model="llama-3.1-8b",
-        overrides={
-            "hidden_size": 256,
-            "num_hidden_layers": 6,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 16,
-            "intermediate_size": 768,
-            "vocab_size": 2048,
-            "head_dim": 16,
-        },
+    *(
+        Flavor("llama3", flavor, "llama-3.1-8b", overrides=_LLAMA, attention=attention)
+        for flavor, attention in (
+            ("debugmodel", ""),
+            ("debugmodel_flex_attn", "flex"),
+            ("debugmodel_varlen_attn", "flash"),
+        )
     ),
+    Flavor("qwen3", "debugmodel", "qwen3-0.6b", overrides=_QWEN),
+    Flavor("qwen3", "debugmodel_moe", "qwen3-30b-a3b", overrides=_QWEN_MOE),
+    Flavor("deepseek_v3", "debugmodel", "deepseek-v2-lite", overrides=_DEEPSEEK),
+    Flavor("deepseek_v3", "debugmodel_flex_attn", "deepseek-v2-lite", overrides=_DEEPSEEK, attention="flex"),
 )
-"""The debug model's width: 256 * 4 * 2/3, rounded up to a multiple of 256."""
 
 NOT_LANGUAGE = {
     "flux": "an image generator",

@@ -32,6 +32,10 @@ def write_megatron(export: Export) -> Written:
     _optimizer(sheet)
     _recompute(sheet)
     _options(sheet, job)
+    sheet.rows(keys.SAVING)
+    for name, (key, value) in keys.SWITCHES.items():
+        if sheet.take(key) == value:
+            sheet.put(name, True)
     for key in ("hardware.nodes", "hardware.gpus_per_node"):
         sheet.elsewhere(key, LAUNCHER)
     sheet.elsewhere("training.expandable_segments", "PYTORCH_CUDA_ALLOC_CONF, in the environment")

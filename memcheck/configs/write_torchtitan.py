@@ -37,6 +37,9 @@ def write_torchtitan(export: Export) -> Written:
         sheet.put(keys.COMPILE[0], True)
         components = sheet.take("training.options.components")
         sheet.put(keys.COMPILED_PARTS, ["model", "loss"] if components is None else list(components))
+    if sheet.take(keys.ASYNCHRONOUS.key):
+        sheet.put(keys.SAVES[0], True)
+        sheet.put(keys.ASYNCHRONOUS.path, "async")
     if not sheet.take("training.clip_grad_norm"):
         sheet.lose("training.clip_grad_norm", "torchtitan always clips gradients")
     for key in ("hardware.nodes", "hardware.gpus_per_node"):

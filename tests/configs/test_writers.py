@@ -66,12 +66,15 @@ def test_accelerate_is_told_how_the_state_is_saved(checkpoint: str, word: str) -
     assert "training.checkpoint.state_dict" not in lost(document, "accelerate")
 
 
-def test_what_a_config_cannot_say_of_a_checkpoint_is_said() -> None:
-    """An asynchronous checkpoint of torchtitan's is in a section that is not written."""
+def test_torchtitan_is_told_how_its_checkpoints_are_saved() -> None:
+    """A checkpoint that waits on the host is written with the switch that makes one, and read back."""
     training = "framework: torchtitan, micro_batch_size: 1, sequence_length: 1024, precision: bf16-mixed"
     stated = "checkpoint: {state_dict: sharded, asynchronous: true}"
     document = plan(f"parallelism: {{zero_stage: 3}}\ntraining: {{{training}, {stated}}}")
-    assert lost(document, "torchtitan") == ["training.checkpoint.asynchronous"]
+    text = written(document, "torchtitan").text
+    assert lost(document, "torchtitan") == []
+    assert "enable = true" in text
+    assert 'async_mode = "async"' in text
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,10 @@ def bias_dropout_add(ctx: Context, x: Value, bias: Parameter | None, residual: V
 
 def fuses_activation(setting: Setting, gated: bool, activation: str, bias: bool) -> bool:
     """``bias_activation_fusion`` as ``arguments.py`` sets it: bias_swiglu_fusion or bias_gelu_fusion."""
-    if gated:
-        return activation in ("silu", "swish") and bool(setting.option("bias_swiglu_fusion", True))
-    return activation.startswith("gelu") and bias and bool(setting.option("bias_gelu_fusion", True))
+    if gated and activation in ("silu", "swish"):
+        return bool(setting.option("bias_swiglu_fusion", True))
+    fits = activation == "quick_gelu" if gated else activation.startswith("gelu") and bias
+    return fits and bool(setting.option("bias_gelu_fusion", True))
 
 
 def activate(ctx: Context, x: Value, bias: Parameter | None, *, gated: bool, activation: str) -> Value:

@@ -103,9 +103,13 @@ def _width(config: ConfigReader, hidden: int) -> int:
     return config.integer("ffn_hidden_size", default=usual)
 
 
-def _activation(config: ConfigReader) -> str:
-    squared = config.flag("squared_relu")
-    return "silu" if config.flag("swiglu") else "relu2" if squared else "gelu"
+def _activation(config: ConfigReader) -> tuple[str, bool]:
+    """The activation, and whether it gates: ``--swiglu``, or ``--quick-geglu``, which GPT-OSS has."""
+    if config.flag("swiglu"):
+        config.ignore("quick_geglu", "squared_relu")
+        return "silu", True
+    squared, quick = config.flag("squared_relu"), config.flag("quick_geglu")
+    return ("quick_gelu", True) if quick else ("relu2" if squared else "gelu", False)
 
 
 def _biased(config: ConfigReader) -> bool:
@@ -113,14 +117,14 @@ def _biased(config: ConfigReader) -> bool:
 
 
 def _dense(config: ConfigReader, hidden: int) -> Mlp:
-    width, activation, bias = _width(config, hidden), _activation(config), _biased(config)
-    if config.flag("swiglu"):
+    width, (activation, gated), bias = _width(config, hidden), _activation(config), _biased(config)
+    if gated:
         return gated_mlp(hidden, width, activation, bias=bias)
     return plain_mlp(hidden, width, activation, "mlp.linear_fc1", "mlp.linear_fc2", bias=bias)
 
 
 def _experts(config: ConfigReader, hidden: int) -> Moe:
-    experts, gated, bias = config.integer("num_experts"), config.flag("swiglu"), _biased(config)
+    experts, (activation, gated), bias = config.integer("num_experts"), _activation(config), _biased(config)
     width = config.integer("moe_ffn_hidden_size", default=_width(config, hidden))
     shared = config.integer("moe_shared_expert_intermediate_size", default=0, minimum=0)
     sigmoid = config.text("moe_router_score_function", default="softmax") == "sigmoid"
@@ -148,7 +152,7 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         experts_per_token=config.integer("moe_router_topk", default=2),
         width=width,
         gated=gated,
-        activation=_activation(config),
+        activation=activation,
         bias=bias,
         router="sigmoid" if sigmoid else "softmax" if before else "softmax-topk",
         shared_width=shared,

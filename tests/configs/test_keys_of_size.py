@@ -1,0 +1,128 @@
+"""Keys that bear on size and stand where others are harmless: one line of a config, and what becomes of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from memcheck.configs.detect import detect
+from memcheck.configs.types import ConfigError
+from memcheck.models.from_plan import architecture_of
+from memcheck.models.parameters import count_parameters
+from memcheck.models.types import Architecture
+from memcheck.plan.types import ModelSpec
+from tests.configs.test_readers import ACCELERATE, GPUS, MEGATRON, REST, TITAN, read, values
+
+ENGINE: dict[str, Any] = {
+    "train_micro_batch_size_per_gpu": 1,
+    "bf16": {"enabled": True},
+    "gradient_accumulation_steps": 1,
+}
+SAVES, WAITS = "\n[checkpoint]\nenable = true\n", 'async_mode = "async_with_pinned_mem"\n'
+AUTOMODEL = """\
+step_scheduler: {global_batch_size: 8, local_batch_size: 1}
+model: {pretrained_model_name_or_path: meta-llama/Llama-3.1-8B}
+distributed: {strategy: ddp}
+dataset: {seq_length: 2048}
+"""
+
+
+def engine(**more: Any) -> str:
+    """A DeepSpeed config with further sections."""
+    return json.dumps(ENGINE | more)
+
+
+def test_torchtitans_checkpoints_wait_on_the_host_where_there_are_any() -> None:
+    """The mode of checkpoints that are not made decides nothing."""
+    key = "training.checkpoint.asynchronous"
+    assert values(read("job.toml", TITAN + SAVES + WAITS, GPUS))[key] is True
+    assert key not in values(read("job.toml", TITAN + SAVES.replace("true", "false") + WAITS, GPUS))
+
+
+@pytest.mark.parametrize(("rows", "notes"), [(4, 0), (16, 1)])
+def test_a_validation_larger_than_a_step_is_a_note(rows: int, notes: int) -> None:
+    """Four sequences of 8,192 tokens are a step of this job; a pass without gradients over as many needs less."""
+    section = f"\n[validation]\nenable = true\nlocal_batch_size = {rows}\nseq_len = 8192\n"
+    found = read("job.toml", TITAN + section, GPUS).notes
+    assert sum("pass between steps" in each.message for each in found) == notes
+
+
+def test_an_elastic_engine_takes_the_largest_micro_batch() -> None:
+    """With elasticity the engine reads its own list, and no other size; which one it takes depends on the GPUs."""
+    elastic = {"enabled": True, "micro_batch_sizes": [2, 8, 4], "max_train_batch_size": 512}
+    beside = {key: value for key, value in REST.items() if "batch" not in key}
+    imported = read("ds.json", engine(elasticity=elastic), GPUS, beside)
+    assert values(imported)["training.micro_batch_size"] == 8
+    assert any("the largest" in each.message for each in imported.notes)
+
+
+def test_a_third_state_of_the_engines_adam_is_refused() -> None:
+    """``amsgrad`` keeps the highest second moment as well."""
+    text = engine(optimizer={"type": "AdamW", "params": {"torch_adam": True, "amsgrad": True}})
+    assert any("third state" in each.message for each in read("ds.json", text, GPUS, REST).problems)
+
+
+def test_a_log_is_no_engine() -> None:
+    """The degree of sequence parallelism stands in records of runs, too."""
+    with pytest.raises(ConfigError, match="no config"):
+        detect("log.json", '{"backend": "fsdp2", "sequence_parallel_size": 2, "peak_mem_gb": 3.0}')
+
+
+def test_accelerates_older_word_for_fp16() -> None:
+    """``fp16: true`` is what configs say that have no ``mixed_precision``."""
+    found = values(read("a.yaml", ACCELERATE.replace("mixed_precision: 'no'", "fp16: true"), GPUS, REST))
+    assert found["training.precision"] == "fp16-mixed"
+
+
+def test_ms_amp_is_refused() -> None:
+    """Its states are of 8 bits, those of the other backends are not."""
+    text = ACCELERATE.replace("'no'", "fp8") + "fp8_config: {backend: MSAMP, opt_level: O2}\n"
+    assert any("MS-AMP" in each.message for each in read("a.yaml", text, GPUS, REST).problems)
+    assert not read("a.yaml", text.replace("MSAMP", "TE"), {"hardware.gpu": "h100-80gb"}, REST).problems
+
+
+@pytest.mark.parametrize(("old", "new"), [("tensor-", ""), ("micro-", "")])
+def test_megatrons_older_names(old: str, new: str) -> None:
+    """Forks of early releases say --model-parallel-size and --batch-size."""
+    text = MEGATRON.replace(f"--{old}model", f"--{new}model").replace(f"--{old}batch", f"--{new}batch")
+    assert text != MEGATRON
+    then, now = (values(read("run.sh", each, {"hardware.gpu": "h100-80gb"})) for each in (MEGATRON, text))
+    assert then == now
+
+
+def test_megatrons_gate_beside_swiglu() -> None:
+    """``--quick-geglu`` doubles the first product of an expert as ``--swiglu`` does."""
+
+    def parameters(*switches: str) -> int:
+        text = MEGATRON.replace("--bf16", "--ffn-hidden-size 1024 --num-experts 4 --bf16 " + " ".join(switches))
+        found = values(read("run.sh", text, {"hardware.gpu": "h100-80gb"}))
+        prefix = "model.architecture."
+        dimensions = {key.removeprefix(prefix): value for key, value in found.items() if key.startswith(prefix)}
+        model = architecture_of(ModelSpec(architecture=dimensions))
+        assert isinstance(model, Architecture)
+        return count_parameters(model)
+
+    assert parameters("--quick-geglu") == parameters("--swiglu") > parameters()
+
+
+@pytest.mark.parametrize("flavor", ["debugmodel", "debugmodel_moe"])
+def test_torchtitans_debug_models(flavor: str) -> None:
+    """They are small, whatever catalog model their dimensions are written over."""
+    text = TITAN.replace("llama3", "qwen3").replace("8B", flavor).replace("pipeline_parallel_degree = 2", "")
+    found = values(read("job.toml", text, GPUS))
+    assert found["model.overrides"]["hidden_size"] == 256  # type: ignore[index]
+
+
+def test_a_compiled_model_outside_of_fsdp2() -> None:
+    """AutoModel compiles the whole model for DDP, and leaves that out under FSDP2."""
+    text = AUTOMODEL + "compile: {enabled: true}\n"
+    assert values(read("r.yaml", text, GPUS))["training.compile"] is True
+    assert "training.compile" not in values(read("r.yaml", text.replace("ddp", "fsdp2"), GPUS))
+
+
+def test_rows_are_padded_to_a_multiple() -> None:
+    """A length that the multiple does not divide is rounded up, as the collator does."""
+    text = AUTOMODEL + "dataloader: {collate_fn: {pad_seq_len_divisible: 160}}\n"
+    assert values(read("r.yaml", text, GPUS))["training.sequence_length"] == 2080
