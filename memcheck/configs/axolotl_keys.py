@@ -40,6 +40,8 @@ OLD_ATTENTIONS = {
     "xformers_attention": "sdpa",
 }
 """Switches of the time before ``attn_implementation``."""
+CAST_ATTENTIONS = ("flash_attention", "flex_attention", "xformers_attention")
+"""Those behind which what was upcast is cast back (``utils/schemas/enums.py``, ATTN_IMPLS_WITHOUT_DTYPE_CAST)."""
 MULTIPLE = 64
 """Tokens of which a row is a multiple, unless ``pad_to_sequence_len`` is false (``core/builders/causal.py``)."""
 UNKNOWN_ATTENTIONS = ("sage_attention", "s2_attention")

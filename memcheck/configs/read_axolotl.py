@@ -52,6 +52,7 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
     _recompute(draft)
     _attention(draft)
     _loss(draft)
+    _upcast(draft, split)
     _objective(draft)
     _evaluation(draft)
     parts.clipping(draft, "max_grad_norm")
@@ -294,12 +295,35 @@ def _attention(draft: Draft) -> None:
         draft.note(hybrid, "layers of a window run FlashAttention: priced as sdpa, as the others are")
 
 
+def _upcast(draft: Draft, split: Division) -> None:
+    """A model that is trained whole has its norms, embeddings, head and routers made fp32, unless FSDP shards it, or a
+    flash attention or cut cross entropy follows, for which they are cast back (``loaders/model.py``,
+    ``_configure_embedding_dtypes``); DeepSpeed casts the whole model itself.
+    """
+    narrow, cast = draft.value("training.precision.params"), any(on(draft, name) for name in keys.CAST_ATTENTIONS)
+    attention, named = draft.value("training.attention"), text(draft, "attn_implementation").lower()
+    if draft.value("training.method") != "full" or split.engine or split.sharded or narrow not in ("bf16", "fp16"):
+        return
+    if cast or named == "xformers" or attention not in ("sdpa", "eager") or _is_cut(draft):
+        return
+    why = "Axolotl leaves norms, embeddings, head and routers in fp32 without a flash attention"
+    if sees(draft) is None:
+        draft.derive("training.options.fp32_embeddings", True, why)
+    else:
+        draft.note("attn_implementation", f"{why}, which beside a tower is not in the estimate")
+
+
+def _is_cut(draft: Draft) -> bool:
+    """Cut cross entropy comes with its plugin."""
+    cut = any(keys.CCE_PLUGIN in each for each in parts.words(draft, "plugins"))
+    return cut and not off(draft, keys.CCE_PLUGIN)
+
+
 def _loss(draft: Draft) -> None:
-    """Cut cross entropy comes with its plugin; Liger's has a switch of its own."""
+    """Liger's fused loss has a switch of its own."""
     config = draft.config
     plugins = [each for each in parts.words(draft, "plugins") if each]
-    cut = any(keys.CCE_PLUGIN in each for each in plugins)
-    if cut and not off(draft, keys.CCE_PLUGIN):
+    if _is_cut(draft):
         draft.set("training.loss.kind", "fused-linear", "plugins")
     elif on(draft, keys.LIGER_FUSED):
         draft.set("training.loss.kind", "fused-linear", keys.LIGER_FUSED)

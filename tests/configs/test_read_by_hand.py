@@ -113,3 +113,28 @@ def test_axolotl_runs_what_is_no_construct(said: str) -> None:
     found = read("a.yml", f"{AXOLOTL}{QLORA}{said}\n")
     assert not found.problems
     assert not [each for each in found.notes if "not a key" in each.message]
+
+
+@pytest.mark.parametrize(
+    ("said", "upcast"),
+    [
+        ("attn_implementation: sdpa\n", True),
+        ("", True),
+        ("eager_attention: true\n", True),
+        ("attn_implementation: flash_attention_2\n", False),
+        ("flash_attention: true\n", False),
+        ("xformers_attention: true\n", False),
+        ("attn_implementation: xformers\n", False),
+        ("attn_implementation: sdpa\nplugins: [axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin]\n", False),
+        ("attn_implementation: sdpa\nfsdp_version: 2\nfsdp_config: {reshard_after_forward: true}\n", False),
+        ("attn_implementation: sdpa\ndeepspeed: deepspeed_configs/zero2.json\n", False),
+        (f"attn_implementation: sdpa\n{QLORA}", False),
+        ("attn_implementation: sdpa\nbf16: false\n", False),
+    ],
+)
+def test_axolotl_upcasts_embeddings_without_a_flash_attention(said: str, upcast: bool) -> None:
+    """A model that is trained whole: norms, embeddings and head are made fp32, and cast back for few reasons."""
+    text = AXOLOTL.replace("attn_implementation: flash_attention_2\n", "")
+    text = text.replace("bf16: auto\n", "") if "bf16" in said else text
+    found = values(read("a.yml", text + said))
+    assert found.get("training.options.fp32_embeddings", False) is upcast

@@ -49,6 +49,7 @@ OWN = {
     "reference_fsdp": ((DENSE, "zero_stage: 3", "objective: dpo, reference: resident"),),
     "vit_gradient_checkpointing": (("qwen2.5-vl-7b", "", "method: lora, activation_checkpointing: full"),),
     "tp_recompute_allgather": ((DENSE, "tensor: 2, sequence: true", ""),),
+    "fp32_embeddings": ((DENSE, "", "precision: {recipe: bf16-mixed, params: bf16}"),),
     "prepare_model_for_kbit_training": ((DENSE, "", "method: qlora, precision: bf16-pure"),),
 }
 """Layouts of options that count in few."""

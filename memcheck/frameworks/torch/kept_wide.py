@@ -12,6 +12,12 @@ from memcheck.job.types import TrainingJob
 from memcheck.models.types import Rough
 from memcheck.remembered import lru_cache
 
+ENDS = "fp32_embeddings"
+"""The option for what Axolotl does without adapters and FSDP, where no flash attention follows (``loaders/model.py``,
+``_convert_embedding_modules_dtype``): whatever has ``norm`` in its name, routers, embedding and head.
+"""
+UPCAST = ("norm", ".gate.", "embed_tokens", "lm_head")
+
 
 def kept_names(job: TrainingJob) -> tuple[str, ...]:
     """Parts of the names of those parameters. An engine of its own casts the whole model when it takes it over
@@ -20,7 +26,13 @@ def kept_names(job: TrainingJob) -> tuple[str, ...]:
     profile, a = FRAMEWORKS[job.framework], job.architecture
     if not profile.from_pretrained or profile.own_engine or isinstance(a, Rough):
         return ()
-    return {"bf16": a.kept_wide, "fp16": a.kept_wide + a.kept_fp16}.get(job.recipe.params, ())
+    upcast = UPCAST if upcasts_ends(job) else ()
+    return {"bf16": a.kept_wide + upcast, "fp16": a.kept_wide + a.kept_fp16 + upcast}.get(job.recipe.params, ())
+
+
+def upcasts_ends(job: TrainingJob) -> bool:
+    """Whether the trainer makes norms, embeddings and head fp32 when the model is loaded (``ENDS``)."""
+    return bool(job.option(ENDS, default=False)) and job.recipe.params != "fp32"
 
 
 def unquantised(job: TrainingJob) -> tuple[str, ...]:

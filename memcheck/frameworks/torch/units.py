@@ -22,7 +22,7 @@ from memcheck.frameworks.torch.end_tensors import (
     transform_biases,
 )
 from memcheck.frameworks.torch.fsdp import autocast_of, gathered_dtype
-from memcheck.frameworks.torch.kept_wide import kept_names
+from memcheck.frameworks.torch.kept_wide import kept_names, upcasts_ends
 from memcheck.frameworks.torch.optimizer import step_in_backward
 from memcheck.frameworks.torch.rank_tensors import (
     as_held,
@@ -84,7 +84,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         stepped=step_in_backward(job.optimizer),
         grad_dtype=grad_dtype,
         reentrant=job.checkpointing.mode == "full" and job.checkpointing.reentrant,
-        stream="fp32" if widens_stream(architecture, autocast=narrow) else None,
+        stream="fp32" if upcasts_ends(job) or widens_stream(architecture, autocast=narrow) else None,
         encoded_dtype="fp32" if narrow and widens_encoded(architecture) else None,
         ssm=job.ssm_kernels,
         liger=fused_kernels(job, architecture),

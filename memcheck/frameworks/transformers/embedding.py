@@ -126,7 +126,9 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
     # A DTensor table is looked up with a mask; the gradient of the local rows is a view of a full-size gradient.
     has_grad = s.has_grad or e.tied or e.reused
     wanted = trained and not e.table_frozen
-    table = ctx.register(Parameter("embed_tokens", (e.vocab, e.width), s.params, wanted, has_grad=has_grad))
+    table = ctx.register(
+        Parameter("embed_tokens", (e.vocab, e.width), ctx.dtype_of("embed_tokens"), wanted, has_grad=has_grad)
+    )
     if e.tied:
         # The head's gradient waits in AccumulateGrad's buffer; both are added into a third tensor (aten::add, never
         # add_, for a leaf that is used twice: seen in torch 2.13 with plain tensors), which then is the gradient.

@@ -63,6 +63,7 @@ PROFILE = Profile(
         "fsdp_version": (int,),
         "prepare_model_for_kbit_training": (bool,),
         "quantize_experts": (bool,),
+        "fp32_embeddings": (bool,),
         "quantizer": (str,),
         "groupsize": (int,),
         "reference_fsdp": (str,),

@@ -127,6 +127,8 @@ def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[st
             model = _builder(job, name, real)(real, attn_implementation=attention_of(job, architecture))
             model.tie_weights()
             _as_loaded(model, DTYPES[job.recipe.params])
+            if job.option("fp32_embeddings", default=False):
+                _upcast(model)
     finally:
         torch.set_default_dtype(outside)
     model.config.use_cache = False
@@ -156,6 +158,16 @@ def _as_loaded(model: nn.Module, dtype: torch.dtype) -> None:
     for name, tensor in chain(model.named_parameters(), model.named_buffers()):
         if kept.search(name):
             tensor.data = tensor.data.float()
+
+
+def _upcast(model: nn.Module) -> None:
+    """Axolotl's ``_convert_embedding_modules_dtype`` behind loading, for a model that it trains whole."""
+    special = {"gpt_neox": ["embed_in", "embed_out"], "falcon": ["word_embeddings", "lm_head"]}
+    ends = special.get(model.config.model_type, ["embed_tokens", "lm_head"])
+    for name, module in model.named_modules():
+        if "norm" in name or name.endswith(".gate") or (any(end in name for end in ends) and hasattr(module, "weight")):
+            for tensor in chain(module.parameters(), module.buffers()):
+                tensor.data = tensor.data.float()
 
 
 def _own_names(kind: type, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from memcheck.models.registry import read_architecture
 from memcheck.models.types import Architecture
 from memcheck.plan.load import load_documents
 from memcheck.verify.subject import Subject, load_subject
+from tests.verify.plans import plan, subject
 
 
 def job_of(kind: str, **training: Any) -> TrainingJob:
@@ -56,6 +57,51 @@ def test_engine_casts_whole_models() -> None:
     """DeepSpeed's engine casts what it is given to one dtype, and nothing is kept of a model in fp32 as it is."""
     assert kept_names(job_of("flint", precision="bf16-pure", framework="deepspeed")) == ()
     assert kept_names(job_of("flint", precision="fp32")) == ()
+
+
+NARROW = {"recipe": "bf16-mixed", "params": "bf16"}
+ENDS = {"fp32_embeddings": True}
+SMALL = {"hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 1536, "vocab_size": 8000}
+
+
+def ended(model: str, **training: Any) -> dict[str, Any]:
+    """A model of three layers, trained whole, whose ends are upcast."""
+    overrides = {"num_hidden_layers": 3, **SMALL}
+    if model == "qwen1.5-moe-a2.7b":
+        overrides |= {"num_key_value_heads": 8, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 512}
+    said = {"framework": "huggingface", "precision": NARROW, "attention": "sdpa", "options": ENDS, **training}
+    found = plan(model={"name": model, "overrides": overrides}, **said)
+    return {**found, "training": {**found["training"], "sequence_length": 1024}}
+
+
+def test_ends_that_a_trainer_upcasts() -> None:
+    """Norms, routers, embedding and head rest in fp32, and the others as they were loaded; in fp32 nothing is left."""
+    found = subject(ended("qwen1.5-moe-a2.7b")).job
+    assert isinstance(found, TrainingJob)
+    tensors = {t.name: t.dtype for t in tensors_of(found)}
+    assert {name for name, dtype in tensors.items() if dtype == "fp32"} == {
+        "embed_tokens.weight", "lm_head.weight", "final_norm.weight", "mlp.gate.weight", "input_layernorm.weight",
+        "post_attention_layernorm.weight",
+    }  # fmt: skip
+    whole = subject(ended("qwen1.5-moe-a2.7b", precision="fp32")).job
+    assert isinstance(whole, TrainingJob)
+    assert kept_names(whole) == ()
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "llama-3.2-1b", "qwen1.5-moe-a2.7b"])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_ends_that_a_trainer_upcasts_in_a_step(model: str, recompute: str) -> None:
+    """Every moment of the step of a model that was upcast as Axolotl upcasts it: the stream is fp32, too."""
+    pytest.importorskip("torch")
+    from tests.verify.running import traced
+
+    _, _, (ranks,) = traced(ended(model, activation_checkpointing=recompute, optimizer="adamw"))
+    predicted = {each.name: each.allocated_bytes for each in ranks.predicted.instants}
+    seen = {each.name: each.allocated_bytes for each in ranks.observed.instants}
+    assert predicted.keys() == seen.keys()
+    assert all(-0.003 <= predicted[name] / seen[name] - 1 <= 0.005 for name in seen)
 
 
 @pytest.mark.parametrize("base", ["nf4", "int8"])
