@@ -68,7 +68,7 @@ def masked(draft: Draft, path: str, rows: str, why: str) -> None:
     """Packed rows whose documents a mask keeps apart, where the kernel cannot. ``rows``: how they lie then."""
     if draft.value("training.attention") not in MASKED:
         return
-    if _masks(draft):
+    if sees(draft) is None and _masks(draft):
         draft.derive(ROWS, rows, why)
     else:
         draft.note(path, "the mask that it hands to layers without FlashAttention is not in the estimate")
@@ -79,7 +79,7 @@ def _masks(draft: Draft) -> bool:
     known = architecture_named(draft)
     pads = FRAMEWORKS[str(draft.value("training.framework"))].pads
     whole = draft.value("parallelism.context") in (None, 1)
-    return pads and whole and sees(draft) is None and (known is None or maskable(known))
+    return pads and whole and (known is None or maskable(known))
 
 
 def _alone(draft: Draft) -> bool:
@@ -91,7 +91,8 @@ def _as_full(draft: Draft, multiple: int) -> str:
     """Why rows of varying length are priced as full ones; empty where padding is priced."""
     if _alone(draft) and multiple == 1:
         return "one row at a time: nothing is padded, and sequence_length is the longest"
-    if draft.value("training.attention") not in MASKED or not _masks(draft):
+    single = _alone(draft) and sees(draft) is not None
+    if draft.value("training.attention") not in MASKED or single or not _masks(draft):
         return "padded rows are priced as full ones: what takes the padding out and in again is not in the estimate"
     return ""
 

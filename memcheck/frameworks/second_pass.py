@@ -35,3 +35,7 @@ class SecondPass(Record):
     """Its parameters while it runs, and their flat buffer, where FSDP2 gathers them as one group."""
     states: int
     """Hidden states of all layers, where the loss asks for them."""
+    seen: int = 0
+    """What its tower made of pictures and variables refer to until its forward returns."""
+    given_out: int = 0
+    """Image tokens in what it returns."""

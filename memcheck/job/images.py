@@ -42,7 +42,7 @@ NO_PICTURES = Pictures(0, 0, 0)
 def pictures_of(job: TrainingJob, vision: Vision) -> Pictures:
     """The pictures of a micro-batch of the job."""
     found = job.images or filling(vision, job.sequence_length)
-    each = job.micro_batch_size
+    each = job.rows
     if each * len(found.sizes) > MOST_SIZES and job.attention == "eager":
         message = f"{each * len(found.sizes):,} pictures of sizes of their own in a micro-batch are not replayed"
         help = f"list at most {MOST_SIZES:,}, or say the patches of all pictures together, which takes them to be alike"

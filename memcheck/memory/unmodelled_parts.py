@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.job.objective_types import MS_SWIFT
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 
 MISTAKEN = ("glm4v_moe",)
 """Model types whose `all-linear` peft turns into names that mean stacked experts in the language model, so that it
 leaves the tower's own feed-forward networks out and adapts its convolution: traced 3 % above what is priced."""
+
+PREFERRED = ("dpo", "ipo")
+"""Objectives that models with a tower are known to take."""
+SEEING = ("trl-1.15", MS_SWIFT)
+"""Whose lines they are."""
 
 
 def refuse_parts(job: TrainingJob, a: Architecture) -> None:
@@ -42,7 +48,8 @@ def refuse_parts(job: TrainingJob, a: Architecture) -> None:
                 )
             _refuse_divided(job, "a tower", ", or size the language model alone: `model: {part: language}`")
         return
-    _refuse_divided(job, "a vision tower", ", or size the language model alone: `model: {part: language}`")
+    alone = ", or size the language model alone: `model: {part: language}`"
+    _refuse_divided(job, "a vision tower", alone, sees=not a.vision.crosses)
     lora = job.lora
     reaches = lora is not None and lora.target_modules == "all-linear" and (not lora.parts or "vision" in lora.parts)
     if reaches and a.model_type in MISTAKEN:
@@ -104,9 +111,10 @@ def _refuse_of_two_tables(job: TrainingJob) -> None:
         )
 
 
-def _refuse_divided(job: TrainingJob, part: str, alone: str) -> None:
+def _refuse_divided(job: TrainingJob, part: str, alone: str, *, sees: bool = False) -> None:
     """Nothing, unless the plan asks for more of a model that has such a part than its steps of next-token loss, or
-    the layout divides it over its layers, matrices or tokens. ``alone``: a way to size the rest.
+    the layout divides it over its layers, matrices or tokens. ``alone``: a way to size the rest; ``sees``: what the
+    part makes stands among the rows of the language model's.
     """
     layout = job.layout
     for degree, name in ((layout.tensor, "tensor"), (layout.context, "context"), (layout.pipeline, "pipeline")):
@@ -116,17 +124,28 @@ def _refuse_divided(job: TrainingJob, part: str, alone: str) -> None:
                 f"shard with `zero_stage: 3`{alone}",
                 f"/parallelism/{name}",
             )
-    _refuse_beside(job, part, alone)
+    _refuse_beside(job, part, alone, sees=sees)
 
 
-def _refuse_beside(job: TrainingJob, part: str, alone: str) -> None:
-    """Nothing, unless the plan asks for more of a model with such a part than its steps of next-token loss."""
+def _refuse_beside(job: TrainingJob, part: str, alone: str, *, sees: bool = False) -> None:
+    """Nothing, unless the plan asks for more of a model with such a part than its steps of next-token loss; of one that
+    ``sees``, also than those of a preference over two rows, each with its pictures (TRL 1.16 trainer/dpo_trainer.py,
+    DataCollatorForVisionPreference; ms-swift template/base.py, ``_rlhf_data_collator``).
+    """
+    name, code = job.objective.name, job.objective.code
+    known = sees and name in PREFERRED and code in SEEING
+    if sees and name in PREFERRED and not known:
+        raise UnsupportedError(
+            f"memcheck has no model of objective {name} of a model with {part} in the lines of {code}",
+            "known are TRL's from 1.15 on (`trainer: {name: trl, version: '1.16'}`) and `trainer: ms-swift`" + alone,
+            "/training/objective",
+        )
     for wanted, what, pointer in (
-        (job.objective.name != "sft", f"objective {job.objective.name}", "/training/objective"),
+        (name != "sft" and not known, f"objective {name}", "/training/objective"),
         (job.head.kind != "lm", f"a {job.head.kind} head", "/training/head"),
-        (bool(job.companions), "a model beside the one that is trained", "/training/reference"),
+        (bool(job.companions) and not known, "a model beside the one that is trained", "/training/reference"),
         (job.evaluation is not None, "the evaluation", "/training/evaluation"),
-        (job.sequences != "packed", f"{job.sequences} rows", "/training/sequences"),
+        (job.sequences not in ("packed", "padded" if sees else ""), f"{job.sequences} rows", "/training/sequences"),
     ):
         if wanted:
             raise UnsupportedError(

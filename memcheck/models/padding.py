@@ -17,7 +17,11 @@ def padded(a: Architecture) -> Architecture:
 
 
 def maskable(a: Architecture) -> bool:
-    """Whether every layer that mixes tokens is attention whose masks are known, with nothing beside the layers."""
-    if a.vision is not None or a.encoder is not None or any(other.part != "language" for other in a.others):
+    """Whether every layer that mixes tokens is attention whose masks are known, with nothing beside the layers but a
+    tower whose image tokens stand among the rows.
+    """
+    if a.encoder is not None or (a.vision is not None and a.vision.crosses):
+        return False
+    if a.vision is None and any(other.part != "language" for other in a.others):
         return False
     return all(block.mixer is None or isinstance(block.mixer, Attention) for block, _ in a.blocks)

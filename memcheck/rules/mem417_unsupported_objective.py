@@ -259,7 +259,6 @@ def _layout(context: RuleContext, job: TrainingJob, who: str) -> Iterator[Findin
         (job.loss.kind != (job.objective.usual_loss or "standard"), f"loss `{job.loss.kind}`", "/training/loss"),
         (job.compile, "torch.compile", "/training/compile"),
         (context.architecture is None, "a rough model", "/model"),
-        (context.architecture is not None and context.architecture.vision is not None, "a vision tower", "/model"),
     )
     for there, what, pointer in cases:
         if there:

@@ -132,7 +132,13 @@ def second_pass(job: TrainingJob, architecture: Architecture, base: Setting) -> 
         trained=trained,
     )
     states = (other.num_layers + 1) * rounded_bytes((setting.batch * setting.sequence, other.hidden_size), dtype)
-    return SecondPass(head=head, setting=setting, layers=layers, casts=casts, gathered=gathered, states=states)
+    passed = SecondPass(head=head, setting=setting, layers=layers, casts=casts, gathered=gathered, states=states)
+    if other.vision is None:
+        return passed
+    from memcheck.frameworks.torch.second_towers import seen_again
+
+    highest, seen, given_out = seen_again(job, other, setting)
+    return passed._replace(layers=max(layers, highest - seen), seen=seen, given_out=given_out)
 
 
 def _gathered(job: TrainingJob, companion: Companion) -> int:

@@ -139,5 +139,5 @@ def reader_of(job: TrainingJob, vision: Vision, pictures: Pictures) -> Perceiver
     reader = vision.perceiver
     if reader is None or not reader.words:
         return reader
-    words = (job.micro_batch_size * job.sequence_length - pictures.tokens) // max(1, pictures.pictures)
+    words = (job.rows * job.sequence_length - pictures.tokens) // max(1, pictures.pictures)
     return reader._replace(words=max(0, min(reader.words, words)))

@@ -314,7 +314,7 @@ def _projector_unit(
     project = tower_code(setting.style, vision.kind).project
     seen = met_by(lambda ctx, x: project(ctx, own, x), whole(setting))
     demand(seen, elements(block), "the projector", job.framework)
-    shape = (job.micro_batch_size * job.sequence_length, a.hidden_size)
+    shape = (job.rows * job.sequence_length, a.hidden_size)
     end = _Ending(
         shape=shape,
         tokens=pictures.tokens,

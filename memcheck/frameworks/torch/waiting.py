@@ -22,7 +22,7 @@ def waiting_rows(job: TrainingJob, buffers: ModelBuffers, runs: list[Run]) -> tu
     crossed = a.vision is not None and a.vision.crosses  # pictures come first, and the text waits for none
     if crossed or not any(run.unit.kind == "projector" for run in runs):
         return 0, 0
-    tokens = job.micro_batch_size * job.sequence_length
+    tokens = job.rows * job.sequence_length
     size = rounded(tokens * a.hidden_size * DTYPE_BYTES[stream_dtype(buffers.setting)])
     trained = any(t.trained for t in runs[0].unit.tensors)
     hooked = is_hooked(job, a)

@@ -27,6 +27,8 @@ def second_outputs(ctx: Context, second: SecondPass, *, wide: bool, states: bool
     del hidden
     kept = [around.pop("states")] if "states" in around else []
     around.clear()
+    if second.given_out:
+        kept.append(ctx.tape.new((second.given_out,), "int8", "image tokens of the other model's output"))
     ctx.tape.grad_enabled = True
     ctx.tape.autocast = None
     ctx.tape.casts.clear()
@@ -71,6 +73,8 @@ def _until_head(ctx: Context, second: SecondPass, *, states: bool) -> tuple[Valu
     if second.gathered:
         around["gathered"] = tape.new((second.gathered,), "int8", "gathered parameters of the other model")
     tape.component = "activations"
+    if second.seen:
+        around["seen"] = tape.new((second.seen,), "int8", "what a tower made of pictures")
     if states and second.states:
         around["states"] = tape.new((second.states,), "int8", "hidden states of all layers")
     layers = tape.new((second.layers,), "int8", "layers of the pass without gradients")

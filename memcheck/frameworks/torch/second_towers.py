@@ -1,0 +1,37 @@
+"""The tower of a forward pass without gradients beside the step's own: it sees every row's pictures again."""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Setting
+from memcheck.autograd.tensor import rounded_bytes
+from memcheck.frameworks.torch.towers import side_units
+from memcheck.job.images import pictures_of
+from memcheck.job.types import Checkpointing, TrainingJob
+from memcheck.models.types import Architecture
+
+EVERY_PART = ("vision", "projector", "language")
+
+
+def seen_again(job: TrainingJob, a: Architecture, setting: Setting) -> tuple[int, int, int]:
+    """Its highest point, beside the looked-up rows; what variables of the model's forward refer to of it while the
+    layers of text run; and, of these, the image tokens that the model's output carries.
+    """
+    vision = a.vision
+    if vision is None or not pictures_of(job, vision).rows:
+        return 0, 0, 0
+    frozen = job._replace(
+        architecture=a, method="full", lora=None, freeze=EVERY_PART, checkpointing=Checkpointing(), companions=()
+    )
+    found = side_units(frozen, a, vision, setting, rows_grad=False, adds=False, inventory=False)
+    held = rounded_bytes((job.rows * job.sequence_length, a.hidden_size), setting.params)
+    highest = kept = 0
+    for unit, times, _ in found.runs:
+        curve = unit.fresh
+        highest = max(highest, held + curve.forward.bytes)
+        held += curve.returned * times
+        if unit.kind == "merger":
+            kept += curve.returned * times
+        elif unit.kind == "projector":
+            kept += curve.returned + curve.freed_input
+    tokens = rounded_bytes((pictures_of(job, vision).tokens, a.hidden_size), setting.params)
+    return highest, kept, tokens if vision.gives_out else 0

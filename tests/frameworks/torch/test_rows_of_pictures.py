@@ -1,0 +1,57 @@
+"""Steps of models that see whose rows are pairs or are padded, held against traced ones."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from memcheck.errors import UnsupportedError
+from tests.frameworks.torch.test_towers import MIB, priced
+from tests.models.multimodal import FACTS, QWEN2_5_VL
+
+TRACED: dict[str, Any] = json.loads((FACTS / "rows.json").read_text())
+STEPS = {step["id"]: step for step in TRACED["steps"]}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_traced_rows(name: str) -> None:
+    """A step's peak is within 0.1 % of the traced one; no moment is more than 0.15 % below its own, or 0.1 % above."""
+    step = STEPS[name]
+    found = priced(TRACED["configs"][step["config"]], TRACED["common"] | step["training"])
+    assert found.allocated_bytes / MIB == pytest.approx(step["peak_mib"], rel=0.001)
+    instants = {instant.name: instant.allocated_bytes / MIB for instant in found.ranks[0].instants}
+    instants["before_backward"] = max(instants["forward"], instants["loss"])  # TRL's fused loss runs within the forward
+    for phase, seen in step["phases_mib"].items():
+        assert -0.0015 < instants[phase] / seen - 1 < 0.001, phase
+
+
+def test_both_rows_of_a_pair_see() -> None:
+    """Each row of a pair has its pictures: a preference step's tower keeps twice what it keeps of one."""
+    knobs = {"framework": "huggingface", "precision": "bf16-pure", "freeze": ["language"], "reference": "precomputed"}
+    few, many = (
+        priced(QWEN2_5_VL, {**knobs, "objective": "dpo", "trainer": "ms-swift", "images": {"patches": patches, "tokens": patches // 4}})
+        for patches in (1600, 3200)
+    )
+    alone, twice = (
+        priced(QWEN2_5_VL, {**knobs, "images": {"patches": patches, "tokens": patches // 4}, "reference": None})
+        for patches in (1600, 3200)
+    )
+    grown = many.components_bytes["activations"] - few.components_bytes["activations"]
+    assert grown > 1.8 * (twice.components_bytes["activations"] - alone.components_bytes["activations"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("training", "said"),
+    [
+        ({"objective": "kto"}, "objective kto"),
+        ({"objective": "dpo", "trainer": {"name": "trl", "version": "0.24.0"}}, "objective dpo"),
+        ({"sequences": "masked"}, "masked rows"),
+        ({"evaluation": {"micro_batch_size": 1}}, "the evaluation"),
+    ],
+)
+def test_what_has_no_model_beside_a_tower(training: dict[str, Any], said: str) -> None:
+    """Objectives and rows that nothing was traced of stay refused, by name."""
+    with pytest.raises(UnsupportedError, match=said):
+        priced(QWEN2_5_VL, {"framework": "huggingface", "images": {"patches": 3200, "tokens": 800}, **training})
