@@ -2,26 +2,33 @@
 
 Sources: Megatron-core ``tensor_parallel/cross_entropy.py`` (works in place on an fp32 copy), ``fusions/
 fused_cross_entropy.py`` (the same under torch.compile, gradient cast inside), TransformerEngine
-``pytorch/triton/cross_entropy.py`` (gradient computed in forward; before version 2.19 written over the logits).
+``pytorch/triton/cross_entropy.py`` (gradient computed in forward, in fp32 since version 2.18 of August 2026; before it
+was written over the logits).
 """
 
 from __future__ import annotations
 
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.job.versions import is_before
+
+IN_FP32_SINCE = (2, 18)
+"""TransformerEngine, from which on its loss has a gradient of its own."""
 
 
 def implementation(setting: Setting) -> str:
-    """``unfused`` | ``native`` | ``te``."""
+    """``unfused`` | ``native`` | ``te`` | ``te in place``."""
     if not bool(setting.option("cross_entropy_loss_fusion")):
         return "unfused"
-    return str(setting.option("cross_entropy_fusion_impl", "native"))
+    stated = str(setting.option("cross_entropy_fusion_impl", "native"))
+    version = str(setting.option("transformer_engine_version") or "")
+    return "te in place" if stated == "te" and is_before(version, IN_FP32_SINCE) else stated
 
 
 def cross_entropy(tape: Tape, logits: Value, how: str) -> Value:
     """Loss per token of ``logits`` [tokens, vocabulary / tp]. The caller keeps the logits until its forward returns."""
-    if how == "te":
-        return _in_place(tape, logits)
+    if how.startswith("te"):
+        return _with_gradient(tape, logits, in_place=how == "te in place")
     return _on_fp32_copy(tape, logits, compiled=how == "native")
 
 
@@ -29,7 +36,7 @@ def _on_fp32_copy(tape: Tape, logits: Value, *, compiled: bool) -> Value:
     """``logits.float()``; maximum subtracted, exponentiated and normalised in place; kept for backward.
 
     ``compiled`` (native): torch.compile functionalises the in-place subtraction and exponential into a second fp32
-    tensor that is copied back.
+    tensor that is copied back; the gradient is bf16 first, whatever the logits are.
     Backward subtracts one at the targets in place; the engine casts the result to the logits' dtype while the fp32
     tensor is still held by the function (torch/csrc/autograd/engine.cpp, validate_outputs before release_variables).
     """
@@ -43,16 +50,26 @@ def _on_fp32_copy(tape: Tape, logits: Value, *, compiled: bool) -> Value:
     out = tape.value(rows, "fp32", "loss")
 
     def run(grad: Storage, kept: tuple[Storage | None, Storage, Storage] = kept) -> list[Storage | None]:
-        return [kept[0] if dtype == "fp32" else tape.new(shape, dtype, "gradient of logits")]
+        narrow = tape.new(shape, "bf16", "grad_input.to(bf16)") if compiled and dtype != "bf16" else None
+        if dtype == "fp32" and narrow is None:
+            return [kept[0]]
+        return [tape.new(shape, dtype, "gradient of logits")]
 
     return tape.record(out, (logits,), run)
 
 
-def _in_place(tape: Tape, logits: Value) -> Value:
-    """TE's Triton kernel: the gradient overwrites the logits in forward and is scaled in place in backward."""
-    rows = logits.shape[:-1]
+def _with_gradient(tape: Tape, logits: Value, *, in_place: bool) -> Value:
+    """TE's Triton kernel makes the gradient in forward; backward scales it in place.
+
+    An fp32 one is cast to the logits' dtype while the function still holds it, as in :func:`_on_fp32_copy`.
+    """
+    shape, dtype = logits.shape, logits.dtype
+    rows = shape[:-1]
     out = tape.value(rows, "fp32", "loss")
-    statistics = tape.new((3 * logits.shape[0],), "fp32", "m, d, x_y")
-    kept = logits.storage
+    statistics = tape.new((3 * shape[0],), "fp32", "m, d, x_y")
+    kept = logits.storage if in_place else tape.new(shape, "fp32", "gradient of logits in fp32")
     del statistics
-    return tape.record(out, (logits,), lambda grad, kept=kept: [kept])
+    whole = in_place or dtype == "fp32"
+    return tape.record(
+        out, (logits,), lambda grad, kept=kept: [kept if whole else tape.new(shape, dtype, "gradient of logits")]
+    )

@@ -8,14 +8,15 @@ SequentialMLP), ``shared_experts.py``, ``moe_utils.py`` (permute, unpermute, sor
 from __future__ import annotations
 
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.elementwise import add, mul
-from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+from memcheck.autograd.elementwise import add, cast, mul
+from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, rounded
 from memcheck.frameworks.megatron.fusions import activate, fuses_activation, weighted_swiglu
 from memcheck.frameworks.megatron.linear import fuses_wgrad, quantizes, scatters
 from memcheck.frameworks.megatron.mlp import mlp
 from memcheck.frameworks.megatron.recompute import Discarded, checkpoint
 from memcheck.frameworks.megatron.router import pads, route, routed_tokens
-from memcheck.models.types import Mlp, Moe
+from memcheck.job.types import DTYPE_BYTES
+from memcheck.models.types import Block, Mlp, Moe
 
 
 def moe(ctx: Context, m: Moe, x: Value, modules: tuple[str, ...]) -> Value:
@@ -155,17 +156,23 @@ def _exchanged(ctx: Context, m: Moe, x: Value, probs: Value) -> Dispatched:
 
 
 class _Gather(_Way):
-    """Unpermute over all tokens of the group; reduce-scatter."""
+    """Unpermute over all tokens of the group; reduce-scatter in the dtype of the routing probabilities."""
+
+    def __init__(self, ctx: Context, m: Moe, rows: int, held: tuple[Value, ...], dtype: str) -> None:
+        super().__init__(ctx, m, rows, held)
+        self.dtype = dtype
 
     def unsort(self, out: Value) -> Value:
         setting = self.ctx.setting
         return unpermute(self.ctx, self.m, out, self.rows * setting.expert * setting.expert_tensor)
 
     def travel(self, out: Value) -> Value:
-        setting = self.ctx.setting
+        tape, setting = self.ctx.tape, self.ctx.setting
         if setting.expert * setting.expert_tensor == 1:
             return out
-        return _move(self.ctx.tape, out, self.rows, "reduce-scatter over the expert group")
+        wide = cast(tape, out, self.dtype, "hidden_states.to(local_probs.dtype)")
+        wide = _move(tape, wide, self.rows, "reduce-scatter over the expert group")
+        return cast(tape, wide, out.dtype)
 
 
 def _gathered(ctx: Context, m: Moe, x: Value, probs: Value) -> Dispatched:
@@ -181,7 +188,7 @@ def _gathered(ctx: Context, m: Moe, x: Value, probs: Value) -> Dispatched:
     if setting.expert > 1 and not pads(setting):
         copies = int(copies * setting.expert_imbalance)
     tokens, weights = permute(ctx, m, everyone, everyones, copies)
-    return tokens, weights, _Gather(ctx, m, rows, (everyone,))
+    return tokens, weights, _Gather(ctx, m, rows, (everyone,), everyones.dtype)
 
 
 class _Deduplicated(_Way):
@@ -217,6 +224,21 @@ def _deduplicated(ctx: Context, m: Moe, x: Value, probs: Value) -> Dispatched:
     copies = int(routed_tokens(rows, m, setting) * busiest)
     tokens, weights = permute(ctx, m, arrived, arrived_probs, copies)
     return tokens, weights, _Deduplicated(ctx, m, rows, (arrived,), received)
+
+
+def routed_checkpoints(blocks: tuple[Block, ...], setting: Setting, recompute: bool) -> int:
+    """Inputs of checkpoints with a router inside, and their gradients, which outlive the backward.
+
+    The dispatcher keeps the routing probabilities (``self.local_probs``, ``self.probs``) until its next forward. They
+    hold the graph that the recompute made, and its leaf is the checkpoint's detached input.
+    """
+    routed = sum(isinstance(block.mlp, Moe) for block in blocks)
+    if not recompute:
+        selective = setting.option("recompute_granularity") == "selective"
+        routed *= selective and "moe" in str(setting.option("recompute_modules")).replace("moe_act", "")
+    rows = setting.batch * setting.sequence // (setting.tensor if setting.sequence_parallel else 1)
+    one = rounded(rows * setting.hidden * DTYPE_BYTES[setting.compute])
+    return 2 * one * (min(routed, 1) if recompute else routed) if setting.input_grad else 0
 
 
 def experts(ctx: Context, m: Moe, tokens: Value, weights: Value, recompute_activation: bool) -> Value:

@@ -6,7 +6,8 @@ optimizer; fp16: 20, or 4 + 16/d; fp32: 16, or 8 + 8/d), ``megatron/training/arg
 (``clip_grad`` 1.0), ``distributed/distributed_data_parallel_config.py``, ``tensor_parallel/cross_entropy.py`` (the loss
 is vocabulary-parallel at every degree and works on an fp32 copy), read at commit
 d98e8a64dd of August 2026. Options bear the names of its arguments with underscores; ``padding_free`` and
-``bridge_backend`` are those of ms-swift's launcher of it (swift/megatron/arguments/megatron_args.py at 3602360a).
+``bridge_backend`` are those of ms-swift's launcher of it (swift/megatron/arguments/megatron_args.py at 3602360a);
+``transformer_engine_version`` says which library is installed, for what differs between its versions.
 """
 
 from __future__ import annotations
@@ -204,6 +205,7 @@ PROFILE = Profile(
         "sequence_packing": _BOOL,
         "padding_free": _BOOL,
         "bridge_backend": _STR,
+        "transformer_engine_version": _STR,
     },
     choices={
         "transformer_impl": ("local", "transformer_engine", "inference_optimized"),
@@ -273,7 +275,6 @@ PROFILE = Profile(
         "ddp_num_buckets": "the same",
         "ddp_average_in_collective": "where gradients are divided, not what they are",
         "empty_unused_memory_level": "it empties the cache between steps; the peak lies within one (training.py)",
-        "overlap_p2p_communication": "when stages send and receive; the tensors are the same",
         "persist_layer_norm": "another kernel, which saves the same tensors (fusions/fused_layer_norm.py)",
         "apply_query_key_layer_scaling": "it scales the scores; their softmax is in fp32 anyway",
         "cpu_offloading_activations": "a detail of cpu_offloading, which has no model itself",

@@ -224,7 +224,7 @@ class _Ranks:
             kinds[id(u.tensors)] = (u.tensors, kinds.get(id(u.tensors), (u.tensors, 0))[1] + 1)
         tensors = [(t, count) for of_unit, count in kinds.values() for t in of_unit]
         distinct = {id(self.alike.layers[i]): self.alike.layers[i] for c in chunks for i in c.layers}
-        blocks = Blocks(list(distinct.values()), tensors, bool(embedding), bool(head))
+        blocks = Blocks(list(distinct.values()), tensors, bool(embedding), bool(head), len(chunks))
         code = code_of(self.setting.style)
         side = code.always(job, a, self.setting, blocks, self.device)
         boundary = _boundary(job, a) if job.layout.pipeline > 1 else 0
@@ -237,6 +237,8 @@ class _Ranks:
             input_gradient=boundary if sends_back or several else 0,
             output_gradient=boundary if sends_on or several else 0,
             cached_output=boundary if job.option("deallocate_pipeline_outputs") is False and not head else 0,
+            held_input=boundary if code.holds_inputs and (sends_back or several) else 0,
+            exchanged=1 + (job.option("overlap_p2p_communication") is not False) if several else 0,
             extras=tuple(tuple(fsdp.extras(job, list(u))) for u in units) if sharded else (),
         )
         held = one_held([(u.tensors, 1) for u in flat])

@@ -32,6 +32,11 @@ class Rank(Record):
     """The last output gradient, referenced until the next one has been received."""
     cached_output: int
     """Output kept per micro-batch in flight; 0 when outputs are deallocated after the send."""
+    held_input: int = 0
+    """What a chunk gets from the stage before: it and its gradient outlive the backward, until the chunk's next input
+    (``set_input_tensor``)."""
+    exchanged: int = 0
+    """As many beside a backward of several chunks: the output of the forward before it, the input of the next one."""
     extras: tuple[tuple[Extra, ...], ...] = ()
     """Per chunk and unit: what Megatron-FSDP gathers and keeps around the unit."""
 
@@ -73,7 +78,8 @@ class RankForm(Record):
 
     chunks: tuple[tuple[UnitsForm, ...], ...]
     edges: tuple[bool, ...]
-    """Which of ``forward_only``, ``input_gradient``, ``output_gradient`` and ``cached_output`` are not zero."""
+    """Which of the sizes of :class:`_Edges` are not zero."""
+    exchanged: int
     saves: bool
     """Every chunk keeps something of a micro-batch in flight."""
 
@@ -146,9 +152,10 @@ def _form(rank: Rank) -> tuple[RankForm, tuple[int, ...], tuple[High, ...]]:
             number += 1
         saves &= saved > 0
         chunks.append(tuple(forms))
-    edges = (rank.forward_only, rank.input_gradient, rank.output_gradient, rank.cached_output)
+    edges = (rank.forward_only, rank.input_gradient, rank.output_gradient, rank.cached_output, rank.held_input)
     sizes += [n for n in edges if n]
-    return RankForm(tuple(chunks), tuple([bool(n) for n in edges]), saves), tuple(sizes), tuple(highs)
+    form = RankForm(tuple(chunks), tuple([bool(n) for n in edges]), rank.exchanged, saves)
+    return form, tuple(sizes), tuple(highs)
 
 
 NO_EXTRA = Extra(0, 0)
@@ -170,6 +177,10 @@ class _Edges(Record):
     input_gradient: int
     output_gradient: int
     cached_output: int
+    held_input: int
+    receives: tuple[bool, ...]
+    """Which chunks get an input from another one."""
+    exchanged: int
 
 
 @lru_cache(maxsize=2048)
@@ -190,9 +201,14 @@ def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
             named.append(_NamedUnits(kind, curve, around, times))
             chunks[-1].append(named[-1])
     places = accumulate(form.edges, initial=place)
-    edges = _Edges(*[at if there else NOTHING for there, at in zip(form.edges, places, strict=False)])
+    receives = tuple([not units or units[0].kind != "embedding" for units in chunks])
+    at = [place if there else NOTHING for there, place in zip(form.edges, places, strict=False)]
+    edges = _Edges(at[0], at[1], at[2], at[3], at[4], receives, form.exchanged)
     recorder = Recorder()
+    for chunk, gets in zip(chunks, receives, strict=True):
+        _hold_between(recorder, chunk, edges.held_input if gets else NOTHING)
     recorder.mark("init", "states at rest")
+    recorder.repeat(0, -1)
     moments = sorted(
         (InFlight(number, of, counts, first) for of, found in candidates(schedule, len(chunks), form.saves)
          for number, counts, first in found),
@@ -204,6 +220,8 @@ def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
         record = _forward if moment.of.forward else _backward
         record(recorder, chunks[moment.of.chunk], f"{index} {moment.of.chunk}")
         recorder.repeat(before, -1)
+    for chunk, gets in zip(chunks, receives, strict=True):
+        _hold_between(recorder, chunk, edges.held_input if gets else NOTHING)
     recorder.mark("optimizer", "optimizer step")
     return ScheduleProgram(recorder.program(place + sum(form.edges)), tuple(moments))
 
@@ -266,7 +284,18 @@ def _covers(one: Place, other: Place) -> bool:
 
 
 def _hold_in_flight(recorder: Recorder, chunks: list[list[_NamedUnits]], edges: _Edges, moment: InFlight) -> None:
-    """What lives beside a pass."""
+    """What lives beside a pass.
+
+    The graph of the backward before a forward of the only chunk lives until its output's variable is overwritten, and
+    its leaf is that backward's input.
+    """
+    for index, (chunk, count) in enumerate(zip(chunks, moment.counts, strict=True)):
+        if index != moment.of.chunk and not (count or moment.first):
+            _hold_between(recorder, chunk, edges.held_input if edges.receives[index] else NOTHING)
+    if not moment.of.forward:
+        recorder.hold("communication_buffers", edges.held_input, edges.exchanged)
+    elif len(chunks) == 1 and not moment.first:
+        recorder.hold("communication_buffers", edges.held_input)
     for chunk, count in zip(chunks, moment.counts, strict=True):
         for units in chunk:
             recorder.hold_bundle(units.curve.saved, count * units.times)
@@ -277,6 +306,14 @@ def _hold_in_flight(recorder: Recorder, chunks: list[list[_NamedUnits]], edges: 
             recorder.hold("communication_buffers", edges.output_gradient)
     if moment.of.forward:
         recorder.hold("activations", edges.forward_only)
+
+
+def _hold_between(recorder: Recorder, chunk: Sequence[_NamedUnits], held_input: int) -> None:
+    """What a chunk with nothing in flight keeps of its last pass: its input and its gradient, and what lingers."""
+    recorder.hold("communication_buffers", held_input, 2)
+    for units in chunk:
+        if units.kind == "block":
+            recorder.hold("temporaries", units.curve.lingers, units.times)
 
 
 def _forward(recorder: Recorder, chunk: Sequence[_NamedUnits], where: str) -> None:

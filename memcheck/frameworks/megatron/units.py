@@ -247,7 +247,8 @@ def _layers(blocks: tuple[Block, ...], setting: Setting, recompute: bool, invent
     def forward(ctx: Context, x: Value) -> Value:
         return code_of(setting.style).layers(ctx, blocks, x, recompute=recompute)
 
-    return replay(forward, setting, (rows, setting.hidden), setting.compute, inventory=inventory)
+    found = replay(forward, setting, (rows, setting.hidden), setting.compute, inventory=inventory)
+    return found._replace(lingers=code_of(setting.style).lingers(blocks, setting, recompute))
 
 
 @lru_cache(maxsize=256)

@@ -61,6 +61,8 @@ class ChunkContents(Record):
     """Each kind of tensor, and how many are of it."""
     embedding: bool
     head: bool
+    chunks: int = 1
+    """Model chunks, each of which makes rotary tables of its own."""
 
 
 class Device(Record):
@@ -82,8 +84,8 @@ def workspaces(
     return Workspaces(
         cublas=_cublas(setting, held, device),
         global_buffer=_global_buffer(setting, held.blocks, head=held.head),
-        dummy_gradients=_dummy_gradients(setting, held.tensors),
-        rotary=_rotary(job, held.blocks),
+        dummy_gradients=_dummy_gradients(setting, held),
+        rotary=held.chunks * _rotary(job, held.blocks),
         batch=_batch(job, read=held.embedding or held.head),
         deferred=_deferred(job, architecture, setting) if held.head else 0,
         fp8_weights=_fp8_weights(job, setting, held.tensors),
@@ -131,17 +133,20 @@ def _gathers_tokens(setting: Setting) -> bool:
     return kind == "allgather" and setting.expert * setting.expert_tensor > 1
 
 
-def _dummy_gradients(setting: Setting, tensors: list[tuple[LocalTensor, int]]) -> int:
-    """One dummy per shape of the weights whose gradient the product adds to main_grad."""
+def _dummy_gradients(setting: Setting, held: ChunkContents) -> int:
+    """One dummy per shape of the weights whose gradient the product adds to main_grad.
+
+    A tied table is one of them where the output layer is on its rank (tensor_parallel/layers.py).
+    """
     if not fuses_wgrad(setting):
         return 0
-    shapes = {t.shape for t, _ in tensors if t.matrix and t.trained and _fused(t)}
+    trained = [t for t, _ in held.tensors if t.matrix and t.trained]
+    words = ["linear", "output_layer"]
+    if held.head and not any("output_layer" in t.name for t, _ in held.tensors):
+        words.append("word_embeddings")
+    shapes = {t.shape for t in trained if any(word in t.name for word in words)}
     item = DTYPE_BYTES[setting.params]
     return sum(rounded(rows * columns * item) for rows, columns in shapes)
-
-
-def _fused(t: LocalTensor) -> bool:
-    return "linear" in t.name or "output_layer" in t.name
 
 
 def _rotary(job: TrainingJob, blocks: list[Block]) -> int:

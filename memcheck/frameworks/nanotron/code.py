@@ -114,5 +114,7 @@ CODE = OwnCode(
     rest=rest,
     place=lambda job, place: place._replace(forwards_first=job.layout.pipeline_schedule == "gpipe"),
     remaps=False,
+    holds_inputs=False,
+    lingers=lambda _blocks, _setting, _recompute: 0,
     cut=costed_stages,
 )

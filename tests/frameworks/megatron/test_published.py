@@ -9,7 +9,11 @@ from memcheck.frameworks.megatron.workspaces import Device
 from memcheck.job.types import Layout
 from tests.frameworks.megatron.models import MIB, deepseek_v2, gpt, grid, job, llama
 
-TE_LOSS = {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "te"}
+TE_LOSS = {
+    "cross_entropy_loss_fusion": True,
+    "cross_entropy_fusion_impl": "te",
+    "transformer_engine_version": "2.11",
+}
 EXPERTS = {
     **TE_LOSS,
     "moe_grouped_gemm": True,
