@@ -19,6 +19,7 @@ def read_torchtitan(config: ConfigFile, world: int | None) -> ReadConfig:
     draft.derive("training.framework", "torchtitan", "the config is torchtitan's")
     _model(draft)
     draft.rows(keys.ROWS)
+    _early_steps(draft)
     _data(draft, world)
     _schedule(draft)
     _batch(draft)
@@ -59,6 +60,20 @@ def _model(draft: Draft) -> None:
         draft.set("model", found.model, "model.flavor")
     if found.attention:
         draft.set("training.attention", found.attention, "model.flavor")
+
+
+def _early_steps(draft: Draft) -> None:
+    """A fused step makes no copies, so that steps within backward need no more than one behind it, and mostly less.
+
+    OptimizersInBackwardContainer (``components/optimizer.py``) stops at pipelines and expert parallelism.
+    """
+    fused = draft.value("training.optimizer.implementation") == "fused"
+    stops = _degree(draft, "parallelism.pipeline") > 1 or _degree(draft, "parallelism.expert") > 1
+    if draft.config.take(keys.EARLY.path) is True and fused and not stops:
+        what = "a step within backward lets go of each gradient"
+        draft.note(keys.EARLY.path, f"{what}: priced as one behind it, an upper bound")
+    else:
+        draft.rows((keys.EARLY,))
 
 
 def _data(draft: Draft, world: int | None) -> None:

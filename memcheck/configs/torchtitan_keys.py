@@ -58,7 +58,6 @@ ROWS = (
         words={"fused": "fused", "foreach": "foreach", "for-loop": "for-loop"},
         default="fused",
     ),
-    KeyRow("optimizer.early_step_in_backward", "training.options.early_step_in_backward", "flag"),
     KeyRow("parallelism.disable_loss_parallel", "training.options.disable_loss_parallel", "flag"),
     KeyRow(
         "parallelism.enable_async_tensor_parallel",
@@ -93,6 +92,7 @@ ROWS = (
     ),
 )
 
+EARLY = KeyRow("optimizer.early_step_in_backward", "training.options.early_step_in_backward", "flag")
 SCHEDULE = KeyRow(
     path="parallelism.pipeline_parallel_schedule",
     key="parallelism.pipeline_schedule",

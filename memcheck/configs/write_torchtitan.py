@@ -28,7 +28,7 @@ def write_torchtitan(export: Export) -> Written:
     _batch(sheet)
     _precision(sheet)
     _checkpointing(sheet)
-    sheet.rows(keys.ROWS)
+    sheet.rows((*keys.ROWS, keys.EARLY))
     if job.layout.pipeline > 1:
         sheet.rows((keys.SCHEDULE,))
         layers = job.architecture.num_layers if isinstance(job.architecture, Architecture) else job.architecture.layers

@@ -49,6 +49,16 @@ def test_a_validation_larger_than_a_step_is_a_note(rows: int, notes: int) -> Non
     assert sum("pass between steps" in each.message for each in found) == notes
 
 
+@pytest.mark.parametrize(("how", "pipeline", "bounded"), [("fused", 1, True), ("foreach", 1, False), ("fused", 2, False)])
+def test_fused_steps_within_backward_are_bounded(how: str, pipeline: int, bounded: bool) -> None:
+    """Steps that make no copies need no more than one behind the backward; torchtitan has none in a pipeline."""
+    text = TITAN.replace("parallel_degree = 2", f"parallel_degree = {pipeline}")
+    text += f'\n[optimizer]\nimplementation = "{how}"\nearly_step_in_backward = true\n'
+    imported = read("job.toml", text, GPUS)
+    assert ("training.options.early_step_in_backward" in values(imported)) != bounded
+    assert any("upper bound" in each.message for each in imported.notes) == bounded
+
+
 def test_an_elastic_engine_takes_the_largest_micro_batch() -> None:
     """With elasticity the engine reads its own list, and no other size; which one it takes depends on the GPUs."""
     elastic = {"enabled": True, "micro_batch_sizes": [2, 8, 4], "max_train_batch_size": 512}
