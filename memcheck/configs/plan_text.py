@@ -68,6 +68,8 @@ def scalar(value: object) -> str:
     """A value in one line of YAML."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if value is None:
+        return "null"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(scalar, value)) + "]"
     if isinstance(value, dict):

@@ -136,3 +136,10 @@ def test_rows_are_padded_to_a_multiple() -> None:
     """A length that the multiple does not divide is rounded up, as the collator does."""
     text = AUTOMODEL + "dataloader: {collate_fn: {pad_seq_len_divisible: 160}}\n"
     assert values(read("r.yaml", text, GPUS))["training.sequence_length"] == 2080
+
+
+def test_a_dimension_that_a_recipe_takes_away_is_null() -> None:
+    """``q_lora_rank: null`` makes one product of the query's two."""
+    text = AUTOMODEL.replace("{pretrained", "{config: {q_lora_rank: null, pretrained").replace("8B}", "8B}}")
+    imported = read("r.yaml", text.replace("meta-llama/Llama-3.1-8B", "deepseek-ai/DeepSeek-V3"), GPUS)
+    assert "q_lora_rank: null" in imported.text
