@@ -32,7 +32,7 @@ from memcheck.configs.types import ConfigError, ConfigProblem, ReadSetting
 
 ESTIMATED, BEYOND, FAILED, CRASHED, FOREIGN = "estimated", "beyond a plan", "failed", "crashed", "no config"
 LIMIT_SECONDS = 1.0
-WORLDS = ((1, 1), (4, 1), (8, 2), (8, 4), (8, 8), (8, 16), (8, 20), (8, 32), (8, 48))
+WORLDS = ((1, 1), (2, 1), (4, 1), (8, 2), (8, 4), (8, 8), (8, 16), (8, 20), (8, 32), (8, 48))
 """GPUs of a node and nodes that are tried where eight GPUs do not divide what a file states."""
 _BEYOND = re.compile(
     r"has no memory model|have no memory model|no memory model of|memory model here|is not modelled|unknown model"
@@ -47,7 +47,13 @@ _NO_TEXT = re.compile(
     r"|the model hears|does not know the dimensions"
 )
 """Files that train on more than text, or no model that the catalog has, or nothing at all."""
-_ELSEWHERE = ("no config that memcheck knows", "which it names")
+_ELSEWHERE = (
+    "no config that memcheck knows",
+    "which it names",
+    "is not a YAML mapping",
+    "is not a JSON object",
+    "a Hugging Face config.json",
+)
 """Files that are no config, or hand on another file, which is one by itself."""
 _DIVIDES = re.compile(r"divide|multiple of|batch|ranks|GPU|interleaved pipeline|world|node")
 """Failures that another number of GPUs may mend."""

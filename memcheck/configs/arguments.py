@@ -201,5 +201,5 @@ def _resolved(word: str, variables: dict[str, str]) -> str:
     found = _VARIABLE.match(word)
     if found is None:
         return word
-    value = variables.get(found[1], found[2] or "")
+    value = variables.get(found[1], (found[2] or "").strip("\"'"))
     return value if value and "$" not in value else word

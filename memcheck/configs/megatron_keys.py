@@ -262,6 +262,13 @@ REFUSED_SCRIPTS = {
     "pretrain_t5.py": "an encoder-decoder (T5)",
     "pretrain_mamba.py": "a Mamba hybrid",
     "pretrain_vlm.py": "a vision-language model",
+    "/convert_model.py": "a conversion, which trains nothing",
+    "/export.py": "an export, which trains nothing",
+    "/generate.py": "a generation, which trains nothing",
+    "/mmlu.py": "an evaluation, which trains nothing",
+    "/prune.py": "a pruning, which trains nothing",
+    "/quantize.py": "a quantization, which trains nothing",
+    "/validate.py": "an evaluation, which trains nothing",
     "train_rl.py": "reinforcement learning, where an inference engine shares the GPU",
 }
 UNMODELLED: dict[str, tuple[object, str]] = {

@@ -17,7 +17,7 @@ def read_deepspeed(config: ConfigFile, world: int | None) -> ReadConfig:
     draft.derive("training.framework", "deepspeed", "the config is DeepSpeed's")
     _old_zero(draft)
     draft.unmodelled(keys.UNMODELLED)
-    _gathered(draft)
+    _left_open(draft)
     draft.rows(keys.ROWS)
     below_stage_three(draft, keys.OFFLOAD_PARAMETERS.path)
     _batch(draft, world)
@@ -35,12 +35,16 @@ def _auto(value: object) -> bool:
     return isinstance(value, str) and value.lower() == "auto"
 
 
-def _gathered(draft: Draft) -> None:
-    """``auto`` is Accelerate's to fill in, from ``zero3_save_16bit_model``: nothing is gathered unless that says so."""
-    for name in (keys.GATHER.path, *keys.GATHER.aliases):
-        if _auto(draft.config.values.get(name)):
-            draft.config.values[name] = None
-            draft.config.see(name)
+def _left_open(draft: Draft) -> None:
+    """The engine drops what is ``auto`` and nobody fills in: its own default stands (``runtime/config_utils.py``).
+
+    Saving is Accelerate's to fill in, from ``zero3_save_16bit_model``: nothing is gathered unless that says so.
+    """
+    for row in keys.ROWS:
+        for name in (row.path, *row.aliases):
+            if name.startswith(f"{keys.ZERO}.") and not row.words.get("auto") and _auto(draft.config.values.get(name)):
+                draft.config.values[name] = None
+                draft.config.see(name)
 
 
 def _old_zero(draft: Draft) -> None:

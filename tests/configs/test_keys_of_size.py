@@ -143,3 +143,25 @@ def test_a_dimension_that_a_recipe_takes_away_is_null() -> None:
     text = AUTOMODEL.replace("{pretrained", "{config: {q_lora_rank: null, pretrained").replace("8B}", "8B}}")
     imported = read("r.yaml", text.replace("meta-llama/Llama-3.1-8B", "deepseek-ai/DeepSeek-V3"), GPUS)
     assert "q_lora_rank: null" in imported.text
+
+
+def test_what_an_engine_leaves_open_is_its_default() -> None:
+    """DeepSpeed drops every ``auto`` of its own section; those that the Trainer fills stay what they are."""
+    section = {"stage": 3, "stage3_max_live_parameters": "auto", "reduce_bucket_size": "auto"}
+    imported = read("ds.json", engine(zero_optimization=section), GPUS, REST)
+    assert not imported.problems
+    assert "training.options.stage3_max_live_parameters" not in values(imported)
+    assert values(imported)["training.options.reduce_bucket_size"] == "auto"
+
+
+def test_a_quoted_default_of_a_variable_is_its_text() -> None:
+    """``${STRATEGY:-"optim_grads_params"}`` is the word without its quotes."""
+    text = MEGATRON.replace("TP=2", 'STRATEGY=${STRATEGY:-"optim_grads_params"}\nTP=2')
+    text = text.replace("--bf16", "--use-megatron-fsdp --data-parallel-sharding-strategy ${STRATEGY} --bf16")
+    assert values(read("run.sh", text, {"hardware.gpu": "h100-80gb"}))["parallelism.zero_stage"] == 3
+
+
+def test_scripts_that_train_nothing_are_called_by_name() -> None:
+    """Conversions, exports and quantizations take the dimensions of a model, too."""
+    text = MEGATRON.replace("pretrain_gpt.py", "modelopt/quantize.py")
+    assert any("a quantization, which trains nothing" in each.message for each in read("run.sh", text, GPUS).problems)
