@@ -6,6 +6,8 @@ Keys with ``auto`` are filled by transformers' ``integrations/deepspeed.py`` fro
 
 from __future__ import annotations
 
+from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.evidence import any_key
 from memcheck.configs.types import KeyRow
 
 VERSION = "DeepSpeed 0.19.8"
@@ -115,7 +117,6 @@ ROWS = (
 EVIDENCE = (
     ZERO,
     f"{ZERO}.",
-    "train_batch_size",
     "train_micro_batch_size_per_gpu",
     "fp16.enabled",
     "bf16.enabled",
@@ -253,3 +254,14 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "data_types.param_dtype": (None, "a parameter dtype of its own is not modelled"),
 }
 """Keys that move memory and have no place in a plan."""
+
+_OWN = {*(row.path for row in ROWS), MICRO, STEPS, TOTAL, CLIP, OPTIMIZER, *HARMLESS, *HARMLESS_SECTIONS, *UNMODELLED}
+_SECTIONS = {name.partition(".")[0] for name in _OWN}
+
+
+def recognise(config: ConfigFile) -> str:
+    """What only DeepSpeed's configs have; the total batch, which others say too, where all beside it is DeepSpeed's."""
+    found = any_key(*EVIDENCE)(config)
+    if found or TOTAL not in config.values or any(key.partition(".")[0] not in _SECTIONS for key in config.values):
+        return found
+    return TOTAL

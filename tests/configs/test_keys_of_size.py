@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from memcheck.configs.detect import detect
-from memcheck.configs.types import ConfigError
 from memcheck.models.from_plan import architecture_of
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture
@@ -72,12 +70,6 @@ def test_a_third_state_of_the_engines_adam_is_refused() -> None:
     """``amsgrad`` keeps the highest second moment as well."""
     text = engine(optimizer={"type": "AdamW", "params": {"torch_adam": True, "amsgrad": True}})
     assert any("third state" in each.message for each in read("ds.json", text, GPUS, REST).problems)
-
-
-def test_a_log_is_no_engine() -> None:
-    """The degree of sequence parallelism stands in records of runs, too."""
-    with pytest.raises(ConfigError, match="no config"):
-        detect("log.json", '{"backend": "fsdp2", "sequence_parallel_size": 2, "peak_mem_gb": 3.0}')
 
 
 def test_accelerates_older_word_for_fp16() -> None:

@@ -142,6 +142,9 @@ def test_how_zero_3_makes_and_saves_the_model_is_read() -> None:
         ("fsdp.json", '{"fsdp_transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"], "backward_prefetch": "backward_pre"}'),
         ("trainer_state.json", '{"global_step": 10, "train_batch": 2, "fp16": false}'),
         ("settings.toml", "[training]\nsteps = 100\n"),
+        ("other.toml", "[training]\nbatch_size = 8\nseq_len = 512\n"),
+        ("rates.json", '{"train_batch_size": 32, "eval_batch_size": 8, "learning_rate": 1e-4}'),
+        ("log.json", '{"backend": "fsdp2", "sequence_parallel_size": 2, "peak_mem_gb": 3.0}'),
         ("build.sh", "#!/bin/bash\npip install --upgrade pip\n"),
     ],
 )
