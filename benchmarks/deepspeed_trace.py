@@ -6,7 +6,8 @@ engine. What is recorded are the highest bytes of each instant of the second ste
 offloaded cannot be told from the rest there, because both are memory of the CPU: of the cases under ``offloaded`` the
 sum is recorded. They step with torch's Adam, because DeepSpeed's own is to be compiled, and pin nothing. The cases
 under ``objectives`` were traced likewise, with the losses of TRL's trainers in place of the model's own, and its
-``prepare_deepspeed`` around the reference; this command leaves them as they are.
+``prepare_deepspeed`` around the reference; this command leaves them as they are. Of a case with
+``ranks`` each of so many is traced, and the highest recorded: which tensors a rank owns differs.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def main() -> int:
     for record in (*data["cases"], *data["offloaded"]):
         if not re.search(only, record["id"]):
             continue
-        record.update(_apart(record, data["model"]))
+        record.update(_highest([_apart(record, data["model"], rank) for rank in range(record.get("ranks", 1))]))
         print(record["id"], record["instants_bytes"], flush=True)
         with open(PATH, "w", encoding="utf-8") as file:
             json.dump(data, file, indent=1)
@@ -55,7 +56,13 @@ def main() -> int:
     return 0
 
 
-def _apart(record: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
+def _highest(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of each instant the highest bytes that a rank has."""
+    each = [rank["instants_bytes"] for rank in ranks]
+    return {**ranks[0], "instants_bytes": {name: max(one[name] for one in each) for name in each[0]}}
+
+
+def _apart(record: dict[str, Any], model: dict[str, Any], rank: int) -> dict[str, Any]:
     """The trace in a forked process: DeepSpeed keeps state between engines."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -63,7 +70,7 @@ def _apart(record: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
         os.close(reader)
         try:
             with os.fdopen(writer, "w") as out:
-                json.dump(_trace(record, model), out)
+                json.dump(_trace(record, model, rank), out)
         finally:
             if sys.exc_info()[0]:
                 traceback.print_exc()
@@ -78,7 +85,7 @@ def _apart(record: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _trace(record: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
+def _trace(record: dict[str, Any], model: dict[str, Any], rank: int) -> dict[str, Any]:
     import deepspeed
     import torch
     from deepspeed.accelerator import get_accelerator
@@ -100,7 +107,7 @@ def _trace(record: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[record["dtype"]]
     shapes = LlamaConfig(**{key: value for key, value in model.items() if key != "model_type"})
     shapes._attn_implementation = "sdpa"  # noqa: SLF001
-    with _world(record["world"]), _following(account) as phase:
+    with _world(record["world"], rank), _following(account) as phase:
         network = LlamaForCausalLM(shapes).to(dtype)
         if "lora" in record:
             network = _adapted(network, record["lora"])
@@ -136,12 +143,13 @@ def _adapted(network: Any, lora: dict[str, Any]) -> Any:
 
 
 @contextmanager
-def _world(size: int) -> Iterator[None]:
+def _world(size: int, rank: int) -> Iterator[None]:
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE=str(size), MASTER_ADDR="localhost", MASTER_PORT="29511")
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+    os.environ.update(RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(size))
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="29511")
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
     yield
 
 

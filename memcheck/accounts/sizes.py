@@ -27,6 +27,7 @@ class Form(Record):
     forward: Names
     backward: Names
     before: Names | None
+    hooked: Names | None
     scalars: tuple[bool, ...]
     """Which of ``SCALARS`` are not zero."""
 
@@ -39,7 +40,7 @@ class Sizes(Record):
     numbers: tuple[int, ...]
     """Size by size in the order of the form; behind them the sums of those that always come together."""
     highs: tuple[High, ...]
-    """The highest points: of its forward, of its backward, and of what runs before the loss if it has that."""
+    """The highest points: of forward, of backward, of what runs before the loss and in hooks if it has these."""
 
 
 class NamedCurve(Record):
@@ -49,6 +50,7 @@ class NamedCurve(Record):
     forward: Bundle
     backward: Bundle
     before: Bundle | None
+    hooked: Bundle | None
     until_forward_ends: int = NOTHING
     gradients: int = NOTHING
     lingers: int = NOTHING
@@ -92,12 +94,14 @@ def sizes_of(curve: Curve) -> Sizes:
 
 
 def _sizes(curve: Curve) -> Sizes:
-    highs = (curve.forward, curve.backward) if curve.before is None else (curve.forward, curve.backward, curve.before)
+    sometimes = [high for high in (curve.before, curve.hooked) if high is not None]
+    highs = (curve.forward, curve.backward, *sometimes)
     parts = [curve.saved_components, *(high.components for high in highs)]
     scalars = [getattr(curve, name) for name in SCALARS]
     names = [tuple([name for name, _ in part]) for part in parts]
     before = names[3] if curve.before is not None else None
-    form = Form(names[0], names[1], names[2], before, tuple([bool(n) for n in scalars]))
+    hooked = names[-1] if curve.hooked is not None else None
+    form = Form(names[0], names[1], names[2], before, hooked, tuple([bool(n) for n in scalars]))
     if form not in _forms:
         _forms[form] = len(_by_number)
         _by_number.append(form)
@@ -111,7 +115,7 @@ def named_curve(form: int, first: int, high: int) -> tuple[NamedCurve, int, int]
     ``high``: the number of its first highest point. Gives the curve, the next place and the next such number.
     """
     f = _by_number[form]
-    names = [f.saved, f.forward, f.backward, *([] if f.before is None else [f.before])]
+    names = [f.saved, f.forward, f.backward, *[some for some in (f.before, f.hooked) if some is not None]]
     count = sum(map(len, names)) + sum(f.scalars) + len(names)
     places: Iterator[int] = iter(range(first, first + count))
     parts = [tuple([(name, next(places)) for name in some]) for some in names]
@@ -120,5 +124,6 @@ def named_curve(form: int, first: int, high: int) -> tuple[NamedCurve, int, int]
     bundles = [Bundle(part, next(places), number) for part, number in zip(parts, numbers, strict=False)]
     saved, forward, backward = bundles[:3]
     before = None if f.before is None else bundles[3]
-    curve = NamedCurve(saved._replace(high=-1), forward, backward, before, **scalars)
+    hooked = None if f.hooked is None else bundles[-1]
+    curve = NamedCurve(saved._replace(high=-1), forward, backward, before, hooked, **scalars)
     return curve, first + count, high + len(names) - 1

@@ -68,6 +68,8 @@ class Setting(Record):
     """Gradients of an earlier micro-batch exist."""
     grad_dtype: str | None = None
     """Dtype to which autograd casts new gradients; those that are added to existing ones stay as they are."""
+    hooked: bool = False
+    """An engine's hook runs when a gradient has arrived: it casts those that are added, too, in autograd's place."""
     input_grad: bool = True
     """Something below the unit is trained."""
     external_input: bool = False
@@ -127,7 +129,7 @@ class Setting(Record):
 
     def later(self) -> Setting:
         """For micro-batches behind the first: autograd casts new gradients alone."""
-        return self._replace(has_grad=True, grad_dtype=None)
+        return self._replace(has_grad=True, grad_dtype=self.grad_dtype if self.hooked else None)
 
 
 class Context:
@@ -135,6 +137,7 @@ class Context:
 
     def __init__(self, tape: Tape, setting: Setting) -> None:
         self.tape = tape
+        tape.hooked = setting.hooked
         self.setting = setting
         tp = setting.tensor
         self.tp = tp
@@ -195,7 +198,7 @@ class Context:
             parameter.sink = self.step(stepping)
         elif self.setting.main_grad is not None:
             parameter.sink = _drop  # added into a persistent buffer that is counted with the states
-        elif not self.setting.has_grad:
+        else:
             parameter.cast_to = wider(parameter.dtype, self.setting.grad_dtype)
         self.parameters.append(parameter)
         return parameter

@@ -51,6 +51,8 @@ class Curve(Record):
     tied head's gradient that waits for the embedding's."""
     before: High | None = None
     """The highest point of what runs before the loss: the final norm of a head."""
+    hooked: High | None = None
+    """The highest point of its backward at which an engine's hook runs: a gradient has just arrived."""
     returned: int = 0
     """What it returns beside its output, where nothing has saved it: attention weights of a checkpointed layer."""
     input: int = 0
@@ -142,6 +144,7 @@ def replay(
         hands=hands,
         takes=takes,
         for_weights=tape.for_weights,
+        hooked=arrival(tape),
     )
 
 
@@ -169,6 +172,7 @@ def closed(tape: Tape, ctx: Context, y: Value, forward: High) -> Curve:
         backward=high(tape),
         gradients=gradients,
         returned=with_returned - saved.bytes,
+        hooked=arrival(tape),
     )
 
 
@@ -193,6 +197,12 @@ def high(tape: Tape) -> High:
         inventory=tuple(tape.peak_inventory),
         largest=tape.largest,
     )
+
+
+def arrival(tape: Tape) -> High | None:
+    """The highest point at which a hook has run, if one has."""
+    parts = tuple((k, v) for k, v in tape.arrival_components.items() if v)
+    return High(tape.arrival, "a gradient's hook", parts) if parts else None
 
 
 def checkpointed(ctx: Context, forward: Forward, x: Value) -> Value:

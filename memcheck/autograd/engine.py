@@ -61,7 +61,7 @@ def backward(tape: Tape, root: Value, box: list[Storage]) -> None:
     for weight in weights:  # uses that no gradient reached
         weight.pending = 0
         if weight.buffer is not None:
-            _accumulate(weight)
+            _accumulate(tape, weight)
     tape.component = component
 
 
@@ -161,15 +161,16 @@ def _arrive(tape: Tape, parameter: Parameter, box: list[Storage]) -> None:
         parameter.buffer = tape.new(old.shape, old.dtype, "add gradients")
     del old, grad
     if not parameter.pending:
-        _accumulate(parameter)
+        _accumulate(tape, parameter)
 
 
-def _accumulate(parameter: Parameter) -> None:
+def _accumulate(tape: Tape, parameter: Parameter) -> None:
     """All gradients of this backward have arrived (functions/accumulate_grad.h)."""
     grad = parameter.buffer
     parameter.buffer = None
     if grad is None:
         return
+    tape.arrived()
     if parameter.waits:
         parameter.waits = False
         parameter.grad_buffer = grad

@@ -234,6 +234,11 @@ class Tape:
         """A recompute runs whose next saved tensor is its last."""
         self.before: tuple[int, Any] = (0, None)
         """When the highest point was marked last while ``ending``, and the one before it."""
+        self.hooked = False
+        """Something runs whenever a gradient has arrived."""
+        self.arrival = 0
+        """The highest point of these moments."""
+        self.arrival_components: dict[str, int] = {}
         self.by_component: dict[str, int] = {}
         self.events = 0
         self.sequence = 0
@@ -292,6 +297,11 @@ class Tape:
         self.peak_components = dict(self.by_component)
         if self.inventory is not None:
             self.peak_inventory = [entry for entry in self.inventory.values() if entry[3]]
+
+    def arrived(self) -> None:
+        """A weight's gradient is there, beside all that lives."""
+        if self.hooked and not self.silent and self.live > self.arrival:
+            self.arrival, self.arrival_components = self.live, dict(self.by_component)
 
     def unmark_peak(self, storage: Storage | None) -> None:
         """Forget a highest point that was the newest allocation: it is not made."""

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.deepspeed.reduction import Early, Reducing, as_they_appear, late, left_behind, scattered
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
@@ -66,6 +67,18 @@ class EngineBuffers(Record):
     """ZeRO-2: a later micro-batch is added to the partition as it is reduced, not from a second one."""
     step_temporaries: int = 0
     """Flat and fp32 copies of gradients while the optimizer runs."""
+    waiting: int = 0
+    """Gradients that wait in no bucket while backward runs."""
+    reducing_head: int = 0
+    """Copies of a bucket while it is reduced in a hook of the head."""
+    reducing_last: int = 0
+    """The same in a hook of the embedding."""
+    reducing_within: int = 0
+    """The same in other hooks."""
+    reducing_behind: int = 0
+    """The same when backward is over, with what waits."""
+    reduces_once: bool = False
+    """Then all is reduced, and nothing before."""
     reducing: int = 0
     """Copies that offloading makes of one tensor's gradient on the GPU, once it is reduced."""
     moving: int = 0
@@ -106,6 +119,12 @@ def sums_in_fp32(job: TrainingJob) -> bool:
     return job.layout.zero_stage == 1 and lower and job.optimizer.offload == "none"
 
 
+def sums_apart(job: TrainingJob) -> bool:
+    """Whether ZeRO-1 has an fp32 sum of each parameter's gradients in their place (``use_grad_accum_attribute``)."""
+    wider = accumulation_dtype(job) == "fp32" and job.recipe.compute != "fp32"
+    return job.layout.zero_stage == 1 and wider and not sums_in_fp32(job)
+
+
 def engine_buffers(job: TrainingJob, tensors: Sequence[LocalTensor]) -> EngineBuffers:
     """``tensors``: the parameters of this rank before ZeRO divides them, in the model's order."""
     stage, hidden = job.layout.zero_stage, job.architecture.hidden_size
@@ -116,7 +135,7 @@ def engine_buffers(job: TrainingJob, tensors: Sequence[LocalTensor]) -> EngineBu
         return _partitioned_parameters(job, trained, [t.numel for t in tensors], hidden)
     found = _partitioned_gradients(job, trained, hidden)
     if stage == 1 and not sums_in_fp32(job):
-        sizes = (rounded(t.numel * DTYPE_BYTES[t.dtype or job.recipe.gradients]) for t in tensors if t.trained)
+        sizes = (rounded(n * DTYPE_BYTES[accumulation_dtype(job)]) for n in trained)
         found = found._replace(whole_gradients=sum(sizes))
     return found
 
@@ -141,42 +160,82 @@ def _replicated(job: TrainingJob, sizes: list[int]) -> EngineBuffers:
 def _partitioned_gradients(job: TrainingJob, trained: list[int], hidden: int) -> EngineBuffers:
     """ZeRO-1 and 2."""
     item, summed = DTYPE_BYTES[job.recipe.compute], DTYPE_BYTES[accumulation_dtype(job)]
-    ways, total = max(1, job.layout.shard_group), sum(trained)
-    partition = -(-total // ways)
-    offloaded = job.optimizer.offload != "none"
-    largest = max(trained, default=0)  # one that is larger than a bucket is reduced alone
+    ways, stage = max(1, job.layout.shard_group), job.layout.zero_stage
+    partition, largest = -(-sum(trained) // ways), max(trained, default=0)
     if sums_in_fp32(job):
-        # the one flat tensor of sums is cast whole to be reduced (allreduce_bucket, runtime/engine.py)
-        wire = DTYPE_BYTES[str(job.option("communication_data_type", job.recipe.compute))]
-        cast = total * wire if wire < summed and job.layout.data * job.layout.context > 1 else 0
-        return EngineBuffers(gradients=rounded(total * 4), all_reduce=rounded(cast))
-    bucket = elements(job, "reduce_bucket_size", hidden)
-    if job.option("contiguous_gradients", True):
-        buffers = 2 if job.option("overlap_comm", False) else 1
-    else:
-        buffers, bucket = job.layout.zero_stage, min(bucket, total)  # a flat copy, in ZeRO-2 beside the gradients
-    late = job.layout.zero_stage == 1 and not job.option("overlap_comm", False)
-    # with overlap_comm, one that is reduced alone stays until the next reduction (_clear_previous_reduced_grads)
-    alone = largest * item if job.option("overlap_comm", False) and largest > bucket else 0
-    wider = summed if job.layout.zero_stage == 1 else item  # ZeRO-1 stages what it has summed
+        # each gradient is cast to be added to the one flat tensor of sums, which is cast whole to be reduced
+        # (_update_hp_grad, bf16_optimizer.py; allreduce_bucket, runtime/engine.py)
+        wire = communication_dtype(job)
+        cast = max(largest * 4, sum(trained) * DTYPE_BYTES[wire] if wire != "fp32" else 0)
+        return EngineBuffers(gradients=rounded(sum(trained) * 4), all_reduce=rounded(cast), reduces_late=True)
+    how = _reducing(job, ways, elements(job, "reduce_bucket_size", hidden))
+    ordered = _round_robin(trained, ways) if how.shuffled else trained
+    bucket = rounded(how.limit * DTYPE_BYTES[how.dtype]) if how.contiguous else 0
+    bucket *= 2 if how.overlaps else 1
+    own = rounded((partition if how.sums else fullest_partition(ordered, ways)) * summed)
+    offloaded = job.optimizer.offload != "none"
     found = EngineBuffers(
-        buckets=buffers * rounded(bucket * wider) + rounded(alone) + _cast_for_reduction(job, bucket, largest),
-        reduces_late=late,
-        copies_out=bool(job.option("contiguous_gradients", True)),
+        buckets=bucket,
+        reduces_late=stage == 1 and not how.overlaps,
+        copies_out=how.contiguous,
+        adds_in_place=how.sums,
+        partition=0 if offloaded and not how.sums else own,
     )
+    if found.reduces_late:
+        found = found._replace(reducing_behind=late(trained, how, found.partition))
+    else:
+        moving = stage == 2 or (job.gradient_accumulation_steps == 1 and how.contiguous)
+        early = as_they_appear(trained[::-1], how, moving=moving)
+        if how.sums and not how.contiguous:  # the rank's own stay as they are beside the sums
+            beside = found.partition if stage == 1 else rounded(fullest_partition(ordered, ways) * item)
+            early = early._replace(waiting=early.waiting + beside, behind=early.behind + beside)
+        found = _reduced_early(found, early)
     # of each tensor's part of the partition a norm is taken in fp64 (get_grad_norm_direct)
-    norm = rounded(NORM * max((part for mine in partitions(trained, ways) for _, part in mine), default=0))
+    norm = 0
+    for mine in partitions(ordered, ways):
+        left = left_behind(trained, [n for n, _ in mine], how, bucket) if sums_apart(job) and not offloaded else 0
+        norm = max(norm, left + rounded(NORM * max(part for _, part in mine)))
     if offloaded:
         # gradients go to the host one by one, through temp_grad_buffer_for_gpu_offload (set_norm_for_param_grad_in_gpu)
         whole = rounded(largest * item)
-        return found._replace(resting=whole, reducing=norm, moving=0 if late else whole)
-    own = partition if summed > item else fullest_partition(trained, ways)
-    return found._replace(
-        master=_second_copy(job, partition),
-        partition=rounded(own * summed),
-        adds_in_place=summed > item,
-        step_temporaries=max(norm, _copies_of(partition, summed)),
+        return found._replace(resting=whole, reducing=norm, moving=0 if found.reduces_late else whole)
+    copies = 0 if how.sums else _copies_of(partition, summed)
+    return found._replace(master=_second_copy(job, partition), step_temporaries=max(norm, copies))
+
+
+def _reducing(job: TrainingJob, ways: int, limit: int) -> Reducing:
+    """How the engine reduces. ZeRO-1 brings what it has summed to its buckets (_gradient_reduction_buffer_dtype)."""
+    summed, stage, offloaded = accumulation_dtype(job), job.layout.zero_stage, job.optimizer.offload != "none"
+    return Reducing(
+        ways=ways,
+        limit=limit,
+        dtype=summed if stage == 1 else job.recipe.compute,
+        wire=communication_dtype(job),
+        sums=summed == "fp32" and job.recipe.compute != "fp32",
+        contiguous=bool(job.option("contiguous_gradients", True)) or (offloaded and stage < 3),
+        scatters=bool(job.option("reduce_scatter", True)),
+        joins=bool(job.option("use_multi_rank_bucket_allreduce", True)),
+        shuffled=bool(job.option("round_robin_gradients", False)),
+        clones=offloaded,
+        frees=stage == 2,
+        overlaps=bool(job.option("overlap_comm", False)),
     )
+
+
+def _reduced_early(buffers: EngineBuffers, early: Early) -> EngineBuffers:
+    return buffers._replace(
+        waiting=early.waiting,
+        reducing_head=early.first,
+        reducing_last=early.last,
+        reducing_within=early.within,
+        reducing_behind=early.behind,
+        reduces_once=early.once,
+    )
+
+
+def _round_robin(trained: list[int], ways: int) -> list[int]:
+    """Tensors in the order in which ``_round_robin_reorder`` lays them out."""
+    return [n for first in range(min(ways, len(trained))) for n in trained[first::ways]]
 
 
 def _partitioned_parameters(job: TrainingJob, trained: list[int], every: list[int], hidden: int) -> EngineBuffers:
@@ -197,23 +256,26 @@ def _partitioned_parameters(job: TrainingJob, trained: list[int], every: list[in
     # one that is larger than all limits is gathered all the same, by itself
     largest = max((n for n in every if n >= threshold), default=0)
     live = min(rest, max(elements(job, "stage3_max_live_parameters", hidden), kept, largest) + ahead)
+    how = _reducing(job, ways, bucket)
     found = EngineBuffers(
-        resting=rounded(bucket * item) + _cast_for_reduction(job, bucket, max(every, default=0)),
+        resting=rounded(bucket * DTYPE_BYTES[how.wire]) if how.contiguous else 0,
         persistent=rounded(persistent * item),
         live_parameters=rounded(live * item),
         gathering=rounded(ahead * item),
         gathers_again=live < rest,
     )
+    found = _reduced_early(found, scattered(trained[::-1], how, accumulation_dtype(job)))
+    shard = -(-max(trained, default=0) // ways)
     if offloaded:
         # the gradient's part in the accumulation's dtype, and pieces of it in fp64 (_constant_buffered_norm2)
-        part = -(-max(trained, default=0) // ways)
-        return found._replace(reducing=rounded(part * summed) + rounded(NORM * min(part, NORM_ELEMENTS)))
+        return found._replace(reducing=rounded(shard * summed) + rounded(NORM * min(shard, NORM_ELEMENTS)))
     # whole tensors' shards are put together until they are that many elements (_create_fp16_sub_groups)
-    group = min(elements(job, "sub_group_size", hidden) + -(-max(trained, default=0) // ways), partition)
+    group = min(elements(job, "sub_group_size", hidden) + shard, partition)
     return found._replace(
         master=_second_copy(job, partition),
         gradients=rounded(partition * summed),
-        step_temporaries=_copies_of(group, summed),
+        # of each tensor's shard a norm is taken in fp64 (get_grad_norm_direct)
+        step_temporaries=max(rounded(NORM * shard), _copies_of(group, summed)),
     )
 
 
@@ -228,17 +290,11 @@ def _copies_of(count: int, item: int) -> int:
     return rounded(count * item) + (rounded(count * 4) if item < 4 else 0)
 
 
-def _cast_for_reduction(job: TrainingJob, bucket: int, largest: int) -> int:
-    """A bucket's copy in ``communication_data_type``, where that is not the gradients' own, or that of the ``largest``
-    tensor, which is reduced alone if it does not fit into a bucket.
-
-    ZeRO-2 with fp32 sums communicates in fp32 (``_add_full_reduction_to_compact_grad_partition``).
-    """
-    usual = job.recipe.compute
-    if job.layout.zero_stage == 2 and accumulation_dtype(job) == "fp32":
-        usual = "fp32"
-    dtype = str(job.option("communication_data_type", usual))
-    return rounded(max(bucket, largest) * DTYPE_BYTES[dtype]) if dtype != job.recipe.compute else 0
+def communication_dtype(job: TrainingJob) -> str:
+    """Dtype in which gradients are sent; fp32 where ranks share a sequence (seq_parallel_communication_data_type)."""
+    if job.layout.context > 1:
+        return "fp32"
+    return str(job.option("communication_data_type", job.recipe.compute))
 
 
 def partitions(numels: Sequence[int], ways: int) -> tuple[tuple[tuple[int, int], ...], ...]:

@@ -131,9 +131,6 @@ PROFILE = Profile(
     harmless={
         "allgather_bucket_size": "updated parameters are gathered in place: they are views of one flat buffer",
         "allgather_partitions": "updated parameters are gathered in place: they are views of one flat buffer",
-        "reduce_scatter": "a bucket is reduced in place either way",
-        "use_multi_rank_bucket_allreduce": "a bucket is reduced in place either way",
-        "round_robin_gradients": "other tensors make up a partition, of the same size",
         "stage3_allgather_sequential": "a flat buffer for several parameters is counted, an upper bound",
         "partition_activations": "of deepspeed.checkpointing, which transformers' models do not call",
         "cpu_checkpointing": "of deepspeed.checkpointing, which transformers' models do not call",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.program import NOTHING, Recorder
+from memcheck.accounts.program import NOTHING, Bundle, Recorder
 from memcheck.frameworks.deepspeed.engine import EngineBuffers
 from memcheck.record import Record
 
@@ -29,7 +29,7 @@ class EngineForm(Record):
         return EngineStep(self.stage, self.several, EngineBuffers(**found), recorder), first  # type: ignore[arg-type]
 
 
-FACTS = ("gathers_again", "reduces_late", "copies_out", "adds_in_place")
+FACTS = ("gathers_again", "reduces_late", "reduces_once", "copies_out", "adds_in_place")
 """Fields of :class:`EngineBuffers` that are no sizes."""
 
 
@@ -47,9 +47,11 @@ class EngineStep:
         self.buffers = buffers
         self.stage = stage
         self.recorder = recorder
-        self.moves_gradients = stage >= 2 or (stage == 1 and not several and not buffers.reduces_late)
+        early = not several and not buffers.reduces_late and buffers.copies_out
+        self.moves_gradients = stage >= 2 or (stage == 1 and early)
         """Each gradient moves into its bucket and the partition as it appears; else the whole model's are kept."""
         self._buckets = NOTHING
+        self._reducing = NOTHING
         self._gathering = NOTHING
 
     def begin_micro_batch(self) -> None:
@@ -61,36 +63,54 @@ class EngineStep:
         """The last parameter is copied out of the flat buffer."""
         self._gather(NOTHING)
 
-    def behind(self, kind: str, first: bool, last: bool) -> None:
+    def behind(self, kind: str, hooked: Bundle | None, name: str, first: bool, last: bool) -> None:
         """A unit's gradients are there. Buckets are made for the first, the rank's own part as they are reduced.
 
-        ZeRO-2 reduces every micro-batch and adds to what it has; ZeRO-1 reduces the last one.
+        ZeRO-2 reduces every micro-batch and adds to what it has; ZeRO-1 reduces the last one. ``hooked``: the highest
+        point at which a gradient of the unit arrived.
         """
         recorder, b = self.recorder, self.buffers
+        reduces = not b.reduces_late and (last or self.stage >= 2)
+        if kind == "head":
+            if not self._buckets:
+                recorder.hold("communication_buffers", b.buckets)
+                self._buckets = b.buckets
+            self._reduce(b.waiting if reduces else NOTHING)
+        if hooked is not None:
+            ends = {"head": b.reducing_head, "embedding": b.reducing_last}
+            copies = ends.get(kind, b.reducing_within) if reduces else NOTHING
+            recorder.hold("communication_buffers", copies)
+            recorder.high("backward", hooked, name)
+            recorder.release("communication_buffers", copies)
         if kind != "head":
             return
-        if not self._buckets:
-            recorder.hold("communication_buffers", b.buckets)
-            self._buckets = b.buckets
-        if not b.reduces_late and (self._adds(first) if self.stage == 2 else last):
+        if reduces and self._takes_own(first) and not b.reduces_once:
             recorder.hold("gradients", b.partition)
         if b.gathers_again:
             self._gather(b.gathering)
-        if not b.reduces_late and (last or self.stage >= 2):
+        if reduces:
             self._copy_for_offload()
 
     def end_backward(self, first: bool, last: bool) -> None:
         """Everything of this micro-batch is reduced, or none of it was to be."""
         recorder, b = self.recorder, self.buffers
+        reduces = last or self.stage >= 2
         self._gather(NOTHING)
+        self._reduce(b.reducing_behind if reduces else NOTHING)
+        once = b.partition if reduces and b.reduces_once and self._takes_own(first) else NOTHING
+        if b.adds_in_place:  # the fp32 sums are made before
+            recorder.hold("gradients", once)
         if last:
-            recorder.hold("gradients", b.partition if b.reduces_late and b.copies_out else NOTHING)
             recorder.hold("communication_buffers", b.all_reduce)
         recorder.mark("backward", "reduction of the gradients")
-        if last or self.stage >= 2:
+        self._reduce(NOTHING)
+        if reduces:
             recorder.hold("gradients", b.moving)
             self._copy_for_offload()
             recorder.release("gradients", b.moving)
+        if not b.adds_in_place:
+            recorder.hold("gradients", once)
+            recorder.mark("backward", "the rank's own gradients")
         if last:
             recorder.release("communication_buffers", b.all_reduce)
         if self.stage == 2 and not first and self._adds(first):
@@ -100,8 +120,24 @@ class EngineStep:
             self._buckets = NOTHING
         if last and b.whole_gradients and not self.moves_gradients:
             recorder.release("gradients", b.whole_gradients)
-            recorder.hold("gradients", NOTHING if b.copies_out else b.partition)
+            if b.reduces_late or not self._own_apart:
+                recorder.hold("gradients", b.partition)
         recorder.release("communication_buffers", b.live_parameters)
+
+    def _takes_own(self, first: bool) -> bool:
+        """The rank's own gradients go to a buffer of this micro-batch's own."""
+        return (self.stage == 1 or self._adds(first)) and self._own_apart
+
+    @property
+    def _own_apart(self) -> bool:
+        """The rank's own gradients are not among those that autograd keeps."""
+        return self.moves_gradients or self.buffers.copies_out
+
+    def _reduce(self, size: int) -> None:
+        """What reducing takes from now on."""
+        self.recorder.release("communication_buffers", self._reducing)
+        self.recorder.hold("communication_buffers", size)
+        self._reducing = size
 
     def _copy_for_offload(self) -> None:
         self.recorder.hold("temporaries", self.buffers.reducing)

@@ -21,6 +21,7 @@ from memcheck.frameworks.torch.fsdp import (
     wraps,
 )
 from memcheck.frameworks.torch.rank_tensors import holding, trains_table
+from memcheck.frameworks.torch.states import engine_sums
 from memcheck.frameworks.torch.stream import embedded_dtype, stream_dtype
 from memcheck.frameworks.torch.trained_parts import (
     frozen_layers,
@@ -75,14 +76,14 @@ class Accumulation(Record):
     adds: bool
     """Some micro-batch adds to gradients that are there."""
     dtype: str | None
-    """Dtype to which autograd casts the gradients that wait for a reduction; None: it casts none."""
+    """Dtype to which autograd, or an engine's hook, casts the gradients that wait for a reduction; None: none does."""
     outside: str | None
     """Dtype to which autograd casts gradients of weights that are used outside of their group's forward."""
 
 
 def accumulation(job: TrainingJob) -> Accumulation:
     """How the job accumulates."""
-    return Accumulation(adds_gradients(job), accumulated_dtype(job), outside_dtype(job))
+    return Accumulation(adds_gradients(job), accumulated_dtype(job) or engine_sums(job), outside_dtype(job))
 
 
 def part_units(job: TrainingJob, architecture: Architecture, part: Part, *, inventory: bool = False) -> list[Unit]:

@@ -211,6 +211,15 @@ def engine_of(job: TrainingJob, units: Tensors) -> EngineBuffers | None:
     return engine_buffers(job, [t for unit in units for t in unit])
 
 
+def engine_sums(job: TrainingJob) -> str | None:
+    """Dtype to which an engine's hook casts each gradient that has arrived, to add it to a sum; None: it casts none."""
+    if FRAMEWORKS[job.framework].data_parallel != "zero":
+        return None
+    from memcheck.frameworks.deepspeed.engine import sums_apart
+
+    return "fp32" if sums_apart(job) else None
+
+
 def engine_hooks(job: TrainingJob, held: Held) -> tuple[EngineForm, tuple[int, ...]] | None:
     """The engine's hooks into a step apart from their sizes, and these; None without an engine."""
     buffers = engine_of(job, held.units)  # type: ignore[arg-type]

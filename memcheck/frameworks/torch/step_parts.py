@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memcheck.accounts.program import NOTHING, Recorder
+from memcheck.accounts.program import NOTHING, Bundle, Recorder
 from memcheck.accounts.sizes import NamedCurve
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.rank_units import NUMBERED
@@ -64,8 +64,8 @@ class EngineHooks(Protocol):
     def before_head(self) -> None:
         """The last parameter is about to be used."""
 
-    def behind(self, kind: str, first: bool, last: bool) -> None:
-        """A unit's gradients are there."""
+    def behind(self, kind: str, hooked: Bundle | None, name: str, first: bool, last: bool) -> None:
+        """A unit's gradients are there; ``hooked``: the highest point at which one arrived."""
 
     def end_backward(self, first: bool, last: bool) -> None:
         """The micro-batch's backward is over."""

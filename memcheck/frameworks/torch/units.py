@@ -83,6 +83,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         compiled=style.compiles_blocks and job.compiles("model"),
         stepped=step_in_backward(job.optimizer),
         grad_dtype=grad_dtype,
+        hooked=FRAMEWORKS[job.framework].data_parallel == "zero",
         reentrant=job.checkpointing.mode == "full" and job.checkpointing.reentrant,
         stream="fp32" if upcasts_ends(job) or widens_stream(architecture, autocast=narrow) else None,
         encoded_dtype="fp32" if narrow and widens_encoded(architecture) else None,

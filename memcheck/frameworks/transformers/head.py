@@ -6,7 +6,7 @@ from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Unit
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting, adapts_head, enter_tensor_parallel, wider
-from memcheck.autograd.curve import Curve, checkpointed, high, turn
+from memcheck.autograd.curve import Curve, arrival, checkpointed, high, turn
 from memcheck.autograd.elementwise import cast, cat, dropout, scale, shift, unary
 from memcheck.autograd.indexing import slices
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy, fused_linear, widened
@@ -126,6 +126,7 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
         input_gradient=rounded_bytes(shape, dtype) if setting.input_grad else 0,
         hands=sum(leaf.left() for leaf in tape.waiting),
         for_weights=tape.for_weights,
+        hooked=arrival(tape),
     )
 
 

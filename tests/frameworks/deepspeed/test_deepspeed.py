@@ -24,8 +24,15 @@ TENSORS = [
     *(LocalTensor(f"layers.{i}", (250_000_000,), trained=True) for i in range(30)),
     LocalTensor("norms", (50_000,), trained=True),
 ]
-LOOSE = {"deepspeed.z2.t16.nocontig": 0.09, "deepspeed.z3.sub": 0.03}
-"""Of another rank than the fullest: its own gradients, the last sub-group."""
+LOOSE = {
+    "deepspeed.z2.t16.nocontig": 0.07,
+    "deepspeed.z2.large.commfp32": 0.035,
+    "deepspeed.z3.sub": 0.03,
+    "deepspeed.z3.large.whole.commfp32": 0.08,
+}
+"""Of another rank than the fullest: its own gradients, the last sub-group. Or of another bucket than the largest, and of
+ZeRO-3's backward, which lets go of parameters unit by unit.
+"""
 
 
 @pytest.mark.parametrize("record", records(), ids=lambda record: record["id"])
@@ -92,9 +99,10 @@ def test_sizes_that_nobody_states_are_deepspeeds() -> None:
 
 
 def test_overlapped_reduction_has_two_buckets_and_what_exceeds_one() -> None:
-    """The second is filled while the first is reduced; an embedding larger than a bucket is kept until the next."""
+    """The second is filled while the first is reduced; an embedding larger than a bucket waits for the end by itself."""
     found = buffers(2, options=(("overlap_comm", True),))
-    assert found.buckets == 2 * 1_000_000_000 + rounded(2 * LARGEST)
+    assert found.buckets == 2 * 1_000_000_000
+    assert found.reducing_behind == rounded(2 * LARGEST)
 
 
 def test_fp32_sums_of_stage_1_are_a_whole_model() -> None:
@@ -104,7 +112,7 @@ def test_fp32_sums_of_stage_1_are_a_whole_model() -> None:
     assert found.buckets == found.partition == 0
     assert found.all_reduce == rounded(2 * P)  # they are reduced in bf16: a traced backward was 12.3 % higher by it
     wide = buffers(1, options=(("grad_accum_dtype", "fp32"), ("communication_data_type", "fp32")))
-    assert wide.all_reduce == 0
+    assert wide.all_reduce == rounded(4 * LARGEST)  # each gradient is cast to be added to them
 
 
 def test_without_zero_gradients_are_copied_twice_in_fp32() -> None:
@@ -137,9 +145,25 @@ def test_stage_3_gathers_a_tensor_that_is_larger_than_what_may_live() -> None:
 
 
 def test_another_communication_dtype_is_a_copy() -> None:
-    """A bucket, or the largest tensor, which is reduced alone, in fp32."""
-    plain, cast = buffers(2), buffers(2, options=(("communication_data_type", "fp32"),))
-    assert cast.buckets - plain.buckets == rounded(4 * LARGEST)
+    """Of a bucket in fp32, or of the largest tensor, which is reduced alone. ZeRO-3's bucket has that dtype itself."""
+    fp32 = (("communication_data_type", "fp32"),)
+    plain, cast = buffers(2), buffers(2, options=fp32)
+    assert cast.buckets == plain.buckets
+    assert cast.reducing_within - plain.reducing_within == 2_000_000_000
+    assert cast.reducing_behind - plain.reducing_behind == rounded(4 * LARGEST)
+    assert buffers(3, options=fp32).resting == 2 * buffers(3).resting
+
+
+def test_ranks_that_share_a_sequence_reduce_in_fp32() -> None:
+    """``seq_parallel_communication_data_type`` is fp32 unless a config states another."""
+    ring = Layout(gpus_per_node=8, data=4, context=2, zero_stage=2, shard_group=8)
+    assert buffers(2, layout=ring).reducing_within - buffers(2).reducing_within == 2_000_000_000
+
+
+def test_offloaded_fp32_sums_stay_on_the_gpu() -> None:
+    """The partition in which they are summed is made on the accelerator (_build_compact_grad_partition_buffer)."""
+    found = buffers(2, optimizer=Optimizer("adamw", "fused", "cpu"), options=(("grad_accum_dtype", "fp32"),))
+    assert found.partition == rounded(4 * -(-P // 8))
 
 
 def test_offloaded_gradients_go_through_one_buffer() -> None:

@@ -1,0 +1,190 @@
+"""What ZeRO-1 and 2 allocate while they reduce gradients, bucket by bucket.
+
+Read off DeepSpeed 0.19.8, runtime/zero/stage_1_and_2.py: ``reduce_independent_p_g_buckets_and_remove_grads`` (when a
+bucket is full), ``average_tensor`` (its slices by owner), ``allreduce_bucket`` (their flat copy, and its cast),
+``_add_to_grad_partition_buffer`` (fp32 sums), ``_allreduce_noncontiguous_bucket_preserving_fp32``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from memcheck.autograd.tensor import rounded
+from memcheck.job.types import DTYPE_BYTES
+from memcheck.record import Record
+
+
+class Reducing(Record):
+    """How gradients are reduced. Sizes are elements."""
+
+    ways: int
+    """Ranks that share the optimizer."""
+    limit: int
+    """Of a bucket."""
+    dtype: str
+    """Of a gradient when it comes to a bucket."""
+    wire: str
+    """In which it is sent."""
+    sums: bool
+    """The rank's own are summed in an fp32 partition (``_use_compact_grad_partition_buffer``)."""
+    contiguous: bool
+    """Gradients move to a buffer as large as a bucket (``contiguous_gradients``)."""
+    scatters: bool
+    """Each owner's slice apart (``reduce_scatter``), else the bucket at once."""
+    joins: bool
+    """The slices of all owners go in one all-reduce (``use_multi_rank_bucket_allreduce``)."""
+    shuffled: bool
+    """Neighbours have other owners (``round_robin_gradients``)."""
+    clones: bool
+    """A gradient that no bucket holds is cloned (``_offload_gradient_safety_enabled``)."""
+    frees: bool
+    """Gradients that others own are let go of once they are reduced: in ZeRO-2."""
+    overlaps: bool
+    """``overlap_comm``: those outside of buffers wait for the next reduction (``previous_reduced_grads``)."""
+
+
+def buckets(numels: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
+    """Which tensors are reduced together, as numbers [from, to): until the next one does not fit."""
+    first = held = 0
+    for number, numel in enumerate(numels):
+        if number > first and held + numel > limit:
+            yield first, number
+            first, held = number, 0
+        held += numel
+    if numels:
+        yield first, len(numels)
+
+
+def late(numels: Sequence[int], how: Reducing, partition: int) -> int:
+    """Bytes beyond the whole model's gradients at the highest moment of a reduction behind the backward.
+
+    ``numels``: in the model's order; ``partition``: bytes of the rank's own gradients, which the first owner has from
+    the first bucket on. What a bucket has taken has left its own storage.
+    """
+    highest = moved = held = 0
+    for first, last, outside, extra in _reductions(numels, how):
+        if not outside:
+            moved += sum(rounded(n * DTYPE_BYTES[how.dtype]) for n in numels[first:last])
+        held = partition if how.sums else held
+        highest = max(highest, held + extra - moved)
+        held = partition if how.contiguous else held
+        highest = max(highest, held - moved)
+    return highest
+
+
+class Early(Record):
+    """Bytes of reductions in hooks, beside the buckets."""
+
+    waiting: int = 0
+    """Gradients in no bucket, while backward runs."""
+    first: int = 0
+    """What reducing the first bucket takes beside it, if that is one tensor: the head's."""
+    last: int = 0
+    """What reducing takes when the last tensor arrives: the embedding's."""
+    within: int = 0
+    """What reducing takes in other hooks, beyond what waits."""
+    behind: int = 0
+    """What it takes, with what waits, when backward is over."""
+    once: bool = False
+    """Nothing is reduced before."""
+
+
+def as_they_appear(numels: Sequence[int], how: Reducing, *, moving: bool) -> Early:
+    """What ZeRO-1 and 2 take where gradients are reduced in hooks.
+
+    ``numels``: in the order of the hooks; ``moving``: nothing else keeps gradients that are in no buffer.
+    """
+    found = list(_reductions(numels, how))
+    most = waits = kept = before = head = tail = behind = 0
+    for first, last, outside, extra in found:
+        own = outside if moving else 0
+        before = before if how.overlaps and not how.contiguous else 0
+        # behind the last tensor's hook the backward is over
+        newest = numels[last - 1] if own and (last == len(numels) or last - first == 1) else 0
+        waits = max(waits, kept + before + own - rounded(newest * DTYPE_BYTES[how.dtype]))
+        tail, behind = behind, kept + max(before + own, own + extra)
+        head = extra if last == 1 else head
+        most = max(most, behind if 1 < last < len(numels) else 0)
+        before = own
+        kept += 0 if how.frees else own
+    head = head if len(numels) > 1 else 0
+    return Early(waits, head, max(0, tail - waits), max(0, most - waits), behind, len(found) < 2)
+
+
+def left_behind(numels: Sequence[int], own: Sequence[int], how: Reducing, buffers: int) -> int:
+    """Bytes that ZeRO-1's fp32 gradients, which a step lets go of behind their norm, keep alive until then.
+
+    They are views of the buckets that they were reduced in, whose bytes are ``buffers``, or tensors of their own. A
+    rank's ``own`` are let go of at once where there are buffers (``copy_grads_in_partition``).
+    """
+    item = DTYPE_BYTES[how.dtype]
+    if not how.contiguous:
+        return sum(rounded(n * item) for n in numels)
+    alone, mine = (sum(rounded(n * item) for n in some if n > how.limit) for some in (numels, own))
+    return buffers + alone - mine if how.ways > 1 else 0
+
+
+def _reductions(numels: Sequence[int], how: Reducing) -> Iterator[tuple[int, int, int, int]]:
+    """Each bucket's tensors as numbers [from, to), their bytes in no buffer, and the bytes that reducing it takes."""
+    size = -(-sum(numels) // how.ways) or 1
+    item, offset = DTYPE_BYTES[how.dtype], 0
+    for first, last in buckets(numels, how.limit):
+        count = sum(numels[first:last])
+        alone = not how.contiguous or count > how.limit
+        outside = sum(rounded(n * item) for n in numels[first:last]) if alone else 0
+        extra = _copies(how, numels[first:last], count, offset // size != (offset + count - 1) // size, size)
+        if how.clones and alone:
+            extra = max(extra, rounded(count * item))
+        yield first, last, outside, extra
+        offset += count
+
+
+def _copies(how: Reducing, numels: Sequence[int], count: int, shared: bool, size: int) -> int:
+    """Bytes that one bucket of ``count`` elements takes. ``shared``: several ranks own it, each ``size`` at most.
+
+    Slices that follow each other in the bucket and go to the same owner are one; those of the fp32 partition are not.
+    """
+    alike = len(numels) == 1
+    flat = 0
+    if not how.contiguous:
+        flat = 0 if alike else count
+    elif how.scatters:
+        count = count if how.joins else min(count, size)
+        apart = (how.sums or (how.shuffled and how.ways > 1)) and not alike
+        flat = count if apart or (shared and how.joins) else 0
+    copied = rounded(flat * DTYPE_BYTES[how.dtype])
+    cast = rounded(count * DTYPE_BYTES[how.wire]) if how.wire != how.dtype else 0
+    widened = rounded(min(max(numels), size) * 4) if how.sums and how.wire != "fp32" else 0
+    return max(copied + cast, (cast or copied) + widened)
+
+
+def scattered(numels: Sequence[int], how: Reducing, accumulated: str) -> Early:
+    """What ZeRO-3 takes beside its one bucket, which has the dtype that is sent. ``numels``: in the hooks' order.
+
+    Sources: runtime/zero/stage3.py (``__avg_scatter_contiguous_grads``, ``__avg_scatter_grads``), runtime/comm/
+    coalesced_collectives.py (``reduce_scatter_coalesced``). ``accumulated``: the dtype in which partitions are summed.
+    """
+    item, wire, summed = (DTYPE_BYTES[name] for name in (how.dtype, how.wire, accumulated))
+    most = waits = head = tail = behind = 0
+    for first, last in buckets(numels, how.limit):
+        each, count = numels[first:last], sum(numels[first:last])
+        alone = not how.contiguous or count > how.limit
+        shards = [-(-n // how.ways) for n in each]
+        if alone or how.scatters:  # what is in the bucket has its dtype
+            cast = sum(rounded(n * wire) for n in each) if alone and how.wire != how.dtype else 0
+            whole = len(each) == 1 and count % how.ways == 0
+            extra = cast + (0 if whole else rounded(sum(shards) * how.ways * wire))
+            extra += sum(rounded(n * summed) for n in shards) if how.wire != accumulated else 0
+        else:
+            scaled = rounded(count * wire) if how.ways > 1 else 0
+            widened = rounded(count * summed) if how.wire != accumulated else 0
+            padded = sum(rounded(s * summed) for n, s in zip(each, shards, strict=True) if n % how.ways)
+            extra = max(scaled + widened, (widened or scaled) + padded)
+        outside = sum(rounded(n * item) for n in each) if alone else 0
+        newest = each[-1] if alone and (last == len(numels) or len(each) == 1) else 0
+        waits = max(waits, outside - rounded(newest * item))
+        tail, behind = behind, outside + extra
+        head = extra if last == 1 else head
+        most = max(most, behind if 1 < last < len(numels) else 0)
+    head = head if len(numels) > 1 else 0
+    return Early(waits, head, max(0, tail - waits), max(0, most - waits), behind)
