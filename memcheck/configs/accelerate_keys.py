@@ -30,6 +30,7 @@ RANK0 = f"{FSDP}.fsdp_cpu_ram_efficient_loading"
 CPU = "use_cpu"
 CHECKPOINTING = f"{FSDP}.fsdp_activation_checkpointing"
 WRAP = f"{FSDP}.fsdp_auto_wrap_policy"
+WRAPPED = f"{FSDP}.fsdp_transformer_layer_cls_to_wrap"
 STRATEGIES = {
     "1": "FULL_SHARD",
     "2": "SHARD_GRAD_OP",

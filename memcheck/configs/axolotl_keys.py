@@ -146,6 +146,7 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "use_dsv4_kernels": (None, "DeepSeek-V4's own kernels are not modelled"),
     "use_glm_dsa_kernels": (None, "kernels of sparse attention are not modelled"),
     "batch_flattening": (None, "a batch flattened into one row is priced as padded rows"),
+    "device_map": (None, "a model laid over the GPUs of one process is not modelled"),
     "ddp_bucket_cap_mb": (None, "another size of DDP's buckets is not modelled"),
 }
 
@@ -271,7 +272,6 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "eval_causal_lm_metrics",
     ),
     "launchers and clouds": (
-        "device_map",
         "ddp",
         "use_ray",
         "ray_run_name",

@@ -6,7 +6,7 @@ from memcheck.configs import accelerate_keys as keys
 from memcheck.configs.config_file import ConfigFile, load_json, parse_text
 from memcheck.configs.draft import Draft
 from memcheck.configs.read_deepspeed import below_stage_three, read_deepspeed
-from memcheck.configs.trainer_split import named_files
+from memcheck.configs.trainer_split import named_files, note_units
 from memcheck.configs.types import ConfigError, ReadConfig
 from memcheck.edge.observed import is_file
 
@@ -18,7 +18,8 @@ RESHARDED = "parallelism.reshard_after_forward"
 def read_accelerate(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one launch, with those of the DeepSpeed file that it names."""
     draft = Draft(config, "accelerate", keys.TITLE)
-    kind = str(config.take(keys.TYPE) or "").upper()
+    written = config.take(keys.TYPE)  # `NO` without quotes is false in YAML 1.1
+    kind = "NO" if written is False else str(written or "").upper()
     draft.derive("training.framework", "huggingface", "the config is Accelerate's")
     if config.take(keys.CPU) in (True, "true", "True"):
         draft.refuse(keys.CPU, "`use_cpu: true` runs on no GPU")
@@ -100,6 +101,7 @@ def _fsdp(draft: Draft) -> None:
         place = keys.VERSION_KEY if config.has(keys.VERSION_KEY) else keys.TYPE
         draft.set("training.options.fsdp_version", version, place)
     wrap = str(config.take(keys.WRAP) or "NO_WRAP").upper()
+    note_units(draft, keys.WRAPPED, str(config.values.get(keys.WRAPPED) or ""))
     if wrap == "NO_WRAP":
         name = keys.WRAP if config.has(keys.WRAP) else keys.TYPE
         draft.note(name, "without a wrap policy the whole model is one unit; memcheck shards block by block")

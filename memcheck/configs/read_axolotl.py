@@ -14,7 +14,7 @@ from memcheck.configs.pictures import FREEZE, IMAGES, pictures, resized, sees, t
 from memcheck.configs.shipped import AXOLOTL
 from memcheck.configs.trainer_adapters import WHOLE, adapters, base, constants, leaves_casts, unused
 from memcheck.configs.trainer_frozen import architecture_named
-from memcheck.configs.trainer_objective import objective, trainer
+from memcheck.configs.trainer_objective import chosen_apart, objective, trainer
 from memcheck.configs.trainer_parts import Division, off, on, text
 from memcheck.configs.trainer_settled import masked, settle
 from memcheck.configs.trainer_split import GROUP, STAGE, deepspeed, fsdp, replicas
@@ -351,6 +351,8 @@ def _objective(draft: Draft) -> None:
         draft.refuse("rl", message)
     elif written:
         kind = keys.OBJECTIVES.get(written, written)
+        chosen_apart(draft, "rpo_alpha")
+        chosen_apart(draft, "dpo_loss_type")
         precomputed, second = "precompute_ref_log_probs", "rl_adapter_ref_model"
         objective(draft, kind, "rl", precomputed=precomputed, prompt="max_prompt_len")
         if "training.reference" in draft.settings and (on(draft, second) or draft.value("training.method") == "full"):

@@ -13,7 +13,7 @@ from memcheck.configs.liger import liger_kernels
 from memcheck.configs.trainer_adapters import HELD, AdapterKeys, adapters, base, constants, leaves_casts, unused
 from memcheck.configs.trainer_frozen import architecture_named
 from memcheck.configs.trainer_keys import DTYPES
-from memcheck.configs.trainer_objective import objective, trainer
+from memcheck.configs.trainer_objective import chosen_apart, objective, trainer
 from memcheck.configs.trainer_pairs import join_launch, join_recipe
 from memcheck.configs.trainer_parts import Division, off, on, text
 from memcheck.configs.trainer_script import commands, kind_of, runs, spelled_with_underscores
@@ -269,6 +269,9 @@ def _objective(draft: Draft, *, opened: bool) -> bool:
                 what = f"`{name}`: what this script optimizes with it is not known"
                 draft.refuse(name, what, "state it: --set training.objective=dpo", ("training.objective",))
         return True
+    if kind in ("dpo", "cpo"):
+        chosen_apart(draft, "rpo_alpha")
+        chosen_apart(draft, said)
     kind = keys.LOSSES.get(loss.strip("[]'\""), kind) if kind in ("dpo", "cpo") else kind
     if opened and loss == "wpo":
         draft.refuse(said, f"`{said}: wpo` weighs pairs by scores of tokens, which has no memory model here")

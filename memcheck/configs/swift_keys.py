@@ -91,6 +91,7 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "router_aux_loss_coef": (0.0, "the router's logits, which the loss keeps, are not modelled"),
     "bnb_4bit_quant_storage": (None, "another storage of the 4-bit weights is not modelled"),
     "adapters": (None, "rank and modules of the adapters there go before those that are stated here"),
+    "init_weights": (True, "a start that is worked out from the weights, or from gradients (LoRA-GA), is not modelled"),
     "new_special_tokens": (None, "added tokens enlarge the vocabulary"),
     "device_map": (None, "a model laid over the GPUs of one process is not modelled"),
     "max_memory": (None, "limits of memory by device are not modelled"),
@@ -178,7 +179,6 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
     "adapters and losses: weights and starts": (
         "lora_bias",
         "lorap_lr_ratio",
-        "init_weights",
         "aligner_lr",
         "vit_lr",
         "bnb_4bit_compute_dtype",

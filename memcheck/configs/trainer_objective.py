@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from memcheck.configs.contract import speaks
 from memcheck.configs.draft import Draft
 from memcheck.configs.trainer_parts import on, say
@@ -14,6 +16,14 @@ def trainer(draft: Draft, name: str) -> None:
     """Whose loss and loop run, and which release, where it was stated."""
     if speaks("training.trainer.name", name):
         draft.derive("training.trainer.name", name, f"the config is {draft.title}'s")
+
+
+def chosen_apart(draft: Draft, path: str) -> None:
+    """A loss of the chosen rows beside that of TRL's DPO: ``sft`` of ``loss_type``, or ``rpo_alpha``."""
+    written = draft.config.take(path)
+    if written is not None and (path == "rpo_alpha" or re.search(r"\bsft\b", str(written))):
+        message = f"`{path}`: a cross entropy of the chosen rows, on a copy of their logits, has no memory model here"
+        draft.refuse(path, message, keys=("training.objective",))
 
 
 def objective(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 
 from memcheck.configs.config_file import ConfigFile, load_json, parse_text
@@ -33,6 +34,7 @@ _STRATEGIES = {
     "hybrid_shard_zero2": (3, False, True),
     "no_shard": (0, True, False),
 }
+_PART = re.compile(r"(?:MoeBlock|Experts|MLP|Attention|Linear)(?:,|$)", re.IGNORECASE)
 _NUMBERS = {"1": "full_shard", "2": "shard_grad_op", "3": "no_shard", "4": "hybrid_shard", "5": "hybrid_shard_zero2"}
 _FSDP_HARMLESS = frozenset(
     {
@@ -250,6 +252,12 @@ def _state_dict(draft: Draft, values: Mapping[str, str]) -> None:
         draft.note(path, f"`{written}` is not modelled: full or sharded")
 
 
+def note_units(draft: Draft, path: str, classes: str) -> None:
+    """Where FSDP makes units of parts of layers, the rest of a layer belongs to the unit of the whole model."""
+    if _PART.search(classes):
+        draft.note(path, f"units of `{classes}`, parts of layers, are not modelled: memcheck shards layer by layer")
+
+
 def _rest(draft: Draft, values: Mapping[str, str]) -> None:
     config = draft.config
     policy = str(config.values.get(values.get("auto_wrap_policy", "")) or "").upper()
@@ -262,6 +270,8 @@ def _rest(draft: Draft, values: Mapping[str, str]) -> None:
         draft.note(values["backward_prefetch"], f"`{prefetch}` is not modelled: memcheck gathers one ahead")
     if _is(draft, values, "forward_prefetch"):
         draft.note(values["forward_prefetch"], "explicit forward prefetch, one more gathered unit, is not modelled")
+    wrapped = str(config.values.get(values.get("transformer_layer_cls_to_wrap", "")) or "")
+    note_units(draft, values.get("transformer_layer_cls_to_wrap", ""), wrapped)
     known = _FSDP_HARMLESS | {
         "version",
         "sharding_strategy",

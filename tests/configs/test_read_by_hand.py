@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.configs.test_trainers import AXOLOTL, FACTORY, QLORA, SECOND, SWIFT, read, values
+from tests.configs.test_trainers import AXOLOTL, FACTORY, FSDP, QLORA, SECOND, SWIFT, TRL, read, values
 
 LIGER = f"{SWIFT.rstrip()} --use_liger_kernel true"
 LORA = FACTORY.replace("full", "lora")
@@ -138,3 +138,54 @@ def test_axolotl_upcasts_embeddings_without_a_flash_attention(said: str, upcast:
     text = text.replace("bf16: auto\n", "") if "bf16" in said else text
     found = values(read("a.yml", text + said))
     assert found.get("training.options.fp32_embeddings", False) is upcast
+
+
+PAIRS = f"{TRL}max_prompt_length: 512\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "refused"),
+    [
+        ("t.yaml", f"{PAIRS}rpo_alpha: 0.1\n", True),
+        ("t.yaml", f"{PAIRS}loss_type: [sigmoid, sft]\n", True),
+        ("t.yaml", f"{PAIRS}loss_type: sigmoid\n", False),
+        ("a.yml", f"{AXOLOTL}rl: dpo\ndpo_loss_type: [sigmoid, sft]\n", True),
+        ("a.yml", f"{AXOLOTL}rl: dpo\ndpo_loss_type: [sigmoid]\n", False),
+        # from the log-probabilities that are there
+        ("s.sh", f"{SWIFT.rstrip().replace('swift sft', 'swift rlhf')} --rlhf_type dpo --rpo_alpha 0.1\n", False),
+    ],
+)
+def test_a_loss_of_the_chosen_beside_dpo_is_refused(name: str, text: str, refused: bool) -> None:
+    """TRL takes its cross entropy from a copy of the chosen rows' logits."""
+    assert any("chosen rows" in each.message for each in read(name, text).problems) == refused
+
+
+@pytest.mark.parametrize(
+    ("classes", "noted"),
+    [("MixtralSparseMoeBlock", True), ("MixtralDecoderLayer", False), ("JambaAttentionDecoderLayer,JambaMLP", True)],
+)
+def test_units_of_parts_of_layers_are_a_note(classes: str, noted: bool) -> None:
+    """What else is in a layer is gathered with the whole model, and stays."""
+    wrap = f"fsdp: [full_shard]\nfsdp_config: {{fsdp_transformer_layer_cls_to_wrap: '{classes}'}}\n"
+    launch = FSDP.replace("{fsdp_version: 2}", f"{{fsdp_version: 2, fsdp_transformer_layer_cls_to_wrap: '{classes}'}}")
+    for name, text in (("a.yml", AXOLOTL + wrap), ("l.yaml", launch)):
+        assert any("parts of layers" in each.message for each in read(name, text).notes) == noted
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.yml", f"{AXOLOTL}device_map: auto\n"),
+        ("s.sh", f"{SWIFT.rstrip()} --init_weights lora-ga\n"),
+    ],
+)
+def test_what_changes_places_or_starts_is_a_note(name: str, text: str) -> None:
+    """A model over several GPUs of a process, and adapters that start from gradients."""
+    assert any("is not modelled" in each.message for each in read(name, text).notes)
+
+
+def test_no_without_quotes_is_no() -> None:
+    """YAML 1.1 reads it as false."""
+    found = read("l.yaml", "distributed_type: NO\nmixed_precision: bf16\nnum_processes: 1\nnum_machines: 1\n")
+    assert not any("distributed_type" in each.message or "``" in each.message for each in found.problems)
+    assert values(found)["parallelism.zero_stage"] == 0
