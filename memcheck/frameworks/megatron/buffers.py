@@ -13,11 +13,14 @@ from memcheck.accounts.state import STATES_PER_PARAMETER, Resting
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron.counted import Counted, elements
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.job.versions import is_before
 from memcheck.record import Record
 
 PARAMETER_ALIGNMENT = 64
 BUCKET_ALIGNMENT = 128
 HIGH_BANDWIDTH_ALIGNMENT = 2**16
+FUSED_SCALES_SINCE = (2, 14)
+"""TransformerEngine, whose Adam takes two states in bf16 as they are from then on."""
 
 
 class Dtypes(Record):
@@ -154,10 +157,14 @@ def step_temporaries(job: TrainingJob, tensors: list[Counted]) -> int:
     Half-precision main gradients are copied to fp32 (optimizer.py, _copy_model_grads_to_main_grads), unless the
     optimizer is precision-aware and takes them as they are. That one copies the states that are not fp32 to fp32 and
     back, those of a whole parameter group at once (TransformerEngine ``pytorch/optimizers/fused_adam.py``, step:
-    ``unscaled_lists``); dense and expert parameters have an optimizer each, and these step one after the other.
+    ``unscaled_lists``). Experts with groups of their own (extensions/transformer_engine.py, ``use_expert_pgs``) have an
+    optimizer of their own, and the two step one after the other.
     """
     if job.option("use_precision_aware_optimizer"):
-        return max(_unscaled(job, tensors, expert=expert) for expert in (False, True))
+        layout = job.layout
+        copies = [_unscaled(job, tensors, expert=expert) for expert in (False, True)]
+        apart = layout.expert > 1 or layout.expert_tensor != layout.tensor
+        return max(copies) if apart else sum(copies)
     if dtypes(job).gradient == 4:
         return 0
     found = 0
@@ -171,6 +178,9 @@ def step_temporaries(job: TrainingJob, tensors: list[Counted]) -> int:
 def _unscaled(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> int:
     """fp32 copies of the states of one optimizer that rest in fewer bits."""
     names = dtype_names(job)
-    copied = sum(name != "fp32" for name in names.states) + (names.master not in ("fp32", "none", REMAINDERS))
+    version = str(job.option("transformer_engine_version") or "")
+    kernel_scales = set(names.states) == {"bf16"} and bool(version) and not is_before(version, FUSED_SCALES_SINCE)
+    states = () if kernel_scales else names.states
+    copied = sum(name != "fp32" for name in states) + (names.master not in ("fp32", "none", REMAINDERS))
     numel = elements([t for t in tensors if t.expert == expert and t.trained])
     return int(on_device_share(job) * copied * rounded(4 * -(-numel // optimizer_ways(job, expert=expert))))

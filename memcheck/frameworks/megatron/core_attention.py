@@ -12,7 +12,7 @@ from __future__ import annotations
 from memcheck.autograd.attention import batched, softmax
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, copy, dropout
-from memcheck.autograd.tensor import Tape, Value
+from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.megatron.context import AttentionWidths, context_attention
 from memcheck.frameworks.megatron.linear import uses_te
 from memcheck.record import Record
@@ -106,11 +106,39 @@ def _scaled_softmax(ctx: Context, k: Kernel, scores: Value, dtype: str) -> Value
     fp32 = bool(s.option("attention_softmax_in_fp32", True))
     if not fp32:
         return softmax(tape, scores)
-    wide = cast(tape, scores, "fp32")  # masked_fill_ works in place
-    probabilities = softmax(tape, wide)
+    wide = cast(tape, scores, "fp32")
+    masked = _masked(ctx, wide, through_view=wide is scores)
+    del wide, scores
+    probabilities = softmax(tape, masked)
     narrow = cast(tape, probabilities, dtype, "attention probabilities")
-    del wide, probabilities
+    del masked, probabilities
     return narrow
+
+
+def _masked(ctx: Context, x: Value, *, through_view: bool) -> Value:
+    """``attention_scores.masked_fill_(mask, -10000.0)``. TE joins the masks anew in each layer (softmax.py).
+
+    ``through_view``: scores that no cast has copied are a view of the product's result. Autograd then puts the gradient
+    into one of the whole (AsStridedBackward), and runs masked_fill's backward on a copy of a slice of another
+    (CopySlices in torch ``csrc/autograd/functions/tensor.cpp``).
+    """
+    tape, shape, dtype = ctx.tape, x.shape, x.dtype
+    mask = tape.new(shape[-2:], "bool", "attention mask") if uses_te(ctx.setting) else None
+
+    def fill(grad: Storage, mask: Storage | None = mask) -> list[Storage | None]:
+        if not through_view:
+            return [tape.new(shape, dtype, "masked_fill backward")]
+        whole = tape.new(shape, dtype, "CopySlices result")
+        working = [tape.new(shape, dtype, f"CopySlices {what}") for what in ("slice", "masked_fill backward")]
+        del working
+        return [whole]
+
+    filled = tape.record(Value(x.storage, shape, dtype), (x,), fill)
+    if not through_view:
+        return filled
+    return tape.record(
+        Value(x.storage, shape, dtype), (filled,), lambda grad: [tape.new(shape, dtype, "as_strided backward")]
+    )
 
 
 def fused_softmax(ctx: Context, k: Kernel) -> bool:

@@ -29,6 +29,8 @@ CUBLAS_WORKSPACE = 8 * MIB + 128 * 1024
 CUBLAS_WORKSPACE_HOPPER = 32 * MIB
 TE_OVERLAP_STREAMS = 3
 """``_NUM_MAX_UB_STREAMS``: products that overlap with communication have a workspace of their own."""
+YARN_POSITIONS = 4096
+"""``original_max_position_embeddings`` of MLATransformerConfig."""
 
 
 class Workspaces(Record):
@@ -85,7 +87,7 @@ def workspaces(
         cublas=_cublas(setting, held, device),
         global_buffer=_global_buffer(setting, held.blocks, head=held.head),
         dummy_gradients=_dummy_gradients(setting, held),
-        rotary=held.chunks * _rotary(job, held.blocks),
+        rotary=_rotary(job, held),
         batch=_batch(job, read=held.embedding or held.head),
         deferred=_deferred(job, architecture, setting) if held.head else 0,
         fp8_weights=_fp8_weights(job, setting, held.tensors),
@@ -149,16 +151,23 @@ def _dummy_gradients(setting: Setting, held: ChunkContents) -> int:
     return sum(rounded(rows * columns * item) for rows, columns in shapes)
 
 
-def _rotary(job: TrainingJob, blocks: list[Block]) -> int:
-    """cos and sin's fp32 arguments over the whole sequence, and this rank's slice of them."""
-    width = 0
-    for block in blocks:
-        if isinstance(block.mixer, Attention):
-            width = max(width, block.mixer.rotary_dim)
-        elif isinstance(block.mixer, LatentAttention):
-            width = max(width, block.mixer.qk_rope_head_dim)
-    whole = rounded(4 * job.sequence_length * width)
-    return whole + (whole // job.layout.context if job.layout.context > 1 else 0)
+def _rotary(job: TrainingJob, held: ChunkContents) -> int:
+    """cos and sin's fp32 arguments over the whole sequence, and this rank's slice of them, once a model chunk.
+
+    Latent attention has them in each layer, and cos and sin beside them (multi_latent_attention.py with ``rope_type``
+    yarn, its default; yarn_rotary_pos_embedding.py: for 4,096 positions or, where a kernel takes them, all).
+    """
+    attends = [b.mixer.rotary_dim for b in held.blocks if isinstance(b.mixer, Attention)]
+    whole = rounded(4 * job.sequence_length * max(attends, default=0)) * held.chunks
+    latent = [b.mixer.qk_rope_head_dim for b in held.blocks if isinstance(b.mixer, LatentAttention)]
+    made = 0
+    if latent:
+        layers = sum(times for t, times in held.tensors if t.name.endswith("linear_kv_down_proj.weight"))
+        fused = bool(job.option("apply_rope_fusion", True)) and job.option("transformer_impl") != "local"
+        positions = max(YARN_POSITIONS, job.sequence_length if fused else 0)
+        whole += layers * rounded(4 * job.sequence_length * latent[0])
+        made = 2 * layers * rounded(positions * latent[0] * DTYPE_BYTES[job.recipe.compute])
+    return made + whole + (whole // job.layout.context if job.layout.context > 1 else 0)
 
 
 def _batch(job: TrainingJob, *, read: bool) -> int:
