@@ -10,6 +10,9 @@ from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, promote
 
 SAVES_RESULT = frozenset({"relu", "tanh", "sigmoid", "exp", "expm1", "reciprocal", "rsqrt", "softmax", "sqrt"})
 """Activations whose derivative is taken from the result; all others keep their input."""
+BETWEEN = {"expm1": 1, "sqrt": 1, "rsqrt": 2, "reciprocal": 2}
+"""Temporaries of derivatives that are no kernel of their own: ``grad * (result + 1)``, ``grad / (2 * result)``,
+``-0.5 * grad * result.pow(3)``, ``-grad * (result * result)`` (torch 2.13 tools/autograd/derivatives.yaml)."""
 
 
 def cast(tape: Tape, x: Value, dtype: str, label: str = "to") -> Value:
@@ -114,7 +117,8 @@ def unary(tape: Tape, x: Value, name: str) -> Value:
     shape, dtype = x.shape, x.dtype
 
     def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
-        return [tape.new(shape, dtype, name + " backward")]
+        pieces = [tape.new(shape, dtype, name + " backward") for _ in range(BETWEEN.get(name, 0) + 1)]
+        return [pieces.pop()]
 
     return tape.record(out, (x,), run)
 
