@@ -33,6 +33,7 @@ from memcheck.verify.trace.patch import patched
 from memcheck.verify.trace.world import _real
 from memcheck.verify.watch import Watch, enter_loss
 
+KWARGS = "DistributedDataParallelKwargs"
 ENVIRONMENT = {
     "ACCELERATE_TORCH_DEVICE": "cpu",
     "ACCELERATE_BYPASS_DEVICE_MAP": "true",  # DDP without device ids, as a CPU has none
@@ -91,6 +92,7 @@ def arguments_of(job: TrainingJob) -> dict[str, Any]:
         "gradient_accumulation_steps": job.gradient_accumulation_steps,
         "bf16": named.startswith("bf16-mixed"),
         "fp16": named.startswith("fp16-mixed"),
+        "optim": "adafactor" if job.optimizer.name == "adafactor" else "adamw_torch_fused",
         "max_grad_norm": 1.0 if job.clip_grad_norm else 0.0,
         "save_strategy": "no",
         "ddp_find_unused_parameters": False,  # else the reducer reads values: which parameters were used, an int32 each
@@ -98,7 +100,8 @@ def arguments_of(job: TrainingJob) -> dict[str, Any]:
     if layout.zero_stage == 3 and layout.data > 1:
         config: dict[str, Any] = {"version": job.fsdp}
         if flattens(job):
-            config["reshard_after_forward"] = "full_shard" if layout.reshard_after_forward else "shard_grad_op"
+            # what the plugin is told of resharding goes under in its own default, which this variable sets
+            os.environ["FSDP_SHARDING_STRATEGY"] = "FULL_SHARD" if layout.reshard_after_forward else "SHARD_GRAD_OP"
             config["backward_prefetch"] = "backward_pre"
             config["sync_module_states"] = False
         else:
@@ -121,6 +124,7 @@ def build_trainer(
     """Everything that one step of the Trainer needs."""
     from accelerate.state import AcceleratorState
     from transformers import Trainer, TrainingArguments
+    from transformers import trainer as module
 
     job = as_stated(job)
     AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001
@@ -136,13 +140,18 @@ def build_trainer(
     class Stepping(Trainer):
         def create_optimizer(self, model: nn.Module | None = None) -> Any:
             place.ready(model if model is not None else self.model)
+            if job.optimizer.name == "adafactor":  # transformers' own
+                return super().create_optimizer(model)
             (self.optimizer,) = make_optimizers(model if model is not None else self.model, job)
             return self.optimizer
 
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> None:
             self.lr_scheduler = None
 
-    with patched(nn.Module, "to", lambda self, *_, **__: self):  # it is there already
+    with ExitStack() as stack:
+        stack.enter_context(patched(nn.Module, "to", lambda self, *_, **__: self))  # it is there already
+        options = {"gradient_as_bucket_view": job.layout.gradient_as_bucket_view}
+        stack.enter_context(patched(module, KWARGS, partial(getattr(module, KWARGS), **options)))
         trainer = Stepping(model=model, args=arguments)
         trainer.accelerator.native_amp = arguments.bf16 or arguments.fp16  # a CPU has no fp16, and casts all the same
         wrapped, _ = trainer._prepare_for_training(1, None, None)  # noqa: SLF001

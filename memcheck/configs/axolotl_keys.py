@@ -120,6 +120,7 @@ on its way, it is converted in host memory (transformers 5.23 ``integrations/mxf
 """
 
 UNMODELLED: dict[str, tuple[object, str]] = {
+    "label_smoothing_factor": (0, "a smoothed loss keeps a shifted copy of all logits and two of their logarithms"),
     "neftune_noise_alpha": (None, "the noise on embeddings, one more copy of them, is not modelled"),
     "use_eaft": (False, "the loss of EAFT is priced as the standard one"),
     "fp32_norms": (False, "norms held in fp32 are not modelled"),

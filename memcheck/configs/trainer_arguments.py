@@ -11,6 +11,7 @@ from memcheck.configs.trainer_split import STAGE, deepspeed, fsdp
 from memcheck.configs.types import KeyRow
 
 UNMODELLED: dict[str, tuple[object, str]] = {
+    "label_smoothing_factor": (0, "a smoothed loss keeps a shifted copy of all logits and two of their logarithms"),
     "neftune_noise_alpha": (None, "the noise on embeddings, one more copy of them, is not modelled"),
     "auto_find_batch_size": (False, "the batch may become smaller than what is judged"),
     "torch_compile_mode": (None, "graphs of another mode of torch.compile are not modelled"),

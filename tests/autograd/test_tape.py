@@ -113,6 +113,18 @@ def test_relu_keeps_its_result_and_silu_its_input() -> None:
         del y
 
 
+def test_derivatives_that_are_expressions_make_temporaries() -> None:
+    """expm1's is ``grad * (result + 1)``: a sum beside the gradient and the result; tanh's is one kernel."""
+    highest = {}
+    for name in ("tanh", "expm1"):
+        tape = Tape()
+        y = unary(tape, tape.leaf(SHAPE, "bf16", "x"), name)
+        tape.peak = 0
+        backward(tape, y, [tape.new(SHAPE, "bf16", "gradient")])
+        highest[name] = tape.peak
+    assert highest["expm1"] - highest["tanh"] == HALF
+
+
 def test_dropout_keeps_a_byte_per_element() -> None:
     """native_dropout saves a boolean mask; without dropout nothing happens."""
     tape = Tape()

@@ -32,10 +32,10 @@ def test_every_moment_of_the_trainers_step(name: str) -> None:
 
 
 def test_low_moments_are_seldom() -> None:
-    """Of the recorded steps two have a moment that is predicted more than 0.5 % too low, and no peak is 5 % too low."""
+    """Of the recorded steps one has a moment that is predicted more than 0.5 % too low, and none is 2 % too low."""
     low = [record for record in RECORDS.values() if "below" in record]
-    assert len(low) <= 2
-    assert all(gap > -0.05 for record in low for gap in record["below"].values())
+    assert len(low) <= 1
+    assert all(gap > -0.02 for record in low for gap in record["below"].values())
 
 
 @pytest.mark.torch

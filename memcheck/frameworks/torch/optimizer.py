@@ -75,6 +75,23 @@ def step_temporaries(
     return 0  # sgd works in place; bitsandbytes' 8-bit and paged optimizers update in their kernels
 
 
+def adafactor_step(tensors: list[tuple[int, bool]]) -> int:
+    """Transformers' Adafactor, which steps in fp32: ``(grad**2) + eps`` is two tensors beside the ``update`` of the
+    tensor before; a gradient and a parameter of 16 bits are copied first, and their variables hold them, too
+    (transformers 5.23 optimization.py, ``Adafactor.step``).
+
+    ``tensors``: elements that the rank updates of each, and whether it rests in 16 bits.
+    """
+    highest = update = copies = 0
+    for numel, narrow in tensors:
+        size = rounded(4 * numel)
+        first = update + copies + size if narrow else 0
+        copies = 2 * size if narrow else 0
+        highest = max(highest, first, update + copies + 2 * size)
+        update = size
+    return highest
+
+
 STEPPED_BYTES = {"adamw-torchao-8bit": 8, "adamw-torchao-4bit": 26, "adamw-torchao-fp8": 0}
 """Bytes of torchao's compiled step (``single_param_adam``), for each element: what Inductor allocates (its wrapper's
 ``empty_strided`` calls, torch 2.13). Where codes are searched in a table both moments in fp32, divided by their scales;

@@ -118,9 +118,17 @@ def offloads_states(job: TrainingJob) -> bool:
     return job.parameter_offload != "none" and not FRAMEWORKS[job.framework].own_engine
 
 
+def own_adafactor(job: TrainingJob) -> bool:
+    """Whether Adafactor is transformers' own, whose states and steps are in fp32 (optimization.py)."""
+    profile = FRAMEWORKS[job.framework]
+    return job.optimizer.name == "adafactor" and bool(profile.trainers) and not profile.own_engine
+
+
 def states_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
     """Dtype of the optimizer's states of one tensor: a master copy's, or the tensor's own."""
     profile = FRAMEWORKS[job.framework]
+    if own_adafactor(job):
+        return "fp32"
     if tensor.dtype is None or profile.masters_adapters:
         return job.recipe.optimizer_states
     if keeps_full_states(job.optimizer, profile):

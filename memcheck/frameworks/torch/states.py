@@ -10,8 +10,8 @@ from memcheck.accounts.state import LocalTensor, Resting, paged_bytes
 from memcheck.autograd.tensor import BLOCK_BYTES, rounded
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import flattens, wraps
-from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
-from memcheck.frameworks.torch.resting import offloads_states, shard_of, sharding, tensors_resting
+from memcheck.frameworks.torch.optimizer import Mesh, adafactor_step, step_temporaries
+from memcheck.frameworks.torch.resting import offloads_states, own_adafactor, shard_of, sharding, tensors_resting
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.job.unread import UNREAD
 
@@ -178,6 +178,8 @@ def _temporaries(
     if partition is not None:
         trained = [(t, t.numel) for t in partition[0]]
     name, implementation = job.optimizer.name, job.optimizer.implementation
+    if own_adafactor(job):
+        return adafactor_step([(n, DTYPE_BYTES[t.dtype or job.recipe.params] == 2) for t, n in trained])
     mesh = Mesh(job.layout.shard_group if wraps(job) else 1, job.layout.gpus_per_node)
     temporaries = step_temporaries(trained, name, implementation, job.recipe.optimizer_states, mesh)
     return max(temporaries, _table_slice(job, [t for t, _ in trained]))

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from memcheck.frameworks.torch.resting import own_adafactor
 from memcheck.job.types import TrainingJob
 from memcheck.verify.build.subclass import is_wrapper
 from memcheck.verify.build.trained import trained_parameters
@@ -53,6 +54,10 @@ def _kind(job: TrainingJob) -> tuple[type[torch.optim.Optimizer], dict[str, Any]
         return torch.optim.SGD, options
     if name == "sgd-momentum":
         return torch.optim.SGD, {**options, "momentum": 0.9}
+    if own_adafactor(job):
+        from transformers.optimization import Adafactor
+
+        return Adafactor, {"scale_parameter": False, "relative_step": False}
     if name == "adafactor":
         return torch.optim.Adafactor, {"foreach": options.get("foreach", False)}
     raise RefusedStepError(f"torch has no optimizer {name}", "verify with --set training.optimizer=adamw")
