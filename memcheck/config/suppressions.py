@@ -25,6 +25,9 @@ ABOUT_COMMENTS = frozenset(
 )
 """What is said about comments cannot be hidden by comments."""
 
+MOST = 1000
+"""Findings of one code about the comments of a file; of more there is one finding that counts them."""
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.rules.governance import Governance
@@ -90,6 +93,7 @@ class Suppressions:
         may hide.
         """
         found: dict[int, list[Finding]] = {}
+        counted: dict[str, int] = {}
         for one in self._files.get(self._path, ()):
             owner = self._owner(one)
             unused: tuple[str, ...] = ()
@@ -97,8 +101,17 @@ class Suppressions:
                 unused = tuple(c for c in one.codes if (one.line, c) not in self._met and counts(c) and c not in OPT_IN)
             locked = () if policy is None else tuple(code for code in one.codes if policy.locks(code))
             finding = self._forbidden(one, locked) if locked else self._about(one, unused)
-            if finding is not None:
+            if finding is None:
+                continue
+            counted[finding.code] = counted.get(finding.code, 0) + 1
+            if counted[finding.code] <= MOST:
                 found.setdefault(owner, []).append(finding)
+        for findings in found.values():
+            for index, finding in enumerate(findings):
+                more = counted.pop(finding.code, 0) - MOST
+                if more > 0:
+                    message = f"{finding.message}; so it is with {more:,} more comments of this file"
+                    findings[index] = finding._replace(message=message)
         return found
 
     def _owner(self, one: Suppression) -> int:

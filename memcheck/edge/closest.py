@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 _LONGEST = 200
 """Characters of a word that is compared; comparing takes time that grows with the square of them, and no name has
@@ -16,6 +17,11 @@ def closest(word: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6)
     """
     if len(word) > _LONGEST:
         return []
+    return list(_closest(word, tuple(each for each in known if len(each) <= _LONGEST), most, cutoff))
+
+
+@lru_cache(maxsize=1024)
+def _closest(word: str, known: tuple[str, ...], most: int, cutoff: float) -> tuple[str, ...]:
     from difflib import get_close_matches
 
-    return get_close_matches(word, [each for each in known if len(each) <= _LONGEST], most, cutoff)
+    return tuple(get_close_matches(word, known, most, cutoff))

@@ -65,9 +65,17 @@ def _block(marks: list[Underline], source: tuple[str, ...], gutter: int, style: 
     return [*lines, empty] if len(lines) > 1 else []
 
 
+def _most(room: int) -> int:
+    """Characters of a line that are looked at: marks without a width may follow each other, but not without end.
+
+    A line of one finding after another is measured once for each of them, and so never as a whole.
+    """
+    return 4 * room
+
+
 def _offset(line: str, column: int, room: int) -> int:
     """How many characters to leave out on the left so that the marked place of a long line is in view."""
-    if width(clean(line)) <= room or column < room * 2 // 3:
+    if column < room * 2 // 3 or (len(line) <= _most(room) and width(clean(line)) <= room):
         return 0
     return max(0, min(column - room // 3, len(line) - room + 4))
 
@@ -75,10 +83,11 @@ def _offset(line: str, column: int, room: int) -> int:
 def _source_line(number: int, line: str, gutter: int, screen: Screen, offset: int = 0) -> str:
     room = screen.columns - gutter - 3
     dots = screen.glyph("ellipsis")
-    text = clean(line[offset:])
+    seen = line[offset : offset + _most(room)]
+    text = clean(seen)
     if offset:
         text = dots + text[len(dots) :]
-    if width(text) > room:
+    if offset + len(seen) < len(line) or width(text) > room:
         text = beginning(text, room - len(dots)) + dots
     return f"{screen.paint(str(number).rjust(gutter), 'gutter')} {screen.paint('|', 'gutter')} {text}".rstrip()
 
@@ -88,8 +97,8 @@ def _underline(mark: Underline, line: str, offset: int, gutter: int, style: str,
     room = screen.columns - gutter - 3
     end = span.end_column - 1 if span.end_line == span.line else len(line.rstrip())
     start = min(max(span.column - 1, offset), len(line))
-    left = width(clean(line[offset:start]))
-    length = max(1, width(clean(line[start:end])))
+    left = width(clean(line[offset : min(start, offset + _most(room))]))
+    length = max(1, width(clean(line[start : min(end, start + _most(room))])))
     left = min(left, room - 1)
     length = min(length, room - left)
     under = " " * left + screen.paint(("^" if mark.primary else "-") * length, style if mark.primary else "info")

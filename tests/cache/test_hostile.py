@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -124,6 +125,14 @@ def test_a_relative_directory_does_not_count(runs: Runs, monkeypatch: pytest.Mon
     assert store.location().startswith(str(runs.plans.parent / "home"))
     assert runs.judged() == ["over.yaml"]
     assert not (runs.plans / "caches").exists()
+
+
+def test_kept_verdicts_are_json(runs: Runs) -> None:
+    """Behind its seal a file is one JSON document, of lists, mappings, texts and numbers."""
+    for file in runs.files():
+        seal, document = file.read_text(encoding="utf-8")[:64], file.read_text(encoding="utf-8")[64:]
+        assert len(bytes.fromhex(seal)) == 32
+        assert isinstance(json.loads(document), list)
 
 
 def test_only_the_user_can_look(runs: Runs) -> None:

@@ -201,6 +201,22 @@ def test_what_fails_the_run(tmp_path: Path, arguments: list[str], code: int) -> 
     assert main(["check", "good.yaml", "--warn-above", "5%", *arguments]) == code
 
 
+def test_an_option_goes_before_the_plans_own_threshold(tmp_path: Path, capsys: Capture) -> None:
+    """``policy.fail_above`` gives way to ``--fail-above``; what a plan adds as ``overhead`` stays in the figure."""
+
+    def needed(text: str, *arguments: str) -> tuple[int, float]:
+        (tmp_path / "own.yaml").write_text(write(tmp_path).read_text(encoding="utf-8") + text, encoding="utf-8")
+        code = main(["check", "own.yaml", "--format", "json", *arguments])
+        return code, plans(capsys.readouterr().out)["good"]["peak"]["needed_bytes"]
+
+    code, plain = needed("policy: {fail_above: 100%, overhead: 0%}\n")
+    assert code == 0
+    assert needed("policy: {fail_above: 100%, overhead: 0%}\n", "--fail-above", "10%") == (1, plain)
+    code, more = needed("policy: {fail_above: 100%, overhead: 20%}\n", "--fail-above", "10%")
+    assert code == 1
+    assert more > plain
+
+
 def test_status_agrees_with_the_exit_code(tmp_path: Path, capsys: Capture) -> None:
     """A warning that fails the run makes the plan a failed one."""
     write(tmp_path)

@@ -145,6 +145,15 @@ def test_an_unused_one_carries_its_removal() -> None:
     assert line[: edit.span.column - 1] + edit.text + line[edit.span.end_column - 1 :] == "  zero_stage: 0"
 
 
+def test_very_many_unused_ones_are_counted() -> None:
+    """A file of nothing but such comments has a report that can be read, and its verdict stays."""
+    text = plan().replace("zero_stage: 3", "zero_stage: 0") + f"{IGNORE}\n" * 1500
+    (result,), _ = check_file("plan.yaml", text.encode(), Gate())
+    about = [finding for finding in result.findings if finding.code == "MEM031"]
+    assert len(about) == 1000
+    assert sum("so it is with 500 more comments of this file" in finding.message for finding in about) == 1
+
+
 def test_a_memory_finding_is_hidden_at_any_key_it_names() -> None:
     """Which key a memory finding underlines depends on the cheapest remedy; the plan's first line is as good a place."""
     over = plan(zero_stage="context").replace("context: 3", "context: 1").replace("h100-80gb", "rtx-4090")

@@ -118,3 +118,24 @@ def test_label_that_does_not_fit_goes_below() -> None:
     assert all(len(line) <= 60 for line in lines)
     text = " ".join(line.partition("|")[2].strip() for line in lines[4:-1])
     assert text == label
+
+
+def test_a_long_line_is_never_looked_at_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+
+    def clean(text: str) -> str:
+        looked.append(len(text))
+        return text
+
+    monkeypatch.setattr("memcheck.report.snippet.clean", clean)
+    line = "é: 1, " * 4000
+    for column in (1, 12_001, 23_995):
+        lines = shown([line], at(1, column, column + 4))
+        assert "^^^^" in "\n".join(lines)
+        assert all(width(row) <= WIDE.columns for row in lines)
+    assert max(looked) <= 4 * WIDE.columns
+
+
+def test_marks_without_a_width_do_not_go_on_without_end() -> None:
+    line = "a: " + "\u0301" * 10_000
+    assert max(len(row) for row in shown([line], at(1, 1, 2))) <= 4 * WIDE.columns + 20

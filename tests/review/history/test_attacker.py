@@ -90,6 +90,18 @@ def test_configured_commands_do_not_run(
     assert "good" in done.stdout
 
 
+@pytest.mark.parametrize("arguments", [*BOTH, ["check", "--config-from-ref"]])
+def test_nothing_is_written_to_the_repository(checkout: Path, arguments: list[str]) -> None:
+    """No file of the checkout or of its git folder is made, changed or touched, the index neither."""
+
+    def files() -> dict[Path, tuple[bytes, int]]:
+        return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in checkout.rglob("*") if path.is_file()}
+
+    before = files()
+    assert "good" in memcheck(checkout, *arguments, "HEAD").stdout
+    assert files() == before
+
+
 @pytest.mark.parametrize("name", ["evil", "e=v.il"])
 @pytest.mark.parametrize("kind", ["clean", "process"])
 def test_filters_do_not_run(checkout: Path, mark: Path, command: str, name: str, kind: str) -> None:
