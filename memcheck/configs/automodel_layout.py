@@ -63,6 +63,8 @@ def _replicas(draft: Draft) -> None:
     path = f"{SECTION}.dp_replicate_size"
     replicas = draft.whole(path, GROUP) or 1
     data = draft.whole(f"{SECTION}.dp_size", GROUP)
+    if data is not None and data > 0:  # the mesh has no other ranks: distributed/mesh_utils.py
+        draft.set("parallelism.data", data, f"{SECTION}.dp_size")
     if replicas <= 1 or draft.value(STAGE) != 3:
         return
     if data is None:

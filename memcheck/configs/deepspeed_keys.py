@@ -203,6 +203,10 @@ HARMLESS = (
     f"{ZERO}.round_robin_gradients",
     "bf16.immediate_grad_update",
     "bf16.check_grad_overflow",
+    *(
+        f"bf16.{name}"
+        for name in ("loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale")
+    ),
     "activation_checkpointing.profile",
     "activation_checkpointing.synchronize_checkpoint_boundary",
 )
@@ -255,13 +259,10 @@ UNMODELLED: dict[str, tuple[object, str]] = {
 }
 """Keys that move memory and have no place in a plan."""
 
-_OWN = {*(row.path for row in ROWS), MICRO, STEPS, TOTAL, CLIP, OPTIMIZER, *HARMLESS, *HARMLESS_SECTIONS, *UNMODELLED}
-_SECTIONS = {name.partition(".")[0] for name in _OWN}
+_OWN = any_key(*HARMLESS, *HARMLESS_SECTIONS, "amp.", CLIP, OPTIMIZER)
 
 
 def recognise(config: ConfigFile) -> str:
-    """What only DeepSpeed's configs have; the total batch, which others say too, where all beside it is DeepSpeed's."""
+    """What only DeepSpeed's configs have; the total batch, which others state too, alone or beside keys of its own."""
     found = any_key(*EVIDENCE)(config)
-    if found or TOTAL not in config.values or any(key.partition(".")[0] not in _SECTIONS for key in config.values):
-        return found
-    return TOTAL
+    return found or (TOTAL if TOTAL in config.values and (len(config.values) == 1 or _OWN(config)) else "")

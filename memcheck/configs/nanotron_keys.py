@@ -49,6 +49,12 @@ REFUSED: dict[str, str] = {
     "flex_attention_mask": "a mask of FlexAttention, which is not modelled",
 }
 """Keys below ``model.model_config`` of models without a memory model."""
+OTHER_JOBS: dict[str, str] = {
+    "doremi.ref_model_resume_checkpoint_path": "training beside a reference model",
+    "infini_attention.turn_on_memory": "a fork's, whose attention keeps a memory of earlier segments",
+}
+FUSED = ("optimizer.optimizer_factory.torch_adam_is_fused", "optimizer.torch_adam_is_fused")
+"""Where it stands, and where it stood in releases to 0.4."""
 KERNELS = ("_fused_rms_norm", "_fused_rotary_emb")
 """Qwen 2's switches of kernels, which are on by default and priced so."""
 

@@ -29,9 +29,10 @@ def read_nanotron(config: ConfigFile, world: int | None) -> ReadConfig:
         draft.set(f"{RECOMPUTE}.mode", "full" if recomputes else "none", "parallelism.recompute_layer")
     else:
         draft.assume(f"{RECOMPUTE}.mode", "none")
-    if config.has("doremi.ref_model_resume_checkpoint_path"):
-        path = "doremi.ref_model_resume_checkpoint_path"
-        draft.refuse(path, f"`{path}`: the job is training beside a reference model, which has no memory model here")
+    for path, what in keys.OTHER_JOBS.items():
+        if config.has(path) and config.values[path] not in FALSE:
+            draft.refuse(path, f"`{path}`: the job is {what}, which has no memory model here")
+            config.see(*(key for key in config.values if key.partition(".")[0] == path.partition(".")[0]))
     draft.unmodelled(keys.UNMODELLED)
     draft.irrelevant(keys.IRRELEVANT)
     return draft.finish()
@@ -182,7 +183,7 @@ def _optimizer(draft: Draft) -> None:
         draft.refuse(path, f"the states of `{path}: {name}` have no memory model", keys=("training.optimizer.name",))
     else:
         draft.set("training.optimizer.name", name, path)
-    fused = "optimizer.optimizer_factory.torch_adam_is_fused"
+    fused = next((path for path in keys.FUSED if config.has(path)), keys.FUSED[0])
     if config.has(fused):
         draft.set("training.optimizer.implementation", "fused" if on(draft, fused) else "foreach", fused)
     clip = config.take("optimizer.clip_grad")

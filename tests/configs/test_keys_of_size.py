@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from memcheck.models.from_plan import architecture_of
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture
 from memcheck.plan.types import ModelSpec
+from tests.configs.test_pages import example
 from tests.configs.test_readers import ACCELERATE, GPUS, MEGATRON, REST, TITAN, read, values
 
 ENGINE: dict[str, Any] = {
@@ -157,3 +159,17 @@ def test_scripts_that_train_nothing_are_called_by_name() -> None:
     """Conversions, exports and quantizations take the dimensions of a model, too."""
     text = MEGATRON.replace("pretrain_gpt.py", "modelopt/quantize.py")
     assert any("a quantization, which trains nothing" in each.message for each in read("run.sh", text, GPUS).problems)
+
+
+@pytest.mark.parametrize(("said", "how"), [("true", "fused"), ("false", "foreach")])
+def test_nanotrons_fused_adam_where_older_releases_say_it(said: str, how: str) -> None:
+    """Releases to 0.4 have the switch one level higher."""
+    _, text = example("nanotron")
+    old = re.sub(r"  optimizer_factory:\n(    .*\n)+", f"  torch_adam_is_fused: {said}\n", text)
+    assert values(read("c.yaml", old, {"hardware.gpu": "h100-80gb"}))["training.optimizer.implementation"] == how
+
+
+def test_the_mesh_of_automodel_has_as_many_ranks_as_it_says() -> None:
+    """A data-parallel size that is stated is the plan's, and disagrees with another number of GPUs."""
+    found = read("r.yaml", AUTOMODEL.replace("ddp}", "ddp, dp_size: 4}"), GPUS)
+    assert values(found)["parallelism.data"] == 4
