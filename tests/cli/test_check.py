@@ -207,7 +207,7 @@ def test_an_option_goes_before_the_plans_own_threshold(tmp_path: Path, capsys: C
     def needed(text: str, *arguments: str) -> tuple[int, float]:
         (tmp_path / "own.yaml").write_text(write(tmp_path).read_text(encoding="utf-8") + text, encoding="utf-8")
         code = main(["check", "own.yaml", "--format", "json", *arguments])
-        return code, plans(capsys.readouterr().out)["good"]["peak"]["needed_bytes"]
+        return code, plans(capsys.readouterr().out)["good"]["estimate"]["needed_bytes"]
 
     code, plain = needed("policy: {fail_above: 100%, overhead: 0%}\n")
     assert code == 0
