@@ -69,6 +69,9 @@ class Pools(Record):
     """How much more than at the peak the allocator's pools have once held: each stream has its own, each has its
     highest point at another moment, and no stream may use another's blocks. And optimizer states in managed memory,
     which are on the GPU while there is room."""
+    others: int = 0
+    """The highest points of all streams but the default one together; 0: the step has one stream, or they are not
+    known."""
     before: int = 0
     """What lives at the highest of all other moments where the peak is of an optimizer with lists; 0 elsewhere. The
     allocator can return more there, so that such a moment may need more than the peak."""

@@ -52,6 +52,8 @@ class Shares(Record):
     """Likewise of steps that are highest in the optimizer."""
     held_in_optimizer: Spread
     """``held`` of such steps."""
+    alone: float
+    """The middle of ``filled`` on one stream."""
     of_block: Spread | None
     """One plus what is held over the largest block of a step; None: not known of the kind."""
 
@@ -71,9 +73,15 @@ class Shares(Record):
         return self.higher(allocated, pools, self.before(pools))
 
     def higher(self, allocated: int, pools: Pools, other: Spread) -> Spread:
-        """Likewise, with what cannot be returned at that other moment."""
+        """Likewise, with what cannot be returned at that other moment.
+
+        Streams keep each other from no more than they hold: beside the share of a step on one stream, at most all that
+        the others have held lies idle.
+        """
         live = max(1, allocated)
         most = pools.unfilled_most / live
+        if pools.others:
+            other = other.no_more_than(self.alone + pools.others / (pools.before or live))
         found = other.over((pools.before or live) / live).beside((pools.unfilled or 0) / live, most)
         if not pools.lists:
             return found
@@ -107,6 +115,7 @@ def shares_of(tables: Residuals, group: str) -> Shares:
         filled=filled,
         optimizer=filled if least is None else _below(least, filled),
         held_in_optimizer=most or held,
+        alone=look_up(tables.filled, f"one stream/plain/{group.rpartition('/')[2]}")[1].median,
         of_block=blocks if blocks is not None and blocks.n >= ENOUGH else None,
     )
 

@@ -46,6 +46,11 @@ class Spread(Record):
         """With a share on top, which may be nothing, or more."""
         return self._replace(median=self.median + share, high=self.high + max(share, most))
 
+    def no_more_than(self, most: float) -> Spread:
+        """With a middle of no more than that; the upper end stays."""
+        median = min(self.median, most)
+        return self._replace(low=min(self.low, median), median=median)
+
     def or_higher(self, other: Spread) -> Spread:
         """The higher of both at either end and in the middle."""
         ends = [max(a, b) for a, b in zip(self[1:], other[1:], strict=True)]

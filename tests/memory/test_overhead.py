@@ -172,6 +172,17 @@ def test_less_is_stuck_in_the_optimizer(stage: int) -> None:
     assert all(need >= b + stuck_bytes(plan, b, Pools(unfilled=0)) for b, need in zip(befores, needs, strict=True))
 
 
+def test_streams_keep_from_each_other_what_they_hold_at_most() -> None:
+    """A large batch leaves beside FSDP2's streams no more than it would on one, and all that those have held."""
+    layout = Layout(gpus_per_node=8, data=8, zero_stage=3, shard_group=8)
+    sharded, alone, live = job(layout=layout), job(), 400 * GIB
+    rests = Pools(unfilled=0)
+    on_one = stuck_bytes(alone, live, rests)
+    assert stuck_bytes(sharded, live, rests._replace(others=3 * GIB)) in range(on_one + 3 * GIB - 2, on_one + 3 * GIB + 3)
+    usual = stuck_bytes(sharded, live, rests)
+    assert on_one + 3 * GIB < usual == stuck_bytes(sharded, live, rests._replace(others=100 * GIB))
+
+
 def stuck_bytes(plan: TrainingJob, allocated: int, pools: Pools) -> int:
     """What cannot be returned on a GPU with room."""
     found = slack(plan, H100, Overhead(), allocated, pools=pools)

@@ -126,9 +126,11 @@ def _estimated(
     peak = max([instant.allocated_bytes for instant in instants])
     before = max([count for name, count in tops if name != "optimizer"])
     lists = max([count for name, count in tops if name == "optimizer"], default=0) if _makes_lists(job) else 0
+    first, others = of_streams(rank)
     pools = Pools(
         largest=rank.motion.step.largest_block,
-        apart=max(0, of_streams(rank) - peak) + rank.rest.paged,
+        apart=max(0, first + others - peak) + rank.rest.paged,
+        others=others,
         before=before if lists > before else 0,
         lists=lists,
     )
@@ -145,12 +147,12 @@ def _makes_lists(job: TrainingJob) -> bool:
     return foreach and job.layout.pipeline == 1
 
 
-def of_streams(rank: PeakRank) -> int:
-    """Bytes of every stream's highest point together; 0 where a step has one stream."""
+def of_streams(rank: PeakRank) -> tuple[int, int]:
+    """Bytes of the default stream's highest point, and of all others' together; zeros where a step has one stream."""
     tops = rank.motion.step.stream_tops()
     if not tops:
-        return 0
-    return highest(rank.rest, tops[0], rank.beside) + sum([max([count for _, count in some]) for some in tops[1:]])
+        return 0, 0
+    return highest(rank.rest, tops[0], rank.beside), sum([max([count for _, count in some]) for some in tops[1:]])
 
 
 def is_fixed_by_step(job: TrainingJob) -> bool:

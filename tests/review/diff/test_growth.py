@@ -55,14 +55,18 @@ def side(document: Document, changes: dict[str, Any]) -> tuple[Estimate, Side] |
     return None if result.estimate is None else (result.estimate, side_of(result, "p.yaml", "p.yaml"))
 
 
-@pytest.mark.parametrize("edits", [20, pytest.param(800, marks=pytest.mark.slow)])
-def test_a_need_grows_with_what_is_live(edits: int) -> None:
+@pytest.mark.parametrize(
+    ("edits", "seed"),
+    [(20, 20261122), *(pytest.param(2000, seed, marks=pytest.mark.slow) for seed in (20261122, 20261123, 20261124))],
+)
+def test_a_need_grows_with_what_is_live(edits: int, seed: int) -> None:
     """Whatever is edited, one key or two: if ``allocated`` rises, ``needed`` does, and ``diff`` never tells it as +0.00.
 
-    What is seen may stand still on a full GPU; nothing goes by it.
+    What is seen may stand still on a full GPU; nothing goes by it. An optimizer's lists may rise above a moment that
+    still needs more than they do, because less can be returned there: then the need is that moment's, and stays.
     """
     (document,) = load_documents("p.yaml", PLAN.encode())
-    draw = random.Random(20261122)  # noqa: S311 - the same plans every time
+    draw = random.Random(seed)  # noqa: S311 - the same plans every time
     raised = 0
     while raised < edits:
         start = {key: draw.choice(values) for key, values in (STACK | EDITS).items()}
@@ -76,5 +80,13 @@ def test_a_need_grows_with_what_is_live(edits: int) -> None:
         delta = Change(before, after).delta_bytes
         told = f"{start} with {keys}: {low.allocated_bytes:,} -> {high.allocated_bytes:,} live"
         assert delta is not None, told
-        assert delta > 0, told
+        assert delta >= 0, told
+        if not delta and high.ranks[0].pools.before:
+            assert before_lists(high) == before_lists(low), told
+            continue
         assert float(signed_gib(delta).replace(",", "")) > 0, told
+
+
+def before_lists(found: Estimate) -> int:
+    """What lives at the highest moment outside of an optimizer with lists."""
+    return found.ranks[0].pools.before or found.allocated_bytes
