@@ -60,8 +60,13 @@ def _packed(draft: Draft, bases: tuple[str, ...]) -> None:
     name, stage = str(draft.value("model.name")).lower(), draft.value("parallelism.zero_stage")
     held = next((word for part, word in PACKED.items() if part in name), "")
     sharded = isinstance(stage, int) and stage > 1
-    if draft.value("training.method") == "lora" and held in bases and HELD not in draft.settings and not sharded:
+    if draft.value("training.method") != "lora" or not held or HELD in draft.settings:
+        return
+    if held in bases and not sharded:
         draft.derive(HELD, held, "the files of that repository hold packed weights")
+    else:
+        message = f"the files hold packed weights ({held}), which are priced in 16 bits here: an upper bound"
+        _note(draft, draft.settings["model.name"], message)
 
 
 def masked(draft: Draft, path: str, rows: str, why: str) -> None:

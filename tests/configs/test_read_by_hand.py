@@ -189,3 +189,12 @@ def test_no_without_quotes_is_no() -> None:
     found = read("l.yaml", "distributed_type: NO\nmixed_precision: bf16\nnum_processes: 1\nnum_machines: 1\n")
     assert not any("distributed_type" in each.message or "``" in each.message for each in found.problems)
     assert values(found)["parallelism.zero_stage"] == 0
+
+
+def test_packed_weights_that_are_priced_in_16_bits_are_said() -> None:
+    """Sharded, a base of GPTQ has no memory model, and no plan says in silence that it is another one."""
+    text = LORA.replace("meta-llama/Llama-3.1-8B", "hugging-quants/Meta-Llama-3.1-8B-Instruct-GPTQ-INT4")
+    found = read("f.yaml", f"{text}fsdp: full_shard\n")
+    assert any("packed weights" in each.message for each in found.notes)
+    assert not any("packed weights" in each.message for each in read("f.yaml", text).notes)
+    assert values(read("f.yaml", text))["training.base.held_in"] == "gptq-4bit"
