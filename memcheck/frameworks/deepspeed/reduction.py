@@ -108,7 +108,14 @@ def as_they_appear(numels: Sequence[int], how: Reducing, *, moving: bool) -> Ear
         before = own
         kept += 0 if how.frees else own
     head = head if len(numels) > 1 else 0
-    return Early(waits, head, max(0, tail - waits), max(0, most - waits), behind, len(found) < 2)
+    return Early(
+        waiting=waits,
+        first=head,
+        last=max(0, tail - waits),
+        within=max(0, most - waits),
+        behind=behind,
+        once=len(found) < 2,
+    )
 
 
 def left_behind(numels: Sequence[int], own: Sequence[int], how: Reducing, buffers: int) -> int:
@@ -187,4 +194,10 @@ def scattered(numels: Sequence[int], how: Reducing, accumulated: str) -> Early:
         head = extra if last == 1 else head
         most = max(most, behind if 1 < last < len(numels) else 0)
     head = head if len(numels) > 1 else 0
-    return Early(waits, head, max(0, tail - waits), max(0, most - waits), behind)
+    return Early(
+        waiting=waits,
+        first=head,
+        last=max(0, tail - waits),
+        within=max(0, most - waits),
+        behind=behind,
+    )
