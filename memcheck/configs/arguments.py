@@ -8,6 +8,7 @@ from typing import Any
 
 from memcheck.configs.config_file import ConfigFile, load_yaml
 from memcheck.configs.shell_arithmetic import worked_out
+from memcheck.configs.shell_branches import Branches
 from memcheck.finding import Location, Span
 from memcheck.plan.text import split_lines
 from memcheck.record import Record
@@ -16,8 +17,6 @@ YAML_SECTION = "MODEL_ARGS"
 _TOKEN = re.compile(r"""\$\([^()\s]*\s[^()]{0,200}\)|[^\s"'()#;|&<>\\]+(?:"[^"]*"|'[^']*')?|"[^"]*"|'[^']*'|[;|&<>]+""")
 _OPERATORS = {";", "|", "&", "<", ">"}
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*|\d+)(?::?-([^}]*))?\}?\Z")
-_OPENS = re.compile(r"(?:^|;|\bthen\b|\bdo\b|\belse\b)\s*(?:if|case)\b")
-_CLOSES = re.compile(r"(?:^|[;\s])(?:fi|esac)\b")
 _CASE = re.compile(r"(?:^|;|\bthen\b|\bdo\b|\belse\b)\s*case\b")
 _ESAC = re.compile(r"(?:^|[;\s])esac\b")
 _ARM = re.compile(r"\s*\(?[^()=]*\)")
@@ -29,7 +28,8 @@ _HOLDING = re.compile(
 _OPTION = re.compile(r"(?:^|[\s\"'])--[A-Za-z]")
 _USED = re.compile(r"\$\{?([A-Za-z_]\w*)(?:\[[@*]\])?\}?\Z")
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_]\w*)=([^\s()]*)\s*(?:#.*)?\Z")
-
+_UNSEEN = re.compile(r"(?:^|[;\s])([A-Za-z_]\w*)\+?=[\"']?(?:\$\(|`)|\bfor\s+([A-Za-z_]\w*)\s+in\b")
+"""A variable that takes what a command prints, or each word of a list."""
 
 NO_DEFINES: Mapping[str, str] = {}
 
@@ -82,18 +82,22 @@ class _Script:
         self._defines = defines
         self._held: dict[str, tuple[_Word, ...]] = {}
         """Arguments that one line puts into a variable: they count where it is used."""
-        self._depth = self._cases = 0
+        self._open = Branches()
+        self._cases = 0
 
     def words(self, number: int, whole: str) -> list[_Word]:
         """The words of a line that may be arguments; an assignment has none of its own."""
         code = _code(whole)
         whole = worked_out(whole, self.variables, self.branches)
-        self._depth = max(0, self._depth + len(_OPENS.findall(code)) - len(_CLOSES.findall(code)))
+        self._open.line(code, self.variables, self.branches)
         self._cases = max(0, self._cases + len(_CASE.findall(code)) - len(_ESAC.findall(code)))
+        if self._open.skipped:
+            return []
         arm = _ARM.match(whole) if self._cases else None
         line = whole if arm is None else " " * arm.end() + whole[arm.end() :]
         if self._assigned(line) or self._holds(number, line):
             return []
+        self._forget(line)
         found = [self._word(word, number, column) for column, word in _words(line)]
         return [inner for word in found for inner in self._expanded(word)]
 
@@ -104,15 +108,22 @@ class _Script:
         name, value = found[1], found[2].strip("\"'")
         if name in self._defines:
             return True
-        if self._depth and name in self.variables and _CALLERS.match(value):
+        if self._open.hanging and name in self.variables and _CALLERS.match(value):
             return True  # an argument of the script's own: called without any, it runs with what stands above
-        if self._depth:
+        if self._open.hanging:
             self.branches.add(name)
         self.variables[name] = _resolved(value, self.variables)
         held = self._held.pop(name, None)
-        if held is not None and self._depth:
+        if held is not None and self._open.hanging:
             self._held[name] = tuple(word._replace(hangs=True) for word in held)
         return True
+
+    def _forget(self, line: str) -> None:
+        """What a command or a loop puts into a variable is not what stood there before."""
+        for found in _UNSEEN.finditer(line):
+            name = found[1] or found[2]
+            if name not in self._defines:
+                self.variables.pop(name, None)
 
     def _holds(self, number: int, line: str) -> bool:
         """Whether the line puts arguments into a variable; a variable among them counts with what it holds by now."""
@@ -133,7 +144,7 @@ class _Script:
         return True
 
     def _word(self, text: str, line: int, column: int) -> _Word:
-        return _Word(text=text, line=line, column=column, hangs=self._depth > 0)
+        return _Word(text=text, line=line, column=column, hangs=self._open.hanging > 0)
 
     def _expanded(self, word: _Word) -> tuple[_Word, ...]:
         held = self._held.get(_used(word.text))

@@ -1,0 +1,84 @@
+"""Branches of a shell script: which line runs, where the script itself says what its ``if`` compares."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+RUNS, SKIPPED, DONE, UNKNOWN = "runs", "skipped", "done", "unknown"
+"""A branch that runs, one that does not, one behind another that ran, and one that hangs on what is not known."""
+_OPENS = re.compile(r"(?:^|;|\bthen\b|\bdo\b|\belse\b)\s*(?:if|case)\b")
+_CLOSES = re.compile(r"(?:^|[;\s])(?:fi|esac)\b")
+_HEAD = re.compile(r"\s*(if|elif)\s+\[\[?\s+([^&|;\[\]]{1,200}?)\s+\]\]?\s*(?:;\s*then\s*)?\Z")
+_ELSE = re.compile(r"\s*(else|elif)\b")
+_TEST = re.compile(r"(\S+)\s+(=|==|!=|-eq|-ne|-gt|-ge|-lt|-le)\s+(\S+)\Z|(-[zn])\s+(\S+)\Z")
+_VALUE = re.compile(r"\$\{?([A-Za-z_]\w*)(?::?-([^}]*))?\}?\Z")
+
+
+class Branches:
+    """The branches that are open at a line."""
+
+    def __init__(self) -> None:
+        self._open: list[str] = []
+
+    @property
+    def hanging(self) -> int:
+        """How many of them hang on what is not known."""
+        return self._open.count(UNKNOWN)
+
+    @property
+    def skipped(self) -> bool:
+        """Whether this line never runs."""
+        return SKIPPED in self._open or DONE in self._open
+
+    def line(self, code: str, variables: Mapping[str, str], branches: Collection[str]) -> None:
+        """Open and close what the line does. ``branches``: variables whose value hangs on one."""
+        head, other = _HEAD.match(code), _ELSE.match(code)
+        holds = None if head is None else _holds(head[2], variables, branches)
+        if head is not None and head[1] == "if":
+            self._open.append(_state(holds))
+            return
+        if other is not None and self._open:
+            before = self._open[-1]
+            if before in (RUNS, DONE):
+                self._open[-1] = DONE
+            elif before == SKIPPED:
+                self._open[-1] = RUNS if other[1] == "else" else _state(holds)
+            code = code[other.end() :] if other[1] == "else" else ""
+        more = len(_OPENS.findall(code)) - len(_CLOSES.findall(code))
+        self._open = [*self._open, *[UNKNOWN] * more] if more > 0 else self._open[: max(0, len(self._open) + more)]
+
+
+def _state(holds: bool | None) -> str:
+    return UNKNOWN if holds is None else RUNS if holds else SKIPPED
+
+
+def _holds(test: str, variables: Mapping[str, str], branches: Collection[str]) -> bool | None:
+    """Whether a comparison of words holds; None where one of them is not known."""
+    found = _TEST.match(test)
+    if found is None:
+        return None
+    if found[4]:
+        word = _word(found[5], variables, branches)
+        return None if word is None else (word == "") == (found[4] == "-z")
+    left, right = (_word(found[side], variables, branches) for side in (1, 3))
+    if left is None or right is None:
+        return None
+    if found[2] in ("=", "==", "!="):
+        return (left == right) == (found[2] != "!=")
+    if not all(each.isascii() and each.isdigit() and len(each) < 19 for each in (left, right)):
+        return None
+    a, b = int(left), int(right)
+    return {"-eq": a == b, "-ne": a != b, "-gt": a > b, "-ge": a >= b, "-lt": a < b, "-le": a <= b}[found[2]]
+
+
+def _word(text: str, variables: Mapping[str, str], branches: Collection[str]) -> str | None:
+    """A word of a comparison: plain text, or a variable that the script sets to plain text outside of any branch."""
+    plain = text.strip("\"'")
+    if not set(plain) & set("$`*?"):
+        return plain
+    found = _VALUE.match(plain)
+    if found is None or found[1] in branches:
+        return None
+    value = variables.get(found[1], None if found[2] is None else found[2].strip("\"'"))
+    return None if value is None or set(value) & set("$`") else value

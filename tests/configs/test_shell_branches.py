@@ -1,0 +1,96 @@
+"""Which branch of a script runs, where the script itself says what it compares."""
+
+from __future__ import annotations
+
+import pytest
+
+from memcheck.configs.arguments import load_arguments
+
+
+def read(*lines: str, **defines: str) -> tuple[dict[str, object], set[str]]:
+    """The arguments of a script, and those of them that hang on a branch."""
+    found = load_arguments("run.sh", "\n".join(lines), defines=defines)
+    return found.values, set(found.hanging)
+
+
+@pytest.mark.parametrize(
+    ("test", "holds"),
+    [
+        ('[[ "$DTYPE" == "fp8" ]]', True),
+        ("[ $DTYPE = bf16 ]", False),
+        ('[ "$DTYPE" != bf16 ]', True),
+        ("[ $GPUS -gt 4 ]", True),
+        ("[[ ${GPUS} -le 4 ]]", False),
+        ('[ -n "$DTYPE" ]', True),
+        ("[ -z ${DTYPE} ]", False),
+        ("[ ${OTHER:-fp8} = $DTYPE ]", True),
+        ("[ $CALLERS = 1 ]", None),
+        ("[[ $DTYPE == fp* ]]", None),
+        ("[ $DTYPE = fp8 ] && [ $CALLERS = 1 ]", None),
+        ("[ -f $DTYPE ]", None),
+        ("[ $DTYPE -eq 8 ]", None),
+        ("grep -q fp8 config", None),
+    ],
+)
+def test_a_comparison_of_what_the_script_sets_is_decided(test: str, holds: bool | None) -> None:
+    """What hangs on its caller, a pattern or a file is not."""
+    values, hanging = read(
+        'DTYPE="${5:-"fp8"}"', "GPUS=8", f"if {test}; then", "  run --tp 2", "else", "  run --tp 4", "fi", "run --pp 1"
+    )
+    assert values["pp"] == "1"
+    assert "pp" not in hanging
+    if holds is None:
+        assert "tp" in hanging
+    else:
+        assert (values["tp"], hanging) == ("2" if holds else "4", set())
+
+
+@pytest.mark.parametrize(("size", "degree"), [("7b", "1"), ("13b", "2"), ("70b", "8")])
+def test_the_first_arm_that_holds_runs(size: str, degree: str) -> None:
+    """Arms behind it do not, whatever they compare; `then` may stand on a line of its own."""
+    values, hanging = read(
+        f"SIZE={size}",
+        "if [ $SIZE = 7b ]",
+        "then",
+        "TP=1",
+        "elif [ $SIZE = 13b ]; then",
+        "TP=2",
+        "else",
+        "TP=8",
+        "fi",
+        "run --tp $TP",
+    )
+    assert (values["tp"], hanging) == (degree, set())
+
+
+def test_what_is_behind_a_branch_that_is_not_known_hangs() -> None:
+    """An `else if` opens a branch of its own; what a branch sets decides nothing."""
+    script = ("A=1", "if [ $X = 1 ]; then", "A=2", "fi", "if [ $A = 1 ]; then", "run --tp 2", "fi")
+    assert read(*script)[1] == {"tp"}
+    nested = (
+        "A=1",
+        "if [ $A = 2 ]; then",
+        "run --tp 1",
+        "else if [ $X = 1 ]; then",
+        "run --tp 2",
+        "fi",
+        "fi",
+        "run --pp 3",
+    )
+    values, hanging = read(*nested)
+    assert (values, hanging) == ({"tp": "2", "pp": "3"}, {"tp"})
+
+
+def test_a_define_decides() -> None:
+    """What its caller sets is said with --define."""
+    script = ("if [ $FSDP = 1 ]; then", "run --use-fsdp", "fi", "run --tp 2")
+    assert read(*script, FSDP="1")[0] == {"use-fsdp": True, "tp": "2"}
+    assert read(*script, FSDP="0") == ({"tp": "2"}, set())
+
+
+@pytest.mark.parametrize("line", ["A=$(nproc)", "A=`nproc`", "for A in 1 2; do"])
+def test_what_a_command_or_a_loop_sets_is_not_known(line: str) -> None:
+    """What stood in the variable before is gone."""
+    values, hanging = read("A=1", line, "if [ $A = 1 ]; then", "run --tp 2", "fi", "run --pp $A")
+    assert hanging == {"tp"}
+    assert values["pp"] != "1"
