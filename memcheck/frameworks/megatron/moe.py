@@ -11,7 +11,7 @@ from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.elementwise import add, cast, mul
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, rounded
 from memcheck.frameworks.megatron.fusions import activate, fuses_activation, weighted_swiglu
-from memcheck.frameworks.megatron.linear import fuses_wgrad, quantizes, scatters
+from memcheck.frameworks.megatron.linear import fuses_wgrad, quantizes, scatters, uses_te
 from memcheck.frameworks.megatron.mlp import mlp
 from memcheck.frameworks.megatron.recompute import Discarded, checkpoint
 from memcheck.frameworks.megatron.router import pads, route, routed_tokens
@@ -102,6 +102,12 @@ def _move(tape: Tape, x: Value, rows: int, label: str) -> Value:
     return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, label + " backward")])
 
 
+def _summed(tape: Tape, x: Value, rows: int, dtype: str, label: str) -> Value:
+    """``reduce_scatter(hidden_states.to(probs.dtype)).to(hidden_states.dtype)``."""
+    wide = _move(tape, cast(tape, x, dtype, "hidden_states.to(probs.dtype)"), rows, label)
+    return cast(tape, wide, x.dtype)
+
+
 def _into_global_buffer(tape: Tape, x: Value, rows: int) -> Value:
     """An all-gather into the global memory buffer, which is counted with the workspaces."""
     shape, dtype = x.shape, x.dtype
@@ -115,16 +121,18 @@ Dispatched = tuple[Value, Value, _Way]
 class _Exchange(_Way):
     """Sort back, reduce-scatter over the expert-tensor group; all-to-all; unpermute."""
 
-    def __init__(self, ctx: Context, m: Moe, rows: int, held: tuple[Value, ...], sent: int, received: int) -> None:
+    def __init__(
+        self, ctx: Context, m: Moe, rows: int, held: tuple[Value, ...], sent: int, received: int, dtype: str
+    ) -> None:
         super().__init__(ctx, m, rows, held)
-        self.sent, self.received = sent, received
+        self.sent, self.received, self.dtype = sent, received, dtype
 
     def unsort(self, out: Value) -> Value:
         tape, setting = self.ctx.tape, self.ctx.setting
         if self.m.experts // setting.expert > 1:
             out = _move(tape, out, out.shape[0], "unsort chunks")
         if setting.expert_tensor > 1:
-            out = _move(tape, out, self.received, "reduce-scatter over the expert-tensor group")
+            return _summed(tape, out, self.received, self.dtype, "reduce-scatter over the expert-tensor group")
         return out
 
     def travel(self, out: Value) -> Value:
@@ -152,7 +160,7 @@ def _exchanged(ctx: Context, m: Moe, x: Value, probs: Value) -> Dispatched:
     if m.experts // setting.expert > 1:
         tokens = _move(tape, tokens, tokens.shape[0], "sort chunks by expert")
         weights = _move(tape, weights, weights.shape[0], "sort chunks by expert")
-    return tokens, weights, _Exchange(ctx, m, x.shape[0], held, sent, received)
+    return tokens, weights, _Exchange(ctx, m, x.shape[0], held, sent, received, probs.dtype)
 
 
 class _Gather(_Way):
@@ -170,9 +178,7 @@ class _Gather(_Way):
         tape, setting = self.ctx.tape, self.ctx.setting
         if setting.expert * setting.expert_tensor == 1:
             return out
-        wide = cast(tape, out, self.dtype, "hidden_states.to(local_probs.dtype)")
-        wide = _move(tape, wide, self.rows, "reduce-scatter over the expert group")
-        return cast(tape, wide, out.dtype)
+        return _summed(tape, out, self.rows, self.dtype, "reduce-scatter over the expert group")
 
 
 def _gathered(ctx: Context, m: Moe, x: Value, probs: Value) -> Dispatched:
@@ -258,7 +264,16 @@ def experts(ctx: Context, m: Moe, tokens: Value, weights: Value, recompute_activ
     del inner
     out = _grouped(ctx, acted, fc2, "experts.linear_fc2")
     del acted
+    if local > 1 and not _is_grouped(setting):  # SequentialMLP: torch.cat(output_local_list), whose backward are slices
+        pieces, out = out, ctx.tape.value(out.shape, out.dtype, "cat of the experts' outputs")
+        out = ctx.tape.record(out, (pieces,), lambda grad: [grad])
+        del pieces
     return dropped.discard(out) if dropped is not None else out
+
+
+def _is_grouped(setting: Setting) -> bool:
+    """The experts' products are one (TEGroupedMLP)."""
+    return uses_te(setting) and bool(setting.option("moe_grouped_gemm", True))
 
 
 def _weighted(ctx: Context, m: Moe, x: Value, weights: Value) -> Value:

@@ -14,6 +14,7 @@ from memcheck.autograd.tensor import Value
 from memcheck.frameworks.megatron.head import MegatronHead, megatron_head_curve
 from memcheck.frameworks.megatron.layers import megatron_layers
 from memcheck.frameworks.megatron.linear import column, norm, projection
+from memcheck.frameworks.megatron.moe import routed_checkpoints
 from memcheck.frameworks.megatron.tensors import block_tensors, embedding_tensors, padded_vocabulary
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block, Norm
@@ -23,25 +24,27 @@ from memcheck.remembered import lru_cache
 def prediction_units(
     job: TrainingJob, a: Architecture, depth: int, setting: Setting, *, embeds: bool, inventory: bool = False
 ) -> list[Unit]:
-    """``depth`` prediction layers, each followed by its own logits and loss. The layer is the model's last one.
+    """``depth`` prediction layers, and behind them the logits and the loss of each. The layer is the model's last one.
 
     ``mtp_use_repeated_layer``: all depths share one layer's weights.
 
     ``embeds``: this rank needs a copy of the embedding (language_module.py, setup_embeddings_and_output_layer).
     """
     block = a.blocks[-1][0]
-    full = setting.option("recompute_granularity") == "full"
+    # with the method "block" prediction layers are not recomputed (multi_token_prediction.py, _checkpointed_forward)
+    full = setting.option("recompute_granularity") == "full" and setting.option("recompute_method") != "block"
     curve = _layer(block, a.final_norm, setting, full, inventory)
     head = MegatronHead(padded_vocabulary(a.vocab_size, job), None, tied=False)
     logits = _logits(head, setting, inventory)
     tensors = prediction_tensors(job, a, block)
     units: list[Unit] = []
+    losses: list[Unit] = []
     for i in range(depth):
         own = embedding_tensors(a, job) if embeds and i == 0 else ()
         layer = () if i > 0 and job.option("mtp_use_repeated_layer") else tensors
         units.append(Unit(kind="block", name=f"prediction layer {i}", tensors=(*own, *layer), fresh=curve, again=curve))
-        units.append(Unit(kind="loss", name=f"prediction loss {i}", tensors=(), fresh=logits, again=logits))
-    return units
+        losses.append(Unit(kind="loss", name=f"prediction loss {i}", tensors=(), fresh=logits, again=logits))
+    return units + losses
 
 
 def prediction_tensors(job: TrainingJob, a: Architecture, block: Block) -> tuple[LocalTensor, ...]:
@@ -77,15 +80,18 @@ def _layer(block: Block, final: Norm | None, setting: Setting, recompute: bool, 
         h = megatron_layers(ctx, (block,), h, recompute=recompute)
         return norm(ctx, spec, h, "mtp.final_layernorm")
 
-    return replay(forward, setting, (rows, setting.hidden), setting.compute, inventory=inventory)
+    found = replay(forward, setting, (rows, setting.hidden), setting.compute, inventory=inventory)
+    inputs = 2 if recompute else 1  # hidden states and embedding
+    return found._replace(lingers=inputs * routed_checkpoints((block,), setting, recompute))
 
 
 def _gather_features(ctx: Context, h: Value, shape: tuple[int, ...]) -> Value:
-    """``gather_from_tensor_model_parallel_region``, then ``scatter_to_sequence_parallel_region``."""
+    """``gather_from_tensor_model_parallel_region``, then ``scatter_to_sequence_parallel_region``.
+
+    The rows that this rank takes are contiguous, so that they stay a view of all (mappings.py, _split_along_first_dim).
+    """
     tape, dtype, narrow = ctx.tape, h.dtype, h.shape
-    whole = tape.new((ctx.tokens, ctx.hidden), dtype, "gather eh_proj")
-    out = tape.value(shape, dtype, "scatter eh_proj")
-    del whole
+    out = Value(tape.new((ctx.tokens, ctx.hidden), dtype, "gather eh_proj"), shape, dtype)
     return tape.record(out, (h,), lambda grad: [tape.new(narrow, dtype, "gather eh_proj backward")])
 
 

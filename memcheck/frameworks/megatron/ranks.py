@@ -236,7 +236,7 @@ class _Ranks:
             forward_only=code.forward_only(job, self.setting) if embedding or head else 0,
             input_gradient=boundary if sends_back or several else 0,
             output_gradient=boundary if sends_on or several else 0,
-            cached_output=boundary if job.option("deallocate_pipeline_outputs") is False and not head else 0,
+            cached_output=boundary if job.option("deallocate_pipeline_outputs") is False else 0,
             held_input=boundary if code.holds_inputs and (sends_back or several) else 0,
             exchanged=1 + (job.option("overlap_p2p_communication") is not False) if several else 0,
             extras=tuple(tuple(fsdp.extras(job, list(u))) for u in units) if sharded else (),

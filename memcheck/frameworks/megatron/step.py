@@ -31,7 +31,7 @@ class Rank(Record):
     output_gradient: int
     """The last output gradient, referenced until the next one has been received."""
     cached_output: int
-    """Output kept per micro-batch in flight; 0 when outputs are deallocated after the send."""
+    """Output that a chunk sends on, kept per micro-batch in flight; 0 when outputs are deallocated after the send."""
     held_input: int = 0
     """What a chunk gets from the stage before: it and its gradient outlive the backward, until the chunk's next input
     (``set_input_tensor``)."""
@@ -294,12 +294,15 @@ def _hold_in_flight(recorder: Recorder, chunks: list[list[_NamedUnits]], edges: 
             _hold_between(recorder, chunk, edges.held_input if edges.receives[index] else NOTHING)
     if not moment.of.forward:
         recorder.hold("communication_buffers", edges.held_input, edges.exchanged)
+        if chunks[moment.of.chunk] and chunks[moment.of.chunk][-1].kind in ("embedding", "block"):
+            recorder.hold("activations", edges.cached_output)  # of the micro-batch that passes
     elif len(chunks) == 1 and not moment.first:
         recorder.hold("communication_buffers", edges.held_input)
     for chunk, count in zip(chunks, moment.counts, strict=True):
         for units in chunk:
             recorder.hold_bundle(units.curve.saved, count * units.times)
-        recorder.hold("activations", edges.cached_output, count)
+        if chunk and chunk[-1].kind in ("embedding", "block"):
+            recorder.hold("activations", edges.cached_output, count)
     if not moment.first:
         recorder.hold("communication_buffers", edges.input_gradient)
         if moment.of.forward:

@@ -155,7 +155,7 @@ def _rotary(job: TrainingJob, held: ChunkContents) -> int:
     """cos and sin's fp32 arguments over the whole sequence, and this rank's slice of them, once a model chunk.
 
     Latent attention has them in each layer, and cos and sin beside them (multi_latent_attention.py with ``rope_type``
-    yarn, its default; yarn_rotary_pos_embedding.py: for 4,096 positions or, where a kernel takes them, all).
+    yarn, its default; yarn_rotary_pos_embedding.py: for 4,096 positions until a kernel asks for those that it takes).
     """
     attends = [b.mixer.rotary_dim for b in held.blocks if isinstance(b.mixer, Attention)]
     whole = rounded(4 * job.sequence_length * max(attends, default=0)) * held.chunks
@@ -164,7 +164,7 @@ def _rotary(job: TrainingJob, held: ChunkContents) -> int:
     if latent:
         layers = sum(times for t, times in held.tensors if t.name.endswith("linear_kv_down_proj.weight"))
         fused = bool(job.option("apply_rope_fusion", True)) and job.option("transformer_impl") != "local"
-        positions = max(YARN_POSITIONS, job.sequence_length if fused else 0)
+        positions = job.sequence_length if fused else YARN_POSITIONS
         whole += layers * rounded(4 * job.sequence_length * latent[0])
         made = 2 * layers * rounded(positions * latent[0] * DTYPE_BYTES[job.recipe.compute])
     return made + whole + (whole // job.layout.context if job.layout.context > 1 else 0)
