@@ -121,6 +121,7 @@ def test_label_that_does_not_fit_goes_below() -> None:
 
 
 def test_a_long_line_is_never_looked_at_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is cleaned of a line stays near what a report shows of it."""
     looked: list[int] = []
 
     def clean(text: str) -> str:
@@ -137,5 +138,6 @@ def test_a_long_line_is_never_looked_at_as_a_whole(monkeypatch: pytest.MonkeyPat
 
 
 def test_marks_without_a_width_do_not_go_on_without_end() -> None:
+    """Ten thousand combining marks are one letter wide, and are cut all the same."""
     line = "a: " + "\u0301" * 10_000
     assert max(len(row) for row in shown([line], at(1, 1, 2))) <= 4 * WIDE.columns + 20

@@ -72,11 +72,11 @@ class EngineBuffers(Record):
     reducing_head: int = 0
     """Copies of a bucket while it is reduced in a hook of the head."""
     reducing_last: int = 0
-    """The same in a hook of the embedding."""
+    """Copies of a bucket while it is reduced in a hook of the embedding."""
     reducing_within: int = 0
-    """The same in other hooks."""
+    """Copies of a bucket while it is reduced in any other hook."""
     reducing_behind: int = 0
-    """The same when backward is over, with what waits."""
+    """Copies of a bucket while it is reduced behind the backward, with what waits."""
     reduces_once: bool = False
     """Then all is reduced, and nothing before."""
     reducing: int = 0

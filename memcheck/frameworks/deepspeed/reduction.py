@@ -20,11 +20,11 @@ class Reducing(Record):
     ways: int
     """Ranks that share the optimizer."""
     limit: int
-    """Of a bucket."""
+    """Elements that a bucket takes."""
     dtype: str
-    """Of a gradient when it comes to a bucket."""
+    """What a gradient is in when it comes to a bucket."""
     wire: str
-    """In which it is sent."""
+    """What a bucket is in when it is sent."""
     sums: bool
     """The rank's own are summed in an fp32 partition (``_use_compact_grad_partition_buffer``)."""
     contiguous: bool
