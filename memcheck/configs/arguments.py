@@ -165,11 +165,11 @@ def _from_text(path: str, text: str, lists: frozenset[str], defines: Mapping[str
         for word, at, column, hangs in script.words(number, line):
             flag = re.match(r"--([A-Za-z][\w.-]*)(?:=(.*))?\Z", word)
             if flag is not None:
-                name = flag[1]
-                values[name] = True if flag[2] is None else _resolved(flag[2], variables)
+                name, said = flag[1], None if flag[2] is None else flag[2].lstrip("\"'")
+                values[name] = True if said is None else _resolved(said, variables)
                 hanging.pop(name, None)
-                if hangs or (flag[2] is not None and _name_of(flag[2]) in branches):
-                    hanging[name] = _name_of(flag[2] or "")
+                if hangs or (said is not None and _name_of(said) in branches):
+                    hanging[name] = _name_of(said or "")
                 places[name] = Location(path, Span(at, column, at, column + len(word)))
             elif not name or word[:1] in _OPERATORS:
                 name = ""

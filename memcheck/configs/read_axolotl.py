@@ -12,7 +12,7 @@ from memcheck.configs.liger import liger_kernels
 from memcheck.configs.model_overrides import override
 from memcheck.configs.pictures import FREEZE, IMAGES, pictures, resized, sees, text_alone
 from memcheck.configs.shipped import AXOLOTL
-from memcheck.configs.trainer_adapters import WHOLE, adapters, base, constants, leaves_casts, unused
+from memcheck.configs.trainer_adapters import WHOLE, adapters, base, constants, leaves_casts, resumed, unused
 from memcheck.configs.trainer_frozen import architecture_named
 from memcheck.configs.trainer_objective import chosen_apart, objective, trainer
 from memcheck.configs.trainer_parts import Division, off, on, text
@@ -163,6 +163,7 @@ def _method(draft: Draft) -> bool:
         base(draft, "gptq-4bit", "gptq")
     constants(draft, "bnb_config_kwargs.bnb_4bit_use_double_quant", default=True)
     quantized_experts(draft, eight=bits8)
+    resumed(draft, "lora_model_dir")
     if on(draft, "lora_target_linear"):
         config.see("lora_target_modules")
         adapters(draft, keys.ADAPTERS._replace(targets=(), default_targets="all-linear"))

@@ -12,7 +12,7 @@ from memcheck.configs.pictures import IMAGES, scaled, shown
 from memcheck.configs.pictures import parts as sides
 from memcheck.configs.read_llamafactory_v1 import is_second, read_second
 from memcheck.configs.shipped import LLAMA_FACTORY
-from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
+from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, resumed, unused
 from memcheck.configs.trainer_frozen import last_layers
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_pairs import join_launch
@@ -102,6 +102,8 @@ def _method(draft: Draft) -> bool:
     if not on(draft, "upcast_layernorm"):
         leaves_casts(draft, "LLaMA-Factory casts adapters alone (model/adapter.py, model_utils/checkpointing.py)")
     adapters(draft, keys.ADAPTERS)
+    if not on(draft, "create_new_adapter"):  # else those there are merged first (model/adapter.py)
+        resumed(draft, "adapter_name_or_path")
     return False
 
 

@@ -131,7 +131,9 @@ def _precision(draft: Draft, split: Division, *, trains_all: bool) -> None:
     """``torch_dtype`` is the checkpoint's unless stated, and decides bf16 or fp16 where neither is."""
     written = text(draft, "torch_dtype").lower()
     amp, path = arguments.mixed(draft)
-    weights = DTYPES.get(written or "bfloat16", "bf16")
+    weights = DTYPES.get(written, "bf16")
+    if written not in (*DTYPES, "", "auto"):
+        draft.refuse("torch_dtype", f"`torch_dtype: {written}` is no dtype", keys=("training.precision",))
     switch = "bf16" if weights == "bf16" else "fp16"  # model_args.py: weights in fp32 are trained beside fp16
     if not amp and not parts.off(draft, switch):
         amp, path = switch, "torch_dtype"

@@ -67,6 +67,12 @@ def _in_plan_words(draft: Draft, names: list[str]) -> list[str]:
     return [own.get(name, name) for name in names]
 
 
+def resumed(draft: Draft, path: str) -> None:
+    """Adapters that are there already, which are trained on."""
+    if words(draft, path):
+        draft.note(path, "rank and modules of the adapters there go before those that are stated here")
+
+
 def unused(draft: Draft, names: AdapterKeys) -> None:
     """Keys of adapters in a config that trains none."""
     listed = (names.rank, *names.targets, names.dropout, names.saved, names.dora, names.parameters)

@@ -119,3 +119,14 @@ def test_a_models_name_that_is_a_variable_is_no_folder(tmp_path: Path) -> None:
     """What is missing is the name, and not a config.json."""
     (problem,) = _launched(tmp_path, GPUS, TRL.replace("meta-llama/Llama-3.1-8B", "$MODEL")).problems
     assert "variable" in problem.message
+
+
+@pytest.mark.parametrize("quote", ['"', "'"])
+def test_a_value_between_quotes_behind_its_argument(tmp_path: Path, quote: str) -> None:
+    """`--max_length="4096"` and `--num_processes="${NPROC}"`, as shells have them."""
+    line = f"--num_processes={quote}8{quote}"
+    found = values(_launched(tmp_path, line, TRL.replace("--max_length 2048", f"--max_length={quote}4096{quote}")))
+    assert (found["hardware.gpus_per_node"], found["training.sequence_length"]) == (8, 4096)
+    script = f'NPROC="${{NPROC:-4}}"\naccelerate launch --num_processes="${{NPROC}}" {TRL}\n'
+    imported = import_config("run.sh", script.encode(), {"hardware.gpu": ReadSetting("h100-80gb", "test")})
+    assert values(imported)["hardware.gpus_per_node"] == 4

@@ -198,3 +198,25 @@ def test_packed_weights_that_are_priced_in_16_bits_are_said() -> None:
     assert any("packed weights" in each.message for each in found.notes)
     assert not any("packed weights" in each.message for each in read("f.yaml", text).notes)
     assert values(read("f.yaml", text))["training.base.held_in"] == "gptq-4bit"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "noted"),
+    [
+        ("f.yaml", f"{LORA}adapter_name_or_path: saves/lora\n", True),
+        ("f.yaml", f"{LORA}adapter_name_or_path: saves/lora\ncreate_new_adapter: true\n", False),
+        ("f.yaml", f"{FACTORY}adapter_name_or_path: saves/lora\n", False),
+        ("a.yml", f"{AXOLOTL}{QLORA}lora_model_dir: ./out\n", True),
+        ("a.yml", f"{AXOLOTL}lora_model_dir: ./out\n", False),
+    ],
+)
+def test_adapters_that_are_there_have_a_rank_of_their_own(name: str, text: str, noted: bool) -> None:
+    """They are trained on with what their own config says."""
+    assert any("adapters there" in each.message for each in read(name, text).notes) == noted
+
+
+@pytest.mark.parametrize(("dtype", "refused"), [("bfloat16", False), ("auto", False), ("half-ish", True), ("${DTYPE}", True)])
+def test_a_word_that_is_no_dtype_is_not_bf16(dtype: str, refused: bool) -> None:
+    """ms-swift's `torch_dtype` may be a variable that nobody sets."""
+    problems = read("s.sh", f"{SWIFT.rstrip()} --torch_dtype {dtype}\n").problems
+    assert any("is no dtype" in each.message or "not set" in each.message for each in problems) == refused
