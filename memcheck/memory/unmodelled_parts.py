@@ -6,6 +6,7 @@ from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.objective_types import MS_SWIFT
 from memcheck.job.types import TrainingJob
+from memcheck.models.encoder import Encoder
 from memcheck.models.types import Architecture
 
 MISTAKEN = ("glm4v_moe",)
@@ -36,7 +37,7 @@ def refuse_parts(job: TrainingJob, a: Architecture) -> None:
         )
     if a.vision is None:
         if a.encoder is not None:
-            _refuse_with_encoder(job)
+            _refuse_with_encoder(job, a.encoder)
             if a.encoder.words:
                 _refuse_of_two_tables(job)
         elif any(other.part != "language" for other in a.others):
@@ -49,7 +50,7 @@ def refuse_parts(job: TrainingJob, a: Architecture) -> None:
             _refuse_divided(job, "a tower", ", or size the language model alone: `model: {part: language}`")
         return
     alone = ", or size the language model alone: `model: {part: language}`"
-    _refuse_divided(job, "a vision tower", alone, sees=not a.vision.crosses)
+    _refuse_divided(job, "a vision tower", alone, sees=not a.vision.crosses, pads=not a.vision.crosses)
     lora = job.lora
     reaches = lora is not None and lora.target_modules == "all-linear" and (not lora.parts or "vision" in lora.parts)
     if reaches and a.model_type in MISTAKEN:
@@ -84,8 +85,8 @@ def _refuse_of_stages(job: TrainingJob, a: Architecture, rests: tuple[str, str])
     _refuse_beside(job, "a tower", f", or {alone}")
 
 
-def _refuse_with_encoder(job: TrainingJob) -> None:
-    _refuse_divided(job, "an encoder", "")
+def _refuse_with_encoder(job: TrainingJob, encoder: Encoder) -> None:
+    _refuse_divided(job, "an encoder", "", pads=encoder.rotary_dim == 0)
     if job.loss.kind != "standard":
         raise UnsupportedError(
             f"an encoder-decoder takes its own loss of all logits; memcheck knows no {job.loss.kind} one",
@@ -111,10 +112,10 @@ def _refuse_of_two_tables(job: TrainingJob) -> None:
         )
 
 
-def _refuse_divided(job: TrainingJob, part: str, alone: str, *, sees: bool = False) -> None:
+def _refuse_divided(job: TrainingJob, part: str, alone: str, *, sees: bool = False, pads: bool = False) -> None:
     """Nothing, unless the plan asks for more of a model that has such a part than its steps of next-token loss, or
     the layout divides it over its layers, matrices or tokens. ``alone``: a way to size the rest; ``sees``: what the
-    part makes stands among the rows of the language model's.
+    part makes stands among the rows of the language model's; ``pads``: the mask of padded rows has a model.
     """
     layout = job.layout
     for degree, name in ((layout.tensor, "tensor"), (layout.context, "context"), (layout.pipeline, "pipeline")):
@@ -124,10 +125,10 @@ def _refuse_divided(job: TrainingJob, part: str, alone: str, *, sees: bool = Fal
                 f"shard with `zero_stage: 3`{alone}",
                 f"/parallelism/{name}",
             )
-    _refuse_beside(job, part, alone, sees=sees)
+    _refuse_beside(job, part, alone, sees=sees, pads=pads)
 
 
-def _refuse_beside(job: TrainingJob, part: str, alone: str, *, sees: bool = False) -> None:
+def _refuse_beside(job: TrainingJob, part: str, alone: str, *, sees: bool = False, pads: bool = False) -> None:
     """Nothing, unless the plan asks for more of a model with such a part than its steps of next-token loss; of one that
     ``sees``, also than those of a preference over two rows, each with its pictures (TRL 1.16 trainer/dpo_trainer.py,
     DataCollatorForVisionPreference; ms-swift template/base.py, ``_rlhf_data_collator``).
@@ -145,7 +146,7 @@ def _refuse_beside(job: TrainingJob, part: str, alone: str, *, sees: bool = Fals
         (job.head.kind != "lm", f"a {job.head.kind} head", "/training/head"),
         (bool(job.companions) and not known, "a model beside the one that is trained", "/training/reference"),
         (job.evaluation is not None, "the evaluation", "/training/evaluation"),
-        (job.sequences not in ("packed", "padded" if sees else ""), f"{job.sequences} rows", "/training/sequences"),
+        (job.sequences not in ("packed", "padded" if pads else ""), f"{job.sequences} rows", "/training/sequences"),
     ):
         if wanted:
             raise UnsupportedError(

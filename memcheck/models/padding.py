@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from memcheck.models.types import Architecture, Attention
+from memcheck.models.types import Architecture, Attention, Block
 from memcheck.remembered import lru_cache
 
 
 @lru_cache(maxsize=64)
 def padded(a: Architecture) -> Architecture:
-    """The model with a mask for every row in its attention."""
-    blocks = [
+    """The model with a mask for every row in its attention. Of an encoder-decoder the encoder's words have one, and
+    what the decoder reads of them; its own are behind what is scored. Of sounds there is none.
+    """
+    encoder = a.encoder
+    if encoder is None:
+        return a._replace(blocks=_masked(a.blocks))
+    if encoder.channels:
+        return a
+    blocks = tuple((b._replace(cross=b.cross and b.cross._replace(padded=True)), count) for b, count in a.blocks)
+    return a._replace(blocks=blocks, encoder=encoder._replace(blocks=_masked(encoder.blocks)))
+
+
+def _masked(blocks: tuple[tuple[Block, int], ...]) -> tuple[tuple[Block, int], ...]:
+    return tuple(
         (b._replace(mixer=b.mixer._replace(padded=True)) if isinstance(b.mixer, Attention) else b, count)
-        for b, count in a.blocks
-    ]
-    return a._replace(blocks=tuple(blocks))
+        for b, count in blocks
+    )
 
 
 def maskable(a: Architecture) -> bool:
     """Whether every layer that mixes tokens is attention whose masks are known, with nothing beside the layers but a
     tower whose image tokens stand among the rows.
     """
-    if a.encoder is not None or (a.vision is not None and a.vision.crosses):
+    if a.encoder is not None:
+        return a.encoder.rotary_dim == 0
+    if a.vision is not None and a.vision.crosses:
         return False
     if a.vision is None and any(other.part != "language" for other in a.others):
         return False

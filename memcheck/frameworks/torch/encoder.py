@@ -251,8 +251,6 @@ def encoder_tables(job: TrainingJob, encoder: Encoder, base: Setting) -> int:
 
 def _held_masks(job: TrainingJob, encoder: Encoder, setting: Setting) -> tuple[int, int]:
     """Bytes of the encoder's masks: those that layers hold to their backward, and those that variables alone hold."""
-    if not encoder.mask_windows:
-        return 0, 0
     graph, variables, unused = encoder_code(setting.style).masks(encoder, setting)
     if job.checkpointing.mode != "none":
         return graph + variables, unused

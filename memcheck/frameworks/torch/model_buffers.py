@@ -56,7 +56,7 @@ class ModelBuffers:
             from memcheck.frameworks.torch.cycles import held_states
 
             self.masks += held_states(setting)
-        if architecture.encoder is not None and architecture.encoder.rotary_dim:
+        if architecture.encoder is not None:
             from memcheck.frameworks.torch.encoder import encoder_tables
 
             self.per_micro_batch += encoder_tables(job, architecture.encoder, setting)

@@ -102,7 +102,9 @@ def _kernel_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
     ``pad_bias`` copies rows that are no multiple of 8 long. Autocast casts an additive mask, as any other argument.
     """
     if a.cross:
-        return _crossing_mask(ctx, dtype)
+        from memcheck.frameworks.transformers.cross import crossing_mask
+
+        return crossing_mask(ctx, dtype, additive=not a.padded)
     if shares_mask(a, ctx.setting):
         return None
     mask = additive_mask(ctx, a, dtype)
@@ -111,15 +113,6 @@ def _kernel_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
         each = -(-a.heads // ctx.tp) if a.alibi else 1
         mask = ctx.tape.new((ctx.batch, each, ctx.sequence, wide), dtype, "padded attention mask")
     return mask
-
-
-def _crossing_mask(ctx: Context, dtype: str) -> Storage | None:
-    """What a kernel keeps of the additive mask over the rows of pictures, which the model makes in its own dtype."""
-    rows = ctx.setting.encoded
-    wide = -(-rows // MASK_ALIGNMENT) * MASK_ALIGNMENT
-    if ctx.setting.autocast is None and wide == rows:
-        return None
-    return ctx.tape.new((ctx.batch, 1, ctx.sequence, wide), dtype, "mask of pictures")
 
 
 def additive_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:

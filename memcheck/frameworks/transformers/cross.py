@@ -5,8 +5,9 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, dropout
 from memcheck.autograd.shared import shared
-from memcheck.autograd.tensor import Dim, Value
+from memcheck.autograd.tensor import Dim, Storage, Value
 from memcheck.frameworks.transformers.attention import attention
+from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT
 from memcheck.frameworks.transformers.norms import normalise
 from memcheck.models.types import Attention, Block
 
@@ -31,3 +32,14 @@ def encoded(ctx: Context) -> tuple[Value, int]:
         dtype = s.encoded_dtype or s.stream or s.params
         ctx.encoded = shared(ctx.tape, shape, dtype, wants=s.encoded_grad, starts=s.gathers)
     return ctx.encoded, rows
+
+
+def crossing_mask(ctx: Context, dtype: str, *, additive: bool) -> Storage | None:
+    """What a kernel keeps of the mask over the rows of pictures, ``additive`` and in the model's own dtype, or of
+    padded words, which is boolean.
+    """
+    rows = ctx.setting.encoded
+    wide = -(-rows // MASK_ALIGNMENT) * MASK_ALIGNMENT
+    if additive and ctx.setting.autocast is None and wide == rows:
+        return None
+    return ctx.tape.new((ctx.batch, 1, ctx.sequence, wide), dtype, "mask of encoded rows")

@@ -38,17 +38,20 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
     """
     s = setting.sequence
     kinds: dict[int | None, int] = {}
-    bias, kept = 0, False
+    bias, kept, crossed = 0, False, 0
     blocks = tuple(blocks)
     for block in blocks:
         found = _mask(block, setting)
         if found is not None:
             window, dtype, sequences = found
             kinds[window] = rounded(sequences * s * s * ITEM_BYTES[dtype])
+        if block.cross is not None and block.cross.padded and setting.attention == "sdpa":
+            crossed = rounded(setting.batch * s * setting.encoded)
         if isinstance(block.mixer, Attention):
             bias = max(bias, _bias(block.mixer, setting))
             # where() keeps what chooses between biases and nothing
-            chooses = block.mixer.relative is not None and block.mixer.sdpa and setting.attention == "sdpa"
+            chooses = block.mixer.relative is not None or (bool(block.mixer.bias) and block.mixer.padded)
+            chooses = chooses and block.mixer.sdpa and setting.attention == "sdpa"
             kept = kept or chooses or block.mixer.filled_scores or shares_mask(block.mixer, setting)
     gathered = max((_table(b.mixer, setting) for b in blocks if isinstance(b.mixer, Attention)), default=0)
     masks, others = sum(kinds.values()), [w for w in windows if w not in kinds]
@@ -58,8 +61,8 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
     elif setting.attention == "sdpa":
         unused = rounded(s * s) * sum(w is not None and s >= w for w in others)
     if kept:
-        return Masks(variables=bias, graph=masks, unused=unused)
-    return Masks(variables=bias + masks, unused=unused, gathered=gathered)
+        return Masks(variables=bias + crossed, graph=masks, unused=unused)
+    return Masks(variables=bias + masks + crossed, unused=unused, gathered=gathered)
 
 
 def _table(a: Attention, setting: Setting) -> int:
@@ -94,7 +97,8 @@ def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
         return None, setting.params, setting.batch  # additive, of every sequence
     if isinstance(mixer, LatentAttention):
         mixer = grouping_of(mixer, mixer.heads)
-    if not isinstance(mixer, Attention) or (mixer.bidirectional and mixer.window is None):
+    padded = isinstance(mixer, Attention) and mixer.padded and setting.attention == "sdpa"
+    if not isinstance(mixer, Attention) or (mixer.bidirectional and mixer.window is None and not padded):
         return None
     compute = setting.autocast or setting.compute
     kernel = chosen_kernel(setting.attention, compute, mixer, setting.sequence, setting.style)

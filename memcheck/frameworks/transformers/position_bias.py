@@ -36,6 +36,8 @@ def attend_with_biases(ctx: Context, a: Attention, q: Value, k: Value, v: Value)
     mask = None
     if not a.bidirectional:
         biases, mask = _causal(tape, biases)
+    elif a.padded:
+        biases = _unpadded(ctx, biases)
     if not a.bias.endswith("zeros"):
         biases = copy(tape, biases, "contiguous biases")
     del mask
@@ -44,7 +46,7 @@ def attend_with_biases(ctx: Context, a: Attention, q: Value, k: Value, v: Value)
         biases = cast(tape, biases, tape.autocast)
     if shape[3] % MASK_ALIGNMENT:
         wide = -(-shape[3] // MASK_ALIGNMENT) * MASK_ALIGNMENT
-        biases = padded(tape, biases, (*shape[:3], wide))
+        biases = padded(tape, biases, (*biases.shape[:3], wide))
     return kernel_with_biases(tape, q, k, v, biases)
 
 
@@ -186,6 +188,19 @@ def _causal(tape: Tape, biases: Value) -> tuple[Value, Storage]:
         return [tape.new(shape, dtype, "masked biases backward")]
 
     return tape.record(out, (biases,), run), mask
+
+
+def _unpadded(ctx: Context, biases: Value) -> Value:
+    """``torch.where(attention_mask, biases, min)`` by the model's mask of every row: biases of every row."""
+    tape, dtype, small = ctx.tape, biases.dtype, biases.shape
+    shape = (ctx.batch, *small[1:])
+    out = tape.value(shape, dtype, "biases of every row")
+
+    def run(grad: Storage) -> list[Storage | None]:
+        found = tape.new(shape, dtype, "biases of every row backward")
+        return [tape.new(small, dtype, "sum over sequences") if shape[0] > 1 else found]
+
+    return tape.record(out, (biases,), run)
 
 
 def padded(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:

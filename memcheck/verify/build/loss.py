@@ -16,6 +16,7 @@ from torch import nn
 
 from memcheck.frameworks.torch.fsdp import autocast_of
 from memcheck.job.types import TrainingJob
+from memcheck.models.types import Attention, Rough
 from memcheck.verify.build.dtypes import DTYPES
 from memcheck.verify.build.fused_linear import FusedLinearCrossEntropy
 from memcheck.verify.build.model import base_of, body_of, head_of
@@ -42,15 +43,26 @@ def make_loss(job: TrainingJob, model: nn.Module, inner: nn.Module, watch: Watch
         return _chunked(model, inner, watch, job.loss.chunks)
     if kind == "vocab-parallel" or not job.loss.upcast:
         return _on_logits(model, upcast=job.loss.upcast, keep=keep)
-    return _standard(model, keep=keep)
+    return _standard(model, keep=keep, masks=job.masks and reads_both_ways(job))
 
 
-def _standard(model: nn.Module, *, keep: bool) -> LossOf:
+def reads_both_ways(job: TrainingJob) -> bool:
+    """Whether the model is an encoder, or has one of words: it is told of padding by a mask of its own."""
+    a = job.architecture
+    if isinstance(a, Rough):
+        return False
+    if a.encoder is not None:
+        return not a.encoder.channels
+    return all(isinstance(block.mixer, Attention) and block.mixer.bidirectional for block, _ in a.blocks)
+
+
+def _standard(model: nn.Module, *, keep: bool, masks: bool) -> LossOf:
     """transformers' own: the model is given the labels, casts its logits to fp32 and returns both."""
 
     def loss_of(ids: torch.Tensor, labels: torch.Tensor, kept: list[Any]) -> torch.Tensor:
         name = "input_features" if ids.is_floating_point() else "input_ids"  # of sounds
-        out = model(**{name: ids}, labels=labels, use_cache=False)
+        more = {"attention_mask": torch.ones_like(ids)} if masks else {}
+        out = model(**{name: ids}, **more, labels=labels, use_cache=False)
         if keep:
             kept.append(out)
         loss: torch.Tensor = out.loss

@@ -56,7 +56,7 @@ def fake_tensors(*, masks: bool = False) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(_real_meshes())
         stack.enter_context(_packed_sequences(found=masks))
-        stack.enter_context(_unpadded_sequences())
+        stack.enter_context(_unpadded_sequences(found=masks))
         stack.enter_context(_no_value_checks())
         stack.enter_context(recomputes())
         stack.enter_context(_autocast_asked_for())
@@ -130,12 +130,15 @@ def _no_value_checks() -> Iterator[None]:
 
 
 @contextmanager
-def _unpadded_sequences() -> Iterator[None]:
-    """transformers reads in the values of a padding mask whether it masks anything; on unpadded data it does not."""
+def _unpadded_sequences(*, found: bool) -> Iterator[None]:
+    """transformers reads in the values of a padding mask whether it masks anything; on unpadded data it does not.
+    ``found``: that of an encoder's words does, whereas a decoder's is all ones.
+    """
     from transformers import masking_utils
 
+    names = ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa")
     with ExitStack() as stack:
-        for name in ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa"):
+        for name in names[:1] if found else names:
             asked = getattr(masking_utils, name, None)
             if asked is not None:
                 stack.enter_context(patched(masking_utils, name, _without_padding(asked)))
