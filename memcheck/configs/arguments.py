@@ -26,6 +26,7 @@ _HOLDING = re.compile(
     r"""\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)(\+?=)(?:"([^"]*)"|'([^']*)'|(-[^\s;()]*))\s*(?:;\s*)?(?:\#.*)?\Z"""
 )
 _OPTION = re.compile(r"(?:^|[\s\"'])--[A-Za-z]")
+_PAIR = re.compile(r"--[A-Za-z][\w.-]*\s")
 _USED = re.compile(r"\$\{?([A-Za-z_]\w*)(?:\[[@*]\])?\}?\Z")
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_]\w*)=([^\s()]*)\s*(?:#.*)?\Z")
 _UNSEEN = re.compile(r"(?:^|[;\s])([A-Za-z_]\w*)\+?=[\"']?(?:\$\(|`)|\bfor\s+([A-Za-z_]\w*)\s+in\b")
@@ -193,8 +194,18 @@ def _used(word: str) -> str:
 
 
 def _words(line: str) -> list[tuple[int, str]]:
-    """Words of a shell line with their columns; what follows a ``#`` is a comment."""
-    return [(found.start() + 1, found[0].strip("\"'")) for found in _TOKEN.finditer(_code(line))]
+    """Words of a shell line with their columns; what follows a ``#`` is a comment.
+
+    An argument and its value in one pair of quotes (``ARGS+=("--tp 4")``) are two words where the array is used.
+    """
+    words: list[tuple[int, str]] = []
+    for found in _TOKEN.finditer(_code(line)):
+        word = found[0].strip("\"'")
+        if _PAIR.match(word):
+            words += [(found.start() + 2 + each.start(), each[0]) for each in re.finditer(r"\S+", word)]
+        else:
+            words.append((found.start() + 1, word))
+    return words
 
 
 def _code(line: str) -> str:

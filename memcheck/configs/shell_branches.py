@@ -9,7 +9,9 @@ RUNS, SKIPPED, DONE, UNKNOWN = "runs", "skipped", "done", "unknown"
 """A branch that runs, one that does not, one behind another that ran, and one that hangs on what is not known."""
 _OPENS = re.compile(r"(?:^|;|\bthen\b|\bdo\b|\belse\b)\s*(?:if|case)\b")
 _CLOSES = re.compile(r"(?:^|[;\s])(?:fi|esac)\b")
-_HEAD = re.compile(r"\s*(if|elif)\s+\[\[?\s+([^&|;\[\]]{1,200}?)\s+\]\]?\s*(?:;\s*then\s*)?\Z")
+_HEAD = re.compile(r"\s*(if|elif)\s+([^;]{1,400}?)\s*(?:;\s*then\s*)?\Z")
+_JOINED = re.compile(r"\s*(\|\||&&)\s*")
+_BRACKETS = re.compile(r"(?:\[\[\s+([^\[\]]+?)\s+\]\]|\[\s+([^\[\]]+?)\s+\])\Z")
 _ELSE = re.compile(r"\s*(else|elif)\b")
 _TEST = re.compile(r"(\S+)\s+(=|==|!=|-eq|-ne|-gt|-ge|-lt|-le)\s+(\S+)\Z|(-[zn])\s+(\S+)\Z")
 _VALUE = re.compile(r"\$\{?([A-Za-z_]\w*)(?::?-([^}]*))?\}?\Z")
@@ -53,9 +55,20 @@ def _state(holds: bool | None) -> str:
     return UNKNOWN if holds is None else RUNS if holds else SKIPPED
 
 
-def _holds(test: str, variables: Mapping[str, str], branches: Collection[str]) -> bool | None:
-    """Whether a comparison of words holds; None where one of them is not known."""
-    found = _TEST.match(test)
+def _holds(text: str, variables: Mapping[str, str], branches: Collection[str]) -> bool | None:
+    """Whether comparisons hold, joined by ``||`` and ``&&`` as the shell joins them; None where it is not known."""
+    first, *rest = _JOINED.split(text)
+    found = _compared(first, variables, branches)
+    for joint, each in zip(rest[::2], rest[1::2], strict=True):
+        other, decides = _compared(each, variables, branches), joint == "||"
+        found = decides if decides in (found, other) else None if None in (found, other) else not decides
+    return found
+
+
+def _compared(text: str, variables: Mapping[str, str], branches: Collection[str]) -> bool | None:
+    """Whether one comparison of words holds; None where one of them is not known."""
+    inside = _BRACKETS.match(text)
+    found = None if inside is None else _TEST.match(inside[1] or inside[2])
     if found is None:
         return None
     if found[4]:

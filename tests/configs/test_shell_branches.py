@@ -27,6 +27,11 @@ def read(*lines: str, **defines: str) -> tuple[dict[str, object], set[str]]:
         ("[ $CALLERS = 1 ]", None),
         ("[[ $DTYPE == fp* ]]", None),
         ("[ $DTYPE = fp8 ] && [ $CALLERS = 1 ]", None),
+        ("[ $DTYPE = bf16 ] && [ $CALLERS = 1 ]", False),
+        ('[[ "$DTYPE" == "fp8" ]] || [[ -z "$CALLERS" ]]', True),
+        ("[ $DTYPE = bf16 ] || [ $GPUS = 8 ] && [ -z $DTYPE ]", False),
+        ("[ $DTYPE = bf16 ] || [ $CALLERS = 1 ]", None),
+        ("[[ $DTYPE = fp8 && $GPUS = 8 ]]", None),
         ("[ -f $DTYPE ]", None),
         ("[ $DTYPE -eq 8 ]", None),
         ("grep -q fp8 config", None),
@@ -94,3 +99,9 @@ def test_what_a_command_or_a_loop_sets_is_not_known(line: str) -> None:
     values, hanging = read("A=1", line, "if [ $A = 1 ]; then", "run --tp 2", "fi", "run --pp $A")
     assert hanging == {"tp"}
     assert values["pp"] != "1"
+
+
+def test_a_pair_in_quotes_is_an_argument_and_its_value() -> None:
+    """An array of such pairs is split where it is used without quotes."""
+    values, _ = read("ARGS=()", "ARGS+=(", '    "--tp 4"', "    '--recompute full' # all", ")", "run ${ARGS[@]} --pp 2")
+    assert values == {"tp": "4", "recompute": "full", "pp": "2"}
