@@ -10,6 +10,9 @@ from memcheck.configs.draft import Draft
 from memcheck.configs.launch_environment import allocator
 from memcheck.configs.types import KeyRow
 from memcheck.edge.observed import is_folder
+from memcheck.errors import MemcheckError
+from memcheck.models.from_plan import architecture_of
+from memcheck.plan.types import ModelSpec
 from memcheck.record import Record
 
 TRUE = (True, "true", "True", "yes", "1", 1)
@@ -77,7 +80,7 @@ def assume_if_known(draft: Draft, key: str, value: object, why: str) -> None:
 
 
 def model(draft: Draft, path: str) -> None:
-    """The model by its repository's id; a folder on somebody's disk is no id."""
+    """The model by its repository's id. A folder on a disk is none, but for one that is called as a model is."""
     name = text(draft, path)
     if not name:
         return
@@ -86,10 +89,22 @@ def model(draft: Draft, path: str) -> None:
         draft.refuse(path, message, "name the model: --model NAME", ("model", "model.name"))
         return
     if name.startswith(("/", "./", "../", "~")) or name.count("/") > 1 or is_folder(name):
+        last = name.rstrip("/").rpartition("/")[2]
+        if _is_known(last):
+            draft.assume("model.name", last, f"the name of the folder `{name}`, whose config.json is not read")
+            return
         message = f"`{path}: {name}` is a folder, and its config.json is not read from here"
         draft.refuse(path, message, "name the model that lies there: --model NAME", ("model", "model.name"))
         return
     draft.set("model.name", name, path)
+
+
+def _is_known(name: str) -> bool:
+    try:
+        architecture_of(ModelSpec(name=name))
+    except MemcheckError:
+        return False
+    return True
 
 
 def whole(draft: Draft, row: KeyRow, default: int | None, why: str = "") -> int | None:

@@ -220,3 +220,24 @@ def test_a_word_that_is_no_dtype_is_not_bf16(dtype: str, refused: bool) -> None:
     """ms-swift's `torch_dtype` may be a variable that nobody sets."""
     problems = read("s.sh", f"{SWIFT.rstrip()} --torch_dtype {dtype}\n").problems
     assert any("is no dtype" in each.message or "not set" in each.message for each in problems) == refused
+
+
+@pytest.mark.parametrize(
+    ("folder", "model"),
+    [
+        ("/data/models/Qwen2.5-7B-Instruct", "Qwen2.5-7B-Instruct"),
+        ("../models/Qwen2.5-7B-Instruct/", "Qwen2.5-7B-Instruct"),
+        ("/out/Qwen2.5-7B-Instruct/checkpoint-400", None),
+        ("/data/models/mine", None),
+    ],
+)
+def test_a_folder_that_is_called_as_a_model_is_assumed_to_hold_it(folder: str, model: str | None) -> None:
+    """Its config.json is not read, and the plan says by what it goes; any other folder is an error."""
+    for name, text, own in (("s.sh", SWIFT, "Qwen/Qwen2.5-7B-Instruct"), ("t.yaml", TRL, "meta-llama/Llama-3.1-8B")):
+        found = read(name, text.replace(own, folder))
+        if model is None:
+            assert any("is a folder" in each.message for each in found.problems)
+        else:
+            setting = found.settings["model.name"]
+            assert (setting.value, setting.assumed) == (model, True)
+            assert not any("is a folder" in each.message for each in found.problems)
