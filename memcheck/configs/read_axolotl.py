@@ -12,14 +12,13 @@ from memcheck.configs.liger import liger_kernels
 from memcheck.configs.model_overrides import override
 from memcheck.configs.pictures import FREEZE, IMAGES, pictures, resized, sees, text_alone
 from memcheck.configs.shipped import AXOLOTL
-from memcheck.configs.trainer_adapters import WHOLE, adapters, base, constants, leaves_casts, resumed, unused
+from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, linear_and, resumed, unused
 from memcheck.configs.trainer_frozen import architecture_named
 from memcheck.configs.trainer_objective import chosen_apart, objective, trainer
 from memcheck.configs.trainer_parts import Division, off, on, text
 from memcheck.configs.trainer_settled import masked, settle
 from memcheck.configs.trainer_split import GROUP, STAGE, deepspeed, fsdp, replicas
 from memcheck.configs.types import KeyRow, ReadConfig
-from memcheck.models.module_paths import linear_layers
 
 
 def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
@@ -167,7 +166,8 @@ def _method(draft: Draft) -> bool:
     if on(draft, "lora_target_linear"):
         config.see("lora_target_modules")
         adapters(draft, keys.ADAPTERS._replace(targets=(), default_targets="all-linear"))
-        draft.set("training.lora.target_modules", _linear_and(draft, "lora_target_modules"), "lora_target_linear")
+        targets = linear_and(draft, parts.words(draft, "lora_target_modules"))
+        draft.set("training.lora.target_modules", targets, "lora_target_linear")
     elif config.values.get("lora_target_parameters") and not config.has("lora_target_modules"):
         adapters(draft, keys.ADAPTERS._replace(targets=(), default_targets=[]))
         draft.settings.pop("training.lora.target_modules", None)
@@ -177,16 +177,6 @@ def _method(draft: Draft) -> bool:
         if ("language_model" in pattern or "text_model" in pattern) and sees(draft):
             draft.set("training.lora.parts", ["language"], "lora_target_modules")
     return False
-
-
-def _linear_and(draft: Draft, path: str) -> object:
-    """All linear layers but the head, and what is named beside them outside the blocks (``loaders/adapter.py``)."""
-    more = [name for name in parts.words(draft, path) if name in WHOLE]
-    known = architecture_named(draft)
-    if not more or known is None:
-        return "all-linear"
-    names = dict.fromkeys(layer.name.rpartition(".")[2] for layer in linear_layers(known))
-    return [*(name for name in names if name != known.paths.head.rpartition(".")[2]), *more]
 
 
 def _has_no_layer_norm(draft: Draft) -> bool:

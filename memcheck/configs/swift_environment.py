@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from memcheck.configs.draft import Draft
 from memcheck.configs.launch_environment import allocator, written
 from memcheck.configs.types import ConfigProblem, KeyRow
+from memcheck.finding import Location
 
-NODES, VISIBLE = "NNODES", "CUDA_VISIBLE_DEVICES"
+NODES, PROCESSES, VISIBLE = "NNODES", "NPROC_PER_NODE", "CUDA_VISIBLE_DEVICES"
 _HELP = "state it beside the config: --nodes 2"
 
 
@@ -16,7 +18,7 @@ def environment(draft: Draft, names: Mapping[str, str]) -> None:
     """What the variables say. ``names``: those of whole numbers, and the plan's key of each where it has one."""
     allocator(draft)
     for name, key in names.items():
-        text, at = written(draft, name)
+        text, at = _assigned(draft, name)
         if at is None or name in draft.config.values:
             continue
         if text.isdigit() and key not in draft.settings:
@@ -30,11 +32,20 @@ def environment(draft: Draft, names: Mapping[str, str]) -> None:
     draft.harmless((), ("ENV.",))
 
 
+def _assigned(draft: Draft, name: str) -> tuple[str, Location | None]:
+    """What stands in front of the command, or what the variable holds that stands there."""
+    text, at = written(draft, name)
+    other = re.fullmatch(r"\$\{?(\w+)\}?", text)
+    held = written(draft, other[1])[0] if other is not None else ""
+    return held or text, at
+
+
 def _spread(draft: Draft) -> None:
     """Processes that see several GPUs each lay the model over them (``swift/utils/torch_utils.py``, is_mp)."""
     text, at = written(draft, VISIBLE)
     seen, processes = len(text.split(",")), draft.value("hardware.gpus_per_node") or 1
-    if at is not None and isinstance(processes, int) and seen // processes >= 2:
+    unknown = "$" in _assigned(draft, PROCESSES)[0]
+    if at is not None and not unknown and isinstance(processes, int) and seen // processes >= 2:
         draft.config.adopt(VISIBLE, text, at)
         effect = f"the model is laid over {seen // processes} GPUs of each process: priced as whole on each of them"
         draft.note(VISIBLE, f"{effect}, an upper bound")

@@ -67,6 +67,16 @@ def _in_plan_words(draft: Draft, names: list[str]) -> list[str]:
     return [own.get(name, name) for name in names]
 
 
+def linear_and(draft: Draft, names: list[str]) -> object:
+    """All linear layers but the head, and what is named beside them outside the blocks."""
+    more = [name for name in names if name in WHOLE]
+    known = architecture_named(draft)
+    if not more or known is None:
+        return "all-linear"
+    found = dict.fromkeys(layer.name.rpartition(".")[2] for layer in linear_layers(known))
+    return [*(name for name in found if name != known.paths.head.rpartition(".")[2]), *more]
+
+
 def resumed(draft: Draft, path: str) -> None:
     """Adapters that are there already, which are trained on."""
     if words(draft, path):
@@ -90,8 +100,8 @@ def _targets(draft: Draft, names: AdapterKeys) -> None:
             draft.refuse("", "the config does not say which modules get an adapter", help, (key,))
         return
     found = words(draft, path)
-    if len(found) == 1 and found[0].lower() in EVERY_LINEAR:
-        draft.set(key, "all-linear", path)
+    if not EVERY_LINEAR.isdisjoint(each.lower() for each in found):
+        draft.set(key, linear_and(draft, found), path)
     elif isinstance(draft.config.values[path], str) and len(found) == 1 and _PATTERN.search(found[0]):
         expanded, why = expand(found[0]), _unmatched(draft, str(draft.config.values[path]))
         if expanded and (why or _reaches_as_much(draft, found[0], expanded)):

@@ -247,3 +247,21 @@ def test_a_folder_that_is_called_as_a_model_is_assumed_to_hold_it(folder: str, m
             setting = found.settings["model.name"]
             assert (setting.value, setting.assumed) == (model, True)
             assert not any("is a folder" in each.message for each in found.problems)
+
+
+@pytest.mark.parametrize("words", ["all-linear embed_tokens lm_head", "embed_tokens all-linear lm_head"])
+def test_all_linear_layers_among_other_words(words: str) -> None:
+    """ms-swift puts every linear layer where the word stands; it is no name that PEFT passes over."""
+    found = read("s.sh", f"{SWIFT.rstrip()} --target_modules {words}\n")
+    targets = values(found)["training.lora.target_modules"]
+    assert isinstance(targets, list)
+    assert {"q_proj", "down_proj", "embed_tokens", "lm_head"} <= set(targets)
+    assert not any("all-linear" in each.message for each in found.notes)
+
+
+@pytest.mark.parametrize(("assigned", "noted"), [("nproc_per_node=2\n", False), ("nproc_per_node=1\n", True), ("", False)])
+def test_processes_by_a_variable_of_the_script(assigned: str, noted: bool) -> None:
+    """`NPROC_PER_NODE=$nproc_per_node`: what it holds, where the script says so."""
+    line = SWIFT.replace("NPROC_PER_NODE=4", "CUDA_VISIBLE_DEVICES=0,1 NPROC_PER_NODE=$nproc_per_node")
+    found = read("s.sh", assigned + line)
+    assert any("laid over 2 GPUs" in each.message for each in found.notes) == noted
