@@ -284,8 +284,6 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "te-rng-tracker": (False, "TransformerEngine's random states are not modelled"),
     "cuda-graph-modules": (None, "captured graphs keep private pools, which are not modelled"),
     "cuda-graph-warmup-steps": (None, "captured graphs keep private pools, which are not modelled"),
-    "use-nccl-ub": (False, "buffers that NCCL registers are not modelled"),
-    "init-model-with-meta-device": (False, "the model is priced as made on the GPU, an upper bound"),
     "use-legacy-models": (False, "the layers before Megatron-core's are priced as core's"),
     "deterministic-mode": (False, "workspaces of deterministic kernels are not modelled"),
     "use-packed-sequence": (False, "packed sequences are not modelled"),

@@ -134,7 +134,6 @@ def _precision(draft: Draft, split: Division, *, trains_all: bool) -> None:
     weights = DTYPES.get(written, "bf16")
     if written not in (*DTYPES, "", "auto"):
         draft.refuse("torch_dtype", f"`torch_dtype: {written}` is no dtype", keys=("training.precision",))
-        return
     switch = "bf16" if weights == "bf16" else "fp16"  # model_args.py: weights in fp32 are trained beside fp16
     if not amp and not parts.off(draft, switch):
         amp, path = switch, "torch_dtype"

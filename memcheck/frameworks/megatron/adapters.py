@@ -121,7 +121,9 @@ def column_adapter(ctx: Context, x: Value, base: Value, name: str, outputs: int,
     del x
     if ways > 1:
         low = _gathered(ctx, low, (rows, adapter.rank))
-    return _added(ctx, base, _product(ctx, low, name + OUT, outputs))
+    # `x = x * (self.alpha / self.dim)`: not handed on unscaled, which CPython 3.10 would hold throughout the call.
+    high = scale(tape, _product(ctx, low, name + OUT, outputs), "adapter scaling")
+    return add(tape, base, high, "adapter sum")
 
 
 def row_adapter(ctx: Context, x: Value, base: Value, name: str, outputs: int, ways: int) -> Value:

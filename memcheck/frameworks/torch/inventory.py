@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from memcheck.accounts.estimate import Instant, RankEstimate, TensorGroup
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, weight_bytes
 from memcheck.autograd.curve import High, Inventory
@@ -61,32 +59,15 @@ def largest_tensors(
                     g[1] += run.times * n_bytes
     if peak.name in ("forward", "loss", "backward"):
         where = peak.operation.rpartition(" in ")[2]
-        between, left = all(where not in run.names() for run in runs), Counter(peak.components_bytes)
         for run in runs:
             names = run.names()
             before = names.index(where) if where in names else run.times
-            if between:
-                before = _alive(run, left)
             put(run.unit.fresh.saved_inventory, before)
             if before < run.times:
                 put(high.inventory if high is not None else (), 1)
                 break
     found = sorted(groups.items(), key=lambda kv: -kv[1][1])[:top]
     return tuple(TensorGroup(k[0], k[1], v[0], v[1], k[2]) for k, v in found)
-
-
-def _alive(run: Run, left: Counter[str]) -> int:
-    """Units of a run that still save what they do, at a moment between units, as FSDP's collectives are.
-
-    Backward lets go of the last unit first, so that those that are left are the first that what is live has room for.
-    ``left``: what is live beside the units before, by component; what these units save is taken off it.
-    """
-    each: Counter[str] = Counter()
-    for _, _, _, n_bytes, component, _ in run.unit.fresh.saved_inventory:
-        each[component] += n_bytes
-    found = min([run.times, *(left[component] // n_bytes for component, n_bytes in each.items() if n_bytes)])
-    left.subtract({component: found * n_bytes for component, n_bytes in each.items()})
-    return found
 
 
 def resting_shape(tensor: LocalTensor, elements: int, dtype: str, n_bytes: int) -> str:
