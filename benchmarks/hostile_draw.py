@@ -191,7 +191,7 @@ def _valid(chance: Random) -> dict[str, Any]:
     properties = schema()["definitions"]["training"]["properties"]
     for key in chance.sample(sorted(properties), chance.randint(0, 6)):
         if key not in training and key != "global_batch_size":
-            training[key] = _value(chance, properties[key])
+            training[key] = draw_value(chance, properties[key])
     options = FRAMEWORKS[framework].options
     if options and chance.random() < 0.3:
         key = chance.choice(sorted(options))
@@ -215,14 +215,16 @@ def _valid(chance: Random) -> dict[str, Any]:
     if chance.random() < 0.6:
         keys = schema()["definitions"]["parallelism"]["properties"]
         plan["parallelism"] = {
-            key: _value(chance, keys[key]) for key in chance.sample(sorted(keys), chance.randint(1, 4)) if key != "data"
+            key: draw_value(chance, keys[key])
+            for key in chance.sample(sorted(keys), chance.randint(1, 4))
+            if key != "data"
         }
     if chance.random() < 0.1:
-        plan["policy"] = _value(chance, schema()["definitions"]["policy"])
+        plan["policy"] = draw_value(chance, schema()["definitions"]["policy"])
     return plan
 
 
-def _value(chance: Random, part: dict[str, Any]) -> Any:
+def draw_value(chance: Random, part: dict[str, Any]) -> Any:
     """A value that a part of the schema takes; where only a pattern says what that is, an example."""
     while "$ref" in part or "anyOf" in part:
         named = part.get("$ref", "").rsplit("/", 1)[-1]
@@ -237,7 +239,7 @@ def _value(chance: Random, part: dict[str, Any]) -> Any:
     if kind == "object" and "properties" in part:
         keys = part["properties"]
         named = set(part.get("required", ())) | set(chance.sample(sorted(keys), chance.randint(0, min(3, len(keys)))))
-        return {key: _value(chance, keys[key]) for key in sorted(named)}
+        return {key: draw_value(chance, keys[key]) for key in sorted(named)}
     return chance.choice(part.get("examples") or ("auto", "cpu", "x"))
 
 

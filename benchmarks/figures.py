@@ -1,0 +1,163 @@
+"""What memcheck says of some hundred plans that together run nearly all of the engine, figure by figure.
+
+    python -m benchmarks.figures --write            # data/figures.json, of today: after a change that moves figures
+    python -m benchmarks.figures --check            # whether it is of today, and what moved
+    python -m benchmarks.figures --add SEED COUNT   # draw plans, and keep those that run what no other does
+
+Nothing here is a truth: those are the traced and the measured steps. It shows what a change moved, whether that was
+meant or not, down to the byte. The plans are kept beside it (``data/figures_plans.json``), so that a new model, or
+other dice, move none. How they are chosen: ``benchmarks.figure_plans``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+from zlib import crc32
+
+from benchmarks.cases import HERE, kept
+from memcheck.accounts.estimate import Estimate
+from memcheck.check import Gate, check_file
+from memcheck.errors import UnsupportedError
+from memcheck.finding import Finding
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.job.resolve import resolve
+from memcheck.job.types import TrainingJob
+from memcheck.plan.read import build_plan
+from memcheck.timing.serving import decode_time
+from memcheck.timing.step import step_time
+
+Plan = dict[str, Any]
+Figures = dict[str, Any]
+PLANS = os.path.join(HERE, "data", "figures_plans.json")
+FILE = os.path.join(HERE, "data", "figures.json")
+COMMAND = "python -m benchmarks.figures --write"
+EVERYTHING = Gate(profile="research", inventory=True, ignore=("MEM017",))
+"""All rules but the one about keys that could be left out, of which drawn plans are full; the tensors of every peak."""
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+def plans() -> dict[str, Plan]:
+    """The kept plans, by number."""
+    found: dict[str, Plan] = kept(PLANS)
+    return found
+
+
+def recorded() -> dict[str, Figures]:
+    """What was said of each when the record was written."""
+    found: dict[str, Figures] = kept(FILE)
+    return found
+
+
+def said(plan: Plan) -> Figures:
+    """What memcheck says of a plan today."""
+    (result,), traces = check_file("plan.yaml", json.dumps(plan).encode(), EVERYTHING)
+    if traces:
+        raise AssertionError("\n".join(traces))
+    found: Figures = {"status": result.status, "says": [_finding(each) for each in result.findings]}
+    answer = result.estimate
+    return found if answer is None else {**found, **_estimated(answer), **_timed(plan)}
+
+
+def _finding(finding: Finding) -> str:
+    """Which rule, on which key, with which numbers: other words for the same are no other finding."""
+    numbers = NUMBER.findall(f"{finding.message} {finding.help}")
+    return " ".join([finding.code, finding.severity[0], finding.pointer, *numbers])
+
+
+def _estimated(answer: Estimate) -> Figures:
+    """The bytes: of the worst rank moment by moment, of all ranks together, and a digest of what they are made of."""
+    worst = max(answer.ranks, key=lambda rank: rank.peak.allocated_bytes)
+    made_of = [(r, list(r.pools)) for r in answer.ranks], answer.components_bytes, answer.largest, answer.host_moments
+    return {
+        "needed": answer.needed_bytes,
+        "ends": list(answer.needed_interval_bytes),
+        "seen": answer.device_bytes,
+        "moments": {instant.name: instant.allocated_bytes for instant in worst.instants},
+        "ranks": sum(instant.allocated_bytes for rank in answer.ranks for instant in rank.instants),
+        "parameters": [answer.parameters, answer.trainable_parameters],
+        "host": {moment.name: moment.bytes for moment in answer.host_moments},
+        "made of": f"{crc32(repr(made_of).encode()):08x}",
+    }
+
+
+def _timed(plan: Plan) -> Figures:
+    """The seconds of a step, to six digits: the last ones are the C library's."""
+    resolved = resolve(build_plan(plan), FRAMEWORKS, base_dir=".")
+    job = resolved.job
+    try:
+        step = step_time(job, resolved.gpu) if isinstance(job, TrainingJob) else decode_time(job, resolved.gpu)
+    except UnsupportedError:
+        return {}
+    parts = [*step[:6], step.model_flops_share, step.recompute_share, step.exchanges.seconds, step.prefill_seconds]
+    return {"seconds": [float(f"{part:.6g}") for part in parts]}
+
+
+def moved(before: Figures, now: Figures) -> Iterator[str]:
+    """Each figure that is another one, from what to what."""
+    for name in dict.fromkeys([*before, *now]):
+        was, says = before.get(name), now.get(name)
+        if isinstance(was, dict) and isinstance(says, dict):
+            yield from (f"{name} {line}" for line in moved(was, says))
+        elif was != says:
+            yield f"{name}: {was} -> {says}"
+
+
+def written(rows: dict[str, Any]) -> str:
+    """A file with a plan a line."""
+    lines = [f"{json.dumps(name)}: {json.dumps(row, separators=(',', ':'))}" for name, row in rows.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def write(path: str, rows: dict[str, Any]) -> None:
+    """Write one of the files."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(written(rows))
+
+
+def stale(only: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """The plans of which a figure moved, with what moved. ``only``: look at these; empty: at all."""
+    before, known = recorded(), plans()
+    for name in only or known:
+        lines = list(moved(before.get(name, {}), said(known[name])))
+        if lines:
+            yield name, lines
+
+
+def check(only: list[str], first: bool = False) -> int:
+    """Print what moved, or only of the first plan of which anything did; 1 where it did."""
+    fresh = True
+    for name, lines in stale(only):
+        fresh = False
+        print(f"{name}: " + "\n  ".join(lines))
+        if first:
+            return 1
+    print("figures.json is of today" if fresh else f"stale: benchmarks/data/figures.json ({COMMAND})")
+    return not fresh
+
+
+def main() -> int:
+    """Write, check or add."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--first", action="store_true", help="look for the first plan of which a figure moved")
+    parser.add_argument("plans", nargs="*", metavar="NUMBER", help="check these alone")
+    parser.add_argument("--add", nargs=2, type=int, metavar=("SEED", "COUNT"))
+    options = parser.parse_args()
+    if options.add:
+        from benchmarks.figure_plans import chosen
+
+        write(PLANS, chosen(plans(), *options.add))
+    if options.add or options.write:
+        write(FILE, {name: said(plan) for name, plan in plans().items()})
+    return check(options.plans, options.first) if options.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""No figure that memcheck gives moves unnoticed: ``python -m benchmarks.figures --write`` after a change that is meant."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from benchmarks import figures
+from memcheck.frameworks.registry import FRAMEWORKS
+
+PLANS = figures.plans()
+RECORDED = figures.recorded()
+
+
+@pytest.mark.parametrize("number", PLANS)
+def test_no_figure_moved(number: str) -> None:
+    """Needed, seen, every moment, host memory, seconds, and what the rules say, are those that are kept."""
+    assert list(figures.moved(RECORDED[number], figures.said(PLANS[number]))) == [], PLANS[number]
+
+
+def test_every_plan_is_kept_with_its_figures() -> None:
+    """Neither file has a plan that the other lacks, and both together stay small enough to be read in a diff."""
+    assert list(PLANS) == list(RECORDED)
+    assert sum(os.path.getsize(path) for path in (figures.PLANS, figures.FILE)) <= 400_000
+
+
+def test_the_plans_reach_every_framework() -> None:
+    """Each is estimated and timed in many ways, not only refused."""
+    timed = [PLANS[number] for number, row in RECORDED.items() if "seconds" in row]
+    priced = {plan["training"].get("framework") for plan in timed if "training" in plan}
+    assert set(FRAMEWORKS) <= priced
+
+
+def test_what_moved_is_said_from_what_to_what() -> None:
+    """Figure by figure, those inside of others by both names, and those that are new or gone."""
+    before = {"needed": 1, "moments": {"init": 2, "loss": 3}, "says": ["MEM101"]}
+    now = {"needed": 1, "moments": {"init": 2, "loss": 4}, "seconds": [0.5]}
+    assert list(figures.moved(before, now)) == [
+        "moments loss: 3 -> 4",
+        "says: ['MEM101'] -> None",
+        "seconds: None -> [0.5]",
+    ]
