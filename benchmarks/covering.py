@@ -13,6 +13,8 @@ from pathlib import Path
 
 DATA = "lines.coverage"
 """What is kept in the folder of a copy."""
+PLAN = "plan"
+"""The word in front of a plan's number."""
 CONFIGURATION = "[run]\ndata_file = {data}\nsource = memcheck\n"
 
 
@@ -26,8 +28,8 @@ def test_files(root: Path, folders: tuple[str, ...]) -> list[str]:
     return list(found)
 
 
-def record(copy: Path, files: list[str]) -> None:
-    """Run each file under coverage.py, with its own name as the context of every line that it runs.
+def record(copy: Path, files: list[str], marked: str) -> None:
+    """Run each file's tests with these marks under coverage.py, with its name as the context of every line they run.
 
     What a file's tests end with does not matter here: the lines until then count.
     """
@@ -37,8 +39,33 @@ def record(copy: Path, files: list[str]) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(copy), os.environ.get("PYTHONPATH", "")])}
     for file in files:
         line = [sys.executable, "-m", "coverage", "run", "--append", f"--rcfile={settings}", f"--context={file}"]
-        tests = ["-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not torch and not browser", file]
+        tests = ["-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", marked, file]
         subprocess.run([*line, *tests], cwd=copy, env=environment, capture_output=True, check=False)
+
+
+def record_plans(copy: Path) -> None:
+    """Run the plans of ``benchmarks.figures`` in this process, each as a context of its own; first all as one.
+
+    What runs at import, or once for all plans, is then known to run, and by no plan in particular.
+    """
+    from coverage import Coverage
+
+    from benchmarks import figures
+    from benchmarks.engine_speed import forget
+
+    watching = Coverage(data_file=str(copy / DATA), source=["memcheck"])
+    watching.load()
+    watching.start()
+    plans = figures.plans()
+    watching.switch_context(PLAN)
+    for plan in plans.values():
+        figures.said(plan)
+    for number, plan in plans.items():
+        watching.switch_context(f"{PLAN} {number}")
+        forget()
+        figures.said(plan)
+    watching.stop()
+    watching.save()
 
 
 class Lines:
@@ -64,3 +91,7 @@ class Lines:
         first = parser.first_line(line)
         contexts = self.data.contexts_by_lineno(str(self.copy / path))
         return {name for at, names in contexts.items() if parser.first_line(at) == first for name in names if name}
+
+
+if __name__ == "__main__":
+    record_plans(Path.cwd())

@@ -4,10 +4,10 @@
     python -m benchmarks.mutants [--sample N] [--seed S] [--first N] [--lines FOLDER] [--write] [FOLDER ...]
 
 Cosmic Ray's operators say what can be changed in a module; a seeded sample of that is made, one change at a time, in a
-copy of this checkout. Of the tests of the folder, the files that run the changed line run there until the first test
-fails; what survives them meets the records of the benchmarks that run it. A change that no test notices is printed as
-a diff: it is a missing test, or it is the same program. One under which the tests do not end in time is undecided: it
-is an endless loop, or a busy machine.
+copy of this checkout. Of the plans of ``benchmarks.figures`` those that run the changed line are asked first, then the
+files of the folder's tests that run it, until the first fails. A change that nothing notices is printed as a diff: it
+is a missing test, or it is the same program. One under which the tests do not end in time is undecided: it is an
+endless loop, or a busy machine.
 ``--write`` puts the table and the survivors into ``benchmarks/MUTANTS.md``.
 """
 
@@ -25,7 +25,7 @@ from difflib import unified_diff
 from itertools import chain, count, islice, zip_longest
 from pathlib import Path
 
-from benchmarks.covering import DATA, Lines, record, test_files
+from benchmarks.covering import DATA, PLAN, Lines, record, test_files
 from memcheck.record import Record
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -75,15 +75,8 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "memcheck/frameworks/litgpt": ("tests/frameworks/litgpt", *SHARED, "tests/frameworks"),
 }
 """The folders whose changes are made, each with the quick tests that look at it, the nearest first."""
-RECORDS = (
-    "tests/benchmarks/test_drawn.py",
-    "tests/benchmarks/test_base.py",
-    "tests/benchmarks/test_objectives.py",
-    "tests/benchmarks/test_families.py",
-    "tests/benchmarks/test_accuracy.py",
-    "tests/memory/test_remembered.py",
-)
-"""Figures held to their records and to one another, which take longer."""
+QUICK = "not slow and not torch"
+"""Marks of the tests that are asked."""
 LONGEST_S = 240
 """Seconds of one run of tests."""
 UNDECIDED = "time"
@@ -151,22 +144,29 @@ def mutated(change: Change) -> str:
 
 
 def judge(folder: str, change: Change, copy: Path, ran: Lines) -> Judged:
-    """Make one change in the copy, run the tests that look at it, and take it back."""
+    """Make one change in the copy, ask what looks at it, and take it back."""
     before, after = (ROOT / change.path).read_text(encoding="utf-8"), mutated(change)
     lines = [text.splitlines(keepends=True) for text in (before, after)]
     diff = "".join(unified_diff(*lines, change.path, change.path, n=0))
     line = next(n for n, (old, new) in enumerate(zip_longest(*lines), 1) if old != new)
     looking = ran.running(change.path, line)
-    asked = (FOLDERS[folder], RECORDS)
-    quick, slow = ([file for file in test_files(ROOT, tests) if file in looking] for tests in asked)
     file = copy / change.path
     put(file, after)
     try:
-        killer = first_failure(copy, "not slow and not torch", quick)
-        killer = killer or first_failure(copy, "slow and not torch", slow)
+        killer = moved_plan(copy, looking)
+        killer = killer or first_failure(copy, [file for file in test_files(ROOT, FOLDERS[folder]) if file in looking])
     finally:
         put(file, before)
     return Judged(change, folder, diff, killer)
+
+
+def moved_plan(copy: Path, looking: set[str]) -> str:
+    """The first of the plans that run a line of which a figure moved; all are asked where it ran for none alone."""
+    if PLAN not in looking and not any(name.startswith(PLAN) for name in looking):
+        return ""
+    plans = sorted((name.removeprefix(PLAN).strip() for name in looking if name.startswith(f"{PLAN} ")), key=int)
+    done = run(copy, ["benchmarks.figures", "--check", "--first", *plans])
+    return done if isinstance(done, str) else f"{PLAN} {done.stdout.partition(':')[0]}" if done.returncode else ""
 
 
 _dates = count(2_000_000_000, 2)
@@ -179,23 +179,28 @@ def put(file: Path, text: str) -> None:
     os.utime(file, (date, date))
 
 
-def first_failure(copy: Path, marked: str, tests: list[str]) -> str:
+def first_failure(copy: Path, tests: list[str]) -> str:
     """What the tests end with: the first that fails, ``time`` or ``import``; empty where all pass or there are none."""
     if not tests:
         return ""
-    line = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-m", marked, *tests]
+    done = run(copy, ["pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-m", QUICK, *tests])
+    if isinstance(done, str) or done.returncode in PASSED:
+        return done if isinstance(done, str) else ""
+    failed = [each for each in done.stdout.splitlines() if each.startswith(("FAILED ", "ERROR "))]
+    return failed[0].split()[1] if failed else "import"
+
+
+def run(copy: Path, module: list[str]) -> subprocess.CompletedProcess[str] | str:
+    """A module with its arguments, run on the copy; ``time`` where it does not end."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(copy), os.environ.get("PYTHONPATH", "")])}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what did not change is compiled once
+    line = [sys.executable, "-m", *module]
     try:
-        done = subprocess.run(
+        return subprocess.run(
             line, cwd=copy, env=environment, capture_output=True, text=True, timeout=LONGEST_S, check=False
         )
     except subprocess.TimeoutExpired:
         return UNDECIDED
-    if done.returncode in PASSED:
-        return ""
-    failed = [each for each in done.stdout.splitlines() if each.startswith(("FAILED ", "ERROR "))]
-    return failed[0].split()[1] if failed else "import"
 
 
 def copied(folder: Path) -> Path:
@@ -213,7 +218,8 @@ def copied(folder: Path) -> Path:
         if file.is_file():
             shutil.copy(file, folder)
     (folder / DATA).unlink(missing_ok=True)
-    record(folder, test_files(folder, (*chain.from_iterable(FOLDERS.values()), *RECORDS)))
+    record(folder, test_files(folder, tuple(chain.from_iterable(FOLDERS.values()))), QUICK)
+    run(folder, ["benchmarks.covering"])
     return folder
 
 

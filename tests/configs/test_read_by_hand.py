@@ -222,12 +222,6 @@ def test_a_word_that_is_no_dtype_is_not_bf16(dtype: str, refused: bool) -> None:
     assert any("is no dtype" in each.message or "not set" in each.message for each in problems) == refused
 
 
-def test_a_precision_that_is_stated_settles_a_dtype_that_is_none() -> None:
-    """What the config does not say is asked for, and the answer contradicts nothing."""
-    text = f"{SWIFT.replace('NPROC_PER_NODE=4 ', '').rstrip()} --torch_dtype ${{DTYPE}}\n"
-    assert not read("s.sh", text, training__precision="bf16-mixed").problems
-
-
 @pytest.mark.parametrize(
     ("folder", "model"),
     [

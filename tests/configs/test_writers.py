@@ -66,16 +66,6 @@ def test_accelerate_is_told_how_the_state_is_saved(checkpoint: str, word: str) -
     assert "training.checkpoint.state_dict" not in lost(document, "accelerate")
 
 
-def test_megatron_is_told_how_its_model_is_made_and_saved() -> None:
-    """The legacy format, what is left out of it, and where the model is made are arguments of their own."""
-    training = "framework: megatron, micro_batch_size: 1, sequence_length: 1024, precision: bf16-mixed"
-    stated = "checkpoint: {state_dict: full, optimizer: false}, initialization: {place: host}"
-    document = plan(f"parallelism: {{zero_stage: 1}}\ntraining: {{{training}, {stated}}}")
-    text = written(document, "megatron").text
-    assert not {each for each in lost(document, "megatron") if each.startswith(("training.ch", "training.in"))}
-    assert {"--ckpt-format torch", "--no-save-optim", "--use-cpu-initialization"} <= set(text.splitlines())
-
-
 def test_torchtitan_is_told_how_its_checkpoints_are_saved() -> None:
     """A checkpoint that waits on the host is written with the switch that makes one, and read back."""
     training = "framework: torchtitan, micro_batch_size: 1, sequence_length: 1024, precision: bf16-mixed"

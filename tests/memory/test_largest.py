@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from itertools import product
-from typing import Any
 
 import pytest
 
-from benchmarks.score import resolved
 from memcheck.accounts.estimate import TensorGroup
 from memcheck.job.types import DTYPE_BYTES, Layout
 from memcheck.memory.estimate import estimate
@@ -52,35 +48,3 @@ def test_what_rests_multiplies_to_its_bytes(case: str) -> None:
         "ZeRO-2": {"optimizer_states"} & {g.component for g in rests},
         "Megatron": {"optimizer_states", "master_weights"} & {g.component for g in rests},
     }[case]
-
-
-BETWEEN = [
-    ("torchtitan", "qwen3-30b-a3b", {"zero_stage": 2}),
-    ("pytorch", "qwen3-30b-a3b", {"zero_stage": 2}),
-    ("pytorch", "qwen2.5-7b", {"zero_stage": 3}),
-]
-
-
-@pytest.mark.parametrize(("framework", "model", "parallelism"), BETWEEN)
-def test_no_tensor_is_listed_that_is_gone(framework: str, model: str, parallelism: dict[str, Any]) -> None:
-    """What a component's tensors are said to take is no more than the component, also while FSDP2 moves a group."""
-    between = 0
-    for loss, steps, precision in product(("standard", "fused-linear"), (1, 2), ("bf16-mixed", "bf16-pure")):
-        training = {
-            "framework": framework,
-            "micro_batch_size": 1,
-            "sequence_length": 256,
-            "precision": precision,
-            "loss": loss,
-            "gradient_accumulation_steps": steps,
-        }
-        hardware = {"gpu": "h100-80gb", "gpus_per_node": 8}
-        plan = {"model": model, "hardware": hardware, "parallelism": parallelism, "training": training}
-        found = estimate(*resolved({"memcheck": 1, "name": "plan", **plan}), inventory=True)
-        between += "-gather of " in found.operation or "-scatter of " in found.operation
-        listed: Counter[str] = Counter()
-        for group in found.largest:
-            listed[group.component] += group.bytes
-        for component, count in listed.items():
-            assert count <= found.components_bytes.get(component, 0), (training, found.operation, component)
-    assert between

@@ -189,12 +189,3 @@ def test_a_loader_that_keeps_a_quantised_model_on_the_host() -> None:
         host[place] = {each.name: each.bytes for each in result.estimate.host_moments}["load"]
     assert host["host"] == 2 * host["rank0"]
     assert host["rank0"] == whole.estimate.components_bytes["parameters"]
-
-
-@pytest.mark.parametrize("model", ["google/gemma-3-4b-it", "meta-llama/Llama-4-Scout-17B-16E"])
-def test_a_model_that_sees_is_not_priced_as_its_text_part(model: str) -> None:
-    """Its tower counts, too, unless the plan says that the language model alone is trained."""
-    whole, text = (judged("framework: huggingface", model=each) for each in (model, f"{{name: {model}, part: language}}"))
-    assert whole.estimate is not None
-    assert text.estimate is not None
-    assert whole.estimate.parameters > text.estimate.parameters + 400_000_000
