@@ -162,8 +162,8 @@ def _sharing(curve: Curve, block: Block, setting: Setting, mode: str, rows: int)
     returned = curve.returned + rows
     if mode != "none" and first:
         # arguments of the checkpointed layers behind it, which hold them to their backward; zeros are a leaf that wants
-        # a gradient, which its AccumulateGrad holds
-        curve, returned = keeping(curve, curve.returned, (), zeros), rows
+        # a gradient: its AccumulateGrad holds both until the loop lets go of the loss
+        curve, returned = keeping(curve, curve.returned, (), zeros)._replace(lingers=curve.lingers + zeros), rows
     elif mode == "none" and not first:
         returned += biases + (zeros if setting.attention == "eager" else 0)
     hands = 0
@@ -222,8 +222,9 @@ def decoder_embedding(unit: Unit, a: Architecture, base: Setting, *, grad: bool,
     encoder = a.encoder
     biases, zeros = shared_biases(a.blocks[0][0], base)
     takes = (biases if base.trained else 0) + (zeros if mode != "none" else 0)
-    fresh = unit.fresh._replace(takes=takes)
-    again = unit.again._replace(takes=takes)
+    stays = zeros if mode != "none" else 0
+    fresh = unit.fresh._replace(takes=takes, lingers=unit.fresh.lingers + stays)
+    again = unit.again._replace(takes=takes, lingers=unit.again.lingers + stays)
     shared = encoder is not None and not encoder.channels and not encoder.words
     if grad and unit.again is not unit.fresh and shared:
         table = rounded(a.vocab_size * a.embedding_size * ITEM_BYTES[base.params])
