@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.deepspeed.gathering import Limits, Module, Weight, gathered
 from memcheck.frameworks.deepspeed.reduction import Early, Reducing, as_they_appear, late, left_behind, scattered
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.models.types import Architecture
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
 
@@ -32,6 +34,9 @@ ALL_REDUCE_ELEMENTS = 500_000_000
 
 ONE_BIT = ("onebit-adam", "zero-one-adam", "onebit-lamb")
 """Optimizers that compress their moments to signs to reduce them."""
+
+STACKED = 3
+"""Dimensions of the matrices of all experts."""
 
 NORM, NORM_ELEMENTS = 8, 250_000_000
 """Bytes of an element in which norms of offloaded gradients are taken (zero/utils.py, ``get_norm_dtype``), and how many
@@ -54,11 +59,11 @@ class EngineBuffers(Record):
     partition: int = 0
     """ZeRO-1 and 2: the rank's own gradients, from their reduction until the optimizer has taken them."""
     live_parameters: int = 0
-    """ZeRO-3: gathered parameters during forward and backward."""
-    gathering: int = 0
-    """ZeRO-3: the flat buffer of the parameters that are gathered ahead; each is copied out of it when it is used."""
-    gathers_again: bool = False
-    """ZeRO-3: backward gathers, too, because not all parameters may stay from forward."""
+    """ZeRO-3: gathered parameters during forward, with flat buffers in which they come."""
+    live_head: int = 0
+    """The same in the last unit, forward and backward."""
+    live_backward: int = 0
+    """The same behind that."""
     reduces_late: bool = False
     """ZeRO-1 without ``overlap_comm`` reduces when backward is over, the others as gradients appear."""
     copies_out: bool = True
@@ -125,14 +130,20 @@ def sums_apart(job: TrainingJob) -> bool:
     return job.layout.zero_stage == 1 and wider and not sums_in_fp32(job)
 
 
-def engine_buffers(job: TrainingJob, tensors: Sequence[LocalTensor]) -> EngineBuffers:
-    """``tensors``: the parameters of this rank before ZeRO divides them, in the model's order."""
+def engine_buffers(
+    job: TrainingJob, units: Sequence[Sequence[LocalTensor]], *, recomputes: bool | None = None
+) -> EngineBuffers:
+    """``units``: the parameters of this rank before ZeRO divides them, unit by unit in the model's order;
+    ``recomputes``: autograd saves nothing of a layer; None: what is gathered in a step is not asked for.
+    """
+    tensors = [t for unit in units for t in unit]
     stage, hidden = job.layout.zero_stage, job.architecture.hidden_size
     trained = [t.numel for t in tensors if t.trained]
     if stage == 0:
         return _replicated(job, trained)
     if stage == 3:
-        return _partitioned_parameters(job, trained, [t.numel for t in tensors], hidden)
+        found = _partitioned_parameters(job, trained, [t.numel for t in tensors], hidden)
+        return found if recomputes is None else _gathered(job, units, hidden, found, recomputes=recomputes)
     found = _partitioned_gradients(job, trained, hidden)
     if stage == 1 and not sums_in_fp32(job):
         sizes = (rounded(n * DTYPE_BYTES[accumulation_dtype(job)]) for n in trained)
@@ -245,24 +256,13 @@ def _partitioned_parameters(job: TrainingJob, trained: list[int], every: list[in
     partition = -(-sum(trained) // ways)
     offloaded = job.optimizer.offload != "none"
     bucket = elements(job, "reduce_bucket_size", hidden)
-    threshold = elements(job, "stage3_param_persistence_threshold", hidden)
-    persistent = sum(n for n in every if n < threshold)
-    persistent = min(persistent, int(str(job.option("stage3_model_persistence_threshold", persistent))))
-    rest = sum(every) - persistent
-    ahead = min(rest, elements(job, "stage3_prefetch_bucket_size", hidden))
-    # what backward uses again within so many elements is not let go of, though nothing is prefetched beyond the other
-    # limit (__params_to_release, __n_available_params); from its end on, a distance counts every parameter twice
-    kept = elements(job, "stage3_max_reuse_distance", hidden) // 2
-    # one that is larger than all limits is gathered all the same, by itself
-    largest = max((n for n in every if n >= threshold), default=0)
-    live = min(rest, max(elements(job, "stage3_max_live_parameters", hidden), kept, largest) + ahead)
+    persistent = [n for n, stays in zip(every, _persists(job, every, hidden), strict=True) if stays]
+    # a step gathers them again; one by one also where a single rank has them (_allgather_params_sequential)
+    apart = len(persistent) == 1 or bool(job.option("stage3_allgather_sequential", False))
     how = _reducing(job, ways, bucket)
     found = EngineBuffers(
         resting=rounded(bucket * DTYPE_BYTES[how.wire]) if how.contiguous else 0,
-        persistent=rounded(persistent * item),
-        live_parameters=rounded(live * item),
-        gathering=rounded(ahead * item),
-        gathers_again=live < rest,
+        persistent=rounded(sum(persistent) * item) if apart or _copies_parameters(job) else 0,
     )
     found = _reduced_early(found, scattered(trained[::-1], how, accumulation_dtype(job)))
     shard = -(-max(trained, default=0) // ways)
@@ -277,6 +277,63 @@ def _partitioned_parameters(job: TrainingJob, trained: list[int], every: list[in
         # of each tensor's shard a norm is taken in fp64 (get_grad_norm_direct)
         step_temporaries=max(rounded(NORM * shard), _copies_of(group, summed)),
     )
+
+
+def _persists(job: TrainingJob, every: Sequence[int], hidden: int) -> list[bool]:
+    """Which parameters are gathered once: small ones, until they are so many."""
+    threshold, total = elements(job, "stage3_param_persistence_threshold", hidden), 0
+    most = int(str(job.option("stage3_model_persistence_threshold", sum(every))))
+    found = []
+    for n in every:
+        found.append(n <= threshold and total + n <= most)
+        total += n if found[-1] else 0
+    return found
+
+
+def _copies_parameters(job: TrainingJob) -> bool:
+    """Whether a parameter in use is a copy: a single rank's own partition is what it uses (``NoGatherHandle``)."""
+    return job.layout.shard_group > 1 or job.parameter_offload != "none"
+
+
+def _gathered(
+    job: TrainingJob, units: Sequence[Sequence[LocalTensor]], hidden: int, found: EngineBuffers, *, recomputes: bool
+) -> EngineBuffers:
+    """With what ZeRO-3 has gathered. Experts are multiplied as a view of all, of which autograd saves the storage."""
+    if not _copies_parameters(job):
+        return found
+    tensors = [t for unit in units for t in unit]
+    stays = _persists(job, [t.numel for t in tensors], hidden)
+    kept = [t.expert and len(t.shape) == STACKED and not recomputes for t in tensors]
+    weights = [Weight(t.numel, stay, keep) for t, stay, keep in zip(tensors, stays, kept, strict=True)]
+    modules, first = list[tuple[Module, ...]](), 0
+    for unit in units:
+        by_name: dict[str, list[int]] = {}
+        for number, tensor in enumerate(unit, first):
+            own = tensor.name if ".lora_" in tensor.name else tensor.name.rpartition(".")[0]
+            by_name.setdefault(own, []).append(number)
+        first += len(unit)
+        found_here, parent = list[Module](), ""
+        for name, numbers in by_name.items():
+            above = name.rpartition(".")[0]
+            if above != parent:  # attention, or an MLP and its activation
+                found_here += [(), ()]
+            found_here.append(tuple(numbers))
+            parent = above
+        modules.append(tuple(found_here))
+    a = job.architecture
+    if isinstance(a, Architecture) and a.tie_word_embeddings and a.head and len(modules) > 1:
+        modules[-1] += ((0,),)  # the head multiplies by the table
+    sequential = bool(job.option("stage3_allgather_sequential", False))
+    limits = Limits(
+        ways=job.layout.shard_group,
+        ahead=1 if sequential else elements(job, "stage3_prefetch_bucket_size", hidden),
+        live=elements(job, "stage3_max_live_parameters", hidden),
+        reuse=elements(job, "stage3_max_reuse_distance", hidden),
+        one_by_one=sequential or job.layout.shard_group == 1,
+    )
+    most, item = gathered(tuple(weights), tuple(modules), limits, recompute=recomputes), DTYPE_BYTES[job.recipe.compute]
+    forward, head, backward = (rounded(n * item) for n in most)
+    return found._replace(live_parameters=forward, live_head=head, live_backward=backward)
 
 
 def _second_copy(job: TrainingJob, partition: int) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from memcheck.autograd.tensor import rounded
 from memcheck.job.types import DTYPE_BYTES
 from memcheck.record import Record
+from memcheck.remembered import lru_cache
 
 
 class Reducing(Record):
@@ -171,6 +172,11 @@ def scattered(numels: Sequence[int], how: Reducing, accumulated: str) -> Early:
     Sources: runtime/zero/stage3.py (``__avg_scatter_contiguous_grads``, ``__avg_scatter_grads``), runtime/comm/
     coalesced_collectives.py (``reduce_scatter_coalesced``). ``accumulated``: the dtype in which partitions are summed.
     """
+    return _scattered(tuple(numels), how, accumulated)
+
+
+@lru_cache(maxsize=64)
+def _scattered(numels: tuple[int, ...], how: Reducing, accumulated: str) -> Early:
     item, wire, summed = (DTYPE_BYTES[name] for name in (how.dtype, how.wire, accumulated))
     most = waits = head = tail = behind = 0
     for first, last in buckets(numels, how.limit):

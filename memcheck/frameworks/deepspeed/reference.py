@@ -16,7 +16,7 @@ def kept_whole(job: TrainingJob, tensors: Sequence[LocalTensor]) -> int:
     ``job``: the one that would train it. The plan's limits hold for it, too: TRL writes others under names that
     DeepSpeed does not read (``models/utils.py``, ``prepare_deepspeed``).
     """
-    return engine_buffers(job, tensors).persistent
+    return engine_buffers(job, [tensors]).persistent
 
 
 def gathered_at_once(job: TrainingJob, tensors: Sequence[LocalTensor], dtype: str) -> int:

@@ -29,7 +29,7 @@ class EngineForm(Record):
         return EngineStep(self.stage, self.several, EngineBuffers(**found), recorder), first  # type: ignore[arg-type]
 
 
-FACTS = ("gathers_again", "reduces_late", "reduces_once", "copies_out", "adds_in_place")
+FACTS = ("reduces_late", "reduces_once", "copies_out", "adds_in_place")
 """Fields of :class:`EngineBuffers` that are no sizes."""
 
 
@@ -52,16 +52,15 @@ class EngineStep:
         """Each gradient moves into its bucket and the partition as it appears; else the whole model's are kept."""
         self._buckets = NOTHING
         self._reducing = NOTHING
-        self._gathering = NOTHING
 
     def begin_micro_batch(self) -> None:
-        """ZeRO-3 gathers as much as may live, through a flat buffer."""
+        """ZeRO-3 gathers parameters."""
         self.recorder.hold("communication_buffers", self.buffers.live_parameters)
-        self._gather(self.buffers.gathering)
 
     def before_head(self) -> None:
-        """The last parameter is copied out of the flat buffer."""
-        self._gather(NOTHING)
+        """The last unit is about to run."""
+        self.recorder.hold("communication_buffers", self.buffers.live_head)
+        self.recorder.release("communication_buffers", self.buffers.live_parameters)
 
     def behind(self, kind: str, hooked: Bundle | None, name: str, first: bool, last: bool) -> None:
         """A unit's gradients are there. Buckets are made for the first, the rank's own part as they are reduced.
@@ -84,10 +83,10 @@ class EngineStep:
             recorder.release("communication_buffers", copies)
         if kind != "head":
             return
+        recorder.hold("communication_buffers", b.live_backward)
+        recorder.release("communication_buffers", b.live_head)
         if reduces and self._takes_own(first) and not b.reduces_once:
             recorder.hold("gradients", b.partition)
-        if b.gathers_again:
-            self._gather(b.gathering)
         if reduces:
             self._copy_for_offload()
 
@@ -95,7 +94,6 @@ class EngineStep:
         """Everything of this micro-batch is reduced, or none of it was to be."""
         recorder, b = self.recorder, self.buffers
         reduces = last or self.stage >= 2
-        self._gather(NOTHING)
         self._reduce(b.reducing_behind if reduces else NOTHING)
         once = b.partition if reduces and b.reduces_once and self._takes_own(first) else NOTHING
         if b.adds_in_place:  # the fp32 sums are made before
@@ -122,7 +120,7 @@ class EngineStep:
             recorder.release("gradients", b.whole_gradients)
             if b.reduces_late or not self._own_apart:
                 recorder.hold("gradients", b.partition)
-        recorder.release("communication_buffers", b.live_parameters)
+        recorder.release("communication_buffers", b.live_backward)
 
     def _takes_own(self, first: bool) -> bool:
         """The rank's own gradients go to a buffer of this micro-batch's own."""
@@ -146,8 +144,3 @@ class EngineStep:
 
     def _adds(self, first: bool) -> bool:
         return first or not self.buffers.adds_in_place
-
-    def _gather(self, size: int) -> None:
-        self.recorder.release("communication_buffers", self._gathering)
-        self.recorder.hold("communication_buffers", size)
-        self._gathering = size

@@ -52,8 +52,8 @@ def around(job: TrainingJob, held: Held, steps: tuple[Instant, ...]) -> tuple[In
     if evaluates:
         from memcheck.frameworks.torch.evaluation import evaluation_instant
 
-        engine = engine_of(job, held.units)  # type: ignore[arg-type]  # a rank's tensors, each with its own
-        gathered = engine.live_parameters + engine.gathering if engine is not None else 0
+        engine = engine_of(job, held.units, recomputes=True)  # type: ignore[arg-type]  # a rank's tensors
+        gathered = engine.live_parameters if engine is not None else 0
         found.append(evaluation_instant(job, next(i for i in steps if i.name == "init"), gathered))
     if not loads and not gathers:
         return tuple(found)

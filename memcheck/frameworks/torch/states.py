@@ -204,13 +204,15 @@ def _table_slice(job: TrainingJob, trained: list[LocalTensor]) -> int:
     return max(sizes, default=0)
 
 
-def engine_of(job: TrainingJob, units: Tensors) -> EngineBuffers | None:
-    """DeepSpeed's buffers, if its engine runs the step."""
+def engine_of(job: TrainingJob, units: Tensors, *, recomputes: bool | None = None) -> EngineBuffers | None:
+    """DeepSpeed's buffers, if its engine runs the step. ``recomputes``: autograd saves nothing of a layer; None: what
+    a step gathers is not asked for.
+    """
     if FRAMEWORKS[job.framework].data_parallel != "zero":
         return None
     from memcheck.frameworks.deepspeed.engine import engine_buffers
 
-    return engine_buffers(job, [t for unit in units for t in unit])
+    return engine_buffers(job, units, recomputes=recomputes)
 
 
 def engine_sums(job: TrainingJob) -> str | None:
@@ -224,7 +226,7 @@ def engine_sums(job: TrainingJob) -> str | None:
 
 def engine_hooks(job: TrainingJob, held: Held) -> tuple[EngineForm, tuple[int, ...]] | None:
     """The engine's hooks into a step apart from their sizes, and these; None without an engine."""
-    buffers = engine_of(job, held.units)  # type: ignore[arg-type]
+    buffers = engine_of(job, held.units, recomputes=job.checkpointing.mode == "full")  # type: ignore[arg-type]
     if buffers is None:
         return None
     from memcheck.frameworks.deepspeed.step import engine_sizes

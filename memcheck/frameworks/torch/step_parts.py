@@ -62,7 +62,7 @@ class EngineHooks(Protocol):
         """Before the forward."""
 
     def before_head(self) -> None:
-        """The last parameter is about to be used."""
+        """The last unit is about to run."""
 
     def behind(self, kind: str, hooked: Bundle | None, name: str, first: bool, last: bool) -> None:
         """A unit's gradients are there; ``hooked``: the highest point at which one arrived."""

@@ -69,7 +69,7 @@ def buffers(stage: int, **changes: Any) -> EngineBuffers:
         layout=layout,
         optimizer=Optimizer("adamw", "fused"),
     )
-    return engine_buffers(base._replace(**changes), TENSORS)
+    return engine_buffers(base._replace(**changes), [[t] for t in TENSORS], recomputes=True)
 
 
 def test_bucket_sizes_are_elements() -> None:
@@ -126,22 +126,31 @@ def test_stage_3_keeps_small_parameters_whole() -> None:
     """Those below the persistence threshold, which `auto` makes ten times the hidden size."""
     assert buffers(3).persistent == rounded(2 * 50_000)
     assert buffers(3, options=(("stage3_param_persistence_threshold", "auto"),)).persistent == 0
-    assert buffers(3, options=(("stage3_model_persistence_threshold", 10_000),)).persistent == rounded(2 * 10_000)
+    assert buffers(3, options=(("stage3_model_persistence_threshold", 10_000),)).persistent == 0
 
 
 def test_stage_3_gathers_no_more_than_may_live() -> None:
-    """A billion parameters and those gathered ahead, which go through a flat buffer."""
+    """What is used again within a billion parameters, and the next one: in front of the head, in it, behind it."""
     found = buffers(3)
-    assert found.live_parameters == rounded(2 * 1_050_000_000)
-    assert found.gathering == rounded(2 * 50_000_000)
-    assert found.gathers_again
-    assert not buffers(3, options=(("stage3_max_live_parameters", 9_000_000_000),)).gathers_again
+    assert found.live_parameters == rounded(2 * (LARGEST + 2 * 250_000_000))
+    assert found.live_head == 2 * 4 * 250_000_000
+    assert found.live_backward == rounded(2 * (LARGEST + 3 * 250_000_000))
+    everything = buffers(3, options=(("stage3_max_reuse_distance", 30_000_000_000),))
+    assert everything.live_head == rounded(2 * (P - 50_000))
+
+
+def test_a_single_rank_gathers_nothing() -> None:
+    """Its own partition is what it uses, unless that is on the host."""
+    alone = {"layout": Layout(gpus_per_node=1, zero_stage=3)}
+    found = buffers(3, **alone)
+    assert found.live_parameters == found.live_head == found.live_backward == 0
+    assert buffers(3, **alone, parameter_offload="cpu").live_backward > 0
 
 
 def test_stage_3_gathers_a_tensor_that_is_larger_than_what_may_live() -> None:
-    """By itself, with what is gathered ahead: traced with tables of 5,003 and 3,001 rows and limits below them."""
+    """By itself: traced with tables of 5,003 and 3,001 rows and limits below them."""
     limits = (("stage3_max_live_parameters", 0), ("stage3_max_reuse_distance", 0), ("stage3_prefetch_bucket_size", 10))
-    assert buffers(3, options=limits).live_parameters == rounded(2 * (LARGEST + 10))
+    assert buffers(3, options=limits).live_parameters == rounded(2 * LARGEST)
 
 
 def test_another_communication_dtype_is_a_copy() -> None:
@@ -180,7 +189,7 @@ def test_a_norm_is_taken_of_each_tensors_part_in_fp64() -> None:
     layout = Layout(gpus_per_node=8, data=8, zero_stage=2, shard_group=8)
     table = LocalTensor("embed_tokens.weight", (8 * 408_640,), trained=True)
     step = job(framework="deepspeed", recipe=DEEPSPEED.recipes["bf16-mixed"], layout=layout)
-    assert engine_buffers(step, [table]).step_temporaries == 3_269_120
+    assert engine_buffers(step, [[table]]).step_temporaries == 3_269_120
 
 
 def test_the_fullest_partition_holds_whole_tensors() -> None:
