@@ -61,9 +61,9 @@ class EngineBuffers(Record):
     live_parameters: int = 0
     """ZeRO-3: gathered parameters during forward, with flat buffers in which they come."""
     live_head: int = 0
-    """The same in the last unit, forward and backward."""
+    """ZeRO-3: gathered parameters in the last unit, forward and backward, with those buffers."""
     live_backward: int = 0
-    """The same behind that."""
+    """ZeRO-3: gathered parameters in the backward behind the last unit, with those buffers."""
     reduces_late: bool = False
     """ZeRO-1 without ``overlap_comm`` reduces when backward is over, the others as gradients appear."""
     copies_out: bool = True
