@@ -1,4 +1,4 @@
-"""Scripts that run several of ms-swift's commands: what serves, merges or evaluates is no argument of the training."""
+"""Scripts with several commands beside ms-swift's training: what serves, merges or evaluates says nothing of it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import re
 _TRAINS = re.compile(r"(?:^|[\s;&])(?:swift|megatron)\s+(?:sft|pt|rlhf)(?=\s|$)")
 _OTHER = re.compile(
     r"(?:^|[\s;&])(?:swift|megatron)\s+(?:infer|export|deploy|eval|app|app-ui|web-ui|merge-lora|rollout|sample)(?=\s|$)"
+    r"|(?:^|[\s;&])python[\d.]*\s+(?!\S*swift/)[\w./-]+\.py(?=\s|$)"
 )
 
 
 def training_alone(text: str) -> str:
-    """The script with blank lines in place of ms-swift's other commands, where it has one that trains.
+    """The script with blank lines in place of other commands, ms-swift's and Python's, where it has one that trains.
 
     A command ends where a line does not go on in the next one; a comment among them ends it, too.
     """

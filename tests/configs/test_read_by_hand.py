@@ -259,3 +259,12 @@ def test_processes_by_a_variable_of_the_script(assigned: str, noted: bool) -> No
     line = SWIFT.replace("NPROC_PER_NODE=4", "CUDA_VISIBLE_DEVICES=0,1 NPROC_PER_NODE=$nproc_per_node")
     found = read("s.sh", assigned + line)
     assert any("laid over 2 GPUs" in each.message for each in found.notes) == noted
+
+
+@pytest.mark.parametrize(
+    "other", ["python src/eval.py --model $OUT --max_length 9999", "CUDA_VISIBLE_DEVICES=3 python3 eval.py \\\n    --model out"]
+)
+def test_arguments_of_a_script_behind_the_training_are_its_own(other: str) -> None:
+    """What evaluates afterwards names another model, and says nothing of the training."""
+    found = values(read("s.sh", f"{SWIFT}\n{other}\n"))
+    assert (found["model.name"], found["training.sequence_length"]) == ("Qwen/Qwen2.5-7B-Instruct", 2048)
