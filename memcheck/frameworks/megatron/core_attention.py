@@ -53,14 +53,31 @@ def contiguous(tape: Tape, x: Value, label: str) -> Value:
 
 
 def _flash(ctx: Context, k: Kernel, q: Value, key: Value, value: Value) -> Value:
-    """FlashAttention wants [batch, sequence, heads, head_dim]: batches larger than one are transposed into copies."""
+    """FlashAttention wants [batch, sequence, heads, head_dim]: batches larger than one are transposed into copies.
+
+    Version 2 has one width for queries, keys and values: narrower values are padded, and so is what it keeps of its
+    output (dot_product_attention.py, ``_pad_qkv_head_dim``).
+    """
     tape = ctx.tape
+    width = k.v_dim
+    if width != k.qk_dim:
+        value = _resized(tape, value, k.heads * k.qk_dim, "padded v")
+        k = k._replace(v_dim=k.qk_dim)
     moves = ctx.setting.batch > 1
     if moves or k.packed:
         q, key, value = (copy(tape, t, "transpose(0, 1).contiguous()") for t in (q, key, value))
     out = _kernel(ctx, k, q, key, value, grouped_backward=True)
     del q, key, value
-    return copy(tape, out, "transpose(0, 1).contiguous()") if moves else out
+    if moves:
+        out = copy(tape, out, "transpose(0, 1).contiguous()")
+    return out if width == k.v_dim else _resized(tape, out, k.heads * width, "output without its padding")
+
+
+def _resized(tape: Tape, x: Value, width: int, label: str) -> Value:
+    """Heads that are padded, or whose padding is cut off: a copy, and backward another one."""
+    shape, dtype = x.shape, x.dtype
+    out = tape.value((shape[0], width), dtype, label)
+    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, label + " backward")])
 
 
 def _fused(ctx: Context, k: Kernel, q: Value, key: Value, value: Value) -> Value:
@@ -142,12 +159,13 @@ def _masked(ctx: Context, x: Value, *, through_view: bool) -> Value:
 
 
 def fused_softmax(ctx: Context, k: Kernel) -> bool:
-    """``FusedScaleMaskSoftmax.is_kernel_available``; TE's kernel takes sequences up to 16384."""
+    """``FusedScaleMaskSoftmax.is_kernel_available``, Megatron's or TE's, which does not ask for the option."""
     s = ctx.setting
-    if not bool(s.option("masked_softmax_fusion", True)) or s.compute == "fp32":
+    if s.compute == "fp32" or (s.batch * k.heads) % 4:
         return False
-    longest = 16384 if uses_te(s) else 4096
-    return 16 < s.sequence <= longest and s.sequence % 4 == 0 and (s.batch * k.heads) % 4 == 0
+    if uses_te(s):
+        return 16 < s.sequence < 16384 and s.sequence % 8 == 0
+    return bool(s.option("masked_softmax_fusion", True)) and 16 < s.sequence <= 4096 and s.sequence % 4 == 0
 
 
 def _repeat(tape: Tape, x: Value, width: int) -> Value:

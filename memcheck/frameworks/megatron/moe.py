@@ -11,7 +11,7 @@ from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.elementwise import add, cast, mul
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, rounded
 from memcheck.frameworks.megatron.fusions import activate, fuses_activation, weighted_swiglu
-from memcheck.frameworks.megatron.linear import fuses_wgrad, quantizes, scatters, uses_te
+from memcheck.frameworks.megatron.linear import fuses_wgrad, gather_sequence, quantizes, scatters, uses_te
 from memcheck.frameworks.megatron.mlp import mlp
 from memcheck.frameworks.megatron.recompute import Discarded, checkpoint
 from memcheck.frameworks.megatron.router import pads, route, routed_tokens
@@ -323,12 +323,22 @@ def _shared(ctx: Context, m: Moe, x: Value, modules: tuple[str, ...]) -> Value:
     dense = Mlp(m.shared_width, m.gated, m.activation)
 
     def forward(c: Context, t: tuple[Value, ...]) -> Value:
-        out, _ = mlp(c, dense, t[0], None, "mlp.shared_experts")
+        alone = scatters_away(c) and scatters(c)
+        out = _on_all_tokens(c, dense, t[0]) if alone else mlp(c, dense, t[0], None, "mlp.shared_experts")[0]
         return _gate(c, t[0], out) if m.shared_gate else out
 
     if "shared_experts" in modules and not scatters_away(ctx):
         return checkpoint(ctx, forward, (x,))
     return forward(ctx, (x,))
+
+
+def _on_all_tokens(ctx: Context, dense: Mlp, x: Value) -> Value:
+    """Beside the dispatcher shared experts gather and reduce by themselves: linear_fc1 keeps every rank's tokens."""
+    whole = gather_sequence(ctx, x, "gather shared experts' input")
+    setting, ctx.setting = ctx.setting, ctx.setting._replace(sequence_parallel=False)
+    out, _ = mlp(ctx, dense, whole, None, "mlp.shared_experts")
+    ctx.setting = setting
+    return _move(ctx.tape, out, x.shape[0], "reduce-scatter shared experts")
 
 
 def scatters_away(ctx: Context) -> bool:
