@@ -63,7 +63,7 @@ OPERATORS = (
 SHARED = ("tests/report/test_golden.py", "tests/examples", "tests/memory")
 """Whole verdicts: what any folder of the engine bears on."""
 FOLDERS: dict[str, tuple[str, ...]] = {
-    "memcheck/rules": ("tests/rules", "tests/report/test_golden.py"),
+    "memcheck/rules": ("tests/rules", "tests/report/test_golden.py", "tests/config/test_governance.py"),
     "memcheck/memory": ("tests/memory", "tests/report/test_golden.py", "tests/examples"),
     "memcheck/accounts": ("tests/accounts", *SHARED, "tests/frameworks"),
     "memcheck/frameworks/torch": ("tests/frameworks/torch", *SHARED, "tests/frameworks"),
