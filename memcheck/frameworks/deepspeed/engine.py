@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.deepspeed.gathering import Limits, Module, Weight, gathered
+from memcheck.frameworks.deepspeed.gathering import GatheredWeight, GatherLimits, Module, gathered
 from memcheck.frameworks.deepspeed.reduction import Early, Reducing, as_they_appear, late, left_behind, scattered
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture
@@ -304,7 +304,7 @@ def _gathered(
     tensors = [t for unit in units for t in unit]
     stays = _persists(job, [t.numel for t in tensors], hidden)
     kept = [t.expert and len(t.shape) == STACKED and not recomputes for t in tensors]
-    weights = [Weight(t.numel, stay, keep) for t, stay, keep in zip(tensors, stays, kept, strict=True)]
+    weights = [GatheredWeight(t.numel, stay, keep) for t, stay, keep in zip(tensors, stays, kept, strict=True)]
     modules, first = list[tuple[Module, ...]](), 0
     for unit in units:
         by_name: dict[str, list[int]] = {}
@@ -324,7 +324,7 @@ def _gathered(
     if isinstance(a, Architecture) and a.tie_word_embeddings and a.head and len(modules) > 1:
         modules[-1] += ((0,),)  # the head multiplies by the table
     sequential = bool(job.option("stage3_allgather_sequential", False))
-    limits = Limits(
+    limits = GatherLimits(
         ways=job.layout.shard_group,
         ahead=1 if sequential else elements(job, "stage3_prefetch_bucket_size", hidden),
         live=elements(job, "stage3_max_live_parameters", hidden),

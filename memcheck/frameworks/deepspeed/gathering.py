@@ -14,7 +14,7 @@ from memcheck.record import Record
 from memcheck.remembered import lru_cache
 
 
-class Weight(Record):
+class GatheredWeight(Record):
     """One parameter."""
 
     numel: int
@@ -28,7 +28,7 @@ Module = tuple[int, ...]
 """Numbers of the parameters that a module has itself."""
 
 
-class Limits(Record):
+class GatherLimits(Record):
     """What the engine goes by, in elements."""
 
     ways: int
@@ -42,7 +42,7 @@ class Limits(Record):
     """``stage3_allgather_sequential``"""
 
 
-class Gathered(Record):
+class GatheredMost(Record):
     """The most elements that live at once: until the last module has its own, while that runs, and behind it."""
 
     forward: int = 0
@@ -52,8 +52,8 @@ class Gathered(Record):
 
 @lru_cache(maxsize=64)
 def gathered(
-    weights: tuple[Weight, ...], units: tuple[tuple[Module, ...], ...], limits: Limits, *, recompute: bool
-) -> Gathered:
+    weights: tuple[GatheredWeight, ...], units: tuple[tuple[Module, ...], ...], limits: GatherLimits, *, recompute: bool
+) -> GatheredMost:
     """``units``: each unit's modules in the order of the forward; ``recompute``: units between the ends run twice.
 
     A module that has no parameters of its own, the model or a layer, fetches ahead as well.
@@ -75,11 +75,11 @@ def gathered(
         fetches = 0 if ahead else phase
         most[fetches] = max(most[fetches], coordinator.most)
         most[phase] = max(most[phase], runs)
-    return Gathered(*most)
+    return GatheredMost(*most)
 
 
 class _Coordinator:
-    def __init__(self, weights: Sequence[Weight], steps: Sequence[Module], limits: Limits) -> None:
+    def __init__(self, weights: Sequence[GatheredWeight], steps: Sequence[Module], limits: GatherLimits) -> None:
         self.weights, self.limits = weights, limits
         self.live = self.most = 0
         self._step = self._available = self._next = 0
