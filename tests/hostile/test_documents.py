@@ -9,9 +9,12 @@ import pytest
 from memcheck.__main__ import main
 from memcheck.check import Gate, check_file
 from memcheck.edge.toml import TomlError, parse_toml
+from memcheck.frameworks.torch import whole_model
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.registry import read_architecture
+from memcheck.what_if import with_remedies
 from tests.cli.plans import GOOD, write
+from tests.timing.plans import job as timed_job
 
 Capture = pytest.CaptureFixture[str]
 
@@ -251,6 +254,29 @@ def test_more_documents_than_a_file_has_room_for() -> None:
     assert results[-1].findings[0].location.span.line == 4001
     (alone,), _ = check_file("plan.yaml", b"---\n" * 200_000, Gate())
     assert [finding.code for finding in alone.findings] == ["MEM007"]
+
+
+def test_experts_in_bits_that_nothing_shards() -> None:
+    """Packed weights have no size that FSDP2 could pad, and the search for a remedy asks it nonetheless."""
+    text = """\
+memcheck: 1
+model: mistral-small-4-119b
+hardware: {gpu: a800-80gb, gpus_per_node: 2}
+training: {framework: pytorch, micro_batch_size: 8, sequence_length: 8192, method: lora, base: awq-4bit}
+"""
+    (result,), traces = check_file("plan.yaml", text.encode(), Gate(remedies=with_remedies))
+    assert traces == []
+    assert {"MEM101", "MEM408"} <= {finding.code for finding in result.findings}
+
+
+def test_layers_that_are_alike_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many layers a model has, and however many answers are tried: a config may have 8,191."""
+    job = timed_job()
+    seen: list[object] = []
+    known = whole_model.layer_tensors
+    monkeypatch.setattr(whole_model, "layer_tensors", lambda *of: seen.append(of) or known(*of))
+    assert len(list(whole_model.model_tensors(job, job.architecture))) == 34
+    assert len(seen) == 1
 
 
 def test_unknown_keys_take_time_in_proportion() -> None:

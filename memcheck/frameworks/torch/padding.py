@@ -5,6 +5,7 @@ Source: torch 2.13 ``distributed/fsdp/_fully_shard/_fsdp_param.py`` (``padded_sh
 
 from __future__ import annotations
 
+from memcheck.accounts.quantised import FOUR_BITS
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.torch.fsdp import group, wraps
 from memcheck.frameworks.torch.rank_tensors import block_tensors, holding_of
@@ -32,8 +33,8 @@ class PaddedLayer(Record):
 
 def padded_layer(job: TrainingJob, model: Architecture) -> PaddedLayer | None:
     """The layer that is padded most; None where no layer has a quarter of padding, and 256 MiB."""
-    if not wraps(job) or job.fsdp == 1:
-        return None
+    if not wraps(job) or job.fsdp == 1 or (job.held_in and job.held_in not in FOUR_BITS):
+        return None  # a base in other bits is one that FSDP does not shard: MEM408
     found = [_gathered(job, model, block) for block, _ in model.blocks if isinstance(block.mlp, Moe)]
     most = max(found, key=lambda layer: layer.padded - layer.whole, default=None)
     if most is None or most.padded - most.whole < max(LEAST_BYTES, most.whole * LEAST_SHARE):

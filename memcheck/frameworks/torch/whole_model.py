@@ -19,8 +19,13 @@ def tensors_of(job: TrainingJob, a: Architecture, part: Part) -> Iterator[tuple[
     if part.embedding:
         yield lookup_tensors(job, a, held)
     layers = a.layers()
+    known: dict[tuple[int, bool], tuple[LocalTensor, ...]] = {}
     for index in range(part.first, part.last):
-        yield layer_tensors(job, layers[index], held if index not in frozen else held._replace(trained=False))
+        rests = index in frozen
+        kind = (id(layers[index]), rests)
+        if kind not in known:
+            known[kind] = layer_tensors(job, layers[index], held._replace(trained=False) if rests else held)
+        yield known[kind]
     if part.embedding and (a.vision is not None or a.others or a.encoder is not None):
         from memcheck.frameworks.torch.tower_tensors import side_tensors
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
+from memcheck.autograd.eager import eager
 from memcheck.autograd.elementwise import cast, cat, copy
 from memcheck.autograd.indexing import slices
 from memcheck.autograd.layouts import gradient_copied
@@ -329,7 +330,7 @@ def attend(  # noqa: PLR0913 - the switches of one call
         if k.shape[1] != heads:
             k, v = repeat_kv(tape, k, heads), repeat_kv(tape, v, heads)
         steps = ("scale", "add") if masked or one else ("scale",)
-        out = kernels.eager(
+        out = eager(
             tape, q, k, v, steps, mask_dtype=ctx.setting.params, fp32_softmax=wide, narrows=wide
         )
         out = copy(tape, out, "contiguous")
@@ -361,7 +362,7 @@ def unequal(ctx: Context, q: Value, k: Value, v: Value, *, wide: bool = True) ->
         a, b, c = one if not tape.autocast else tuple(cast(tape, t, tape.autocast) for t in one)
         if b.shape[1] != heads:
             b, c = repeat_kv(tape, b, heads), repeat_kv(tape, c, heads)
-        out = kernels.eager(
+        out = eager(
             tape, a, b, c, ("scale",), mask_dtype=ctx.setting.params, fp32_softmax=wide, narrows=wide
         )
         outs.append(copy(tape, out, "contiguous"))

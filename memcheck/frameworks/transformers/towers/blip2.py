@@ -8,6 +8,7 @@ from functools import partial
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.checkpoint import checkpoint
 from memcheck.autograd.context import Context
+from memcheck.autograd.eager import eager
 from memcheck.autograd.elementwise import add, cast, copy, dropout
 from memcheck.autograd.indexing import slices
 from memcheck.autograd.tensor import Value
@@ -105,7 +106,7 @@ def attended(ctx: Context, p: Perceiver, t: dict[str, ParameterTensor], at: str,
         q, k, v = (cast(tape, each, tape.autocast) for each in (q, k, v))
     q, k, v = (each.view(n, p.heads, each.shape[0] // n, p.head_dim) for each in (q, k, v))
     if ctx.setting.attention == "eager":
-        out = copy(tape, kernels.eager(tape, q, k, v), "contiguous")
+        out = copy(tape, eager(tape, q, k, v), "contiguous")
     else:
         out = kernels.flash(tape, q, k, v, p.head_dim)
     del q, k, v

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
+from memcheck.autograd.eager import eager
 from memcheck.autograd.elementwise import add, cast, cat, copy, mul
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.tensor import Storage, Value, promote
@@ -111,7 +112,7 @@ def _attended(ctx: Context, p: Perceiver, q: Value, k: Value, v: Value) -> Value
     if p.kv_heads != p.heads and ctx.setting.attention not in ("flash", "flex"):
         k, v = repeat_kv(tape, k, p.heads), repeat_kv(tape, v, p.heads)
     if ctx.setting.attention == "eager":
-        out = kernels.eager(tape, q, k, v, mask_dtype=ctx.setting.params)
+        out = eager(tape, q, k, v, mask_dtype=ctx.setting.params)
         return copy(tape, out, "contiguous").view(*shape)
     mask, kernel = None, "flash"
     if ctx.setting.attention not in ("flash", "flex"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
+from memcheck.autograd.eager import eager
 from memcheck.autograd.elementwise import cast, copy, mul
 from memcheck.autograd.indexing import index
 from memcheck.autograd.matrix import linear
@@ -95,7 +96,7 @@ def _attended(ctx: Context, p: Perceiver, q: Value, k: Value, v: Value) -> Value
     q = q.view(tokens, p.heads, 1, p.head_dim)
     k, v = (t.view(tokens, p.heads, each, p.head_dim) for t in (k, v))
     if ctx.setting.attention == "eager":
-        return copy(tape, kernels.eager(tape, q, k, v, mask_dtype=ctx.setting.params), "contiguous").view(*shape)
+        return copy(tape, eager(tape, q, k, v, mask_dtype=ctx.setting.params), "contiguous").view(*shape)
     aligned = -(-each // MASK_ALIGNMENT) * MASK_ALIGNMENT
     flashes = ctx.setting.attention in ("flash", "flex")
     mask = None if flashes else tape.new((tokens, 1, 1, aligned), q.dtype, "attention mask")

@@ -1,0 +1,118 @@
+"""Eager attention: what scores, their softmax and its product with the values keep.
+
+Shapes are [batch, heads, sequence, head_dim] in whatever strides; only sizes matter here.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.attention import Copied, batched, softmax
+from memcheck.autograd.elementwise import cast, dropout, scale, shift, unary
+from memcheck.autograd.tensor import Tape, Value
+
+
+def eager(  # noqa: PLR0913 - the switches of one formula
+    tape: Tape,
+    q: Value,
+    k: Value,
+    v: Value,
+    steps: tuple[str, ...] = ("scale", "add"),
+    *,
+    mask_dtype: str = "bf16",
+    fp32_scores: bool = False,
+    fp32_softmax: bool = True,
+    narrows: bool = True,
+    p_dropout: float = 0.0,
+    returned: list[Value] | None = None,
+    named: list[Value] | None = None,
+    every_step: bool = True,
+    copied: Copied = (False, False, False),
+) -> Value:
+    """transformers' eager_attention_forward on already repeated k and v: scores, fp32 softmax, probabilities.
+
+    ``mask_dtype``: that of the residual stream; an fp32 mask makes bf16 scores fp32 under autocast.
+    ``steps``: what happens to the scores before the softmax: ``scale`` (by a number), ``add`` (mask or bias), ``cap``
+    (tanh between two scalings), ``fill`` (masked_fill), ``blend`` (times a mask, plus a large number times the
+    rest). ``narrows``: probabilities are cast back in front of the dropout. ``fp32_scores``: GPT-J's q and k are cast
+    first. ``returned`` takes the probabilities that the product with v reads, ``named`` the masked scores, where they
+    keep their variable, and those of ``every_step`` before (BLOOM).
+    ``copied``: which of q, k and v the products copy.
+    """
+    b, h, s, _ = q.shape
+    shape = (b, h, s, k.shape[2])
+    target = v.dtype if fp32_scores else q.dtype  # autocast: rotated queries are fp32, and so are the probabilities
+    if fp32_scores:
+        q, k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
+    weights = batched(tape, q, k, shape, "attention scores", copied[:2])
+    for step in steps:
+        if named is not None and every_step:
+            named.append(weights)
+        weights = _score_step(tape, weights, step, mask_dtype)
+    if named is not None:
+        named.append(weights)
+    # autocast puts softmax on its fp32 list
+    probabilities = softmax(tape, weights, "fp32" if fp32_softmax or tape.autocast else None)
+    if fp32_scores or not fp32_softmax:  # a statement of its own, which lets go of the scores
+        weights = probabilities
+    narrow = cast(tape, probabilities, target, "attention probabilities") if narrows else probabilities
+    del weights, probabilities
+    narrow = dropout(tape, narrow, p_dropout)
+    if returned is not None:
+        returned.append(narrow)
+    return batched(tape, narrow, v, (b, h, s, v.shape[-1]), "attention output", (False, copied[2]))
+
+
+def eager_with_names(
+    tape: Tape,
+    q: Value,
+    k: Value,
+    v: Value,
+    mask_dtype: str,
+    *,
+    alibi: bool = False,
+    p_dropout: float = 0.0,
+    copied: Copied = (False, False, False),
+) -> tuple[Value, Value, list[Value]]:
+    """Falcon's: the output, the probabilities, and the scores that have names until the module returns.
+
+    modeling_falcon.py, FalconAttention.forward. Scores are scaled in place, and the softmax's result takes over their
+    name; with ALiBi, which is added in fp32, every step has a name of its own. The softmax's dtype is that of the
+    layer's norm, which autocast leaves in fp32.
+    """
+    b, h, s, _ = q.shape
+    scores = batched(tape, q, k, (b, h, s, k.shape[2]), "attention scores", copied[:2])
+    named = []
+    if alibi:
+        wide = cast(tape, scores, "fp32")
+        logits = _scale_in_place(tape, shift(tape, wide, "alibi", mask_dtype))
+        named = [scores, wide, logits]
+        dtype = "fp32" if tape.autocast else v.dtype
+        scores = logits
+        del wide, logits
+    else:
+        scores = _scale_in_place(tape, scores)
+        dtype = "fp32" if tape.autocast else q.dtype
+    masked = shift(tape, scores, "attention mask", mask_dtype)
+    probabilities = softmax(tape, masked, dtype)
+    del masked, scores
+    probabilities = dropout(tape, probabilities, p_dropout)
+    out = batched(tape, probabilities, v, (b, h, s, v.shape[-1]), "attention output", (False, copied[2]))
+    return out, probabilities, named
+
+
+def _scale_in_place(tape: Tape, x: Value) -> Value:
+    """``x /= number``: its gradient is a new tensor all the same."""
+    shape, dtype = x.shape, x.dtype
+    out = Value(x.storage, shape, dtype)
+    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, "attention scaling backward")])
+
+
+def _score_step(tape: Tape, weights: Value, step: str, mask_dtype: str) -> Value:
+    if step == "add":
+        return shift(tape, weights, "attention mask", mask_dtype)
+    if step == "blend":
+        return shift(tape, scale(tape, weights, "scores * mask"), "scores * mask + other")
+    if step == "cap":
+        capped = scale(tape, weights, "softcap")
+        capped = unary(tape, capped, "tanh")
+        return scale(tape, capped, "softcap")
+    return scale(tape, weights, "attention scaling" if step == "scale" else "masked_fill")

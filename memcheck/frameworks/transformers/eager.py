@@ -1,0 +1,70 @@
+"""transformers' eager attention, with what each family has a name for."""
+
+from __future__ import annotations
+
+from memcheck.autograd.attention import Copied
+from memcheck.autograd.context import Context
+from memcheck.autograd.eager import eager, eager_with_names
+from memcheck.autograd.elementwise import copy
+from memcheck.autograd.tensor import Value
+from memcheck.frameworks.transformers.attend import returns
+from memcheck.models.types import Attention
+
+
+def attend_eagerly(ctx: Context, a: Attention, q: Value, k: Value, v: Value, copied: Copied) -> Value:
+    """Scores, softmax and product; ``copied``: which of q, k and v, already repeated, the products copy."""
+    tape = ctx.tape
+    if a.sinks or a.less_max:
+        from memcheck.frameworks.transformers.sinks import eager_with_sinks
+
+        return copy(tape, eager_with_sinks(ctx, a, q, k, v), "contiguous")
+    mask_dtype = ctx.setting.compute if tape.autocast is None else ctx.setting.params
+    if a.filled_scores:
+        mask_dtype = "fp32"  # that of MPT's bias
+    if a.named_scores:
+        dropped = a.dropout if a.alibi else 0.0
+        out, probabilities, named = eager_with_names(
+            tape, q, k, v, mask_dtype, alibi=a.alibi, p_dropout=dropped, copied=copied
+        )
+        ctx.named += named
+        returns(ctx, [probabilities])
+        return copy(tape, out, "contiguous")
+    weights: list[Value] = []
+    out = eager(
+        tape,
+        q,
+        k,
+        v,
+        _score_steps(a),
+        mask_dtype=mask_dtype,
+        fp32_scores=a.fp32_scores,
+        fp32_softmax=a.softmax_fp32,
+        narrows=a.softmax_fp32 or a.narrow_weights,
+        p_dropout=a.dropout,
+        returned=weights,
+        named=ctx.named if a.adds_residual or a.filled_scores or a.keeps_scores else None,
+        every_step=a.adds_residual,
+        copied=copied,
+    )
+    if a.returns_weights:
+        returns(ctx, weights)
+    elif not a.factor_mask:  # GPT-1's are a variable of a function inside
+        ctx.unused += weights
+    return copy(tape, out, "contiguous")
+
+
+def _score_steps(a: Attention) -> tuple[str, ...]:
+    """What the family does to the scores before the softmax."""
+    if a.bidirectional:
+        masked = a.masked and (a.cross or a.keeps_scores)
+        capped = ("scale", "cap") if a.softcap else ("scale",)
+        return (*capped, "add") if a.window is not None or masked else capped
+    if a.softcap:
+        return ("scale", "cap", "add")
+    if a.factor_mask:  # w / sqrt(d), w * b + -1e4 * (1 - b)
+        return ("scale", "blend")
+    if a.own_mask:  # unscaled: torch.where by the layer's mask, then the model's
+        return ("fill", "add")
+    if a.alibi:  # MPT: scale, bias, masked_fill; BLOOM: baddbmm scales and adds the bias by itself
+        return ("add",) if a.fused_form == "heads" else ("scale", "add", "fill")
+    return ("scale", "add")
