@@ -70,6 +70,8 @@ class Setting(Record):
     """Dtype to which autograd casts new gradients; those that are added to existing ones stay as they are."""
     hooked: bool = False
     """An engine's hook runs when a gradient has arrived: it casts those that are added, too, in autograd's place."""
+    saves_inputs: bool = False
+    """Linear layers save their inputs, also frozen ones: ZeRO-3's own (runtime/zero/linear.py)."""
     input_grad: bool = True
     """Something below the unit is trained."""
     external_input: bool = False
@@ -137,7 +139,7 @@ class Context:
 
     def __init__(self, tape: Tape, setting: Setting) -> None:
         self.tape = tape
-        tape.hooked = setting.hooked
+        tape.hooked, tape.saves_inputs = setting.hooked, setting.saves_inputs
         self.setting = setting
         tp = setting.tensor
         self.tp = tp

@@ -121,7 +121,7 @@ def product(tape: Tape, x: Value, weight: Value, label: str, bias: Value | None 
     kind = "mm" if bias is None else "addmm"
     out = Value(tape.output(kind, out_shape, x_dtype, label, w_shape), out_shape, x_dtype)
     nx, nw = x.origin is not None, weight.origin is not None
-    kept = (x.storage if nw else None, (weight.storage or RESTING) if nx else None)
+    kept = (x.storage if nw or (nx and tape.saves_inputs) else None, (weight.storage or RESTING) if nx else None)
     if bias is None:
 
         def run(grad: Storage, kept: object = kept) -> list[Storage | None]:

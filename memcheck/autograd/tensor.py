@@ -234,6 +234,8 @@ class Tape:
         """A recompute runs whose next saved tensor is its last."""
         self.before: tuple[int, Any] = (0, None)
         """When the highest point was marked last while ``ending``, and the one before it."""
+        self.saves_inputs = False
+        """``F.linear`` is a Function of Python that saves its input whatever is trained."""
         self.hooked = False
         """Something runs whenever a gradient has arrived."""
         self.arrival = 0

@@ -331,7 +331,10 @@ def _gathered(
         reuse=elements(job, "stage3_max_reuse_distance", hidden),
         one_by_one=sequential or job.layout.shard_group == 1,
     )
-    most, item = gathered(tuple(weights), tuple(modules), limits, recompute=recomputes), DTYPE_BYTES[job.recipe.compute]
+    trained = [number for number, unit in enumerate(units) if any(t.trained for t in unit)]
+    idle = 0 if recomputes or not trained else trained[0]  # the input of recomputed layers may be a trained leaf
+    most = gathered(tuple(weights), tuple(modules), limits, recompute=recomputes, idle=idle)
+    item = DTYPE_BYTES[job.recipe.compute]
     forward, head, backward = (rounded(n * item) for n in most)
     return found._replace(live_parameters=forward, live_head=head, live_backward=backward)
 

@@ -52,16 +52,22 @@ class GatheredMost(Record):
 
 @lru_cache(maxsize=64)
 def gathered(
-    weights: tuple[GatheredWeight, ...], units: tuple[tuple[Module, ...], ...], limits: GatherLimits, *, recompute: bool
+    weights: tuple[GatheredWeight, ...],
+    units: tuple[tuple[Module, ...], ...],
+    limits: GatherLimits,
+    *,
+    recompute: bool,
+    idle: int = 0,
 ) -> GatheredMost:
-    """``units``: each unit's modules in the order of the forward; ``recompute``: units between the ends run twice.
+    """``units``: each unit's modules in the order of the forward; ``recompute``: units between the ends run twice;
+    ``idle``: so many at the beginning have no backward.
 
     A module that has no parameters of its own, the model or a layer, fetches ahead as well.
     """
     units = tuple([((), *unit) for unit in units])
     forward: list[Module] = [(), *(module for unit in units for module in unit)]
     backward = list[tuple[Module, bool]]()
-    for number in range(len(units) - 1, -1, -1):
+    for number in range(len(units) - 1, idle - 1, -1):
         if recompute and 0 < number < len(units) - 1:
             backward += [(module, False) for module in units[number]]
         backward += [((), True), *((module, True) for module in units[number][:0:-1])]

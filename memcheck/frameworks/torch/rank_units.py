@@ -21,7 +21,7 @@ from memcheck.frameworks.torch.fsdp import (
     wraps,
 )
 from memcheck.frameworks.torch.rank_tensors import holding, trains_table
-from memcheck.frameworks.torch.states import engine_sums
+from memcheck.frameworks.torch.states import engine_sums, saves_inputs
 from memcheck.frameworks.torch.stream import embedded_dtype, stream_dtype
 from memcheck.frameworks.torch.trained_parts import (
     frozen_layers,
@@ -79,11 +79,14 @@ class Accumulation(Record):
     """Dtype to which autograd, or an engine's hook, casts the gradients that wait for a reduction; None: none does."""
     outside: str | None
     """Dtype to which autograd casts gradients of weights that are used outside of their group's forward."""
+    saves_inputs: bool = False
+    """Linear layers save their inputs, also frozen ones."""
 
 
 def accumulation(job: TrainingJob) -> Accumulation:
     """How the job accumulates."""
-    return Accumulation(adds_gradients(job), accumulated_dtype(job) or engine_sums(job), outside_dtype(job))
+    dtype = accumulated_dtype(job) or engine_sums(job)
+    return Accumulation(adds_gradients(job), dtype, outside_dtype(job), saves_inputs(job))
 
 
 def part_units(job: TrainingJob, architecture: Architecture, part: Part, *, inventory: bool = False) -> list[Unit]:
@@ -107,7 +110,7 @@ class Units:
             from memcheck.frameworks.torch.cycles import demand_whole_stacks
 
             demand_whole_stacks(job, architecture)
-        self.base = base_setting(job, architecture, added.dtype)
+        self.base = base_setting(job, architecture, added.dtype)._replace(saves_inputs=added.saves_inputs)
         self._entry = entry_stream(self.architecture, self.base)
         self._added, self._inventory = added, inventory
         self._shares = self.architecture.encoder is not None or self.architecture.biases[0] > 0
@@ -266,7 +269,7 @@ class Units:
         key = (part.embedding, input_grad, graph, states)
         found = self._ends.get(key)
         if found is None:
-            base, (adds, _, outside) = self.base._replace(input_grad=input_grad), self._added
+            base, (adds, _, outside, _) = self.base._replace(input_grad=input_grad), self._added
             job, architecture = self.job, self.architecture
             found = head_unit(job, architecture, base, part, adds, outside, (graph, states), self._inventory)
             self._ends[key] = found

@@ -224,6 +224,12 @@ def engine_sums(job: TrainingJob) -> str | None:
     return "fp32" if sums_apart(job) else None
 
 
+def saves_inputs(job: TrainingJob) -> bool:
+    """Whether DeepSpeed's ZeRO-3 puts a function of its own in place of ``F.linear`` (``memory_efficient_linear``)."""
+    zero = FRAMEWORKS[job.framework].data_parallel == "zero" and job.layout.zero_stage == 3
+    return zero and bool(job.option("memory_efficient_linear", True))
+
+
 def engine_hooks(job: TrainingJob, held: Held) -> tuple[EngineForm, tuple[int, ...]] | None:
     """The engine's hooks into a step apart from their sizes, and these; None without an engine."""
     buffers = engine_of(job, held.units, recomputes=job.checkpointing.mode == "full")  # type: ignore[arg-type]

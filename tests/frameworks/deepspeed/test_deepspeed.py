@@ -27,11 +27,12 @@ TENSORS = [
 LOOSE = {
     "deepspeed.z2.t16.nocontig": 0.07,
     "deepspeed.z2.large.commfp32": 0.035,
+    "deepspeed.z3.lora.qv": 0.02,
     "deepspeed.z3.sub": 0.03,
     "deepspeed.z3.large.whole.commfp32": 0.08,
 }
 """Of another rank than the fullest: its own gradients, the last sub-group. Or of another bucket than the largest, and of
-ZeRO-3's backward, which lets go of parameters unit by unit.
+ZeRO-3's backward, which lets go of parameters unit by unit; or of a first layer, half of which has no backward.
 """
 
 

@@ -49,6 +49,12 @@ def test_saved_storages_outlive_their_release() -> None:
     assert gathered(kept, UNITS, NEXT, recompute=False) == GatheredMost(30, 30, 30)
 
 
+def test_units_in_front_of_what_is_trained_have_no_backward() -> None:
+    """What only these would use again is let go of in forward."""
+    far = NEXT._replace(reuse=1000)
+    assert gathered((PLAIN,) * 4, UNITS, far, recompute=False, idle=2) == GatheredMost(20, 20, 10)
+
+
 def test_recomputed_units_run_twice_in_backward() -> None:
     """Their modules are all used again before the first of them is let go of."""
     layers = (((0,),), ((1,), (2,)), ((3,),))
