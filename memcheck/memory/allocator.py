@@ -31,7 +31,8 @@ COMPILED_APART = ", compiled"
 
 ADAPTERS = "/adapters"
 """In a kind of step that trains adapters alone. What a first step leaves behind, gradients and optimizer states, is
-small: it does not split the large segments that activations and logits have let go of, and the next step finds them."""
+small: it does not split the large segments that activations and logits have let go of, and the next step finds them.
+Of sharded steps only those with expandable segments are apart: they hold 3 % on top where full ones hold 2."""
 
 
 OPTIMIZER = ", optimizer"
@@ -184,7 +185,10 @@ def allocator_group(job: TrainingJob | InferenceJob) -> str:
     profile = FRAMEWORKS[job.framework]
     streams = profile.allocator_group
     if not streams and job.layout.zero_stage >= 2 and job.layout.shard_group > 1:
-        streams = _sharded(job, apart=ends_apart(job, profile))
+        apart = ends_apart(job, profile)
+        streams = _sharded(job, apart=apart)
+        if _adapters(job) and job.expandable_segments and not apart:
+            streams += ADAPTERS
     if not streams:
         lengths = LENGTHS_VARY if job.sequences == "padded" else ""
         mode = "plain" if job.checkpointing.mode == "none" else "recompute"
