@@ -157,15 +157,16 @@ def _replicated(job: TrainingJob, sizes: list[int]) -> EngineBuffers:
     if job.recipe.compute != "fp32":
         copies = 2 if job.optimizer.implementation == "fused" else 1  # unfused: no flat copy
     ranks = job.layout.data * job.layout.context
-    flat = min(ALL_REDUCE_ELEMENTS, trained) * item if ranks > 1 else 0
+    count, wire = min(ALL_REDUCE_ELEMENTS, trained) if ranks > 1 else 0, communication_dtype(job)
+    flat = rounded(count * item) + (rounded(count * DTYPE_BYTES[wire]) if wire != job.recipe.gradients else 0)
     if job.optimizer.name in ONE_BIT:
         from memcheck.frameworks.deepspeed.one_bit import errors, pool, step_bytes
 
         step = step_bytes(job.optimizer.name, sizes, ranks, item)
         return EngineBuffers(
-            resting=errors(trained, ranks) + pool(trained, ranks), step_temporaries=step, all_reduce=rounded(flat)
+            resting=errors(trained, ranks) + pool(trained, ranks), step_temporaries=step, all_reduce=flat
         )
-    return EngineBuffers(step_temporaries=copies * rounded(trained * 4), all_reduce=rounded(flat))
+    return EngineBuffers(step_temporaries=copies * rounded(trained * 4), all_reduce=flat)
 
 
 def _partitioned_gradients(job: TrainingJob, trained: list[int], hidden: int) -> EngineBuffers:

@@ -121,6 +121,8 @@ def test_without_zero_gradients_are_copied_twice_in_fp32() -> None:
     found = buffers(0)
     assert found.step_temporaries == 2 * rounded(4 * P)
     assert found.all_reduce == rounded(2 * 500_000_000)
+    wide = buffers(0, options=(("communication_data_type", "fp32"),))
+    assert wide.all_reduce == rounded(2 * 500_000_000) + rounded(4 * 500_000_000)
 
 
 def test_stage_3_keeps_small_parameters_whole() -> None:
