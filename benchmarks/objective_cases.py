@@ -70,6 +70,8 @@ def plan(record: dict[str, Any]) -> dict[str, Any]:
     _head(record, training)
     _evaluation(record, training)
     world = record.get("parallel", {}).get("world", 1)
+    if world > 1 and trained:
+        training.setdefault("options", {})["accelerate_version"] = "1.13"  # wrapped as Accelerate did up to then
     return {
         "memcheck": 1,
         "name": record["id"],

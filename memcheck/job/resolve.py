@@ -28,7 +28,7 @@ from memcheck.job.training import (
     resolve_optimizer,
 )
 from memcheck.job.types import LIGER_KERNELS, Assumption, Images, InferenceJob, Overhead, TrainingJob
-from memcheck.job.versions import resolve_fsdp, resolve_kbit
+from memcheck.job.versions import resolve_carving, resolve_fsdp, resolve_kbit
 from memcheck.models.types import Architecture, Mixer, Moe, Rough
 from memcheck.plan import types as plan_types
 from memcheck.record import Record
@@ -302,6 +302,7 @@ def _training_job(
         options=tuple(options.items()),
         prepares_kbit=resolve_kbit(held_in, options, layout, framework, after),
         fsdp=fsdp,
+        carves_ends=resolve_carving(training, fsdp, options, layout, framework, wrapper),
         upcast=upcast,
         objective=objective,
         head=head,

@@ -74,7 +74,7 @@ def ends_apart(job: TrainingJob, framework: Profile) -> bool:
     By the framework, or by torchtune's list of layers that it shards apart; a head that reads the embedding's table is
     no module there (torchtune/modules/tied_linear.py).
     """
-    if framework.wraps_ends:
+    if framework.wraps_ends or job.carves_ends:
         return True
     architecture, named = job.architecture, job.option("custom_sharded_layers", ())
     tied = isinstance(architecture, Architecture) and architecture.tie_word_embeddings

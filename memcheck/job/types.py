@@ -208,6 +208,8 @@ class TrainingJob(Record):
     """peft's ``prepare_model_for_kbit_training`` has cast what is not quantised to fp32."""
     fsdp: int = 2
     """Which FSDP wraps the model, where one does."""
+    carves_ends: bool = False
+    """Accelerate makes FSDP2 groups of the embedding, and of final norm and head, beside the root's."""
     upcast: bool = False
     """What is trained is cast to fp32 before FSDP shards it, whatever it was loaded in."""
     objective: Objective = Objective()

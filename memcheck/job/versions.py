@@ -12,9 +12,14 @@ from collections.abc import Mapping
 from memcheck.job.defaults import Defaults
 from memcheck.job.profile import Profile
 from memcheck.job.types import BITSANDBYTES, Layout
+from memcheck.plan import types as plan_types
 
 FSDP = "fsdp_version"
 """The option that states it, under its name in Accelerate's config."""
+ACCELERATE = "accelerate_version"
+"""The option that states Accelerate's version, which is a package of its own."""
+CARVES = (1, 14)
+"""Accelerate's first version whose FSDP2 wraps the ends apart. """
 KBIT = "prepare_model_for_kbit_training"
 """The option that says whether peft's function of this name is called."""
 
@@ -49,6 +54,32 @@ def resolve_fsdp(
     else:
         why = f"default of {framework.name} since {'.'.join(map(str, framework.fsdp2_since))}"
     return defaults.take(f"training.options.{FSDP}", None, 1 if old else 2, why)
+
+
+def resolve_carving(
+    training: plan_types.TrainingSpec,
+    fsdp: int,
+    options: Mapping[str, object],
+    layout: Layout,
+    framework: Profile,
+    defaults: Defaults,
+) -> bool:
+    """Whether Accelerate wraps embedding and head apart (accelerate 1.14 utils/fsdp_utils.py, ``fsdp2_prepare_model``).
+
+    Axolotl has put a function of its own in its place (monkeypatch/accelerate/fsdp2.py).
+    """
+    trainer = training.trainer.name if training.trainer is not None else None
+    if ACCELERATE not in framework.options or fsdp == 1 or layout.zero_stage < 2 or trainer == "axolotl":
+        return False
+    if layout.shard_group == 1:
+        return False
+    stated = options.get(ACCELERATE)
+    if isinstance(stated, str):
+        return not is_before(stated, CARVES)
+    old = is_before(training.framework_version, framework.fsdp2_since)
+    why = f"of the time of {framework.name} {training.framework_version}" if old else "the newest wraps the ends apart"
+    defaults.note(f"training.options.{ACCELERATE}", "before 1.14" if old else "1.14 or later", why)
+    return not old
 
 
 def resolve_kbit(

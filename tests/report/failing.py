@@ -39,7 +39,7 @@ USUAL = {
     "framework": "huggingface",
     "training": "  precision: bf16-mixed\n",
 }
-WIDE = "  precision: {recipe: bf16-mixed, reduce: fp32}\n"
+WIDE = '  precision: {recipe: bf16-mixed, reduce: fp32}\n  options: {accelerate_version: "1.13"}\n'
 ON_HOST = "  precision: bf16-mixed\n  initialization: host\n"
 PLANS = {
     "host-load": {"hardware": ", host_memory_gib: 128", "training": ON_HOST},

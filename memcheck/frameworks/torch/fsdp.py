@@ -129,13 +129,31 @@ def reduces_head(job: TrainingJob) -> bool:
 
 
 def ties_ends(job: TrainingJob) -> bool:
-    """Whether embedding, final norm and head share a group, which the framework wraps apart, as they share a matrix.
+    """Whether embedding, final norm and head share a group, which the framework wraps apart: they share a matrix.
 
-    torchtitan/distributed/fsdp.py (``enable_weight_tying``), whatever the tensor-parallel degree.
+    torchtitan/distributed/fsdp.py (``enable_weight_tying``), whatever the tensor-parallel degree; accelerate 1.14
+    utils/fsdp_utils.py (``is_weights_tied``), whose group of norm and head is gathered by the first of both that runs:
+    in front of the layers, where the embedding is normalised by the same module.
     """
-    architecture = job.architecture
-    ties = isinstance(architecture, Architecture) and architecture.tie_word_embeddings and architecture.head
-    return wraps(job) and FRAMEWORKS[job.framework].wraps_ends and ties
+    a = job.architecture
+    if not (wraps(job) and isinstance(a, Architecture) and a.head):
+        return False
+    first = a.embedding_norm is not None and a.final_norm is not None and a.embedding_norm.name == a.final_norm.name
+    if job.carves_ends:
+        return a.tie_word_embeddings or first
+    return FRAMEWORKS[job.framework].wraps_ends and a.tie_word_embeddings
+
+
+def carves_ends(job: TrainingJob) -> bool:
+    """Whether embedding, and final norm and head, are groups beside the root's, which has what else is no layer."""
+    return wraps(job) and job.carves_ends and not ties_ends(job)
+
+
+def is_carved(tensor: LocalTensor) -> bool:
+    """Whether it is of Accelerate's groups: ``get_input_embeddings``, ``_find_final_norm``, ``get_output_embeddings``,
+    which is the last matrix of a head that has several.
+    """
+    return tensor.name.startswith(("embed_tokens.", "final_norm", "lm_head")) and ".dense." not in tensor.name
 
 
 def outside_dtype(job: TrainingJob) -> str | None:

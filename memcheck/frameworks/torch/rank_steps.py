@@ -11,9 +11,11 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import (
     NO_GROUP,
     Group,
+    carves_ends,
     flattens,
     gathered_dtype,
     group,
+    is_carved,
     partitioned,
     reduces_head,
     replicates,
@@ -301,16 +303,17 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
     root = NO_GROUP
     tensors: Any
     wrapped = wrapped_kinds(job)
-    leaves, frozen = flattens(job) and job.lora is not None, dict[int, Group]()
+    leaves, carves, rest = flattens(job) and job.lora is not None, carves_ends(job), dict[int, Group]()
     ends = [held for run, (held, _) in zip(units.runs, units.held.runs, strict=True) if run.unit.kind not in wrapped]
     trains = rooted and any(t.trained for held in ends for t in held)  # type: ignore[attr-defined]
     for run, early, (tensors, _) in zip(units.runs, units.reduced, units.held.runs, strict=True):
         if id(tensors) not in known or early:
             own = trains and run.unit.kind not in wrapped
             whole = UnitGroups(group_of(job, tensors, trains=own))
-            if leaves and run.unit.kind not in wrapped:  # what is trained is no part of the root
-                frozen[id(tensors)] = group_of(job, tuple([t for t in tensors if not t.trained]))
-                whole = UnitGroups(group_of(job, tuple([t for t in tensors if t.trained])))
+            if (leaves or carves) and run.unit.kind not in wrapped:  # what is trained, or carved out, is not the root's
+                apart = [t for t in tensors if (t.trained if leaves else is_carved(t))]
+                rest[id(tensors)] = group_of(job, tuple([t for t in tensors if t not in apart]))
+                whole = UnitGroups(group_of(job, tuple(apart)))
             if early:
                 # a tied head's gradient is that of the embedding's matrix
                 owners: Any = tensors if any(t.name == early for t in tensors) else units.held.runs[0][0]
@@ -319,7 +322,7 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
             known[id(tensors)] = whole
         found.append(known[id(tensors)])
         if rooted and run.unit.kind not in wrapped:
-            end = frozen.get(id(tensors), found[-1].whole)
+            end = rest.get(id(tensors), found[-1].whole)
             if early and any(t.name == early for t in tensors):  # its own table, which the loss alone reduces
                 end = end._replace(**{name: getattr(found[-1].late, name) for name in REDUCED})
             summed = Group(*(a + run.times * b for a, b in zip(root, end, strict=True)))

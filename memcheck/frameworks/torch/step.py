@@ -159,7 +159,7 @@ class Step:
                 held_flat, ahead = self._gather(i, held_flat, ahead)
                 gathered[i] = own.gathered
             curve = self._curve(unit, first)
-            if unit.kind == "head" and held_flat and self.root == NO_GROUP:
+            if unit.kind == "head" and held_flat and self.root == NO_GROUP and not self.how.carved:
                 recorder.release("communication_buffers", held_flat)
                 held_flat = NOTHING
             if curve.before is not None:

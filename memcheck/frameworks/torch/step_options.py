@@ -9,6 +9,7 @@ from memcheck.frameworks.torch.fsdp import (
     NO_GROUP,
     Group,
     adds_in_place,
+    carves_ends,
     reduces_head,
     replicates,
     skips_reduction,
@@ -95,6 +96,8 @@ class StepOptions(Record):
     """It has returned when what stands in front of the loss runs (encoders)."""
     towers_stay: bool
     """It returns behind the loss: until then what the tower has made lives."""
+    carved: bool = False
+    """The ends are groups of their own beside a root, whose forward ends behind the loss."""
     gathers_ahead: bool = False
     """Each group's forward begins with the all-gather of the next one (``set_modules_to_forward_prefetch``)."""
     flat: bool = False
@@ -174,7 +177,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         micro_batches=tuple([MicroBatch(first, last, min(int(others), border.sends)) for first, last, others in walks]),
         all_at_once=held >= steps,
         sharded=sharded,
-        rooted=sharded and (tied or not ends_apart(job, profile)),
+        rooted=sharded and (tied or job.carves_ends or not ends_apart(job, profile)),
         tied_ends=tied,
         reshards=layout.reshard_after_forward and layout.zero_stage == 3,
         several_runs=several,
@@ -183,11 +186,13 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         in_place=adds_in_place(job),
         stays_gathered=stays_gathered,
         casts_gradients=job.casts_gradients,
-        loss_inside_root=not (pipelined or tied or job.objective.outside)
+        loss_inside_root=not (pipelined or tied or job.carves_ends or job.objective.outside)
         and job.loss.kind in INSIDE
         and job.loss.upcast,
         loss_behind_model=job.objective.outside or job.objective.watched or job.head.columns > 1,
-        loss_behind_root=tied or reduces_head(job) or (not pipelined and outside and profile.style.head_behind_model),
+        loss_behind_root=(tied and not job.carves_ends)
+        or reduces_head(job)
+        or (not pipelined and outside and profile.style.head_behind_model),
         whole_table=layout.tensor > 1 and profile.style.whole_table_gradient,
         offloads=job.parameter_offload != "none",
         views=views,
@@ -199,6 +204,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         keeps_states=isinstance(a, Architecture) and a.keeps_states,
         wrapped=wrapped_kinds(job),
         leaves_graphs=isinstance(a, Architecture) and _leaves_graphs(a),
+        carved=carves_ends(job),
         gathers_ahead=sharded and layout.expert > 1 and profile.gathers_ahead,
         returns_first=isinstance(a, Architecture) and (_transforms_behind(a) or _layers_behind(a)),
         towers_stay=isinstance(a, Architecture) and a.vision is not None and a.vision.to_loss,

@@ -86,9 +86,9 @@ def own_groups(
 ) -> list[Group]:
     """For each unit the group that is gathered for it alone; none when it belongs to the root.
 
-    Of embedding and head it is what is trained in them, where FSDP1 makes units of that.
+    Of embedding and head it is what is trained in them, where FSDP1 makes units of that, or what is carved out.
     """
-    shared = root != NO_GROUP and not how.leaves_apart
+    shared = root != NO_GROUP and not (how.leaves_apart or how.carved)
     return [NO_GROUP if shared and u.kind not in how.wrapped else g.whole for u, g in zip(units, groups, strict=True)]
 
 

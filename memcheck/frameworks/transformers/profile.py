@@ -61,6 +61,7 @@ PROFILE = Profile(
         "torch_empty_cache_steps": (int,),
         "sync_each_batch": (bool,),
         "fsdp_version": (int,),
+        "accelerate_version": (str,),
         "prepare_model_for_kbit_training": (bool,),
         "quantize_experts": (bool,),
         "fp32_embeddings": (bool,),

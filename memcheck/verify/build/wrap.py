@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -105,7 +105,25 @@ def shard(model: nn.Module, blocks: list[nn.Module], job: TrainingJob, mesh: Mes
     ranks = mesh["replicate", "shard"] if job.layout.data > job.layout.shard_group else mesh["shard"]
     for block in blocks:
         fully_shard(block, mesh=ranks, mp_policy=policy, reshard_after_forward=job.layout.reshard_after_forward)
+    for ends, reshards in _carved(model, job) if job.carves_ends else ():
+        fully_shard(ends, mesh=ranks, mp_policy=policy, reshard_after_forward=reshards)
     fully_shard(model, mesh=ranks, mp_policy=policy)  # FSDP2 itself keeps the root gathered until backward is over
+
+
+def _carved(model: Any, job: TrainingJob) -> Iterator[tuple[Any, bool]]:
+    """What Accelerate wraps behind the layers, and whether it is resharded behind its forward (accelerate 1.15
+    utils/fsdp_utils.py, ``fsdp2_prepare_model`` and ``_find_final_norm``).
+    """
+    table, head = model.get_input_embeddings(), model.get_output_embeddings()
+    body = getattr(model, model.base_model_prefix, None)
+    parts = list(body.children()) if isinstance(body, nn.Module) else []
+    norm = [part for part in parts if "Norm" in type(part).__name__][-1:]
+    if head is not None and head.weight is table.weight:
+        yield [*norm, table, head], False
+        return
+    yield table, job.layout.reshard_after_forward
+    if norm or head is not None:
+        yield [*norm, *([head] if head is not None else [])], False
 
 
 def _fsdp_sync(model: Any, job: TrainingJob) -> Callable[[bool], AbstractContextManager[Any]]:

@@ -86,6 +86,7 @@ def test_the_trainer_reduces_in_what_it_computes_in(sync: str, traced: list[int]
         optimizer="adamw",
         activation_checkpointing="full",
         attention="sdpa",
+        options={"accelerate_version": "1.13"},  # whose root has embedding and head, as the trace's had
     )
     moments = [found[name] for name in ("init", "forward", "loss", "backward", "optimizer")]
     assert moments == pytest.approx(traced, rel=0.0005)

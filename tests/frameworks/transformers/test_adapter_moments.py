@@ -95,6 +95,7 @@ def test_every_moment_is_as_traced(
             **training,
             "optimizer": {"name": "adamw", "implementation": training.get("optimizer", "foreach")},
             "lora": {"dtype": "fp32", **lora},
+            "options": {"accelerate_version": "1.13"},
         },
     }
     assert predicted(plan)["0"] == pytest.approx(dict(zip(MOMENTS, traced, strict=True)), rel=5e-4)

@@ -20,13 +20,14 @@ TRAINING: dict[str, Any] = {
     "options": OPTIONS,
 }
 FSDP2 = {"zero_stage": 3}
+ONE_ROOT = {**OPTIONS, "accelerate_version": "1.13"}
 CASTS = {"recipe": "bf16-mixed", "params": "bf16"}
 TRACED: list[tuple[dict[str, Any], dict[str, Any], tuple[int, ...]]] = [
     ({}, {}, (2671218176, 7488608768, 14863548416, 15380463104, 3561503744)),
     ({"activation_checkpointing": "full"}, {}, (2671218176, 3057364480, 10241471488, 10758386176, 3561503744)),
     ({"precision": CASTS}, {}, (2671218176, 7488608768, 14863548416, 15380463104, 3561503744)),
     (
-        {"activation_checkpointing": "full", "precision": {"recipe": "bf16-mixed"}},
+        {"activation_checkpointing": "full", "precision": {"recipe": "bf16-mixed"}, "options": ONE_ROOT},
         FSDP2,
         (2671218176, 3973844480, 10888455168, 11405369856, 3561504768),
     ),
