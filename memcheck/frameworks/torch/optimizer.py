@@ -7,7 +7,7 @@ torch/optim/_adafactor.py, torch/optim/_muon.py.
 
 from __future__ import annotations
 
-from memcheck.accounts.state import EIGHT_BIT_MINIMUM, LOW_BITS, LocalTensor, orthogonalised
+from memcheck.accounts.state import LOW_BITS, LocalTensor, orthogonalised
 from memcheck.autograd.tensor import rounded
 from memcheck.job.types import DTYPE_BYTES, Optimizer
 from memcheck.record import Record
@@ -52,7 +52,9 @@ def step_temporaries(
     ranks over which FSDP2 divides each.
     """
     if optimizer in LOW_BITS:
-        return max((_low_bit_step(n, optimizer) for _, n in trained), default=0)
+        from memcheck.frameworks.torch.low_bit_step import low_bit_step
+
+        return max((low_bit_step(n, optimizer) for _, n in trained), default=0)
     if not trained or implementation == "fused":
         return 0
     item = DTYPE_BYTES[dtype]
@@ -73,37 +75,6 @@ def step_temporaries(
     if optimizer == "lion":
         return 2 * largest  # lion-pytorch: update = exp_avg * beta1 + grad * (1 - beta1), then sign
     return 0  # sgd works in place; bitsandbytes' 8-bit and paged optimizers update in their kernels
-
-
-def adafactor_step(tensors: list[tuple[int, bool]]) -> int:
-    """Transformers' Adafactor, which steps in fp32: ``(grad**2) + eps`` is two tensors beside the ``update`` of the
-    tensor before; a gradient and a parameter of 16 bits are copied first, and their variables hold them, too
-    (transformers 5.23 optimization.py, ``Adafactor.step``).
-
-    ``tensors``: elements that the rank updates of each, and whether it rests in 16 bits.
-    """
-    highest = update = copies = 0
-    for numel, narrow in tensors:
-        size = rounded(4 * numel)
-        first = update + copies + size if narrow else 0
-        copies = 2 * size if narrow else 0
-        highest = max(highest, first, update + copies + 2 * size)
-        update = size
-    return highest
-
-
-STEPPED_BYTES = {"adamw-torchao-8bit": 8, "adamw-torchao-4bit": 26, "adamw-torchao-fp8": 0}
-"""Bytes of torchao's compiled step (``single_param_adam``), for each element: what Inductor allocates (its wrapper's
-``empty_strided`` calls, torch 2.13). Where codes are searched in a table both moments in fp32, divided by their scales;
-of 4 bits the unpacked codes of both, too, and the new ones as int64."""
-
-
-def _low_bit_step(numel: int, optimizer: str) -> int:
-    """torchao steps one tensor after the other; moments that are not quantised are one kernel."""
-    kind = LOW_BITS[optimizer]
-    if numel < EIGHT_BIT_MINIMUM or numel % kind.block:
-        return 0
-    return rounded(STEPPED_BYTES[optimizer] * numel) + 2 * rounded(numel // kind.block * 4)
 
 
 def _one_by_one(sizes: list[int], copies: int = 2) -> int:

@@ -86,7 +86,9 @@ class Accumulation(Record):
 def accumulation(job: TrainingJob) -> Accumulation:
     """How the job accumulates."""
     dtype = accumulated_dtype(job) or engine_sums(job)
-    return Accumulation(adds_gradients(job), dtype, outside_dtype(job), saves_inputs(job))
+    return Accumulation(
+        adds=adds_gradients(job), dtype=dtype, outside=outside_dtype(job), saves_inputs=saves_inputs(job)
+    )
 
 
 def part_units(job: TrainingJob, architecture: Architecture, part: Part, *, inventory: bool = False) -> list[Unit]:

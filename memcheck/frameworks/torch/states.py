@@ -10,7 +10,7 @@ from memcheck.accounts.state import LocalTensor, Resting, paged_bytes
 from memcheck.autograd.tensor import BLOCK_BYTES, rounded
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import flattens, wraps
-from memcheck.frameworks.torch.optimizer import Mesh, adafactor_step, step_temporaries
+from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
 from memcheck.frameworks.torch.resting import offloads_states, own_adafactor, shard_of, sharding, tensors_resting
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.job.unread import UNREAD
@@ -179,6 +179,8 @@ def _temporaries(
         trained = [(t, t.numel) for t in partition[0]]
     name, implementation = job.optimizer.name, job.optimizer.implementation
     if own_adafactor(job):
+        from memcheck.frameworks.torch.adafactor import adafactor_step
+
         return adafactor_step([(n, DTYPE_BYTES[t.dtype or job.recipe.params] == 2) for t, n in trained])
     mesh = Mesh(job.layout.shard_group if wraps(job) else 1, job.layout.gpus_per_node)
     temporaries = step_temporaries(trained, name, implementation, job.recipe.optimizer_states, mesh)
