@@ -49,6 +49,10 @@ OWN = {
     "reference_fsdp": ((DENSE, "zero_stage: 3", "objective: dpo, reference: resident"),),
     "vit_gradient_checkpointing": (("qwen2.5-vl-7b", "", "method: lora, activation_checkpointing: full"),),
     "tp_recompute_allgather": ((DENSE, "tensor: 2, sequence: true", ""),),
+    **dict.fromkeys(
+        ("reduce_scatter", "use_multi_rank_bucket_allreduce"),
+        ((DENSE, "zero_stage: 2", "activation_checkpointing: full, loss: fused-linear"),),
+    ),
     "fp32_embeddings": ((DENSE, "", "precision: {recipe: bf16-mixed, params: bf16}"),),
     "prepare_model_for_kbit_training": ((DENSE, "", "method: qlora, precision: bf16-pure"),),
 }
@@ -65,6 +69,7 @@ BESIDE: dict[str, dict[str, object]] = {
     "mtp_use_repeated_layer": {"mtp_num_layers": 2},
     "attention_softmax_in_fp32": {"transformer_impl": "local"},
     "memory_efficient_layer_norm": {"transformer_impl": "local"},
+    "masked_softmax_fusion": {"transformer_impl": "local"},
     "num_layers_at_start_in_bf16": {"first_last_layers_bf16": True},
     "num_layers_at_end_in_bf16": {"first_last_layers_bf16": True},
     "groupsize": {"quantizer": "Int8DynActInt4WeightQATQuantizer"},

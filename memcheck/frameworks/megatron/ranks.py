@@ -132,7 +132,8 @@ def motions(
     ``every_rank``: otherwise of those that may be the worst.
     """
     held = stages(architecture.num_layers, job)
-    wanted = range(len(held)) if every_rank else fullest(job, _contents(job, architecture, held))
+    several = any(len(chunks) > 1 for chunks in held)  # one with nothing in flight holds its last input
+    wanted = range(len(held)) if every_rank or several else fullest(job, _contents(job, architecture, held))
     builder = _Ranks(job, architecture, device, inventory=False)
     found: list[MegatronMotion] = []
     for rank in wanted:

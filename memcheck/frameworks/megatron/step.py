@@ -238,8 +238,8 @@ def candidates(
 
     From one repetition of a run to the next the bytes change by a constant, and once more by the gradients that wait
     from the first backward on: so the maximum lies at its first, its second or its last repetition. A moment that holds
-    no more of any chunk than an earlier one is never fuller. Where every chunk saves something, one that holds no less
-    of any chunk than an earlier one, and more of some, is always fuller.
+    no more of any chunk than an earlier one, and has no chunk empty that is not, is never fuller. Where every chunk
+    saves something, one that holds no less of any chunk than an earlier one, and more of some, is always fuller.
     """
     counts = [0] * chunks
     waits = False
@@ -279,8 +279,11 @@ def candidates(
 
 
 def _covers(one: Place, other: Place) -> bool:
-    """Whether ``one`` holds all that ``other`` does."""
-    return (other[2] or not one[2]) and all(map(ge, one[1], other[1]))
+    """Whether ``one`` holds all that ``other`` does. Behind the first backward an empty chunk holds what it kept."""
+    if one[2] and not other[2]:
+        return False
+    empties = not other[2] and any(m and not n for m, n in zip(one[1], other[1], strict=True))
+    return all(map(ge, one[1], other[1])) and not empties
 
 
 def _hold_in_flight(recorder: Recorder, chunks: list[list[_NamedUnits]], edges: _Edges, moment: InFlight) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from memcheck.accounts.unit import Unit
 from memcheck.frameworks.megatron.schedule import PassRun, Place, warm_up
 from memcheck.frameworks.megatron.step import NO_EXTRA, Pass, Rank
 from memcheck.record import Record
@@ -65,10 +66,13 @@ def events(rank: Rank, passes: Sequence[Pass]) -> Iterator[Event]:
     for one in passes:
         counts[one.chunk] -= not one.forward
         live: Counter[str] = Counter()
-        for units, count in zip(rank.chunks, counts, strict=True):
+        for index, (units, count) in enumerate(zip(rank.chunks, counts, strict=True)):
+            if index != one.chunk and not (count or first):
+                live["temporaries"] += between(units)
             for unit in units:
                 live.update({name: count * n for name, n in unit.fresh.saved_components})
-            live["activations"] += count * rank.cached_output
+            passes = index == one.chunk and not one.forward
+            live["activations"] += (count + passes) * rank.cached_output * (units[-1].kind != "head")
         if not first:
             live["communication_buffers"] += rank.input_gradient + rank.output_gradient * one.forward
         live["activations"] += rank.forward_only * one.forward
@@ -77,6 +81,11 @@ def events(rank: Rank, passes: Sequence[Pass]) -> Iterator[Event]:
             yield Event(instant, one, tuple(counts), first, where, components)
         counts[one.chunk] += one.forward
         first &= one.forward
+
+
+def between(units: Sequence[Unit]) -> int:
+    """What layers of a chunk with nothing in flight keep of their last pass."""
+    return sum(unit.fresh.lingers for unit in units if unit.kind == "block")
 
 
 Highs = Iterator[tuple[str, str, Counter[str]]]

@@ -14,7 +14,7 @@ from memcheck.frameworks.megatron.fsdp import Extra
 from memcheck.frameworks.megatron.ranks import megatron_ranks
 from memcheck.frameworks.megatron.schedule import Place, runs, settled
 from memcheck.frameworks.megatron.step import Rank, ScheduleMotion
-from tests.frameworks.megatron.every_event import every_pass, expanded, highest
+from tests.frameworks.megatron.every_event import between, every_pass, expanded, highest
 from tests.frameworks.megatron.models import grid, job, llama_8b
 
 
@@ -74,7 +74,8 @@ def test_runs_say_what_every_event_says(
     counted = highest(rank, every_pass(where, micro_batches))
     found = ScheduleMotion(rank, runs(where, micro_batches))
     tops = dict(found.tops)
-    assert (tops.pop("init"), tops.pop("optimizer")) == (0, 0)
+    rests = sum(between(units) for units in rank.chunks)
+    assert (tops.pop("init"), tops.pop("optimizer")) == (rests, rests)
     assert tops == {instant: moments[0].bytes for instant, moments in counted.items()}
     for index, (instant, _) in enumerate(found.tops):
         if instant in counted:
