@@ -26,7 +26,7 @@ ABOUT_COMMENTS = frozenset(
 """What is said about comments cannot be hidden by comments."""
 
 MOST = 1000
-"""Findings of one code about the comments of a file; of more there is one finding that counts them."""
+"""Findings of one code about the comments of a file. The first of them counts those that are beyond."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

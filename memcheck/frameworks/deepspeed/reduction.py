@@ -95,9 +95,9 @@ def as_they_appear(numels: Sequence[int], how: Reducing, *, moving: bool) -> Ear
 
     ``numels``: in the order of the hooks; ``moving``: nothing else keeps gradients that are in no buffer.
     """
-    found = list(_reductions(numels, how))
+    reductions = list(_reductions(numels, how))
     most = waits = kept = before = head = tail = behind = 0
-    for first, last, outside, extra in found:
+    for first, last, outside, extra in reductions:
         own = outside if moving else 0
         before = before if how.overlaps and not how.contiguous else 0
         # behind the last tensor's hook the backward is over
@@ -108,14 +108,20 @@ def as_they_appear(numels: Sequence[int], how: Reducing, *, moving: bool) -> Ear
         most = max(most, behind if 1 < last < len(numels) else 0)
         before = own
         kept += 0 if how.frees else own
-    head = head if len(numels) > 1 else 0
+    found = _beside(waits, head, most, tail, behind, alone=len(numels) < 2)
+    return found._replace(once=len(reductions) < 2)
+
+
+def _beside(waits: int, head: int, most: int, tail: int, behind: int, *, alone: bool) -> Early:
+    """``most``, ``tail``: what other hooks and the last one take together with what waits; ``alone``: there is one
+    tensor, which is reduced behind its backward.
+    """
     return Early(
         waiting=waits,
-        first=head,
+        first=0 if alone else head,
         last=max(0, tail - waits),
         within=max(0, most - waits),
         behind=behind,
-        once=len(found) < 2,
     )
 
 
@@ -199,11 +205,4 @@ def _scattered(numels: tuple[int, ...], how: Reducing, accumulated: str) -> Earl
         tail, behind = behind, outside + extra
         head = extra if last == 1 else head
         most = max(most, behind if 1 < last < len(numels) else 0)
-    head = head if len(numels) > 1 else 0
-    return Early(
-        waiting=waits,
-        first=head,
-        last=max(0, tail - waits),
-        within=max(0, most - waits),
-        behind=behind,
-    )
+    return _beside(waits, head, most, tail, behind, alone=len(numels) < 2)

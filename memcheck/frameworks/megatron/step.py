@@ -205,8 +205,7 @@ def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
     at = [place if there else NOTHING for there, place in zip(form.edges, places, strict=False)]
     edges = _Edges(at[0], at[1], at[2], at[3], at[4], receives, form.exchanged)
     recorder = Recorder()
-    for chunk, gets in zip(chunks, receives, strict=True):
-        _hold_between(recorder, chunk, edges.held_input if gets else NOTHING)
+    _hold_idle(recorder, chunks, edges, range(len(chunks)))
     recorder.mark("init", "states at rest")
     recorder.repeat(0, -1)
     moments = sorted(
@@ -220,8 +219,7 @@ def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
         record = _forward if moment.of.forward else _backward
         record(recorder, chunks[moment.of.chunk], f"{index} {moment.of.chunk}")
         recorder.repeat(before, -1)
-    for chunk, gets in zip(chunks, receives, strict=True):
-        _hold_between(recorder, chunk, edges.held_input if gets else NOTHING)
+    _hold_idle(recorder, chunks, edges, range(len(chunks)))
     recorder.mark("optimizer", "optimizer step")
     return ScheduleProgram(recorder.program(place + sum(form.edges)), tuple(moments))
 
@@ -292,19 +290,19 @@ def _hold_in_flight(recorder: Recorder, chunks: list[list[_NamedUnits]], edges: 
     The graph of the backward before a forward of the only chunk lives until its output's variable is overwritten, and
     its leaf is that backward's input.
     """
-    for index, (chunk, count) in enumerate(zip(chunks, moment.counts, strict=True)):
-        if index != moment.of.chunk and not (count or moment.first):
-            _hold_between(recorder, chunk, edges.held_input if edges.receives[index] else NOTHING)
+    if not moment.first:
+        empty = [index for index, count in enumerate(moment.counts) if not count and index != moment.of.chunk]
+        _hold_idle(recorder, chunks, edges, empty)
     if not moment.of.forward:
         recorder.hold("communication_buffers", edges.held_input, edges.exchanged)
-        if chunks[moment.of.chunk] and chunks[moment.of.chunk][-1].kind in ("embedding", "block"):
+        if _sends_on(chunks[moment.of.chunk]):
             recorder.hold("activations", edges.cached_output)  # of the micro-batch that passes
     elif len(chunks) == 1 and not moment.first:
         recorder.hold("communication_buffers", edges.held_input)
     for chunk, count in zip(chunks, moment.counts, strict=True):
         for units in chunk:
             recorder.hold_bundle(units.curve.saved, count * units.times)
-        if chunk and chunk[-1].kind in ("embedding", "block"):
+        if _sends_on(chunk):
             recorder.hold("activations", edges.cached_output, count)
     if not moment.first:
         recorder.hold("communication_buffers", edges.input_gradient)
@@ -314,12 +312,19 @@ def _hold_in_flight(recorder: Recorder, chunks: list[list[_NamedUnits]], edges: 
         recorder.hold("activations", edges.forward_only)
 
 
-def _hold_between(recorder: Recorder, chunk: Sequence[_NamedUnits], held_input: int) -> None:
-    """What a chunk with nothing in flight keeps of its last pass: its input and its gradient, and what lingers."""
-    recorder.hold("communication_buffers", held_input, 2)
-    for units in chunk:
-        if units.kind == "block":
-            recorder.hold("temporaries", units.curve.lingers, units.times)
+def _sends_on(chunk: Sequence[_NamedUnits]) -> bool:
+    """Whether another chunk gets what it gives out."""
+    return bool(chunk) and chunk[-1].kind in ("embedding", "block")
+
+
+def _hold_idle(recorder: Recorder, chunks: Sequence[Sequence[_NamedUnits]], edges: _Edges, idle: Sequence[int]) -> None:
+    """What chunks with nothing in flight keep of their last pass: input and its gradient, and what lingers."""
+    for index in idle:
+        if edges.receives[index]:
+            recorder.hold("communication_buffers", edges.held_input, 2)
+        for units in chunks[index]:
+            if units.kind == "block":
+                recorder.hold("temporaries", units.curve.lingers, units.times)
 
 
 def _forward(recorder: Recorder, chunk: Sequence[_NamedUnits], where: str) -> None:
