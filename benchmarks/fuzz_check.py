@@ -1,6 +1,6 @@
 """Feed ``check`` with inputs that nobody wrote, and keep those on which it misbehaves.
 
-    python -m benchmarks.fuzz_check --seconds 60 --seed 1 [--only KIND] [--keep FOLDER]
+    python -m benchmarks.fuzz_check --seconds 60 --seed 1 [--count INPUTS] [--only KIND] [--keep FOLDER]
     python -m benchmarks.fuzz_check --again SEED.NUMBER     # one input again, with what check says
 
 Input ``N`` of a seed is always the same (``benchmarks.hostile_draw``). It misbehaves where ``check``
@@ -9,6 +9,8 @@ Input ``N`` of a seed is always the same (``benchmarks.hostile_draw``). It misbe
 - takes more than a second of processor time, or 200 MB, in a process of its own: slow, large;
 - ends in 0 although a plan has no estimate: unjudged;
 - prints a control character: unclean.
+
+A run that is interrupted or terminated says what it counted until then.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ import argparse
 import contextlib
 import io
 import json
+import math
 import multiprocessing
 import os
 import re
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -182,8 +186,10 @@ def in_fresh_process(seed: int, number: int) -> Outcome:
         runner.end()
 
 
-def fuzz(seed: int, first: int, seconds: float, kinds: tuple[str, ...]) -> tuple[Counter[str], dict[int, Outcome], int]:
-    """Check inputs for a while.
+def fuzz(
+    seed: int, first: int, seconds: float, kinds: tuple[str, ...], count: float = math.inf
+) -> tuple[Counter[str], dict[int, Outcome], int]:
+    """Check inputs for a while, at most ``count`` of them, or until it is interrupted.
 
     Returns what was counted (inputs by kind, exit codes, faults), the outcomes with faults by number, and the number
     after the last one.
@@ -196,7 +202,7 @@ def fuzz(seed: int, first: int, seconds: float, kinds: tuple[str, ...]) -> tuple
             run(draw_input(0, each))
     runner, end, number = Runner(method), time.monotonic() + seconds, first
     try:
-        while time.monotonic() < end:
+        while time.monotonic() < end and number < first + count:
             kind, found = runner.check(seed, number, kinds)
             if found is not None:
                 again = found.faults or runner.served >= FRESH or found.code == -1
@@ -208,7 +214,10 @@ def fuzz(seed: int, first: int, seconds: float, kinds: tuple[str, ...]) -> tuple
                 counted.update((f"kind {kind}", f"exit {found.code}", *(f"fault {each}" for each in found.faults)))
                 if found.faults:
                     faulty[number] = found
+                    print(f"{seed}.{number}: {described(found)}", file=sys.stderr, flush=True)
             number += 1
+    except KeyboardInterrupt:
+        pass  # what was counted is said
     finally:
         runner.end()
     return counted, faulty, number
@@ -232,6 +241,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--count", type=int, default=math.inf)
     parser.add_argument("--only", choices=KINDS)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--again", metavar="SEED.NUMBER")
@@ -244,10 +254,11 @@ def main() -> int:
         found = in_fresh_process(seed, number)
         print(f"--- {' '.join(given.arguments)!r}: {described(found)}\n{found.said}")
         return int(bool(found.faults))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as kept:
         os.environ["XDG_CACHE_HOME"] = kept  # not the user's own
         kinds = (options.only,) if options.only else tuple(KINDS)
-        counted, faulty, after = fuzz(options.seed, options.first, options.seconds, kinds)
+        counted, faulty, after = fuzz(options.seed, options.first, options.seconds, kinds, options.count)
     for number, found in faulty.items():
         line = found.said.strip().splitlines()[-1:] or [""]
         print(f"{options.seed}.{number}: {described(found)} {line[0][:160]!r}")
