@@ -169,7 +169,6 @@ HARMLESS = (
     "prescale_gradients",
     "gradient_predivide_factor",
     "gradient_allreduce_op",
-    "sparse_gradients",
     "disable_allgather",
     "dump_state",
     "disable_python_gc",
@@ -204,17 +203,40 @@ HARMLESS = (
     "bf16.immediate_grad_update",
     "bf16.check_grad_overflow",
     *(
-        f"bf16.{name}"
-        for name in ("loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale")
+        f"{section}.{name}"
+        for section in ("bf16", "fp16")
+        for name in (
+            "loss_scale",
+            "initial_scale_power",
+            "loss_scale_window",
+            "hysteresis",
+            "consecutive_hysteresis",
+            "min_loss_scale",
+        )
     ),
+    *(
+        f"optimizer.params.{name}"
+        for name in (
+            *("lr", "betas", "eps", "weight_decay", "bias_correction", "adam_w_mode", "max_grad_norm", "nesterov"),
+            *("dampening", "muon_lr", "adam_lr", "ns_method", "fp32_optimizer_states", "cuda_aware"),
+            *("freeze_step", "max_coeff", "min_coeff", "coeff_beta", "factor_max", "factor_min", "factor_threshold"),
+            *("var_freeze_step", "var_update_scaler", "local_step_scaler", "local_step_clipper"),
+        )
+    ),
+    *(
+        f"elasticity.{name}"
+        for name in (
+            *("max_train_batch_size", "min_gpus", "max_gpus", "min_time", "version", "prefer_larger_batch"),
+            *("ignore_non_elastic_batch_info", "num_gpus_per_node", "micro_batch_sizes"),
+        )
+    ),
+    "tensor_parallel.preset_model",
     "activation_checkpointing.profile",
     "activation_checkpointing.synchronize_checkpoint_boundary",
 )
 """Keys that move no memory of a training step: logs, checkpoints to disk, host buffers, the arithmetic of averages."""
 HARMLESS_SECTIONS = (
-    "optimizer.params.",
     "scheduler.",
-    "fp16.",
     "tensorboard.",
     "wandb.",
     "comet.",
@@ -223,15 +245,17 @@ HARMLESS_SECTIONS = (
     "flops_profiler.",
     "checkpoint.",
     "aio.",
-    "elasticity.",
     "nebula.",
-    "tensor_parallel.",
+    "tensor_parallel.partition_config.",
     "compile.",
-    f"{ZERO}.leaf_module.",
 )
+"""Sections of which no key moves memory, or none without one that is a note by itself (``compile.deepcompile``)."""
 
 UNMODELLED: dict[str, tuple[object, str]] = {
     "zero_optimization.zenflow": (None, "ZenFlow's extra copies are not modelled"),
+    "zero_optimization.leaf_module": (None, "modules whose parameters are gathered all at once are not modelled"),
+    "sparse_gradients": (False, "gradients of embeddings as rows, gathered from every rank, are not modelled"),
+    "tensor_parallel.tp_overlap_comm": (False, "the buffers of overlapped tensor parallelism are not modelled"),
     "zero_optimization.offload_optimizer.super_offload": (False, "SuperOffload's buffers are not modelled"),
     "zero_optimization.offload_param.buffer_count": (5, "another number of buffers for parameters is not modelled"),
     "zero_optimization.offload_param.max_in_cpu": (1_000_000_000, "another share in host memory is not modelled"),

@@ -1,4 +1,9 @@
-"""Megatron-LM's arguments that move no memory of a training step: data, schedules, logs, checkpoints, launchers."""
+"""Megatron-LM's arguments that move no memory of a training step: data, schedules, logs, checkpoints, launchers. Read
+at d98e8a64dd of August 2026, each by what ``megatron/training`` and ``megatron/core`` do with it.
+
+``accumulate-allreduce-grads-in-fp32`` is among them, as bf16 implies it, and ``log-num-zeros-in-grad``: the mask of one
+gradient that it makes, a byte for each element, comes when the loss and all activations are gone.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ HARMLESS = frozenset(
     reset-attention-mask eod-mask-loss lr min-lr decoupled-lr decoupled-min-lr lr-decay-style lr-decay-iters
     lr-decay-samples lr-warmup-fraction lr-warmup-iters lr-warmup-samples lr-warmup-init lr-wsd-decay-style
     lr-wsd-decay-samples lr-wsd-decay-iters weight-decay start-weight-decay end-weight-decay weight-decay-incr-style
-    adam-beta1 adam-beta2 adam-eps sgd-momentum override-opt_param-scheduler use-checkpoint-opt_param-scheduler
+    adam-beta1 adam-beta2 adam-eps override-opt_param-scheduler use-checkpoint-opt_param-scheduler
     use-checkpoint-opt-param-scheduler use-checkpoint-args init-method-std init-method-xavier-uniform norm-epsilon
     rotary-base rotary-interleaved rotary-scaling-factor rotary-seq-len-interpolation-factor use-rope-scaling mscale
     mscale-all-dim seed data-parallel-random-init apply-layernorm-1p
@@ -29,17 +34,16 @@ HARMLESS = frozenset(
     distributed-backend distributed-timeout-minutes local-rank use-tp-pp-dp-mapping disable-gloo-process-groups
     high-priority-stream-groups manual-gc manual-gc-interval no-check-for-nan-in-loss-and-grad
     check-for-nan-in-loss-and-grad straggler-minmax-count log-straggler enable-experimental calculate-per-token-loss
-    moe-aux-loss-coeff moe-z-loss-coeff moe-router-bias-update-rate moe-router-enable-expert-bias
+    moe-aux-loss-coeff moe-router-bias-update-rate moe-router-enable-expert-bias
     moe-router-group-topk moe-router-num-groups moe-router-topk-scaling-factor moe-router-force-load-balancing
     moe-hybridep-num-sms mtp-loss-scaling-factor fim-data fim-rate fim-spm-rate muon-momentum muon-scale-mode
-    muon-extra-scale-factor no-use-layer-wise-param-layout loss-scale initial-loss-scale min-loss-scale
+    muon-extra-scale-factor loss-scale initial-loss-scale min-loss-scale
     loss-scale-window hysteresis rerun-mode train-sync-interval profile profile-step-start profile-step-end
     profile-ranks use-pytorch-profiler node-rank node_rank master-addr master_addr master-port master_port
     rdzv-backend rdzv_backend rdzv-endpoint rdzv_endpoint rdzv-id rdzv_id standalone
-    overlap-p2p-communication-warmup-flush test-mode accumulate-allreduce-grads-in-fp32 max-tokens-to-oom
+    test-mode accumulate-allreduce-grads-in-fp32 max-tokens-to-oom
     use-fused-weighted-squared-relu data-impl error-injection-rate error-injection-type fp8-amax-compute-algo
     fp8-amax-history-len moe-token-drop-policy no-async-tensor-model-parallel-allreduce no-position-embedding
     rope-scaling-factor rope-type trust-remote-code
     """.split()  # noqa: SIM905  # a list of two hundred quoted names is harder to read
 )
-"""``accumulate-allreduce-grads-in-fp32`` among them: bf16 implies it."""

@@ -285,6 +285,8 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "cuda-graph-modules": (None, "captured graphs keep private pools, which are not modelled"),
     "cuda-graph-warmup-steps": (None, "captured graphs keep private pools, which are not modelled"),
     "use-legacy-models": (False, "the layers before Megatron-core's are priced as core's"),
+    "overlap-p2p-communication-warmup-flush": (False, "inputs that are received ahead of their turn are not modelled"),
+    "no-use-layer-wise-param-layout": (False, "the older layout, which gathers what Muon stepped, is not modelled"),
     "deterministic-mode": (False, "workspaces of deterministic kernels are not modelled"),
     "use-packed-sequence": (False, "packed sequences are not modelled"),
 }

@@ -19,7 +19,7 @@ _OWN = frozenset(
     distrib_optim_fully_reshardable_mem_efficient local_rank ddp_timeout ddp_backend batch_p2p_comm overlap_p2p_comm
     align_grad_reduce nccl_comm_warmup report_to logging_steps log_interval tensorboard_dir tensorboard_queue_size
     wandb_project wandb_exp_name swanlab_project swanlab_exp_name eval_iters eval_steps eval_interval
-    fp8_amax_history_len fp8_amax_compute_algo moe_aux_loss_coeff moe_z_loss_coeff moe_token_drop_policy
+    fp8_amax_history_len fp8_amax_compute_algo moe_aux_loss_coeff moe_token_drop_policy
     mtp_loss_scaling_factor save_safetensors save_missing_weights model_type merge_lora max_shard_size save_strategy
     callbacks calculate_per_token_loss check_model apply_wd_to_qk_layernorm problem_type num_labels
     cp_partition_mode add_version create_checkpoint_symlink load_args dataset num_workers split_dataset_ratio

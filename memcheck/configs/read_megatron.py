@@ -32,6 +32,9 @@ def read_megatron(config: ConfigFile, world: int | None) -> ReadConfig:
             draft.set(key, value, name)
     if "training.optimizer.name" not in draft.settings and not config.has(keys.OPTIMIZER.path):
         draft.assume("training.optimizer.name", "adamw")
+    momentum = config.take("sgd-momentum")
+    if draft.value("training.optimizer.name") == "sgd-momentum" and str(momentum) in ("0", "0.0"):
+        draft.set("training.optimizer.name", "sgd", "sgd-momentum")
     if draft.value("training.optimizer.name") == "muon":
         draft.note(keys.OPTIMIZER.path, "which parameters Adam keeps beside Muon is not in the arguments")
     _layout(draft)

@@ -217,7 +217,7 @@ def _precision(draft: Draft) -> None:
     converters = config.take(keys.CONVERTERS) or []
     names = [str(each) for each in converters] if isinstance(converters, list) else str(converters).split(",")
     for name in filter(None, names):
-        if "float8" in name:
+        if name in keys.FLOAT8:
             float8 = True
         else:
             draft.note(keys.CONVERTERS, f"what the converter `{name}` does to memory is not modelled")
@@ -255,6 +255,8 @@ def _between_steps(draft: Draft) -> None:
     config = draft.config
     if any(config.take(name) is True for name in keys.SAVES):
         draft.rows((keys.ASYNCHRONOUS,))
+        if config.take(keys.EXPORTED) not in (None, "float32"):
+            draft.note(keys.EXPORTED, "the copies of the parameters for the last checkpoint are not modelled")
     if config.take(keys.VALIDATES) is True:
         rows, length = (draft.whole(name) or usual for name, usual in keys.VALIDATION)
         batch = draft.whole(_first(config, keys.LOCAL_BATCH)) or keys.DEFAULT_LOCAL_BATCH

@@ -208,7 +208,10 @@ def _unsharded(draft: Draft) -> None:
 def _rows(draft: Draft) -> bool:
     """Tokens per sequence, and whether rows are packed to it."""
     config = draft.config
-    packed = on(draft, "dataset.packed")
+    sets = config.values.get("dataset")
+    several = [each for each in sets if isinstance(each, dict)] if isinstance(sets, list) else []
+    # several are packed together, or stop the recipe (torchtune/datasets/_concat.py)
+    packed = on(draft, "dataset.packed") or any(each.get("packed") is True for each in several)
     key = "training.sequence_length"
     if config.has(keys.LENGTH):
         draft.rows((KeyRow(keys.LENGTH, key),))

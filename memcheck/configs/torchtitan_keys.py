@@ -135,6 +135,7 @@ RESHARD = "parallelism.fsdp_reshard_after_forward"
 CHECKPOINT_MODE = "activation_checkpoint.mode"
 CHECKPOINT_OPTION = "activation_checkpoint.selective_ac_option"
 SAVES = ("checkpoint.enable", "checkpoint.enable_checkpoint")
+EXPORTED = "checkpoint.export_dtype"
 ASYNCHRONOUS = KeyRow(
     path="checkpoint.async_mode",
     key="training.checkpoint.asynchronous",
@@ -149,6 +150,10 @@ COMPUTE_DTYPE = "training.mixed_precision_param"
 COMPILE = ("compile.enable", "training.compile")
 COMPILED_PARTS = "compile.components"
 CONVERTERS = "model.converters"
+FLOAT8 = ("float8", "quantize.linear.float8")
+"""Converters of linear layers; whichever recipe scales them, autograd keeps their inputs in 16 bits, and which layers
+they leave alone matters as little (torchao ``float8_linear.py``, matmul_with_hp_or_float8_args).
+"""
 OLD_FLOAT8 = "float8.enable_float8_linear"
 DEFAULT_LOCAL_BATCH = 8
 
@@ -201,6 +206,7 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "debug.deterministic": (False, "workspaces of deterministic kernels are not modelled"),
     "checkpoint.create_seed_checkpoint": (False, "the whole model that one GPU then makes is not modelled"),
     "training.deterministic": (False, "workspaces of deterministic kernels are not modelled"),
+    "comm.mode": ("default", "a dry run without other ranks is not modelled"),
     "parallelism.module_fqns_per_model_part": (None, "memcheck divides the layers itself"),
     "parallelism.pipeline_parallel_schedule_csv": ("", "the schedule of a CSV file is not read"),
     "parallelism.expert_parallel_comm_backend": ("standard", "DeepEP's buffers are not modelled"),

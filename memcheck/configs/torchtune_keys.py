@@ -146,7 +146,17 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "max_steps_per_epoch",
         "num_workers",
     ),
-    "schedules": ("lr_scheduler.", "optimizer.", "fake_quant_after_n_steps"),
+    "schedules": (
+        "lr_scheduler.",
+        "fake_quant_after_n_steps",
+        *(
+            f"optimizer.{name}"
+            for name in (
+                *("lr", "betas", "eps", "weight_decay", "maximize", "nesterov", "dampening", "percentile_clipping"),
+                *("bf16_stochastic_round", "capturable", "differentiable"),
+            )
+        ),
+    ),
     "files: the whole state is priced at a checkpoint": (
         "output_dir",
         "checkpointer.",

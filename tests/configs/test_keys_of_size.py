@@ -173,3 +173,56 @@ def test_the_mesh_of_automodel_has_as_many_ranks_as_it_says() -> None:
     """A data-parallel size that is stated is the plan's, and disagrees with another number of GPUs."""
     found = read("r.yaml", AUTOMODEL.replace("ddp}", "ddp, dp_size: 4}"), GPUS)
     assert values(found)["parallelism.data"] == 4
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "key"),
+    [
+        ("zero_optimization", {"stage": 3, "leaf_module": {"names": ["layers.0"]}}, "leaf_module"),
+        ("sparse_gradients", True, "sparse_gradients"),
+        ("tensor_parallel", {"autotp_size": 2, "keep_module_on_host": True}, "keep_module_on_host"),
+        ("elasticity", {"enabled": False, "model_parallel_size": 2}, "model_parallel_size"),
+        ("optimizer", {"type": "SGD", "params": {"lr": 0.1, "foreach": True}}, "foreach"),
+    ],
+)
+def test_what_an_engine_holds_beside_is_a_note(section: str, value: object, key: str) -> None:
+    """Whole sections were taken for harmless, whatever stood in them."""
+    found = read("ds.json", engine(**{section: value}), GPUS, REST)
+    assert not found.problems
+    assert [key in each.message for each in found.notes] == [True]
+
+
+@pytest.mark.parametrize(
+    "argument",
+    ["--overlap-p2p-communication-warmup-flush", "--optimizer muon --no-use-layer-wise-param-layout"],
+)
+def test_what_megatron_holds_beside_is_a_note(argument: str) -> None:
+    """Inputs that are received early, and all parameters gathered once more behind a step of Muon."""
+    name = argument.rpartition("--")[2]
+    found = read("run.sh", f"{MEGATRON.rstrip()} {argument}\n", {"hardware.gpu": "h100-80gb"})
+    assert any(f"`{name}`" in each.message for each in found.notes)
+
+
+@pytest.mark.parametrize(("said", "name"), [("", "sgd-momentum"), (" --sgd-momentum 0.0", "sgd")])
+def test_megatrons_sgd_without_momentum_keeps_no_state(said: str, name: str) -> None:
+    """Its momentum is 0.9 where nothing is said."""
+    text = f"{MEGATRON.rstrip()} --optimizer sgd{said}\n"
+    assert values(read("run.sh", text, {"hardware.gpu": "h100-80gb"}))["training.optimizer.name"] == name
+
+
+def test_the_copies_of_torchtitans_last_checkpoint_are_a_note() -> None:
+    """The parameters are cast for it where they are exported in another dtype, if anything is saved."""
+    for saves, dtype, notes in (("true", "bfloat16", 1), ("true", "float32", 0), ("false", "bfloat16", 0)):
+        text = f'{TITAN}{SAVES.replace("true", saves)}export_dtype = "{dtype}"\n'
+        assert sum("last checkpoint" in each.message for each in read("job.toml", text, GPUS).notes) == notes
+
+
+@pytest.mark.parametrize(
+    ("converter", "precision"),
+    [("quantize.linear.float8", "fp8-mixed"), ("quantize.grouped_mm.float8", "bf16-mixed")],
+)
+def test_a_converter_of_experts_leaves_linear_layers_alone(converter: str, precision: str) -> None:
+    """Experts in fp8 were linear layers in fp8."""
+    found = read("job.toml", TITAN.replace("[model]", f'[model]\nconverters = ["{converter}"]'), GPUS)
+    assert values(found)["training.precision"] == precision
+    assert any(converter in each.message for each in found.notes) == (precision == "bf16-mixed")

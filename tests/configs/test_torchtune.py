@@ -50,6 +50,22 @@ def test_how_many_gpus_there_are_decides_whether_a_job_is_sharded() -> None:
     assert (note.location.span.line, "full_finetune_single_device" in note.message) == (1, True)
 
 
+def test_several_data_sets_are_packed_together() -> None:
+    """A list of them is packed where its members are."""
+    one = "{_component_: torchtune.datasets.alpaca_dataset, packed: true}"
+    found = said(read(RECIPE.replace(one, f"[{one}, {one}]")))
+    assert (found["training.sequences"], found["training.attention"]) == ("packed", "flex")
+    loose = one.replace("true", "false")
+    assert said(read(RECIPE.replace(one, f"[{loose}, {loose}]")))["training.attention"] == "sdpa"
+
+
+def test_an_argument_of_the_optimizer_that_is_not_known_is_a_note() -> None:
+    """bitsandbytes' optimizers keep other states with other bits."""
+    name = "bitsandbytes.optim.PagedAdamW, optim_bits: 8"
+    (note,) = read(RECIPE.replace("torch.optim.AdamW, fused: true", name)).notes
+    assert "optim_bits" in note.message
+
+
 def test_a_length_that_is_not_stated_is_asked_for() -> None:
     """Rows are then as long as the longest of the data, which no file of the job says."""
     text = RECIPE.replace("max_seq_len: 2048", "max_seq_len: null").replace("packed: true", "packed: false")

@@ -110,6 +110,7 @@ PROFILE = Profile(
         "moe_router_dtype": _STR,
         "moe_router_padding_for_quantization": _BOOL,
         "moe_router_load_balancing_type": (list, str),
+        "moe_z_loss_coeff": _NUMBER,
         "create_attention_mask_in_dataloader": _BOOL,
         "moe_grouped_gemm": _BOOL,
         "moe_token_dispatcher_type": _STR,

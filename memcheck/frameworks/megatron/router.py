@@ -51,7 +51,9 @@ def route(ctx: Context, m: Moe, x: Value) -> Value:
 
     logits = tape.record(logits, (x, tape.parameter(weight)), gating)
     del kept_x, x
-    kept: list[Storage] = [tape.new(chosen, "int64", "top-k experts")]
+    kept: list[Storage | None] = [tape.new(chosen, "int64", "top-k experts")]
+    if setting.option("moe_z_loss_coeff") is not None:  # moe_utils.py, z_loss_func: logsumexp keeps both its ends
+        kept += [logits.storage, tape.new((rows,), dtype, "logsumexp of router logits")]
     if m.router == "softmax-topk":
         kept.append(tape.new(chosen, "fp32", "softmax of the chosen"))
     else:
@@ -66,7 +68,7 @@ def route(ctx: Context, m: Moe, x: Value) -> Value:
     del temporary
     kept.append(tape.new(everyone, "bool", "routing map"))
 
-    def scores(grad: Storage, kept: list[Storage] = kept) -> list[Storage | None]:
+    def scores(grad: Storage, kept: list[Storage | None] = kept) -> list[Storage | None]:
         wide = tape.new(everyone, "fp32", "router softmax backward")
         result = tape.new(everyone, dtype, "router scores backward")
         del wide

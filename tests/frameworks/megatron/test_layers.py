@@ -100,6 +100,16 @@ def test_latent_attention_and_experts() -> None:
     assert found == pytest.approx(t * (attention + router + dense + maps) + experts, abs=64 * 512)
 
 
+def test_a_z_loss_keeps_the_routers_logits() -> None:
+    """Both ends of its logsumexp, in the router's dtype."""
+    for options, size in (({}, 2), ({"moe_router_dtype": "fp32"}, 4)):
+        plain, with_loss = (
+            layer_curve(deepseek_v2(), setting(5120, options=options | more), layer=1).saved
+            for more in ({}, {"moe_z_loss_coeff": 1e-3})
+        )
+        assert with_loss - plain == pytest.approx(4096 * (160 + 1) * size, abs=1024)
+
+
 def test_imbalance_reaches_the_experts_only() -> None:
     """The busiest rank's experts keep more; attention and router do not."""
     options = {"moe_token_dispatcher_type": "alltoall", "moe_permute_fusion": True}
