@@ -103,8 +103,13 @@ HARMLESS = (
     f"{PARALLEL}sp_seq_length",
     f"{PARALLEL}sp_seq_length_is_variable",
     f"{PARALLEL}sp_attn_implementation",
+    *(f"fp8_config.{name}" for name in ("fp8_format", "amax_history_len", "amax_history_length", "margin", "interval")),
+    *(f"fp8_config.{name}" for name in ("amax_compute_algo", "amax_compute_algorithm", "pad_inner_dim", "opt_level")),
+    *(f"fp8_config.{name}" for name in ("optimization_level", "use_autocast_during_eval")),
+    *(f"dynamo_config.dynamo_{name}" for name in ("use_dynamic", "use_fullgraph")),
 )
-HARMLESS_SECTIONS = ("fp8_config.", "dynamo_config.", "mpirun_config.")
+HARMLESS_SECTIONS = ("mpirun_config.",)
+"""Of processes on CPUs alone."""
 
 LAUNCHED = (
     *(row.path for row in ENGINE),
@@ -116,6 +121,9 @@ LAUNCHED = (
 """Keys of the sections that are arguments of ``accelerate launch``, too, under their last names."""
 
 UNMODELLED: dict[str, tuple[object, str]] = {
+    "fp8_config.enable_fsdp_float8_all_gather": (False, "weights that are gathered in fp8 are priced in 16 bits"),
+    "fp8_config.override_linear_precision": (None, "products that are left in 16 bits are priced in fp8"),
+    "dynamo_config.dynamo_use_regional_compilation": (False, "blocks are priced as if the whole model was compiled"),
     f"{FSDP}.fsdp_ignored_modules": (None, "modules that FSDP leaves alone are not modelled"),
     f"{FSDP}.fsdp_min_num_params": (0, "units by size are not modelled: memcheck shards block by block"),
     f"{FSDP}.fsdp_limit_all_gathers": (True, "units that are gathered without a limit are not modelled"),

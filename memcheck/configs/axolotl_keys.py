@@ -28,6 +28,12 @@ ADAPTERS = AdapterKeys(
     parameters="lora_target_parameters",
 )
 
+OF_ADAPTERS = (
+    *("peft_init_lora_weights", "peft.loftq_config.loftq_bits", "peft_autocast_adapter_dtype"),
+    *("peft_ensure_weight_tying", "qlora_sharded_model_loading"),
+)
+"""Their further keys, in a config that trains none."""
+
 OBJECTIVES = {"dpo": "dpo", "ipo": "ipo", "orpo": "orpo", "kto": "kto", "simpo": "simpo"}
 ROLLOUTS = ("grpo", "gdpo", "ebft", "ppo")
 """Reinforcement learning with a rollout engine."""
@@ -130,7 +136,8 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "auto_find_batch_size": (False, "the batch may become smaller than what is judged"),
     "experts_implementation": (None, "another dispatch of experts is priced as transformers' own"),
     "bnb_config_kwargs": (None, "arguments of bitsandbytes are not read"),
-    "torch_compile_mode": (None, "graphs of another mode of torch.compile are not modelled"),
+    "torch_compile_backend": ("inductor", "another backend of torch.compile is not modelled"),
+    "torch_compile_mode": ("default", "graphs of another mode of torch.compile are not modelled"),
     "torch_compile_options": (None, "options of torch.compile are not modelled"),
     "llama4_linearized_experts": (False, "experts as separate linear layers are not modelled"),
     "deepcompile": (False, "DeepCompile's own schedule of gathers is not modelled"),
@@ -147,6 +154,15 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "use_dsv4_kernels": (None, "DeepSeek-V4's own kernels are not modelled"),
     "use_glm_dsa_kernels": (None, "kernels of sparse attention are not modelled"),
     "batch_flattening": (None, "a batch flattened into one row is priced as padded rows"),
+    "dpo_padding_free": (False, "rows without padding are priced as padded ones: an upper bound"),
+    "dpo_use_liger_kernel": (False, "Liger's loss of preferences is priced as TRL's own: an upper bound"),
+    "peft_ensure_weight_tying": (False, "tied copies of the embedding are priced as two: an upper bound"),
+    "processor_kwargs": (None, "another size of pictures than the processor's own is not modelled"),
+    "special_tokens.additional_special_tokens": (None, "added tokens enlarge the vocabulary"),
+    "trainer_cls": (None, "a trainer of one's own is priced as Axolotl's"),
+    "optim_args": (None, "arguments of the optimizer are not read"),
+    "low_cpu_mem_usage": (True, "before transformers 5, another copy of the weights in host memory while they load"),
+    "qlora_sharded_model_loading": (False, "quantized weights that are loaded shard by shard are priced as whole ones"),
     "device_map": (None, "a model laid over the GPUs of one process is not modelled"),
     "ddp_bucket_cap_mb": (None, "another size of DDP's buckets is not modelled"),
 }
@@ -194,15 +210,12 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
     ),
     "which class and revision": (
         "model_type",
-        "base_model_config",
         "base_model_ignore_patterns",
         "revision_of_model",
         "is_falcon_derived_model",
         "is_llama_derived_model",
         "is_mistral_derived_model",
         "is_qwen_derived_model",
-        "processor_kwargs.",
-        "trainer_cls",
         "strict",
         "test_value",
     ),
@@ -211,8 +224,6 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "lora_fan_in_fan_out",
         "lora_alpha_pattern.",
         "peft_use_rslora",
-        "peft_init_lora_weights",
-        "peft_ensure_weight_tying",
         "loraplus_lr_ratio",
         "loraplus_lr_embedding",
         "merge_lora",
@@ -220,8 +231,6 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "gptq_groupsize",
         "gptq_model_v1",
         "torchdistx_path",
-        "peft.loftq_config.",
-        "qlora_sharded_model_loading",
     ),
     "schedules": (
         "cosine_min_lr_ratio",
@@ -283,8 +292,6 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "gc_steps",
         "gc_collect_steps",
         "torch_empty_cache_steps",
-        "experimental_skip_move_to_device",
-        "torch_compile_backend",
         "flex_attn_compile_kwargs.",
         "heads_k_stride",
         "ring_attn_func",

@@ -125,7 +125,7 @@ class Draft:
         for path, (default, reason) in reasons.items():
             below = [key for key in self.config.values if key == path or key.startswith(f"{path}.")]
             self.config.see(*below)
-            live = [key for key in below if self.config.values[key] not in (None, default)]
+            live = [key for key in below if not _as_default(self.config.values[key], default)]
             switches = [self.config.values[key] for key in below if key.endswith(".enabled")]
             if live and (not switches or any(switches)):
                 self.note(live[0] if path not in live else path, reason)
@@ -151,6 +151,11 @@ class Draft:
             problems=tuple(self.problems),
             sources=self.sources,
         )
+
+
+def _as_default(written: object, default: object) -> bool:
+    """Whether a key says no more than its default; a command line writes switches as words."""
+    return written in (None, default) or (isinstance(default, bool) and _FLAGS.get(str(written).lower()) is default)
 
 
 def converted(row: KeyRow, written: object) -> object:

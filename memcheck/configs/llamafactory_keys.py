@@ -74,6 +74,8 @@ REFUSED: dict[str, str] = {
     "use_asft_loss": "the loss of ASFT, with a second model",
     "fp8": "fp8, whose products are not in the config",
 }
+GROWS = ("resize_vocab", "add_tokens", "add_special_tokens", "new_special_tokens_config")
+"""What makes the vocabulary larger (``hparams/model_args.py``)."""
 VISION = ("image_max_pixels", "video_max_pixels", "freeze_language_model", "freeze_vision_tower")
 
 PIXELS = {"image_min_pixels": 32 * 32, "image_max_pixels": 768 * 768}
@@ -84,6 +86,8 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "upcast_layernorm": (False, "norms held in fp32 are not modelled"),
     "upcast_lmhead_output": (False, "the logits' early copy in fp32 is not modelled"),
     "resize_vocab": (False, "a vocabulary of another size is not modelled"),
+    "add_special_tokens": (None, "added tokens enlarge the vocabulary"),
+    "new_special_tokens_config": (None, "added tokens enlarge the vocabulary"),
     "add_tokens": (None, "added tokens enlarge the vocabulary"),
     "moe_aux_loss_coef": (None, "the router's logits, which the loss keeps, are not modelled"),
     "use_dft_loss": (False, "the loss of DFT is priced as the standard one"),
@@ -113,7 +117,6 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "train_dataset",
         "eval_num_beams",
         "split_special_tokens",
-        "new_special_tokens_config",
         "init_special_tokens",
         "custom_chat_template",
     ),
@@ -124,7 +127,6 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "loraplus_lr_ratio",
         "loraplus_lr_embedding",
         "use_rslora",
-        "pissa_init",
         "pissa_iter",
         "pissa_convert",
         "peft_config.lora_alpha",

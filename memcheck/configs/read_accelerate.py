@@ -35,6 +35,7 @@ def read_accelerate(config: ConfigFile, world: int | None) -> ReadConfig:
         draft.rows(keys.DEGREES)
         _fsdp(draft)
     elif kind in ("NO", "MULTI_GPU"):
+        draft.rows(keys.DEGREES if kind == "MULTI_GPU" else ())  # utils/launch.py, prepare_multi_gpu_env
         draft.set(STAGE, 0, keys.TYPE)
         _see_section(config, keys.FSDP)
     elif kind in NOT_GPU:
@@ -46,7 +47,7 @@ def read_accelerate(config: ConfigFile, world: int | None) -> ReadConfig:
     _see_section(config, keys.PARALLEL.rpartition(".")[0])
     _precision(draft, engine)
     backend = config.take(keys.BACKEND) or config.take(keys.OLD_BACKEND)
-    config.see(keys.OLD_BACKEND)
+    config.see(keys.BACKEND, keys.OLD_BACKEND)
     if backend is not None and str(backend).upper() not in ("NO", "EAGER"):
         draft.set("training.compile", True, keys.BACKEND if config.has(keys.BACKEND) else keys.OLD_BACKEND)
     _trainer(draft)

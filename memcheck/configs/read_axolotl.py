@@ -12,9 +12,19 @@ from memcheck.configs.liger import liger_kernels
 from memcheck.configs.model_overrides import override
 from memcheck.configs.pictures import FREEZE, IMAGES, pictures, resized, sees, text_alone
 from memcheck.configs.shipped import AXOLOTL
-from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, linear_and, resumed, unused
-from memcheck.configs.trainer_frozen import architecture_named
-from memcheck.configs.trainer_objective import chosen_apart, objective, trainer
+from memcheck.configs.trainer_accelerator import accelerator
+from memcheck.configs.trainer_adapters import (
+    adapters,
+    base,
+    constants,
+    leaves_casts,
+    linear_and,
+    resumed,
+    starts,
+    unused,
+)
+from memcheck.configs.trainer_frozen import architecture_named, known_architecture
+from memcheck.configs.trainer_objective import chosen_apart, objective, trainer, weighted
 from memcheck.configs.trainer_parts import Division, off, on, text
 from memcheck.configs.trainer_settled import masked, settle
 from memcheck.configs.trainer_split import GROUP, STAGE, deepspeed, fsdp, replicas
@@ -28,6 +38,7 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
     trainer(draft, "axolotl")
     _refuse(draft)
     parts.model(draft, keys.MODEL)
+    _dimensions(draft)
     for section in keys.OVERRIDES:
         override(draft, section)
     if config.has("processor_type"):
@@ -48,6 +59,7 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
         leaves_casts(draft, "Axolotl casts norms, embeddings and head back (loaders/model.py)")
     draft.config.see("embeddings_skip_upcast")
     _optimizer(draft, split)
+    accelerator(draft)
     _recompute(draft)
     _attention(draft)
     _loss(draft)
@@ -86,6 +98,17 @@ def _refuse(draft: Draft) -> None:
         if on(draft, name):
             message = f"the attention kernel `{name}` has no memory model"
             draft.refuse(name, message, parts.STATE_IT.format("training.attention"), ("training.attention",))
+
+
+def _dimensions(draft: Draft) -> None:
+    """``base_model_config``: the repository whose config.json the model is built from (``loaders/utils.py``)."""
+    path = "base_model_config"
+    if draft.config.has(path) and text(draft, path) != text(draft, keys.MODEL):
+        own, other = architecture_named(draft), known_architecture(text(draft, path))
+        if own is None or other is None or (own.hidden_size, own.blocks) != (other.hidden_size, other.blocks):
+            message = f"`{path}` is another model's than `{keys.MODEL}`, and decides its dimensions"
+            draft.refuse(path, message, "name the model that is built: --model NAME", ("model", "model.name"))
+    draft.config.see(path)
 
 
 def _size(draft: Draft) -> None:
@@ -131,6 +154,10 @@ def _split(draft: Draft, world: int | None) -> Division:
         elif replicate > 1:
             replicas(draft, "dp_replicate_size", replicate, world)
     config.see("fsdp_version")
+    moved = "experimental_skip_move_to_device"  # loaders/model.py
+    if off(draft, moved) and split is not None and split.sharded:
+        draft.set("training.initialization.place", "device", moved)
+    config.see(moved)
     if split is None:
         draft.assume(STAGE, 0, "neither deepspeed nor fsdp: every GPU holds the whole state")
     return split or Division()
@@ -145,6 +172,7 @@ def _method(draft: Draft) -> bool:
     if adapter in ("", "none", "false"):
         draft.set("training.method", "full", "adapter")
         unused(draft, keys.ADAPTERS)
+        config.see(*keys.OF_ADAPTERS)
         _frozen(draft)
         config.see("lora_target_linear")
         if bits4 or bits8 or gptq:
@@ -163,6 +191,11 @@ def _method(draft: Draft) -> bool:
     constants(draft, "bnb_config_kwargs.bnb_4bit_use_double_quant", default=True)
     quantized_experts(draft, eight=bits8)
     resumed(draft, "lora_model_dir")
+    for name in ("peft_init_lora_weights", "peft.loftq_config.loftq_bits"):
+        starts(draft, name)
+    if off(draft, "peft_autocast_adapter_dtype"):  # loaders/adapter.py: adapters in the dtype of the base
+        draft.set("training.lora.dtype", "fp16" if on(draft, "fp16") else "bf16", "peft_autocast_adapter_dtype")
+    config.see("peft_autocast_adapter_dtype")
     if on(draft, "lora_target_linear"):
         config.see("lora_target_modules")
         adapters(draft, keys.ADAPTERS._replace(targets=(), default_targets="all-linear"))
@@ -260,7 +293,7 @@ def _recompute(draft: Draft) -> None:
     by_fsdp = draft.value(f"{parts.RECOMPUTE}.mode") == "full"
     if not by_fsdp or on(draft, name):
         parts.recompute(draft, name, default=False, reentrant=False, kwargs="gradient_checkpointing_kwargs")
-    draft.config.see(name, *(key for key in draft.config.values if key.startswith("gradient_checkpointing_kwargs")))
+    parts.recomputed(draft, name)
     if text(draft, name) in ("offload", "offload_disk"):
         draft.set(offloaded, "cpu", name)
     other = "activation_offloading"
@@ -356,8 +389,9 @@ def _objective(draft: Draft) -> None:
         if on(draft, name):
             objective(draft, "reward", name)
     if draft.config.has("num_labels") and not on(draft, "reward_model") and not on(draft, "process_reward_model"):
-        parts.say(draft, "training.head", "classification", "num_labels")
-    draft.config.see("num_labels", "dpo_loss_type", "dpo_use_weighting", "dpo_padding_free", "dpo_use_liger_kernel")
+        parts.labelled(draft, "num_labels", "classification", "num_labels")
+    weighted(draft, "dpo_use_weighting")
+    draft.config.see("num_labels", "dpo_loss_type")
 
 
 def _evaluation(draft: Draft) -> None:

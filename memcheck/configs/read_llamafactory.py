@@ -12,7 +12,7 @@ from memcheck.configs.pictures import IMAGES, scaled, shown
 from memcheck.configs.pictures import parts as sides
 from memcheck.configs.read_llamafactory_v1 import is_second, read_second
 from memcheck.configs.shipped import LLAMA_FACTORY
-from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, resumed, unused
+from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, resumed, starts, unused
 from memcheck.configs.trainer_frozen import last_layers
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_pairs import join_launch
@@ -102,9 +102,20 @@ def _method(draft: Draft) -> bool:
     if not on(draft, "upcast_layernorm"):
         leaves_casts(draft, "LLaMA-Factory casts adapters alone (model/adapter.py, model_utils/checkpointing.py)")
     adapters(draft, keys.ADAPTERS)
+    _grown(draft)
+    starts(draft, "pissa_init", off=False)
     if not on(draft, "create_new_adapter"):  # else those there are merged first (model/adapter.py)
         resumed(draft, "adapter_name_or_path")
     return False
+
+
+def _grown(draft: Draft) -> None:
+    """Beside a vocabulary that grows embedding and head are trained whole, unless other modules are named
+    (``model/adapter.py``; ``model/patcher.py``: added tokens turn ``resize_vocab`` on).
+    """
+    path = next((name for name in keys.GROWS if draft.config.has(name) and not parts.off(draft, name)), "")
+    if path and not parts.words(draft, keys.ADAPTERS.saved):
+        parts.say(draft, "training.lora.modules_to_save", ["embed_tokens", "lm_head"], path)
 
 
 def _pictures(draft: Draft) -> None:
@@ -166,8 +177,8 @@ def _recompute(draft: Draft) -> None:
             draft.assume(f"{parts.RECOMPUTE}.reentrant", True)
         if on(draft, "use_unsloth_gc"):
             draft.set(f"{parts.RECOMPUTE}.offload", "cpu", "use_unsloth_gc")
-    config.see("gradient_checkpointing", "use_reentrant_gc", "use_unsloth_gc", "disable_gradient_checkpointing")
-    config.see(*(name for name in config.values if name.startswith("gradient_checkpointing_kwargs")))
+    config.see("use_reentrant_gc", "use_unsloth_gc", "disable_gradient_checkpointing")
+    parts.recomputed(draft, "gradient_checkpointing")
 
 
 def _objective(draft: Draft) -> None:
@@ -178,9 +189,10 @@ def _objective(draft: Draft) -> None:
         kind = keys.PREFERENCES.get(written or "sigmoid", "dpo")
     draft.config.see("pref_loss", "dpo_loss")
     supervised = kind == "sft"
-    if on(draft, "enable_liger_kernel") and supervised:
-        draft.set("training.loss.kind", "fused-linear", "enable_liger_kernel")
-        liger_kernels(draft, dict.fromkeys(("rope", "rms_norm", "glu"), "enable_liger_kernel"))
+    liger = next((name for name in ("enable_liger_kernel", "use_liger_kernel") if on(draft, name)), "")
+    if liger and supervised:
+        draft.set("training.loss.kind", "fused-linear", liger)
+        liger_kernels(draft, dict.fromkeys(("rope", "rms_norm", "glu"), liger))
     else:
         draft.assume("training.loss.kind", "standard")
     draft.config.see("enable_liger_kernel", "use_liger_kernel")

@@ -15,7 +15,7 @@ from memcheck.configs.shipped import SWIFT
 from memcheck.configs.swift_environment import environment
 from memcheck.configs.swift_fsdp import adopt_fsdp
 from memcheck.configs.swift_rows import longest_row
-from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
+from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, starts, unused
 from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_pairs import join_launch
@@ -46,8 +46,9 @@ def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
         steps = max(1, 16 // (world * micro)) if isinstance(micro, int) and micro else 1
         why = "ms-swift fills up to 16 sequences per step"
         draft.assume("training.gradient_accumulation_steps", steps, why)
-    context = KeyRow("sequence_parallel_size", "parallelism.context")
-    draft.rows((context,))
+    draft.rows((KeyRow("sequence_parallel_size", "parallelism.context"),))
+    if split.engine:
+        draft.rows((KeyRow("deepspeed_autotp_size", "parallelism.tensor"),))
     path, packed = longest_row(draft)
     parts.length(draft, (path,), None, packed)
     draft.ask("training.sequence_length", "how long a sequence is", "state it: --sequence-length 4096")
@@ -65,7 +66,6 @@ def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
     _evaluation(draft)
     draft.unmodelled(keys.UNMODELLED)
     parts.irrelevant(draft, keys.IRRELEVANT)
-    draft.harmless((), ("galore_", "lisa_", "quant_", "swanlab_"))
     settle(draft)
     return draft.finish()
 
@@ -88,13 +88,16 @@ def _refuse(draft: Draft) -> None:
         if str(config.values.get(name) or 0) not in ("0", "0.0"):
             draft.refuse(name, f"`{name}` trains changing parts, which has no memory model here")
     for each in parts.words(draft, "callbacks"):
-        if keys.CALLBACKS.get(each):
-            draft.note("callbacks", f"`{each}`: {keys.CALLBACKS[each]}")
-        elif each in keys.CALLBACKS:
+        effect = keys.CALLBACKS.get(each, "what a callback of one's own takes is not modelled")
+        if effect:
+            draft.note("callbacks", f"`{each}`: {effect}")
+        elif effect is not None:
             draft.refuse("callbacks", f"the callback `{each}` trains changing parts, which has no memory model here")
     if text(draft, "task_type").lower() not in ("", "causal_lm"):
         head = {"seq_cls": "classification", "embedding": "embedding", "reranker": "classification"}
-        parts.say(draft, "training.head", head.get(text(draft, "task_type"), text(draft, "task_type")), "task_type")
+        kind = head.get(text(draft, "task_type"), text(draft, "task_type"))
+        parts.labelled(draft, "num_labels", kind, "task_type")
+    config.see("num_labels")
 
 
 def _method(draft: Draft) -> bool:
@@ -120,8 +123,13 @@ def _method(draft: Draft) -> bool:
     if fp8:  # FineGrainedFP8Config takes no number of bits (quant_args.py)
         base(draft, "fp8", "quant_method")
     constants(draft, "bnb_4bit_use_double_quant", default=True)
+    name = "bnb_4bit_compute_dtype"
+    if four and DTYPES.get(text(draft, name)) == "fp32":
+        draft.note(name, "4-bit weights that are dequantized to fp32 are priced as in 16 bits")
+    draft.config.see(name)
     leaves_casts(draft, "ms-swift does not call it")
     adapters(draft, keys.ADAPTERS)
+    starts(draft, "init_weights")
     if draft.config.has("lora_dtype"):
         draft.set("training.lora.dtype", DTYPES.get(text(draft, "lora_dtype"), "fp32"), "lora_dtype")
     return False

@@ -10,10 +10,11 @@ from memcheck.configs import trl_keys as keys
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.liger import liger_kernels
+from memcheck.configs.trainer_accelerator import synchronised
 from memcheck.configs.trainer_adapters import HELD, AdapterKeys, adapters, base, constants, leaves_casts, unused
 from memcheck.configs.trainer_frozen import architecture_named
 from memcheck.configs.trainer_keys import DTYPES
-from memcheck.configs.trainer_objective import chosen_apart, objective, trainer
+from memcheck.configs.trainer_objective import chosen_apart, objective, trainer, weighted
 from memcheck.configs.trainer_pairs import join_launch, join_recipe
 from memcheck.configs.trainer_parts import Division, off, on, text
 from memcheck.configs.trainer_script import commands, kind_of, runs, spelled_with_underscores
@@ -21,6 +22,7 @@ from memcheck.configs.trainer_settled import masked, settle
 from memcheck.configs.types import ReadConfig
 
 LIGER = "liger_kernel_config"
+
 
 def read_trl(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of a job of TRL, or of what is built on it."""
@@ -50,11 +52,13 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     split = launched or arguments.split(draft, world)
     trains_all = _method(draft, opened=opened)
     arguments.batch(draft)
-    _length(draft, alone=alone)
+    multiple = _length(draft, alone=alone)
     _precision(draft, split, alone=alone, opened=opened, trains_all=trains_all)
     if opened:
         _open_instruct(draft, engine=split.engine)
     arguments.step(draft, split)
+    synchronised(draft, "sync_each_batch")
+    _template(draft)
     _recompute(draft, alone=alone and not opened)
     _attention(draft, opened=opened)
     supervised = _objective(draft, opened=opened)
@@ -64,7 +68,7 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     arguments.evaluation(draft)
     draft.unmodelled(keys.UNMODELLED)
     parts.irrelevant(draft, keys.IRRELEVANT)
-    settle(draft)
+    settle(draft, multiple)
     if alone and not opened:
         _flattened(draft)
     return draft.finish()
@@ -152,7 +156,8 @@ def _casts(draft: Draft, *, supervised: bool) -> None:
     draft.derive("training.lora.dtype", "bf16", why)
 
 
-def _length(draft: Draft, *, alone: bool) -> None:
+def _length(draft: Draft, *, alone: bool) -> int:
+    """How long rows are; returned is of how many tokens the collator makes each a multiple."""
     packed = on(draft, "packing")
     draft.config.see("packing")
     names = ("max_length", "max_seq_length", "block_size", "model_max_length", "max_seq_len")
@@ -162,6 +167,11 @@ def _length(draft: Draft, *, alone: bool) -> None:
     draft.config.see(*names)
     help = "state the longest that a row gets: --sequence-length 4096"
     draft.ask("training.sequence_length", "how long a sequence is", help)
+    key, path = "training.sequence_length", "pad_to_multiple_of"
+    longest, multiple = draft.value(key), draft.whole(path, key) or 1
+    if isinstance(longest, int) and longest % multiple:
+        draft.set(key, longest + multiple - longest % multiple, path)
+    return multiple
 
 
 def _flattened(draft: Draft) -> None:
@@ -228,9 +238,9 @@ def _recompute(draft: Draft, *, alone: bool) -> None:
     if draft.config.has("activation_checkpointing"):
         name = "activation_checkpointing"
     kwargs = f"{name}_kwargs"
+    parts.recomputed(draft, name)
     by_fsdp = draft.value(f"{parts.RECOMPUTE}.mode") == "full"
     if by_fsdp and not draft.config.has(name):
-        draft.config.see(*(key for key in draft.config.values if key.startswith(kwargs)))
         return
     reentrant = parts.older(draft, 5) and not alone
     why = "TRL's default" if alone else "transformers' default"
@@ -273,6 +283,7 @@ def _objective(draft: Draft, *, opened: bool) -> bool:
         chosen_apart(draft, "rpo_alpha")
         chosen_apart(draft, said)
     kind = keys.LOSSES.get(loss.strip("[]'\""), kind) if kind in ("dpo", "cpo") else kind
+    weighted(draft, "use_weighting")
     if opened and loss == "wpo":
         draft.refuse(said, f"`{said}: wpo` weighs pairs by scores of tokens, which has no memory model here")
     objective(
@@ -286,8 +297,24 @@ def _objective(draft: Draft, *, opened: bool) -> bool:
     if opened and kind == "dpo":
         why = "open-instruct scores all pairs once, before it trains (dpo_utils.py, build_reference_logprobs_cache)"
         draft.assume("training.reference", "precomputed", why)
+    _scored_before(draft)
     config.see(said, "max_prompt_length", *keys.PREFERENCE_KEYS)
     return False
+
+
+def _scored_before(draft: Draft) -> None:
+    """The reference may run over more pairs at once than a step (trl ``trainer/dpo_trainer.py``)."""
+    path, micro = "precompute_ref_batch_size", draft.value("training.micro_batch_size")
+    rows = draft.whole(path)
+    if draft.value("training.reference") == "precomputed" and rows and isinstance(micro, int) and rows > micro:
+        draft.note(path, f"the reference's pass over {rows} pairs, before the first step, is not in the estimate")
+
+
+def _template(draft: Draft) -> None:
+    """A template of another tokenizer, no file of its own, brings its tokens (trl ``chat_template_utils.py``)."""
+    path = "chat_template_path"
+    if draft.config.has(path) and not text(draft, path).endswith((".jinja", ".j2")):
+        draft.note(path, "the tokens of that tokenizer enlarge the vocabulary")
 
 
 def _liger(draft: Draft, name: str) -> dict[str, str]:

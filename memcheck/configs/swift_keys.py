@@ -57,8 +57,14 @@ CALLBACKS = {
     "activation_cpu_offload": "activations that move to the host are priced where they are made: an upper bound",
     "lisa": "",
     "adalora": "",
+    "early_stop": None,
+    "perf_log": None,
+    "deepspeed_elastic": None,
+    "graceful_exit": None,
 }
-"""Values of ``callbacks`` that move memory (``swift/callbacks/mapping.py``): what a note says; empty: refused."""
+"""Values of ``callbacks`` that move memory (``swift/callbacks/mapping.py``): what a note says; empty: refused;
+None: moves none.
+"""
 FROZEN = ("freeze_vit", "freeze_aligner", "freeze_llm")
 FSDP2 = {
     "fsdp_config.fsdp_version": 2,
@@ -91,11 +97,19 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "router_aux_loss_coef": (0.0, "the router's logits, which the loss keeps, are not modelled"),
     "bnb_4bit_quant_storage": (None, "another storage of the 4-bit weights is not modelled"),
     "adapters": (None, "rank and modules of the adapters there go before those that are stated here"),
-    "init_weights": (True, "a start that is worked out from the weights, or from gradients (LoRA-GA), is not modelled"),
+    "ref_adapters": (None, "adapters of the reference are not modelled"),
     "new_special_tokens": (None, "added tokens enlarge the vocabulary"),
     "device_map": (None, "a model laid over the GPUs of one process is not modelled"),
     "max_memory": (None, "limits of memory by device are not modelled"),
 }
+GALORE = (
+    *("cos_threshold", "gamma_proj", "optim_per_parameter", "proj_bits", "proj_group_size", "proj_quant", "proj_type"),
+    *("quantization", "queue_size", "rank", "scale", "target_modules", "update_proj_gap", "with_embedding"),
+)
+SWANLAB = (
+    *("email_language", "exp_name", "mode", "notification_method", "project", "receiver_email", "secret"),
+    *("sender_email", "smtp_port", "smtp_server", "token", "webhook_url", "workspace"),
+)
 IRRELEVANT: dict[str, tuple[str, ...]] = {
     "data and templates": (
         "val_dataset",
@@ -140,7 +154,12 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "ignore_args_error",
         "columns",
     ),
+    "details of what is refused or off": (
+        *(f"galore_{name}" for name in GALORE),
+        "lisa_step_interval",
+    ),
     "names, hubs and logs": (
+        *(f"swanlab_{name}" for name in SWANLAB),
         "model_type",
         "model_author",
         "model_name",
@@ -169,29 +188,22 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "use_flash_ckpt",
         "local_repo_path",
         "resume_only_model",
-        "swanlab_project",
-        "swanlab_mode",
         "max_epochs",
         "logging_steps",
         "metric",
         "model_author",
     ),
     "adapters and losses: weights and starts": (
-        "lora_bias",
         "lorap_lr_ratio",
         "aligner_lr",
         "vit_lr",
-        "bnb_4bit_compute_dtype",
         "bnb_4bit_quant_type",
-        "bnb_4bit_use_double_quant",
         "label_smoothing",
-        "rpo_alpha",
-        "ref_adapters",
+        "rpo_alpha",  # on log-probabilities that are there (swift/rlhf_trainers/dpo_trainer.py, nll_loss)
         "sft_alpha",
         "center_rewards_coefficient",
         "discopop_tau",
         "problem_type",
-        "num_labels",
         "lmbda",
         "seq_kd",
     ),

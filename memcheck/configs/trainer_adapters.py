@@ -83,6 +83,22 @@ def resumed(draft: Draft, path: str) -> None:
         draft.note(path, "rank and modules of the adapters there go before those that are stated here")
 
 
+PLAIN_STARTS = (True, False, "true", "false", "gaussian", "orthogonal", "default", "lora")
+
+
+def starts(draft: Draft, path: str, *, off: object = None) -> None:
+    """How adapters start: drawn at random, or worked out from the weights (PiSSA, OLoRA, LoftQ, EVA, CorDA, LoRA-GA),
+    which PEFT does on the GPU before the first step (peft 0.21 ``tuners/lora/layer.py``, reset_lora_parameters).
+
+    ``off``: the value that turns a switch of one such start off.
+    """
+    written = draft.config.take(path)
+    plain = (off,) if off is not None else PLAIN_STARTS
+    word = written.lower() if isinstance(written, str) else written
+    if written is not None and word not in plain and str(word) not in map(str, plain):
+        draft.note(path, "what working out the adapters' start takes, before the first step, is not modelled")
+
+
 def unused(draft: Draft, names: AdapterKeys) -> None:
     """Keys of adapters in a config that trains none."""
     listed = (names.rank, *names.targets, names.dropout, names.saved, names.dora, names.parameters)

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.draft import Draft
+from memcheck.configs.trainer_accelerator import accelerator
+from memcheck.configs.trainer_adapters import starts
 from memcheck.configs.trainer_parts import Division, text
-from memcheck.configs.trainer_split import STAGE, deepspeed, fsdp
+from memcheck.configs.trainer_split import STAGE, deepspeed, fsdp, note_units
 from memcheck.configs.types import KeyRow
 
 UNMODELLED: dict[str, tuple[object, str]] = {
@@ -21,6 +23,11 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "ddp_bucket_cap_mb": (None, "another size of DDP's buckets is not modelled"),
     "optim_target_modules": (None, "an optimizer of some modules is not modelled"),
     "include_inputs_for_metrics": (False, "inputs that are kept for metrics are not modelled"),
+    "half_precision_backend": ("auto", "apex's master weights and casts are not modelled"),
+    "fp16_opt_level": ("O1", "apex's master weights and casts are not modelled"),
+    "low_cpu_mem_usage": (True, "before transformers 5, another copy of the weights in host memory while they load"),
+    "lora_bias": ("none", "biases that are trained beside adapters are not modelled"),
+    "optim_args": (None, "arguments of the optimizer are not read"),
 }
 
 
@@ -38,6 +45,10 @@ def split(
     """DeepSpeed, FSDP, or a whole copy on every GPU."""
     version = version or (1 if parts.older(draft, 5, 10) else 2)
     found = deepspeed(draft, "deepspeed", world, shipped) or fsdp(draft, "fsdp", "fsdp_config", version=version)
+    old = "fsdp_transformer_layer_cls_to_wrap"  # before it was a key of the section
+    if draft.config.has(old) and found is not None and found.sharded:
+        note_units(draft, old, text(draft, old))
+    draft.config.see(old)
     if found is None:
         launched = draft.config.has("config_file")
         if not launched:
@@ -56,13 +67,20 @@ def step(draft: Draft, split: Division) -> None:
     if split.engine:
         draft.settings.pop("training.optimizer.implementation", None)
     parts.clipping(draft, "max_grad_norm")
-    parts.compiled(draft, "torch_compile")
+    for name in ("torch_compile", "torchdynamo", "torch_compile_backend", "torch_compile_mode"):
+        parts.compiled(draft, name)  # any of them turns it on (training_args.py, __post_init__)
+    accelerator(draft)
+    for name in ("use_cpu", "no_cuda"):
+        if parts.on(draft, name):
+            draft.refuse(name, f"`{name}`: the job runs on no GPU")
     parts.saved(draft)
     smoothed = "label_smoothing_factor"  # trainer_pt_utils.py, LabelSmoother
     if str(draft.config.take(smoothed) or 0) not in ("0", "0.0"):
         message = f"`{smoothed}`: a loss of its own, on log-probabilities of whole logits, has no memory model here"
         draft.refuse(smoothed, message, keys=("training.loss",))
     draft.unmodelled(UNMODELLED)
+    for name in ("init_lora_weights", "lora_init"):
+        starts(draft, name)
     draft.harmless(("torch_empty_cache_steps", "group_by_length", "length_column_name"))
 
 

@@ -39,9 +39,13 @@ def layers_of(draft: Draft) -> int | None:
 
 def architecture_named(draft: Draft) -> Architecture | None:
     """The model that the config names, if the catalog knows it."""
-    name = draft.value("model.name") or draft.value("model")
+    return known_architecture(str(draft.value("model.name") or draft.value("model")))
+
+
+def known_architecture(name: str) -> Architecture | None:
+    """The model of this name, if the catalog knows it."""
     try:
-        architecture = architecture_of(ModelSpec(name=str(name)))
+        architecture = architecture_of(ModelSpec(name=name))
     except MemcheckError:
         return None
     return architecture if isinstance(architecture, Architecture) else None

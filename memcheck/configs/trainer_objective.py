@@ -6,7 +6,8 @@ import re
 
 from memcheck.configs.contract import speaks
 from memcheck.configs.draft import Draft
-from memcheck.configs.trainer_parts import on, say
+from memcheck.configs.trainer_frozen import architecture_named, known_architecture
+from memcheck.configs.trainer_parts import on, say, text
 
 REFERRED = ("dpo", "ipo", "kto")
 """Objectives that compare with a reference model."""
@@ -26,6 +27,25 @@ def chosen_apart(draft: Draft, path: str) -> None:
         draft.refuse(path, message, keys=("training.objective",))
 
 
+def weighted(draft: Draft, path: str) -> None:
+    """WPO's weights of pairs (TRL ``trainer/dpo_trainer.py``, use_weighting)."""
+    if on(draft, path):
+        message = f"`{path}`: weights that are worked out of all probabilities have no memory model here"
+        draft.refuse(path, message, keys=("training.objective",))
+
+
+def _reference(draft: Draft, path: str) -> None:
+    """A model of its own: of the policy's dimensions, as a plan's is, or refused."""
+    own, other = architecture_named(draft), known_architecture(text(draft, path))
+    if own is not None and other is not None and (own.hidden_size, own.blocks) != (other.hidden_size, other.blocks):
+        message = f"`{path}`: a reference of other dimensions than the model's has no memory model here"
+        draft.refuse(path, message, keys=("training.reference",))
+        return
+    draft.set("training.reference", "resident", path)
+    if other is None:
+        draft.note(path, "priced with the dimensions of the model that is trained")
+
+
 def objective(
     draft: Draft, kind: str, path: str, *, precomputed: str = "", prompt: str = "", reference: str = ""
 ) -> None:
@@ -41,7 +61,7 @@ def objective(
         if precomputed and on(draft, precomputed):
             draft.set("training.reference", "precomputed", precomputed)
         elif reference and draft.config.has(reference):
-            draft.set("training.reference", "resident", reference)
+            _reference(draft, reference)
         elif adapted:
             draft.assume("training.reference", "adapter-off", "the base without its adapters is the reference")
         else:

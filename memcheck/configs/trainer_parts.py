@@ -175,7 +175,27 @@ def recompute(draft: Draft, path: str, *, default: bool, reentrant: bool, kwargs
             draft.set(f"{RECOMPUTE}.reentrant", on(draft, option), option)
         else:
             draft.assume(f"{RECOMPUTE}.reentrant", reentrant, why)
-    draft.config.see(*(name for name in draft.config.values if kwargs and name.startswith(kwargs)))
+        _some_layers(draft, kwargs)
+    recomputed(draft, path)
+
+
+def recomputed(draft: Draft, path: str) -> None:
+    """These keys need no more attention: a switch of recompute, and its arguments."""
+    draft.config.see(path, f"{path}_kwargs", *(f"{path}_kwargs.{name}" for name in RECOMPUTED))
+
+
+RECOMPUTED = ("use_reentrant", "every_n_layers", "offload", "preserve_rng_state", "determinism_check", "debug")
+"""What Trainer takes out of ``gradient_checkpointing_kwargs``, and what of the rest, which is an argument of
+``torch.utils.checkpoint``, keeps no tensor but a generator's state (transformers 5.23 ``trainer.py``; torch 2.13).
+"""
+
+
+def _some_layers(draft: Draft, kwargs: str) -> None:
+    """Which layers are recomputed, and where what they keep is held (``modeling_utils.py``)."""
+    if kwargs:
+        draft.rows((KeyRow(f"{kwargs}.every_n_layers", f"{RECOMPUTE}.every_n_layers"),))
+        if on(draft, f"{kwargs}.offload"):
+            draft.set(f"{RECOMPUTE}.offload", "cpu", f"{kwargs}.offload")
 
 
 def attention(draft: Draft, path: str, default: str = "sdpa") -> None:
@@ -205,6 +225,13 @@ def precision(draft: Draft, path: str, split: Division, *, amp: str, weights: st
         draft.set("training.precision.params", weights, path)
 
 
+def labelled(draft: Draft, path: str, kind: str, said: str) -> None:
+    """A head that classifies, said by ``said``; ``path``: how many labels it has."""
+    if say(draft, "training.head.kind", kind, said) and kind in ("classification", "token-classification"):
+        draft.rows((KeyRow(path, "training.head.labels"),))
+    draft.config.see(path)
+
+
 def clipping(draft: Draft, path: str) -> None:
     """``max_grad_norm``: 1.0 unless the config says otherwise; 0 turns it off."""
     key, written = "training.clip_grad_norm", draft.config.take(path)
@@ -216,7 +243,7 @@ def clipping(draft: Draft, path: str) -> None:
 
 def compiled(draft: Draft, path: str) -> None:
     """``torch_compile``."""
-    if draft.config.has(path):
+    if draft.config.has(path) and not draft.value("training.compile"):
         draft.set("training.compile", draft.config.take(path) not in FALSE, path)
 
 

@@ -137,9 +137,7 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "reduce_loss": ("mean", "a sum of the loss, which releases before September 2025 take of a copy, is not modelled"),
     "concatenated_forward": (True, "two passes are priced as one of twice the rows: an upper bound"),
     "load_balancing_loss": (False, "the router's logits, which the loss keeps, are not modelled"),
-    "sync_each_batch": (False, "a reduction with every micro-batch is not read"),
     "ld_alpha": (None, "the loss of LD-DPO is priced as DPO's"),
-    "use_weighting": (False, "the weights of WPO are not modelled"),
     "f_divergence_type": ("reverse_kl", "another divergence is priced as DPO's"),
     "bnb_4bit_quant_storage": (None, "another storage of the 4-bit weights is not modelled"),
 }
@@ -148,7 +146,6 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "shuffle_dataset",
         "eval_packing",
         "packing_strategy",
-        "pad_to_multiple_of",
         "skip_prepare_dataset",
         "num_proc",
         "dataset_transform_fn",
@@ -173,7 +170,6 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "reference_free",
         "use_num_logits_to_keep",
         "load_balancing_weight",
-        "precompute_ref_batch_size",
     ),
     "adapters: how they start": ("lora_task_type", "bnb_4bit_quant_type", "use_bnb_nested_quant"),
     "open-instruct's jobs": (

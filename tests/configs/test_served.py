@@ -117,9 +117,9 @@ def test_the_tensor_degree_is_the_configs(capsys: Capture) -> None:
 
 
 def test_a_key_that_its_config_does_not_mean_is_left_alone(capsys: Capture) -> None:
-    """Without FSDP, Accelerate reads no tensor degree out of a config: the plan says it."""
+    """One process alone reads no tensor degree out of Accelerate's config: the plan says it."""
     plan, config = write("accelerate")
-    config.write_text(ACCELERATE.replace("FSDP", "MULTI_GPU"))
+    config.write_text(ACCELERATE.replace("FSDP", "'NO'"))
     before = config.read_text()
     number, degree = tensor_remedy(capsys)
     assert main(["suggest", "plan.yaml", "--apply", str(number)]) == 0

@@ -1,0 +1,38 @@
+"""``accelerator_config`` of TrainingArguments: how batches are dealt out, and when gradients are reduced. Read at
+transformers 5.23.0 (``trainer_pt_utils.py``, AcceleratorConfig; ``trainer.py``, create_accelerator_and_postprocess).
+"""
+
+from __future__ import annotations
+
+from memcheck.configs.draft import Draft
+from memcheck.configs.trainer_parts import on
+from memcheck.configs.trainer_split import STAGE
+from memcheck.configs.types import KeyRow
+
+SECTION = "accelerator_config"
+ACCUMULATION = f"{SECTION}.gradient_accumulation_kwargs"
+HARMLESS = ("dispatch_batches", "even_batches", "use_seedable_sampler", "non_blocking", "use_configured_state")
+"""How a batch of ids reaches its GPU, and in which order."""
+SYNC, MICRO = "training.options.sync_each_batch", "training.micro_batch_size"
+
+
+def accelerator(draft: Draft) -> None:
+    """The section; what nobody here knows of it is listed. The micro-batch and the division have been read."""
+    config, split = draft.config, f"{SECTION}.split_batches"
+    if on(draft, split):
+        draft.settings.pop(MICRO, None)
+        message = f"`{split}`: each batch of the loader is cut over all GPUs, so that its size is no micro-batch"
+        draft.refuse(split, message, f"state what one GPU gets: --set {MICRO}=1", (MICRO,))
+    steps = f"{ACCUMULATION}.num_steps"
+    if draft.value("training.gradient_accumulation_steps") in (None, 1):
+        draft.rows((KeyRow(steps, "training.gradient_accumulation_steps"),))
+    synchronised(draft, f"{ACCUMULATION}.sync_each_batch")
+    config.see(SECTION, split, steps, *(f"{SECTION}.{name}" for name in HARMLESS))
+    if isinstance(config.values.get(SECTION), str):
+        draft.note(SECTION, "the file that it names is not read")
+
+
+def synchronised(draft: Draft, path: str) -> None:
+    """Gradients that are reduced with every micro-batch, where shards depend on it; DeepSpeed does so by itself."""
+    if on(draft, path) and draft.value(STAGE) == 3 and draft.value("training.framework") == "huggingface":
+        draft.set(SYNC, True, path)

@@ -1,0 +1,128 @@
+"""One key more that stood among those of no size, or below a prefix of them: it is read, refused or listed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.configs.test_trainers import AXOLOTL, FACTORY, SWIFT, read, values
+
+FULL, TRAIN = FACTORY, FACTORY.replace("finetuning_type: full", "finetuning_type: lora")
+TRL = """\
+model_name_or_path: meta-llama/Llama-3.1-8B
+dataset_name: trl-lib/Capybara
+max_length: 1000
+per_device_train_batch_size: 4
+learning_rate: 2.0e-5
+bf16: true
+"""
+ADAPTED = f"{TRL}use_peft: true\nlora_target_modules: all-linear\n"
+SHARDED = f"{TRL}fsdp: full_shard\ngradient_accumulation_steps: 4\n"
+PAIRS = f"{TRL}beta: 0.1\n"
+LORA = f"{AXOLOTL}adapter: lora\nlora_r: 8\nlora_target_linear: true\n"
+QWEN = AXOLOTL.replace("meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-VL-7B-Instruct")
+LAUNCH = "distributed_type: MULTI_GPU\nmixed_precision: bf16\nnum_machines: 1\nnum_processes: 8\n"
+RECOMPUTE = "training.activation_checkpointing"
+KWARGS = "gradient_checkpointing: true\ngradient_checkpointing_kwargs: "
+SYNC = "accelerator_config: {gradient_accumulation_kwargs: {sync_each_batch: true}}"
+STARTS = "before the first step"
+
+READ: list[tuple[str, str, str, str, object]] = [
+    ("t.yaml", TRL, f"{KWARGS}{{every_n_layers: 2}}", f"{RECOMPUTE}.every_n_layers", 2),
+    ("a.yml", AXOLOTL, f"{KWARGS}{{every_n_layers: 2, use_reentrant: false}}", f"{RECOMPUTE}.every_n_layers", 2),
+    ("t.yaml", TRL, f"{KWARGS}{{offload: true}}", f"{RECOMPUTE}.offload", "cpu"),
+    ("t.yaml", SHARDED, SYNC, "training.options.sync_each_batch", True),
+    ("t.yaml", TRL, SYNC, "training.options.sync_each_batch", None),
+    ("t.yaml", TRL, "torch_compile_backend: inductor", "training.compile", True),
+    ("t.yaml", TRL, "torchdynamo: inductor", "training.compile", True),
+    ("t.yaml", TRL, "pad_to_multiple_of: 512", "training.sequence_length", 1024),
+    ("t.yaml", TRL, "pad_to_multiple_of: 8", "training.sequence_length", 1000),
+    ("l.yaml", TRAIN, "resize_vocab: true", "training.lora.modules_to_save", ["embed_tokens", "lm_head"]),
+    ("l.yaml", TRAIN, "add_special_tokens: <a>,<b>", "training.lora.modules_to_save", ["embed_tokens", "lm_head"]),
+    ("l.yaml", TRAIN, "add_tokens: a\nadditional_target: lm_head", "training.lora.modules_to_save", ["lm_head"]),
+    ("l.yaml", FULL, "use_liger_kernel: true", "training.loss.kind", "fused-linear"),
+    ("a.yml", AXOLOTL, "num_labels: 20", "training.head.labels", 20),
+    ("a.yml", LORA, "peft_autocast_adapter_dtype: false", "training.lora.dtype", "bf16"),
+    (
+        "a.yml",
+        AXOLOTL,
+        "fsdp: [full_shard]\nexperimental_skip_move_to_device: false",
+        "training.initialization.place",
+        "device",
+    ),
+    ("s.sh", SWIFT, "--task_type seq_cls --num_labels 20", "training.head.labels", 20),
+    ("s.sh", SWIFT, "--deepspeed zero2 --deepspeed_autotp_size 2", "parallelism.tensor", 2),
+    ("c.yaml", LAUNCH, "parallelism_config: {parallelism_config_tp_size: 2}", "parallelism.tensor", 2),
+]
+NOTED: list[tuple[str, str, str, str]] = [
+    ("t.yaml", TRL, "optim_args: block_size=64", "arguments of the optimizer"),
+    ("t.yaml", TRL, "half_precision_backend: apex", "apex"),
+    ("t.yaml", TRL, "low_cpu_mem_usage: false", "in host memory"),
+    ("t.yaml", TRL, "chat_template_path: Qwen/Qwen3-8B", "enlarge the vocabulary"),
+    ("t.yaml", ADAPTED, "lora_bias: all", "biases"),
+    ("t.yaml", ADAPTED, "init_lora_weights: pissa", STARTS),
+    ("t.yaml", SHARDED, "fsdp_transformer_layer_cls_to_wrap: LlamaMLP", "parts of layers"),
+    ("t.yaml", PAIRS, "precompute_ref_log_probs: true\nprecompute_ref_batch_size: 16", "16 pairs"),
+    ("l.yaml", TRAIN, "new_special_tokens_config: tokens.yaml", "enlarge the vocabulary"),
+    ("l.yaml", TRAIN, "pissa_init: true", STARTS),
+    ("a.yml", LORA, "peft_init_lora_weights: pissa", STARTS),
+    ("a.yml", LORA, "peft: {loftq_config: {loftq_bits: 4}}", STARTS),
+    ("a.yml", AXOLOTL, "dpo_padding_free: true", "upper bound"),
+    ("a.yml", AXOLOTL, "dpo_use_liger_kernel: true", "upper bound"),
+    ("a.yml", LORA, "peft_ensure_weight_tying: true", "upper bound"),
+    ("a.yml", AXOLOTL, "torch_compile: true\ntorch_compile_backend: aot_eager", "another backend"),
+    ("a.yml", AXOLOTL, "trainer_cls: own.Trainer", "a trainer of one's own"),
+    ("a.yml", AXOLOTL, "special_tokens: {additional_special_tokens: [<a>]}", "enlarge the vocabulary"),
+    ("a.yml", LORA, "qlora_sharded_model_loading: true", "shard by shard"),
+    ("a.yml", QWEN, "processor_type: AutoProcessor\nprocessor_kwargs: {max_pixels: 9000000}", "size of pictures"),
+    ("s.sh", SWIFT, "--callbacks own", "a callback of one's own"),
+    ("s.sh", SWIFT, "--init_weights pissa", STARTS),
+    ("s.sh", SWIFT, "--quant_bits 4 --quant_method bnb --bnb_4bit_compute_dtype float32", "dequantized to fp32"),
+    ("c.yaml", LAUNCH, "dynamo_config: {dynamo_use_regional_compilation: true}", "compiled"),
+    ("c.yaml", LAUNCH.replace("bf16", "fp8"), "fp8_config: {enable_fsdp_float8_all_gather: true}", "gathered in fp8"),
+]
+REFUSED: list[tuple[str, str, str, str]] = [
+    ("t.yaml", TRL, "accelerator_config: {split_batches: true}", "cut over all GPUs"),
+    ("t.yaml", TRL, "use_cpu: true", "runs on no GPU"),
+    ("t.yaml", PAIRS, "use_weighting: true", "weights"),
+    ("a.yml", AXOLOTL, "rl: dpo\ndpo_use_weighting: true", "weights"),
+    ("a.yml", AXOLOTL, "base_model_config: Qwen/Qwen2.5-7B", "decides its dimensions"),
+    ("l.yaml", FULL.replace("stage: sft", "stage: dpo"), "ref_model: Qwen/Qwen2.5-0.5B", "other dimensions"),
+]
+
+
+def with_more(name: str, text: str, more: str) -> str:
+    """A config with further keys, or a command with further arguments."""
+    return f"{text.rstrip()} {more}\n" if name.endswith(".sh") else f"{text}{more}\n"
+
+
+@pytest.mark.parametrize(("name", "text", "more", "key", "value"), READ)
+def test_it_is_in_the_plan(name: str, text: str, more: str, key: str, value: object) -> None:
+    """The plan has it; None: it has no effect in this job."""
+    assert values(read(name, with_more(name, text, more))).get(key) == value
+
+
+@pytest.mark.parametrize(("name", "text", "more", "said"), NOTED)
+def test_it_is_listed(name: str, text: str, more: str, said: str) -> None:
+    """What the estimate lacks of it is said, and not without it."""
+    assert not any(said in each.message for each in read(name, text).notes)
+    assert any(said in each.message for each in read(name, with_more(name, text, more)).notes)
+
+
+@pytest.mark.parametrize(("name", "text", "more", "said"), REFUSED)
+def test_it_is_an_error(name: str, text: str, more: str, said: str) -> None:
+    """There is no plan of it."""
+    assert not any(said in each.message for each in read(name, text).problems)
+    assert any(said in each.message for each in read(name, with_more(name, text, more)).problems)
+
+
+def test_what_cuts_a_batch_is_settled_by_the_plan() -> None:
+    """Stated beside the config, the micro-batch is what one GPU gets."""
+    text = with_more("t.yaml", TRL, "accelerator_config: {split_batches: true}")
+    assert values(read("t.yaml", text, training__micro_batch_size=1))["training.micro_batch_size"] == 1
+
+
+@pytest.mark.parametrize("written", ["false", "False", "true"])
+def test_a_switch_on_a_command_line_is_no_word(written: str) -> None:
+    """``--enable_dft_loss false`` is its default, though it is text."""
+    found = read("s.sh", with_more("s.sh", SWIFT, f"--enable_dft_loss {written}"))
+    assert any("DFT" in each.message for each in found.notes) == (written == "true")
