@@ -219,7 +219,10 @@ def copied(folder: Path) -> Path:
             shutil.copy(file, folder)
     (folder / DATA).unlink(missing_ok=True)
     record(folder, test_files(folder, tuple(chain.from_iterable(FOLDERS.values()))), QUICK)
-    run(folder, ["benchmarks.covering"])
+    done = run(folder, ["benchmarks.covering"])
+    if isinstance(done, str) or done.returncode:
+        (folder / DATA).unlink()  # without its plans it would be taken as it is next time
+        raise RuntimeError("the plans of benchmarks.figures were not recorded")
     return folder
 
 
