@@ -98,7 +98,7 @@ def read(path: str) -> list[dict[str, Any]]:
             continue
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"{path}:{number}: not JSON: {error}", "records are JSON lines") from error
         if not isinstance(record, dict) or record.get("record") != FORMAT:
             raise UsageError(f"{path}:{number}: no record of format {FORMAT}", "write records with verify --record")

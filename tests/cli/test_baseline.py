@@ -210,6 +210,7 @@ def test_hint_where_nothing_is_configured(tmp_path: Path, capsys: Capture) -> No
         (None, "cannot read the baseline .memcheck-baseline.json: No such file"),
         ("{", "is no baseline"),
         ("[]", "is no baseline"),
+        ("[" * 200_000, "is no baseline"),
         ('{"baseline": 2, "findings": []}', "is a baseline of format 2"),
         ('{"baseline": 1, "findings": [{"path": "a"}]}', "is no baseline"),
         ('{"baseline": 1, "findings": [{"path": "a", "plan": "a", "code": 1}]}', "is no baseline: code is 1"),

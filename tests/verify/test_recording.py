@@ -89,7 +89,7 @@ def test_records_are_appended_and_read(tmp_path: Path) -> None:
     assert [r["versions"]["torch"] for r in read(str(path))] == ["2.12.0", "2.13.0"]
 
 
-@pytest.mark.parametrize("text", ["not json\n", "[]\n", '{"record": 99}\n'])
+@pytest.mark.parametrize("text", ["not json\n", "[]\n", '{"record": 99}\n', "[" * 200_000 + "\n"])
 def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
     """With the line that is wrong."""
     path = tmp_path / "runs.jsonl"

@@ -56,7 +56,7 @@ def entries_in(data: bytes, file: str) -> tuple[AcceptedFinding, ...]:
     try:
         written = json.loads(data)
         version, entries = written["baseline"], tuple(_entry(item) for item in written["findings"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigurationError(f"{file} is no baseline: {error}", "`memcheck baseline write` writes one") from error
     if version != FORMAT:
         message = f"{file} is a baseline of format {version!r}, and this memcheck reads {FORMAT}"

@@ -25,7 +25,7 @@ def read_report(path: str, data: bytes) -> list[Side]:
                 f"{path} is a report of format {document['report']!r}, not 1", "use the memcheck that wrote it"
             )
         return [_side(plan) for plan in document["plans"]]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise UsageError(
             f"{path} is no JSON report of memcheck", "write one with: memcheck check --format json=FILE"
         ) from error

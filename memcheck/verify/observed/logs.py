@@ -11,7 +11,8 @@ from memcheck.record import Record
 from memcheck.verify.observed.reading import MemoryReading
 
 GIB, MIB = 2**30, 2**20
-NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
+NUMBER = r"([0-9]{1,15}(?![0-9])(?:\.[0-9]+)?)"
+"""More digits are no figure of any memory."""
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -50,7 +51,7 @@ OUT_OF_MEMORY = re.compile(
 )
 """c10/cuda/CUDACachingAllocator.cpp. What was live plus what was asked for is a lower bound of the peak."""
 
-TRAINER = re.compile(r"\b(before_init_mem_gpu|(?:init|train)_mem_gpu_(?:alloc|peaked)_delta)'?\s*[=:]\s*([0-9]+)(MB)?")
+TRAINER = re.compile(r"\b(before_init_mem_gpu|(?:init|train)_mem_gpu_(?:alloc|peaked)_delta)'?\s*[=:]\s*([0-9]{1,18}(?![0-9]))(MB)?")
 """transformers trainer_utils.py, TrainerMemoryTracker; ``log_metrics`` prints MiB and calls them MB, dictionaries hold
 bytes."""
 

@@ -19,7 +19,7 @@ UNITS = {
     "gb": 10**9,
     "tb": 10**12,
 }
-SIZE = re.compile(r"([0-9]+(?:[.,][0-9]+)?)\s*([kmgt]?i?b)", re.IGNORECASE)
+SIZE = re.compile(r"([0-9]{1,15}(?:[.,][0-9]+)?)\s*([kmgt]?i?b)", re.IGNORECASE)
 
 
 class MemoryReading(Record):

@@ -15,6 +15,7 @@ from memcheck.errors import UsageError
 from memcheck.verify.observed.reading import MemoryReading
 
 LARGEST_FILE = 4 * 2**30
+LARGEST_PEAK = 2**60
 BLOCK = 512
 LIVE = "active_allocated"
 
@@ -54,9 +55,12 @@ def read_snapshot(path: str) -> list[MemoryReading]:
     if not isinstance(segments, list):
         raise UsageError(f"{path} is no memory snapshot of PyTorch", "write one: torch.cuda.memory._dump_snapshot()")
     try:
-        return _peaks(segments, found.get("device_traces") or [], path)
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        peaks = _peaks(segments, found.get("device_traces") or [], path)
+        if not all(0 <= peak.bytes < LARGEST_PEAK for peak in peaks):
+            raise ValueError("sizes that no memory has")
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise UsageError(f"{path}: a snapshot of an unknown form: {error!r}") from error
+    return peaks
 
 
 def load_plain(file: BinaryIO, path: str) -> Any:

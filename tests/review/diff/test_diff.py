@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -220,6 +221,8 @@ def test_shallow_clone_is_an_error(
         (["good.yaml", "missing.yaml"], "cannot read missing.yaml"),
         (["missing.json", "missing.json"], "cannot read missing.json"),
         (["bad.json", "bad.json"], "is no JSON report"),
+        (["deep.json", "deep.json"], "is no JSON report"),
+        (["inf.json", "inf.json"], "is no JSON report"),
         (["empty", "empty"], "nothing to compare"),
         (["--from-ref", "HEAD", "missing.yaml"], "cannot read missing.yaml"),
         (["--from-ref", "HEAD", "-"], "cannot be used with -"),
@@ -232,6 +235,10 @@ def test_shallow_clone_is_an_error(
 def test_wrong_command_lines_exit_2(folder: Path, capsys: Capture, arguments: list[str], message: str) -> None:
     """What cannot be compared is a usage error that says why."""
     (folder / "bad.json").write_text('{"plans": []}')
+    (folder / "deep.json").write_text("[" * 200_000)
+    main(["check", "good.yaml", "--format", "json=inf.json"])
+    report = (folder / "inf.json").read_text()
+    (folder / "inf.json").write_text(re.sub(r'("activations": )\d+', r"\g<1>1e400", report))
     (folder / "empty").mkdir()
     assert main(["diff", *arguments]) == 2
     assert message in capsys.readouterr().err

@@ -82,7 +82,14 @@ def test_out_of_memory_is_a_lower_bound() -> None:
     assert (reading.metric, reading.bytes, reading.at_least) == ("allocated", int(77.5 * GIB), True)
 
 
-@pytest.mark.parametrize("text", ["", "loss: 3.14", "memory: a lot", "Trainer: train_mem_gpu_alloc_delta = 3MB"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "loss: 3.14", "memory: a lot", "Trainer: train_mem_gpu_alloc_delta = 3MB"),
+        *(f"memory: {'9' * 400}GiB(1%)", f"train_mem_gpu_peaked_delta = {'9' * 5000}"),
+    ],
+    ids=range(6),
+)
 def test_a_log_without_figures(text: str) -> None:
     """Nothing is made up."""
     assert read_log(text, "x") == []

@@ -35,7 +35,7 @@ def test_a_number_without_unit_is_refused(text: str) -> None:
         parse_size(text)
 
 
-@pytest.mark.parametrize("text", ["train.log", "memory: 33.31GiB(41%)", "peak=3GiB", "GiB", ""])
+@pytest.mark.parametrize("text", ["train.log", "memory: 33.31GiB(41%)", "peak=3GiB", "GiB", "", "9" * 400 + "GiB"])
 def test_other_text_is_no_size(text: str) -> None:
     """Files and log lines are read elsewhere."""
     assert parse_size(text) is None

@@ -117,7 +117,12 @@ def test_what_is_no_snapshot(tmp_path: Path, data: bytes) -> None:
         read_snapshot(str(path))
 
 
-def test_a_snapshot_of_an_unknown_form(tmp_path: Path) -> None:
-    """Segments without blocks are reported, not crashed on."""
+@pytest.mark.parametrize(
+    "segment",
+    [{"device": 0}, *[{"total_size": size, "blocks": []} for size in (2**9000, float("inf"), "8")]],
+    ids=["no blocks", "huge", "inf", "text"],
+)
+def test_a_snapshot_of_an_unknown_form(tmp_path: Path, segment: dict[str, Any]) -> None:
+    """Segments without blocks, or of sizes that no memory has, are reported, not crashed on."""
     with pytest.raises(UsageError, match="unknown form"):
-        read_snapshot(save(tmp_path / "s.pickle", {"segments": [{"device": 0}], "device_traces": []}))
+        read_snapshot(save(tmp_path / "s.pickle", {"segments": [segment], "device_traces": []}))
