@@ -51,7 +51,9 @@ OUT_OF_MEMORY = re.compile(
 )
 """c10/cuda/CUDACachingAllocator.cpp. What was live plus what was asked for is a lower bound of the peak."""
 
-TRAINER = re.compile(r"\b(before_init_mem_gpu|(?:init|train)_mem_gpu_(?:alloc|peaked)_delta)'?\s*[=:]\s*([0-9]{1,18}(?![0-9]))(MB)?")
+TRAINER = re.compile(
+    r"\b(before_init_mem_gpu|(?:init|train)_mem_gpu_(?:alloc|peaked)_delta)'?\s*[=:]\s*([0-9]{1,18}(?![0-9]))(MB)?"
+)
 """transformers trainer_utils.py, TrainerMemoryTracker; ``log_metrics`` prints MiB and calls them MB, dictionaries hold
 bytes."""
 

@@ -56,10 +56,10 @@ def read_snapshot(path: str) -> list[MemoryReading]:
         raise UsageError(f"{path} is no memory snapshot of PyTorch", "write one: torch.cuda.memory._dump_snapshot()")
     try:
         peaks = _peaks(segments, found.get("device_traces") or [], path)
-        if not all(0 <= peak.bytes < LARGEST_PEAK for peak in peaks):
-            raise ValueError("sizes that no memory has")
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise UsageError(f"{path}: a snapshot of an unknown form: {error!r}") from error
+    if any(peak.bytes >= LARGEST_PEAK for peak in peaks):
+        raise UsageError(f"{path}: a snapshot of an unknown form: sizes that no memory has")
     return peaks
 
 
