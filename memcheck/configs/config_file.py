@@ -84,7 +84,8 @@ class ConfigFile:
 
 def shown(config: ConfigFile, key: str) -> str:
     """A key as the comments of a plan name it: ``train.toml:12 training.seq_len``."""
-    return f"{config.path}:{config.at(key).span.line} {key}"
+    at = config.at(key)
+    return f"{at.path}:{at.span.line} {key}"
 
 
 def parse_text(path: str, data: bytes) -> str:

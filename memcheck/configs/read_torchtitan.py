@@ -171,20 +171,33 @@ def _batch(draft: Draft) -> None:
         draft.set(batch, local, name)
     overall = draft.whole(keys.GLOBAL_BATCH, steps) or -1
     if _degree(draft, "parallelism.pipeline") > 1:
-        micro = draft.whole(keys.PIPELINE_BATCH, batch) or 1
-        draft.set(batch, micro, keys.PIPELINE_BATCH if config.has(keys.PIPELINE_BATCH) else name)
-        if micro and local % micro:
-            draft.refuse(name, f"{local} sequences do not divide into micro-batches of {micro}", keys=(batch,))
+        micro, path = _pipelined(draft, local)
+        draft.set(batch, micro, path if config.has(path) else name)
+        if not micro or local % micro:
+            into = f"micro-batches of {micro}" if micro else "as many parts"
+            draft.refuse(path if config.has(path) else name, f"{local} sequences do not divide into {into}", keys=(batch,))
         each = max(1, local // max(1, micro))
         if overall < 0:
             draft.set(steps, each, name)
         else:  # one run of the schedule for each local batch (train.py, forward_backward_step)
             draft.set("training.options.micro_batches_per_run", each, name)
-    config.see(keys.PIPELINE_BATCH)
+    config.see(keys.PIPELINE_BATCH, *keys.PARTS)
     if overall > 0:
         draft.set("training.global_batch_size", overall, keys.GLOBAL_BATCH)
     elif steps not in draft.settings:
         draft.assume(steps, 1, "training.global_batch_size is not set: one micro-batch per step")
+
+
+def _pipelined(draft: Draft, local: int) -> tuple[int, str]:
+    """The sequences of a micro-batch, 0 where a local batch is not cut into whole ones, and the key that says so."""
+    config, batch = draft.config, "training.micro_batch_size"
+    parts = _first(config, keys.PARTS)
+    if not config.has(parts) and not config.has(keys.OLD_PIPELINE):
+        return draft.whole(keys.PIPELINE_BATCH, batch) or 1, keys.PIPELINE_BATCH
+    count = draft.whole(parts, batch) or _degree(draft, "parallelism.pipeline")
+    for name in _FEWER:
+        draft.derive(f"training.options.{name.rpartition('.')[2]}", 0, "a release that divides layers evenly")
+    return (local // count if local % count == 0 else 0), parts if config.has(parts) else keys.OLD_PIPELINE
 
 
 def _checkpointing(draft: Draft) -> None:
@@ -248,6 +261,8 @@ def _compile(draft: Draft) -> None:
     draft.set("training.compile", True, path)
     if isinstance(parts, list):
         draft.set("training.options.components", parts, keys.COMPILED_PARTS)
+    elif path == keys.COMPILE[1] and any(config.has(name) for name in keys.OLD_DEGREES):
+        draft.derive("training.options.components", ["model"], "a release that compiles no loss")
 
 
 def _between_steps(draft: Draft) -> None:

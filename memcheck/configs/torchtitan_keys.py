@@ -131,6 +131,11 @@ FEWER_LAST = "parallelism.pipeline_parallel_last_stage_less_layers"
 LOOPED = ("interleaved-1f1b", "zero-bubble", "dualpipe")
 """Two stages on each rank unless the layers per stage say otherwise (``distributed/pipeline_parallel.py``)."""
 PIPELINE_BATCH = "parallelism.pipeline_parallel_microbatch_size"
+PARTS = ("parallelism.pipeline_parallel_microbatches", "experimental.pipeline_parallel_microbatches")
+"""How many micro-batches a local batch is cut into: what releases before April 2025 had in place of their size."""
+OLD_PIPELINE = "experimental.pipeline_parallel_degree"
+"""Where the degree stood then; such releases cut a local batch into as many parts as there are ranks, and gave the
+first and the last stage no fewer layers (parallelisms/pipelining_utils.py at 9dec370)."""
 RESHARD = "parallelism.fsdp_reshard_after_forward"
 CHECKPOINT_MODE = "activation_checkpoint.mode"
 CHECKPOINT_OPTION = "activation_checkpoint.selective_ac_option"
@@ -149,6 +154,8 @@ STORED_DTYPE = "training.dtype"
 COMPUTE_DTYPE = "training.mixed_precision_param"
 COMPILE = ("compile.enable", "training.compile")
 COMPILED_PARTS = "compile.components"
+OLD_DEGREES = ("training.tensor_parallel_degree", "training.data_parallel_shard_degree", "training.data_parallel_degree")
+"""Where degrees stood to March 2025, when `training.compile` left the loss as it was (train.py and components/loss.py)."""
 CONVERTERS = "model.converters"
 FLOAT8 = ("float8", "quantize.linear.float8")
 """Converters of linear layers; whichever recipe scales them, autograd keeps their inputs in 16 bits, and which layers

@@ -226,3 +226,29 @@ def test_a_converter_of_experts_leaves_linear_layers_alone(converter: str, preci
     found = read("job.toml", TITAN.replace("[model]", f'[model]\nconverters = ["{converter}"]'), GPUS)
     assert values(found)["training.precision"] == precision
     assert any(converter in each.message for each in found.notes) == (precision == "bf16-mixed")
+
+
+@pytest.mark.parametrize(("said", "rows"), [("", 4), ("\npipeline_parallel_microbatches = 4", 2)])
+def test_older_pipelines_of_torchtitan_cut_a_local_batch_into_parts(said: str, rows: int) -> None:
+    """As many as there are ranks, where later releases say the size of a micro-batch, which is 1."""
+    text = TITAN.replace("pipeline_parallel_degree = 2", "").replace("local_batch_size = 4", "batch_size = 8")
+    old = f"{text}\n[experimental]\npipeline_parallel_degree = 2{said}\n"
+    found = values(read("job.toml", old, GPUS))
+    assert found["training.micro_batch_size"] == rows
+    assert found["training.options.pipeline_parallel_first_stage_less_layers"] == 0
+    (problem,) = read("job.toml", old.replace("batch_size = 8", "batch_size = 5"), GPUS).problems
+    assert "do not divide into as many parts" in problem.message
+    assert values(read("job.toml", TITAN, GPUS))["training.micro_batch_size"] == 1
+
+
+@pytest.mark.parametrize(("degree", "parts"), [("training", ["model"]), ("parallelism", None)])
+def test_older_releases_of_torchtitan_compile_no_loss(degree: str, parts: list[str] | None) -> None:
+    """A loss that is not compiled makes a copy of the logits in fp32."""
+    text = TITAN.replace("[training]", f"[{degree}]\ntensor_parallel_degree = 1\n[training]\ncompile = true")
+    if degree == "training":
+        text = text.replace("[training]\ntensor_parallel_degree = 1\n[training]", "[training]\ntensor_parallel_degree = 1")
+    else:
+        text = text.replace("[parallelism]\ndata", "data").replace("[parallelism]\ntensor_parallel_degree = 1\n", "", 1)
+        text = text.replace("data_parallel_shard", "[parallelism]\ndata_parallel_shard")
+    found = values(read("job.toml", text, GPUS))
+    assert (found["training.compile"], found.get("training.options.components")) == (True, parts)
