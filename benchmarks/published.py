@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -39,9 +40,9 @@ def rows() -> list[dict[str, Any]]:
 
 def imported(row: Mapping[str, Any], clone: str) -> tuple[str, str]:
     """The plan that a row's config becomes, and why there is none; one of them is empty."""
-    found = subprocess.run(
-        ["git", "-C", clone, "show", f"{row['commit']}:{row['config']}"], capture_output=True, check=True, text=True
-    )
+    git = shutil.which("git") or "git"
+    command = [git, "-C", clone, "show", f"{row['commit']}:{row['config']}"]
+    found = subprocess.run(command, capture_output=True, check=True, text=True)
     stated = {f"hardware.{key}": ReadSetting(value, "published") for key, value in row["hardware"].items()}
     name = os.path.basename(row["config"])
     with tempfile.TemporaryDirectory() as folder:
@@ -77,10 +78,10 @@ def page(found: Iterable[tuple[Mapping[str, Any], Row | None]]) -> str:
         "",
         "<!-- Written by python -m benchmarks.published --write -->",
         "",
-        "Peaks that projects print for jobs whose config they ship. Each config is imported as it was at that commit, with",
-        f"the command or the overrides that stand beside the figure: {inside} of {len(listed)} lie inside the interval that is",
-        "printed for what their counter counts. torchtitan's first twelve rows and six of torchtune's are among those that",
-        "the width of the intervals was taken from ([RESULTS.md](RESULTS.md)); the others are not. GiB.",
+        "Peaks that projects print for jobs whose config they ship. Each config is imported as it was at that commit,",
+        f"with the command or the overrides beside the figure: {inside} of {len(listed)} lie inside the interval that",
+        "is printed for what their counter counts. torchtitan's first twelve rows and six of torchtune's are among",
+        "those that the width of the intervals was taken from ([RESULTS.md](RESULTS.md)); the others are not. GiB.",
         "",
         "| job | published | predicted | error | interval | |",
         "|---|---|---|---|---|---|",

@@ -175,7 +175,8 @@ def _batch(draft: Draft) -> None:
         draft.set(batch, micro, path if config.has(path) else name)
         if not micro or local % micro:
             into = f"micro-batches of {micro}" if micro else "as many parts"
-            draft.refuse(path if config.has(path) else name, f"{local} sequences do not divide into {into}", keys=(batch,))
+            message = f"{local} sequences do not divide into {into}"
+            draft.refuse(path if config.has(path) else name, message, keys=(batch,))
         each = max(1, local // max(1, micro))
         if overall < 0:
             draft.set(steps, each, name)

@@ -154,8 +154,12 @@ STORED_DTYPE = "training.dtype"
 COMPUTE_DTYPE = "training.mixed_precision_param"
 COMPILE = ("compile.enable", "training.compile")
 COMPILED_PARTS = "compile.components"
-OLD_DEGREES = ("training.tensor_parallel_degree", "training.data_parallel_shard_degree", "training.data_parallel_degree")
-"""Where degrees stood to March 2025, when `training.compile` left the loss as it was (train.py and components/loss.py)."""
+OLD_DEGREES = (
+    "training.tensor_parallel_degree",
+    "training.data_parallel_shard_degree",
+    "training.data_parallel_degree",
+)
+"""Where degrees stood to March 2025, when ``training.compile`` left the loss as it was (``components/loss.py``)."""
 CONVERTERS = "model.converters"
 FLOAT8 = ("float8", "quantize.linear.float8")
 """Converters of linear layers; whichever recipe scales them, autograd keeps their inputs in 16 bits, and which layers

@@ -21,5 +21,5 @@ def test_most_peaks_are_inside_and_every_miss_is_explained() -> None:
 def test_every_row_says_where_it_is_from() -> None:
     """A repository, a commit, a config and the place of the figure; a plan, or why there is none."""
     for row in rows():
-        assert row["commit"] and row["config"] and row["source"]
+        assert all(row[key] for key in ("commit", "config", "source"))
         assert row["plan"] or row["missed"]
