@@ -1,6 +1,7 @@
 """Feed ``check`` with inputs that nobody wrote, and keep those on which it misbehaves.
 
     python -m benchmarks.fuzz_check --seconds 60 --seed 1 [--count INPUTS] [--only KIND] [--keep FOLDER]
+                                    [--profile research]
     python -m benchmarks.fuzz_check --again SEED.NUMBER     # one input again, with what check says
 
 Input ``N`` of a seed is always the same (``benchmarks.hostile_draw``). It misbehaves where ``check``
@@ -46,6 +47,8 @@ KEPT = 8
 """Of so many inputs one's verdict is kept: none is ever found again, as each lies in a folder of its own."""
 WARM = 40
 """Inputs of seed 0 that load modules, before processes are forked that check the others."""
+PROFILE = "MEMCHECK_FUZZ_PROFILE"
+"""Says to every process which profile's rules are asked."""
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -80,7 +83,8 @@ def run(given: Input) -> Outcome:
         os.chdir(folder)
         try:
             with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
-                code = main(["check", "--format", "json", *given.arguments])
+                profile = os.environ.get(PROFILE, "gate")
+                code = main(["check", "--format", "json", "--profile", profile, *given.arguments])
         except BaseException as error:  # noqa: BLE001 - nothing may come out of it
             code, _ = 3, stderr.write(f"{type(error).__name__}: {error}")
         finally:
@@ -245,7 +249,9 @@ def main() -> int:
     parser.add_argument("--only", choices=KINDS)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--again", metavar="SEED.NUMBER")
+    parser.add_argument("--profile", choices=("gate", "review", "research"), default="gate")
     options = parser.parse_args()
+    os.environ[PROFILE] = options.profile
     if options.again:
         seed, number = map(int, options.again.split("."))
         given = draw_input(seed, number)

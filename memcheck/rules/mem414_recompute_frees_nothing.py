@@ -47,6 +47,7 @@ from memcheck.job.types import Checkpointing, TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.rules.profiles import REVIEW
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import miscounted
 from memcheck.rules.words import gib
 
 WORTH_NAMING = 2**20
@@ -95,6 +96,8 @@ def without_core_attention(job: TrainingJob, modules: tuple[str, ...]) -> Traini
 
 
 def _cost(context: RuleContext, job: TrainingJob, modules: tuple[str, ...]) -> str:
+    if miscounted(context):  # a layout of other GPUs has no estimate
+        return ""
     gpu, overhead = context.resolved.gpu, context.resolved.overhead
     try:
         plain = estimate(without_core_attention(job, modules), gpu, overhead, every_rank=False)

@@ -269,6 +269,12 @@ def test_recomputing_a_flash_kernel_frees_nothing(training: str, speaks: bool) -
         assert "costs" in findings[0].message
 
 
+def test_what_a_layout_of_other_gpus_costs_is_not_said() -> None:
+    """More stages than GPUs have no estimate: recomputed core attention is named without its cost."""
+    (finding,) = found("MEM414", "pipeline: 16", "framework: megatron, activation_checkpointing: selective")
+    assert "costs" not in finding.message
+
+
 @pytest.mark.parametrize(
     ("model", "training", "text"),
     [
