@@ -19,6 +19,7 @@ EVIDENCE = (
 LANGUAGE = ("TrainFinetuneRecipeForNextTokenPrediction", "FinetuneRecipeForNextTokenPrediction")
 BENCHMARK = "BenchmarkingRecipeForNextTokenPrediction"
 PICTURES = "FinetuneRecipeForVLM"
+SEEN_DATA = "components.datasets.vlm."
 SEEN = (
     "nemo_automodel.components.datasets.vlm.datasets.make_rdr",
     "nemo_automodel.components.datasets.vlm.datasets.make_cord",

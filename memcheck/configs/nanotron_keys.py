@@ -113,7 +113,6 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         f"{CONFIG}rope_scaling.",
         "model.ddp_bucket_cap_mb",
         f"{CONFIG}rope_theta",
-        f"{CONFIG}rope_interleaved",
         f"{CONFIG}rope_seq_len_interpolation_factor",
         f"{CONFIG}sliding_window_size",
     ),

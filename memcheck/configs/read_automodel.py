@@ -277,17 +277,20 @@ def _loss(draft: Draft) -> None:
 
 
 def _pictures(draft: Draft) -> None:
-    """The recipe of vision-language models, and what of them it freezes (``apply_parameter_freezing``)."""
+    """The recipe of vision-language models, and what of them it freezes (``apply_parameter_freezing``).
+
+    Recipes of 2025 leave their own name to the command: then the data says that there are pictures.
+    """
     config = draft.config
-    name = text(draft, "recipe" if config.has("recipe") else "recipe._target_").rpartition(".")[2]
+    at = next((each for each in ("recipe", "recipe._target_") if config.has(each)), "dataset._target_")
+    name = text(draft, at).rpartition(".")[2]
     paths = {part: f"freeze_config.freeze_{name}" for part, name in keys.FROZEN.items()}
     frozen = [
         part
         for part, path in paths.items()
         if (on(draft, path) if config.has(path) else part == "vision" and config.section("freeze_config"))
     ]
-    if name == keys.PICTURES:
-        at = "recipe" if config.has("recipe") else "recipe._target_"
+    if name == keys.PICTURES or (at not in ("recipe", "recipe._target_") and keys.SEEN_DATA in text(draft, at)):
         message = f"`{at}: {name}`: the job trains on images or sound, whose number and size are not in the config"
         _drawn(draft)
         pictures(draft, at, message, silent=text(draft, "dataset._target_").rpartition(":")[2].startswith(keys.SEEN))

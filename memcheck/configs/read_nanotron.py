@@ -60,7 +60,9 @@ def _model(draft: Draft) -> None:
             draft.note(f"{keys.CONFIG}attention_bias", "nanotron's Llama has no biases, whatever this says")
         draft.set(model_type, "qwen2" if biased else "llama", f"{keys.CONFIG}{kind}")
         draft.set("training.options.model_class", keys.CLASSES[kind], f"{keys.CONFIG}{kind}")
-        config.see(f"{keys.CONFIG}attention_bias")
+        config.see(f"{keys.CONFIG}attention_bias", f"{keys.CONFIG}rope_interleaved")
+        if kind == "is_llama_config" and on(draft, f"{keys.CONFIG}rope_interleaved"):
+            draft.set("training.options.rope_interleaved", True, f"{keys.CONFIG}rope_interleaved")
     elif not draft.problems:
         message = f"the model is of an unknown kind: none of {', '.join(keys.KINDS)} is true"
         draft.refuse(f"{keys.CONFIG}hidden_size", message, "name the model: --model NAME", ("model",))

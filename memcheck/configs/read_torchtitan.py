@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.configs import torchtitan_keys as keys
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
-from memcheck.configs.torchtitan_models import NOT_LANGUAGE, find_flavor
+from memcheck.configs.torchtitan_models import HUB_FLAVORS, NOT_LANGUAGE, find_flavor
 from memcheck.configs.types import ReadConfig
 from memcheck.errors import MemcheckError
 from memcheck.models.from_plan import architecture_of
@@ -43,7 +43,12 @@ def _model(draft: Draft) -> None:
     name, flavor = str(config.take("model.name") or ""), str(config.take("model.flavor") or "")
     backend = config.take("hf_transformers.model")
     if backend is not None:
-        draft.set("model", str(backend), "hf_transformers.model")
+        draft.set("model.name", str(backend), "hf_transformers.model")
+        if flavor in HUB_FLAVORS:
+            draft.set("model.overrides", HUB_FLAVORS[flavor], "model.flavor")
+        else:
+            message = f"`model.flavor: {flavor}`: which dimensions it changes is not known"
+            draft.refuse("model.flavor", message, keys=("model.overrides",))
         return
     if name in NOT_LANGUAGE:
         draft.refuse("model.name", f"`{name}` is {NOT_LANGUAGE[name]}: memcheck models decoders of text")

@@ -252,3 +252,26 @@ def test_older_releases_of_torchtitan_compile_no_loss(degree: str, parts: list[s
         text = text.replace("data_parallel_shard", "[parallelism]\ndata_parallel_shard")
     found = values(read("job.toml", text, GPUS))
     assert (found["training.compile"], found.get("training.options.components")) == (True, parts)
+
+
+@pytest.mark.parametrize(("flavor", "width", "layers"), [("full", 4096, 32), ("debugmodel", 256, 2)])
+def test_flavors_of_torchtitans_hub_models_change_their_dimensions(flavor: str, width: int, layers: int) -> None:
+    """``full`` has the defaults of its class in place of the model's own, whose name alone was read."""
+    text = TITAN.replace("llama3", "transformers_modeling_backend").replace("8B", flavor)
+    text = f'{text.replace("pipeline_parallel_degree = 2", "")}\n[hf_transformers]\nmodel = "Qwen/Qwen3-4B-Instruct-2507"\n'
+    found = values(read("job.toml", text, GPUS))
+    overrides = found["model.overrides"]
+    assert isinstance(overrides, dict)
+    assert (overrides["hidden_size"], overrides["num_hidden_layers"]) == (width, layers)
+    assert read("job.toml", text.replace(f'"{flavor}"', '"huge"'), GPUS).problems
+
+
+def test_data_of_pictures_without_a_recipes_name() -> None:
+    """Recipes of 2025 leave their own name to the command, and were jobs of text alone with a frozen tower untold."""
+    text = AUTOMODEL.replace("meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-VL-3B-Instruct").replace("ddp", "fsdp2")
+    data = "dataset: {_target_: nemo_automodel.components.datasets.vlm.datasets.make_rdr_dataset, seq_length: 2048}"
+    said = text.replace("dataset: {seq_length: 2048}", f"{data}\nfreeze_config: {{freeze_vision_tower: true}}")
+    found = values(read("r.yaml", said, GPUS))
+    assert found["training.freeze"] == ["vision"]
+    assert found.get("training.images.per_sample") != 0
+    assert values(read("r.yaml", text, GPUS))["training.images.per_sample"] == 0

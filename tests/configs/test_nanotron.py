@@ -79,3 +79,12 @@ def test_dimensions_are_a_model_where_a_config_is_judged_by_itself() -> None:
     document = config_document("run.sh", script.encode(), {"gpu": "h100-80gb", "gpus_per_node": 1})
     assert document is not None
     assert [each for each in document.findings if each.severity == "error"] == []
+
+
+def test_interleaved_rotary_pairs_have_a_table_in_every_layer() -> None:
+    """Llama's class alone: Qwen 2's has one module, whatever this says."""
+    said = CONFIG.replace("is_llama_config: true", "is_llama_config: true\n    rope_interleaved: true")
+    key = "training.options.rope_interleaved"
+    assert read(said).settings[key].value is True
+    assert key not in read(CONFIG).settings
+    assert key not in read(said.replace("is_llama_config", "is_qwen2_config")).settings

@@ -42,14 +42,21 @@ def setting_of(job: TrainingJob, architecture: Architecture, setting: Setting) -
 
 
 def always(_job: TrainingJob, a: Architecture, setting: Setting, held: ChunkContents, _device: Device) -> Components:
-    """Tables of each layer, the gathered rows, the micro-batch."""
+    """Tables of each layer, the gathered rows, the micro-batch.
+
+    Llama's layers have a second rotary module, of which training uses no more than the frequencies; where pairs are
+    interleaved it has the angles of every position (RotaryEmbedding.init_rotary_embeddings, ``trainer.py`` calls it).
+    """
     tokens, item = setting.batch * setting.sequence, DTYPE_BYTES[setting.compute]
     gathered = rounded(tokens * a.hidden_size * item) if scatters(setting) else 0
     buffers = gathers_again(setting) + communicates_beside(setting)  # "allgather" and "allgather2"
     mixer = held.blocks[0].mixer if held.blocks else None
     dim = mixer.head_dim if isinstance(mixer, Attention) else 0
     half = setting.sequence * dim // 2
-    tables = 2 * rounded(half * item) + rounded(4 * dim // 2) * (1 if is_qwen(setting) else 2)
+    tables = 2 * rounded(half * item) + rounded(4 * dim // 2)
+    if not is_qwen(setting):
+        positions = a.max_position_embeddings if setting.option("rope_interleaved") else 0
+        tables += rounded(4 * dim * positions) if positions else rounded(4 * dim // 2)
     columns = QWEN_BATCH if is_qwen(setting) else LLAMA_BATCH
     batch = sum(rounded(n * tokens) for n in columns) if held.embedding or held.head else 0
     return (

@@ -53,6 +53,7 @@ PROFILE = Profile(
     options={
         "make_vocab_size_divisible_by": (int,),
         "model_class": (str,),
+        "rope_interleaved": (bool,),
         "tp_linear_async_communication": (bool,),
         "tp_recompute_allgather": (bool,),
     },

@@ -85,3 +85,9 @@ def test_a_pipeline_is_cut_by_cost() -> None:
     assert [(chunk.embedding, chunk.head) for (chunk,) in wide] == [(True, False), (False, True)]
     with pytest.raises(UnsupportedError):
         costed_stages(job_of(pipeline=4, vocab=262144))
+
+
+def test_interleaved_pairs_have_the_angles_of_every_position() -> None:
+    """Two fp32 numbers for each pair of a head and each position that the model may have, in each of six layers."""
+    plain, wide = (instants(job_of({"options": {"rope_interleaved": each}})) for each in (False, True))
+    assert wide["backward"] - plain["backward"] == 6 * (4 * 64 * 512 - 512)
