@@ -71,12 +71,14 @@ REFUSED: dict[str, str] = {
     "use_llama_pro": "LLaMA Pro's new blocks",
     "shift_attn": "shifted attention",
     "mixture_of_depths": "mixture of depths",
+    "train_mm_proj_only": "a projector that is trained alone",
     "use_asft_loss": "the loss of ASFT, with a second model",
     "fp8": "fp8, whose products are not in the config",
 }
 GROWS = ("resize_vocab", "add_tokens", "add_special_tokens", "new_special_tokens_config")
 """What makes the vocabulary larger (``hparams/model_args.py``)."""
-VISION = ("image_max_pixels", "video_max_pixels", "freeze_language_model", "freeze_vision_tower")
+OLD_PIXELS = "image_resolution"
+VISION = (OLD_PIXELS, "image_max_pixels", "video_max_pixels", "freeze_language_model", "freeze_vision_tower")
 
 PIXELS = {"image_min_pixels": 32 * 32, "image_max_pixels": 768 * 768}
 """Their defaults (``src/llamafactory/hparams/model_args.py``, ProcessorArguments)."""
@@ -188,6 +190,7 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "video_maxlen",
         "image_min_pixels",
         "video_min_pixels",
+        "video_resolution",
     ),
     "serving and sampling beside the training": (
         "infer_dtype",

@@ -174,6 +174,7 @@ def _deepspeed(draft: Draft, world: int | None) -> ReadConfig | None:
         if clip is not None:
             draft.set("training.clip_grad_norm", str(clip) not in ("0", "0.0", "none"), keys.ENGINE_CLIP)
         return None
+    config.see(*(row.path for row in keys.ENGINE), keys.ENGINE_CLIP)  # the file says it (utils/dataclasses.py)
     for path in named_files(config, str(name)):
         if is_file(path):
             try:

@@ -141,6 +141,7 @@ def _scaled(draft: Draft) -> None:
     than ``image_min_pixels`` up (``src/llamafactory/data/mm_plugin.py``, ``_preprocess_image``).
     """
     least, most = (draft.whole(path, IMAGES) for path in keys.PIXELS)
+    most = most or draft.whole(keys.OLD_PIXELS, IMAGES)  # before 0.9.2
     scaled(draft, "image_max_pixels", most or keys.PIXELS["image_max_pixels"])
     scaled(draft, "image_min_pixels", least or keys.PIXELS["image_min_pixels"], up=True)
 

@@ -154,6 +154,9 @@ def _objective(draft: Draft) -> None:
         kind = "simpo" if str(draft.config.take("cpo_alpha")) in ("0", "0.0") else "cpo"
     if kind in keys.ROLLOUTS:
         draft.refuse("rlhf_type", f"`rlhf_type: {kind}` generates between its steps, which has no memory model here")
+    elif kind == "gkd":
+        message = "`rlhf_type: gkd`: a teacher, and texts that are generated between steps, have no memory model here"
+        draft.refuse("rlhf_type", message, keys=("training.objective",))
     elif kind == "rm":
         objective(draft, "reward", "rlhf_type")
     elif kind:

@@ -10,6 +10,7 @@ from memcheck.configs import trl_keys as keys
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.liger import liger_kernels
+from memcheck.configs.open_instruct import own_engine, own_loop
 from memcheck.configs.trainer_accelerator import synchronised
 from memcheck.configs.trainer_adapters import HELD, AdapterKeys, adapters, base, constants, leaves_casts, unused
 from memcheck.configs.trainer_frozen import architecture_named
@@ -48,6 +49,8 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     if not opened and _foreign(config):
         _towers(draft)
         _of_examples(draft)
+    if opened:
+        own_engine(draft)
     launched = join_launch(draft, world)
     split = launched or arguments.split(draft, world)
     trains_all = _method(draft, opened=opened)
@@ -55,7 +58,7 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     multiple = _length(draft, alone=alone)
     _precision(draft, split, alone=alone, opened=opened, trains_all=trains_all)
     if opened:
-        _open_instruct(draft, engine=split.engine)
+        own_loop(draft, engine=split.engine)
     arguments.step(draft, split)
     synchronised(draft, "sync_each_batch")
     _template(draft)
@@ -160,7 +163,7 @@ def _length(draft: Draft, *, alone: bool) -> int:
     """How long rows are; returned is of how many tokens the collator makes each a multiple."""
     packed = on(draft, "packing")
     draft.config.see("packing")
-    names = ("max_length", "max_seq_length", "block_size", "model_max_length", "max_seq_len")
+    names = ("max_length", "max_seq_length", "block_size", "model_max_length", "max_seq_len", "max_token_length")
     stated_none = any(name in draft.config.values and not draft.config.has(name) for name in names)
     default = 1024 if alone and not stated_none else None
     parts.length(draft, names, default, packed, "TRL's default max_length")
@@ -203,34 +206,6 @@ def _precision(draft: Draft, split: Division, *, alone: bool, opened: bool, trai
         return
     config.see("dtype", "torch_dtype")
     parts.precision(draft, path or name, split, amp=amp, weights=weights, trains_all=trains_all)
-
-
-def _open_instruct(draft: Draft, *, engine: bool) -> None:
-    """Its own loop: AdamW, fused where ``fused_optimizer``; bitsandbytes', which is paged, for QLoRA and where DPO asks
-    for it, whose states are in 8 bits on demand; ``clip_grad_norm`` off at -1.
-    """
-    config = draft.config
-    for line in config.lines:
-        named = keys.OLMO_CORE.search(line)
-        if named is not None:
-            draft.refuse("", f"`{named[1]}` runs OLMo-core's model and loop, which has no memory model here")
-            break
-    path = next((name for name in ("use_qlora", "dpo_use_paged_optimizer") if on(draft, name)), "")
-    if path:
-        eight = on(draft, "use_8bit_optimizer")
-        draft.set("training.optimizer.name", "paged-adamw-8bit" if eight else "paged-adamw", path)
-    elif off(draft, "fused_optimizer"):
-        draft.set("training.optimizer.name", "adamw", "fused_optimizer")
-        draft.set("training.optimizer.implementation", "foreach", "fused_optimizer")
-    config.see("use_8bit_optimizer", "fused_optimizer", "dpo_use_paged_optimizer")
-    clip = config.take("clip_grad_norm")
-    if clip is not None:
-        draft.set("training.clip_grad_norm", str(clip) not in ("-1", "-1.0", "0"), "clip_grad_norm")
-    elif not engine and not config.has("max_grad_norm"):
-        draft.assume("training.clip_grad_norm", False)
-    sequence = draft.whole("sequence_parallel_size", "parallelism.context")
-    if sequence and sequence > 1:
-        draft.set("parallelism.context", sequence, "sequence_parallel_size")
 
 
 def _recompute(draft: Draft, *, alone: bool) -> None:

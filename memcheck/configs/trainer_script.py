@@ -83,7 +83,7 @@ def kind_of(config: ConfigFile, kinds: Iterable[str], preference: Iterable[str])
     """What is optimized, and the key that says so.
 
     A script's or a command's name decides; in a file without one, a key that only objectives over preferences have
-    does, and which of them it is, the names of its folder and file.
+    does, and which of them it is, the names of its folder and file, or these names alone.
     """
     known = tuple(kinds)
     for name in commands(config):
@@ -92,6 +92,7 @@ def kind_of(config: ConfigFile, kinds: Iterable[str], preference: Iterable[str])
             return found, ""
     key = next((name for name in preference if config.has(name)), "")
     if not key:
-        return "sft", ""
+        named = re.split(r"[^a-z0-9]+", "/".join(config.path.lower().replace("\\", "/").split("/")[-2:]))
+        return ("sft" if "sft" in named else next((name for name in known if name in named), "sft")), ""
     parts = re.split(r"[^a-z0-9]+", config.path.lower())
     return next((name for name in known if name in parts and name != "sft"), "dpo"), key

@@ -51,6 +51,9 @@ PACKED = {
     "-gptq": "gptq-4bit",
     "-awq": "awq-4bit",
     "-bnb-4bit": "nf4",
+    "-bnb-8bit": "int8",
+    **dict.fromkeys(("-nvfp4", "-mxfp4", "-fp8", "-w4a16", "-w8a8", "-w8a16"), "compressed"),
+    **dict.fromkeys(("-int4", "-int8", "-hqq", "-aqlm", "-eetq", "-quantized"), "compressed"),
 }
 """What a repository's files hold, by what its name ends in or goes on with."""
 

@@ -194,5 +194,11 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "oe_eval_max_length",
         "verbose",
     ),
+    "how mason starts open-instruct's jobs": (
+        *("cluster", "workspace", "priority", "preemptible", "image", "pure_docker_mode", "budget", "description"),
+        *("task_name", "mixer_list", "max_retries", "no_host_networking", "non_resumable", "eval_workspace"),
+        *("eval_priority", "oe_eval_gpu_multiplier", "chat_template_name", "send_slack_alerts", "beaker_datasets"),
+        *("max_prompt_token_length", "get_tokenizer_fn", "sft_messages_key", "ground_truths_key"),
+    ),
     "how the launcher finds its config": ("config", "config_file", "gpu_ids"),
 }

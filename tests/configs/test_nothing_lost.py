@@ -126,3 +126,53 @@ def test_a_switch_on_a_command_line_is_no_word(written: str) -> None:
     """``--enable_dft_loss false`` is its default, though it is text."""
     found = read("s.sh", with_more("s.sh", SWIFT, f"--enable_dft_loss {written}"))
     assert any("DFT" in each.message for each in found.notes) == (written == "true")
+
+
+@pytest.mark.parametrize(
+    ("path", "objective"),
+    [
+        ("train_configs/dpo/default.yaml", "dpo"),
+        ("recipes/kto/config.yaml", "kto"),
+        ("recipes/sft/config_for_dpo.yaml", None),
+        ("recipes/zephyr/config.yaml", None),
+    ],
+)
+def test_a_recipe_without_a_key_of_preferences_is_what_its_folder_is_called(path: str, objective: str | None) -> None:
+    """open-instruct's DPO has defaults for all of its own keys."""
+    assert values(read(path, TRL)).get("training.objective.name") == objective
+
+
+def test_open_instructs_switches_of_deepspeed_are_an_engine() -> None:
+    """Its DPO builds the engine's config itself."""
+    more = "dpo_beta: 5\nzero_stage: 3\noffload_optimizer: true\n"
+    found = values(read("o.yaml", f"{TRL}{more}"))
+    assert found["training.framework"] == "deepspeed"
+    assert found["parallelism.zero_stage"] == 3
+    assert found["training.optimizer.offload"] == "cpu"
+    assert found["training.options.zero_hpz_partition_size"] == 8
+
+
+def test_open_instructs_reward_models_have_a_length_of_their_own() -> None:
+    """``max_token_length`` of its older script."""
+    text = TRL.replace("max_length: 1000", "max_token_length: 512").replace("dataset_name", "dataset_mixer_list")
+    assert values(read("o.yaml", text))["training.sequence_length"] == 512
+
+
+@pytest.mark.parametrize("name", ["nvidia/Llama-3.1-8B-Instruct-NVFP4", "RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8"])
+def test_packed_weights_of_any_kind_are_said(name: str) -> None:
+    """What the files of such a repository hold is priced in 16 bits."""
+    text = ADAPTED.replace("meta-llama/Llama-3.1-8B", name)
+    assert any("packed weights" in each.message for each in read("t.yaml", text).notes)
+
+
+def test_distillation_of_ms_swift_is_refused() -> None:
+    """It generates between its steps, and has a teacher."""
+    text = SWIFT.replace("swift sft", "swift rlhf --rlhf_type gkd --teacher_model Qwen/Qwen2.5-14B-Instruct")
+    assert any("a teacher" in each.message for each in read("s.sh", text).problems)
+
+
+def test_an_engines_file_says_what_accelerates_section_says_beside_it() -> None:
+    """Nothing of the section is unknown, though the file counts."""
+    text = "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config: {deepspeed_config_file: none.json, "
+    found = read("c.yaml", text + "gradient_accumulation_steps: 2}\n")
+    assert found.problems and not any("not a key" in each.message for each in found.notes)
