@@ -155,7 +155,11 @@ class Draft:
 
 def _as_default(written: object, default: object) -> bool:
     """Whether a key says no more than its default; a command line writes switches as words."""
-    return written in (None, default) or (isinstance(default, bool) and _FLAGS.get(str(written).lower()) is default)
+    if written in (None, default):
+        return True
+    if isinstance(default, bool):
+        return _FLAGS.get(str(written).lower()) is default
+    return isinstance(default, (int, float)) and _number(written, "number") == default
 
 
 def converted(row: KeyRow, written: object) -> object:

@@ -11,6 +11,8 @@ SIZELESS = frozenset(
         "architectures",
         "attn_implementation",
         "output_hidden_states",
+        "output_attentions",
+        "output_router_logits",
         "rope_scaling",
         "rope_parameters",
         "rope_theta",
@@ -26,6 +28,10 @@ SIZELESS = frozenset(
     )
 )
 """Keys of a model's configuration that set no size of a decoder with rotary positions."""
+
+
+KEPT = ("output_hidden_states", "output_attentions", "output_router_logits")
+"""Switches for what every layer hands on beside its output, and the model keeps to its end."""
 
 
 def changed(draft: Draft, prefix: str, sizeless: frozenset[str] = SIZELESS) -> dict[str, object]:
@@ -54,4 +60,7 @@ def override(draft: Draft, section: str) -> None:
     found = changed(draft, prefix)
     if found:
         draft.set("model.overrides", found, next(key for key in draft.config.values if sized(key, prefix)))
+    for path in (f"{prefix}{name}" for name in KEPT):
+        if draft.config.values.get(path) is True:
+            draft.note(path, "what every layer hands on beside its output is not in the estimate")
     draft.config.see(section, *(key for key in draft.config.values if key.startswith(prefix)))

@@ -1,5 +1,5 @@
 """What open-instruct's own scripts set up themselves: DeepSpeed by switches, the optimizer, clipping. Read at e6c3044a
-of August 2026 (``open_instruct/finetune.py``, ``dpo_tune_cache.py``, ``dpo_utils.py``; ``mason.py``, which starts jobs).
+of August 2026 (``open_instruct/finetune.py``, ``dpo_tune_cache.py``, ``dpo_utils.py``; ``mason.py`` starts jobs).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from memcheck.configs.shipped import SWIFT
 from memcheck.configs.swift_environment import environment
 from memcheck.configs.swift_fsdp import adopt_fsdp
 from memcheck.configs.swift_rows import longest_row
-from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, starts, unused
+from memcheck.configs.trainer_adapters import adapters, base, computed, constants, leaves_casts, starts, unused
 from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_pairs import join_launch
@@ -123,10 +123,7 @@ def _method(draft: Draft) -> bool:
     if fp8:  # FineGrainedFP8Config takes no number of bits (quant_args.py)
         base(draft, "fp8", "quant_method")
     constants(draft, "bnb_4bit_use_double_quant", default=True)
-    name = "bnb_4bit_compute_dtype"
-    if four and DTYPES.get(text(draft, name)) == "fp32":
-        draft.note(name, "4-bit weights that are dequantized to fp32 are priced as in 16 bits")
-    draft.config.see(name)
+    computed(draft, "bnb_4bit_compute_dtype")
     leaves_casts(draft, "ms-swift does not call it")
     adapters(draft, keys.ADAPTERS)
     starts(draft, "init_weights")

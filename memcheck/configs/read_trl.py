@@ -12,7 +12,16 @@ from memcheck.configs.draft import Draft
 from memcheck.configs.liger import liger_kernels
 from memcheck.configs.open_instruct import own_engine, own_loop
 from memcheck.configs.trainer_accelerator import synchronised
-from memcheck.configs.trainer_adapters import HELD, AdapterKeys, adapters, base, constants, leaves_casts, unused
+from memcheck.configs.trainer_adapters import (
+    HELD,
+    AdapterKeys,
+    adapters,
+    base,
+    computed,
+    constants,
+    leaves_casts,
+    unused,
+)
 from memcheck.configs.trainer_frozen import architecture_named
 from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_objective import chosen_apart, objective, trainer, weighted
@@ -98,7 +107,9 @@ def _method(draft: Draft, *, opened: bool) -> bool:
     draft.set("training.method", "qlora" if four else "lora", path)
     if eight:
         base(draft, "int8", eight)
-    constants(draft, "use_bnb_nested_quant", default=False)
+    nested = "use_nested_quant"  # of PEFT's examples
+    constants(draft, nested if draft.config.has(nested) else "use_bnb_nested_quant", default=False)
+    computed(draft, "bnb_4bit_compute_dtype")
     adapters(draft, names)
     return False
 
@@ -232,8 +243,12 @@ def _attention(draft: Draft, *, opened: bool) -> None:
             draft.set("training.attention", "flash", name)
             draft.config.see("attn_implementation", "use_flash_attn", "use_flash_attention_2")
             return
+    without = next((name for name in ("use_flash_attn", "use_flash_attention_2") if off(draft, name)), "")
     draft.config.see("use_flash_attn", "use_flash_attention_2")
-    parts.attention(draft, "attn_implementation", "flash" if opened else "sdpa")
+    if without and not draft.config.has("attn_implementation"):
+        draft.set("training.attention", "sdpa", without)
+    else:
+        parts.attention(draft, "attn_implementation", "flash" if opened else "sdpa")
 
 
 def _objective(draft: Draft, *, opened: bool) -> bool:

@@ -7,7 +7,8 @@ import re
 from memcheck.configs.contract import speaks
 from memcheck.configs.draft import Draft
 from memcheck.configs.trainer_frozen import architecture_named
-from memcheck.configs.trainer_parts import on, say, say_or_note, words
+from memcheck.configs.trainer_keys import DTYPES
+from memcheck.configs.trainer_parts import on, say, say_or_note, text, words
 from memcheck.configs.types import KeyRow
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.versions import KBIT
@@ -246,6 +247,13 @@ def leaves_casts(draft: Draft, why: str) -> None:
     quantised = draft.value("training.method") == "qlora" or draft.value(HELD) == "int8"
     if quantised and KBIT in FRAMEWORKS[str(draft.value("training.framework"))].options:
         draft.derive(PREPARES, False, why)
+
+
+def computed(draft: Draft, path: str) -> None:
+    """In which dtype 4-bit weights are multiplied; no model's but one of 16 bits has a memory model."""
+    if draft.value("training.method") == "qlora" and DTYPES.get(text(draft, path)) == "fp32":
+        draft.note(path, "4-bit weights that are dequantized to fp32 are priced as in 16 bits")
+    draft.config.see(path)
 
 
 def constants(draft: Draft, path: str, *, default: bool) -> None:

@@ -17,6 +17,7 @@ bf16: true
 """
 ADAPTED = f"{TRL}use_peft: true\nlora_target_modules: all-linear\n"
 SHARDED = f"{TRL}fsdp: full_shard\ngradient_accumulation_steps: 4\n"
+OPEN = TRL.replace("dataset_name: trl-lib/Capybara", "dataset_mixer_list: [a/b, 1.0]")
 PAIRS = f"{TRL}beta: 0.1\n"
 LORA = f"{AXOLOTL}adapter: lora\nlora_r: 8\nlora_target_linear: true\n"
 QWEN = AXOLOTL.replace("meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-VL-7B-Instruct")
@@ -36,6 +37,10 @@ READ: list[tuple[str, str, str, str, object]] = [
     ("t.yaml", TRL, "torchdynamo: inductor", "training.compile", True),
     ("t.yaml", TRL, "pad_to_multiple_of: 512", "training.sequence_length", 1024),
     ("t.yaml", TRL, "pad_to_multiple_of: 8", "training.sequence_length", 1000),
+    ("o.yaml", OPEN, "use_flash_attn: false", "training.attention", "sdpa"),
+    ("o.yaml", OPEN, "use_flash_attn: true", "training.attention", "flash"),
+    ("t.yaml", f"{ADAPTED}load_in_4bit: true\n", "use_nested_quant: true", "training.base.double", None),
+    ("t.yaml", f"{ADAPTED}load_in_4bit: true\n", "use_nested_quant: false", "training.base.double", False),
     ("l.yaml", TRAIN, "resize_vocab: true", "training.lora.modules_to_save", ["embed_tokens", "lm_head"]),
     ("l.yaml", TRAIN, "add_special_tokens: <a>,<b>", "training.lora.modules_to_save", ["embed_tokens", "lm_head"]),
     ("l.yaml", TRAIN, "add_tokens: a\nadditional_target: lm_head", "training.lora.modules_to_save", ["lm_head"]),
@@ -74,6 +79,7 @@ NOTED: list[tuple[str, str, str, str]] = [
     ("a.yml", AXOLOTL, "special_tokens: {additional_special_tokens: [<a>]}", "enlarge the vocabulary"),
     ("a.yml", LORA, "qlora_sharded_model_loading: true", "shard by shard"),
     ("a.yml", QWEN, "processor_type: AutoProcessor\nprocessor_kwargs: {max_pixels: 9000000}", "size of pictures"),
+    ("a.yml", AXOLOTL, "model_config: {output_router_logits: true}", "every layer hands on"),
     ("s.sh", SWIFT, "--callbacks own", "a callback of one's own"),
     ("s.sh", SWIFT, "--init_weights pissa", STARTS),
     ("s.sh", SWIFT, "--quant_bits 4 --quant_method bnb --bnb_4bit_compute_dtype float32", "dequantized to fp32"),
@@ -119,6 +125,13 @@ def test_what_cuts_a_batch_is_settled_by_the_plan() -> None:
     """Stated beside the config, the micro-batch is what one GPU gets."""
     text = with_more("t.yaml", TRL, "accelerator_config: {split_batches: true}")
     assert values(read("t.yaml", text, training__micro_batch_size=1))["training.micro_batch_size"] == 1
+
+
+@pytest.mark.parametrize(("written", "noted"), [("0.0", False), ("0", False), ("0.1", True)])
+def test_a_number_on_a_command_line_is_its_value(written: str, noted: bool) -> None:
+    """``--router_aux_loss_coef 0.0`` is its default."""
+    found = read("s.sh", with_more("s.sh", SWIFT, f"--router_aux_loss_coef {written}"))
+    assert any("router" in each.message for each in found.notes) == noted
 
 
 @pytest.mark.parametrize("written", ["false", "False", "true"])
@@ -175,4 +188,5 @@ def test_an_engines_file_says_what_accelerates_section_says_beside_it() -> None:
     """Nothing of the section is unknown, though the file counts."""
     text = "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config: {deepspeed_config_file: none.json, "
     found = read("c.yaml", text + "gradient_accumulation_steps: 2}\n")
-    assert found.problems and not any("not a key" in each.message for each in found.notes)
+    assert found.problems
+    assert not any("not a key" in each.message for each in found.notes)
