@@ -25,12 +25,16 @@ def expanded(pattern: str, folder: str) -> list[str]:
 def _matching(folder: str, start: str, parts: list[str]) -> Iterator[str]:
     part, *rest = parts
     if part == "**":
-        yield from _matching(folder, start, rest) if rest else [start] * bool(start)
-        for name, is_folder in _entries(folder, start, "*"):
-            if is_folder:
-                yield from _matching(folder, os.path.join(start, name), parts)
-            elif not rest:
-                yield os.path.join(start, name)
+        while rest[:1] == [part]:  # means the same, and would search each folder from each above it
+            rest = rest[1:]
+        below = [start]
+        for at in below:  # which grows meanwhile: folders may lie deeper than Python's stack
+            yield from _matching(folder, at, rest) if rest else [at] * bool(at)
+            for name, is_folder in _entries(folder, at, "*"):
+                if is_folder:
+                    below.append(os.path.join(at, name))
+                elif not rest:
+                    yield os.path.join(at, name)
     elif has_magic(part):
         for name, is_folder in _entries(folder, start, part):
             if not rest:

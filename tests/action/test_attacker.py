@@ -166,12 +166,33 @@ def test_patterns_mean_what_glob_says(pattern: str, tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    program = "import sys, wildcards; print(*wildcards.expanded(*sys.argv[1:]), sep='\\n')"
-    line = [sys.executable, "-c", program, pattern, str(tmp_path)]
-    folder = Path(__file__).parents[2] / "action"
-    done = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=True)
     expected = {os.path.normpath(each) for each in glob(pattern, root_dir=tmp_path, recursive=True)} or {pattern}
-    assert {os.path.normpath(each) for each in done.stdout.splitlines()} == expected
+    assert {os.path.normpath(each) for each in meant(pattern, tmp_path)} == expected
+
+
+def meant(pattern: str, folder: Path) -> list[str]:
+    """The paths that the Action takes a pattern for."""
+    program = "import sys, wildcards; print(*wildcards.expanded(*sys.argv[1:]), sep='\\n')"
+    line = [sys.executable, "-c", program, pattern, str(folder)]
+    action = Path(__file__).parents[2] / "action"
+    return subprocess.run(line, cwd=action, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pattern", ["**/*.yaml", "**/**/*.yaml"])
+def test_folders_deeper_than_the_stack_are_searched(
+    pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pull request may nest folders as deep as paths can be: the plan at the end is found, with no traceback."""
+    monkeypatch.chdir(tmp_path)
+    for _ in range(1500):
+        os.mkdir("d")
+        os.chdir("d")
+    Path("plan.yaml").touch()
+    try:
+        assert meant(pattern, tmp_path) == ["d/" * 1500 + "plan.yaml"]
+    finally:  # pytest's own cleaning would overflow the stack
+        subprocess.run(["rm", "-r", "d"], cwd=tmp_path, check=True)
 
 
 @pytest.mark.network
