@@ -116,6 +116,8 @@ class Setting(Record):
     """Parts of the names of weights that modules see in fp32 whatever ``params`` is."""
     stream: str | None = None
     """Dtype of the residual stream where it is not that of the weights: autocast's, behind a tower's convolution."""
+    table_rows: int = 0
+    """Rows of the model's rotary tables where FSDP2 casts what a layer is given (``cast_forward_inputs``); else 0."""
 
     def option(self, name: str, default: object = None) -> object:
         """One of the framework's own knobs."""
@@ -162,6 +164,8 @@ class Context:
         """What attention returns beside its output and nothing reads: ``_`` is a variable to the layer's end."""
         self.checkpoints: frozenset[str] = frozenset()
         """Modules of the layer that are checkpointed, each apart."""
+        self.tables: tuple[Storage, ...] = ()
+        """cos and sin as the layer is given them, where FSDP2 has cast them for it alone."""
         self.biases: list[Value] = []
         """Position biases that the layer's forward has names for."""
         self.encoded: Value | None = None

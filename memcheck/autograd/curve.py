@@ -82,10 +82,12 @@ def replay(
     *,
     recompute: bool = False,
     inventory: bool = False,
+    table: tuple[int, int] = (0, 0),
 ) -> Curve:
     """Run one unit forward and backward on a fresh tape.
 
-    ``shape``/``dtype``: the unit's input on this rank. ``recompute``: the unit is checkpointed as a whole.
+    ``shape``/``dtype``: the unit's input on this rank. ``recompute``: the unit is checkpointed as a whole. ``table``:
+    the shape of cos and of sin that FSDP2 has cast for the unit alone, in front of its forward.
     """
     tape = Tape(autocast=setting.autocast, inventory=inventory)
     tape.subclass = setting.dtensors
@@ -93,7 +95,13 @@ def replay(
     storage = None if setting.external_input else tape.new(shape, dtype, "block input")
     x = Value(storage, shape, dtype, Leaf() if setting.input_grad else None)
     del storage
+    if table[1]:
+        ctx.tables = tuple([tape.new(table, setting.params, "rotary table, cast") for _ in range(2)])
     y = checkpointed(ctx, forward, x) if recompute else forward(ctx, x)
+    if recompute and setting.reentrant and y.origin is not None:
+        # CheckpointFunction's ctx has the call's arguments until the graph goes
+        tape.outliving.update((storage.key, storage.bytes) for storage in ctx.tables)
+    ctx.tables = ()
     forward_high = high(tape)
     leaf, output = x.origin, (y.shape, y.dtype)
     y.storage = None
@@ -207,11 +215,13 @@ def arrival(tape: Tape) -> High | None:
 
 def checkpointed(ctx: Context, forward: Forward, x: Value) -> Value:
     """A unit under ``torch.utils.checkpoint``."""
+    tables = ctx.tables  # arguments of the call
 
     def run(value: Value) -> Value:
+        outside, ctx.tables = ctx.tables, tables
         try:
             return forward(ctx, value)
         finally:  # also where early stop leaves it in the middle
-            ctx.named = []
+            ctx.named, ctx.tables = [], outside
 
     return checkpoint(ctx.tape, run, x, ctx.returned if ctx.setting.reentrant else None)

@@ -9,6 +9,7 @@ from memcheck.frameworks.layers import model_states_of
 from memcheck.frameworks.torch.fsdp import runs_chunks
 from memcheck.frameworks.torch.pipelining import NO_BORDER, Border
 from memcheck.frameworks.torch.stream import stream_dtype
+from memcheck.frameworks.transformers.states import wide_width
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Moe
 from memcheck.record import Record
@@ -43,6 +44,9 @@ class ModelBuffers:
         self.border = self._border()
         tables = model_states_of(setting.style).rotary_tables(architecture, setting)
         held, variables = self._masks()
+        if setting.table_rows and any(wide_width(block) for block, _ in architecture.blocks):
+            # each layer holds what FSDP2 has cast of them
+            tables, variables = 0, variables + tables
         handed = last = 0
         if any(isinstance(b.mixer, LatentAttention) and b.mixer.passes_choice for b, _ in architecture.blocks):
             from memcheck.frameworks.torch.choices import choices

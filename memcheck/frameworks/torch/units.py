@@ -38,6 +38,7 @@ from memcheck.frameworks.torch.trained_parts import is_head_frozen, is_hooked, i
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
 from memcheck.frameworks.transformers.head import Head, head_forward
 from memcheck.frameworks.transformers.kernel_choice import fused_kernels
+from memcheck.frameworks.transformers.states import wide_width
 from memcheck.job.objective_types import Objective
 from memcheck.job.types import TrainingJob
 from memcheck.job.versions import is_before
@@ -96,6 +97,8 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
     )
     if widens_inside(architecture, found):  # a norm behind the encoder's layers makes its output as narrow as itself
         found = found._replace(stream="fp32", encoded_dtype=found.params)
+    if gathered_dtype(job) is not None and job.fsdp == 2 and style.makes_masks:  # of transformers' own classes
+        found = found._replace(table_rows=found.sequence * (found.batch if architecture.rotary_each else 1))
     modal = any(isinstance(block.mlp, Moe) and block.mlp.modal_width for block, _ in architecture.blocks)
     if architecture.vision is None and not modal:
         return found
@@ -124,7 +127,8 @@ def replayed_block(block: Block, setting: Setting, recompute: str, inventory: bo
         rows //= setting.tensor
     shape = (Dim(rows, "T/tp" if divided else "T"), Dim(setting.hidden, "h"))
     forward, whole = layers_of(setting.style).recomputing(block, recompute)
-    return replay(forward, setting, shape, stream_dtype(setting), recompute=whole, inventory=inventory)
+    table, dtype = (setting.table_rows, wide_width(block) if setting.table_rows else 0), stream_dtype(setting)
+    return replay(forward, setting, shape, dtype, recompute=whole, inventory=inventory, table=table)
 
 
 _cached_embedding = lru_cache(maxsize=512)(embedding_curve)

@@ -15,7 +15,8 @@ from memcheck.frameworks.transformers.attend import attend
 from memcheck.frameworks.transformers.attention import head_view, scale_positions
 from memcheck.frameworks.transformers.kernel_choice import grouping_of, kernel_of
 from memcheck.frameworks.transformers.mlp import linear_tensors
-from memcheck.frameworks.transformers.rotary import rotate_complex, rotate_half, rotate_pairs
+from memcheck.frameworks.transformers.rotary import rotate_complex, rotate_half
+from memcheck.frameworks.transformers.rotary_apart import rotate_pairs
 from memcheck.models.types import Attention, LatentAttention, Norm, ParameterTensor
 
 Tensors = dict[str, ParameterTensor]

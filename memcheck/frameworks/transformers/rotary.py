@@ -12,6 +12,8 @@ from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.models.types import Attention
 
 Pair = tuple[Value, Value]
+PLAIN = ("half", "cat", "pairs")
+"""Forms that many models share; the others are loaded where a model has them."""
 
 
 def apply_rotary(ctx: Context, a: Attention, q: Value, k: Value, stream: str) -> Pair:
@@ -19,20 +21,10 @@ def apply_rotary(ctx: Context, a: Attention, q: Value, k: Value, stream: str) ->
     tape, form = ctx.tape, a.rotary_form
     if form == "complex":
         return rotate_complex(tape, q, k)
-    if form in ("half-own", "half-tables", "half-wide", "pairs-each", "pairs-stacked", "pairs-wide"):
+    if form not in PLAIN:
         from memcheck.frameworks.transformers.rotary_own import rotate_otherwise
 
         return rotate_otherwise(ctx, a, q, k, stream)
-    if form == "chunks":
-        return rotate_chunks(tape, q, stream), rotate_chunks(tape, k, stream)
-    if form == "pairs-fp32":
-        wide_q, wide_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
-        turned_q = rotate_half(tape, wide_q, stream)
-        turned_k = rotate_half(tape, wide_k, stream)
-        return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
-    if form == "half-fp32":  # OLMo's tables are fp32 in any case, and both results are cast back behind the rotations
-        turned_q, turned_k = rotate_half(tape, q, "fp32"), rotate_half(tape, k, "fp32")
-        return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
     tables = layer_tables(ctx, a, stream) if form.startswith("pairs") else ()
     return partial(ctx, a, q, stream, tables), partial(ctx, a, k, stream, tables)
 
@@ -101,60 +93,6 @@ def rotate_half(tape: Tape, x: Value, stream: str, tables: tuple[Storage, ...] =
             through_cos = tape.new(shape, dtype, "to backward")
         total = tape.new(shape, dtype, "add gradients") if tape.subclass else through_cos
         del summed, through_cos
-        return [total if wants else None]
-
-    return tape.record(out, (x,), run)
-
-
-def rotate_chunks(tape: Tape, x: Value, stream: str) -> Value:
-    """GPT-OSS: ``cat(first * cos - second * sin, second * cos + first * sin)``; also DeepSeek V3's, on even and odd."""
-    return _rotate_apart(tape, x, stream, split=True)
-
-
-def rotate_pairs(tape: Tape, x: Value, stream: str) -> Value:
-    """DeepSeek V3's apply_rotary_pos_emb_interleave: as ``rotate_chunks``, on strided slices."""
-    return _rotate_apart(tape, x, stream, split=False)
-
-
-def _rotate_apart(tape: Tape, x: Value, stream: str, *, split: bool) -> Value:
-    shape, dtype = x.shape, x.dtype
-    half = (*shape[:-1], shape[-1] // 2)
-    wide = promote(dtype, stream)
-    wants = x.origin is not None
-    parts = []
-    for name in ("first * cos - second * sin", "second * cos + first * sin"):
-        a = tape.new(half, wide, "mul")
-        b = tape.new(half, wide, "mul")
-        parts.append(tape.new(half, wide, name))
-        del a, b
-    out = tape.value(shape, wide, "rotary embedding")
-    parts.clear()
-
-    def run(grad: Storage) -> list[Storage | None]:
-        a = tape.new(half, wide, "mul backward")
-        b = tape.new(half, wide, "mul backward")
-        negated = tape.new(half, wide, "neg backward")
-        c = tape.new(half, wide, "mul backward")
-        del negated
-        if wide != dtype:
-            a, b, c = (tape.new(half, dtype, "to backward") for _ in range(3))
-        second = tape.new(half, dtype, "add gradients") if tape.subclass else b
-        del b, c
-        d = tape.new(half, wide, "mul backward")
-        if wide != dtype:
-            d = tape.new(half, dtype, "to backward")
-        first = tape.new(half, dtype, "add gradients") if tape.subclass else a
-        del a, d
-        if split:
-            total = tape.new(shape, dtype, "split backward")
-            del first, second
-            return [total if wants else None]
-        padded = tape.new(shape, dtype, "slice backward")
-        del first
-        other = tape.new(shape, dtype, "slice backward")
-        del second
-        total = tape.new(shape, dtype, "add gradients") if tape.subclass else padded
-        del padded, other
         return [total if wants else None]
 
     return tape.record(out, (x,), run)

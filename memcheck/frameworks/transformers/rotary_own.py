@@ -10,6 +10,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.rotary import layer_tables, partial, rotate_half
+from memcheck.frameworks.transformers.rotary_apart import rotate_chunks
 from memcheck.frameworks.transformers.rotary_copies import rotate_copies
 from memcheck.models.types import Attention
 
@@ -17,6 +18,17 @@ from memcheck.models.types import Attention
 def rotate_otherwise(ctx: Context, a: Attention, q: Value, k: Value, stream: str) -> tuple[Value, Value]:
     """Rotate q, then k, in one of these forms. ``stream``: dtype of the model's tables."""
     tape, form = ctx.tape, a.rotary_form
+    if form == "chunks":
+        return rotate_chunks(tape, q, stream), rotate_chunks(tape, k, stream)
+    if form == "half-fp32":  # OLMo's tables are fp32 in any case, and both results are cast back behind the rotations
+        tables = ctx.tables
+        wide = tables[0].dtype if tables else "fp32"
+        turned_q, turned_k = rotate_half(tape, q, wide, tables), rotate_half(tape, k, wide, tables)
+        return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
+    if form == "pairs-fp32":
+        wide_q, wide_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
+        turned_q, turned_k = rotate_half(tape, wide_q, stream), rotate_half(tape, wide_k, stream)
+        return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
     if form in ("half-own", "pairs-stacked"):
         return rotate_by_own(ctx, a, q, k)
     if form == "pairs-wide":
@@ -51,9 +63,12 @@ def rotate_by_own(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value
 
 
 def _wide_pairs(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, Value]:
-    """ERNIE: ``q.float() * cos + rotate_half(q).float() * sin`` by repeated fp32 tables; both are cast back."""
+    """ERNIE: ``q.float() * cos + rotate_half(q).float() * sin`` by repeated tables as wide as the model's, or as what
+    FSDP2 has cast of them; both are cast back.
+    """
     tape = ctx.tape
-    tables = tuple(tape.new((ctx.sequence, a.rotary_dim), "fp32", "repeated rotary table") for _ in range(2))
+    dtype = ctx.tables[0].dtype if ctx.tables else "fp32"
+    tables = tuple(tape.new((ctx.sequence, a.rotary_dim), dtype, "repeated rotary table") for _ in range(2))
     turned_q = rotate_half(tape, q, "fp32", tables)
     turned_k = rotate_half(tape, k, "fp32", tables)
     return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)

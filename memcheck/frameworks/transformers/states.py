@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import ITEM_BYTES, rounded
-from memcheck.models.types import Architecture, Attention, LatentAttention
+from memcheck.models.types import Architecture, Attention, Block, LatentAttention
 
 
 def rotary_width(architecture: Architecture) -> int:
@@ -19,9 +19,16 @@ def rotary_width(architecture: Architecture) -> int:
 
 def rotary_tables(architecture: Architecture, setting: Setting) -> int:
     """cos and sin, [1, S, rotary_dim] in the stream's dtype, made in each forward (*RotaryEmbedding.forward)."""
-    mixers = (block.mixer for block, _ in architecture.blocks)
-    wide = any(isinstance(m, Attention) and m.rotary_form in ("half-fp32", "pairs-wide") for m in mixers)
+    wide = any(wide_width(block) for block, _ in architecture.blocks)
     return tables(architecture, setting, "fp32" if wide else setting.params)
+
+
+def wide_width(block: Block) -> int:
+    """Channels of the tables that a layer is given in fp32, whatever the stream's dtype is; 0: of none."""
+    mixer = block.mixer
+    if isinstance(mixer, Attention) and mixer.rotary_form in ("half-fp32", "pairs-wide"):
+        return mixer.rotary_dim
+    return 0
 
 
 def rotary_caches(architecture: Architecture, sequence: int, layers: int, *, adapted: bool) -> int:
