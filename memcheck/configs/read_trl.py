@@ -58,6 +58,7 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     if not opened and _foreign(config):
         _towers(draft)
         _of_examples(draft)
+    _retrieves(draft)
     if opened:
         own_engine(draft)
     launched = join_launch(draft, world)
@@ -94,8 +95,9 @@ def _method(draft: Draft, *, opened: bool) -> bool:
     draft.config.see(*keys.ADAPTED, *keys.FOUR_BITS, *keys.EIGHT_BITS, "lora_alpha")
     names = _adapter_keys(draft, path, opened=opened)
     if not path:
-        ranked = next((name for name in ("lora_r", "lora_rank") if draft.config.has(name)), "")
-        if ranked and not opened and _foreign(draft.config):
+        named = ("lora_r", *keys.NO_SWITCH) if _foreign(draft.config) else keys.NO_SWITCH
+        ranked = next((name for name in named if draft.config.has(name)), "")
+        if ranked and not opened:
             message = f"`{ranked}` is stated, and no switch that memcheck knows says whether adapters are trained"
             draft.refuse(ranked, message, "state it: --set training.method=lora", ("training.method",))
         if four or eight:
@@ -142,6 +144,14 @@ def _of_examples(draft: Draft) -> None:
     head = next((keys.HEADS[name] for name in commands(draft.config) if name in keys.HEADS), "")
     if head:
         draft.derive("training.head", head, "the script's name")
+
+
+def _retrieves(draft: Draft) -> None:
+    """A row of such a job is a question and a group of passages, and its loss compares them over the batch."""
+    name = next((each for each in keys.RETRIEVAL if draft.config.has(each)), "")
+    if name:
+        message = f"`{name}`: the job is retrieval, with groups of passages and a contrastive loss, of which memcheck has"
+        draft.refuse(name, f"{message} no model", keys=("training.objective",))
 
 
 def _towers(draft: Draft) -> None:

@@ -44,7 +44,7 @@ def split(
 ) -> Division:
     """DeepSpeed, FSDP, or a whole copy on every GPU."""
     version = version or (1 if parts.older(draft, 5, 10) else 2)
-    found = deepspeed(draft, "deepspeed", world, shipped) or fsdp(draft, "fsdp", "fsdp_config", version=version)
+    found = _engine(draft, world, shipped) or fsdp(draft, "fsdp", "fsdp_config", version=version)
     old = "fsdp_transformer_layer_cls_to_wrap"  # before it was a key of the section
     if draft.config.has(old) and found is not None and found.sharded:
         note_units(draft, old, text(draft, old))
@@ -55,6 +55,22 @@ def split(
             draft.assume(STAGE, 0, "neither deepspeed nor fsdp: every GPU holds the whole state")
         return Division()
     return found
+
+
+def _engine(draft: Draft, world: int | None, shipped: Mapping[str, Mapping[str, object]] | None) -> Division | None:
+    """``deepspeed FILE``; or the switch of DeepSpeed's own parser beside ``deepspeed_config FILE``
+    (``deepspeed/__init__.py``, add_config_arguments).
+    """
+    switch, file = "deepspeed", "deepspeed_config"
+    own = isinstance(draft.config.values.get(file), str)
+    if not parts.on(draft, switch) and (draft.config.has(switch) or not own):
+        return deepspeed(draft, switch, world, shipped)
+    if own:
+        return deepspeed(draft, file, world, shipped)
+    draft.derive("training.framework", "deepspeed", f"the config has `{switch}`")
+    message = f"`{switch}` and no file: the script makes the engine's config itself"
+    draft.refuse(switch, message, f"state how the job is split: --set {STAGE}=3", (STAGE,))
+    return Division(engine=True)
 
 
 def step(draft: Draft, split: Division) -> None:

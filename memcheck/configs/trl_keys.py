@@ -77,10 +77,14 @@ OTHER_TITLE = "transformers"
 OPEN_INSTRUCT = ("dataset_mixer_list", "use_slow_tokenizer", "exp_name", "dpo_beta", "dpo_loss_type")
 ADAPTED = ("use_peft", "use_lora", "use_qlora", "use_peft_lora", "lora_enable", "q_lora")
 """Switches of adapters: TRL's, open-instruct's, those of PEFT's examples, LLaVA's and FastChat's scripts."""
+NO_SWITCH = ("lora_rank", "lora_dim", "train_mode", "trainable")
+"""Adapters' arguments that neither TRL nor alignment-handbook has: of scripts that turn them on in their own way."""
 FOUR_BITS = ("load_in_4bit", "use_qlora", "q_lora", "use_4bit_quantization")
 EIGHT_BITS = ("load_in_8bit", "use_8bit_quantization")
 TOWER_WORDS = frozenset({"vision", "visual", "vit", "image", "images", "video", "videos", "mm", "audio", "speech"})
 """What is in the names of arguments of scripts that build a tower beside a language model (LLaVA's and its kin)."""
+RETRIEVAL = ("train_group_size", "query_max_len", "passage_max_len", "negatives_cross_device")
+"""Arguments of scripts that train on a question and its passages (FlagEmbedding's and its kin)."""
 OBJECTIVE_WORDS = ("dpo", "ipo", "kto", "orpo", "simpo", "cpo", "ppo", "grpo", "rlhf")
 """What is in the names of switches that scripts have for what they optimize."""
 

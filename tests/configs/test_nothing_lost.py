@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.configs.test_trainers import AXOLOTL, FACTORY, SWIFT, read, values
@@ -91,6 +93,8 @@ REFUSED: list[tuple[str, str, str, str]] = [
     ("t.yaml", TRL, "use_cpu: true", "runs on no GPU"),
     ("t.yaml", PAIRS, "use_weighting: true", "weights"),
     ("a.yml", AXOLOTL, "rl: dpo\ndpo_use_weighting: true", "weights"),
+    ("t.yaml", TRL, "lora_rank: 64\nlora_dropout: 0.05", "no switch"),
+    ("t.yaml", TRL, "train_mode: qlora", "no switch"),
     ("a.yml", AXOLOTL, "base_model_config: Qwen/Qwen2.5-7B", "decides its dimensions"),
     ("l.yaml", FULL.replace("stage: sft", "stage: dpo"), "ref_model: Qwen/Qwen2.5-0.5B", "other dimensions"),
 ]
@@ -190,3 +194,32 @@ def test_an_engines_file_says_what_accelerates_section_says_beside_it() -> None:
     found = read("c.yaml", text + "gradient_accumulation_steps: 2}\n")
     assert found.problems
     assert not any("not a key" in each.message for each in found.notes)
+
+
+def test_the_engines_own_switch_and_file_are_an_engine(tmp_path: Path) -> None:
+    """``--deepspeed --deepspeed_config FILE`` are the arguments of DeepSpeed's parser; the switch alone says nothing."""
+    (tmp_path / "zero2.json").write_text('{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}')
+    script = (
+        "deepspeed --num_gpus 8 run_clm.py --do_train --model_name_or_path meta-llama/Llama-3.1-8B --block_size 512 "
+    )
+    script += "--per_device_train_batch_size 1 --learning_rate 1e-5 --bf16 true "
+    name = str(tmp_path / "s.sh")
+    for words in (
+        "--deepspeed --deepspeed_config zero2.json",
+        "--deepspeed_config zero2.json",
+        "--deepspeed zero2.json",
+    ):
+        found = values(read(name, f"{script}{words}\n"))
+        assert (found["training.framework"], found["parallelism.zero_stage"]) == ("deepspeed", 2)
+    alone = read(name, f"{script}--deepspeed\n")
+    assert any("makes the engine's config" in each.message for each in alone.problems)
+    assert not read(name, f"{script}--deepspeed\n", parallelism__zero_stage=3).problems
+
+
+def test_retrieval_is_no_language_model_training() -> None:
+    """FlagEmbedding's scripts have TrainingArguments, and rows of a question and its passages."""
+    script = (
+        "torchrun --nproc_per_node 2 -m FlagEmbedding.finetune.embedder.encoder_only.base --model_name_or_path gpt2 "
+    )
+    script += "--train_group_size 8 --query_max_len 512 --per_device_train_batch_size 2 --learning_rate 1e-5 --fp16\n"
+    assert any("retrieval" in each.message for each in read("s.sh", script).problems)
