@@ -150,8 +150,8 @@ def _retrieves(draft: Draft) -> None:
     """A row of such a job is a question and a group of passages, and its loss compares them over the batch."""
     name = next((each for each in keys.RETRIEVAL if draft.config.has(each)), "")
     if name:
-        message = f"`{name}`: the job is retrieval, with groups of passages and a contrastive loss, of which memcheck has"
-        draft.refuse(name, f"{message} no model", keys=("training.objective",))
+        message = f"`{name}`: the job is retrieval, with groups of passages, which has no memory model here"
+        draft.refuse(name, message, keys=("training.objective",))
 
 
 def _towers(draft: Draft) -> None:
