@@ -167,7 +167,7 @@ def _precision(draft: Draft) -> None:
     rows = {"bfloat16": "bf16-mixed", "float16": "fp16-mixed", "float32": "fp32"}
     draft.rows((KeyRow("model.dtype", "training.precision.recipe", kind="word", words=rows),))
     if not config.has("model.dtype"):
-        draft.ask("training.precision.recipe", "its dtype (`model.dtype`)", "state it: --set training.precision=fp32")
+        draft.assume("training.precision.recipe", "bf16-mixed", "no `model.dtype`: bfloat16 (config.py, ModelArgs)")
     path = "optimizer.accumulate_grad_in_fp32"
     if off(draft, path) and draft.value("training.precision.recipe") != "fp32":
         if draft.value("training.precision.recipe") == "bf16-mixed":

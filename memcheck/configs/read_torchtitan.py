@@ -278,10 +278,11 @@ def _between_steps(draft: Draft) -> None:
         draft.rows((keys.ASYNCHRONOUS,))
         if config.take(keys.EXPORTED) not in (None, "float32"):
             draft.note(keys.EXPORTED, "the copies of the parameters for the last checkpoint are not modelled")
-    if config.take(keys.VALIDATES) is True:
+    validates = _first(config, keys.VALIDATES)
+    if config.take(validates) is True:
         rows, length = (draft.whole(name) or usual for name, usual in keys.VALIDATION)
         batch = draft.whole(_first(config, keys.LOCAL_BATCH)) or keys.DEFAULT_LOCAL_BATCH
         tokens = draft.value("training.sequence_length")
         if isinstance(tokens, int) and rows * length > batch * tokens:
             what = f"{rows} sequences of {length} tokens are more than a step's {batch} of {tokens}"
-            draft.note(keys.VALIDATES, f"{what}, and the pass between steps is not in the estimate")
+            draft.note(validates, f"{what}, and the pass between steps is not in the estimate")

@@ -147,7 +147,7 @@ ASYNCHRONOUS = KeyRow(
     kind="word",
     words={"disabled": False, "async": True, "async_with_pinned_mem": True},
 )
-VALIDATES = "validation.enable"
+VALIDATES = ("validation.enable", "validation.enabled")
 VALIDATION = (("validation.local_batch_size", 8), ("validation.seq_len", 2048))
 REDUCED_DTYPE = "training.mixed_precision_reduce"
 STORED_DTYPE = "training.dtype"

@@ -41,10 +41,10 @@ def test_torchtitans_checkpoints_wait_on_the_host_where_there_are_any() -> None:
     assert key not in values(read("job.toml", TITAN + SAVES.replace("true", "false") + WAITS, GPUS))
 
 
-@pytest.mark.parametrize(("rows", "notes"), [(4, 0), (16, 1)])
-def test_a_validation_larger_than_a_step_is_a_note(rows: int, notes: int) -> None:
+@pytest.mark.parametrize(("rows", "switch", "notes"), [(4, "enable", 0), (16, "enable", 1), (16, "enabled", 1)])
+def test_a_validation_larger_than_a_step_is_a_note(rows: int, switch: str, notes: int) -> None:
     """Four sequences of 8,192 tokens are a step of this job; a pass without gradients over as many needs less."""
-    section = f"\n[validation]\nenable = true\nlocal_batch_size = {rows}\nseq_len = 8192\n"
+    section = f"\n[validation]\n{switch} = true\nlocal_batch_size = {rows}\nseq_len = 8192\n"
     found = read("job.toml", TITAN + section, GPUS).notes
     assert sum("pass between steps" in each.message for each in found) == notes
 

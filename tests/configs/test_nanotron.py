@@ -88,3 +88,12 @@ def test_interleaved_rotary_pairs_have_a_table_in_every_layer() -> None:
     assert read(said).settings[key].value is True
     assert key not in read(CONFIG).settings
     assert key not in read(said.replace("is_llama_config", "is_qwen2_config")).settings
+
+
+def test_a_model_without_a_dtype_is_of_bf16() -> None:
+    """What nanotron takes, whether gradients are summed in fp32 or not."""
+    key = "training.precision.recipe"
+    found = read(CONFIG.replace("  dtype: bfloat16\n", ""))
+    assert (found.problems, found.settings[key].value, found.settings[key].assumed) == ((), "bf16-mixed", True)
+    plain = CONFIG.replace("  dtype: bfloat16\n", "").replace("in_fp32: true", "in_fp32: false")
+    assert read(plain).settings[key].value == "bf16-pure"
