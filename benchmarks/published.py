@@ -103,7 +103,7 @@ def _line(row: Mapping[str, Any], priced: Row | None) -> str:
 def _source(row: Mapping[str, Any]) -> str:
     said = row.get("command") or " ".join(f"{key}={value}" for key, value in row.get("overrides", {}).items())
     beside = f", `{said}`" if said else ""
-    return f"- {row['id']}: {row['source']}; {row['repository']} {row['commit']} `{row['config']}`{beside}"
+    return f"- {row['id']}: {row['source']}; {row['repository']} `{row['config']}@{row['commit']}`{beside}"
 
 
 def main(arguments: list[str]) -> int:

@@ -5,6 +5,8 @@ configuration classes, at megatron-core 0.16.1.
 
 from __future__ import annotations
 
+from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.evidence import any_key
 from memcheck.configs.types import KeyRow
 from memcheck.frameworks.megatron.profile import PROFILE as MEGATRON
 
@@ -183,14 +185,24 @@ OPTIONS = tuple(
 )
 """Arguments that are options of a plan under the same name."""
 
-EVIDENCE = (
-    *(name for name in WHOLE_DIMENSIONS if name not in ("vocab-size", "q-lora-rank", "kv-lora-rank")),
-    *(row.path for row in LAYOUT),
+OWN = (
+    *(row.path for row in LAYOUT if row.path.endswith("parallel-size")),
     "use-checkpoint-args",
     "use-distributed-optimizer",
     "use-mcore-models",
 )
-"""Arguments that say what Megatron-LM runs."""
+"""Arguments that only Megatron-LM has."""
+SHARED = (
+    *(name for name in WHOLE_DIMENSIONS if name not in ("vocab-size", "q-lora-rank", "kv-lora-rank")),
+    *(row.path for row in LAYOUT if row.path not in OWN),
+)
+"""Arguments that others have, too: several of them together are its."""
+
+
+def recognise(config: ConfigFile) -> str:
+    """One argument of its own, or three that it shares; what only others run has one or two of these."""
+    shared = [name for name in SHARED if name in config.values]
+    return any_key(*OWN)(config) or (shared[0] if len(shared) >= 3 else "")
 
 REFUSED = {
     "hybrid-layer-pattern": "a Mamba hybrid",

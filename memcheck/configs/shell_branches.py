@@ -14,7 +14,11 @@ _JOINED = re.compile(r"\s*(\|\||&&)\s*")
 _BRACKETS = re.compile(r"(?:\[\[\s+([^\[\]]+?)\s+\]\]|\[\s+([^\[\]]+?)\s+\])\Z")
 _ELSE = re.compile(r"\s*(else|elif)\b")
 _TEST = re.compile(r"(\S+)\s+(=|==|!=|-eq|-ne|-gt|-ge|-lt|-le)\s+(\S+)\Z|(-[zn])\s+(\S+)\Z")
-_VALUE = re.compile(r"\$\{?([A-Za-z_]\w*)(?::?-([^}]*))?\}?\Z")
+_VALUE = re.compile(r"\$\{?([A-Za-z_]\w*|[1-9])(?::?-([^}]*))?\}?\Z")
+_CALLERS = re.compile(r"\$\{?[1-9]\}?\Z")
+"""An argument of the script's own. It is not known, but for a default: where the script asks whether it was given, it
+was not, as in ``${1:-8}``.
+"""
 
 
 class Branches:
@@ -72,9 +76,10 @@ def _compared(text: str, variables: Mapping[str, str], branches: Collection[str]
     if found is None:
         return None
     if found[4]:
-        word = _word(found[5], variables, branches)
+        word = _word(found[5], variables, branches, given=False)
         return None if word is None else (word == "") == (found[4] == "-z")
-    left, right = (_word(found[side], variables, branches) for side in (1, 3))
+    given = all(found[side].strip("\"'") for side in (1, 3))
+    left, right = (_word(found[side], variables, branches, given=given) for side in (1, 3))
     if left is None or right is None:
         return None
     if found[2] in ("=", "==", "!="):
@@ -85,8 +90,11 @@ def _compared(text: str, variables: Mapping[str, str], branches: Collection[str]
     return {"-eq": a == b, "-ne": a != b, "-gt": a > b, "-ge": a >= b, "-lt": a < b, "-le": a <= b}[found[2]]
 
 
-def _word(text: str, variables: Mapping[str, str], branches: Collection[str]) -> str | None:
-    """A word of a comparison: plain text, or a variable that the script sets to plain text outside of any branch."""
+def _word(text: str, variables: Mapping[str, str], branches: Collection[str], *, given: bool) -> str | None:
+    """A word of a comparison: plain text, or a variable that the script sets to plain text outside of any branch.
+
+    ``given``: whether an argument of the script's own counts, which is then not known; else it is empty.
+    """
     plain = text.strip("\"'")
     if not set(plain) & set("$`*?"):
         return plain
@@ -94,4 +102,6 @@ def _word(text: str, variables: Mapping[str, str], branches: Collection[str]) ->
     if found is None or found[1] in branches:
         return None
     value = variables.get(found[1], None if found[2] is None else found[2].strip("\"'"))
+    if not given and _CALLERS.match(plain if value is None else value):
+        return ""
     return None if value is None or set(value) & set("$`") else value

@@ -248,3 +248,29 @@ def test_the_kind_of_recompute_is_what_the_scripts_own_switch_says(said: str) ->
     """PEFT's scripts hand `use_reentrant` on as `gradient_checkpointing_kwargs`."""
     found = _read(f"{LINE}{SAID} --gradient_checkpointing True --use_reentrant {said}\n")
     assert found.settings["training.activation_checkpointing.reentrant"].value is (said == "True")
+
+
+def test_deepspeeds_own_switch_is_no_file() -> None:
+    """``deepspeed.add_config_arguments`` has a switch of that name: such a script has a training loop of its own."""
+    script = "deepspeed main.py --model_name_or_path facebook/opt-1.3b --per_device_train_batch_size 8 --output_dir out "
+    found = import_config("run.sh", f"{script}--learning_rate 1e-5 --deepspeed --zero_stage 2\n".encode(), {})
+    assert any("a training loop of its own" in each.message for each in found.problems)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ("--micro-batch-size 8 --batch-accumulation-per-replica 2 --tp 1", False),
+        ("--seq-length 4096 --batch-size 1", False),
+        ("--num-layers 2 --hidden-size 64 --seq-length 128", True),
+        ("--tensor-model-parallel-size 2", True),
+    ],
+)
+def test_an_argument_that_others_have_too_is_no_proof(arguments: str, found: bool) -> None:
+    """nanotron's and other launches with one of them were Megatron-LM's."""
+    script = f"torchrun --nproc-per-node 8 train.py {arguments}\n"
+    if found:
+        assert detect("run.sh", script) == "megatron"
+    else:
+        with pytest.raises(ConfigError):
+            detect("run.sh", script)

@@ -105,3 +105,13 @@ def test_a_pair_in_quotes_is_an_argument_and_its_value() -> None:
     """An array of such pairs is split where it is used without quotes."""
     values, _ = read("ARGS=()", "ARGS+=(", '    "--tp 4"', "    '--recompute full' # all", ")", "run ${ARGS[@]} --pp 2")
     assert values == {"tp": "4", "recompute": "full", "pp": "2"}
+
+
+@pytest.mark.parametrize("test", ['[ "$STAGE" == "" ]', '[ -z "$STAGE" ]', "[[ -z $STAGE ]]"])
+def test_a_default_for_an_argument_of_the_script_is_taken(test: str) -> None:
+    """As ``${1:-2}`` is; what the script does with such an argument else is not known."""
+    script = ("STAGE=$1", f"if {test}; then", "STAGE=2", "fi", "run --zero_stage $STAGE")
+    assert read(*script) == ({"zero_stage": "2"}, set())
+    assert read("STAGE=$1", *script[1:], STAGE="3")[0] == {"zero_stage": "3"}
+    assert read("STAGE=$1", 'if [ "$STAGE" == "3" ]; then', "run --offload", "fi")[1] == {"offload"}
+    assert read(f"if {test.replace('STAGE', '1')}; then", "exit 1", "fi", "run --tp 2") == ({"tp": "2"}, set())
