@@ -61,11 +61,6 @@ def deepspeed(
     if not below and not config.has(path):
         return None
     draft.derive("training.framework", "deepspeed", f"the config has `{path}`")
-    if config.values.get(path) is True:  # deepspeed.add_config_arguments: a switch, beside --deepspeed_config
-        what = "the command runs a training loop of its own, which has no memory model here"
-        help = "write a plan with `framework: deepspeed` and what the loop does"
-        draft.refuse(path, f"`{path}` without a file: {what}", help)
-        return Division(engine=True)
     if below:
         inner = {key[len(path) + 1 :]: config.values[key] for key in below}
         engine = ConfigFile(config.path, inner, lambda key: config.at(f"{path}.{key}"), config.lines)

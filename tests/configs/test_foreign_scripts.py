@@ -250,13 +250,6 @@ def test_the_kind_of_recompute_is_what_the_scripts_own_switch_says(said: str) ->
     assert found.settings["training.activation_checkpointing.reentrant"].value is (said == "True")
 
 
-def test_deepspeeds_own_switch_is_no_file() -> None:
-    """``deepspeed.add_config_arguments`` has a switch of that name: such a script has a training loop of its own."""
-    script = "deepspeed main.py --model_name_or_path facebook/opt-1.3b --per_device_train_batch_size 8 --output_dir out "
-    found = import_config("run.sh", f"{script}--learning_rate 1e-5 --deepspeed --zero_stage 2\n".encode(), {})
-    assert any("a training loop of its own" in each.message for each in found.problems)
-
-
 @pytest.mark.parametrize(
     ("arguments", "found"),
     [
