@@ -183,6 +183,7 @@ def small_plan(
             "torch_version": "2.13",
             "micro_batch_size": MICRO_BATCH,
             "sequence_length": SEQUENCE,
+            "sequences": "packed",
             "gradient_accumulation_steps": 1,
             "precision": recipe,
             "optimizer": "sgd",

@@ -8,13 +8,12 @@ from memcheck.configs.trainer_adapters import HELD
 from memcheck.configs.trainer_frozen import architecture_named
 from memcheck.configs.types import Note, ReadSetting
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.job.rows import MASKED
 from memcheck.models.padding import maskable
 
 ROWS, TRAINER, PLACE = "training.sequences", "training.trainer.name", "training.initialization.place"
 EVALUATION = "training.evaluation."
 CUTS = ("parallelism.tensor", "parallelism.context", "parallelism.pipeline")
-MASKED = ("sdpa", "eager")
-"""Attentions whose padded rows have a memory model."""
 
 
 def settle(draft: Draft, multiple: int = 1) -> None:

@@ -67,6 +67,8 @@ class Profile(Record):
     """What its evaluation pass holds is known."""
     pads: bool = False
     """Rows of different lengths are known: it runs transformers' classes, which mask the padding."""
+    collates: bool = False
+    """Its loop pads the rows of a micro-batch by itself (transformers ``trainer.py``, ``default_collator``)."""
     steps_in_backward: bool = False
     trainers: tuple[str, ...] = ()
     """Those that run on top of it, of ``training.trainer``."""

@@ -23,9 +23,9 @@ from memcheck.job.training import (
     resolve_checkpoint,
     resolve_checkpointing,
     resolve_initialization,
-    resolve_lora,
     resolve_loss,
     resolve_optimizer,
+    resolve_rows,
 )
 from memcheck.job.types import LIGER_KERNELS, Assumption, Images, InferenceJob, Overhead, TrainingJob
 from memcheck.job.versions import resolve_carving, resolve_fsdp, resolve_kbit
@@ -35,8 +35,6 @@ from memcheck.record import Record
 
 DEFAULT_FRAMEWORK = "huggingface"
 NO_KERNELS = plan_types.KernelsSpec()
-PATTERN = frozenset("\\*+?[](){}|^$")
-"""Characters that make a text of adapters' targets a pattern: a name, or the end of a path, has none of them."""
 
 
 class Resolved(Record):
@@ -253,11 +251,11 @@ def _training_job(
     wrapper = Defaults()  # said last
     fsdp = resolve_fsdp(training.framework_version, options, layout, framework, wrapper)
     upcast = upcasts(recipe, layout, framework, fsdp, held_in)
-    lora = resolve_lora(training, method, framework, recipe, after, upcast)
-    if lora is not None and isinstance(lora.target_modules, str) and PATTERN.intersection(lora.target_modules):
-        from memcheck.job.lora_patterns import with_reach
+    lora = None
+    if method != "full":
+        from memcheck.job.lora import resolve_lora
 
-        lora = with_reach(lora, architecture, framework)
+        lora = resolve_lora(training, framework, recipe, architecture, after, upcast)
     checkpointing = resolve_checkpointing(
         training.activation_checkpointing, training.framework_version, framework, options, after
     )
@@ -271,6 +269,7 @@ def _training_job(
     narrow = isinstance(architecture, Architecture) and architecture.narrow_loss
     if isinstance(architecture, Architecture) and narrow and training.loss is not None and training.loss.upcast:
         architecture = architecture._replace(narrow_loss=False)  # a loop's own loss, or the class for causal language
+    attention = after.take("training.attention", training.attention, framework.default_attention)
     job = TrainingJob(
         architecture=architecture,
         framework=framework.name,
@@ -288,7 +287,7 @@ def _training_job(
         images=_images(training, architecture, after),
         target_length=_target(training, architecture, after),
         checkpointing=checkpointing,
-        attention=after.take("training.attention", training.attention, framework.default_attention),
+        attention=attention,
         loss=resolve_loss(
             training.loss, layout, framework, after, training.framework_version, objective.usual_loss, narrow=narrow
         ),
@@ -307,7 +306,7 @@ def _training_job(
         objective=objective,
         head=head,
         evaluation=_evaluation(training.evaluation, after),
-        sequences=training.sequences or "packed",
+        sequences=resolve_rows(training.sequences, architecture, framework, attention, layout.context, after),
         companions=resolve_companions(objective, architecture, recipe, offloaded, teacher),
         ssm_kernels=(training.kernels or NO_KERNELS).ssm or "fused",
         liger=_liger((training.kernels or NO_KERNELS).liger),

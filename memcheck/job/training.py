@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from memcheck.job.defaults import PLAN_DEFAULT, Defaults
+from memcheck.job.defaults import Defaults
 from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.job.profile import Profile
-from memcheck.job.recipe import UPCAST
 from memcheck.job.types import (
     BITSANDBYTES,
     Checkpoint,
     Checkpointing,
     Initialization,
     Layout,
-    Lora,
     Loss,
     Optimizer,
-    Recipe,
 )
 from memcheck.job.versions import is_before
+from memcheck.models.types import Architecture, Attention, Rough
 from memcheck.plan import types as plan_types
 
 DEFAULT_CHUNKS = 8
@@ -152,37 +150,27 @@ def resolve_loss(
     return Loss(kind=kind, chunks=chunks, upcast=upcast, keep_logits=keep, shifts=shifts)
 
 
-def resolve_lora(
-    training: plan_types.TrainingSpec,
-    method: str,
+def resolve_rows(
+    stated: str | None,
+    architecture: Architecture | Rough,
     framework: Profile,
-    recipe: Recipe,
+    attention: str,
+    context: int,
     defaults: Defaults,
-    upcast: bool = False,
-) -> Lora | None:
-    """Adapters of a LoRA or QLoRA job; None for full training. ``upcast``: in fp32 in the end."""
-    if method == "full":
-        return None
-    stated = training.lora or plan_types.LoraSpec()
-    targets, own = framework.lora_targets, PLAN_DEFAULT
-    dtype, why = "fp32", "default of PEFT: adapters are kept in fp32"
-    lacks = "training.lora.dtype" in framework.lacks
-    if framework.lora_dtype == "params":
-        dtype, why = recipe.params, f"default of {framework.name}"
-        own = own if lacks else why
-    if upcast and stated.dtype not in (None, "fp32"):
-        lacks, dtype, why = True, "fp32", UPCAST
-    return Lora(
-        rank=defaults.take("training.lora.rank", stated.rank, framework.lora_rank, own),
-        target_modules=defaults.take("training.lora.target_modules", stated.target_modules, targets, own),
-        dtype=defaults.take("training.lora.dtype", None if lacks else stated.dtype, dtype, why),
-        parts=stated.parts or (),
-        dropout=float(defaults.take("training.lora.dropout", stated.dropout, 0, own)),
-        dora=bool(stated.dora),
-        modules_to_save=tuple(sorted(set(stated.modules_to_save or ()))),
-        target_parameters=stated.target_parameters or (),
-        expert_rank=stated.expert_rank or 0,
-    )
+) -> str:
+    """``training.sequences``: rows of decoders are full unless the plan says otherwise."""
+    if stated is not None or not isinstance(architecture, Architecture) or not _encodes(architecture):
+        return stated or "packed"
+    from memcheck.job.rows import encoded_rows
+
+    return encoded_rows(architecture, framework, attention, context, defaults)
+
+
+def _encodes(a: Architecture) -> bool:
+    """Whether it reads text in both directions, alone or in front of a decoder."""
+    if a.encoder is not None:
+        return not a.encoder.channels
+    return any(isinstance(block.mixer, Attention) and block.mixer.bidirectional for block, _ in a.blocks)
 
 
 def resolve_initialization(

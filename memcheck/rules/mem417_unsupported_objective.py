@@ -41,9 +41,9 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.objective import BORROWED
 from memcheck.job.objective_types import COMPARED, DISTILLED, OWN
 from memcheck.job.profile import Profile
+from memcheck.job.rows import unmodelled
 from memcheck.job.trainer_code import OWN_LOSSES
 from memcheck.job.types import TrainingJob
-from memcheck.models.padding import maskable
 from memcheck.plan.types import TrainingSpec
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import objective
@@ -134,13 +134,7 @@ def _around(context: RuleContext, framework: Profile, job: TrainingJob) -> Itera
     """Padding, and the pass between steps."""
     related = (("the framework", "/training/framework"),)
     if job.sequences != "packed":
-        what = "" if framework.pads else framework.title
-        if framework.pads and job.attention not in ("sdpa", "eager"):
-            what = f"attention `{job.attention}`"
-        elif framework.pads and not (context.architecture is not None and maskable(context.architecture)):
-            what = "this model's attention"
-        elif framework.pads and job.layout.context > 1:
-            what = "context parallelism"
+        what = unmodelled(context.architecture, framework, job.attention, job.layout.context)
         if what:
             message = f"{job.sequences} rows under {what} have no memory model"
             help = "write `sequences: packed`, with rows as long as the longest"

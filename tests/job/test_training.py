@@ -8,9 +8,9 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job import training as t
 from memcheck.job.defaults import Defaults
 from memcheck.job.errors import ResolutionError
-from memcheck.job.recipes import GENERIC
-from memcheck.job.types import Layout
-from memcheck.plan.types import ActivationCheckpointingSpec, LoraSpec, LossSpec, OptimizerSpec, TrainingSpec
+from memcheck.job.types import Layout, TrainingJob
+from memcheck.plan.types import ActivationCheckpointingSpec, LossSpec, OptimizerSpec, TrainingSpec
+from tests.job.test_resolve import resolved
 
 LAYOUT = Layout(gpus_per_node=8, data=8)
 
@@ -111,11 +111,13 @@ def test_old_transformers_checkpoint_reentrantly(version: str | None, reentrant:
 
 def test_adapters() -> None:
     """Adapters exist only with a method that trains them, in fp32 as PEFT keeps them."""
-    stated = TrainingSpec(lora=LoraSpec(rank=8))
-    assert t.resolve_lora(stated, "full", FRAMEWORKS["pytorch"], GENERIC["bf16-pure"], Defaults()) is None
-    found = t.resolve_lora(stated, "lora", FRAMEWORKS["pytorch"], GENERIC["bf16-pure"], Defaults())
-    assert found is not None
-    assert (found.rank, found.target_modules, found.dtype) == (8, "all-linear", "fp32")
+    plan = "model: llama-3.2-1b\nhardware: {{gpu: h100-80gb}}\ntraining: {{micro_batch_size: 1, sequence_length: 512, method: {}, lora: {{rank: 8}}}}\n"
+    without, found = (resolved(plan.format(method)).job for method in ("full", "lora"))
+    assert isinstance(without, TrainingJob)
+    assert isinstance(found, TrainingJob)
+    assert without.lora is None
+    assert found.lora is not None
+    assert (found.lora.rank, found.lora.target_modules, found.lora.dtype) == (8, "all-linear", "fp32")
 
 
 def test_foreign_options_are_left_out() -> None:

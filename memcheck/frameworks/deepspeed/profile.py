@@ -43,6 +43,7 @@ PROFILE = Profile(
     objectives=("sft", "dpo", "ipo", "orpo", "kto", "simpo", "cpo", "reward"),
     heads=("lm", "classification", "token-classification", "reward", "embedding"),
     pads=True,
+    collates=True,
     trainers=("transformers", "trl", "axolotl", "llama-factory", "ms-swift", "open-instruct"),
     lora_variants=PEFT_VARIANTS,
     adapts_head=True,

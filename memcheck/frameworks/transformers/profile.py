@@ -51,6 +51,7 @@ PROFILE = Profile(
     heads=("lm", "classification", "token-classification", "reward", "embedding"),
     evaluates=True,
     pads=True,
+    collates=True,
     trainers=("transformers", "trl", "axolotl", "llama-factory", "ms-swift", "open-instruct"),
     wide_outputs=True,
     upcasts_trained=True,

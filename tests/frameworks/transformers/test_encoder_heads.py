@@ -59,6 +59,7 @@ def test_heads_with_labels(name: str) -> None:
         {
             "micro_batch_size": 8,
             "sequence_length": 384,
+            "sequences": "packed",
             "precision": "bf16-pure",
             "optimizer": {"name": "adamw", "implementation": "foreach"},
             "attention": "sdpa",

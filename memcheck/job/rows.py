@@ -1,0 +1,41 @@
+"""How the rows of a micro-batch lie, and whether attention is given a mask of each."""
+
+from __future__ import annotations
+
+from memcheck.job.defaults import Defaults
+from memcheck.job.profile import Profile
+from memcheck.models.padding import maskable
+from memcheck.models.types import Architecture, Rough
+
+MASKED = ("sdpa", "eager")
+"""Attentions whose padded rows have a memory model."""
+
+
+def unmodelled(architecture: Architecture | Rough | None, framework: Profile, attention: str, context: int) -> str:
+    """What has no memory model for rows with a mask; empty where there is one. ``context``: the degree."""
+    if not framework.pads:
+        return framework.title
+    if attention not in MASKED:
+        return f"attention `{attention}`"
+    if not isinstance(architecture, Architecture) or not maskable(architecture):
+        return "this model's attention"
+    return "context parallelism" if context > 1 else ""
+
+
+def encoded_rows(
+    architecture: Architecture, framework: Profile, attention: str, context: int, defaults: Defaults
+) -> str:
+    """How the rows of an encoder lie that nobody states. They are of many lengths, and nothing packs them:
+    transformers' collators pad them to the longest of a micro-batch and hand out a mask (``data/data_collator.py``,
+    DataCollatorForSeq2Seq and DataCollatorWithPadding, which its Trainer takes by itself). Words to be guessed may be
+    cut out of whole texts, as its ``run_mlm.py`` does: in a loop without that collator such rows are full.
+    """
+    key = "training.sequences"
+    if architecture.encoder is None and architecture.task is None and not framework.collates:
+        why = "the loop's own loader stacks rows of one length; `padded` if they come with a mask"
+        return defaults.take(key, None, "packed", why)
+    what = unmodelled(architecture, framework, attention, context)
+    if what:
+        return defaults.take(key, None, "packed", f"padded rows under {what} are priced as full ones")
+    why = "encoders are fed rows of many lengths; `packed` if every row is full"
+    return defaults.take(key, None, "padded", why)
