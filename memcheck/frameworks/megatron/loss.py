@@ -2,8 +2,8 @@
 
 Sources: Megatron-core ``tensor_parallel/cross_entropy.py`` (works in place on an fp32 copy), ``fusions/
 fused_cross_entropy.py`` (the same under torch.compile, gradient cast inside), TransformerEngine
-``pytorch/triton/cross_entropy.py`` (gradient computed in forward, in fp32 since version 2.18 of August 2026; before it
-was written over the logits).
+``pytorch/triton/cross_entropy.py`` (before version 2.18 the gradient is made in forward, over the logits; in 2.18 in
+fp32; since 2.19 in backward, over a copy of the logits that forward makes).
 """
 
 from __future__ import annotations
@@ -14,21 +14,27 @@ from memcheck.job.versions import is_before
 
 IN_FP32_SINCE = (2, 18)
 """TransformerEngine, from which on its loss has a gradient of its own."""
+COPIES_SINCE = (2, 19)
+"""From which on it keeps a copy of the logits in its place."""
 
 
 def implementation(setting: Setting) -> str:
-    """``unfused`` | ``native`` | ``te`` | ``te in place``."""
+    """``unfused`` | ``native`` | ``te`` | ``te in place`` | ``te copy``."""
     if not bool(setting.option("cross_entropy_loss_fusion")):
         return "unfused"
     stated = str(setting.option("cross_entropy_fusion_impl", "native"))
     version = str(setting.option("transformer_engine_version") or "")
-    return "te in place" if stated == "te" and is_before(version, IN_FP32_SINCE) else stated
+    if stated != "te" or not version:
+        return stated
+    if is_before(version, IN_FP32_SINCE):
+        return "te in place"
+    return "te" if is_before(version, COPIES_SINCE) else "te copy"
 
 
 def cross_entropy(tape: Tape, logits: Value, how: str) -> Value:
     """Loss per token of ``logits`` [tokens, vocabulary / tp]. The caller keeps the logits until its forward returns."""
     if how.startswith("te"):
-        return _with_gradient(tape, logits, in_place=how == "te in place")
+        return _with_gradient(tape, logits, how)
     return _on_fp32_copy(tape, logits, compiled=how == "native")
 
 
@@ -58,8 +64,8 @@ def _on_fp32_copy(tape: Tape, logits: Value, *, compiled: bool) -> Value:
     return tape.record(out, (logits,), run)
 
 
-def _with_gradient(tape: Tape, logits: Value, *, in_place: bool) -> Value:
-    """TE's Triton kernel makes the gradient in forward; backward scales it in place.
+def _with_gradient(tape: Tape, logits: Value, how: str) -> Value:
+    """TE's Triton kernels make the gradient in forward, or in backward over a copy of the logits.
 
     An fp32 one is cast to the logits' dtype while the function still holds it, as in :func:`_on_fp32_copy`.
     """
@@ -67,9 +73,10 @@ def _with_gradient(tape: Tape, logits: Value, *, in_place: bool) -> Value:
     rows = shape[:-1]
     out = tape.value(rows, "fp32", "loss")
     statistics = tape.new((3 * shape[0],), "fp32", "m, d, x_y")
-    kept = logits.storage if in_place else tape.new(shape, "fp32", "gradient of logits in fp32")
+    made = ("fp32", "gradient of logits in fp32") if how == "te" else (dtype, "copy of the logits")
+    kept = logits.storage if how == "te in place" else tape.new(shape, *made)
     del statistics
-    whole = in_place or dtype == "fp32"
+    narrows = how == "te" and dtype != "fp32"
     return tape.record(
-        out, (logits,), lambda grad, kept=kept: [kept if whole else tape.new(shape, dtype, "gradient of logits")]
+        out, (logits,), lambda grad, kept=kept: [tape.new(shape, dtype, "gradient of logits") if narrows else kept]
     )
