@@ -74,6 +74,8 @@ class Setting(Record):
     """Linear layers save their inputs, also frozen ones: ZeRO-3's own (runtime/zero/linear.py)."""
     input_grad: bool = True
     """Something below the unit is trained."""
+    output_held: bool = False
+    """Whoever runs the backward keeps the gradient that it starts from to its end: a schedule of stages."""
     external_input: bool = False
     """The unit's input lives in a buffer that is counted elsewhere (a pipeline stage's receive buffer)."""
     adapter: Adapter | None = None

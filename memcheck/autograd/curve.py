@@ -121,7 +121,8 @@ def replay(
     takes += sum(leaf.arrive() for leaf in tape.waiting)
     trained = y.origin is not None
     arrived = [tape.new(*output, "output gradient")] if trained else []
-    if recompute and setting.reentrant and arrived:  # an argument of CheckpointFunction.backward
+    if arrived and (setting.output_held or (recompute and setting.reentrant)):
+        # an argument of the schedule's backward_step, or of CheckpointFunction.backward
         arrived[0].holders += 1
         tape.held.append(arrived[0])
     backward(tape, y, arrived)

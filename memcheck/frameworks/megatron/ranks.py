@@ -229,7 +229,7 @@ class _Ranks:
         code = code_of(self.setting.style)
         side = code.always(job, a, self.setting, blocks, self.device)
         boundary = _boundary(job, a) if job.layout.pipeline > 1 else 0
-        several = len(chunks) > 1
+        several, overlaps = len(chunks) > 1, job.option("overlap_p2p_communication") is not False
         sharded = fsdp.is_sharded(job)
         rank = Rank(
             chunks=units,
@@ -239,7 +239,8 @@ class _Ranks:
             output_gradient=boundary if sends_on or several else 0,
             cached_output=boundary if job.option("deallocate_pipeline_outputs") is False else 0,
             held_input=boundary if code.holds_inputs and (sends_back or several) else 0,
-            exchanged=1 + (job.option("overlap_p2p_communication") is not False) if several else 0,
+            keeps_warm_input=bool(several and sends_back and overlaps),  # the first rank receives none at its end
+            exchanged=1 + overlaps if several else 0,
             extras=tuple(tuple(fsdp.extras(job, list(u))) for u in units) if sharded else (),
         )
         held = one_held([(u.tensors, 1) for u in flat])

@@ -46,7 +46,9 @@ def checkpoint(ctx: Context, function: Function, inputs: tuple[Value, ...], *, d
         result = function(ctx, tuple(again))
         again.clear()
         tape.component = "temporaries"
-        outer = list(box)  # the checkpoint's own arguments hold the incoming gradient to the end
+        outer = list(box)  # the checkpoint's own arguments hold the incoming gradient to the end: none is added to it
+        for gradient in outer:
+            gradient.holders += 1
         held = result.storage
         backward(tape, result, box)
         del outer, held

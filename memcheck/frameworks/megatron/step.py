@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate, groupby
 from operator import ge
@@ -35,6 +36,8 @@ class Rank(Record):
     held_input: int = 0
     """What a chunk gets from the stage before: it and its gradient outlive the backward, until the chunk's next input
     (``set_input_tensor``)."""
+    keeps_warm_input: bool = False
+    """Whether :data:`WARM_INPUT` waits."""
     exchanged: int = 0
     """As many beside a backward of several chunks: the output of the forward before it, the input of the next one."""
     extras: tuple[tuple[Extra, ...], ...] = ()
@@ -56,8 +59,18 @@ class InFlight(Record):
     of: Pass
     counts: tuple[int, ...]
     """Micro-batches in flight, for each chunk; without the one that passes."""
-    first: bool
-    """There was no backward yet, so that no gradients wait."""
+    waits: int
+    """What waits beside it: nothing before the first backward; then gradients; then :data:`WARM_INPUT`, too."""
+
+    @property
+    def first(self) -> bool:
+        """There was no backward yet."""
+        return not self.waits
+
+
+WARM_INPUT = 2
+"""From its backward on the last input that the warm-up has received waits with its gradient: it is in a variable of an
+interleaved schedule (``input_tensor``), which nothing overwrites while sends and receives run beside the passes."""
 
 
 class UnitsForm(Record):
@@ -79,6 +92,7 @@ class RankForm(Record):
     chunks: tuple[tuple[UnitsForm, ...], ...]
     edges: tuple[bool, ...]
     """Which of the sizes of :class:`_Edges` are not zero."""
+    keeps_warm_input: bool
     exchanged: int
     saves: bool
     """Every chunk keeps something of a micro-batch in flight."""
@@ -154,7 +168,9 @@ def _form(rank: Rank) -> tuple[RankForm, tuple[int, ...], tuple[High, ...]]:
         chunks.append(tuple(forms))
     edges = (rank.forward_only, rank.input_gradient, rank.output_gradient, rank.cached_output, rank.held_input)
     sizes += [n for n in edges if n]
-    form = RankForm(tuple(chunks), tuple([bool(n) for n in edges]), rank.exchanged, saves)
+    form = RankForm(
+        tuple(chunks), tuple([bool(n) for n in edges]), rank.keeps_warm_input, rank.exchanged, saves
+    )
     return form, tuple(sizes), tuple(highs)
 
 
@@ -180,6 +196,7 @@ class _Edges(Record):
     held_input: int
     receives: tuple[bool, ...]
     """Which chunks get an input from another one."""
+    keeps_warm_input: bool
     exchanged: int
 
 
@@ -203,14 +220,14 @@ def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
     places = accumulate(form.edges, initial=place)
     receives = tuple([not units or units[0].kind != "embedding" for units in chunks])
     at = [place if there else NOTHING for there, place in zip(form.edges, places, strict=False)]
-    edges = _Edges(at[0], at[1], at[2], at[3], at[4], receives, form.exchanged)
+    edges = _Edges(at[0], at[1], at[2], at[3], at[4], receives, form.keeps_warm_input, form.exchanged)
     recorder = Recorder()
     _hold_idle(recorder, chunks, edges, range(len(chunks)))
     recorder.mark("init", "states at rest")
     recorder.repeat(0, -1)
     moments = sorted(
-        (InFlight(number, of, counts, first) for of, found in candidates(schedule, len(chunks), form.saves)
-         for number, counts, first in found),
+        (InFlight(number, of, counts, waits) for of, found in candidates(schedule, len(chunks), form.saves)
+         for number, counts, waits in found),
         key=lambda moment: (not moment.of.forward, moment.number),
     )  # fmt: skip
     for index, moment in enumerate(moments):
@@ -224,8 +241,8 @@ def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
     return ScheduleProgram(recorder.program(place + sum(form.edges)), tuple(moments))
 
 
-Place = tuple[int, tuple[int, ...], bool]
-"""A moment of a schedule: its number in order, micro-batches in flight by chunk, whether there was no backward yet."""
+Place = tuple[int, tuple[int, ...], int]
+"""A moment of a schedule: its number in order, micro-batches in flight by chunk, what waits beside it."""
 
 
 @lru_cache(maxsize=512)
@@ -235,16 +252,18 @@ def candidates(
     """For every pass the moments that can be its fullest, whatever the chunks save.
 
     From one repetition of a run to the next the bytes change by a constant, and once more by the gradients that wait
-    from the first backward on: so the maximum lies at its first, its second or its last repetition. A moment that holds
-    no more of any chunk than an earlier one, and has no chunk empty that is not, is never fuller. Where every chunk
-    saves something, one that holds no less of any chunk than an earlier one, and more of some, is always fuller.
+    from the first backward on: so the maximum lies at its first, its second or its last repetition, or where the last
+    input of the warm-up begins to wait. A moment that holds no more of any chunk than an earlier one, and has no chunk
+    empty that is not, is never fuller. Where every chunk saves something, one that holds no less of any chunk than an
+    earlier one, and more of some, is always fuller.
     """
     counts = [0] * chunks
     waits = False
+    warm, left = _warm_input(schedule)
     found: dict[Pass, list[Place]] = {}
     number = 0
 
-    def propose(a_pass: Pass, done: tuple[int, int], run: PassRun, *, first: bool) -> None:
+    def propose(a_pass: Pass, done: tuple[int, int], run: PassRun, waits: int) -> None:
         nonlocal number
         now = list(counts)
         if run.forward is not None:
@@ -253,7 +272,7 @@ def candidates(
             now[run.backward] -= done[1]
         known = found.setdefault(a_pass, [])
         number += 1
-        mine = (number, tuple(now), first)
+        mine = (number, tuple(now), waits)
         if any(_covers(other, mine) for other in known):
             return
         if every_chunk_saves:
@@ -261,26 +280,42 @@ def candidates(
         known.append(mine)
 
     for run in schedule:
-        for k in sorted({0, min(1, run.times - 1), run.times - 1}):
+        reaches = max(0, left) if run.backward == warm else run.times
+        for k in sorted({0, min(1, run.times - 1), min(reaches, run.times - 1), run.times - 1}):
             gone = k if run.backward is not None else 0
-            first = not waits and not gone
+            now = WARM_INPUT if left <= 0 or k >= reaches else int(waits or gone > 0)
             if run.forward is not None:
-                propose(Pass(True, run.forward), (k, gone), run, first=first)
+                propose(Pass(True, run.forward), (k, gone), run, now)
             if run.backward is not None:
-                propose(Pass(False, run.backward), (k + 1, k + 1), run, first=first)
+                propose(Pass(False, run.backward), (k + 1, k + 1), run, now)
         if run.forward is not None:
             counts[run.forward] += run.times
         if run.backward is not None:
             counts[run.backward] -= run.times
             waits = True
+        left -= run.times * (run.backward == warm)
     return tuple((a_pass, tuple(places)) for a_pass, places in found.items())
+
+
+def _warm_input(schedule: tuple[PassRun, ...]) -> tuple[int, int]:
+    """The chunk of the last input that the warm-up receives, and how many of its backwards are over before it waits.
+
+    The input is that of the first forward beside a backward; if there is none, the warm-up receives none that is left.
+    """
+    forwards = Counter[int]()
+    for run in schedule:
+        if run.forward is not None and run.backward is not None:
+            return run.forward, forwards[run.forward] + 1
+        if run.forward is not None:
+            forwards[run.forward] += run.times
+    return -1, 1
 
 
 def _covers(one: Place, other: Place) -> bool:
     """Whether ``one`` holds all that ``other`` does. Behind the first backward an empty chunk holds what it kept."""
-    if one[2] and not other[2]:
+    if one[2] < other[2]:
         return False
-    empties = not other[2] and any(m and not n for m, n in zip(one[1], other[1], strict=True))
+    empties = other[2] and any(m and not n for m, n in zip(one[1], other[1], strict=True))
     return all(map(ge, one[1], other[1])) and not empties
 
 
@@ -293,6 +328,8 @@ def _hold_in_flight(recorder: Recorder, chunks: list[list[_NamedUnits]], edges: 
     if not moment.first:
         empty = [index for index, count in enumerate(moment.counts) if not count and index != moment.of.chunk]
         _hold_idle(recorder, chunks, edges, empty)
+    if moment.waits == WARM_INPUT and edges.keeps_warm_input:
+        recorder.hold("communication_buffers", edges.held_input, 2)
     if not moment.of.forward:
         recorder.hold("communication_buffers", edges.held_input, edges.exchanged)
         if _sends_on(chunks[moment.of.chunk]):

@@ -78,7 +78,9 @@ def chunk_units(
         # Megatron-Bridge peft/recompute.py: the first checkpoint's input is made to want a gradient; mcore-bridge
         # model/gpt_model.py, _preprocess: what the embedding gives always is
         reached = True
-    setting = setting._replace(input_grad=table_trained or reached)
+    setting = setting._replace(
+        input_grad=table_trained or reached, output_held=not chunk.head and code_of(setting.style).holds_inputs
+    )
     if chunk.embedding:
         e = MegatronEmbedding(
             vocab=padded_vocabulary(a.vocab_size, job),
@@ -104,7 +106,7 @@ def chunk_units(
         blocks = tuple([layers[i] for i in group])
         trained = adapter is None and not frozen.issuperset(group)
         in_16_bits = group[0] in wide
-        key = (*map(id, blocks), recompute, in_16_bits, trained, setting.input_grad)
+        key = (*map(id, blocks), recompute, in_16_bits, trained, setting.input_grad, setting.output_held)
         if key not in alike.units:
             own = in_bf16(setting) if in_16_bits else setting
             for block in blocks:
