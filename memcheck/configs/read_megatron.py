@@ -281,11 +281,17 @@ def _old_recompute(draft: Draft, key: str) -> bool:
     path = next((name for name in names if config.has(name)), switch)
     config.see(switch)
     draft.set(f"{key}.mode", "full" if whole else str(mode), path)
-    if whole and method is not None:
+    if not whole:
+        return True
+    if method is not None:
         draft.set("training.options.recompute_method", str(method), "activations-checkpoint-method")
+    else:
+        draft.assume("training.options.recompute_method", "uniform")
     layers = next((n for n in ("activations-checkpoint-num-layers", "checkpoint-num-layers") if config.has(n)), "")
-    if whole and layers:
+    if layers:
         draft.set("training.options.recompute_num_layers", draft.whole(layers), layers)
+    else:
+        draft.assume("training.options.recompute_num_layers", 1)
     return True
 
 

@@ -109,7 +109,7 @@ def _sharding(sheet: Sheet, job: TrainingJob) -> None:
     instances = sheet.take(f"{OPTION}num_distributed_optimizer_instances")
     if group is not None and group != whole and whole % group == 0:
         instances = whole // group
-    if instances not in (None, 1):
+    if instances is not None:
         sheet.put("num-distributed-optimizer-instances", instances)
 
 
