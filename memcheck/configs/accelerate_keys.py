@@ -109,7 +109,7 @@ HARMLESS = (
     *(f"dynamo_config.dynamo_{name}" for name in ("use_dynamic", "use_fullgraph")),
 )
 HARMLESS_SECTIONS = ("mpirun_config.",)
-"""Of processes on CPUs alone."""
+"""Sections of jobs whose processes run on CPUs alone."""
 
 LAUNCHED = (
     *(row.path for row in ENGINE),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from memcheck.configs import axolotl_keys as keys
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.axolotl_frozen import frozen_but
+from memcheck.configs.axolotl_model import dimensions, picture_size
 from memcheck.configs.axolotl_quantized import quantization, quantized_experts, quantizers
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.liger import liger_kernels
 from memcheck.configs.model_overrides import override
-from memcheck.configs.pictures import FREEZE, IMAGES, pictures, resized, sees, text_alone
+from memcheck.configs.pictures import FREEZE, pictures, sees, text_alone
 from memcheck.configs.shipped import AXOLOTL
 from memcheck.configs.trainer_accelerator import accelerator
 from memcheck.configs.trainer_adapters import (
@@ -23,7 +24,7 @@ from memcheck.configs.trainer_adapters import (
     starts,
     unused,
 )
-from memcheck.configs.trainer_frozen import architecture_named, known_architecture
+from memcheck.configs.trainer_frozen import architecture_named
 from memcheck.configs.trainer_objective import chosen_apart, objective, trainer, weighted
 from memcheck.configs.trainer_parts import Division, off, on, text
 from memcheck.configs.trainer_settled import masked, settle
@@ -38,13 +39,13 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
     trainer(draft, "axolotl")
     _refuse(draft)
     parts.model(draft, keys.MODEL)
-    _dimensions(draft)
+    dimensions(draft)
     for section in keys.OVERRIDES:
         override(draft, section)
     if config.has("processor_type"):
         message = "`processor_type`: the job trains on images or sound, whose number and size are not in the config"
         pictures(draft, "processor_type", message, "; rows with more tokens than sequence_len are not cut")
-        _size(draft)
+        picture_size(draft)
     else:
         text_alone(draft, "no processor_type: Axolotl trains on text alone")
     quantization(draft)
@@ -98,31 +99,6 @@ def _refuse(draft: Draft) -> None:
         if on(draft, name):
             message = f"the attention kernel `{name}` has no memory model"
             draft.refuse(name, message, parts.STATE_IT.format("training.attention"), ("training.attention",))
-
-
-def _dimensions(draft: Draft) -> None:
-    """``base_model_config``: the repository whose config.json the model is built from (``loaders/utils.py``)."""
-    path = "base_model_config"
-    if draft.config.has(path) and text(draft, path) != text(draft, keys.MODEL):
-        own, other = architecture_named(draft), known_architecture(text(draft, path))
-        if own is None or other is None or (own.hidden_size, own.blocks) != (other.hidden_size, other.blocks):
-            message = f"`{path}` is another model's than `{keys.MODEL}`, and decides its dimensions"
-            draft.refuse(path, message, "name the model that is built: --model NAME", ("model", "model.name"))
-    draft.config.see(path)
-
-
-def _size(draft: Draft) -> None:
-    """``image_size``: every picture of a column of its own is padded to a square, or resized to width and height
-    (``src/axolotl/processing_strategies.py``).
-    """
-    path = "image_size"
-    written = draft.config.take(path)
-    sides = written if isinstance(written, list) else [written, written]
-    whole = [each for each in sides if isinstance(each, int) and each > 0]
-    if len(whole) == len(sides) == 2:
-        resized(draft, path, {"width": whole[0], "height": whole[1]})
-    elif written is not None:
-        draft.refuse(path, f"`{path}: {written}` is no size of a picture", keys=(IMAGES,))
 
 
 def _split(draft: Draft, world: int | None) -> Division:

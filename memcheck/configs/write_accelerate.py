@@ -26,6 +26,8 @@ ELSEWHERE = {
     "parallelism.gradient_sync": "TrainingArguments: accelerator_config, gradient_accumulation_kwargs",
     "parallelism.gradient_as_bucket_view": "the script: DistributedDataParallelKwargs",
 }
+FIRST, PLACE = "training.options.fsdp_version", "training.initialization.place"
+GATHERS = "training.options.stage3_gather_16bit_weights_on_model_save"
 WORDS = {recipe: word for word, recipe in keys.RECIPES.items()}
 
 
@@ -82,13 +84,17 @@ def _fsdp(sheet: Sheet) -> None:
     sheet.take("parallelism.zero_stage")
     group, data = sheet.take("parallelism.shard_group"), sheet.take("parallelism.data")
     tensor, context = sheet.number("parallelism.tensor"), sheet.number("parallelism.context")
-    sheet.put(keys.VERSION_KEY, 2)
-    sheet.put(keys.RESHARD, sheet.take("parallelism.reshard_after_forward"))
+    first, reshard = sheet.take(FIRST) == 1, sheet.take("parallelism.reshard_after_forward")
+    sheet.put(keys.VERSION_KEY, 1 if first else 2)
+    if not first:
+        sheet.put(keys.RESHARD, reshard)
     sheet.put(keys.WRAP, "TRANSFORMER_BASED_WRAP")
     sharded = sheet.take("training.checkpoint.state_dict") == "sharded"  # the Trainer's own default is the full one
     sheet.put(keys.STATE_DICT, "SHARDED_STATE_DICT" if sharded else "FULL_STATE_DICT")
-    sheet.elsewhere("training.initialization.place", "the script's: it loads the model on one rank or on all")
-    sheet.put(f"{keys.FSDP}.fsdp_cpu_ram_efficient_loading", True)
+    sheet.put(keys.RANK0, sheet.settings.get(PLACE) == "rank0")
+    if sheet.settings.get(PLACE) in ("rank0", "host"):
+        sheet.take(PLACE)
+    sheet.elsewhere(PLACE, "the script's: where it makes the model")
     _offload(sheet)
     key = "training.activation_checkpointing"
     recompute = sheet.settings[f"{key}.mode"] == "full" and sheet.settings[f"{key}.every_n_layers"] == 1
@@ -99,7 +105,13 @@ def _fsdp(sheet: Sheet) -> None:
     shard = max(1, group // context)
     if shard * context != group or data % shard:
         sheet.lose("parallelism.shard_group", f"Accelerate's shard group is a multiple of context, not {group}")
-    if tensor * context > 1 or shard != data:
+    if first:
+        hybrid = shard != data and shard == sheet.number("hardware.gpus_per_node")
+        word = ("HYBRID_SHARD" if reshard else "HYBRID_SHARD_ZERO2") if hybrid else "SHARD_GRAD_OP"
+        sheet.put(keys.STRATEGY, word if hybrid or not reshard else "FULL_SHARD")
+        if tensor * context > 1 or (shard != data and not hybrid):
+            sheet.lose("parallelism.shard_group", "FSDP 1 shards over a node or over all, and has no other degrees")
+    elif tensor * context > 1 or shard != data:
         sheet.put(keys.REPLICATE, data // shard)
         sheet.put(keys.SHARD, shard)
         sheet.rows(keys.DEGREES)
@@ -119,9 +131,14 @@ def _deepspeed(sheet: Sheet) -> None:
     sheet.put(keys.TYPE, "DEEPSPEED")
     sheet.take("parallelism.data")
     sheet.rows(keys.ENGINE)
-    sheet.put(f"{keys.DEEPSPEED}.zero3_init_flag", sheet.number("parallelism.zero_stage") == 3)
+    third = sheet.number("parallelism.zero_stage") == 3
+    sheet.put(keys.INIT, third and sheet.settings.get(PLACE) != "host")
+    if third and sheet.settings.get(PLACE) == "host":
+        sheet.take(PLACE)
+    if third and sheet.settings.get(GATHERS):
+        sheet.put(keys.GATHER, sheet.take(GATHERS))
     clip = sheet.take("training.clip_grad_norm")
     sheet.put(keys.ENGINE_CLIP, 1.0 if clip else 0.0)
     for name in sheet.settings:
-        if name.startswith("training.options."):
+        if name.startswith("training.options.") and name != GATHERS:
             sheet.lose(name, "only a DeepSpeed JSON config has it: export --to deepspeed")
