@@ -1,4 +1,4 @@
-"""A plan as an Accelerate YAML config: FSDP 2, DDP, or a DeepSpeed section."""
+"""A plan as an Accelerate YAML config: FSDP of either release, DDP, or a DeepSpeed section."""
 
 from __future__ import annotations
 
@@ -137,6 +137,9 @@ def _deepspeed(sheet: Sheet) -> None:
         sheet.take(PLACE)
     if third and sheet.settings.get(GATHERS):
         sheet.put(keys.GATHER, sheet.take(GATHERS))
+    if sheet.number("parallelism.context") > 1:  # Ulysses, as DeepSpeed cuts sequences
+        sheet.put(f"{keys.PARALLEL}sp_size", sheet.take("parallelism.context"))
+        sheet.put(f"{keys.PARALLEL}sp_backend", "deepspeed")
     clip = sheet.take("training.clip_grad_norm")
     sheet.put(keys.ENGINE_CLIP, 1.0 if clip else 0.0)
     for name in sheet.settings:
