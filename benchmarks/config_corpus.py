@@ -39,7 +39,7 @@ _BEYOND = re.compile(
     r"|trains on images|generates? (text|between)|rollout engine|this is a (verl|NeMo-RL|OpenRLHF)|is no decoder"
     r"|is an? (image|video|vision)|has no model here|which has no|are not told apart|patterns that are not read"
     r"|whose number and size|trains nothing|the job is an encoder|no model of|not modell?ed|until its weight"
-    r"|have no model|is a folder|does not know the dimensions|variable that the script does not set"
+    r"|have no model|is a folder|does not know the dimensions|variable that the script does not set|runs on no GPU"
 )
 _NO_TEXT = re.compile(
     r"trains on images|model of pictures|vision|is an? (image|video)|diffusion|unknown model|no model of|trains nothing"

@@ -185,7 +185,8 @@ def _deepspeed(draft: Draft, world: int | None) -> ReadConfig | None:
             except ConfigError as error:
                 draft.refuse(keys.DEEPSPEED_FILE, error.message, error.help)
                 return None
-    draft.refuse(keys.DEEPSPEED_FILE, f"there is no `{name}` beside the config, nor here", "mend the path")
+    help = f"mend the path, or state how the job is split: --set {STAGE}=3"
+    draft.refuse(keys.DEEPSPEED_FILE, f"there is no `{name}` beside the config, nor here", help, (STAGE,))
     return None
 
 

@@ -12,7 +12,7 @@ from memcheck.configs.megatron_swift_tower import tower
 from memcheck.configs.swift_environment import environment
 from memcheck.configs.swift_keys import ENVIRONMENT, TUNERS
 from memcheck.configs.swift_rows import longest_row
-from memcheck.configs.trainer_frozen import architecture_named
+from memcheck.configs.trainer_frozen import architecture_named, known_architecture
 from memcheck.configs.trainer_keys import DTYPES, IRRELEVANT
 from memcheck.configs.trainer_parts import on, text, words
 from memcheck.configs.trainer_script import spelled_with_underscores
@@ -32,7 +32,8 @@ def read_megatron_swift(config: ConfigFile, world: int | None) -> ReadConfig:
     draft.derive("training.framework", "megatron", "Megatron-SWIFT runs Megatron-Core")
     environment(draft, ENVIRONMENT)
     parts.model(draft, keys.MODEL)
-    if not config.has(keys.MODEL):
+    _converted(draft)
+    if not config.has(keys.MODEL) and "model.name" not in draft.settings:
         draft.refuse("", "the launch names no model", "name it: --model NAME", ("model",))
     _refuse(draft)
     draft.rows((*keys.LAYOUT, *keys.OPTIONS))
@@ -48,6 +49,17 @@ def read_megatron_swift(config: ConfigFile, world: int | None) -> ReadConfig:
     draft.irrelevant(IRRELEVANT)
     draft.harmless(HARMLESS, ("wandb_", "swanlab_", "muon_"))
     return draft.finish()
+
+
+def _converted(draft: Draft) -> None:
+    """A launch that names a checkpoint in Megatron's form alone: `swift export` calls its folder as the model is called
+    (``swift/arguments/export_args.py``, ``-mcore``).
+    """
+    path = next((name for name in ("mcore_model", "load") if draft.config.has(name)), "")
+    folder = text(draft, path).rstrip("/").rpartition("/")[2]
+    name = folder.removesuffix("-mcore")
+    if not draft.config.has(keys.MODEL) and name != folder and known_architecture(name) is not None:
+        draft.assume("model.name", name, f"the name of the folder `{folder}`, which `{path}` names")
 
 
 def _mixes(draft: Draft) -> bool:

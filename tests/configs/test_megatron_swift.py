@@ -158,3 +158,17 @@ def test_a_tower_is_frozen(more: str, key: str, value: object) -> None:
 def test_a_trained_tower_is_refused(more: str) -> None:
     """Nothing prices what it keeps."""
     assert "a tower that is trained" in refusal(f"{TOWER.rstrip()} {more}\n")
+
+
+@pytest.mark.parametrize("path", ["--mcore_model Qwen3-30B-A3B-Base-mcore", "--load /data/Qwen3-30B-A3B-Base-mcore/"])
+def test_the_folder_of_a_converted_checkpoint_names_the_model(path: str) -> None:
+    """Launches of older releases name no other."""
+    own, other = values(LINE), values(LINE.replace("--model Qwen/Qwen3-30B-A3B-Base", path))
+    assert other.pop("model.name") == "Qwen3-30B-A3B-Base"
+    assert own.pop("model.name") == "Qwen/Qwen3-30B-A3B-Base"
+    assert other == own
+
+
+def test_a_folder_that_names_no_model_is_none() -> None:
+    """What was converted is not said."""
+    assert "names no model" in refusal(LINE.replace("--model Qwen/Qwen3-30B-A3B-Base", "--load output/checkpoint-mcore"))
