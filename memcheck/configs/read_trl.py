@@ -339,8 +339,12 @@ def _loss(draft: Draft, *, supervised: bool) -> None:
         liger_kernels(draft, _liger(draft, name))
     elif name:
         draft.note(name, "Liger's loss of preferences is priced as TRL's own: an upper bound")
-    else:
+    elif supervised and text(draft, "loss_type").lower() == "chunked_nll":
+        draft.set("training.loss.kind", "chunked", "loss_type")
+    elif supervised and config.has("loss_type"):
+        draft.set("training.loss.kind", "standard", "loss_type")
+    elif not (supervised and draft.value("training.trainer.name") == "trl"):  # whose default its version decides
         draft.assume("training.loss.kind", "standard")
-    if supervised and text(draft, "loss_type").lower() not in ("", "nll", "sft"):
+    if supervised and text(draft, "loss_type").lower() not in ("", "nll", "sft", "chunked_nll"):
         draft.note("loss_type", f"the loss `{text(draft, 'loss_type')}` is priced as the standard one")
     config.see("loss_type")

@@ -21,6 +21,8 @@ OPEN_INSTRUCT = "open-instruct"
 """The code of a loss that open-instruct computes itself."""
 TRAINERS = (LLAMA_FACTORY, MS_SWIFT, OPEN_INSTRUCT)
 """The codes that are a trainer's name, without a version."""
+PIECEWISE = ("trl-1.7", "trl-1.13")
+"""The codes of TRL's ``chunked_nll``: with the head in fp32, and in the dtype of the hidden states."""
 OWN = "own"
 """The code of a loss in the framework's own training loop."""
 SECOND_PASSES = ("resident", "host", "adapter-off")
@@ -34,8 +36,8 @@ class Objective(Record):
 
     name: str = "sft"
     code: str = ""
-    """Which lines compute the loss: ``trl-0.24`` | ``trl-0.29`` | ``trl-1.15`` | ``llama-factory`` | ``ms-swift`` |
-    ``open-instruct`` | ``own``.
+    """Which lines compute the loss: ``trl-0.24`` | ``trl-0.29`` | ``trl-1.7`` | ``trl-1.13`` | ``trl-1.15`` |
+    ``llama-factory`` | ``ms-swift`` | ``open-instruct`` | ``own``.
 
     Empty: the model's own.
     """
@@ -62,6 +64,16 @@ class Objective(Record):
     def fused(self) -> bool:
         """Whether the loss is taken from hidden states, without logits."""
         return self.code == "trl-1.15" and self.name not in ("gkd", "reward")
+
+    @property
+    def in_pieces(self) -> bool:
+        """Whether head and loss run on some tokens at a time, each time again in backward (``chunked_nll``)."""
+        return self.code in PIECEWISE
+
+    @property
+    def in_model(self) -> bool:
+        """Whether the model's own forward is given a loss without whole logits, in place of what the plan states."""
+        return self.name == "sft" and (self.fused or self.in_pieces)
 
     @property
     def usual_loss(self) -> str:

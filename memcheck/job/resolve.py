@@ -289,7 +289,13 @@ def _training_job(
         checkpointing=checkpointing,
         attention=attention,
         loss=resolve_loss(
-            training.loss, layout, framework, after, training.framework_version, objective.usual_loss, narrow=narrow
+            training.loss and training.loss._replace(kind="standard") if objective.in_model else training.loss,
+            layout,
+            framework,
+            after,
+            training.framework_version,
+            objective.usual_loss,
+            narrow=narrow,
         ),
         clip_grad_norm=after.take("training.clip_grad_norm", training.clip_grad_norm, framework.clip_grad_norm, why),
         expert_imbalance=_imbalance(training, layout.expert, after),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.job.defaults import Defaults
-from memcheck.job.objective_types import COMPARED, DISTILLED, LLAMA_FACTORY, MS_SWIFT, OPEN_INSTRUCT
+from memcheck.job.objective_types import COMPARED, DISTILLED, LLAMA_FACTORY, MS_SWIFT, OPEN_INSTRUCT, PIECEWISE
 from memcheck.job.types import Checkpointing
 from memcheck.models.types import Architecture, Rough
 from memcheck.plan import types as plan_types
@@ -20,6 +20,10 @@ OWN_CODE = {
     OPEN_INSTRUCT: OWN_LOSSES[OPEN_INSTRUCT],
 }
 """Those whose lines are their own; ms-swift hands its forward's outputs to TRL's for the others (``rlhf_mixin.py``)."""
+CHUNKS_BY_DEFAULT = (1, 7)
+"""The first TRL whose supervised loss is ``chunked_nll`` where nothing is said (``sft_config.py``)."""
+NARROW_CHUNKS = (1, 13)
+"""The first whose chunks leave the head in the dtype of the hidden states (``sft_trainer.py``, ``_chunk``)."""
 FUSED_HEAD = (1, 15)
 """The first TRL whose log-probabilities come from a fused head (``add_fused_lm_head``)."""
 NEWER, OLDER = "trl-0.29", "trl-0.24"
@@ -40,8 +44,8 @@ def trainer_code(
 ) -> str:
     """Whose lines compute the loss. Empty: the model's own."""
     key = "training.trainer.version"
-    if name == "sft" and (who != "trl" or (training.loss is not None and training.loss.kind not in (None, "standard"))):
-        return ""  # with Liger's loss there are no logits whose metrics could be taken
+    if name == "sft":
+        return _supervised(training.loss, who, _numbers(version), defaults)
     if name in OWN_CODE.get(who, ()):
         return who
     if name in OF_EVERY_VERSION or name == "reward":
@@ -60,6 +64,26 @@ def trainer_code(
     if numbers[0] == 1 or numbers < (0, 24):
         why = "these lines differ from version to version, and keep no more than TRL 0.29's"
         defaults.note(key, "as of TRL 0.29", why)
+    return NEWER
+
+
+def _supervised(
+    loss: plan_types.LossSpec | None, who: str, numbers: tuple[int, int] | None, defaults: Defaults
+) -> str:
+    """TRL's next-token loss: of whole logits, in chunks of tokens, or of a fused head, which any loss is since 1.15."""
+    kind = loss.kind if loss is not None else None
+    chunked = kind == "chunked" and (loss is None or loss.chunks is None)
+    if who != "trl" or not (chunked or kind in (None, "standard")):
+        return ""  # with Liger's loss there are no logits whose metrics could be taken
+    if numbers is not None and numbers >= FUSED_HEAD:
+        return FUSED
+    if chunked or (kind is None and numbers is not None and numbers >= CHUNKS_BY_DEFAULT):
+        if numbers is None:
+            defaults.note("training.trainer.version", "as of TRL 1.7", "unknown: the chunks that need most memory")
+        return PIECEWISE[numbers is not None and numbers >= NARROW_CHUNKS]
+    if numbers is None:
+        why = "unknown: whole logits; in chunks by default since 1.7, by a fused head since 1.15"
+        defaults.note("training.trainer.version", "as of TRL 0.29", why)
     return NEWER
 
 

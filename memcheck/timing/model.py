@@ -93,7 +93,7 @@ def shape_of(job: TrainingJob) -> Shape:
         recompute=recompute,
         modules=_modules(job) if recompute == "selective" and not by_operators else (),
         head_sharded=layout.tensor > 1 and (job.loss.kind == "vocab-parallel" or own_loss),
-        loss=job.loss.kind,
+        loss="chunked" if job.objective.in_pieces else job.loss.kind,
         chunks=job.loss.chunks,
         upcast=job.loss.upcast,
         trained=adapter is None and "language" not in job.freeze,

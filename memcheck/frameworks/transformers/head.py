@@ -161,7 +161,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     if weight.waits:
         weight.sink = None  # the table is stepped once, behind its other use
     weights = _adapted(ctx, head, Weights(weight, ctx.parameter("lm_head.bias", (shard,)) if head.bias else None))
-    if head.objective.code == OWN or head.objective.fused:
+    if head.objective.code == OWN or head.objective.fused or head.objective.in_pieces:
         box = [h]
         del h, normed
         return _of_hidden(ctx, head, box, weights)
@@ -204,6 +204,10 @@ def _of_hidden(ctx: Context, head: Head, box: list[Value], weights: Weights) -> 
         from memcheck.frameworks.own_losses import own_losses_of
 
         return own_losses_of(ctx.setting.style).own_loss(ctx, head, box, weights)
+    if head.objective.in_pieces:
+        from memcheck.frameworks.transformers.chunked_head import chunked_loss
+
+        return chunked_loss(ctx, head, box, weights)
     from memcheck.frameworks.transformers.fused_head import fused_loss
 
     return fused_loss(ctx, head.objective, head.second, box, weights)

@@ -84,6 +84,12 @@ def _loss(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     if job.loss.kind == "standard" and "vocab-parallel" in losses and job.layout.tensor > 1:
         change = {"training.loss.kind": "vocab-parallel"}
         yield CandidateChange("loss", "compute the loss on shards of the vocabulary", change, numerics=EQUIVALENT)
+    if job.objective.in_model:
+        return
+    if job.objective.watched:
+        title = "compute head and loss in chunks (`loss_type: chunked_nll`, since TRL 1.4, its default since 1.7)"
+        yield CandidateChange("loss", title, {"training.loss.kind": "chunked"}, numerics=EQUIVALENT)
+        return
     if job.loss.kind != "fused-linear" and "fused-linear" in losses:
         title = "compute head and loss in one kernel (Liger, cut cross-entropy)"
         yield CandidateChange("loss", title, {"training.loss.kind": "fused-linear"}, numerics=EQUIVALENT)

@@ -1,0 +1,99 @@
+"""TRL's ``chunked_nll`` (1.4 to 1.14): head and cross entropy on some tokens at a time, each time again in backward.
+
+Source: TRL 1.12 and 1.14.2 trainer/sft_trainer.py (``_chunked_cross_entropy_loss``, ``_chunk``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.curve import checkpointed
+from memcheck.autograd.elementwise import cast, cat, copy, mul
+from memcheck.autograd.indexing import index, slices
+from memcheck.autograd.loss import log_softmax, nll_loss
+from memcheck.autograd.matrix import Weights, product
+from memcheck.autograd.pieces import in_pieces
+from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.frameworks.transformers.fused_head import scored_tokens
+from memcheck.frameworks.transformers.head import Head
+from memcheck.job.objective_types import PIECEWISE
+
+CHUNK = 256
+"""Tokens of a piece (``_CHUNKED_LM_HEAD_CHUNK_SIZE``)."""
+
+
+def chunked_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -> Value:
+    """The loss of every token but each row's first. ``box``: the hidden states, which nobody else refers to."""
+    tape = ctx.tape
+    weights.weight.viewed = True  # `w.t()`, which autocast casts anew for each piece
+    tokens = scored_tokens(ctx, head.objective)
+    h = box[0]  # `outputs.last_hidden_state` is there until the model's forward returns
+    if ctx.setting.batch > 1:  # `hidden_states[..., :-1, :].reshape(-1, hidden)`: of one row a view
+        h = copy(tape, slices(tape, h, (tokens, ctx.hidden))[0], "hidden states without the last")
+    order = tape.new((tokens,), "int64", "scored tokens first")
+    h = index(tape, h, order, (tokens, ctx.hidden), "hidden[order]")
+    del order
+    labels = tape.new((tokens,), "int64", "labels")
+    alike = in_pieces(tokens, CHUNK)
+    parts = slices(tape, h, *((piece.size, ctx.hidden) for piece in alike))
+    del h
+    losses = []
+    wide = head.objective.code == PIECEWISE[0]
+    for piece in alike:
+        part = parts.pop(0)
+        with tape.alike(piece.copies):
+            losses.append(checkpointed(ctx, partial(_piece, weights, wide), part))
+        del part
+    del labels
+    return cat(tape, tuple(losses), (1,), "sum of losses")
+
+
+def _piece(weights: Weights, wide: bool, ctx: Context, h: Value) -> Value:
+    """``_chunk``: accuracy and entropy are taken beside the loss, and leave nothing for a backward."""
+    tape = ctx.tape
+    weight = tape.parameter(weights.weight)
+    bias = tape.parameter(weights.bias) if weights.bias is not None else None
+    if wide:
+        logits = product(tape, cast(tape, h, "fp32"), _copied(ctx, weight, "fp32"), "lm_head", bias)
+    else:
+        logits = cast(tape, product(tape, h, _copied(ctx, weight, h.dtype), "lm_head", bias), "fp32", "logits.float()")
+    log_probabilities = log_softmax(tape, cast(tape, logits, "fp32"))
+    loss = nll_loss(tape, log_probabilities)
+    _entropy(tape, log_probabilities)
+    return loss
+
+
+def _entropy(tape: Tape, log_probabilities: Value) -> None:
+    """``(-(log_p.exp() * log_p).sum(-1) * valid).sum()``: a graph that is gone before backward, though a recompute
+    runs to the last tensor that it had saved.
+    """
+    exponent = tape.value(log_probabilities.shape, log_probabilities.dtype, "exp of a chunk")
+    exponent = tape.record(exponent, (log_probabilities,), _saving(exponent.storage))
+    terms = mul(tape, exponent, log_probabilities, "entropy of a chunk")
+    del exponent
+    rows = tape.value(terms.shape[:1], terms.dtype, "entropy")
+    rows = tape.record(rows, (terms,), _saving())
+    del terms
+    valid = tape.new(rows.shape, "bool", "valid")
+    tape.record(tape.value(rows.shape, rows.dtype, "entropy"), (rows,), _saving(valid))
+
+
+def _saving(*saved: Storage | None) -> Callable[[Storage], list[Storage | None]]:
+    """What a backward function that never runs had kept."""
+
+    def run(grad: Storage, kept: tuple[Storage | None, ...] = saved) -> list[Storage | None]:
+        return []
+
+    return run
+
+
+def _copied(ctx: Context, weight: Value, dtype: str) -> Value:
+    """``w.to(dtype)``: each piece makes and drops its own."""
+    if weight.dtype == dtype:
+        return weight
+    tape = ctx.tape
+    out = tape.value(weight.shape, dtype, "head of a chunk")
+    shape, source = weight.shape, weight.dtype
+    return tape.record(out, (weight,), lambda grad: [tape.new(shape, source, "to backward")])
