@@ -110,13 +110,13 @@ def inference_ranks(job: InferenceJob, *, inventory: bool = False) -> tuple[Rank
 def _rank(job: InferenceJob, a: Architecture, part: Part, rank: int, inventory: bool) -> RankEstimate:
     held = _held(job, a, part, inventory)
     timeline = Timeline()
-    timeline.hold("parameters", sum(weight.bytes for weight in held.weights))
+    timeline.hold("parameters", sum([times * weight.bytes for weight, times in held.weights]))
     timeline.mark("init", "weights at rest")
-    timeline.hold("kv_cache", sum(size for _, size in held.caches))
+    timeline.hold("kv_cache", sum([times * size for _, size, times in held.caches]))
     timeline.hold("activations", held.working)
     timeline.hold("logits_and_loss", held.logits(job.batch_size))
     timeline.mark("prefill", "prefill of one sequence with a full cache")
-    numel = sum(weight.elements for weight in held.weights)
+    numel = sum([times * weight.elements for weight, times in held.weights])
     if not inventory:
         return RankEstimate(rank, timeline.instants(), numel)
     return RankEstimate(
@@ -137,24 +137,24 @@ def _rests(a: Architecture, tensor: ParameterTensor, part: Part) -> bool:
 
 def _held(job: InferenceJob, a: Architecture, part: Part, inventory: bool) -> ServingRank:
     """Weights, caches, working set and logits of one pipeline rank."""
-    layout = job.layout
-    blocks = a.layers()[part.first : part.last]
-    alike: dict[int, tuple[list[Weight], int]] = {}
+    layout, blocks = job.layout, a.layers()[part.first : part.last]
+    counts: dict[int, int] = {}
+    for number in map(id, blocks):
+        counts[number] = counts.get(number, 0) + 1
+    different = list({id(block): block for block in blocks}.values())
     weights, caches = [], []
-    for block in blocks:
-        known = alike.get(id(block))
-        if known is None:
-            known = alike[id(block)] = _of_block(job, block)
-        weights += known[0]
-        caches.append((block, known[1]))
+    for block in different:
+        of_block, cache = _of_block(job, block)
+        weights += [(weight, counts[id(block)]) for weight in of_block]
+        caches.append((block, cache, counts[id(block)]))
     for t in outer_tensors(a):
         if not _rests(a, t, part):
             continue
-        weights.append(_weight(t, local_tensor(t, None, layout.tensor, 1, 1), job.weights))
+        weights.append((_weight(t, local_tensor(t, None, layout.tensor, 1, 1), job.weights), 1))
     if part.embedding:
         for tensors, times, _ in tower_runs(a):
-            weights += times * [_weight(t, t.shape, job.weights) for t in tensors]
-    tape = _working_set(job, a, part, inventory)
+            weights += [(_weight(t, t.shape, job.weights), times) for t in tensors]
+    tape = _working_set(job, a, different, inventory)
     if part.embedding and a.vision is not None:
         tape = max(tape, _tower_working_set(job, a.vision, inventory), key=lambda each: each.peak)
     vocabulary = -(-a.vocab_size // layout.tensor) if part.head else 0
@@ -217,7 +217,7 @@ def _product(shape: tuple[int, ...]) -> int:
     return n
 
 
-def _working_set(job: InferenceJob, a: Architecture, part: Part, inventory: bool) -> Tape:
+def _working_set(job: InferenceJob, a: Architecture, blocks: list[Block], inventory: bool) -> Tape:
     """Live activations while one sequence of ``context_length`` tokens runs through a block without a graph: the tape
     of the block whose peak is the highest.
     """
@@ -237,8 +237,7 @@ def _working_set(job: InferenceJob, a: Architecture, part: Part, inventory: bool
         input_grad=False,
         streams=a.streams,
     )
-    blocks = list(dict.fromkeys(a.layers()[part.first : part.last]))
-    return _highest(blocks, setting, "hidden states", inventory)
+    return _highest(list(dict.fromkeys(blocks)), setting, "hidden states", inventory)
 
 
 @lru_cache(maxsize=256)

@@ -55,9 +55,7 @@ def _rank(job: TrainingJob, model: Rough, rank: int) -> RankEstimate:
     layer = LocalTensor("weights", (-(-local // layers),), True, matrix=True)
     engine = engine_of(job, [(layer,)] * layers, recomputes=True) or EngineBuffers()
     gradients = rounded(-(-local // sharding(job).gradients) * DTYPE_BYTES[job.recipe.gradients])
-    share = RoughPart(
-        parameters=local, layers=layers, engine=engine, gradients=0 if engine.gradients else gradients
-    )
+    share = RoughPart(parameters=local, layers=layers, engine=engine, gradients=0 if engine.gradients else gradients)
     timeline = Timeline()
     _rest(job, share, timeline)
     _walk(job, model, share, timeline, rank)

@@ -40,9 +40,10 @@ class Weight(Record):
 class ServingRank(Record):
     """Everything on one rank."""
 
-    weights: tuple[Weight, ...]
-    caches: tuple[tuple[Block, int], ...]
-    """Each layer's, for all sequences."""
+    weights: tuple[tuple[Weight, int], ...]
+    """How many there are of each: equal layers have equal ones."""
+    caches: tuple[tuple[Block, int, int], ...]
+    """A layer's, for all sequences, and how many layers are equal."""
     working: int
     inventory: Inventory
     """What the working set is made of."""
@@ -57,16 +58,22 @@ class ServingRank(Record):
 def largest(job: InferenceJob, held: ServingRank) -> tuple[TensorGroup, ...]:
     """The largest groups of equal live tensors."""
     groups: dict[tuple[str, str, str], list[int]] = {}
-    rows = [(w.tensor.name, f"{_shape(w.shape)} {w.dtype}", "parameters", w.bytes) for w in held.weights]
-    rows += [(f"cache of {_kind(block)}", _cached(job, block), "kv_cache", size) for block, size in held.caches if size]
-    rows += [(name, f"{_shape(shape)} {dtype}", "activations", size) for name, shape, dtype, size, *_ in held.inventory]
+    rows = [(w.tensor.name, f"{_shape(w.shape)} {w.dtype}", "parameters", w.bytes, times) for w, times in held.weights]
+    rows += [
+        (f"cache of {_kind(block)}", _cached(job, block), "kv_cache", size, times)
+        for block, size, times in held.caches
+        if size
+    ]
+    rows += [
+        (name, f"{_shape(shape)} {dtype}", "activations", size, 1) for name, shape, dtype, size, *_ in held.inventory
+    ]
     if held.vocabulary:
         shape = f"{_shape((job.batch_size, held.vocabulary))} fp32"
-        rows.append(("logits of the last token", shape, "logits_and_loss", held.logits(job.batch_size)))
-    for name, shape, component, size in rows:
+        rows.append(("logits of the last token", shape, "logits_and_loss", held.logits(job.batch_size), 1))
+    for name, shape, component, size, times in rows:
         group = groups.setdefault((name, shape, component), [0, 0])
-        group[0] += 1
-        group[1] += size
+        group[0] += times
+        group[1] += times * size
     ranked = sorted(groups.items(), key=lambda item: -item[1][1])[:LARGEST]
     return tuple(
         TensorGroup(name=key[0], shape=key[1], copies=count, bytes=size, component=key[2])
@@ -76,22 +83,24 @@ def largest(job: InferenceJob, held: ServingRank) -> tuple[TensorGroup, ...]:
 
 def formulas(job: InferenceJob, held: ServingRank) -> tuple[Formula, ...]:
     """One per component, and one per kind of cache."""
-    elements = sum(weight.elements for weight in held.weights)
+    elements = sum(times * weight.elements for weight, times in held.weights)
     found = [
         Formula(
             "parameters",
             "sum over tensors of elements x bits of a weight, each rounded up to 512 B; only matrices are quantised",
             f"{elements:,} elements, {job.weights}",
-            bytes=sum(weight.bytes for weight in held.weights),
+            bytes=sum(times * weight.bytes for weight, times in held.weights),
             source=SHAPES + SCALES.get(job.weights, ""),
         )
     ]
     caches: dict[tuple[str, str, str], list[int]] = {}
-    for block, size in held.caches:
+    for block, size, times in held.caches:
         if size:
-            caches.setdefault(_cache_formula(job, block), []).append(size)
-    for (formula, numbers, source), sizes in caches.items():
-        found.append(Formula("kv_cache", formula, f"{len(sizes)} layers x {numbers}", bytes=sum(sizes), source=source))
+            layers = caches.setdefault(_cache_formula(job, block), [0, 0])
+            layers[0] += times
+            layers[1] += times * size
+    for (formula, numbers, source), (count, size) in caches.items():
+        found.append(Formula("kv_cache", formula, f"{count} layers x {numbers}", bytes=size, source=source))
     terms = sorted(held.inventory, key=lambda row: -row[3])
     named = " + ".join(f"{label} {_shape(shape)} {dtype}" for label, shape, dtype, *_ in terms[:TERMS])
     more = f" + {len(terms) - TERMS} smaller ones" if len(terms) > TERMS else ""
