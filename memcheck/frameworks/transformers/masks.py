@@ -45,8 +45,9 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
         if found is not None:
             window, dtype, sequences = found
             kinds[window] = rounded(sequences * s * s * ITEM_BYTES[dtype])
-        if block.cross is not None and block.cross.padded and setting.attention == "sdpa":
-            crossed = rounded(setting.batch * s * setting.encoded)
+        if block.cross is not None and block.cross.padded:
+            dtype = setting.params if setting.attention == "eager" else "bool"
+            crossed = rounded(setting.batch * s * setting.encoded * ITEM_BYTES[dtype])
         if isinstance(block.mixer, Attention):
             bias = max(bias, _bias(block.mixer, setting))
             # where() keeps what chooses between biases and nothing
@@ -97,8 +98,7 @@ def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
         return None, setting.params, setting.batch  # additive, of every sequence
     if isinstance(mixer, LatentAttention):
         mixer = grouping_of(mixer, mixer.heads)
-    padded = isinstance(mixer, Attention) and mixer.padded and setting.attention == "sdpa"
-    if not isinstance(mixer, Attention) or (mixer.bidirectional and mixer.window is None and not padded):
+    if not isinstance(mixer, Attention) or (mixer.bidirectional and mixer.window is None and not mixer.padded):
         return None
     compute = setting.autocast or setting.compute
     kernel = chosen_kernel(setting.attention, compute, mixer, setting.sequence, setting.style)
