@@ -91,15 +91,16 @@ def layouts(values: dict[str, Any]) -> list[Resolved]:
 Cache = type(lru_cache(lambda: None))
 
 
-def caches() -> list[Any]:
-    """Every cache of the modules that are loaded by now."""
+@lru_cache(maxsize=1)
+def caches(loaded: int) -> list[Any]:
+    """Every cache of the modules that are loaded by now: so many, as to look for them takes long."""
     found = [item for item in gc.get_objects() if type(item) is Cache]
     return [item for item in found if str(getattr(item, "__module__", "")).startswith("memcheck.")]
 
 
 def forget() -> None:
     """Empty every cache of the engine."""
-    for cache in caches():
+    for cache in caches(len(sys.modules)):
         cache.cache_clear()
     moves.forget()
     sizes.forget()

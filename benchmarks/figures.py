@@ -1,12 +1,11 @@
 """What memcheck says of some hundred plans that together run nearly all of the engine, figure by figure.
 
-    python -m benchmarks.figures --write            # data/figures.json, of today: after a change that moves figures
-    python -m benchmarks.figures --check            # whether it is of today, and what moved
-    python -m benchmarks.figures --add SEED COUNT   # draw plans, and keep those that run what no other does
+    python -m benchmarks.figures --write    # data/figures.json, of today: after a change that moves figures
+    python -m benchmarks.figures --check    # whether it is of today, and what moved
 
 Nothing here is a truth: those are the traced and the measured steps. It shows what a change moved, whether that was
 meant or not, down to the byte. The plans are kept beside it (``data/figures_plans.json``), so that a new model, or
-other dice, move none. How they are chosen: ``benchmarks.figure_plans``.
+other dice, move none. How they are chosen: ``benchmarks.probes``.
 """
 
 from __future__ import annotations
@@ -21,6 +20,8 @@ from typing import Any
 from zlib import crc32
 
 from benchmarks.cases import HERE, kept
+from benchmarks.engine_speed import forget
+from benchmarks.watched import digest, watched
 from memcheck.accounts.estimate import Estimate
 from memcheck.check import Gate, check_file
 from memcheck.errors import UnsupportedError
@@ -37,8 +38,10 @@ Figures = dict[str, Any]
 PLANS = os.path.join(HERE, "data", "figures_plans.json")
 FILE = os.path.join(HERE, "data", "figures.json")
 COMMAND = "python -m benchmarks.figures --write"
-EVERYTHING = Gate(profile="research", inventory=True, ignore=("MEM017",))
-"""All rules but the one about keys that could be left out, of which drawn plans are full; the tensors of every peak."""
+EVERYTHING = Gate(profile="research", inventory=True)
+"""All rules; the tensors of every peak."""
+REDUNDANT = "MEM017"
+"""The rule about keys that could be left out, of which drawn plans are full: its findings are not listed one by one."""
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
@@ -55,19 +58,29 @@ def recorded() -> dict[str, Figures]:
 
 
 def said(plan: Plan) -> Figures:
-    """What memcheck says of a plan today."""
-    (result,), traces = check_file("plan.yaml", json.dumps(plan).encode(), EVERYTHING)
+    """What memcheck says of a plan today, by an engine that remembers nothing."""
+    forget()
+    with watched() as made:
+        (result,), traces = check_file("plan.yaml", json.dumps(plan, indent=1).encode(), EVERYTHING)
     if traces:
         raise AssertionError("\n".join(traces))
-    found: Figures = {"status": result.status, "says": [_finding(each) for each in result.findings]}
+    says = [_finding(each) for each in result.findings if each.code != REDUNDANT]
+    words = f"{crc32(repr(([_words(each) for each in result.findings], result.assumptions)).encode()):08x}"
+    found: Figures = {"status": result.status, "says": says, "words": words}
+    found |= {name: digest(some) for name, some in made.items() if some}
     answer = result.estimate
     return found if answer is None else {**found, **_estimated(answer), **_timed(plan)}
 
 
 def _finding(finding: Finding) -> str:
-    """Which rule, on which key, with which numbers: other words for the same are no other finding."""
+    """Which rule, on which key, with which numbers: what can be read where its words are a digest."""
     numbers = NUMBER.findall(f"{finding.message} {finding.help}")
     return " ".join([finding.code, finding.severity[0], finding.pointer, *numbers])
+
+
+def _words(finding: Finding) -> Any:
+    """All that it says and where. Its remedies without their seconds, whose last digits are the C library's."""
+    return finding._replace(remedies=()), [(remedy.title, remedy.set, remedy.edits) for remedy in finding.remedies]
 
 
 def _estimated(answer: Estimate) -> Figures:
@@ -142,19 +155,14 @@ def check(only: list[str], first: bool = False) -> int:
 
 
 def main() -> int:
-    """Write, check or add."""
+    """Write or check."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--first", action="store_true", help="look for the first plan of which a figure moved")
     parser.add_argument("plans", nargs="*", metavar="NUMBER", help="check these alone")
-    parser.add_argument("--add", nargs=2, type=int, metavar=("SEED", "COUNT"))
     options = parser.parse_args()
-    if options.add:
-        from benchmarks.figure_plans import chosen
-
-        write(PLANS, chosen(plans(), *options.add))
-    if options.add or options.write:
+    if options.write:
         write(FILE, {name: said(plan) for name, plan in plans().items()})
     return check(options.plans, options.first) if options.check else 0
 

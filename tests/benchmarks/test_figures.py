@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
@@ -15,8 +16,12 @@ RECORDED = figures.recorded()
 
 @pytest.mark.parametrize("number", PLANS)
 def test_no_figure_moved(number: str) -> None:
-    """Needed, seen, every moment, host memory, seconds, and what the rules say, are those that are kept."""
-    assert list(figures.moved(RECORDED[number], figures.said(PLANS[number]))) == [], PLANS[number]
+    """Needed, seen, every moment and tensor, host memory, seconds, and what the rules say, are those that are kept."""
+    before, now = RECORDED[number], figures.said(PLANS[number])
+    if sys.version_info < (3, 11):  # holds what a call is handed until it returns, and so some copies a line longer
+        before = {name: row for name, row in before.items() if name != "tensors"}
+        now.pop("tensors", None)
+    assert list(figures.moved(before, now)) == [], PLANS[number]
 
 
 def test_every_plan_is_kept_with_its_figures() -> None:
