@@ -290,11 +290,7 @@ def _training_job(
         attention=attention,
         loss=resolve_loss(
             training.loss and training.loss._replace(kind="standard") if objective.in_model else training.loss,
-            layout,
-            framework,
-            after,
-            training.framework_version,
-            objective.usual_loss,
+            *(layout, framework, after, training.framework_version, objective.usual_loss),
             narrow=narrow,
         ),
         clip_grad_norm=after.take("training.clip_grad_norm", training.clip_grad_norm, framework.clip_grad_norm, why),
