@@ -215,7 +215,7 @@ def copied(folder: Path) -> Path:
         shutil.rmtree(folder / name, ignore_errors=True)
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
     for file in ROOT.iterdir():
-        if file.is_file():
+        if file.is_file() and file.name != ".git":  # of a worktree, which tests would take for the copy's own
             shutil.copy(file, folder)
     (folder / DATA).unlink(missing_ok=True)
     record(folder, test_files(folder, tuple(chain.from_iterable(FOLDERS.values()))), QUICK)
@@ -227,15 +227,26 @@ def copied(folder: Path) -> Path:
 
 
 def table(judged: list[Judged]) -> str:
-    """The score of every folder, in Markdown."""
-    rows = ["| folder | decided | noticed | score | undecided |", "|---|---:|---:|---:|---:|"]
+    """The score of every folder, in Markdown, and how many the plans of ``benchmarks.figures`` notice by themselves."""
+    rows = [
+        "| folder | decided | noticed | score | 95 % interval | by the figures | undecided |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
     for name in [*dict.fromkeys(each.folder for each in judged), "all"]:
         mine = [each for each in judged if name in ("all", each.folder)]
         decided = [each for each in mine if each.killed_by != UNDECIDED]
         killed = sum(bool(each.killed_by) for each in decided)
-        score = f"{killed / len(decided):.0%}" if decided else ""
-        rows.append(f"| {name} | {len(decided)} | {killed} | {score} | {len(mine) - len(decided)} |")
+        score = f"{killed / len(decided):.0%} | {interval(killed, len(decided))}" if decided else "|"
+        plans = sum(each.killed_by.startswith(PLAN) for each in decided)
+        rows.append(f"| {name} | {len(decided)} | {killed} | {score} | {plans} | {len(mine) - len(decided)} |")
     return "\n".join(rows)
+
+
+def interval(killed: int, decided: int) -> str:
+    """Between which shares all changes lie of which a sample was drawn (Wilson's score interval, 95 %)."""
+    share, per = killed / decided, 1.96**2 / decided
+    middle, half = share + per / 2, (per * share * (1 - share) + per**2 / 4) ** 0.5
+    return f"{(middle - half) / (1 + per):.0%} to {(middle + half) / (1 + per):.0%}"
 
 
 def page(judged: list[Judged], arguments: str) -> str:
