@@ -105,7 +105,7 @@ def _tensors_on_the_cpu() -> None:
     kind.to, kind.type = to, named
     kind.cuda = kind.pin_memory = lambda tensor, *args, **kwargs: tensor
     kind.record_stream = lambda *args: None
-    kind.is_cuda = property(lambda tensor: True)
+    kind.is_cuda, kind.is_cpu = property(lambda tensor: True), property(lambda tensor: False)
     kind.get_device = lambda tensor: 0
 
 
@@ -141,8 +141,15 @@ class Quiet:
         return Quiet()
 
 
-class _H100:
+class _GPU:
+    """An H100, until :func:`be_blackwell`."""
+
     major, minor, multi_processor_count, total_memory, name, uuid = 9, 0, 132, 80 << 30, "NVIDIA H100", "GPU-0"
+
+
+def be_blackwell() -> None:
+    """MXFP8 needs one."""
+    _GPU.major = 10
 
 
 def _quiet_cuda() -> None:
@@ -173,14 +180,14 @@ def _quiet_cuda() -> None:
     cuda.Stream = cuda.Event = Quiet
     cuda.current_device = random.current_device = lambda: CPU
     cuda.device_count = lambda: 1
-    cuda.get_device_capability = lambda *args: (9, 0)
-    cuda.get_device_properties = lambda *args: _H100
-    cuda.get_device_name = lambda *args: _H100.name
-    cuda.mem_get_info = lambda *args: (_H100.total_memory, _H100.total_memory)
+    cuda.get_device_capability = lambda *args: (_GPU.major, _GPU.minor)
+    cuda.get_device_properties = lambda *args: _GPU
+    cuda.get_device_name = lambda *args: _GPU.name
+    cuda.mem_get_info = lambda *args: (_GPU.total_memory, _GPU.total_memory)
     cuda.memory_stats = lambda *args, **kwargs: {}
     cuda.get_rng_state = lambda *args, **kwargs: torch.get_rng_state()
     random.get_rng_state, random.set_rng_state = cuda.get_rng_state, cuda.set_rng_state
-    cuda.default_generators = (torch.default_generator,)
+    cuda.default_generators = {CPU: torch.default_generator}
     for name in (
         "FloatTensor",
         "HalfTensor",
@@ -193,6 +200,7 @@ def _quiet_cuda() -> None:
         setattr(cuda, name, _Kind(name, (), {"dtype": getattr(torch, name).dtype}))
     cuda.nvtx.range_push = cuda.nvtx.range_pop = lambda *args: None
     cuda.nvtx.range = lambda *args, **kwargs: nullcontext()
+    torch.version.cuda = "12.9"
     torch.get_autocast_gpu_dtype = lambda: torch.bfloat16
 
 

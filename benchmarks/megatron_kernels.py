@@ -48,7 +48,7 @@ class _Extension(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if name.startswith("multi_tensor_") or name in IN_PLACE:
+        if name.startswith(("multi_tensor_", "fp8_block_scaling_", "mxfp8_scaling_")) or name in IN_PLACE:
             return lambda *args, **kwargs: None
         if name.startswith("NVTE") or name.endswith(("Type", "Algo", "Format", "Role")):
             return self.__dict__.setdefault(name, _Words(name, (int,), {"seen": {}}))
@@ -59,7 +59,10 @@ class _Extension(ModuleType):
         return missing
 
 
-IN_PLACE = ("fused_amax_and_scale_update_after_reduction", "swizzle_scales_for_gemm_", "compute_amax")
+IN_PLACE = (
+    "fused_amax_and_scale_update_after_reduction swizzle_scales_for_gemm_ compute_amax "
+    "fused_topk_with_score_function_bwd fused_score_for_moe_aux_loss_bwd"
+)
 
 
 def install() -> Any:
@@ -120,6 +123,7 @@ def _extension() -> None:
         setattr(tex, kind + "_softmax_backward", lambda grad, *args: torch.zeros_like(grad))
         old = {"forward": lambda scores, *args: torch.zeros_like(scores), "backward": lambda grad, *args: grad}
         megatron_cuda.module(kind + "_softmax_cuda", get_batch_per_block=lambda *args: 4, **old)  # apex's
+    tex.fused_moe_aux_loss_fwd_graph_safe = fused_moe_aux_loss_fwd
     for function in FUNCTIONS:
         setattr(tex, function.__name__, function)
     nothing = dict.fromkeys(("wgrad_gemm_accum_fp32", "wgrad_gemm_accum_fp16"), lambda *args: None)
@@ -248,7 +252,8 @@ def create_empty_quantized_tensor(quantizer: Any, shape: Any, dtype: Any, *rest:
     known["fake_dtype"] = dtype
     if kind in ("Float8Quantizer", "Float8CurrentScalingQuantizer"):
         made: Any = per_tensor.Float8TensorStorage if quantizer.internal else per_tensor.Float8Tensor
-        columns = torch.zeros(turned, dtype=torch.uint8) if quantizer.columnwise_usage else None
+        turns = quantizer.columnwise_usage and torch.cuda.get_device_capability() < (10, 0)
+        columns = torch.zeros(turned, dtype=torch.uint8) if turns else None
         return made(data=rows, data_transpose=columns, fp8_scale_inv=torch.zeros(1), **known)
     if kind == "MXFP8Quantizer":
         made, scale, turned = (mx.MXFP8TensorStorage if quantizer.internal else mx.MXFP8Tensor), torch.uint8, shape
@@ -301,9 +306,36 @@ def fp8_transpose(tensor: Any, dtype: Any, out: Any = None) -> Any:
     return torch.zeros((tensor.shape[-1], *tensor.shape[:-1]), dtype=torch.uint8) if out is None else out
 
 
+def fused_topk_with_score_function_fwd(logits: Any, topk: int, *rest: Any) -> Any:
+    """Probabilities, the map of those chosen, which get the same number of tokens, and scores in fp32."""
+    tokens, experts = logits.shape
+    chosen = torch.zeros((tokens, experts), dtype=torch.bool)
+    numbers = torch.arange(tokens * topk)
+    chosen[numbers // topk, numbers % experts] = True
+    return torch.zeros_like(logits), chosen, torch.zeros((tokens, experts), dtype=torch.float32)
+
+
+def fused_score_for_moe_aux_loss_fwd(logits: Any, topk: int, **kwargs: Any) -> Any:
+    """Scores in fp32, the map of those chosen, and what the scores are made of."""
+    _, chosen, scores = fused_topk_with_score_function_fwd(logits, topk)
+    return scores, chosen, torch.zeros_like(scores)
+
+
+def fused_moe_aux_loss_fwd(probs: Any, **kwargs: Any) -> Any:
+    """The loss and its factors."""
+    return torch.zeros((), dtype=probs.dtype), torch.zeros(2)
+
+
+def fused_moe_aux_loss_bwd(num_rows: int, num_cols: int, grad_aux_loss: Any, **kwargs: Any) -> Any:
+    """The gradient of the probabilities."""
+    return torch.zeros((num_rows, num_cols), dtype=grad_aux_loss.dtype)
+
+
 FUNCTIONS = (
     generic_gemm, te_general_grouped_gemm, rmsnorm_fwd, layernorm_fwd, rmsnorm_bwd, layernorm_bwd, fused_rope_forward,
     fused_rope_backward, fused_attn_fwd, fused_attn_bwd, multi_tensor_l2norm, multi_tensor_unscale_l2norm,
+    fused_topk_with_score_function_fwd, fused_score_for_moe_aux_loss_fwd, fused_moe_aux_loss_fwd,
+    fused_moe_aux_loss_bwd,
     create_empty_quantized_tensor, quantize, bgrad_quantize, split_quantize, dequantize, fp8_transpose,
 )  # fmt: skip
 

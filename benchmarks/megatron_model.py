@@ -27,7 +27,6 @@ HANDLED = [
     "use_distributed_optimizer",
     "grad_reduce_in_bf16",
     "num_distributed_optimizer_instances",
-    "fp8_param_gather",
 ]
 """Options that :func:`parts_of` reads itself."""
 
@@ -68,7 +67,8 @@ def parts_of(plan: dict[str, Any], job: Any) -> Parts:
     for chunk in chunks:
         for parameter in chunk.parameters():
             tensor_parallel.set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
-            parameter.data.zero_()
+            with torch.no_grad():
+                parameter.zero_()
     if config.fp16 or config.bf16:
         chunks = [Float16Module(config, chunk) for chunk in chunks]
     ddp = _ddp_config(job)
@@ -187,6 +187,7 @@ def _config(plan: dict[str, Any], job: Any) -> Any:
         "gradient_accumulation_fusion": te,
         "masked_softmax_fusion": True,
         "bias_dropout_fusion": True,
+        "fp8_param": bool(job.option("fp8_param_gather")),
         "bias_activation_fusion": all(_option(job, name, True) for name in ("bias_swiglu_fusion", "bias_gelu_fusion")),
         "apply_rope_fusion": te and not gpt,
     }

@@ -103,6 +103,7 @@ def _instants(plan: dict[str, Any], stage: int) -> dict[str, int]:
     import torch
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    from benchmarks import megatron_cuda
     from benchmarks.base_trace import subject_of
     from memcheck.verify.trace.tracer import Tracer
 
@@ -112,6 +113,11 @@ def _instants(plan: dict[str, Any], stage: int) -> dict[str, int]:
     rank = stage * world // job.layout.pipeline
     os.environ.update(RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(world))
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    if job.option("fp8_recipe") == "mxfp8":
+        from transformer_engine.pytorch import utils
+
+        megatron_cuda.be_blackwell()
+        utils._get_device_compute_capability.cache_clear()  # noqa: SLF001
     tracer = Tracer(lambda: False, lambda *_: None, in_place=True)
     _fuse(tracer)
     with tracer:
