@@ -12,6 +12,7 @@ import math
 from memcheck.accounts.state import STATES_PER_PARAMETER, Resting
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron.counted import Counted, elements
+from memcheck.frameworks.megatron.setting import fp8_format
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.job.versions import is_before
 from memcheck.record import Record
@@ -88,9 +89,14 @@ def dtypes(job: TrainingJob) -> Dtypes:
 
 
 def dtypes_of(names: DtypeNames) -> Dtypes:
-    """Element sizes of dtypes."""
+    """Element sizes of dtypes.
+
+    States in fp8 are TransformerEngine's tensors, which have a second copy by columns beside that by rows: its Adam
+    asks for both (``pytorch/optimizers/fused_adam.py``, _initialize_state), and all but datacenter Blackwells make it
+    (``pytorch/csrc/quantizer.cpp``, Float8Quantizer::create_tensor).
+    """
     master = {"none": 0, REMAINDERS: 2, **DTYPE_BYTES}[names.master]
-    states = tuple(DTYPE_BYTES[s] for s in names.states)
+    states = tuple(DTYPE_BYTES[s] * (1 + (s == "fp8")) for s in names.states)
     return Dtypes(
         parameter=DTYPE_BYTES[names.parameter], gradient=DTYPE_BYTES[names.gradient], master=master, states=states
     )
@@ -151,6 +157,11 @@ def on_device_share(job: TrainingJob) -> float:
     return 1.0
 
 
+def in_fp8(job: TrainingJob) -> bool:
+    """``fp8_param_gather``: the weights of TE's linear layers rest, and are gathered, in fp8."""
+    return bool(job.option("fp8_param_gather")) and fp8_format(job) is not None
+
+
 def step_temporaries(job: TrainingJob, tensors: list[Counted]) -> int:
     """What the optimizer's step allocates and frees.
 
@@ -159,28 +170,33 @@ def step_temporaries(job: TrainingJob, tensors: list[Counted]) -> int:
     back, those of a whole parameter group at once (TransformerEngine ``pytorch/optimizers/fused_adam.py``, step:
     ``unscaled_lists``). Experts with groups of their own (extensions/transformer_engine.py, ``use_expert_pgs``) have an
     optimizer of their own, and the two step one after the other.
+    Shards of weights in fp8 are all cast to bf16 before they are quantized (TransformerEngine
+    ``pytorch/tensor/utils.py``, quantize_master_weights).
     """
     if job.option("use_precision_aware_optimizer"):
         layout = job.layout
         copies = [_unscaled(job, tensors, expert=expert) for expert in (False, True)]
         apart = layout.expert > 1 or layout.expert_tensor != layout.tensor
         return max(copies) if apart else sum(copies)
-    if dtypes(job).gradient == 4:
-        return 0
     found = 0
     for expert in (False, True):
-        numel = elements([t for t in tensors if t.expert == expert and t.trained])
+        mine = [t for t in tensors if t.expert == expert and t.trained]
         ways = optimizer_ways(job, expert=expert) if distributed(job) else 1
-        found += rounded(numel * 4 // ways)
+        if dtypes(job).gradient < 4:
+            found += rounded(elements(mine) * 4 // ways)
+        if in_fp8(job):
+            found += rounded(elements([t for t in mine if t.linear]) * 2 // ways)
     return found
 
 
 def _unscaled(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> int:
-    """fp32 copies of the states of one optimizer that rest in fewer bits."""
+    """fp32 copies of the states of one optimizer that rest in fewer bits, and the cast back of the largest in bf16."""
     names = dtype_names(job)
     version = str(job.option("transformer_engine_version") or "")
     kernel_scales = set(names.states) == {"bf16"} and bool(version) and not is_before(version, FUSED_SCALES_SINCE)
     states = () if kernel_scales else names.states
     copied = sum(name != "fp32" for name in states) + (names.master not in ("fp32", "none", REMAINDERS))
-    numel = elements([t for t in tensors if t.expert == expert and t.trained])
-    return int(on_device_share(job) * copied * rounded(4 * -(-numel // optimizer_ways(job, expert=expert))))
+    mine = [t for t in tensors if t.expert == expert and t.trained]
+    shard = -(-elements(mine) // optimizer_ways(job, expert=expert))
+    back = 2 * min(shard, max((t.numel for t in mine), default=0)) if "bf16" in states else 0
+    return int(on_device_share(job) * (copied * rounded(4 * shard) + rounded(back)))

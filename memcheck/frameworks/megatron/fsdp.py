@@ -18,12 +18,12 @@ from memcheck.frameworks.megatron.buffers import (
     DtypeNames,
     dtype_names,
     dtypes_of,
+    in_fp8,
     main_gradient,
     on_device_share,
     optimizer_ways,
 )
 from memcheck.frameworks.megatron.counted import Counted, counted, elements
-from memcheck.frameworks.megatron.setting import fp8_format
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
 
@@ -65,11 +65,6 @@ def sharded_gradient(job: TrainingJob) -> str:
     """Dtype of the buffers of gradients."""
     stated = str(job.option("megatron_fsdp_main_grads_dtype", "auto"))
     return main_gradient(job) if stated == "auto" else stated
-
-
-def in_fp8(job: TrainingJob) -> bool:
-    """``fp8_param_gather``: the weights of TE's linear layers rest, and are gathered, in fp8."""
-    return bool(job.option("fp8_param_gather")) and fp8_format(job) is not None
 
 
 def parameter_bytes(job: TrainingJob, tensors: Iterable[Counted], ways: int = 1) -> int:
