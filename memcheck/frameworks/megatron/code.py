@@ -10,7 +10,6 @@ from memcheck.frameworks.megatron.counted import Counted
 from memcheck.frameworks.megatron.embedding import embedding_forward
 from memcheck.frameworks.megatron.head import head_forward
 from memcheck.frameworks.megatron.layers import megatron_layers
-from memcheck.frameworks.megatron.moe import routed_checkpoints
 from memcheck.frameworks.megatron.own_code import OwnCode
 from memcheck.frameworks.megatron.workspaces import ChunkContents, Device, workspaces
 from memcheck.job.types import TrainingJob
@@ -50,5 +49,4 @@ CODE = OwnCode(
     place=lambda _job, place: place,
     remaps=True,
     holds_inputs=True,
-    lingers=routed_checkpoints,
 )

@@ -112,7 +112,7 @@ def _experts(ctx: Context, m: Moe, h: Value, modules: tuple[str, ...]) -> Value:
     from memcheck.frameworks.megatron.moe import moe
 
     if "moe" in modules:
-        return checkpoint(ctx, lambda c, t: moe(c, m, t[0], modules), (h,))
+        return checkpoint(ctx, lambda c, t: moe(c, m, t[0], modules), (h,), routed=True)
     return moe(ctx, m, h, modules)
 
 
@@ -129,4 +129,6 @@ def megatron_layers(ctx: Context, blocks: tuple[Block, ...], x: Value, *, recomp
             y = megatron_block(c, block, y)
         return y
 
-    return checkpoint(ctx, forward, (x,), distribute=bool(ctx.setting.option("distribute_saved_activations")))
+    distribute = bool(ctx.setting.option("distribute_saved_activations"))
+    routed = any(isinstance(block.mlp, Moe) for block in blocks)
+    return checkpoint(ctx, forward, (x,), distribute=distribute, routed=routed)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.elementwise import add, cast, mul
-from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, rounded
+from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.megatron.fusions import activate, fuses_activation, weighted_swiglu
 from memcheck.frameworks.megatron.linear import fuses_wgrad, gather_sequence, quantizes, scatters, uses_te
 from memcheck.frameworks.megatron.mlp import mlp
 from memcheck.frameworks.megatron.recompute import Discarded, checkpoint
 from memcheck.frameworks.megatron.router import pads, route, routed_tokens
-from memcheck.job.types import DTYPE_BYTES
-from memcheck.models.types import Block, Mlp, Moe
+from memcheck.models.types import Mlp, Moe
 
 
 def moe(ctx: Context, m: Moe, x: Value, modules: tuple[str, ...]) -> Value:
@@ -230,21 +229,6 @@ def _deduplicated(ctx: Context, m: Moe, x: Value, probs: Value) -> Dispatched:
     copies = int(routed_tokens(rows, m, setting) * busiest)
     tokens, weights = permute(ctx, m, arrived, arrived_probs, copies)
     return tokens, weights, _Deduplicated(ctx, m, rows, (arrived,), received)
-
-
-def routed_checkpoints(blocks: tuple[Block, ...], setting: Setting, recompute: bool) -> int:
-    """Inputs of checkpoints with a router inside, and their gradients, which outlive the backward.
-
-    The dispatcher keeps the routing probabilities (``self.local_probs``, ``self.probs``) until its next forward. They
-    hold the graph that the recompute made, and its leaf is the checkpoint's detached input.
-    """
-    routed = sum(isinstance(block.mlp, Moe) for block in blocks)
-    if not recompute:
-        selective = setting.option("recompute_granularity") == "selective"
-        routed *= selective and "moe" in str(setting.option("recompute_modules")).replace("moe_act", "")
-    rows = setting.batch * setting.sequence // (setting.tensor if setting.sequence_parallel else 1)
-    one = rounded(rows * setting.hidden * DTYPE_BYTES[setting.compute])
-    return 2 * one * (min(routed, 1) if recompute else routed) if setting.input_grad else 0
 
 
 def experts(ctx: Context, m: Moe, tokens: Value, weights: Value, recompute_activation: bool) -> Value:

@@ -52,8 +52,6 @@ class OwnCode(Record):
     """Parameters are copied into contiguous buffers while the model is made."""
     holds_inputs: bool
     """A chunk keeps the last input that it got from another stage, and so its gradient."""
-    lingers: Callable[[tuple[Block, ...], Setting, bool], int]
-    """Bytes that consecutive layers keep from their backward to their next forward. The last: in a checkpoint."""
     cut: Callable[[TrainingJob], tuple[tuple[Chunk, ...], ...]] | None = None
     """Chunks of every pipeline rank, where Megatron's arguments do not cut it."""
 

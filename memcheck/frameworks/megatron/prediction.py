@@ -14,7 +14,6 @@ from memcheck.autograd.tensor import Value
 from memcheck.frameworks.megatron.head import MegatronHead, megatron_head_curve
 from memcheck.frameworks.megatron.layers import megatron_layers
 from memcheck.frameworks.megatron.linear import column, norm, projection
-from memcheck.frameworks.megatron.moe import routed_checkpoints
 from memcheck.frameworks.megatron.tensors import block_tensors, embedding_tensors, padded_vocabulary
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block, Norm
@@ -81,8 +80,8 @@ def _layer(block: Block, final: Norm | None, setting: Setting, recompute: bool, 
         return norm(ctx, spec, h, "mtp.final_layernorm")
 
     found = replay(forward, setting, (rows, setting.hidden), setting.compute, inventory=inventory)
-    inputs = 2 if recompute else 1  # hidden states and embedding
-    return found._replace(lingers=inputs * routed_checkpoints((block,), setting, recompute))
+    # its checkpoint has two inputs, hidden states and embedding
+    return found._replace(lingers=2 * found.lingers) if recompute else found
 
 
 def _gather_features(ctx: Context, h: Value, shape: tuple[int, ...]) -> Value:

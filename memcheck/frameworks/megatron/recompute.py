@@ -14,11 +14,15 @@ from memcheck.autograd.tensor import Leaf, rounded
 Function = Callable[[Context, tuple[Value, ...]], Value]
 
 
-def checkpoint(ctx: Context, function: Function, inputs: tuple[Value, ...], *, distribute: bool = False) -> Value:
+def checkpoint(
+    ctx: Context, function: Function, inputs: tuple[Value, ...], *, distribute: bool = False, routed: bool = False
+) -> Value:
     """``tensor_parallel.checkpoint``: keeps the inputs, runs ``function`` again in backward.
 
     ``distribute`` (distribute_saved_activations): the first input is kept as this tensor rank's 1/tp of it and gathered
-    again. Unlike torch's non-reentrant checkpoint the recomputed output stays alive during the inner backward.
+    again. ``routed``: a dispatcher inside keeps the routing probabilities (``self.local_probs``, ``self.probs``) until
+    its next forward; they hold the graph of the recompute, whose leaf is the first input, with its gradient. Unlike
+    torch's non-reentrant checkpoint the recomputed output stays alive during the inner backward.
     """
     tape = ctx.tape
     enabled, tape.grad_enabled = tape.grad_enabled, False
@@ -44,6 +48,7 @@ def checkpoint(ctx: Context, function: Function, inputs: tuple[Value, ...], *, d
         if parted:
             again[0].storage = tape.new(again[0].shape, again[0].dtype, "gathered layer input")
         result = function(ctx, tuple(again))
+        first = again[0].storage if routed else None
         again.clear()
         tape.component = "temporaries"
         outer = list(box)  # the checkpoint's own arguments hold the incoming gradient to the end: none is added to it
@@ -53,6 +58,9 @@ def checkpoint(ctx: Context, function: Function, inputs: tuple[Value, ...], *, d
         backward(tape, result, box)
         del outer, held
         tape.component = component
+        if first is not None and leaves[0] is not None and leaves[0].grad is not None:
+            tape.retained += [first, leaves[0].grad]
+            leaves[0].grad.holders += 1
         return [leaf.grad if leaf is not None else None for leaf in leaves]
 
     if not any(s[3] for s in specs):  # trained weights inside: the checkpoint takes part in backward all the same

@@ -249,8 +249,7 @@ def _layers(blocks: tuple[Block, ...], setting: Setting, recompute: bool, invent
     def forward(ctx: Context, x: Value) -> Value:
         return code_of(setting.style).layers(ctx, blocks, x, recompute=recompute)
 
-    found = replay(forward, setting, (rows, setting.hidden), setting.compute, inventory=inventory)
-    return found._replace(lingers=code_of(setting.style).lingers(blocks, setting, recompute))
+    return replay(forward, setting, (rows, setting.hidden), setting.compute, inventory=inventory)
 
 
 @lru_cache(maxsize=256)

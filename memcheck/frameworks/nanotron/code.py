@@ -122,6 +122,5 @@ CODE = OwnCode(
     place=lambda job, place: place._replace(forwards_first=job.layout.pipeline_schedule == "gpipe"),
     remaps=False,
     holds_inputs=False,
-    lingers=lambda _blocks, _setting, _recompute: 0,
     cut=costed_stages,
 )
