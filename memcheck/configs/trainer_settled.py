@@ -9,7 +9,7 @@ from memcheck.configs.trainer_frozen import architecture_named
 from memcheck.configs.types import Note, ReadSetting
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.rows import MASKED
-from memcheck.models.padding import maskable
+from memcheck.models.padding import maskable, unpaddable
 
 ROWS, TRAINER, PLACE = "training.sequences", "training.trainer.name", "training.initialization.place"
 EVALUATION = "training.evaluation."
@@ -99,9 +99,16 @@ def _as_full(draft: Draft, multiple: int) -> str:
     if _alone(draft) and multiple == 1:
         return "one row at a time: nothing is padded, and sequence_length is the longest"
     single = _alone(draft) and sees(draft) is not None
-    if draft.value("training.attention") not in MASKED or single or not _masks(draft):
+    if not (draft.value("training.attention") in MASKED or _unpads(draft)) or single or not _masks(draft):
         return "padded rows are priced as full ones: what takes the padding out and in again is not in the estimate"
     return ""
+
+
+def _unpads(draft: Draft) -> bool:
+    """Whether FlashAttention takes padding out of several rows of a model where that has a memory model."""
+    known = architecture_named(draft)
+    several = not _alone(draft)
+    return draft.value("training.attention") == "flash" and several and known is not None and unpaddable(known)
 
 
 def _passes_less(draft: Draft) -> bool:

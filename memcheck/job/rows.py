@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from memcheck.job.defaults import Defaults
 from memcheck.job.profile import Profile
-from memcheck.models.padding import maskable
+from memcheck.models.padding import maskable, unpaddable
 from memcheck.models.types import Architecture, Rough
 
 MASKED = ("sdpa", "eager")
-"""Attentions whose padded rows have a memory model."""
+"""Attentions that are given a mask, whose memory model is known."""
 
 
-def unmodelled(architecture: Architecture | Rough | None, framework: Profile, attention: str, context: int) -> str:
-    """What has no memory model for rows with a mask; empty where there is one. ``context``: the degree."""
+def unmodelled(
+    rows: str, architecture: Architecture | Rough | None, framework: Profile, attention: str, context: int
+) -> str:
+    """What has no memory model for such rows; empty where there is one. ``context``: the degree."""
     if not framework.pads:
         return framework.title
-    if attention not in MASKED:
+    unpads = attention == "flash" and rows == "padded"
+    if attention not in MASKED and not unpads:
         return f"attention `{attention}`"
     if not isinstance(architecture, Architecture) or not maskable(architecture):
         return "this model's attention"
+    if unpads and not unpaddable(architecture):
+        return f"attention `{attention}`"
     return "context parallelism" if context > 1 else ""
 
 
@@ -34,7 +39,7 @@ def encoded_rows(
     if architecture.encoder is None and architecture.task is None and not framework.collates:
         why = "the loop's own loader stacks rows of one length; `padded` if they come with a mask"
         return defaults.take(key, None, "packed", why)
-    what = unmodelled(architecture, framework, attention, context)
+    what = unmodelled("padded", architecture, framework, attention, context)
     if what:
         return defaults.take(key, None, "packed", f"padded rows under {what} are priced as full ones")
     why = "encoders are fed rows of many lengths; `packed` if every row is full"

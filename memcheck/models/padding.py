@@ -38,3 +38,11 @@ def maskable(a: Architecture) -> bool:
     if a.vision is None and any(other.part != "language" for other in a.others):
         return False
     return all(block.mixer is None or isinstance(block.mixer, Attention) for block, _ in a.blocks)
+
+
+def unpaddable(a: Architecture) -> bool:
+    """Whether what FlashAttention copies of padded rows is known: every layer runs it on its own queries and keys."""
+    if a.encoder is not None or a.vision is not None:
+        return False
+    mixers = [block.mixer for block, _ in a.blocks if isinstance(block.mixer, Attention)]
+    return all(m.flash and not m.sinks and not m.alibi for m in mixers)

@@ -134,7 +134,7 @@ def _around(context: RuleContext, framework: Profile, job: TrainingJob) -> Itera
     """Padding, and the pass between steps."""
     related = (("the framework", "/training/framework"),)
     if job.sequences != "packed":
-        what = unmodelled(context.architecture, framework, job.attention, job.layout.context)
+        what = unmodelled(job.sequences, context.architecture, framework, job.attention, job.layout.context)
         if what:
             message = f"{job.sequences} rows under {what} have no memory model"
             help = "write `sequences: packed`, with rows as long as the longest"

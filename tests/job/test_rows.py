@@ -18,6 +18,7 @@ PLAN = "model: {}\nhardware: {{gpu: h100-80gb}}\ntraining: {{micro_batch_size: 4
         ("t5-small", ", framework: pytorch", "padded", "rows of many lengths"),
         ("t5-small", ", sequences: packed", "packed", ""),
         ("t5-small", ", attention: flash", "packed", "attention `flash`"),
+        ("bert-base-uncased", ", attention: flash", "padded", "rows of many lengths"),
         ("bert-base-uncased", "", "padded", "rows of many lengths"),
         ("bert-base-uncased", ", framework: pytorch", "packed", "rows of one length"),
         ("bert-base-uncased", ", framework: pytorch, head: classification", "padded", "rows of many lengths"),

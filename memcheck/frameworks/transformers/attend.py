@@ -46,6 +46,10 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
     mask = None
     if kernel == "efficient" and needs_mask(a, ctx.setting.sequence, ctx.setting.style):
         mask = _kernel_mask(ctx, a, v.dtype)
+    if a.padded and ctx.setting.attention == "flash":
+        from memcheck.frameworks.transformers.unpadded import flash_of_real_tokens
+
+        return flash_of_real_tokens(ctx, q, k, v)
     ring = ctx.setting.context
     out = kernels.flash(tape, q, k, v, v.shape[-1], label=f"{kernel} attention", extra=mask, ring=ring)
     del arguments

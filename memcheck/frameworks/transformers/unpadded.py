@@ -1,0 +1,26 @@
+"""FlashAttention over padded rows: what of them is real lies end to end for the kernel, and is put back behind it.
+
+Source: transformers 5.23 modeling_flash_attention_utils.py (``_flash_attention_forward``, ``_upad_input``,
+``_pad_input``). Every row is as long as the longest, so that nothing of what is copied is less than the rows.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.attention import flash
+from memcheck.autograd.context import Context
+from memcheck.autograd.indexing import index
+from memcheck.autograd.tensor import Storage, Value
+
+
+def flash_of_real_tokens(ctx: Context, q: Value, k: Value, v: Value) -> Value:
+    """The kernel keeps copies of q, k and v, and the projection reads a copy of its output."""
+    tape = ctx.tape
+    real = tape.new((q.shape[0] * q.shape[2],), "int64", "real tokens")
+    k, v, q = (index(tape, x, real, x.shape, "unpadded") for x in (k, v, q))
+    out = flash(tape, q, k, v, v.shape[-1])
+    shape, dtype = out.shape, out.dtype
+
+    def run(grad: Storage, kept: Storage = real) -> list[Storage | None]:
+        return [tape.new(shape, dtype, "padded backward")]
+
+    return tape.record(tape.value(shape, dtype, "padded attention"), (out,), run)
