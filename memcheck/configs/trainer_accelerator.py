@@ -8,6 +8,7 @@ from memcheck.configs.draft import Draft
 from memcheck.configs.trainer_parts import on
 from memcheck.configs.trainer_split import STAGE
 from memcheck.configs.types import KeyRow
+from memcheck.frameworks.registry import FRAMEWORKS
 
 SECTION = "accelerator_config"
 ACCUMULATION = f"{SECTION}.gradient_accumulation_kwargs"
@@ -34,5 +35,6 @@ def accelerator(draft: Draft) -> None:
 
 def synchronised(draft: Draft, path: str) -> None:
     """Gradients that are reduced with every micro-batch, where shards depend on it; DeepSpeed does so by itself."""
-    if on(draft, path) and draft.value(STAGE) == 3 and draft.value("training.framework") == "huggingface":
+    own = FRAMEWORKS[str(draft.value("training.framework"))].own_engine
+    if on(draft, path) and draft.value(STAGE) == 3 and not own:
         draft.set(SYNC, True, path)

@@ -61,7 +61,8 @@ def _engine(draft: Draft, world: int | None, shipped: Mapping[str, Mapping[str, 
     """``deepspeed FILE``; or the switch of DeepSpeed's own parser beside ``deepspeed_config FILE``
     (``deepspeed/__init__.py``, add_config_arguments).
     """
-    switch, file = "deepspeed", "deepspeed_config"
+    switch = "deepspeed"
+    file = f"{switch}_config"
     own = isinstance(draft.config.values.get(file), str)
     if not parts.on(draft, switch) and (draft.config.has(switch) or not own):
         return deepspeed(draft, switch, world, shipped)
