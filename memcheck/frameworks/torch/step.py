@@ -155,6 +155,8 @@ class Step:
         for i, end in self.stretches:
             unit, own, before = self.units[i], self.own[i], recorder.here
             late = unit.kind == "head" and self.how.leaves_apart  # its own module: behind the final norm
+            if unit.kind == "head" and self.how.collapses and unit.fresh.before is not None:
+                recorder.high("forward", unit.fresh.before, self.names[i])  # in front of what its group gathers
             if own.gathered and not here and not late:
                 held_flat, ahead = self._gather(i, held_flat, ahead)
                 gathered[i] = own.gathered
@@ -362,7 +364,7 @@ class Step:
             self.gathers.backward(own, prefetched, self.names[index])
             prefetched = NOTHING
             gathered[index] = own.gathered
-        if own.gathered and unit.kind != "head":
+        if own.gathered and (unit.kind != "head" or self.how.collapses):
             prefetched = prefetched or self._prefetch(index, gathered)
         self.recorder.release("temporaries", arrived)
         self.recorder.release("communication_buffers", late)

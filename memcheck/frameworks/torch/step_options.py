@@ -98,6 +98,8 @@ class StepOptions(Record):
     """It returns behind the loss: until then what the tower has made lives."""
     carved: bool = False
     """The ends are groups of their own beside a root, whose forward ends behind the loss."""
+    collapses: bool = False
+    """A module of the root's joins streams between the last layer and the final norm, whose group is the head's."""
     gathers_ahead: bool = False
     """Each group's forward begins with the all-gather of the next one (``set_modules_to_forward_prefetch``)."""
     flat: bool = False
@@ -205,6 +207,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         wrapped=wrapped_kinds(job),
         leaves_graphs=isinstance(a, Architecture) and _leaves_graphs(a),
         carved=carves_ends(job),
+        collapses=carves_ends(job) and isinstance(a, Architecture) and a.collapses,
         gathers_ahead=sharded and layout.expert > 1 and profile.gathers_ahead,
         returns_first=isinstance(a, Architecture) and (_transforms_behind(a) or _layers_behind(a)),
         towers_stay=isinstance(a, Architecture) and a.vision is not None and a.vision.to_loss,

@@ -13,7 +13,7 @@ from memcheck.autograd.indexing import slices
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.sinks import eager_with_sinks
-from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.attend import repeat_kv
 from memcheck.frameworks.transformers.attention import head_view
@@ -102,7 +102,7 @@ def _compressed_keys(
     """Keys of whole windows, and the bias that says which of them a token may see."""
     tape, b, s = ctx.tape, ctx.batch, ctx.sequence
     windows = ctx.setting.sequence // c.rate
-    keys = _pooled(ctx, a, c, tensors, "compressor", x)
+    keys, named = _pooled(ctx, a, c, tensors, "compressor", x)
     if not windows:
         for tensor in (t for t in a.tensors if t.fixed and ctx.setting.sequence < c.rate):
             ctx.constant(tensor)
@@ -111,16 +111,20 @@ def _compressed_keys(
     if chosen is None:
         zeros = tape.new((b, 1, s, windows), keys.dtype, "zeros")
         bias = tape.new((b, 1, s, windows), keys.dtype, "masked_fill")
-        del zeros
+        del zeros, named
         return keys, bias
     safe = tape.new(chosen.shape, "int64", "safe indices")
     bias = tape.new((b, 1, s, windows + 1), keys.dtype, "block bias")
-    del safe, chosen
+    del safe, chosen, named
     return keys, bias
 
 
-def _pooled(ctx: Context, a: Attention, c: Compressed, tensors: Tensors, module: str, x: Value) -> Value:
-    """Windows of keys, weighted by an fp32 softmax of gates; with overlap each reads the window before it, too."""
+def _pooled(
+    ctx: Context, a: Attention, c: Compressed, tensors: Tensors, module: str, x: Value
+) -> tuple[Value, list[Value]]:
+    """Windows of keys, weighted by an fp32 softmax of gates; with overlap each reads the window before it, too. Then
+    what else the forward that makes them has names for until it returns.
+    """
     tape, b = ctx.tape, ctx.setting.batch
     windows = ctx.setting.sequence // c.rate
     width = tensors[module + ".kv_norm"].shape[0]
@@ -129,10 +133,11 @@ def _pooled(ctx: Context, a: Attention, c: Compressed, tensors: Tensors, module:
     bias = ctx.parameter(tensors[module + ".position_bias"].name, tensors[module + ".position_bias"].shape)
     if not windows:
         ctx.norm_weight(Norm("rmsnorm", width), module + ".kv_norm")
-        return tape.value((b, 1, 0, width), made.dtype, "new_zeros")
+        return tape.value((b, 1, 0, width), made.dtype, "new_zeros"), [made, gate]
     whole = (b * windows * c.rate, made.shape[-1])
     part, gates = (slices(tape, v, whole)[0] if whole[0] != v.shape[0] else v for v in (made, gate))
     gates = _biased(tape, gates, tape.parameter(bias))
+    named = [made, gate, gates]
     if c.overlaps:
         shape = (b * windows, 2 * c.rate, width)
         part, gates = (_overlapped(tape, v, shape) for v in (part, gates))
@@ -145,9 +150,7 @@ def _pooled(ctx: Context, a: Attention, c: Compressed, tensors: Tensors, module:
     pooled = _summed(tape, weighted, (b * windows, width))
     del weighted
     pooled = _norm(ctx, module + ".kv_norm", pooled)
-    keys = _turned(ctx, a, pooled.view(b, 1, windows, width))
-    del part, gates, made, gate
-    return keys
+    return _turned(ctx, a, pooled.view(b, 1, windows, width)), [*named, part, gates]
 
 
 def _summed(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
@@ -163,8 +166,8 @@ def _summed(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
 
 
 def _biased(tape: Tape, x: Value, bias: Value) -> Value:
-    """``x + position_bias``, which is fp32 in a model that was loaded: so is the sum."""
-    out = tape.value(x.shape, "fp32", "add")
+    """``x + position_bias``, which is fp32 in a model that was loaded, unless FSDP casts it: so is the sum."""
+    out = tape.value(x.shape, promote(x.dtype, bias.dtype), "add")
     shape, dtype, small, narrow = x.shape, x.dtype, bias.shape, bias.dtype
     nb = bias.origin is not None
 
@@ -209,13 +212,14 @@ def _choose(ctx: Context, a: Attention, c: Compressed, tensors: Tensors, x: Valu
     tape, b, s = ctx.tape, ctx.batch, ctx.sequence
     heads, width, i = c.index_heads, c.index_dim, "compressor.indexer"
     windows = ctx.setting.sequence // c.rate
-    keys = _pooled(ctx, a, c, tensors, i, x)
+    keys, named = _pooled(ctx, a, c, tensors, i, x)
     q = _project(ctx, tensors, i + ".q_b_proj", low).view(b, heads, s, width)
     q = _turned(ctx, a, q)
     wide = cast(tape, q, "fp32")
     # matmul repeats the keys for every query, which of several sequences is a copy (LinearAlgebra.cpp, _matmul_impl)
     narrow = cast(tape, keys, "fp32")
-    scores = kernels.batched(tape, wide, narrow.view(b, width, windows), (b, s, heads, windows), "index scores")
+    each, copied = (b, s, width, windows), (ctx.setting.batch > 1,) * 2
+    scores = kernels.batched(tape, wide, narrow.view(*each), (b, s, heads, windows), "index scores", copied)
     del wide, narrow
     scores = scale(tape, unary(tape, scores, "relu"), "softmax scale")
     weights = scale(tape, cast(tape, _project(ctx, tensors, i + ".scorer.weights_proj", x), "fp32"), "weights scaling")
@@ -232,7 +236,7 @@ def _choose(ctx: Context, a: Attention, c: Compressed, tensors: Tensors, x: Valu
     invalid = tape.new(chosen, "bool", "invalid")
     none = tape.new(chosen, "int64", "full_like")
     found = tape.new(chosen, "int64", "chosen keys")
-    del future, masked, indices, invalid, none, total, keys, q
+    del future, masked, indices, invalid, none, total, keys, named, q
     return found
 
 
