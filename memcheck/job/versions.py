@@ -76,10 +76,8 @@ def resolve_carving(
     stated = options.get(ACCELERATE)
     if isinstance(stated, str):
         return not is_before(stated, CARVES)
-    old = is_before(training.framework_version, framework.fsdp2_since)
-    why = f"of the time of {framework.name} {training.framework_version}" if old else "the newest wraps the ends apart"
-    defaults.note(f"training.options.{ACCELERATE}", "before 1.14" if old else "1.14 or later", why)
-    return not old
+    defaults.note(f"training.options.{ACCELERATE}", "before 1.14", "unknown: its wrapping never needs less memory")
+    return False
 
 
 def resolve_kbit(

@@ -155,8 +155,6 @@ class Step:
         for i, end in self.stretches:
             unit, own, before = self.units[i], self.own[i], recorder.here
             late = unit.kind == "head" and self.how.leaves_apart  # its own module: behind the final norm
-            if unit.kind == "head" and self.how.collapses and unit.fresh.before is not None:
-                recorder.high("forward", unit.fresh.before, self.names[i])  # in front of what its group gathers
             if own.gathered and not here and not late:
                 held_flat, ahead = self._gather(i, held_flat, ahead)
                 gathered[i] = own.gathered
@@ -198,6 +196,8 @@ class Step:
         ``flat``: the buffer of the unit before; ``ahead``: what is there of this one's.
         """
         recorder, unit = self.recorder, self.units[i]
+        if unit.kind == "head" and self.how.collapses and unit.fresh.before is not None:
+            recorder.high("forward", unit.fresh.before, self.names[i])  # in front of the norm, which gathers
         recorder.hold("activations", unit.fresh.input)
         recorder.release("communication_buffers", ahead)
         flat = self.gathers.forward(self.own[i], flat, self.names[i])

@@ -31,7 +31,7 @@ parallelism: {zero_stage: 3, gradient_sync: every}
 training:
   framework: huggingface
   micro_batch_size: 4
-  sequence_length: 9216
+  sequence_length: 8192
   global_batch_size: 256
   precision: bf16-mixed
   activation_checkpointing: full
