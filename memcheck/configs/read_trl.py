@@ -95,9 +95,8 @@ def _method(draft: Draft, *, opened: bool) -> bool:
     draft.config.see(*keys.ADAPTED, *keys.FOUR_BITS, *keys.EIGHT_BITS, "lora_alpha")
     names = _adapter_keys(draft, path, opened=opened)
     if not path:
-        named = ("lora_r", *keys.NO_SWITCH) if _foreign(draft.config) else keys.NO_SWITCH
-        ranked = next((name for name in named if draft.config.has(name)), "")
-        if ranked and not opened:
+        ranked = "" if opened else _unswitched(draft)
+        if ranked:
             message = f"`{ranked}` is stated, and no switch that memcheck knows says whether adapters are trained"
             draft.refuse(ranked, message, "state it: --set training.method=lora", ("training.method",))
         if four or eight:
@@ -126,17 +125,36 @@ def _adapter_keys(draft: Draft, switch: str, *, opened: bool) -> AdapterKeys:
     return keys.OTHER_ADAPTERS._replace(rank=ranked)
 
 
+def _unswitched(draft: Draft) -> str:
+    """An argument of adapters, or of a quantized base, beside which no known switch is stated."""
+    stated = draft.config.values
+    if any(name in stated for name in keys.ADAPTED):
+        return ""
+    named = next((name for name in keys.NO_SWITCH if name in stated), "")
+    if named or not _foreign(draft.config):
+        return named
+    for name, value in stated.items():
+        words = {*re.split(r"[._]", name.lower()), str(value).lower()}
+        if words & keys.ADAPTER_WORDS and value not in (None, 0, "0") and not off(draft, name):
+            return name
+    return ""
+
+
 def _foreign(config: ConfigFile) -> bool:
     """Whether a command line runs a script that is none of TRL's or alignment-handbook's: its defaults are its own."""
     found = {word for name in commands(config) for word in name.split("_")}
     return bool(found) and not found & set(keys.SCRIPTS)
 
 
+def _example(config: ConfigFile) -> bool:
+    return any(re.search(r"\brun_[a-z_]+\.py\b", line) for line in config.lines)
+
+
 def _of_examples(draft: Draft) -> None:
     """transformers' own examples (``run_clm.py``, ``run_glue.py``): they train where ``do_train`` says so, and the
     script's name says the head.
     """
-    if not any(re.search(r"\brun_[a-z_]+\.py\b", line) for line in draft.config.lines):
+    if not _example(draft.config):
         return
     passes = next((name for name in ("do_eval", "do_predict") if on(draft, name)), "")
     if off(draft, "do_train") or (passes and not on(draft, "do_train")):
@@ -218,6 +236,10 @@ def _precision(draft: Draft, split: Division, *, alone: bool, opened: bool, trai
         amp, path = "bf16", "bf16"
     if opened and not amp:
         amp, path = "bf16", "bf16"
+    if not (amp or written or opened) and _foreign(config) and not _example(config):
+        help = "state it: --set training.precision.recipe=bf16-mixed"
+        draft.ask("training.precision.recipe", "the precision, and the script has a default of its own", help)
+        return
     weights = DTYPES.get(written, "")
     if written in ("", "auto", "none"):
         auto = written == "auto" or opened or (not alone and not parts.older(draft, 5))

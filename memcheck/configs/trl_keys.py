@@ -75,11 +75,13 @@ _alone = any_key(*TRL_ALONE)
 OTHER_TITLE = "transformers"
 """Whose defaults a script has that is none of TRL's."""
 OPEN_INSTRUCT = ("dataset_mixer_list", "use_slow_tokenizer", "exp_name", "dpo_beta", "dpo_loss_type")
-ADAPTED = ("use_peft", "use_lora", "use_qlora", "use_peft_lora", "lora_enable", "q_lora")
-"""Switches of adapters: TRL's, open-instruct's, those of PEFT's examples, LLaVA's and FastChat's scripts."""
+ADAPTED = ("use_peft", "use_lora", "use_qlora", "use_peft_lora", "lora_enable", "q_lora", "lora", "qlora")
+"""Switches of adapters: TRL's, open-instruct's, those of the scripts of PEFT's examples, LLaVA, FastChat, LLMBox."""
 NO_SWITCH = ("lora_rank", "lora_dim", "train_mode", "trainable")
 """Adapters' arguments that neither TRL nor alignment-handbook has: of scripts that turn them on in their own way."""
-FOUR_BITS = ("load_in_4bit", "use_qlora", "q_lora", "use_4bit_quantization")
+ADAPTER_WORDS = frozenset({"lora", "qlora", "peft", "adapter", "adapters", "bits", "quant", "quantize", "quantization"})
+"""What is in the names of such arguments, or is their value (``--tuning lora``), of scripts that nobody here knows."""
+FOUR_BITS = ("load_in_4bit", "use_qlora", "q_lora", "qlora", "use_4bit_quantization")
 EIGHT_BITS = ("load_in_8bit", "use_8bit_quantization")
 TOWER_WORDS = frozenset({"vision", "visual", "vit", "image", "images", "video", "videos", "mm", "audio", "speech"})
 """What is in the names of arguments of scripts that build a tower beside a language model (LLaVA's and its kin)."""

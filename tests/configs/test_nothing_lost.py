@@ -24,6 +24,11 @@ PAIRS = f"{TRL}beta: 0.1\n"
 LORA = f"{AXOLOTL}adapter: lora\nlora_r: 8\nlora_target_linear: true\n"
 QWEN = AXOLOTL.replace("meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-VL-7B-Instruct")
 LAUNCH = "distributed_type: MULTI_GPU\nmixed_precision: bf16\nnum_machines: 1\nnum_processes: 8\n"
+SCRIPT = """\
+torchrun --nproc_per_node 4 train.py --model_name_or_path meta-llama/Llama-3.1-8B --data_path data.json \\
+  --model_max_length 1000 --per_device_train_batch_size 4 --gradient_accumulation_steps 2 --bf16 True \\
+  --learning_rate 2e-5 --num_train_epochs 1 --output_dir out
+"""
 RECOMPUTE = "training.activation_checkpointing"
 KWARGS = "gradient_checkpointing: true\ngradient_checkpointing_kwargs: "
 SYNC = "accelerator_config: {gradient_accumulation_kwargs: {sync_each_batch: true}}"
@@ -60,6 +65,11 @@ READ: list[tuple[str, str, str, str, object]] = [
     ("s.sh", SWIFT, "--deepspeed zero2 --deepspeed_autotp_size 2", "parallelism.tensor", 2),
     ("c.yaml", LAUNCH, "parallelism_config: {parallelism_config_tp_size: 2}", "parallelism.tensor", 2),
 ]
+READ += [
+    ("t.sh", SCRIPT, "--lora True --lora_r 16 --lora_target_modules q_proj", "training.method", "lora"),
+    ("t.sh", SCRIPT, "--qlora True --lora_r 16 --lora_target_modules q_proj", "training.method", "qlora"),
+    ("t.sh", SCRIPT, "--use_lora False --lora_r 16", "training.method", "full"),
+]
 NOTED: list[tuple[str, str, str, str]] = [
     ("t.yaml", TRL, "optim_args: block_size=64", "arguments of the optimizer"),
     ("t.yaml", TRL, "half_precision_backend: apex", "apex"),
@@ -95,6 +105,9 @@ REFUSED: list[tuple[str, str, str, str]] = [
     ("a.yml", AXOLOTL, "rl: dpo\ndpo_use_weighting: true", "weights"),
     ("t.yaml", TRL, "lora_rank: 64\nlora_dropout: 0.05", "no switch"),
     ("t.yaml", TRL, "train_mode: qlora", "no switch"),
+    ("t.sh", SCRIPT, "--tuning lora", "no switch"),
+    ("t.sh", SCRIPT, "--bits 4", "no switch"),
+    ("t.sh", SCRIPT, "--lora_r 16", "no switch"),
     ("a.yml", AXOLOTL, "base_model_config: Qwen/Qwen2.5-7B", "decides its dimensions"),
     ("l.yaml", FULL.replace("stage: sft", "stage: dpo"), "ref_model: Qwen/Qwen2.5-0.5B", "other dimensions"),
 ]
@@ -123,6 +136,15 @@ def test_it_is_an_error(name: str, text: str, more: str, said: str) -> None:
     """There is no plan of it."""
     assert not any(said in each.message for each in read(name, text).problems)
     assert any(said in each.message for each in read(name, with_more(name, text, more)).problems)
+
+
+def test_an_unknown_script_that_is_silent_on_its_precision_is_asked() -> None:
+    """Whether it loads fp32 or bf16 is a line of its own; the examples of transformers leave it to the release."""
+    silent = SCRIPT.replace(" --bf16 True", "")
+    assert any("the precision" in each.message for each in read("t.sh", silent).problems)
+    assert not any("the precision" in each.message for each in read("t.sh", SCRIPT).problems)
+    example = with_more("t.sh", silent.replace("train.py", "run_clm.py"), "--do_train")
+    assert not any("the precision" in each.message for each in read("t.sh", example).problems)
 
 
 def test_what_cuts_a_batch_is_settled_by_the_plan() -> None:
