@@ -46,10 +46,16 @@ def cases() -> list[Case]:
                 source=source,
                 phase=None if phase == "forward" else phase,  # which holds the loss, too
                 parameters=record["parameters"],
-                family="llama",
+                family=dims(record)["model_type"],
                 widens=False,  # of a model of 20 MiB: over the GiB that intervals are relative to, no error is left
             )
         )
+    return found
+
+
+def dims(record: dict[str, Any]) -> dict[str, Any]:
+    """The model of a record: the common one unless it has its own."""
+    found: dict[str, Any] = record.get("model") or load("deepspeed.json")["model"]
     return found
 
 
@@ -67,7 +73,7 @@ def plan(record: dict[str, Any]) -> dict[str, Any]:
     return {
         "memcheck": 1,
         "name": record["id"],
-        "model": {"architecture": load("deepspeed.json")["model"]},
+        "model": {"architecture": dims(record)},
         "hardware": {"gpu": {"name": "any", "memory_gib": 1000}, "gpus_per_node": record["world"], "nodes": 1},
         "parallelism": {"zero_stage": stage},
         "training": {

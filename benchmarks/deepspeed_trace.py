@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from benchmarks.cases import HERE, load
+from benchmarks.deepspeed_cases import dims
 
 PATH = os.path.join(HERE, "data", "deepspeed.json")
 INSTANTS = ("forward", "backward", "optimizer")
@@ -48,7 +49,7 @@ def main() -> int:
     for record in (*data["cases"], *data["offloaded"]):
         if not re.search(only, record["id"]):
             continue
-        record.update(_highest([_apart(record, data["model"], rank) for rank in range(record.get("ranks", 1))]))
+        record.update(_highest([_apart(record, dims(record), rank) for rank in range(record.get("ranks", 1))]))
         print(record["id"], record["instants_bytes"], flush=True)
         with open(PATH, "w", encoding="utf-8") as file:
             json.dump(data, file, indent=1)
@@ -89,11 +90,13 @@ def _trace(record: dict[str, Any], model: dict[str, Any], rank: int) -> dict[str
     import deepspeed
     import torch
     from deepspeed.accelerator import get_accelerator
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     from memcheck.verify.trace.account import Account
 
     torch.set_num_threads(1)
+    # no collective runs, and those of shared memory wait for ranks that are not there
+    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]
     type(get_accelerator()).is_fp16_supported = lambda self: True  # the CPU computes in it, slowly
     account = Account()
     config = {
@@ -105,18 +108,16 @@ def _trace(record: dict[str, Any], model: dict[str, Any], rank: int) -> dict[str
     if record["dtype"] != "fp32":
         config[record["dtype"]] = {"enabled": True}
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[record["dtype"]]
-    shapes = LlamaConfig(**{key: value for key, value in model.items() if key != "model_type"})
+    shapes = AutoConfig.for_model(model["model_type"], **{k: v for k, v in model.items() if k != "model_type"})
     shapes._attn_implementation = "sdpa"  # noqa: SLF001
     with _world(record["world"], rank), _following(account) as phase:
-        network = LlamaForCausalLM(shapes).to(dtype)
+        network = AutoModelForCausalLM.from_config(shapes).to(dtype)
         if "lora" in record:
             network = _adapted(network, record["lora"])
         parameters = sum(p.numel() for p in network.parameters())
         if record["recompute"] == "full":
             network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        engine, *_ = deepspeed.initialize(
-            model=network, config=config, model_parameters=[p for p in network.parameters() if p.requires_grad]
-        )
+        engine, *_ = deepspeed.initialize(model=network, config=config, model_parameters=_trained(record, network))
         ids = torch.randint(0, shapes.vocab_size, (record["batch"], record["sequence"]))
         for _ in range(STEPS):
             gc.collect()
@@ -132,6 +133,13 @@ def _trace(record: dict[str, Any], model: dict[str, Any], rank: int) -> dict[str
                 engine.step()
         tops = {name: account.tops[name].bytes for name in INSTANTS}
     return {"parameters": parameters, "instants_bytes": {"init": rests, **tops}}
+
+
+def _trained(record: dict[str, Any], network: Any) -> list[Any]:
+    """What the optimizer gets: all trained parameters, or the Trainer's ``groups`` of those that decay and the rest."""
+    trained = [p for p in network.parameters() if p.requires_grad]
+    groups = [[p for p in trained if (p.ndim > 1) is decays] for decays in (True, False)]
+    return [{"params": found} for found in groups if found] if "groups" in record else trained
 
 
 def _adapted(network: Any, lora: dict[str, Any]) -> Any:

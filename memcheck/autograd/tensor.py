@@ -236,8 +236,8 @@ class Tape:
         """When the highest point was marked last while ``ending``, and the one before it."""
         self.saves_inputs = False
         """``F.linear`` is a Function of Python that saves its input whatever is trained."""
-        self.hooked = False
-        """Something runs whenever a gradient has arrived."""
+        self.hooked, self.unheard = False, 0
+        """Something runs whenever a gradient has arrived, but for so many at first, when it has nothing to do."""
         self.arrival = 0
         """The highest point of these moments."""
         self.arrival_components: dict[str, int] = {}
@@ -302,7 +302,9 @@ class Tape:
 
     def arrived(self) -> None:
         """A weight's gradient is there, beside all that lives."""
-        if self.hooked and not self.silent and self.live > self.arrival:
+        if self.unheard:
+            self.unheard -= 1
+        elif self.hooked and not self.silent and self.live > self.arrival:
             self.arrival, self.arrival_components = self.live, dict(self.by_component)
 
     def unmark_peak(self, storage: Storage | None) -> None:

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.deepspeed.gathering import GatheredWeight, GatherLimits, Module, gathered
-from memcheck.frameworks.deepspeed.reduction import Early, Reducing, as_they_appear, late, left_behind, scattered
+from memcheck.frameworks.deepspeed.gathering import GatheredWeight, GatherLimits, gathered
+from memcheck.frameworks.deepspeed.modules import LEAVES, module_units
+from memcheck.frameworks.deepspeed.reduction import NORM, Early, Reducing, as_they_appear, late, left_behind, scattered
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
@@ -38,11 +39,6 @@ ONE_BIT = ("onebit-adam", "zero-one-adam", "onebit-lamb")
 STACKED = 3
 """Dimensions of the matrices of all experts."""
 
-NORM, NORM_ELEMENTS = 8, 250_000_000
-"""Bytes of an element in which norms of offloaded gradients are taken (zero/utils.py, ``get_norm_dtype``), and how many
-at once in ZeRO-3."""
-
-
 class EngineBuffers(Record):
     """Bytes on one rank."""
 
@@ -64,6 +60,8 @@ class EngineBuffers(Record):
     """ZeRO-3: gathered parameters in the last unit, forward and backward, with those buffers."""
     live_backward: int = 0
     """ZeRO-3: gathered parameters in the backward behind the last unit, with those buffers."""
+    live_end: int = 0
+    """ZeRO-3: the same in the first unit's backward, and behind it."""
     reduces_late: bool = False
     """ZeRO-1 without ``overlap_comm`` reduces when backward is over, the others as gradients appear."""
     copies_out: bool = True
@@ -143,9 +141,12 @@ def engine_buffers(
         return _replicated(job, trained)
     if stage == 3:
         found = _partitioned_parameters(job, trained, [t.numel for t in tensors], hidden)
+        found = _reduced_later(found, units)
         return found if recomputes is None else _gathered(job, units, hidden, found, recomputes=recomputes)
-    found = _partitioned_gradients(job, trained, hidden)
-    if stage == 1 and not sums_in_fp32(job):
+    if sums_in_fp32(job):
+        return _summed_apart(job, [(t.numel, len(t.shape) > 1) for t in tensors if t.trained])
+    found = _reduced_later(_partitioned_gradients(job, trained, hidden), units)
+    if stage == 1:
         sizes = (rounded(n * DTYPE_BYTES[accumulation_dtype(job)]) for n in trained)
         found = found._replace(whole_gradients=sum(sizes))
     return found
@@ -169,17 +170,27 @@ def _replicated(job: TrainingJob, sizes: list[int]) -> EngineBuffers:
     return EngineBuffers(step_temporaries=copies * rounded(trained * 4), all_reduce=flat)
 
 
+def _summed_apart(job: TrainingJob, trained: list[tuple[int, bool]]) -> EngineBuffers:
+    """BF16_Optimizer: each gradient is cast to be added to its group's flat tensor of sums (_update_hp_grad).
+
+    ``trained``: elements, and whether the tensor is a matrix: the Trainer makes two groups of parameters, of which only
+    matrices decay. The sums of both are copied into one tensor to be reduced, unless the first is as large as a bucket
+    (allreduce_no_retain, runtime/engine.py), and cast whole (allreduce_bucket).
+    """
+    wire, total = DTYPE_BYTES[communication_dtype(job)], sum(n for n, _ in trained)
+    matrices = sum(n for n, decays in trained if decays)
+    joined = 0 < matrices < total and matrices <= ALL_REDUCE_ELEMENTS
+    sent = total if joined else max(matrices, total - matrices)
+    reduced = rounded(4 * total * joined) + rounded(sent * wire if wire < 4 else 0)
+    largest = max((n for n, _ in trained), default=0)
+    return EngineBuffers(gradients=rounded(total * 4), all_reduce=max(rounded(largest * 4), reduced), reduces_late=True)
+
+
 def _partitioned_gradients(job: TrainingJob, trained: list[int], hidden: int) -> EngineBuffers:
     """ZeRO-1 and 2."""
     item, summed = DTYPE_BYTES[job.recipe.compute], DTYPE_BYTES[accumulation_dtype(job)]
     ways, stage = max(1, job.layout.shard_group), job.layout.zero_stage
-    partition, largest = -(-sum(trained) // ways), max(trained, default=0)
-    if sums_in_fp32(job):
-        # each gradient is cast to be added to the one flat tensor of sums, which is cast whole to be reduced
-        # (_update_hp_grad, bf16_optimizer.py; allreduce_bucket, runtime/engine.py)
-        wire = communication_dtype(job)
-        cast = max(largest * 4, sum(trained) * DTYPE_BYTES[wire] if wire != "fp32" else 0)
-        return EngineBuffers(gradients=rounded(sum(trained) * 4), all_reduce=rounded(cast), reduces_late=True)
+    partition = -(-sum(trained) // ways)
     how = _reducing(job, ways, elements(job, "reduce_bucket_size", hidden))
     ordered = _round_robin(trained, ways) if how.shuffled else trained
     bucket = rounded(how.limit * DTYPE_BYTES[how.dtype]) if how.contiguous else 0
@@ -209,7 +220,7 @@ def _partitioned_gradients(job: TrainingJob, trained: list[int], hidden: int) ->
         norm = max(norm, left + rounded(NORM * max(part for _, part in mine)))
     if offloaded:
         # gradients go to the host one by one, through temp_grad_buffer_for_gpu_offload (set_norm_for_param_grad_in_gpu)
-        whole = rounded(largest * item)
+        whole = rounded(max(trained, default=0) * item)
         return found._replace(resting=whole, reducing=norm, moving=0 if found.reduces_late else whole)
     copies = 0 if how.sums else _copies_of(partition, summed)
     return found._replace(master=_second_copy(job, partition), step_temporaries=max(norm, copies))
@@ -228,7 +239,7 @@ def _reducing(job: TrainingJob, ways: int, limit: int) -> Reducing:
         scatters=bool(job.option("reduce_scatter", True)),
         joins=bool(job.option("use_multi_rank_bucket_allreduce", True)),
         shuffled=bool(job.option("round_robin_gradients", False)),
-        clones=offloaded,
+        offloads=offloaded,
         frees=stage == 2,
         overlaps=bool(job.option("overlap_comm", False)),
     )
@@ -245,6 +256,13 @@ def _reduced_early(buffers: EngineBuffers, early: Early) -> EngineBuffers:
     )
 
 
+def _reduced_later(buffers: EngineBuffers, units: Sequence[Sequence[LocalTensor]]) -> EngineBuffers:
+    """A bucket is reduced when the next gradient does not fit: one of another unit, if the last trains one tensor."""
+    if sum(t.trained for t in units[-1]) > 1:
+        return buffers
+    return buffers._replace(reducing_within=max(buffers.reducing_within, buffers.reducing_head))
+
+
 def _round_robin(trained: list[int], ways: int) -> list[int]:
     """Tensors in the order in which ``_round_robin_reorder`` lays them out."""
     return [n for first in range(min(ways, len(trained))) for n in trained[first::ways]]
@@ -255,7 +273,6 @@ def _partitioned_parameters(job: TrainingJob, trained: list[int], every: list[in
     item, summed = DTYPE_BYTES[job.recipe.compute], DTYPE_BYTES[accumulation_dtype(job)]
     ways = max(1, job.layout.shard_group)
     partition = -(-sum(trained) // ways)
-    offloaded = job.optimizer.offload != "none"
     bucket = elements(job, "reduce_bucket_size", hidden)
     persistent = [n for n, stays in zip(every, _persists(job, every, hidden), strict=True) if stays]
     # a step gathers them again; one by one also where a single rank has them (_allgather_params_sequential)
@@ -267,9 +284,8 @@ def _partitioned_parameters(job: TrainingJob, trained: list[int], every: list[in
     )
     found = _reduced_early(found, scattered(trained[::-1], how, accumulation_dtype(job)))
     shard = -(-max(trained, default=0) // ways)
-    if offloaded:
-        # the gradient's part in the accumulation's dtype, and pieces of it in fp64 (_constant_buffered_norm2)
-        return found._replace(reducing=rounded(shard * summed) + rounded(NORM * min(shard, NORM_ELEMENTS)))
+    if job.optimizer.offload != "none":
+        return found
     # whole tensors' shards are put together until they are that many elements (_create_fp16_sub_groups)
     group = min(elements(job, "sub_group_size", hidden) + shard, partition)
     return found._replace(
@@ -306,24 +322,9 @@ def _gathered(
     stays = _persists(job, [t.numel for t in tensors], hidden)
     kept = [t.expert and len(t.shape) == STACKED and not recomputes for t in tensors]
     weights = [GatheredWeight(t.numel, stay, keep) for t, stay, keep in zip(tensors, stays, kept, strict=True)]
-    modules, first = list[tuple[Module, ...]](), 0
-    for unit in units:
-        by_name: dict[str, list[int]] = {}
-        for number, tensor in enumerate(unit, first):
-            own = tensor.name if ".lora_" in tensor.name else tensor.name.rpartition(".")[0]
-            by_name.setdefault(own, []).append(number)
-        first += len(unit)
-        found_here, parent = list[Module](), ""
-        for name, numbers in by_name.items():
-            above = name.rpartition(".")[0]
-            if above != parent:  # attention, or an MLP and its activation
-                found_here += [(), ()]
-            found_here.append(tuple(numbers))
-            parent = above
-        modules.append(tuple(found_here))
     a = job.architecture
-    if isinstance(a, Architecture) and a.tie_word_embeddings and a.head and len(modules) > 1:
-        modules[-1] += ((0,),)  # the head multiplies by the table
+    tied = isinstance(a, Architecture) and a.tie_word_embeddings and a.head and len(units) > 1
+    modules = module_units(units, leaves=isinstance(a, Architecture) and a.model_type in LEAVES, tied=tied)
     sequential = bool(job.option("stage3_allgather_sequential", False))
     limits = GatherLimits(
         ways=job.layout.shard_group,
@@ -334,10 +335,11 @@ def _gathered(
     )
     trained = [number for number, unit in enumerate(units) if any(t.trained for t in unit)]
     idle = 0 if recomputes or not trained else trained[0]  # the input of recomputed layers may be a trained leaf
-    most = gathered(tuple(weights), tuple(modules), limits, recompute=recomputes, idle=idle)
+    around = 0 if job.method == "full" else 2
+    most = gathered(tuple(weights), modules, limits, recompute=recomputes, idle=idle, around=around)
     item = DTYPE_BYTES[job.recipe.compute]
-    forward, head, backward = (rounded(n * item) for n in most)
-    return found._replace(live_parameters=forward, live_head=head, live_backward=backward)
+    forward, head, backward, end = (rounded(n * item) for n in most)
+    return found._replace(live_parameters=forward, live_head=head, live_backward=backward, live_end=end)
 
 
 def _second_copy(job: TrainingJob, partition: int) -> int:

@@ -9,7 +9,10 @@ is; one comes by itself; ``NoGatherHandle``: a single rank gathers nothing).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
+from math import inf
 
+from memcheck.frameworks.deepspeed.modules import Module, Unit
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
 
@@ -22,10 +25,6 @@ class GatheredWeight(Record):
     """It is never let go of."""
     is_kept: bool
     """Autograd saves a view of it in forward: its storage lives until its backward, gathered again or not."""
-
-
-Module = tuple[int, ...]
-"""Numbers of the parameters that a module has itself."""
 
 
 class GatherLimits(Record):
@@ -43,78 +42,93 @@ class GatherLimits(Record):
 
 
 class GatheredMost(Record):
-    """The most elements that live at once: until the last module has its own, while that runs, and behind it."""
+    """The most elements that live at once."""
 
     forward: int = 0
+    """Until the last module has its own."""
     head: int = 0
+    """While that runs, forward and backward."""
     backward: int = 0
+    """In the backward behind it."""
+    end: int = 0
+    """In the first unit's, and behind all."""
 
 
 @lru_cache(maxsize=64)
 def gathered(
     weights: tuple[GatheredWeight, ...],
-    units: tuple[tuple[Module, ...], ...],
+    units: tuple[Unit, ...],
     limits: GatherLimits,
     *,
     recompute: bool,
     idle: int = 0,
+    around: int = 0,
 ) -> GatheredMost:
-    """``units``: each unit's modules in the order of the forward; ``recompute``: units between the ends run twice;
-    ``idle``: so many at the beginning have no backward.
+    """``units``: in the order of the forward; ``recompute``: those between the ends run twice; ``idle``: so many at the
+    beginning have no backward; ``around``: so many modules are around the model: PEFT's.
 
     A module that has no parameters of its own, the model or a layer, fetches ahead as well.
     """
-    units = tuple([((), *unit) for unit in units])
-    forward: list[Module] = [(), *(module for unit in units for module in unit)]
-    backward = list[tuple[Module, bool]]()
+    every = tuple(range(len(weights)))
+    model, stack = Module((), every), Module((), tuple(sorted({n for unit in units[:-1] for n in unit.under})))
+    forward = [*(1 + around) * [model], stack, *(module for unit in units for module in (*unit.layer, *unit.forward))]
+    backward, ended = list[tuple[Module, bool]](), 0
     for number in range(len(units) - 1, idle - 1, -1):
-        if recompute and 0 < number < len(units) - 1:
-            backward += [(module, False) for module in units[number]]
-        backward += [((), True), *((module, True) for module in units[number][:0:-1])]
+        ended = len(backward)
+        turns = [(module, True) for module in units[number].backward]
+        if recompute and units[number].layer and units[number].parts:  # when the last module asks for what it has saved
+            again = min(len(turns), 1 + min(2, len(units[number].parts[-1])))
+            turns[again:again] = [(module, False) for module in units[number].forward]
+        backward += turns
+    tops = (1 + around) * [(model, True)]
+    backward = [*tops, *backward[:1], (stack, True), *backward[1:]]
     coordinator = _Coordinator(weights, [*forward, *(module for module, _ in backward)], limits)
-    turns = [(module, True, False) for module in forward] + [(module, False, last) for module, last in backward]
-    most = [0, 0, 0]
-    for number, (module, ahead, last) in enumerate(turns):
-        coordinator.most = coordinator.live
-        runs = coordinator.step(module, forward=ahead, last=last)
-        phase = (number >= len(forward) - 1) + (number >= len(forward) + 2)
-        fetches = 0 if ahead else phase
-        most[fetches] = max(most[fetches], coordinator.most)
+    most = [0, 0, 0, 0]
+    for number, module in enumerate(forward):
+        fetching, runs = coordinator.step(module, forward=True, last=False)
+        most[0] = max(most[0], fetching)
+        phase = int(number == len(forward) - 1)
         most[phase] = max(most[phase], runs)
+    for number, (module, last) in enumerate(backward):
+        # what looks up rows has no input with a gradient, and so no hook behind its backward
+        ends = number > ended + len(tops) and not idle
+        highest = max(coordinator.step(module, forward=False, last=last, stays=ends))
+        phase = 1 if number <= len(tops) else 3 if ends else 2
+        most[phase] = max(most[phase], highest)
+    most[3] = max(most[3], coordinator.live)
     return GatheredMost(*most)
 
 
 class _Coordinator:
     def __init__(self, weights: Sequence[GatheredWeight], steps: Sequence[Module], limits: GatherLimits) -> None:
         self.weights, self.limits = weights, limits
-        self.live = self.most = 0
+        self.live = self._most = 0
         self._step = self._available = self._next = 0
         self._there, self._flying = set[int](), dict[int, list[int]]()
         """Parameters that are gathered, and those under way, each with all that come with it and are not used yet."""
         self._copied, self._held = set[int](), dict[int, int]()
-        self._queue = [(number, step) for step, module in enumerate(steps) for number in sorted(module)]
+        self._queue = [(number, step) for step, module in enumerate(steps) for number in sorted(_fetched(module))]
         self._fetched_for = dict.fromkeys(range(len(weights)), -1)
-        self._uses: dict[int, list[int]] = {}
-        for number, step in reversed(self._queue):
-            self._uses.setdefault(number, []).append(step)
-        self._before = [0]
-        """Elements of the modules before each step."""
-        for module in steps:
-            self._before.append(self._before[-1] + sum(weights[number].numel for number in module))
+        numels = [weight.numel for weight in weights]
+        own = _Reuse([module.own for module in steps], numels)
+        leaves = any(module.whole for module in steps)
+        self._reuse = (own, _Reuse([module.under for module in steps], numels) if leaves else own)
 
-    def step(self, module: Module, *, forward: bool, last: bool) -> int:
-        """Fetch a module's parameters and those ahead of it, let it run, and let go of what is not used soon.
+    def step(self, module: Module, *, forward: bool, last: bool, stays: bool = False) -> tuple[int, int]:
+        """Fetch a module's parameters and those ahead of it, let it run, and let go of what is not used soon, unless
+        it ``stays``.
 
-        What lives while it runs.
+        What lives at most while it fetches, and while it runs.
         """
-        if not module:
+        self._most, numbers = self.live, _fetched(module)
+        if not numbers:
             self._prefetch()
             self._step += 1
-            return self.live
-        self._gather([number for number in module if self._is_missing(number)])
-        for number in module:
+            return self._most, self.live
+        self._gather([number for number in numbers if self._is_missing(number)])
+        for number in numbers:
             self._wait(number)
-        fresh = {number for number in module if self._fetched_for[number] < self._step}
+        fresh = {number for number in numbers if self._fetched_for[number] < self._step}
         while fresh and self._next < len(self._queue):
             number, step = self._queue[self._next]
             self._fetched_for[number] = step
@@ -123,12 +137,12 @@ class _Coordinator:
         self._prefetch()
         self._step += 1
         runs = self.live
-        for number in module:
-            if self._goes(number):
+        for number in numbers:
+            if not stays and self._goes(number, self._reuse[module.whole]):
                 self._release(number, keeps=forward and self.weights[number].is_kept)
             if last:
                 self.live -= self._held.pop(number, 0)
-        return runs
+        return self._most, runs
 
     def _is_missing(self, number: int) -> bool:
         return not (self.weights[number].persists or number in self._there or number in self._flying)
@@ -144,7 +158,7 @@ class _Coordinator:
         together = len(numbers) > 1 and not self.limits.one_by_one
         for number in numbers:
             self._flying[number] = numbers if together else [number]
-        self.most = max(self.most, self.live)
+        self._most = max(self._most, self.live)
 
     def _wait(self, number: int) -> None:
         """A parameter is used: what came with it is copied, once."""
@@ -157,7 +171,7 @@ class _Coordinator:
         if number not in self._copied:
             self.live += sum(self.weights[other].numel for other in group)
             self._copied.update(group)
-            self.most = max(self.most, self.live)
+            self._most = max(self._most, self.live)
         self._copied.discard(number)
         if not any(other in self._copied for other in group):
             self.live -= sum(map(self._padded, group))
@@ -176,14 +190,11 @@ class _Coordinator:
                 count += self.weights[number].numel
         self._gather(numbers)
 
-    def _goes(self, number: int) -> bool:
+    def _goes(self, number: int, reuse: _Reuse) -> bool:
         """Whether it is let go of: unless it is fetched for a later step, or used again within the distance."""
         if self.weights[number].persists or number not in self._there or self._fetched_for[number] > self._step:
             return False
-        uses = self._uses[number]
-        while uses and uses[-1] < self._step:
-            uses.pop()
-        return not uses or self._before[uses[-1]] - self._before[self._step] >= self.limits.reuse
+        return reuse.distance(number, self._step) >= self.limits.reuse
 
     def _release(self, number: int, *, keeps: bool) -> None:
         self._there.discard(number)
@@ -192,3 +203,26 @@ class _Coordinator:
             self._held[number] = self._held.get(number, 0) + self.weights[number].numel
         else:
             self.live -= self.weights[number].numel
+
+
+class _Reuse:
+    """How far off parameters are used again, counted in elements of what runs until then."""
+
+    def __init__(self, steps: Sequence[tuple[int, ...]], numels: Sequence[int]) -> None:
+        self._uses: dict[int, list[int]] = {}
+        for step in range(len(steps) - 1, -1, -1):
+            for number in steps[step]:
+                self._uses.setdefault(number, []).append(step)
+        self._before = [0, *accumulate(sum([numels[number] for number in numbers]) for numbers in steps)]
+        """Elements of the modules before each step."""
+
+    def distance(self, number: int, step: int) -> float:
+        """Elements between a step and the next use; infinite without one."""
+        uses = self._uses[number]
+        while uses and uses[-1] < step:
+            uses.pop()
+        return self._before[uses[-1]] - self._before[step] if uses else inf
+
+
+def _fetched(module: Module) -> tuple[int, ...]:
+    return module.under if module.whole else module.own

@@ -14,6 +14,10 @@ from memcheck.job.types import DTYPE_BYTES
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
 
+NORM, MOST = 8, 250_000_000
+"""Bytes of an element in which norms of offloaded gradients are taken (zero/utils.py, ``get_norm_dtype``), and how many
+at once in ZeRO-3."""
+
 
 class Reducing(Record):
     """How gradients are reduced. Sizes are elements."""
@@ -36,8 +40,9 @@ class Reducing(Record):
     """The slices of all owners go in one all-reduce (``use_multi_rank_bucket_allreduce``)."""
     shuffled: bool
     """Neighbours have other owners (``round_robin_gradients``)."""
-    clones: bool
-    """A gradient that no bucket holds is cloned (``_offload_gradient_safety_enabled``)."""
+    offloads: bool
+    """Gradients go to the host: one that no bucket holds is cloned (``_offload_gradient_safety_enabled``), and of each
+    a norm is taken in fp64 on its way."""
     frees: bool
     """Gradients that others own are let go of once they are reduced: in ZeRO-2."""
     overlaps: bool
@@ -147,8 +152,9 @@ def _reductions(numels: Sequence[int], how: Reducing) -> Iterator[tuple[int, int
         alone = not how.contiguous or count > how.limit
         outside = sum(rounded(n * item) for n in numels[first:last]) if alone else 0
         extra = _copies(how, numels[first:last], count, offset // size != (offset + count - 1) // size, size)
-        if how.clones and alone:
-            extra = max(extra, rounded(count * item))
+        if how.offloads:  # the clone takes the gradient's place before its norm is taken
+            cloned = rounded(count * item) if alone else 0
+            extra = max(extra, cloned, *(rounded(NORM * min(n, size)) for n in numels[first:last]))
         yield first, last, outside, extra
         offset += count
 
@@ -172,6 +178,11 @@ def _copies(how: Reducing, numels: Sequence[int], count: int, shared: bool, size
     return max(copied + cast, (cast or copied) + widened)
 
 
+def back_from_host(n_bytes: int) -> int:
+    """Bytes of a gradient that ZeRO-3 has written to the host and copies back for its norm (``partition_grads``)."""
+    return rounded(n_bytes)
+
+
 def scattered(numels: Sequence[int], how: Reducing, accumulated: str) -> Early:
     """What ZeRO-3 takes beside its one bucket, which has the dtype that is sent. ``numels``: in the hooks' order.
 
@@ -191,14 +202,17 @@ def _scattered(numels: tuple[int, ...], how: Reducing, accumulated: str) -> Earl
         shards = [-(-n // how.ways) for n in each]
         if alone or how.scatters:  # what is in the bucket has its dtype
             cast = sum(rounded(n * wire) for n in each) if alone and how.wire != how.dtype else 0
-            whole = len(each) == 1 and count % how.ways == 0
-            extra = cast + (0 if whole else rounded(sum(shards) * how.ways * wire))
-            extra += sum(rounded(n * summed) for n in shards) if how.wire != accumulated else 0
+            flat = 0 if len(each) == 1 and count % how.ways == 0 else rounded(sum(shards) * how.ways * wire)
+            summands = sum(rounded(n * summed) for n in shards) if how.wire != accumulated else 0
+            extra, left = cast + flat + summands, summands or flat or cast
         else:
             scaled = rounded(count * wire) if how.ways > 1 else 0
             widened = rounded(count * summed) if how.wire != accumulated else 0
             padded = sum(rounded(s * summed) for n, s in zip(each, shards, strict=True) if n % how.ways)
-            extra = max(scaled + widened, (widened or scaled) + padded)
+            left = (widened or scaled) + padded
+            extra = max(scaled + widened, left)
+        if how.offloads:  # the part as it is summed, and pieces of it in fp64 (_constant_buffered_norm2)
+            extra = max(extra, left + max(back_from_host(n * summed) + rounded(NORM * min(n, MOST)) for n in shards))
         outside = sum(rounded(n * item) for n in each) if alone else 0
         newest = each[-1] if alone and (last == len(numels) or len(each) == 1) else 0
         waits = max(waits, outside - rounded(newest * item))

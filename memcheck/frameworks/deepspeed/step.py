@@ -62,6 +62,11 @@ class EngineStep:
         self.recorder.hold("communication_buffers", self.buffers.live_head)
         self.recorder.release("communication_buffers", self.buffers.live_parameters)
 
+    def before_last(self) -> None:
+        """The first unit's backward is about to run."""
+        self.recorder.hold("communication_buffers", self.buffers.live_end)
+        self.recorder.release("communication_buffers", self.buffers.live_backward)
+
     def behind(self, kind: str, hooked: Bundle | None, name: str, first: bool, last: bool) -> None:
         """A unit's gradients are there. Buckets are made for the first, the rank's own part as they are reduced.
 
@@ -120,7 +125,7 @@ class EngineStep:
             recorder.release("gradients", b.whole_gradients)
             if b.reduces_late or not self._own_apart:
                 recorder.hold("gradients", b.partition)
-        recorder.release("communication_buffers", b.live_backward)
+        recorder.release("communication_buffers", b.live_end)
 
     def _takes_own(self, first: bool) -> bool:
         """The rank's own gradients go to a buffer of this micro-batch's own."""

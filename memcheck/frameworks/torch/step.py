@@ -263,7 +263,7 @@ class Step:
         unsharded_root: Amount = ()
         for i, end in reversed(self.stretches):
             unit, own, before = self.units[i], self.own[i], recorder.here
-            curve = self._curve(unit, first)
+            curve = self._turn(i, first)
             hooked = own.gathered and curve.passes_back
             prefetched = self._gather_again(i, gathered, prefetched) if hooked or not own.gathered else prefetched
             recorder.hold_bundle(curve.saved, -1)
@@ -305,6 +305,12 @@ class Step:
         recorder.mark("backward", "end of backward")
         for size in gathered:
             recorder.release("communication_buffers", size)
+
+    def _turn(self, i: int, first: bool) -> NamedCurve:
+        """The curve of a unit whose backward is about to run."""
+        if self.engine is not None and i == 0:
+            self.engine.before_last()
+        return self._curve(self.units[i], first)
 
     def _reduce(
         self, i: int, curve: NamedCurve, gradients: Amount, released: int, previous: int, first: bool, last: bool

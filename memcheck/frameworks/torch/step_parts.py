@@ -64,6 +64,9 @@ class EngineHooks(Protocol):
     def before_head(self) -> None:
         """The last unit is about to run."""
 
+    def before_last(self) -> None:
+        """The first unit's backward is about to run."""
+
     def behind(self, kind: str, hooked: Bundle | None, name: str, first: bool, last: bool) -> None:
         """A unit's gradients are there; ``hooked``: the highest point at which one arrived."""
 

@@ -30,9 +30,11 @@ LOOSE = {
     "deepspeed.z3.lora.qv": 0.02,
     "deepspeed.z3.sub": 0.03,
     "deepspeed.z3.large.whole.commfp32": 0.08,
+    "deepspeed.z3.mixtral.full": 0.055,
 }
 """Of another rank than the fullest: its own gradients, the last sub-group. Or of another bucket than the largest, and of
-ZeRO-3's backward, which lets go of parameters unit by unit; or of a first layer, half of which has no backward.
+ZeRO-3's backward, which lets go of parameters unit by unit; or of a first layer, half of which has no backward; or of a
+leaf whose buffer is gone when its layer is at its highest.
 """
 
 

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.deepspeed.gathering import GatheredMost, GatheredWeight, GatherLimits, gathered
+from memcheck.frameworks.deepspeed.modules import Module, Unit, module_units
 
 PLAIN = GatheredWeight(10, persists=False, is_kept=False)
-UNITS = tuple(((number,),) for number in range(4))
+
+
+def unit(*numbers: int, layer: bool = False) -> Unit:
+    """Modules one behind the other, in a layer or at an end of the model."""
+    return Unit((Module((), numbers),) if layer else (), tuple((Module((n,), (n,)),) for n in numbers))
+
+
+UNITS = (unit(0), unit(1, layer=True), unit(2, layer=True), unit(3))
 NEXT = GatherLimits(ways=2, ahead=0, live=10**9, reuse=0, one_by_one=False)
 """Nothing is fetched ahead, and all is let go of at once."""
 
 
 def test_one_module_at_a_time() -> None:
     """Each is there while it runs; the last one's backward comes right behind its forward."""
-    assert gathered((PLAIN,) * 4, UNITS, NEXT, recompute=False) == GatheredMost(10, 10, 10)
+    assert gathered((PLAIN,) * 4, UNITS, NEXT, recompute=False) == GatheredMost(10, 10, 10, 10)
 
 
 def test_what_is_used_again_soon_stays() -> None:
     """Within thirty elements: the last two modules stay for backward, and the others come alone again."""
     near = NEXT._replace(reuse=30)
-    assert gathered((PLAIN,) * 4, UNITS, near, recompute=False) == GatheredMost(20, 20, 10)
-    assert gathered((PLAIN,) * 4, UNITS, NEXT._replace(reuse=1000), recompute=False) == GatheredMost(40, 40, 30)
+    assert gathered((PLAIN,) * 4, UNITS, near, recompute=False) == GatheredMost(20, 20, 10, 10)
+    assert gathered((PLAIN,) * 4, UNITS, NEXT._replace(reuse=1000), recompute=False) == GatheredMost(40, 40, 30, 10)
 
 
 def test_several_come_in_one_buffer() -> None:
@@ -34,7 +43,7 @@ def test_several_come_in_one_buffer() -> None:
 def test_no_more_is_fetched_ahead_than_may_live() -> None:
     """A limit of a single module leaves no room."""
     ahead = NEXT._replace(ahead=20, live=10, one_by_one=True)
-    assert gathered((PLAIN,) * 4, UNITS, ahead, recompute=False) == GatheredMost(10, 10, 10)
+    assert gathered((PLAIN,) * 4, UNITS, ahead, recompute=False) == GatheredMost(10, 10, 10, 10)
 
 
 def test_persistent_parameters_are_counted_elsewhere() -> None:
@@ -46,17 +55,61 @@ def test_persistent_parameters_are_counted_elsewhere() -> None:
 def test_saved_storages_outlive_their_release() -> None:
     """Of an expert's matrix autograd has saved a view: backward gathers it a second time."""
     kept = (PLAIN, PLAIN._replace(is_kept=True), PLAIN._replace(is_kept=True), PLAIN)
-    assert gathered(kept, UNITS, NEXT, recompute=False) == GatheredMost(30, 30, 30)
+    assert gathered(kept, UNITS, NEXT, recompute=False) == GatheredMost(30, 30, 30, 10)
 
 
 def test_units_in_front_of_what_is_trained_have_no_backward() -> None:
     """What only these would use again is let go of in forward."""
     far = NEXT._replace(reuse=1000)
-    assert gathered((PLAIN,) * 4, UNITS, far, recompute=False, idle=2) == GatheredMost(20, 20, 10)
+    assert gathered((PLAIN,) * 4, UNITS, far, recompute=False, idle=2) == GatheredMost(20, 20, 10, 0)
 
 
 def test_recomputed_units_run_twice_in_backward() -> None:
     """Their modules are all used again before the first of them is let go of."""
-    layers = (((0,),), ((1,), (2,)), ((3,),))
+    layers = (unit(0), unit(1, 2, layer=True), unit(3))
     near = NEXT._replace(reuse=30)
     assert gathered((PLAIN,) * 4, layers, near, recompute=True).backward == 20
+
+
+def test_a_leaf_is_fetched_whole_and_its_distance_counts_all_that_is_beneath_modules() -> None:
+    """Both of its parameters come in one buffer. The model's own module, right behind the forward, has them beneath it:
+    within twenty elements the leaf stays, where two modules of its parameters go.
+    """
+    leaf = Unit((Module((), (1, 2)),), ((Module((), (1, 2), whole=True),),))
+    units = (unit(0), leaf, unit(3))
+    assert gathered((PLAIN,) * 4, units, NEXT, recompute=False) == GatheredMost(40, 10, 40, 10)
+    near = NEXT._replace(reuse=20)
+    assert gathered((PLAIN,) * 4, units, near, recompute=False).head == 30
+    apart = (unit(0), unit(1, 2, layer=True), unit(3))
+    assert gathered((PLAIN,) * 4, apart, near, recompute=False).head == 10
+
+
+def test_what_looks_up_rows_stays_to_the_end_of_the_backward() -> None:
+    """Token ids have no gradient behind which a hook could let go of a table: two of them are there at once."""
+    units = (unit(0, 1), unit(2, layer=True), unit(3))
+    assert gathered((PLAIN,) * 4, units, NEXT, recompute=False).end == 20
+
+
+def names(*found: str) -> list[LocalTensor]:
+    """Parameters of one unit."""
+    return [LocalTensor(name, (10,), trained=True, expert=".experts." in name) for name in found]
+
+
+def test_modules_are_told_by_the_names_of_their_parameters() -> None:
+    """A norm before attention and before a sparse block, which is one leaf; the layer's own module is first, and an
+    original beside its trained copy is none.
+    """
+    layer = names("self_attn.q_proj.weight", "mlp.gate.weight", "mlp.experts.up", "norm_1.weight", "norm_2.weight")
+    ends = names("table.weight", "table.modules_to_save.weight"), names("lm_head.weight")
+    first, block, last = module_units([ends[0], layer, ends[1]], leaves=True, tied=False)
+    assert [module.own for module in block.forward] == [(5,), (), (2,), (6,), ()]
+    assert block.forward[-1] == Module((), (3, 4), whole=True)
+    assert block.backward[0] == Module((), (2, 3, 4, 5, 6))
+    assert (first.under, last.under) == ((1,), (7,))
+
+
+def test_adapters_run_behind_what_they_adapt() -> None:
+    """PEFT's module, the layer, a dropout, and both matrices."""
+    layer = names("self_attn.q_proj.weight", "self_attn.q_proj.lora_A", "self_attn.q_proj.lora_B")
+    _, block, _ = module_units([[], layer, []], leaves=False, tied=False)
+    assert [module.own for module in block.forward] == [(), (), (0,), (), (1,), (2,)]

@@ -17,7 +17,7 @@ PLAIN = Reducing(
     scatters=True,
     joins=True,
     shuffled=False,
-    clones=False,
+    offloads=False,
     frees=True,
     overlaps=False,
 )
