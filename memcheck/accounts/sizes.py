@@ -20,14 +20,18 @@ SCALARS = (
 """Sizes of a curve that belong to one component each, as its fields are named."""
 
 
+SOMETIMES = ("before", "hooked", "later")
+"""Highest points that not every curve has."""
+
+
 class Form(Record):
     """What a step meets of a curve but for the numbers."""
 
     saved: Names
     forward: Names
     backward: Names
-    before: Names | None
-    hooked: Names | None
+    sometimes: tuple[Names | None, ...]
+    """Of ``SOMETIMES``."""
     scalars: tuple[bool, ...]
     """Which of ``SCALARS`` are not zero."""
 
@@ -40,7 +44,7 @@ class Sizes(Record):
     numbers: tuple[int, ...]
     """Size by size in the order of the form; behind them the sums of those that always come together."""
     highs: tuple[High, ...]
-    """The highest points: of forward, of backward, of what runs before the loss and in hooks if it has these."""
+    """The highest points: of forward, of backward, and those of ``SOMETIMES`` that it has."""
 
 
 class NamedCurve(Record):
@@ -49,8 +53,9 @@ class NamedCurve(Record):
     saved: Bundle
     forward: Bundle
     backward: Bundle
-    before: Bundle | None
-    hooked: Bundle | None
+    before: Bundle | None = None
+    hooked: Bundle | None = None
+    later: Bundle | None = None
     until_forward_ends: int = NOTHING
     gradients: int = NOTHING
     lingers: int = NOTHING
@@ -94,14 +99,14 @@ def sizes_of(curve: Curve) -> Sizes:
 
 
 def _sizes(curve: Curve) -> Sizes:
-    sometimes = [high for high in (curve.before, curve.hooked) if high is not None]
-    highs = (curve.forward, curve.backward, *sometimes)
+    sometimes: list[High | None] = [getattr(curve, name) for name in SOMETIMES]
+    highs = (curve.forward, curve.backward, *[high for high in sometimes if high is not None])
     parts = [curve.saved_components, *(high.components for high in highs)]
     scalars = [getattr(curve, name) for name in SCALARS]
     names = [tuple([name for name, _ in part]) for part in parts]
-    before = names[3] if curve.before is not None else None
-    hooked = names[-1] if curve.hooked is not None else None
-    form = Form(names[0], names[1], names[2], before, hooked, tuple([bool(n) for n in scalars]))
+    rest = iter(names[3:])
+    there = tuple([None if high is None else next(rest) for high in sometimes])
+    form = Form(names[0], names[1], names[2], there, tuple([bool(n) for n in scalars]))
     if form not in _forms:
         _forms[form] = len(_by_number)
         _by_number.append(form)
@@ -115,7 +120,7 @@ def named_curve(form: int, first: int, high: int) -> tuple[NamedCurve, int, int]
     ``high``: the number of its first highest point. Gives the curve, the next place and the next such number.
     """
     f = _by_number[form]
-    names = [f.saved, f.forward, f.backward, *[some for some in (f.before, f.hooked) if some is not None]]
+    names = [f.saved, f.forward, f.backward, *[some for some in f.sometimes if some is not None]]
     count = sum(map(len, names)) + sum(f.scalars) + len(names)
     places: Iterator[int] = iter(range(first, first + count))
     parts = [tuple([(name, next(places)) for name in some]) for some in names]
@@ -123,7 +128,7 @@ def named_curve(form: int, first: int, high: int) -> tuple[NamedCurve, int, int]
     numbers = range(high - 1, high + len(names))
     bundles = [Bundle(part, next(places), number) for part, number in zip(parts, numbers, strict=False)]
     saved, forward, backward = bundles[:3]
-    before = None if f.before is None else bundles[3]
-    hooked = None if f.hooked is None else bundles[-1]
-    curve = NamedCurve(saved._replace(high=-1), forward, backward, before, hooked, **scalars)
+    there = [name for name, some in zip(SOMETIMES, f.sometimes, strict=True) if some is not None]
+    curve = NamedCurve(saved._replace(high=-1), forward, backward, **scalars)  # type: ignore[arg-type]
+    curve = curve._replace(**dict(zip(there, bundles[3:], strict=True)))  # type: ignore[arg-type]
     return curve, first + count, high + len(names) - 1

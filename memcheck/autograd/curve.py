@@ -53,6 +53,8 @@ class Curve(Record):
     """The highest point of what runs before the loss: the final norm of a head."""
     hooked: High | None = None
     """The highest point of its backward at which an engine's hook runs: a gradient has just arrived."""
+    later: High | None = None
+    """The same without the first gradient, where that may be the first of a backward."""
     returned: int = 0
     """What it returns beside its output, where nothing has saved it: attention weights of a checkpointed layer."""
     input: int = 0
@@ -208,10 +210,11 @@ def high(tape: Tape) -> High:
     )
 
 
-def arrival(tape: Tape) -> High | None:
-    """The highest point at which a hook has run, if one has."""
-    parts = tuple((k, v) for k, v in tape.arrival_components.items() if v)
-    return High(tape.arrival, "a gradient's hook", parts) if parts else None
+def arrival(tape: Tape, first: int = 0) -> High | None:
+    """The highest point at which a hook has run, if one has, from the ``first`` gradient on."""
+    n_bytes, components = max(tape.arrivals[first:], key=lambda moment: moment[0], default=(0, {}))
+    parts = tuple((k, v) for k, v in components.items() if v)
+    return High(n_bytes, "a gradient's hook", parts) if parts else None
 
 
 def checkpointed(ctx: Context, forward: Forward, x: Value) -> Value:

@@ -236,11 +236,10 @@ class Tape:
         """When the highest point was marked last while ``ending``, and the one before it."""
         self.saves_inputs = False
         """``F.linear`` is a Function of Python that saves its input whatever is trained."""
-        self.hooked, self.unheard = False, 0
-        """Something runs whenever a gradient has arrived, but for so many at first, when it has nothing to do."""
-        self.arrival = 0
-        """The highest point of these moments."""
-        self.arrival_components: dict[str, int] = {}
+        self.hooked = False
+        """Something runs whenever a gradient has arrived."""
+        self.arrivals: list[tuple[int, dict[str, int]]] = []
+        """The first of these moments, and the highest of the others."""
         self.by_component: dict[str, int] = {}
         self.events = 0
         self.sequence = 0
@@ -302,10 +301,8 @@ class Tape:
 
     def arrived(self) -> None:
         """A weight's gradient is there, beside all that lives."""
-        if self.unheard:
-            self.unheard -= 1
-        elif self.hooked and not self.silent and self.live > self.arrival:
-            self.arrival, self.arrival_components = self.live, dict(self.by_component)
+        if self.hooked and not self.silent and (len(self.arrivals) < 2 or self.live > self.arrivals[1][0]):
+            self.arrivals[1:] = [(self.live, dict(self.by_component))]
 
     def unmark_peak(self, storage: Storage | None) -> None:
         """Forget a highest point that was the newest allocation: it is not made."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.program import NOTHING, Bundle, Recorder
+from memcheck.accounts.program import NOTHING, Recorder
 from memcheck.frameworks.deepspeed.engine import EngineBuffers
+from memcheck.frameworks.torch.step_parts import Arrivals
 from memcheck.record import Record
 
 
@@ -67,11 +68,12 @@ class EngineStep:
         self.recorder.hold("communication_buffers", self.buffers.live_end)
         self.recorder.release("communication_buffers", self.buffers.live_backward)
 
-    def behind(self, kind: str, hooked: Bundle | None, name: str, first: bool, last: bool) -> None:
+    def behind(self, kind: str, hooked: Arrivals, name: str, first: bool, last: bool) -> None:
         """A unit's gradients are there. Buckets are made for the first, the rank's own part as they are reduced.
 
         ZeRO-2 reduces every micro-batch and adds to what it has; ZeRO-1 reduces the last one. ``hooked``: the highest
-        point at which a gradient of the unit arrived.
+        point at which a gradient of the unit arrived, and at which another did than the first of the backward, for
+        which nothing waits to be reduced.
         """
         recorder, b = self.recorder, self.buffers
         reduces = not b.reduces_late and (last or self.stage >= 2)
@@ -80,11 +82,15 @@ class EngineStep:
                 recorder.hold("communication_buffers", b.buckets)
                 self._buckets = b.buckets
             self._reduce(b.waiting if reduces else NOTHING)
-        if hooked is not None:
+        any_, later = hooked
+        if any_ is not None and kind == "head":
+            recorder.high("backward", any_, name)
+        reducing = later if kind == "head" else any_
+        if reducing is not None:
             ends = {"head": b.reducing_head, "embedding": b.reducing_last}
             copies = ends.get(kind, b.reducing_within) if reduces else NOTHING
             recorder.hold("communication_buffers", copies)
-            recorder.high("backward", hooked, name)
+            recorder.high("backward", reducing, name)
             recorder.release("communication_buffers", copies)
         if kind != "head":
             return

@@ -272,7 +272,7 @@ class Step:
             self.retain(curve)
             gradients: Amount = ((curve.gradients, 1),)
             if self.engine is not None:
-                self.engine.behind(unit.kind, curve.hooked, self.names[i], first, last)
+                self.engine.behind(unit.kind, (curve.hooked, curve.later), self.names[i], first, last)
             if unit.kind == "embedding" and self.how.sharded and self.how.whole_table:
                 gradients = self._local_slice(gradients)
             recorder.hold_amount("gradients", gradients)

@@ -52,6 +52,9 @@ class NamedRun(Record):
         return [f"{NUMBERED[self.unit.kind]} {self.layer + i}" for i in range(self.times)]
 
 
+Arrivals = tuple[Bundle | None, Bundle | None]
+
+
 class EngineHooks(Protocol):
     """What an engine around the model does while a step runs: DeepSpeed's."""
 
@@ -67,8 +70,8 @@ class EngineHooks(Protocol):
     def before_last(self) -> None:
         """The first unit's backward is about to run."""
 
-    def behind(self, kind: str, hooked: Bundle | None, name: str, first: bool, last: bool) -> None:
-        """A unit's gradients are there; ``hooked``: the highest point at which one arrived."""
+    def behind(self, kind: str, hooked: Arrivals, name: str, first: bool, last: bool) -> None:
+        """A unit's gradients are there; ``hooked``: highest points where one arrived, and another than the first."""
 
     def end_backward(self, first: bool, last: bool) -> None:
         """The micro-batch's backward is over."""

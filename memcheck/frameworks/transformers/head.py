@@ -106,7 +106,6 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
     if not head.loss.keep_logits and not head.objective.holds_reference:
         ctx.kept.clear()
     saved = turn(tape)
-    tape.unheard = 1  # the step's first gradient finds nothing that waits to be reduced
     backward(tape, loss, [tape.new((1,), "fp32", "output gradient")])
     gradients = tape.by_component.get("gradients", 0)
     backward_high = high(tape)
@@ -128,6 +127,7 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
         hands=sum(leaf.left() for leaf in tape.waiting),
         for_weights=tape.for_weights,
         hooked=arrival(tape),
+        later=arrival(tape, first=1),
     )
 
 
