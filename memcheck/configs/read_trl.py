@@ -151,14 +151,14 @@ def _example(config: ConfigFile) -> bool:
 
 
 def _of_examples(draft: Draft) -> None:
-    """transformers' own examples (``run_clm.py``, ``run_glue.py``): they train where ``do_train`` says so, and the
-    script's name says the head.
+    """Scripts in the way of transformers' examples (``run_clm.py``, ``run_glue.py``): one that is told to evaluate, or
+    not to train, and not to train, too, trains nothing; the name of an example says the head.
     """
+    passes = next((name for name in ("do_eval", "do_predict") if on(draft, name)), "")
+    if (off(draft, "do_train") and _example(draft.config)) or (passes and not on(draft, "do_train")):
+        draft.refuse(passes or "do_train", "no `--do_train`: the script evaluates, and trains nothing")
     if not _example(draft.config):
         return
-    passes = next((name for name in ("do_eval", "do_predict") if on(draft, name)), "")
-    if off(draft, "do_train") or (passes and not on(draft, "do_train")):
-        draft.refuse(passes or "do_train", "no `--do_train`: the script evaluates, and trains nothing")
     head = next((keys.HEADS[name] for name in commands(draft.config) if name in keys.HEADS), "")
     if head:
         draft.derive("training.head", head, "the script's name")
@@ -173,14 +173,17 @@ def _retrieves(draft: Draft) -> None:
 
 
 def _towers(draft: Draft) -> None:
-    """A script that puts a tower beside a language model names that model alone."""
+    """A script that puts a tower beside a language model, or heads or experts into it, names that model alone."""
     known = architecture_named(draft)
-    if known is not None and known.vision is not None:
-        return
-    said = (name for name in draft.config.unread() if keys.TOWER_WORDS & set(name.lower().split("_")))
-    for name in (each for each in said if draft.config.has(each) and not off(draft, each)):
+    towers = frozenset() if known is not None and known.vision is not None else keys.TOWER_WORDS
+    for name in draft.config.unread():
+        words = set(name.lower().split("_"))
+        if not words & (towers | keys.MORE_WORDS) or not draft.config.has(name) or off(draft, name):
+            continue
         message = f"`{name}`: the script trains on images or sound, and what it builds for them is not known"
-        draft.refuse(name, message, "write a plan of a model that has a tower (`memcheck list models`)")
+        if words & keys.MORE_WORDS:
+            message = f"`{name}`: the script adds heads or experts to the model, and what it trains is not known"
+        draft.refuse(name, message, "write a plan of a model that has them (`memcheck list models`)")
         return
 
 

@@ -85,6 +85,8 @@ FOUR_BITS = ("load_in_4bit", "use_qlora", "q_lora", "qlora", "use_4bit_quantizat
 EIGHT_BITS = ("load_in_8bit", "use_8bit_quantization")
 TOWER_WORDS = frozenset({"vision", "visual", "vit", "image", "images", "video", "videos", "mm", "audio", "speech"})
 """What is in the names of arguments of scripts that build a tower beside a language model (LLaVA's and its kin)."""
+MORE_WORDS = frozenset({"medusa", "eagle", "moe", "experts"})
+"""What is in those of scripts that add heads or experts to the model that they name."""
 RETRIEVAL = ("train_group_size", "query_max_len", "passage_max_len", "negatives_cross_device")
 """Arguments of scripts that train on a question and its passages (FlagEmbedding's and its kin)."""
 OBJECTIVE_WORDS = ("dpo", "ipo", "kto", "orpo", "simpo", "cpo", "ppo", "grpo", "rlhf")
