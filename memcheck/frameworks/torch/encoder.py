@@ -165,7 +165,8 @@ def _sharing(curve: Curve, block: Block, setting: Setting, mode: str, rows: int)
         # a gradient: its AccumulateGrad holds both until the loop lets go of the loss
         curve, returned = keeping(curve, curve.returned, (), zeros)._replace(lingers=curve.lingers + zeros), rows
     elif mode == "none" and not first:
-        returned += biases + (zeros if setting.attention == "eager" else 0)
+        masked = block.cross is not None and block.cross.padded  # the kernel keeps a copy of the zeros, with the mask
+        returned += biases + (zeros if masked or setting.attention == "eager" else 0)
     hands = 0
     if setting.gathers:
         hands = biases + given_biases(block, setting) if setting.trained else 0
