@@ -65,6 +65,11 @@ def check(context: RuleContext) -> Iterator[Finding]:
     yield from _trainer(context, framework, job, stated)
     yield from _reference(context, job, stated)
     yield from _teacher(context, job, stated)
+    if job.objective.in_model and job.layout.tensor > 1:
+        message = "TRL's loss without whole logits gathers the head, which has no memory model with tensor parallelism"
+        help = "write `tensor: 1`, or `loss: standard` with a release before 1.15, which takes whole logits"
+        related = (("the trainer", "/training/trainer"),)
+        yield RULE.finding(context, message, "/parallelism/tensor", help=help, related=related)
     if job.objective.name == "sft":
         return
     if job.objective.name in framework.objectives and job.head.kind == "lm":

@@ -44,6 +44,23 @@ def test_whose_losses_are_known(trainer: str, objective: str, refused: bool) -> 
 
 
 @pytest.mark.parametrize(
+    ("layout", "version", "loss", "refused"),
+    [
+        ("tensor: 2", "1.12", "chunked", True),
+        ("tensor: 2", "1.13", "standard", False),
+        ("tensor: 2", "1.16", "standard", True),
+        ("zero_stage: 3", "1.12", "chunked", False),
+    ],
+)
+def test_a_head_that_trl_gathers_is_split_by_no_tensor_ranks(
+    layout: str, version: str, loss: str, refused: bool
+) -> None:
+    """``full_tensor`` in front of the chunks (sft_trainer.py) and of the fused head: a rank has more than its shard."""
+    lines = f"framework: huggingface, trainer: {{name: trl, version: '{version}'}}, loss: {loss}"
+    assert bool(found("MEM417", layout, lines)) == refused
+
+
+@pytest.mark.parametrize(
     ("method", "reference", "refused"),
     [
         ("full", "adapter-off", True),
