@@ -9,12 +9,13 @@ transformers/integrations/deepspeed.py for the ``"auto"`` values. Bucket sizes a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.deepspeed.gathering import GatheredWeight, GatherLimits, gathered
-from memcheck.frameworks.deepspeed.modules import LEAVES, module_units
+from memcheck.frameworks.deepspeed.gathering import GatherLimits, most_gathered, persists
+from memcheck.frameworks.deepspeed.modules import LEAVES
 from memcheck.frameworks.deepspeed.reduction import NORM, Early, Reducing, as_they_appear, late, left_behind, scattered
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture
@@ -35,9 +36,6 @@ ALL_REDUCE_ELEMENTS = 500_000_000
 
 ONE_BIT = ("onebit-adam", "zero-one-adam", "onebit-lamb")
 """Optimizers that compress their moments to signs to reduce them."""
-
-STACKED = 3
-"""Dimensions of the matrices of all experts."""
 
 class EngineBuffers(Record):
     """Bytes on one rank."""
@@ -274,7 +272,7 @@ def _partitioned_parameters(job: TrainingJob, trained: list[int], every: list[in
     ways = max(1, job.layout.shard_group)
     partition = -(-sum(trained) // ways)
     bucket = elements(job, "reduce_bucket_size", hidden)
-    persistent = [n for n, stays in zip(every, _persists(job, every, hidden), strict=True) if stays]
+    persistent = [n for n, stays in zip(every, persists(every, *_persisting(job, hidden)), strict=True) if stays]
     # a step gathers them again; one by one also where a single rank has them (_allgather_params_sequential)
     apart = len(persistent) == 1 or bool(job.option("stage3_allgather_sequential", False))
     how = _reducing(job, ways, bucket)
@@ -296,15 +294,10 @@ def _partitioned_parameters(job: TrainingJob, trained: list[int], every: list[in
     )
 
 
-def _persists(job: TrainingJob, every: Sequence[int], hidden: int) -> list[bool]:
-    """Which parameters are gathered once: small ones, until they are so many."""
-    threshold, total = elements(job, "stage3_param_persistence_threshold", hidden), 0
-    most = int(str(job.option("stage3_model_persistence_threshold", sum(every))))
-    found = []
-    for n in every:
-        found.append(n <= threshold and total + n <= most)
-        total += n if found[-1] else 0
-    return found
+def _persisting(job: TrainingJob, hidden: int) -> tuple[int, int | None]:
+    """Elements of a parameter that is gathered once, and of all of them; None: any number."""
+    most = job.option("stage3_model_persistence_threshold", None)
+    return elements(job, "stage3_param_persistence_threshold", hidden), None if most is None else int(str(most))
 
 
 def _copies_parameters(job: TrainingJob) -> bool:
@@ -318,13 +311,7 @@ def _gathered(
     """With what ZeRO-3 has gathered. Experts are multiplied as a view of all, of which autograd saves the storage."""
     if not _copies_parameters(job):
         return found
-    tensors = [t for unit in units for t in unit]
-    stays = _persists(job, [t.numel for t in tensors], hidden)
-    kept = [t.expert and len(t.shape) == STACKED and not recomputes for t in tensors]
-    weights = [GatheredWeight(t.numel, stay, keep) for t, stay, keep in zip(tensors, stays, kept, strict=True)]
     a = job.architecture
-    tied = isinstance(a, Architecture) and a.tie_word_embeddings and a.head and len(units) > 1
-    modules = module_units(units, leaves=isinstance(a, Architecture) and a.model_type in LEAVES, tied=tied)
     sequential = bool(job.option("stage3_allgather_sequential", False))
     limits = GatherLimits(
         ways=job.layout.shard_group,
@@ -333,10 +320,15 @@ def _gathered(
         reuse=elements(job, "stage3_max_reuse_distance", hidden),
         one_by_one=sequential or job.layout.shard_group == 1,
     )
-    trained = [number for number, unit in enumerate(units) if any(t.trained for t in unit)]
-    idle = 0 if recomputes or not trained else trained[0]  # the input of recomputed layers may be a trained leaf
-    around = 0 if job.method == "full" else 2
-    most = gathered(tuple(weights), modules, limits, recompute=recomputes, idle=idle, around=around)
+    most = most_gathered(
+        tuple([(unit, len(list(same))) for unit, same in groupby(map(tuple, units))]),
+        _persisting(job, hidden),
+        limits,
+        leaves=isinstance(a, Architecture) and a.model_type in LEAVES,
+        tied=isinstance(a, Architecture) and a.tie_word_embeddings and a.head and len(units) > 1,
+        recomputes=recomputes,
+        around=0 if job.method == "full" else 2,
+    )
     item = DTYPE_BYTES[job.recipe.compute]
     forward, head, backward, end = (rounded(n * item) for n in most)
     return found._replace(live_parameters=forward, live_head=head, live_backward=backward, live_end=end)

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import inf
 
-from memcheck.frameworks.deepspeed.modules import Module, Unit
+from memcheck.accounts.state import LocalTensor
+from memcheck.frameworks.deepspeed.modules import Module, Unit, module_units
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
 
@@ -54,10 +55,45 @@ class GatheredMost(Record):
     """In the first unit's, and behind all."""
 
 
+STACKED = 3
+"""Dimensions of the matrices of all experts."""
+
+
+def persists(every: Sequence[int], threshold: int, most: int | None) -> list[bool]:
+    """Which parameters are gathered once: small ones, until they are so many."""
+    found, total = list[bool](), 0
+    for n in every:
+        found.append(n <= threshold and (most is None or total + n <= most))
+        total += n if found[-1] else 0
+    return found
+
+
 @lru_cache(maxsize=64)
+def most_gathered(
+    runs: tuple[tuple[tuple[LocalTensor, ...], int], ...],
+    persisting: tuple[int, int | None],
+    limits: GatherLimits,
+    *,
+    leaves: bool,
+    tied: bool,
+    recomputes: bool,
+    around: int,
+) -> GatheredMost:
+    """``runs``: units that are alike, and how many of them follow each other."""
+    units = [unit for unit, times in runs for _ in range(times)]
+    tensors = [t for unit in units for t in unit]
+    stays = persists([t.numel for t in tensors], *persisting)
+    kept = [t.expert and len(t.shape) == STACKED and not recomputes for t in tensors]
+    weights = [GatheredWeight(t.numel, stay, keep) for t, stay, keep in zip(tensors, stays, kept, strict=True)]
+    trained = [number for number, unit in enumerate(units) if any(t.trained for t in unit)]
+    idle = 0 if recomputes or not trained else trained[0]  # the input of recomputed layers may be a trained leaf
+    modules = module_units(units, leaves=leaves, tied=tied)
+    return gathered(weights, modules, limits, recompute=recomputes, idle=idle, around=around)
+
+
 def gathered(
-    weights: tuple[GatheredWeight, ...],
-    units: tuple[Unit, ...],
+    weights: Sequence[GatheredWeight],
+    units: Sequence[Unit],
     limits: GatherLimits,
     *,
     recompute: bool,
