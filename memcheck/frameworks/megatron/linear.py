@@ -135,19 +135,22 @@ def _te_column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | N
         stats = [tape.new(rows, "fp32", label + " rstd")]
         if spec.kind.startswith("layernorm"):
             stats.append(tape.new(rows, "fp32", label + " mean"))
-    total = tape.new(full, narrow, label + " all-gather") if gathers else None
-    out = tape.value((*full[:-1], p.weight.shape[0]), dtype, label)
-    del total
     wants_x = x.origin is not None
     wants_w = p.weight.requires_grad
+    total = tape.new(full, narrow, label + " all-gather") if gathers else None
+    by_rows = rows_in_fp8(ctx, x_shape, label) if wants_w and tape.grad_enabled and not gathers else None
+    out = tape.value((*full[:-1], p.weight.shape[0]), dtype, label)
+    del total, by_rows
     kept: list[object] = [x.storage if spec is not None else None, stats, inner if wants_w else None]
     del inner, stats
     weight, bias = p.weight, p.bias
     norms = [n for n in (norm_weight, norm_bias) if n is not None]
 
     def run(grad: Storage, kept: list[object] = kept) -> list[Storage | None]:
-        total = tape.new(full, narrow, label + " all-gather") if gathers and wants_w else None
-        cast = _gradient_in_fp8(ctx, grad, label)
+        total = [tape.new(full, narrow, label + " all-gather")] if gathers and wants_w else []
+        if total and narrow != dtype and ctx.setting.option("fp8_recipe") != "mxfp8":
+            total.append(tape.new(full, narrow, label + " all-gather by columns"))  # MXFP8 gathers these alone
+        cast = gradient_in_fp8(ctx, grad, label)
         gx = tape.new(full, dtype, label + " dX")
         reduced = tape.new(x_shape, dtype, label + " reduce-scatter") if gathers else gx
         gw = _weight_gradient(ctx, weight, label)
@@ -197,11 +200,22 @@ def _local_column(ctx: Context, x: Value, p: Projection, label: str) -> Value:
     return tape.record(out, tuple(inputs), run)
 
 
-def _gradient_in_fp8(ctx: Context, grad: Storage, label: str) -> list[Storage]:
+def rows_in_fp8(ctx: Context, shape: tuple[int, ...], label: str) -> Storage | None:
+    """A product's input in fp8 by rows, beside what is kept of it by columns: it dies behind the product."""
+    return in_fp8(ctx, shape, label + " input by rows") if quantizes(ctx.setting) else None
+
+
+def in_fp8(ctx: Context, shape: tuple[int, ...], label: str) -> Storage:
+    """A tensor in fp8, with a byte of scale for 32 elements under MXFP8, and four for 128 in blocks."""
+    scaled = ctx.setting.option("fp8_recipe") in ("mxfp8", "blockwise")
+    return ctx.tape.new((*shape[:-1], shape[-1] * 33 // 32) if scaled else shape, "fp8", label)
+
+
+def gradient_in_fp8(ctx: Context, grad: Storage, label: str) -> list[Storage]:
     """The output gradient quantised by rows for dX and by columns for dW."""
     if not quantizes(ctx.setting):
         return []
-    return [ctx.tape.new(grad.shape, "fp8", label + " gradient in fp8") for _ in range(2)]
+    return [in_fp8(ctx, grad.shape, label + " gradient in fp8") for _ in range(2)]
 
 
 def row(ctx: Context, x: Value, p: Projection, label: str, *, keeps_input: bool = False) -> Value:
@@ -214,17 +228,19 @@ def row(ctx: Context, x: Value, p: Projection, label: str, *, keeps_input: bool 
     scattered = scatters(ctx)
     x_shape, dtype = x.shape, x.dtype
     full = (*x_shape[:-1], p.weight.shape[0])
+    weight = p.weight
+    wants_x, wants_w = x.origin is not None, weight.requires_grad
+    kept = _kept_input(ctx, x, label, keeps_input=keeps_input) if wants_w else None
+    by_rows = rows_in_fp8(ctx, x_shape, label)
     out = tape.value(full, dtype, label)
     if scattered:
         partial, out = out, tape.value((ctx.residual_tokens, full[-1]), dtype, label + " reduce-scatter")
         del partial
-    weight = p.weight
-    wants_x, wants_w = x.origin is not None, weight.requires_grad
-    kept = _kept_input(ctx, x, label, keeps_input=keeps_input) if wants_w else None
+    del by_rows
 
     def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
         total = tape.new(full, dtype, label + " all-gather") if scattered else None
-        cast = _gradient_in_fp8(ctx, total or grad, label)
+        cast = gradient_in_fp8(ctx, total or grad, label)
         gx = tape.new(x_shape, dtype, label + " dX") if wants_x else None
         gw = _weight_gradient(ctx, weight, label)
         del total, cast
@@ -243,20 +259,25 @@ def _kept_input(ctx: Context, x: Value, label: str, *, keeps_input: bool) -> Sto
     original = keeps_input and ctx.setting.option("fp8_recipe", "delayed") != "delayed"
     if not quantizes(ctx.setting) or original or not ctx.tape.grad_enabled:
         return x.storage
-    return ctx.tape.new(x.shape, "fp8", label + " input")
+    return in_fp8(ctx, x.shape, label + " input")
 
 
 def replicated(ctx: Context, x: Value, p: Projection, label: str) -> Value:
     """A linear layer that every tensor rank holds whole and applies to its own tokens (parallel_mode="duplicated")."""
     tape = ctx.tape
     x_shape, dtype = x.shape, x.dtype
-    out = tape.value((*x_shape[:-1], p.weight.shape[0]), dtype, label)
     weight, wants_x = p.weight, x.origin is not None
     kept = _kept_input(ctx, x, label, keeps_input=False) if weight.requires_grad else None
+    by_rows = rows_in_fp8(ctx, x_shape, label)
+    out = tape.value((*x_shape[:-1], p.weight.shape[0]), dtype, label)
+    del by_rows
 
     def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+        cast = gradient_in_fp8(ctx, grad, label)
         gx = tape.new(x_shape, dtype, label + " dX") if wants_x else None
-        return [gx, _weight_gradient(ctx, weight, label)]
+        gw = _weight_gradient(ctx, weight, label)
+        del cast
+        return [gx, gw]
 
     result = tape.record(out, (x, tape.parameter(weight)), run)
     if ctx.setting.adapter is None:

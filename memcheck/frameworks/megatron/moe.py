@@ -11,7 +11,16 @@ from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.elementwise import add, cast, mul
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.megatron.fusions import activate, fuses_activation, weighted_swiglu
-from memcheck.frameworks.megatron.linear import fuses_wgrad, gather_sequence, quantizes, scatters, uses_te
+from memcheck.frameworks.megatron.linear import (
+    fuses_wgrad,
+    gather_sequence,
+    gradient_in_fp8,
+    in_fp8,
+    quantizes,
+    rows_in_fp8,
+    scatters,
+    uses_te,
+)
 from memcheck.frameworks.megatron.mlp import mlp
 from memcheck.frameworks.megatron.recompute import Discarded, checkpoint
 from memcheck.frameworks.megatron.router import pads, route, routed_tokens
@@ -28,12 +37,13 @@ def moe(ctx: Context, m: Moe, x: Value, modules: tuple[str, ...]) -> Value:
     tokens, weights, way = dispatch(ctx, m, x, probs)
     del probs
     out = experts(ctx, m, tokens, weights, "moe_act" in modules)
-    del tokens, weights
-    for stage in (way.unsort, way.travel, way.settle):
-        after = stage(out)
+    after = way.unsort(out)
+    del tokens, weights  # local variables around both (routed_experts_compute)
+    for stage in (way.travel, way.settle):
         out = after
-        del after
-    del way, stage
+        after = stage(out)
+    out = after
+    del way, stage, after
     if shared is not None:
         out = add(tape, out, shared, "routed + shared")
     return out
@@ -277,16 +287,21 @@ def _grouped(ctx: Context, x: Value, weight: Parameter, label: str) -> Value:
     """TE's GroupedLinear: keeps its input; dX, then all experts' dW unless they go to main_grad."""
     tape = ctx.tape
     rows = x.shape[0]
-    out = tape.value((rows, weight.shape[1]), x.dtype, label)
     x_shape, dtype = x.shape, x.dtype
     kept = x.storage if weight.requires_grad else None
     if quantizes(ctx.setting) and tape.grad_enabled and weight.requires_grad:
-        kept = tape.new(x_shape, "fp8", label + " input")
+        kept = in_fp8(ctx, x_shape, label + " input")
+    by_rows = rows_in_fp8(ctx, x_shape, label)
+    out = tape.value((rows, weight.shape[1]), dtype, label)
+    del by_rows
     fused = fuses_wgrad(ctx.setting)
 
     def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+        cast = gradient_in_fp8(ctx, grad, label)
         gx = tape.new(x_shape, dtype, label + " dX")
-        return [gx, tape.new(weight.shape, weight.dtype, label + " dW") if not fused and weight.requires_grad else None]
+        gw = tape.new(weight.shape, weight.dtype, label + " dW") if not fused and weight.requires_grad else None
+        del cast
+        return [gx, gw]
 
     result = tape.record(out, (x, tape.parameter(weight)), run)
     if ctx.setting.adapter is None:
