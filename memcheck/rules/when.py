@@ -103,11 +103,12 @@ def states_group(context: RuleContext) -> bool:
 
 
 def wraps_layers(context: RuleContext) -> bool:
-    """Training whose layers FSDP may wrap, and what it may stop at: two dtypes, or a head behind the model."""
+    """Training whose layers FSDP may wrap, and what it may stop at: two dtypes, a head behind the model, Adafactor."""
     job, layout = context.training, context.layout
     if job is None or layout.zero_stage < 2 or layout.shard_group <= 1:
         return False
-    return job.recipe.params != "fp32" or job.lora is not None or job.fsdp == 1
+    plain = job.recipe.params == "fp32" and job.lora is None and job.fsdp == 2
+    return not plain or job.optimizer.name == "adafactor"
 
 
 def shards_experts(context: RuleContext) -> bool:

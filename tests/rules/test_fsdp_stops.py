@@ -71,3 +71,23 @@ def test_rows_and_weights_of_adapters(training: str, stops: bool) -> None:
 def test_heads_behind_a_flattened_root(parallelism: str, training: str, stops: bool) -> None:
     """A chunked loss runs the head when the root has its shard back, but where nothing reshards behind a forward."""
     assert bool(found("MEM419", parallelism, training)) == stops
+
+
+COPY = "method: lora, lora: {rank: 8, modules_to_save: [lm_head]}"
+NEWEST = 'options: {accelerate_version: "1.15"}'
+
+
+@pytest.mark.parametrize(
+    ("model", "training", "stops"),
+    [
+        ("llama-3.1-8b", "framework: huggingface, optimizer: adafactor", True),
+        ("llama-3.1-8b", f"framework: huggingface, optimizer: adafactor, {FLAT}", False),
+        ("llama-3.1-8b", "framework: huggingface, optimizer: adamw", False),
+        ("llama-3.2-1b", f"framework: huggingface, {COPY}, {NEWEST}", True),
+        ("llama-3.2-1b", f"framework: huggingface, {COPY}", False),
+        ("llama-3.1-8b", f"framework: huggingface, {COPY}, {NEWEST}", False),
+    ],
+)
+def test_shards_beside_whole_tensors(model: str, training: str, stops: bool) -> None:
+    """Adafactor's plain statistics of sharded gradients; a tied matrix in the group of its copy and in another."""
+    assert bool(found("MEM419", "zero_stage: 3", training, model=model)) == stops

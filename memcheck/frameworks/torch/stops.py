@@ -38,6 +38,8 @@ def stops(job: TrainingJob, architecture: Architecture) -> Iterator[Stop]:
         yield from _late_head(job, groups[0])
     else:
         yield from _mixed_group(job, groups)
+        yield from _plain_statistics(job)
+        yield from _shared_twice(job, architecture)
 
 
 def _dtype(job: TrainingJob, tensor: LocalTensor) -> str:
@@ -53,6 +55,34 @@ def _mixed_group(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) ->
             message = f"FSDP2 trains no {' and '.join(found)} in one group: `{odd}` stays in fp32 beside others"
             yield Stop(message, "/training/precision", _in_one_dtype(job))
             return
+
+
+def _plain_statistics(job: TrainingJob) -> Iterator[Stop]:
+    """RuntimeError: aten.add_.Tensor got mixed torch.Tensor and DTensor: rows and columns of a squared gradient, which
+    is a DTensor, are added to plain tensors (transformers 5.23 optimization.py, ``Adafactor.step``).
+    """
+    if job.optimizer.name == "adafactor" and FRAMEWORKS[job.framework].runs_transformers:
+        yield Stop(
+            "transformers' Adafactor has plain tensors for rows and columns, to which it adds FSDP2's DTensors",
+            "/training/optimizer",
+            "write `optimizer: adamw`, or `options.fsdp_version: 1`",
+        )
+
+
+def _shared_twice(job: TrainingJob, architecture: Architecture) -> Iterator[Stop]:
+    """ValueError: Parameter is shared with a parameter already managed by another FSDP group (_fsdp_state.py).
+
+    Accelerate asks whether head and embedding share a matrix, of which the wrapper of a module that is saved shows its
+    copy (accelerate 1.15 utils/fsdp_utils.py, ``fsdp2_prepare_model``): the one that it was copied from is in both.
+    """
+    copied = job.lora is not None and {"lm_head", "embed_tokens"} & set(job.lora.modules_to_save)
+    if job.carves_ends and architecture.tie_word_embeddings and copied:
+        name = min(copied)
+        yield Stop(
+            f"Accelerate wraps the copy of `{name}` and the tied matrix beside it into two FSDP2 groups",
+            "/training/lora/modules_to_save",
+            "leave it out, or write `options.fsdp_version: 1`",
+        )
 
 
 def _mixed_flat(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) -> Iterator[Stop]:
