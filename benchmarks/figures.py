@@ -37,6 +37,7 @@ Plan = dict[str, Any]
 Figures = dict[str, Any]
 PLANS = os.path.join(HERE, "data", "figures_plans.json")
 FILE = os.path.join(HERE, "data", "figures.json")
+PROFILES = os.path.join(HERE, "data", "figures_profiles.json")
 COMMAND = "python -m benchmarks.figures --write"
 EVERYTHING = Gate(profile="research", inventory=True)
 """All rules; the tensors of every peak."""
@@ -111,6 +112,20 @@ def _timed(plan: Plan) -> Figures:
     return {"seconds": [float(f"{part:.6g}") for part in parts]}
 
 
+def profiles() -> dict[str, str]:
+    """A digest of what each framework's profile states: defaults that plans are judged by and none here may show."""
+    return {name: f"{crc32(repr(_plain(profile)).encode()):08x}" for name, profile in FRAMEWORKS.items()}
+
+
+def _plain(value: Any) -> Any:
+    """The value with sets in an order that is always the same."""
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(repr, value))
+    if isinstance(value, dict):
+        return [(key, _plain(each)) for key, each in value.items()]
+    return [_plain(each) for each in value] if isinstance(value, (tuple, list)) else value
+
+
 def moved(before: Figures, now: Figures) -> Iterator[str]:
     """Each figure that is another one, from what to what."""
     for name in dict.fromkeys([*before, *now]):
@@ -140,6 +155,10 @@ def stale(only: list[str]) -> Iterator[tuple[str, list[str]]]:
         lines = list(moved(before.get(name, {}), said(known[name])))
         if lines:
             yield name, lines
+    if not only:
+        lines = list(moved(kept(PROFILES), profiles()))
+        if lines:
+            yield "profiles", lines
 
 
 def check(only: list[str], first: bool = False) -> int:
@@ -164,6 +183,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.write:
         write(FILE, {name: said(plan) for name, plan in plans().items()})
+        write(PROFILES, profiles())
     return check(options.plans, options.first) if options.check else 0
 
 

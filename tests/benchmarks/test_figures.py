@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from benchmarks import figures
+from benchmarks import cases, figures
 from memcheck.frameworks.registry import FRAMEWORKS
 
 PLANS = figures.plans()
@@ -22,6 +22,11 @@ def test_no_figure_moved(number: str) -> None:
         before = {name: row for name, row in before.items() if name != "tensors"}
         now.pop("tensors", None)
     assert list(figures.moved(before, now)) == [], PLANS[number]
+
+
+def test_no_profile_moved() -> None:
+    """What each framework's profile states is what it stated when the figures were written."""
+    assert list(figures.moved(cases.kept(figures.PROFILES), figures.profiles())) == []
 
 
 def test_every_plan_is_kept_with_its_figures() -> None:
