@@ -31,7 +31,7 @@ class Form(Record):
     forward: Names
     backward: Names
     sometimes: tuple[Names | None, ...]
-    """Of ``SOMETIMES``."""
+    """Likewise of what only some units have (``SOMETIMES``)."""
     scalars: tuple[bool, ...]
     """Which of ``SCALARS`` are not zero."""
 

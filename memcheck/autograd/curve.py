@@ -54,7 +54,7 @@ class Curve(Record):
     hooked: High | None = None
     """The highest point of its backward at which an engine's hook runs: a gradient has just arrived."""
     later: High | None = None
-    """The same without the first gradient, where that may be the first of a backward."""
+    """Likewise without its first gradient, where that may be the first of a whole backward."""
     returned: int = 0
     """What it returns beside its output, where nothing has saved it: attention weights of a checkpointed layer."""
     input: int = 0

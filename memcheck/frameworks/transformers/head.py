@@ -97,8 +97,7 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
     shape = (ctx.residual_tokens * setting.streams, ctx.hidden)
     x = Value(tape.new(shape, dtype, "last hidden state"), shape, dtype, leaf)
     loss = head_forward(ctx, head, x)
-    forward_high = high(tape)
-    before = ctx.before
+    forward_high, before = high(tape), ctx.before
     del x
     with_casts = tape.live
     tape.casts.clear()
