@@ -97,18 +97,21 @@ def answer(document: Document, changes: dict[str, object]) -> object:
 
 def every_place(schedule: tuple[PassRun, ...], chunks: int, every_chunk_saves: bool) -> Candidates:
     """Every moment of a schedule, whether it can be its pass's fullest or not."""
-    counts, waits, number = [0] * chunks, False, 0
+    counts, began, number = [0] * chunks, False, 0
+    warm, left = megatron_step._warm_input(schedule)
     found: dict[Pass, list[Place]] = {}
     for run in schedule:
         for _ in range(run.times):
+            waits = megatron_step.WARM_INPUT if left <= 0 else int(began)
             for forward, chunk in ((True, run.forward), (False, run.backward)):
                 if chunk is None:
                     continue
                 counts[chunk] -= not forward
                 number += 1
-                found.setdefault(Pass(forward, chunk), []).append((number, tuple(counts), not waits))
+                found.setdefault(Pass(forward, chunk), []).append((number, tuple(counts), waits))
                 counts[chunk] += forward
-            waits = waits or run.backward is not None
+            began = began or run.backward is not None
+            left -= run.backward == warm
     return tuple((a_pass, tuple(places)) for a_pass, places in found.items())
 
 
