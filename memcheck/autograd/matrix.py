@@ -112,6 +112,7 @@ def matmul(tape: Tape, x: Value, weight: Parameter, label: str, bias: Parameter 
 
 def product(tape: Tape, x: Value, weight: Value, label: str, bias: Value | None = None) -> Value:
     """``F.linear`` on a weight that is a tensor of its own (a cast copy). mm makes dW first, addmm dX."""
+    given = x, weight, bias  # the call holds its arguments until the product is made, whatever autocast makes of them
     if tape.autocast:  # autocast_mode.h casts a call's arguments from the last to the first, as gcc evaluates them
         bias = cast_weight(tape, bias, tape.autocast) if bias is not None else None
         weight = cast_weight(tape, weight, tape.autocast)
@@ -120,6 +121,7 @@ def product(tape: Tape, x: Value, weight: Value, label: str, bias: Value | None 
     out_shape = (*x_shape[:-1], w_shape[0])
     kind = "mm" if bias is None else "addmm"
     out = Value(tape.output(kind, out_shape, x_dtype, label, w_shape), out_shape, x_dtype)
+    del given
     nx, nw = x.origin is not None, weight.origin is not None
     kept = (x.storage if nw or (nx and tape.saves_inputs) else None, (weight.storage or RESTING) if nx else None)
     if bias is None:

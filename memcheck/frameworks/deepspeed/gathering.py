@@ -13,7 +13,7 @@ from itertools import accumulate
 from math import inf
 
 from memcheck.accounts.state import LocalTensor
-from memcheck.frameworks.deepspeed.modules import Module, Unit, module_units
+from memcheck.frameworks.deepspeed.modules import Module, ModuleUnit, module_units
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
 
@@ -93,7 +93,7 @@ def most_gathered(
 
 def gathered(
     weights: Sequence[GatheredWeight],
-    units: Sequence[Unit],
+    units: Sequence[ModuleUnit],
     limits: GatherLimits,
     *,
     recompute: bool,

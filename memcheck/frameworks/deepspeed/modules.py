@@ -28,7 +28,7 @@ class Module(Record):
     """A leaf: it fetches all beneath it at once."""
 
 
-class Unit(Record):
+class ModuleUnit(Record):
     """A layer, or what is in front of all of them or behind: modules that run one behind the other, each with those
     within it.
     """
@@ -54,11 +54,11 @@ class Unit(Record):
         return tuple(sorted({number for part in self.parts for number in part[0].under}))
 
 
-def module_units(units: Sequence[Sequence[LocalTensor]], *, leaves: bool, tied: bool) -> tuple[Unit, ...]:
+def module_units(units: Sequence[Sequence[LocalTensor]], *, leaves: bool, tied: bool) -> tuple[ModuleUnit, ...]:
     """``units``: parameters in the order in which they are registered; ``leaves``: sparse blocks are; ``tied``: the
     last unit multiplies by the first parameter.
     """
-    found, first = list[Unit](), 0
+    found, first = list[ModuleUnit](), 0
     for place, tensors in enumerate(units):
         parts = _parts(tensors, first, leaves)
         first += len(tensors)
@@ -66,9 +66,9 @@ def module_units(units: Sequence[Sequence[LocalTensor]], *, leaves: bool, tied: 
             if tied and place:
                 parts.append((Module((0,), (0,)),))
             # tables of rotary embeddings are made by a module, too
-            found.append(Unit((), tuple(parts) if place else (*parts, (Module(),))))
+            found.append(ModuleUnit((), tuple(parts) if place else (*parts, (Module(),))))
         else:
-            unit = Unit((), tuple(parts))
+            unit = ModuleUnit((), tuple(parts))
             found.append(unit._replace(layer=(Module((), unit.under),)))
     return tuple(found)
 

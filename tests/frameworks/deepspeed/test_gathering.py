@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.deepspeed.gathering import GatheredMost, GatheredWeight, GatherLimits, gathered
-from memcheck.frameworks.deepspeed.modules import Module, Unit, module_units
+from memcheck.frameworks.deepspeed.modules import Module, ModuleUnit, module_units
 
 PLAIN = GatheredWeight(10, persists=False, is_kept=False)
 
 
-def unit(*numbers: int, layer: bool = False) -> Unit:
+def unit(*numbers: int, layer: bool = False) -> ModuleUnit:
     """Modules one behind the other, in a layer or at an end of the model."""
-    return Unit((Module((), numbers),) if layer else (), tuple((Module((n,), (n,)),) for n in numbers))
+    return ModuleUnit((Module((), numbers),) if layer else (), tuple((Module((n,), (n,)),) for n in numbers))
 
 
 UNITS = (unit(0), unit(1, layer=True), unit(2, layer=True), unit(3))
@@ -75,7 +75,7 @@ def test_a_leaf_is_fetched_whole_and_its_distance_counts_all_that_is_beneath_mod
     """Both of its parameters come in one buffer. The model's own module, right behind the forward, has them beneath it:
     within twenty elements the leaf stays, where two modules of its parameters go.
     """
-    leaf = Unit((Module((), (1, 2)),), ((Module((), (1, 2), whole=True),),))
+    leaf = ModuleUnit((Module((), (1, 2)),), ((Module((), (1, 2), whole=True),),))
     units = (unit(0), leaf, unit(3))
     assert gathered((PLAIN,) * 4, units, NEXT, recompute=False) == GatheredMost(40, 10, 40, 10)
     near = NEXT._replace(reuse=20)
