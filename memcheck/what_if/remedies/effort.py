@@ -20,6 +20,8 @@ SERVED = 10
 """To predict what a serving engine holds."""
 REPLAY, KIND, ADAPTED = 14, 8, 16
 """To replay all units anew, and each kind of layer among them, without and with adapters."""
+WEIGHS = 3
+"""As many kinds count for one that weighs the outputs of the layers before it: its graph has so many more tensors."""
 LAYERS_A_STEP = 80
 """Layers whose tensors are gone through in one step."""
 MOST_LAYERS_OF_RUN = 4
@@ -40,7 +42,8 @@ class Effort:
         self._replayed: set[tuple[object, ...]] = set()
         if isinstance(architecture, Architecture):
             runs = _runs(architecture.blocks)
-            self._kinds = len({block for block, _ in architecture.blocks})
+            different = {block for block, _ in architecture.blocks}
+            self._kinds = sum([WEIGHS if block.sources is not None else 1 for block in different])
             self._kinds += 2 * (architecture.vision is not None or architecture.encoder is not None)
             self._runs = sum(min(times, MOST_LAYERS_OF_RUN) for times in runs)
             self._layers = architecture.num_layers
