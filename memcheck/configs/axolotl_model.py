@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.configs import axolotl_keys as keys
 from memcheck.configs.draft import Draft
 from memcheck.configs.pictures import IMAGES, resized
-from memcheck.configs.trainer_frozen import architecture_named, known_architecture
+from memcheck.configs.trainer_frozen import architecture_named, known_architecture, same_dimensions
 from memcheck.configs.trainer_parts import text
 
 
@@ -14,7 +14,7 @@ def dimensions(draft: Draft) -> None:
     path = "base_model_config"
     if draft.config.has(path) and text(draft, path) != text(draft, keys.MODEL):
         own, other = architecture_named(draft), known_architecture(text(draft, path))
-        if own is None or other is None or (own.hidden_size, own.blocks) != (other.hidden_size, other.blocks):
+        if own is None or other is None or not same_dimensions(own, other):
             message = f"`{path}` is another model's than `{keys.MODEL}`, and decides its dimensions"
             draft.refuse(path, message, "name the model that is built: --model NAME", ("model", "model.name"))
     draft.config.see(path)

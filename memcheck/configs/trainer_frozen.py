@@ -42,6 +42,11 @@ def architecture_named(draft: Draft) -> Architecture | None:
     return known_architecture(str(draft.value("model.name") or draft.value("model")))
 
 
+def same_dimensions(one: Architecture, other: Architecture) -> bool:
+    """Whether two models have as wide and as many layers of the same kinds."""
+    return (one.hidden_size, one.blocks) == (other.hidden_size, other.blocks)
+
+
 def known_architecture(name: str) -> Architecture | None:
     """The model of this name, if the catalog knows it."""
     try:

@@ -6,7 +6,7 @@ import re
 
 from memcheck.configs.contract import speaks
 from memcheck.configs.draft import Draft
-from memcheck.configs.trainer_frozen import architecture_named, known_architecture
+from memcheck.configs.trainer_frozen import architecture_named, known_architecture, same_dimensions
 from memcheck.configs.trainer_parts import on, say, text
 
 REFERRED = ("dpo", "ipo", "kto")
@@ -37,7 +37,7 @@ def weighted(draft: Draft, path: str) -> None:
 def _reference(draft: Draft, path: str) -> None:
     """A model of its own: of the policy's dimensions, as a plan's is, or refused."""
     own, other = architecture_named(draft), known_architecture(text(draft, path))
-    if own is not None and other is not None and (own.hidden_size, own.blocks) != (other.hidden_size, other.blocks):
+    if own is not None and other is not None and not same_dimensions(own, other):
         message = f"`{path}`: a reference of other dimensions than the model's has no memory model here"
         draft.refuse(path, message, keys=("training.reference",))
         return

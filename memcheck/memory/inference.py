@@ -6,6 +6,8 @@ kv_lora_rank + qk_rope_head_dim with multi-head latent attention, which tensor p
 
 from __future__ import annotations
 
+from collections import Counter
+
 from memcheck.accounts.estimate import RankEstimate
 from memcheck.accounts.state import block_component_tensors, expert_slices, local_tensor
 from memcheck.accounts.timeline import Timeline
@@ -138,9 +140,7 @@ def _rests(a: Architecture, tensor: ParameterTensor, part: Part) -> bool:
 def _held(job: InferenceJob, a: Architecture, part: Part, inventory: bool) -> ServingRank:
     """Weights, caches, working set and logits of one pipeline rank."""
     layout, blocks = job.layout, a.layers()[part.first : part.last]
-    counts: dict[int, int] = {}
-    for number in map(id, blocks):
-        counts[number] = counts.get(number, 0) + 1
+    counts = Counter(map(id, blocks))
     different = list({id(block): block for block in blocks}.values())
     weights, caches = [], []
     for block in different:

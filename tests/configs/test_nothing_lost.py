@@ -64,8 +64,6 @@ READ: list[tuple[str, str, str, str, object]] = [
     ("s.sh", SWIFT, "--task_type seq_cls --num_labels 20", "training.head.labels", 20),
     ("s.sh", SWIFT, "--deepspeed zero2 --deepspeed_autotp_size 2", "parallelism.tensor", 2),
     ("c.yaml", LAUNCH, "parallelism_config: {parallelism_config_tp_size: 2}", "parallelism.tensor", 2),
-]
-READ += [
     ("t.sh", SCRIPT, "--lora True --lora_r 16 --lora_target_modules q_proj", "training.method", "lora"),
     ("t.sh", SCRIPT, "--qlora True --lora_r 16 --lora_target_modules q_proj", "training.method", "qlora"),
     ("t.sh", SCRIPT, "--use_lora False --lora_r 16", "training.method", "full"),

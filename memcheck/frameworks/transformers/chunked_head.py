@@ -27,7 +27,7 @@ CHUNK = 256
 def chunked_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -> Value:
     """The loss of every token but each row's first. ``box``: the hidden states, which nobody else refers to."""
     tape = ctx.tape
-    weights.weight.viewed = True  # `w.t()`, which autocast casts anew for each piece
+    weights.weight.viewed = True  # `w.t()`, of which each piece makes and drops a copy of its own
     tokens = scored_tokens(ctx, head.objective)
     h = box[0]  # `outputs.last_hidden_state` is there until the model's forward returns
     if ctx.setting.batch > 1:  # `hidden_states[..., :-1, :].reshape(-1, hidden)`: of one row a view
@@ -56,9 +56,9 @@ def _piece(weights: Weights, wide: bool, ctx: Context, h: Value) -> Value:
     weight = tape.parameter(weights.weight)
     bias = tape.parameter(weights.bias) if weights.bias is not None else None
     if wide:
-        logits = product(tape, cast(tape, h, "fp32"), _copied(ctx, weight, "fp32"), "lm_head", bias)
+        logits = product(tape, cast(tape, h, "fp32"), cast(tape, weight, "fp32"), "lm_head", bias)
     else:
-        logits = cast(tape, product(tape, h, _copied(ctx, weight, h.dtype), "lm_head", bias), "fp32", "logits.float()")
+        logits = cast(tape, product(tape, h, cast(tape, weight, h.dtype), "lm_head", bias), "fp32", "logits.float()")
     log_probabilities = log_softmax(tape, cast(tape, logits, "fp32"))
     loss = nll_loss(tape, log_probabilities)
     _entropy(tape, log_probabilities)
@@ -87,13 +87,3 @@ def _saving(*saved: Storage | None) -> Callable[[Storage], list[Storage | None]]
         return []
 
     return run
-
-
-def _copied(ctx: Context, weight: Value, dtype: str) -> Value:
-    """``w.to(dtype)``: each piece makes and drops its own."""
-    if weight.dtype == dtype:
-        return weight
-    tape = ctx.tape
-    out = tape.value(weight.shape, dtype, "head of a chunk")
-    shape, source = weight.shape, weight.dtype
-    return tape.record(out, (weight,), lambda grad: [tape.new(shape, source, "to backward")])
