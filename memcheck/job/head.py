@@ -25,7 +25,7 @@ def resolve_head(
     objective = training.objective.name if training.objective else None
     if stated is None and objective != "reward":
         upcast = training.loss is not None and training.loss.upcast is not None
-        if isinstance(architecture, Architecture) and architecture.narrow_loss and not upcast:
+        if isinstance(architecture, Architecture) and _may_mask(architecture) and not upcast:
             defaults.note("training.head.kind", "lm", MASKED_WORDS)
         return ModelHead()
     stated = stated or plan_types.HeadSpec()
@@ -41,6 +41,11 @@ def resolve_head(
     if kind == "embedding":
         defaults.note("training.head", "two columns, mean pooling", "pairs of texts, compared within the batch")
     return ModelHead(kind, labels)
+
+
+def _may_mask(architecture: Architecture) -> bool:
+    """Whether its type has a class for masked words beside one for causal language: encoders alone have both."""
+    return architecture.narrow_loss and architecture.encoder is None and not architecture.copied_logits
 
 
 def with_head(architecture: Architecture | Rough, head: ModelHead) -> Architecture | Rough:

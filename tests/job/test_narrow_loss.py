@@ -49,3 +49,10 @@ def test_a_file_that_names_the_class_for_causal_language_is_priced_with_its_loss
     )
     assert found.narrow_loss == narrow
     assert any(named in note for note in found.notes) != narrow
+
+
+def test_a_model_of_an_encoder_and_a_decoder_has_no_class_for_masked_words() -> None:
+    """T5's own loss takes logits as they are, too, and nothing is left open about its head."""
+    found = judged("flan-t5-small", sequence_length=512, precision="bf16-pure")
+    assert isinstance(found, Subject), found
+    assert not [a for a in found.assumptions if a.key == "training.head.kind"]
