@@ -218,7 +218,8 @@ class Attention(Record):
     key_bias: bool = True
     """The keys' matrix has a bias where those of queries and values have one (Whisper's has none)."""
     scaled_projection: bool = False
-    """Queries are multiplied by a constant where they are made, and not in the kernel alone (Whisper)."""
+    """Queries are multiplied by a constant where they are made, and not in the kernel alone (Whisper), or behind their
+    norm (Muse Glimmer)."""
     contiguous: bool = False
     """Queries, keys and values are copied head by head (Whisper)."""
     own_mask: int = 0
@@ -226,7 +227,7 @@ class Attention(Record):
     gate_matrix: bool = False
     """A matrix of its own makes the output's gate (AFMoE); it stands behind the output's matrix."""
     late_gate: bool = False
-    """That gate is made behind the output, with a bias of each head (Beam)."""
+    """That gate is made behind the output, with a bias of each head (Beam) or without (Muse Glimmer)."""
     gate_adaptable: bool = True
     """peft's targets can name that matrix, as :attr:`memcheck.models.types.Mlp.adaptable`."""
     wide_sinks: bool = False

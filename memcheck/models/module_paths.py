@@ -23,6 +23,7 @@ LAYERS = {
     "minimax_m3": "layers",
     "mistral3": "transformer.layers",
     "mllama": "transformer.layers",
+    "muse_glimmer": "layers",
     "ovis2": "transformer.encoder.layers",
     "paddleocr": "vision_model.encoder.layers",
     "perception": "blocks",

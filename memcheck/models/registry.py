@@ -150,6 +150,7 @@ FAMILIES: dict[str, str] = {
     "mpnet": "mpnet:read",
     "mpt": "mpt:read",
     "mt5": "t5:read",
+    "muse_glimmer_text": "muse_glimmer:read",
     "nanochat": "nanochat:read",
     "nemotron": "nemotron:read",
     "nemotron_h": "nemotron_h:read",

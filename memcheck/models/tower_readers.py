@@ -52,6 +52,7 @@ TOWERS: dict[str, str] = {
     "mllama": "mllama:read",
     "molmo2": "molmo2:read",
     "moss_transcribe_diarize": "audio:read_moss",
+    "muse_glimmer": "muse_glimmer:read",
     "musicflamingo": "audio:read_music",
     "nemotron_h_omni": "radio:read",
     "ovis2": "ovis2:read",

@@ -57,6 +57,7 @@ WRAPPERS: dict[str, str] = {
     "mllama": "mllama_text_model",
     "molmo2": "molmo2_text",
     "moss_transcribe_diarize": "qwen3",
+    "muse_glimmer": "muse_glimmer_text",
     "musicflamingo": "qwen2",
     "nemotron_h_omni": "nemotron_h",
     "ovis2": "qwen2",

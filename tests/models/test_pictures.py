@@ -45,6 +45,7 @@ TILED = {
     "smolvlm": EMPTY._replace(tile=729, tile_tokens=81, patch=14, processor="tiles:see_idefics3"),
     "mistral3": EMPTY._replace(patch=14, merge=4, side=1540, processor="pixtral:see"),
     "pixtral": EMPTY._replace(patch=16, side=1024, processor="pixtral:see"),
+    "muse_glimmer": EMPTY._replace(patch=14, merge=4, processor="muse_glimmer:see"),
     "llama4": EMPTY._replace(tile=577, tile_tokens=144, classes=1, patch=14, processor="tiles:see_llama4"),
 }
 """The tiles of released checkpoints."""

@@ -136,13 +136,15 @@ def _projections(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Va
     gate = None
     norms = (None, None) if a.norms_after_rotary else (a.query_norm, a.key_norm)
     q = linear(tape, x, ctx.weights(tensors[0], a.qkv_bias), tensors[0].name)
-    if a.scaled_projection:
+    if a.scaled_projection and norms[0] is None:
         q = scale(tape, q, "query scaling")
     if a.output_gate:
         half = (ctx.tokens, q.shape[-1] // 2)
         q, gate = tape.views(q, half, half)
     q = clamp(tape, q, 2) if a.clip_qkv else q
     q = as_heads(ctx, a, q, heads, norms[0], copies)
+    if a.scaled_projection and norms[0] is not None:
+        q = scale(tape, q, "query scaling")
     if a.reuses_keys or a.value_norm is not None:
         return q, *_keys_and_values(ctx, a, x, kv_heads), gate
     rows: int = ctx.sequence

@@ -14,10 +14,15 @@ from memcheck.models.types import Attention, Mlp, Moe
 
 
 def gated_late(ctx: Context, a: Attention, out: Value, x: Value) -> Value:
-    """``out * sigmoid(gate_proj(x) + gate_bias)``: the bias is a number for each head, and as wide as the weights."""
+    """``out * sigmoid(gate_proj(x) + gate_bias)``: the bias is a number for each head, and as wide as the weights.
+
+    Without it the gate is one of each element (Muse Glimmer).
+    """
     tape, tensor = ctx.tape, linear_tensors(a.tensors)[4]
     made = linear(tape, x, ctx.weights(tensor, False, adaptable=a.gate_adaptable), tensor.name)
-    offset = next(t for t in a.tensors if t.name.endswith("gate_bias"))
+    offset = next((t for t in a.tensors if t.name.endswith("gate_bias")), None)
+    if offset is None:
+        return mul(tape, out, unary(tape, made, "sigmoid"))
     bias = tape.parameter(ctx.parameter(offset.name, (-(-a.heads // ctx.tp),)))
     gate = tape.value(made.shape, promote(made.dtype, bias.dtype), "gate + bias")
     gate = tape.record(gate, (made, bias), lambda grad: [grad, grad], validated=True)

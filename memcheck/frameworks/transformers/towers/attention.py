@@ -28,6 +28,7 @@ _ELSEWHERE = {
     "grid-convolution": "lfm3:grid_convolution",
     "grouped-separate": "lfm3:grouped_attention",
     "packed-one": "radio:packed_one",
+    "packed-tables": "muse_glimmer:packed_tables",
     "sam": "sam:sam_attention",
 }
 """Forms that one family alone has -> ``module:function``."""

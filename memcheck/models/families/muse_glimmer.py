@@ -1,0 +1,67 @@
+"""Muse Glimmer, text (modeling_muse_glimmer.py): gated attention between Gemma 2's four norms, and normed words."""
+
+from __future__ import annotations
+
+from memcheck.models.families.gemma import capped, sandwich_block
+from memcheck.models.parts.attention import grouped_attention, head_norm
+from memcheck.models.parts.decoder import decoder, rms_norm
+from memcheck.models.parts.feed_forward import gated_mlp
+from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.parts.stack import layer_types, stack
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block, Norm
+
+NORM = "rmsnorm-fp32-weight"
+PERIOD = 4
+"""By default every fourth layer, counted from the last, has neither a window nor a rotation."""
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: muse_glimmer_text``."""
+    size = read_sizes(config, kv_heads="required", head_dim=128)
+    h, bias, window = size.hidden, config.flag("attention_bias"), config.window()
+    config.ignore("post_norm_eps", "qk_scale_factor", "output_multiplier")
+    attention = grouped_attention(
+        size,
+        qkv_bias=bias,
+        out_bias=bias,
+        query_norm=head_norm(NORM, size.head_dim, "q", weight=False),
+        key_norm=head_norm(NORM, size.head_dim, "k", weight=False),
+        dropout=config.dropout("attention_dropout"),
+        scaled_projection=True,
+        gate_matrix=True,
+        late_gate=True,
+        tensors=linear("self_attn.gate_proj", size.heads * size.head_dim, h, "attention", "column"),
+    )
+    mlp = gated_mlp(h, config.integer("intermediate_size"), config.activation("hidden_activation", "hidden_act"))
+    full = [(size.layers - 1 - i) % PERIOD == 0 for i in range(size.layers)]
+    types = layer_types(config, size.layers, lambda i: "full_attention" if full[i] else "sliding_attention")
+    turned = _turned(config, [not each for each in full])
+
+    def make(kind: tuple[str, bool]) -> Block:
+        mixer = attention._replace(window=window if kind[0] == "sliding_attention" else None)
+        return sandwich_block(h, mixer if kind[1] else mixer._replace(rotary_dim=0), mlp)
+
+    return decoder(
+        config,
+        size,
+        stack(zip(types, turned, strict=True), make),
+        tied=False,
+        final_norm=rms_norm(h, "model.norm", NORM),
+        embedding_norm=Norm(NORM, h, weight=False, name="model.embed_tokens.embed_norm"),
+        table_norm=True,
+        mask_windows=(None, window),
+        final_softcap=capped(config, "final_logit_softcapping", 20.0),
+        logit_scale=True,
+    )
+
+
+def _turned(config: ConfigReader, default: list[bool]) -> list[bool]:
+    """Which layers rotate: those whose base in ``layer_rope_theta`` is not 0."""
+    stated = config.raw("layer_rope_theta")
+    if stated is None:
+        return default
+    if not isinstance(stated, list) or len(stated) != len(default):
+        config.fail("layer_rope_theta", f"layer_rope_theta is no list of {len(default)} numbers, one for each layer")
+    return [bool(each) for each in stated]
