@@ -31,7 +31,7 @@ def _cases(name: str, group: str) -> list[Case]:
                 truth_bytes=instants[phase],
                 metric="allocated",
                 phase=phase,
-                widens=False,  # exact, and of small models
+                small=True,
                 source=data["source"],
             )
         )

@@ -47,7 +47,7 @@ def cases() -> list[Case]:
                 phase=None if phase == "forward" else phase,  # which holds the loss, too
                 parameters=record["parameters"],
                 family=dims(record)["model_type"],
-                widens=False,  # of a model of 20 MiB: over the GiB that intervals are relative to, no error is left
+                small=True,
             )
         )
     return found

@@ -31,7 +31,6 @@ def cases() -> list[Case]:
             metric="allocated",
             phase=record["peak_phase"],
             parameters=record["params"],
-            widens=False,  # exact, and of other moments than the steps that intervals are made from
             source=f"traces of torch {TORCH}, transformers 5.23, {_trainer(record)}",
         )
         for record in records()

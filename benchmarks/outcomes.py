@@ -13,9 +13,11 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.cases import load
+from benchmarks.cases import Case, load
+from benchmarks.score import reserved_between, resolved
 from memcheck.check import Gate, check_file
 from memcheck.errors import MemcheckError
+from memcheck.memory.overhead import surroundings
 from memcheck.result import PASSED
 
 GIB = 2**30
@@ -143,6 +145,27 @@ def outcomes() -> list[Outcome]:
     return found
 
 
+GROUP = "published jobs"
+
+
+def cases() -> list[Case]:
+    """What was read of *allocated* and of reserved memory on jobs that ran, where the source says all of the plan."""
+    read = [job for job in outcomes() if not job.died and not job.assumption]
+    return [
+        Case(
+            id=job.id,
+            group=GROUP if metric == "allocated" else f"{GROUP} ({metric})",
+            plan={"memcheck": 1, "name": job.id, **job.plan},
+            truth_bytes=size,
+            metric=metric,
+            source=job.source,
+        )
+        for job in read
+        for metric, size in (("allocated", job.allocated_bytes), ("reserved", job.reserved_bytes))
+        if size
+    ]
+
+
 def judged(outcome: Outcome) -> Verdict:
     """The verdict of the gate with its defaults.
 
@@ -163,8 +186,8 @@ def judged(outcome: Outcome) -> Verdict:
             reason = LIMIT
     ends = None
     if estimate is not None:
-        beyond = estimate.device_bytes - estimate.reserved_bytes
-        ends = (estimate.interval_bytes[0] - beyond, estimate.interval_bytes[1] - beyond)
+        job, gpu, _ = resolved({"memcheck": 1, "name": outcome.id, **outcome.plan})
+        ends = reserved_between(estimate.interval_bytes, gpu.memory_bytes, surroundings(job, gpu).outside)
     return Verdict(
         outcome=outcome,
         passed=passed,

@@ -18,6 +18,7 @@ from memcheck.memory.estimate import estimate
 from memcheck.memory.interval import Intervals, PlanFigures, error_group
 from memcheck.memory.outside import OutsideBytes
 from memcheck.memory.overhead import slack
+from memcheck.memory.residuals import residuals
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture
 from memcheck.plan.load import load_documents
@@ -79,7 +80,8 @@ class Row(NamedTuple):
         if self.case.metric == "allocated":
             ends, on_top = self.intervals.needed, self.needed_bytes - self.allocated_bytes
         else:
-            ends, on_top = self.intervals.seen, self.device_bytes - self.reserved_bytes
+            ends = self.intervals.seen
+            return reserved_between(ends, self.capacity_bytes, self.outside)
         return ends[0] - on_top, ends[1] - on_top
 
     @property
@@ -101,6 +103,12 @@ class Row(NamedTuple):
     def phase_agrees(self) -> bool | None:
         """Same moment of the peak, where it is known."""
         return None if self.case.phase is None else self.phase == self.case.phase
+
+
+def reserved_between(seen: tuple[int, int], capacity: int, outside: OutsideBytes) -> tuple[int, int]:
+    """What of an interval of *seen* is reserved: on a full GPU all that is not outside of the allocator."""
+    least = outside.ends(residuals())[0]
+    return seen[0] - outside.total, max(seen[1] - outside.total, capacity - least if seen[1] >= capacity else 0)
 
 
 class Failed(NamedTuple):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.score import Row
 from memcheck.accounts.estimate import Pools
+from memcheck.memory.allocator import ADAPTERS
 from memcheck.memory.interval import Kinds, PlanFigures, ends
 from memcheck.memory.outside import NOTHING_OUTSIDE
 from memcheck.memory.residuals import COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, look_up
@@ -130,9 +131,9 @@ def _up(value: float) -> float:
     return math.ceil(value * 10000) / 10000
 
 
-def difference(truth: float, predicted: int) -> float:
+def difference(truth: float, predicted: int, least: int = SMALL_BYTES) -> float:
     """One plus the relative difference; relative to a few GiB at least."""
-    return 1 + (truth - predicted) / max(predicted, SMALL_BYTES)
+    return 1 + (truth - predicted) / max(predicted, least)
 
 
 Readings = Sequence[tuple[str, float]]
@@ -180,11 +181,12 @@ def tables(rows: Sequence[Row], kept: Iterable[Kept], outside: Readings) -> Resi
                 continue
             _, share = look_up(shares, row.held_group)
             truth = truth / share.median - row.pools.apart
-        allocated.setdefault(row.error_group, []).append(difference(truth, row.allocated_bytes))
+        least = 1 if row.case.small else SMALL_BYTES
+        allocated.setdefault(row.error_group, []).append(difference(truth, row.allocated_bytes, least))
     around: dict[str, list[float]] = {}
     for kind, ratio in outside:
         around.setdefault(kind, []).append(ratio)
-    stuck = _stuck(tight)
+    stuck = _stuck(tight, replayed)
     return Residuals(
         allocated=_spreads(allocated),
         reserved=shares,
@@ -193,7 +195,7 @@ def tables(rows: Sequence[Row], kept: Iterable[Kept], outside: Readings) -> Resi
         beyond=_spreads(beyond),
         blocks=_with_lower(_spreads(of_filled), _spreads(blocks)),
         held_blocks=_spreads(held),
-        filled=_with_lower(_stuck(filled), stuck),
+        filled=_with_lower(_stuck(filled, replayed), stuck),
     )
 
 
@@ -202,16 +204,19 @@ def _with_lower(found: dict[str, Spread], whole: dict[str, Spread]) -> dict[str,
     return {group: spread._replace(low=min(spread.median, whole[group].low)) for group, spread in found.items()}
 
 
-def _stuck(ratios: dict[str, list[float]]) -> dict[str, Spread]:
+def _stuck(ratios: dict[str, list[float]], held: Mapping[str, float]) -> dict[str, Spread]:
     """What cannot be returned: recomputation widens its ends, and its middle is that of all steps on these streams.
 
-    So a need grows with every byte that is live, also where recomputing less is what makes more of them live. A kind
-    with few cases has the ends of all on these streams, too.
+    So a need grows with every byte that is live, also where recomputing less is what makes more of them live. It is no
+    more than the middle of what any of these kinds has ``held``. A kind with few cases has the ends of all, too.
     """
     pools: dict[str, list[float]] = {}
+    most: dict[str, float] = {}
     for group, found in ratios.items():
-        pools.setdefault(_pool(group), []).extend(found)
-    all_of = {group: spread(pools[_pool(group)]) for group in ratios}
+        pool = _pool(group)
+        pools.setdefault(pool, []).extend(found)
+        most[pool] = min(most.get(pool, math.inf), held.get(group, math.inf))
+    all_of = {group: spread(pools[_pool(group)]).no_more_than(max(1.0, most[_pool(group)])) for group in ratios}
     return {
         group: found._replace(median=min(found.high, all_of[group].median)) if found.n >= ENOUGH else all_of[group]
         for group, found in _spreads(ratios).items()
@@ -227,7 +232,7 @@ def _around(ratios: dict[str, list[float]]) -> dict[str, Spread]:
 def _pool(group: str) -> str:
     """``sharded/recompute/default`` without what is recomputed."""
     streams, _, rest = group.partition("/")
-    return f"{streams}/{rest.rpartition('/')[2]}"
+    return f"{streams}{ADAPTERS if ADAPTERS in group else ''}/{rest.rpartition('/')[2]}"
 
 
 def _with_middle(found: Spread, middle: float | None) -> Spread:

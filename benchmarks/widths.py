@@ -36,7 +36,8 @@ def terms(tables: Residuals, row: Row) -> Terms:
     kinds = Kinds(row.error_group, row.allocator_group, row.remainder_group, row.blocks_group)
     stuck = stuck_between(tables, kinds, row.held, shares_of(tables, row.allocator_group))
     errors = look_up(tables.allocated, row.error_group)[1]
-    each = (row.outside._replace(**{name: 0 for name in OutsideBytes._fields if name != one}) for one in OUTSIDE)
+    nothing = OutsideBytes(0, 0, 0, read=row.outside.read)
+    each = (nothing._replace(**{one: getattr(row.outside, one)}) for one in OUTSIDE)
     spans = [high - low for low, high in (bytes_.ends(tables) for bytes_ in each)]
     off = max(0.0, 1 - errors.low) + max(0.0, errors.high - 1)
     return Terms(

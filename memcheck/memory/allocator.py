@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Pools
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.torch.fsdp import flattens
 from memcheck.job.torch import ends_apart
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.residuals import ENOUGH, Residuals, Spread, look_up, residuals
@@ -29,10 +30,13 @@ LENGTHS_VARY = "/lengths vary"
 COMPILED_APART = ", compiled"
 """In a kind of sharded step whose layers are compiled, which decides what is held and not what is stuck."""
 
+FSDP1_APART = ", FSDP1"
+"""In a kind of step under FSDP1, whose record_stream keeps blocks from being used again: of what is held, likewise."""
+
 ADAPTERS = "/adapters"
 """In a kind of step that trains adapters alone. What a first step leaves behind, gradients and optimizer states, is
 small: it does not split the large segments that activations and logits have let go of, and the next step finds them.
-Of sharded steps only those with expandable segments are apart: they hold 3 % on top where full ones hold 2."""
+"""
 
 
 OPTIMIZER = ", optimizer"
@@ -110,13 +114,14 @@ def shares_of(tables: Residuals, group: str) -> Shares:
     own = [table.get(optimizer_group(group)) for table in (tables.filled, tables.reserved)]
     least, most = (found if found is not None and found.n >= ENOUGH else None for found in own)
     blocks = tables.held_blocks.get(group)
+    adapters = ADAPTERS if ADAPTERS in group else ""
     return Shares(
         stuck=stuck,
         held=held,
         filled=filled,
         optimizer=filled if least is None else _below(least, filled),
         held_in_optimizer=most or held,
-        alone=look_up(tables.filled, f"one stream/plain/{group.rpartition('/')[2]}")[1].median,
+        alone=look_up(tables.filled, f"one stream/plain{adapters}/{group.rpartition('/')[2]}")[1].median,
         of_block=blocks if blocks is not None and blocks.n >= ENOUGH else None,
     )
 
@@ -141,8 +146,8 @@ def kept(found: Shares, allocated: int, room: int, pools: Pools) -> tuple[int, i
 
 
 def stuck_group(group: str) -> str:
-    """The kind under which it is recorded what a step cannot return: of equal lengths, needing no less, and eager."""
-    return group.replace(LENGTHS_VARY, "").replace(COMPILED_APART, "")
+    """The kind under which it is recorded what a step cannot return: of equal lengths, eager, under FSDP2."""
+    return group.replace(LENGTHS_VARY, "").replace(COMPILED_APART, "").replace(FSDP1_APART, "")
 
 
 def remainder_group(job: TrainingJob | InferenceJob) -> str:
@@ -164,9 +169,12 @@ def remainder_group(job: TrainingJob | InferenceJob) -> str:
 def blocks_group(job: TrainingJob | InferenceJob) -> str:
     """Kind of step that leaves a share of its largest block at least, or nothing.
 
-    In full steps of FSDP2 that gather twice a smaller flat buffer lies in the segment of the largest.
+    In full steps of FSDP2 that gather twice a smaller flat buffer lies in the segment of the largest; with
+    recomputation on one stream it is states that lie in the logits' or in a layer's.
     """
     group, layout = remainder_group(job), job.layout
+    if group.startswith("one stream/recompute/") and not group.endswith(ADAPTERS):
+        return group
     if isinstance(job, InferenceJob) or not group.startswith("sharded") or job.method != "full":
         return ""
     return group if layout.zero_stage == 3 and layout.reshard_after_forward else ""
@@ -187,7 +195,7 @@ def allocator_group(job: TrainingJob | InferenceJob) -> str:
     if not streams and job.layout.zero_stage >= 2 and job.layout.shard_group > 1:
         apart = ends_apart(job, profile)
         streams = _sharded(job, apart=apart)
-        if _adapters(job) and job.expandable_segments and not apart:
+        if _adapters(job) and not apart:
             streams += ADAPTERS
     if not streams:
         lengths = LENGTHS_VARY if job.sequences == "padded" else ""
@@ -208,6 +216,6 @@ def _sharded(job: TrainingJob, *, apart: bool) -> str:
     torchtitan's graph_trainer keeps what its own passes decide, and has none.
     """
     if not apart:
-        return "sharded"
+        return f"sharded{FSDP1_APART}" if flattens(job) else "sharded"
     own_passes = str(job.option("module", "")).startswith("graph_trainer")
     return f"sharded ends apart{COMPILED_APART}" if job.compiles("model") and not own_passes else "sharded ends apart"

@@ -16,6 +16,10 @@ class OutsideBytes(Record):
     libraries: int
     """Workspaces, constants of their source, and CUDA graphs."""
     communicators: int
+    read: bool = False
+    """The context was read on a GPU of this very kind, not on the largest of its architecture."""
+    in_host: int = 0
+    """Of the communicators, what may lie in host memory."""
 
     @property
     def total(self) -> int:
@@ -25,11 +29,12 @@ class OutsideBytes(Record):
     def ends(self, tables: Residuals) -> tuple[int, int]:
         """As little and as much as they were seen to take."""
         low = high = self.libraries
-        for name, size in (("context", self.context), ("communicators", self.communicators)):
+        context = "context, read" if self.read else "context"
+        for name, size in ((context, self.context), ("communicators", self.communicators)):
             seen = tables.outside.get(name, EXACT)
             low += int(size * min(1.0, seen.low))
             high += int(size * max(1.0, seen.high))
-        return low, high
+        return low - int(self.in_host * min(1.0, tables.outside.get("communicators", EXACT).low)), high
 
 
 NOTHING_OUTSIDE = OutsideBytes(0, 0, 0)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from memcheck.accounts.estimate import Pools
+from memcheck.catalog.gpus import find_gpu
 from memcheck.job.types import InferenceJob, Layout, Lora, Loss, Optimizer, TrainingJob
-from memcheck.memory.allocator import blocks_group, shares, shares_of
+from memcheck.memory.allocator import allocator_group, blocks_group, shares, shares_of
 from memcheck.memory.basis import interval_basis, intervals
+from memcheck.memory.communicators import meets_in_host
 from memcheck.memory.interval import Kinds, PlanFigures, ends, error_group
 from memcheck.memory.outside import NOTHING_OUTSIDE, OutsideBytes
 from memcheck.memory.residuals import ENOUGH, SMALL_BYTES, Residuals, Spread, look_up, residuals
@@ -99,6 +101,23 @@ def test_readings_outside_the_allocator_widen_it() -> None:
     assert ends(made, KIND, live(50, around), None).needed == (54 * GIB, 56 * GIB)
 
 
+def test_a_context_that_was_read_is_known_better_than_that_of_another_gpu_of_its_architecture() -> None:
+    """An L4 has half of an RTX 6000 Ada's."""
+    seen = {"context": Spread(1, 0.5, 0.5, 1.0), "context, read": Spread(5, 0.9, 1.0, 1.0)}
+    made = tables(EXACT, EXACT, EXACT)._replace(outside=seen)
+    around = OutsideBytes(context=10 * GIB, libraries=0, communicators=0)
+    assert ends(made, KIND, live(50, around), None).needed == (55 * GIB, 60 * GIB)
+    assert ends(made, KIND, live(50, around._replace(read=True)), None).needed == (59 * GIB, 60 * GIB)
+
+
+def test_communicators_of_cards_without_access_to_each_other_may_lie_in_host_memory() -> None:
+    """All but their kernels: that much less may be needed, and no less at the upper end."""
+    made = tables(EXACT, EXACT, EXACT)
+    around = OutsideBytes(context=GIB, libraries=0, communicators=3 * GIB, in_host=2 * GIB)
+    assert ends(made, KIND, live(50, around), None).needed == (52 * GIB, 54 * GIB)
+    assert [meets_in_host(find_gpu(name)) for name in ("rtx-4090", "rtx-6000-ada", "h100-80gb")] == [True, False, False]
+
+
 @pytest.mark.parametrize(
     ("kind", "cases", "largest", "high"),
     [
@@ -148,6 +167,21 @@ def test_steps_that_gather_twice_leave_a_share_of_their_largest_block(
     assert blocks_group(job(layout=sharded, **fields)) == group
 
 
+@pytest.mark.parametrize(
+    ("fields", "group"),
+    [
+        ({}, "sharded/default"),
+        ({"method": "lora", "lora": Lora()}, "sharded/adapters/default"),
+        ({"fsdp": 1}, "sharded, FSDP1/default"),
+        ({"fsdp": 1, "framework": "deepspeed"}, "sharded/default"),
+    ],
+)
+def test_kinds_of_sharded_steps(fields: dict[str, object], group: str) -> None:
+    """Adapters keep less, FSDP1 holds more than FSDP2; DeepSpeed is neither."""
+    sharded = Layout(gpus_per_node=8, data=8, zero_stage=3, shard_group=8)
+    assert allocator_group(job(layout=sharded, **fields)) == group
+
+
 def test_real_intervals_hold_the_prediction() -> None:
     """The need's ends lie around its figure, for every kind of plan."""
     sharded = Layout(gpus_per_node=8, data=8, zero_stage=3, shard_group=8)
@@ -172,8 +206,9 @@ def test_real_intervals_hold_the_prediction() -> None:
 
 
 def test_frameworks_share_a_family_where_they_share_code() -> None:
-    """transformers.Trainer runs PyTorch's loop."""
-    assert error_group(job(framework="huggingface")) == error_group(job()) == "pytorch/single"
+    """nanotron's errors are Megatron's; the Trainer has published readings of its own."""
+    assert error_group(job(framework="nanotron")) == error_group(job(framework="megatron"))
+    assert (error_group(job(framework="huggingface")), error_group(job())) == ("huggingface/single", "pytorch/single")
     assert error_group(job(framework="torchtitan")) == "torchtitan/dense"
     assert error_group(job(compile=True)) == "compiled/pytorch"
 

@@ -89,6 +89,14 @@ class EngineBuffers(Record):
     whole_gradients: int = 0
     """ZeRO-1: the whole model's gradients, which are freed once they are reduced. Else they stay for the optimizer."""
 
+    @property
+    def beside(self) -> int:
+        """The most that comes on streams of the engine's own, of gathers (partitioned_param_coordinator.py,
+        ``__allgather_stream``) and of reductions (stage3.py, ``reduce_and_partition_stream``).
+        """
+        copies = self.reducing_head, self.reducing_within, self.reducing_last, self.reducing_behind
+        return max(self.live_parameters, self.live_head, self.live_backward) + max(copies) + self.reducing
+
 
 def elements(job: TrainingJob, name: str, hidden: int) -> int:
     """One size option in elements; ``auto`` is what transformers fills in."""

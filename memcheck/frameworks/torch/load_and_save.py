@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Instant
 from memcheck.accounts.moves import Held
+from memcheck.accounts.segments import unfilled
 from memcheck.accounts.state import optimizer_state_bytes, weight_bytes
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.resting import Sharding, resting_dtype, sharding, states_dtype
-from memcheck.frameworks.torch.states import counted, engine_of, timeless
+from memcheck.frameworks.torch.states import PACKED, counted, engine_of, timeless
 from memcheck.job.types import TrainingJob
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
@@ -85,6 +86,18 @@ def _whole(job: TrainingJob, held: Held) -> Whole:
             if t.trained:
                 states += count * optimizer_state_bytes(t, t.numel, job.optimizer.name, states_dtype(job, t))
     return Whole(parameters, adapters, states)
+
+
+@lru_cache(maxsize=1024)
+def unfilled_whole(job: TrainingJob, held: Held) -> int:
+    """What the segments of whole weights leave to no other, of a :func:`timeless` job."""
+    if job.expandable_segments:
+        return 0
+    found = 0
+    for tensors, count in counted(held):
+        packed = min(count, PACKED)
+        found += unfilled([weight_bytes(t, resting_dtype(job, t)) for t in tensors] * packed) * count // packed
+    return found
 
 
 def _instant(name: str, operation: str, whole: Whole, beside: dict[str, int] | None = None) -> Instant:

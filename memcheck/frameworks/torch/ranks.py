@@ -18,7 +18,7 @@ from memcheck.frameworks.torch.rank_steps import (
     states_of,
     undivided,
 )
-from memcheck.frameworks.torch.states import timeless
+from memcheck.frameworks.torch.states import engine_of, timeless
 from memcheck.job.any_batch import AnyBatch, any_batch
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.types import Architecture
@@ -124,9 +124,13 @@ def _estimated(
 ) -> RankEstimate:
     """``tops``: every instant and its bytes, of which ``instants`` has one or all."""
     peak = max([instant.allocated_bytes for instant in instants])
-    before = max([count for name, count in tops if name != "optimizer"])
-    lists = max([count for name, count in tops if name == "optimizer"], default=0) if _makes_lists(job) else 0
+    quiet = ("load", "save", "optimizer") if _makes_lists(job) else ("load", "save")
+    before = max([count for name, count in tops if name not in quiet])
+    lists = max([count for name, count in tops if name in quiet], default=0)
     first, others = of_streams(rank)
+    held = rank.motion.units.held
+    engine = engine_of(job, held.units, recomputes=job.checkpointing.mode == "full")  # type: ignore[arg-type]
+    others = others if engine is None else engine.beside
     pools = Pools(
         largest=rank.motion.step.largest_block,
         apart=max(0, first + others - peak) + rank.rest.paged,
@@ -138,6 +142,11 @@ def _estimated(
     if left is not None:
         freed = before - sum([count for _, count in rank.rest.components])
         pools = pools._replace(unfilled=left.among(freed), unfilled_most=left.most)
+    if pools.before and max(tops, key=lambda top: top[1])[0] != "optimizer":
+        from memcheck.frameworks.torch.load_and_save import unfilled_whole
+
+        most = max(pools.unfilled_most, unfilled_whole(timeless(job), held))
+        pools = pools._replace(unfilled_most=most)
     return RankEstimate(rank.number, instants, rank.motion.units.parameters, host_bytes=host_bytes, pools=pools)
 
 

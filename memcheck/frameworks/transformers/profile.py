@@ -106,7 +106,6 @@ PROFILE = Profile(
     frozen_dtype="checkpoint",
     other_initializations=("rank0",),
     either_state_dict=True,
-    errors_as="pytorch",
     # without `fsdp_transformer_layer_cls_to_wrap` accelerate wraps layers by their class's `_no_split_modules`
     unsplit=UNSPLIT,
     source="transformers 5.23.0, accelerate 1.15",
