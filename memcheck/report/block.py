@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.accounts.estimate import Estimate
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, gib, one_line, percent, width, words, wrap
-from memcheck.report.budget import gauge
+from memcheck.report.gauge import gauge
 from memcheck.result import PlanResult
 
 LABELS = {"passed": ("pass", "good"), "failed": ("fail", "error"), "error": ("fail", "error")}

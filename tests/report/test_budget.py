@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from memcheck.accounts.estimate import COMPONENTS
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import words
-from memcheck.report.budget import budget, gauge
+from memcheck.report.budget import budget
+from memcheck.report.gauge import gauge
 from tests.report import samples
 
 GIB = 2**30
