@@ -39,6 +39,8 @@ class Case(NamedTuple):
     note: str = ""
     widens: bool = True
     """Whether its error counts in the width of intervals."""
+    assumption: str = ""
+    """What the plan states and the source does not, where another answer would need more than was read."""
     small: bool = False
     """Of a model made small, with all its buffers: its error counts over its own size, however little that is."""
 

@@ -28,6 +28,7 @@ def _case(record: dict[str, Any]) -> Case:
         pipeline_rank=record.get("pipeline_rank"),
         confidence=record["confidence"],
         note=record.get("note", ""),
+        assumption=record.get("assumption", ""),
         widens=record.get("widens", True),  # False: rows shorter than the plan can say make the error
     )
 

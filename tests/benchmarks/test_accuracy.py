@@ -32,8 +32,11 @@ def test_no_group_is_worse_than_recorded(done: accuracy.Run) -> None:
 
 
 def test_no_truth_lies_above_its_interval(done: accuracy.Run) -> None:
-    """A plan that is called safe is safe, on everything that is known."""
-    assert [row.case.id for row in done.rows if row.unsafe] == []
+    """A plan that is called safe is safe, on everything that is known.
+
+    Only a plan that assumes what its source does not say, and says what another answer would add, may be below.
+    """
+    assert [row.case.id for row in done.rows if row.unsafe and not row.case.assumption] == []
 
 
 def test_published_figures_lie_within_the_interval(done: accuracy.Run) -> None:
