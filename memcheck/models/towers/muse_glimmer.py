@@ -10,7 +10,9 @@ from memcheck.models.towers.parts import LayerNames, norm_pair, split_width, tow
 from memcheck.models.types import Block, ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision
 
-NAMES = LayerNames("attn.q_proj", "attn.k_proj", "attn.v_proj", "attn.proj", ("norm1", "norm2"))
+NAMES = LayerNames(
+    queries="attn.q_proj", keys="attn.k_proj", values="attn.v_proj", output="attn.proj", norms=("norm1", "norm2")
+)
 FULL, WINDOWED, PERIOD = "full_attention", "window_attention", 4
 
 
