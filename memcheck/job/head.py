@@ -11,8 +11,6 @@ from memcheck.plan import types as plan_types
 
 CLASSIFIER_DROPOUT = 0.1
 """transformers ``modeling_layers.py``, GenericForTokenClassification, where the configuration states none."""
-MASKED_WORDS = "the class for masked words; loss.upcast: true is that for causal language, with wider logits"
-"""An encoder's type names several classes, and its file often none."""
 DEFAULT_LABELS = 2
 """``num_labels`` of a configuration that states none (transformers ``configuration_utils.py``)."""
 
@@ -24,9 +22,10 @@ def resolve_head(
     stated = training.head
     objective = training.objective.name if training.objective else None
     if stated is None and objective != "reward":
-        upcast = training.loss is not None and training.loss.upcast is not None
-        if isinstance(architecture, Architecture) and _may_mask(architecture) and not upcast:
-            defaults.note("training.head.kind", "lm", MASKED_WORDS)
+        if isinstance(architecture, Architecture) and architecture.narrow_loss:
+            from memcheck.job.masked_words import note_class
+
+            note_class(training, architecture, defaults)
         return ModelHead()
     stated = stated or plan_types.HeadSpec()
     why = "a reward is one number a sequence"
@@ -41,11 +40,6 @@ def resolve_head(
     if kind == "embedding":
         defaults.note("training.head", "two columns, mean pooling", "pairs of texts, compared within the batch")
     return ModelHead(kind, labels)
-
-
-def _may_mask(architecture: Architecture) -> bool:
-    """Whether its type has a class for masked words beside one for causal language: encoders alone have both."""
-    return architecture.narrow_loss and architecture.encoder is None and not architecture.copied_logits
 
 
 def with_head(architecture: Architecture | Rough, head: ModelHead) -> Architecture | Rough:

@@ -1,0 +1,17 @@
+"""Which of an encoder's two classes for words a plan is priced as."""
+
+from __future__ import annotations
+
+from memcheck.job.defaults import Defaults
+from memcheck.models.types import Architecture
+from memcheck.plan.types import TrainingSpec
+
+MASKED_WORDS = "the class for masked words; loss.upcast: true is that for causal language, with wider logits"
+"""An encoder's type names several classes, and its file often none."""
+
+
+def note_class(training: TrainingSpec, architecture: Architecture, defaults: Defaults) -> None:
+    """Say that it is the one for masked words, unless there is no other: beside a decoder, or around a copied loss."""
+    stated = training.loss is not None and training.loss.upcast is not None
+    if not stated and architecture.encoder is None and not architecture.copied_logits:
+        defaults.note("training.head.kind", "lm", MASKED_WORDS)
