@@ -110,6 +110,8 @@ class Moe(Record):
     """Intermediate size of all shared experts together; 0 = none."""
     shared_gate: bool = False
     tensors: tuple[ParameterTensor, ...] = ()
+    looped: bool = False
+    """The class runs one expert after the other: transformers' grouped products do not reach it (DBRX, Step 3.7)."""
     dense_dispatch: bool = False
     """Every expert is given every token, weighted by its score (Llama 4 in transformers)."""
     correction_bias: bool = False
@@ -118,8 +120,8 @@ class Moe(Record):
     """GPT-OSS's gate: interleaved halves, clamped, ``(up + 1) * gate * sigmoid(alpha * gate)``."""
     clamp: str = ""
     """Both halves are clamped: ``oai`` (MiniMax M3: ``(up + 1) * gate * sigmoid(alpha * gate)``) | ``act`` (their usual
-    product; ``act-routed``: not in shared experts) | ``tanh`` (Inkling 2: softly, in fp32)
-    | ``wide`` (Beam: not at all, but the product is of fp32 copies); empty = they are not."""
+    product; ``act-routed``: not in shared experts; ``acted``: the gate behind its activation, Step 3.7) | ``tanh``
+    (Inkling 2: softly, in fp32) | ``wide`` (Beam: not at all, but the product is of fp32 copies); empty: neither is."""
     latent_size: int = 0
     """Experts work on a projection of this width instead of the hidden size (Nemotron-H); 0 = they do not."""
     router_fp32: bool = False

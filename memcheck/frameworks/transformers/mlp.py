@@ -204,7 +204,7 @@ def _scaled_or_apart(ctx: Context, m: Mlp, down: Value) -> Value:
 
 
 def _within_bounds(ctx: Context, m: Mlp, x: Value, held: list[Value]) -> Value:
-    """DeepseekV4MLP: clamped gate and up, variables to the module's end; BeamMLP's are not clamped."""
+    """DeepseekV4MLP, Step3p7MLP: clamped gate and up, variables to the module's end; BeamMLP's are not clamped."""
     from memcheck.autograd.indexing import clamp
 
     tensors = linear_tensors(m.tensors)
@@ -213,10 +213,11 @@ def _within_bounds(ctx: Context, m: Mlp, x: Value, held: list[Value]) -> Value:
 
         held += [matrix(ctx, m, x, tensor) for tensor in tensors[:2]]
         return wide_product(ctx.tape, m, *held[-2:])
-    gate = clamp(ctx.tape, matrix(ctx, m, x, tensors[0]), 1)
+    gate = matrix(ctx, m, x, tensors[0])
+    gate = clamp(ctx.tape, activation(ctx.tape, gate, m.activation) if m.clamp == "acted" else gate, 1)
     up = clamp(ctx.tape, matrix(ctx, m, x, tensors[1]), 2)
     held += [gate, up]
-    return mul(ctx.tape, activation(ctx.tape, gate, m.activation), up)
+    return mul(ctx.tape, gate if m.clamp == "acted" else activation(ctx.tape, gate, m.activation), up)
 
 
 def matrix(ctx: Context, m: Mlp | TowerAttention, x: Value, tensor: ParameterTensor, *, bias: bool = False) -> Value:
@@ -241,6 +242,9 @@ def clamped(tape: Tape, m: Mlp | Moe, gate: Value, up: Value) -> Value:
     """Both halves within bounds; GPT-OSS's gate, or an activation of it."""
     from memcheck.autograd.indexing import clamp
 
+    if m.clamp == "acted":
+        gate = clamp(tape, activation(tape, gate, m.activation), 1)
+        return mul(tape, gate, clamp(tape, up, 2))
     gate, up = clamp(tape, gate, 1), clamp(tape, up, 2)
     if m.clamp.startswith("act"):
         return mul(tape, activation(tape, gate, m.activation), up)

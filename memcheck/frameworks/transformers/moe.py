@@ -67,6 +67,10 @@ def routed_experts(ctx: Context, m: Moe, x: Value) -> Value:
         from memcheck.frameworks.transformers.expert_parallel import dispatched_experts
 
         out = dispatched_experts(ctx, m, inside, choice.scores, choice.indices)
+    elif m.looped:
+        from memcheck.frameworks.transformers.looped_experts import looped_experts
+
+        out = looped_experts(ctx, m, inside, choice.scores)
     else:
         out = experts(ctx, m, inside, choice.scores, choice.indices)
     del inside
@@ -149,13 +153,13 @@ def experts(ctx: Context, m: Moe, x: Value, scores: Value, indices: Storage) -> 
     offsets = tape.new((local,), "int32", "group offsets")
     outputs = 2 * width if m.gated else width
     biases = _row_bias(ctx, m, first, ids, outputs)
-    weight = _expert_weight(ctx, first, (local, outputs, hidden), adapters, merged)
+    weight = expert_weight(ctx, first, (local, outputs, hidden), adapters, merged)
     inner = _grouped(ctx, states, weight, first, offsets)
     if biases is not None:
         inner = add_in_place(tape, inner, biases)
     inner = gate(tape, m, inner) if m.gated else activation(tape, inner, m.activation)
     biases = _row_bias(ctx, m, second, ids, hidden)
-    weight = _expert_weight(ctx, second, (local, hidden, width), adapters, merged)
+    weight = expert_weight(ctx, second, (local, hidden, width), adapters, merged)
     out = _grouped(ctx, inner, weight, second, offsets)
     del inner, weight
     if biases is not None:
@@ -168,15 +172,12 @@ def experts(ctx: Context, m: Moe, x: Value, scores: Value, indices: Storage) -> 
 
 
 def expert_tensors(m: Moe) -> tuple[ParameterTensor, ParameterTensor]:
-    """The matrices of all experts: up (with gate), down.
-
-    DBRX's are flat and looped over; they are priced as the grouped products that they amount to.
-    """
+    """The matrices of all experts: up (with gate), down."""
     found = [t for t in m.tensors if t.group == "experts" and not t.name.endswith("_bias")]
     return found[0], found[-1]
 
 
-def _expert_weight(
+def expert_weight(
     ctx: Context,
     tensor: ParameterTensor,
     shape: tuple[int, int, int],

@@ -62,4 +62,6 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         ParameterTensor("ffn.experts.mlp.v1", flat, "experts", shard="column"),
         ParameterTensor("ffn.experts.mlp.w2", flat, "experts", shard="row", transposed=True),
     )
-    return Moe(experts, inner.integer("moe_top_k"), width, gated=True, activation=activation, tensors=tensors)
+    return Moe(
+        experts, inner.integer("moe_top_k"), width, gated=True, activation=activation, tensors=tensors, looped=True
+    )

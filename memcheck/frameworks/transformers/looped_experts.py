@@ -1,0 +1,97 @@
+"""Experts that a class runs one after the other, where transformers' grouped products do not reach them.
+
+modeling_dbrx.py (DbrxExperts), modeling_step3p7.py (Step3p7Experts) of transformers 5.23: each expert's tokens are
+looked up, and what it makes of them is added to a tensor of all in place. Its matrices are picked out of a stack, whose
+gradient is made whole for every one of them.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import cast, mul
+from memcheck.autograd.indexing import index
+from memcheck.autograd.tensor import RESTING, Dim, Storage, Tape, Value
+from memcheck.frameworks.transformers.adapters import factors_of
+from memcheck.frameworks.transformers.mlp import activation
+from memcheck.frameworks.transformers.moe import expert_weight, gate
+from memcheck.models.types import Moe, ParameterTensor
+
+MOST = 32
+"""Turns that a loop over more experts is replayed in: what stays is that of all of them."""
+
+
+def looped_experts(ctx: Context, m: Moe, x: Value, scores: Value) -> Value:
+    """``final.index_add_(0, tokens, expert(hidden_states[tokens]) * scores[tokens])`` of every expert, load even."""
+    tape, (tokens, hidden) = ctx.tape, x.shape
+    total = tape.value(x.shape, x.dtype, "sum of experts")
+    mask = tape.new((tokens, m.experts_per_token, m.experts + 1), "int64", "one_hot")
+    local = -(-m.experts // ctx.setting.expert)
+    width = -(-m.width // ctx.setting.expert_tensor)
+    *ups, down = (t for t in m.tensors if t.group == "experts")
+    outputs = 2 * width if m.gated and len(ups) == 1 else width
+    merged: list[Value] = []
+    stacks = [_stack(ctx, m, t, (local, outputs, hidden), merged) for t in ups]
+    last = _stack(ctx, m, down, (local, hidden, width), merged)
+    turns = min(local, MOST)
+    each = -(-local // turns)
+    rows = Dim(-(-tokens * m.experts_per_token // turns), "T*K/E")
+    for _ in range(turns):
+        places = tape.new((rows, 2), "int64", "token and choice of each row")
+        states = index(tape, x, places, (rows, hidden), "gather tokens")
+        made = [_product(tape, states, stack, outputs, each, t.name) for stack, t in zip(stacks, ups, strict=True)]
+        del states
+        if len(made) > 1:
+            inner = mul(tape, activation(tape, made[0], m.activation), made[1])
+        else:
+            inner = gate(tape, m, made[0]) if m.gated else activation(tape, made[0], m.activation)
+        made.clear()
+        out = _product(tape, inner, last, hidden, each, down.name)
+        del inner
+        chosen = index(tape, scores, places, (rows, 1), "gather scores")
+        weighted = mul(tape, out, chosen)
+        del out, chosen
+        total = _added(tape, total, cast(tape, weighted, total.dtype), places)
+        del weighted, places
+    del mask
+    return total
+
+
+def _stack(
+    ctx: Context, m: Moe, tensor: ParameterTensor, shape: tuple[int, int, int], merged: list[Value]
+) -> Value:
+    return expert_weight(ctx, tensor, shape, {tensor.name: factors_of(ctx, m, tensor, ctx.setting.params)}, merged)
+
+
+def _product(tape: Tape, x: Value, stack: Value, outputs: int, experts: int, label: str) -> Value:
+    """``F.linear(x, stack[expert])``. A picked matrix is no leaf, so that autocast makes a copy that stays. Its
+    gradient is put into zeros as large as the stack (``select_backward``), which are added to those of other experts.
+    """
+    whole, own, inputs = stack.shape, stack.dtype, x.shape[-1]
+    narrow = tape.autocast or own
+    copies = tape.new((experts, outputs, inputs), narrow, "autocast copies") if narrow != own else None
+    x = cast(tape, x, narrow)
+    out = tape.value((x.shape[0], outputs), narrow, label)
+    nx, nw, x_shape = x.origin is not None, stack.origin is not None, x.shape
+    kept = (x.storage if nw else None, (copies or stack.storage or RESTING) if nx else None)
+
+    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+        gw = tape.new((outputs, inputs), narrow, label + " dW") if nw else None
+        gx = tape.new(x_shape, narrow, label + " dX") if nx else None
+        wide = tape.new((outputs, inputs), own, "to backward") if nw and narrow != own else gw
+        del gw
+        zeros = tape.new(whole, own, "select backward") if nw else None
+        del wide
+        return [gx, zeros]
+
+    return tape.record(out, (x, stack), run, saves_first=True)
+
+
+def _added(tape: Tape, total: Value, part: Value, places: Storage) -> Value:
+    """``total.index_add_(0, places, part)``: keeps the places, and the part for its shape (derivatives.yaml)."""
+    out = Value(total.storage, total.shape, total.dtype)
+    shape, dtype, wants = part.shape, part.dtype, part.origin is not None
+
+    def run(grad: Storage, kept: object = (places, part.storage)) -> list[Storage | None]:
+        return [grad, tape.new(shape, dtype, "index_select") if wants else None]
+
+    return tape.record(out, (total, part), run)
