@@ -48,6 +48,9 @@ AUDIO_ROOTS = {
     "phi4_multimodal": "model.embed_tokens_extend.audio_embed.",
 }
 """Where it is, by the model's type; others in ``model.audio_tower``."""
+RESTING = {"step3p7": ("model.vision_model.", "layers")}
+"""Where a tower for pictures that rests is, and its layers there; others, Video-LLaVA's for clips, in a tower of that
+name."""
 OUTSIDE = ("embed_audio.", "generation_")
 """What begins names of modules beside a tower, which rest with it."""
 PROJECTIONS = ("per_layer_model_projection", "altup_projections", "altup_unembed_projections")
@@ -134,7 +137,7 @@ def _of_resting(a: Architecture, other: OtherTower) -> Iterator[Linear]:
         root = AUDIO_ROOTS.get(a.model_type, "model.audio_tower.")
         layers = AUDIO_LAYERS.get(a.model_type, "layers")
     elif other.part == "vision" and other.blocks:  # Video-LLaVA's tower for clips
-        root = "model.video_tower."
+        root, layers = RESTING.get(a.model_type, ("model.video_tower.", layers))
     index = 0
     for block, times in other.blocks if other.part != "language" else ():
         for _ in range(times):

@@ -186,6 +186,7 @@ FAMILIES: dict[str, str] = {
     "solar_open": "solar_open:read",
     "stablelm": "stablelm:read",
     "starcoder2": "starcoder2:read",
+    "step3p5": "step3p7:read",
     "t5": "t5:read",
     "t5gemma": "t5gemma:read",
     "ultrabert": "ultrabert:read",

@@ -74,6 +74,7 @@ TOWERS: dict[str, str] = {
     "qwen3_vl_moe": "qwen:read_3",
     "shieldgemma2": "siglip:read_gemma3",
     "smolvlm": "siglip:read_idefics3",
+    "step3p7": "step3p7:read",
     "video_llama_3": "packed_siglip:read_video_llama",
     "video_llava": "llava:read_video",
     "vipllava": "llava:read_vip",

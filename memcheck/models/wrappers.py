@@ -79,6 +79,7 @@ WRAPPERS: dict[str, str] = {
     "qwen3_vl_moe": "qwen3_moe",
     "shieldgemma2": "gemma3_text",
     "smolvlm": "llama",
+    "step3p7": "step3p5",
     "video_llama_3": "qwen2",
     "video_llava": "llama",
     "vipllava": "llama",

@@ -1,0 +1,107 @@
+"""Step 3.7, text (modeling_step3p7.py): gates of each head, activations clamped everywhere, sigmoid experts behind a
+shared one.
+"""
+
+from __future__ import annotations
+
+from memcheck.models.families.deepseek import mtp_layers
+from memcheck.models.families.laguna import rotary_share
+from memcheck.models.families.minimax_m3 import NORM
+from memcheck.models.parts.attention import grouped_attention, head_norm
+from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
+from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
+from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.sizes import StackDimensions, check_groups, read_sizes
+from memcheck.models.parts.stack import layer_types, sparse_types, stack
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Attention, Block, Moe
+
+DENSE = 3
+"""Layers without experts, where the configuration is silent."""
+SLIDING = "sliding_attention"
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: step3p5``, which Step 3.7 calls its language model."""
+    size = read_sizes(config, kv_heads="required", head_dim=128)
+    h, window = size.hidden, config.window()
+    config.ignore("query_pre_attn_scalar", "swiglu_limits", "swiglu_limits_shared", "hidden_act", "per_layer_config")
+    config.ignore("moe_router_scaling_factor", "mtp_layer_types", "mtp_mlp_layer_types")
+    mtp = mtp_layers(config)
+    types = layer_types(config, size.layers, lambda i: "full_attention")
+    legacy = config.section("attention_other_setting")
+    legacy.ignore("attention_type", "num_attention_groups", "head_dim", "true_head_dim")
+    stated = legacy.integer("num_attention_heads", default=size.heads)
+    others = config.integer("num_sliding_attention_heads", default=stated, null=stated)
+    check_groups(config, others, size.kv_heads, "num_sliding_attention_heads")
+    shares = config.raw("partial_rotary_factors") or [1.0] * size.layers  # of each layer, in the hub's files
+    if not isinstance(shares, list) or len(shares) < size.layers:
+        config.fail("partial_rotary_factors", f"partial_rotary_factors is no list of {size.layers} shares")
+    turned = {
+        kind: int(size.head_dim * rotary_share(config, kind, shares[types.index(kind)])) for kind in sorted(set(types))
+    }
+    bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
+    if config.flag("mlp_bias"):
+        config.fail("mlp_bias", "biases of the clamped networks have no memory model", "write false")
+    mlp = gated_mlp(h, config.integer("intermediate_size"), "silu")._replace(clamp="acted")
+    moe = _experts(config, h)
+
+    def make(kind: tuple[str, bool]) -> Block:
+        slides = kind[0] == SLIDING
+        attention = _attention(size._replace(heads=others if slides else size.heads), turned[kind[0]], bias=bias)
+        attention = attention._replace(window=window if slides else None, dropout=dropout)
+        return pre_norm_block(h, attention, moe if kind[1] else mlp, kind=NORM)
+
+    return decoder(
+        config,
+        size,
+        stack(zip(types, _sparse(config, size.layers), strict=True), make),
+        tied=False,
+        final_norm=rms_norm(h, "model.norm", NORM),
+        rotary_dims=tuple(turned.values()),
+        rotary_tables=len(turned),
+        mtp_layers=mtp,
+    )
+
+
+def _sparse(config: ConfigReader, layers: int) -> tuple[bool, ...]:
+    """Layers with experts: those of ``mlp_layer_types``, or of ``moe_layers_enum``, as the hub's files have it."""
+    named = config.raw("moe_layers_enum")
+    if named is None or config.has("mlp_layer_types"):
+        return sparse_types(config, layers, DENSE)
+    listed = named.split(",") if isinstance(named, str) else named
+    if not isinstance(listed, list) or not all(str(each).strip().isdigit() for each in listed):
+        config.fail("moe_layers_enum", "moe_layers_enum is no list of layers")
+    return tuple(i in {int(each) for each in listed} for i in range(layers))
+
+
+def _attention(size: StackDimensions, turned: int, *, bias: bool) -> Attention:
+    return grouped_attention(
+        size,
+        qkv_bias=bias,
+        out_bias=bias,
+        rotary_dim=turned,
+        query_norm=head_norm(NORM, size.head_dim, "q"),
+        key_norm=head_norm(NORM, size.head_dim, "k"),
+        gate_matrix=True,
+        tensors=linear("self_attn.g_proj", size.heads, size.hidden, "attention", "column"),
+    )
+
+
+def _experts(config: ConfigReader, hidden: int) -> Moe:
+    return routed(
+        hidden,
+        (
+            config.integer("n_routed_experts", "num_local_experts", "moe_num_experts", default=288),
+            config.integer("num_experts_per_tok", "moe_top_k"),
+        ),
+        config.integer("moe_intermediate_size"),
+        "silu",
+        Shared(config.integer("share_expert_dim", "share_expert_dims")),
+        router="sigmoid",
+        correction_bias=True,
+        scores_fp32=True,
+        shared_first=True,
+        scaled_output=True,
+        clamp="acted",
+    )._replace(looped=True)
