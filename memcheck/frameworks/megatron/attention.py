@@ -51,6 +51,7 @@ def self_attention(
     rotates = a.rotary_dim > 0
     q = _head_norm(ctx, a.query_norm, q, "q_layernorm")
     key = _head_norm(ctx, a.key_norm, key, "k_layernorm")
+    held = q, key  # Attention.forward's qkv_output, to its end, as its query, key and value are
     if rotates:
         q, key = rotary(ctx, q, a.rotary_dim), rotary(ctx, key, a.rotary_dim)
     packed = not rotates and heads == groups and a.query_norm is None
@@ -66,7 +67,6 @@ def self_attention(
         out = checkpoint(ctx, lambda c, t: core_attention(c, kernel, t[0], t[1], t[2]), (q, key, value))
     else:
         out = core_attention(ctx, kernel, q, key, value)
-    del q, key, value
     for gate in gates:
         out = _gate(ctx, out, gate)
     proj = projection(
@@ -77,7 +77,9 @@ def self_attention(
         bias=a.out_bias,
         adds=False,
     )
-    return row(ctx, out, proj, "linear_proj", keeps_input=True), proj
+    out = row(ctx, out, proj, "linear_proj", keeps_input=True)
+    del held
+    return out, proj
 
 
 def _every_second(tape: Tape, x: Value) -> tuple[Value, Value]:

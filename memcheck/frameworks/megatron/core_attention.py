@@ -10,7 +10,7 @@ Queries, keys and values are [tokens, heads * head_dim]; sizes decide, not strid
 from __future__ import annotations
 
 from memcheck.autograd.attention import batched, softmax
-from memcheck.autograd.context import Context
+from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.elementwise import cast, copy, dropout
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.megatron.context import AttentionWidths, context_attention
@@ -97,10 +97,12 @@ def _unfused(ctx: Context, k: Kernel, q: Value, key: Value, value: Value, *, loc
     """Scores, scaled masked softmax, dropout, product: [batch * heads, sequence, sequence]."""
     tape, s = ctx.tape, ctx.setting
     b, length = s.batch, s.sequence
+    if not k.packed and not local:
+        key, value = contiguous(tape, key, "contiguous k"), contiguous(tape, value, "contiguous v")
+    given = key, value  # the caller's, to the end
+    mask = None if local else tape.new((length, length), "bool", "get_full_mask")
     if k.kv_heads != k.heads:
         key, value = (_repeat(tape, t, k.heads * d) for t, d in ((key, k.qk_dim), (value, k.v_dim)))
-    elif not k.packed and not local:
-        key, value = contiguous(tape, key, "contiguous k"), contiguous(tape, value, "contiguous v")
     scores_shape = (b, k.heads, length, length)
     # local: the first argument of baddbmm is the global memory buffer; TE allocates one
     buffer = None if local else tape.new(scores_shape, q.dtype, "matmul input buffer")
@@ -109,14 +111,14 @@ def _unfused(ctx: Context, k: Kernel, q: Value, key: Value, value: Value, *, loc
     weights = dropout(tape, _scaled_softmax(ctx, k, scores, value.dtype), k.dropout)
     out = batched(tape, weights, value, (b * length, k.heads * k.v_dim), "attention output")
     out = copy(tape, out, "contiguous")
-    del weights, value, scores
+    del weights, value, scores, mask, given
     return out
 
 
 def _scaled_softmax(ctx: Context, k: Kernel, scores: Value, dtype: str) -> Value:
     """One kernel that keeps its half-precision result, or torch's softmax in fp32 and a copy."""
     tape, s = ctx.tape, ctx.setting
-    if fused_softmax(ctx, k):
+    if has_fused_softmax(s, k.heads):
         out = tape.value(scores.shape, scores.dtype, "masked softmax")
         shape, kept = scores.shape, out.storage
         return tape.record(out, (scores,), lambda grad, kept=kept: [tape.new(shape, dtype, "masked softmax backward")])
@@ -158,10 +160,9 @@ def _masked(ctx: Context, x: Value, *, through_view: bool) -> Value:
     )
 
 
-def fused_softmax(ctx: Context, k: Kernel) -> bool:
+def has_fused_softmax(s: Setting, heads: int) -> bool:
     """``FusedScaleMaskSoftmax.is_kernel_available``, Megatron's or TE's, which does not ask for the option."""
-    s = ctx.setting
-    if s.compute == "fp32" or (s.batch * k.heads) % 4:
+    if s.compute == "fp32" or (s.batch * heads) % 4:
         return False
     if uses_te(s):
         return 16 < s.sequence < 16384 and s.sequence % 8 == 0

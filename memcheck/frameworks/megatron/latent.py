@@ -61,6 +61,7 @@ def latent_attention(
     dropped = Discarded(ctx) if up_proj else None
     inputs = (compressed, kv, k_rotary)
     q, key, value = dropped.run(up, inputs) if dropped is not None else up(ctx, inputs)
+    held = compressed, kv  # variables of forward, to its end, as q, k and v are
     del compressed, kv, k_rotary, inputs
     kernel = Kernel(
         heads=heads,
@@ -74,11 +75,12 @@ def latent_attention(
         out = checkpoint(ctx, lambda c, t: core_attention(c, kernel, t[0], t[1], t[2]), (q, key, value))
     else:
         out = core_attention(ctx, kernel, q, key, value)
-    del q, key, value
     if dropped is not None:
         out = dropped.discard(out)
     proj = projection(ctx, owner + "linear_proj", ctx.hidden, heads * a.v_head_dim, bias=a.bias, adds=False)
-    return row(ctx, out, proj, "linear_proj", keeps_input=True), proj
+    out = row(ctx, out, proj, "linear_proj", keeps_input=True)
+    del held
+    return out, proj
 
 
 def _rotate(

@@ -13,6 +13,7 @@ from __future__ import annotations
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import rounded
+from memcheck.frameworks.megatron.core_attention import has_fused_softmax
 from memcheck.frameworks.megatron.linear import fuses_wgrad, quantizes, uses_te
 from memcheck.frameworks.megatron.setting import is_old
 from memcheck.frameworks.megatron.tensors import padded_vocabulary
@@ -40,6 +41,7 @@ class Workspaces(Record):
     global_buffer: int = 0
     dummy_gradients: int = 0
     rotary: int = 0
+    masks: int = 0
     batch: int = 0
     deferred: int = 0
     fp8_weights: int = 0
@@ -50,7 +52,7 @@ class Workspaces(Record):
             ("temporaries", self.cublas + self.dummy_gradients),
             ("parameters", self.fp8_weights),
             ("communication_buffers", self.global_buffer),
-            ("activations", self.rotary + self.batch),
+            ("activations", self.rotary + self.masks + self.batch),
             ("logits_and_loss", self.deferred),
         )
 
@@ -88,6 +90,7 @@ def workspaces(
         global_buffer=_global_buffer(setting, held.blocks, head=held.head),
         dummy_gradients=_dummy_gradients(setting, held),
         rotary=_rotary(job, held),
+        masks=_masks(setting, held),
         batch=_batch(job, read=held.embedding or held.head),
         deferred=_deferred(job, architecture, setting) if held.head else 0,
         fp8_weights=_fp8_weights(job, setting, held.tensors),
@@ -155,7 +158,8 @@ def _rotary(job: TrainingJob, held: ChunkContents) -> int:
     """cos and sin's fp32 arguments over the whole sequence, and this rank's slice of them, once a model chunk.
 
     Latent attention has them in each layer, and cos and sin beside them (multi_latent_attention.py with ``rope_type``
-    yarn, its default; yarn_rotary_pos_embedding.py: for 4,096 positions until a kernel asks for those that it takes).
+    yarn, its default; yarn_rotary_pos_embedding.py: for 4,096 positions in fp32 until a kernel asks for more, or for
+    another dtype, of those that it takes).
     """
     attends = [b.mixer.rotary_dim for b in held.blocks if isinstance(b.mixer, Attention)]
     whole = rounded(4 * job.sequence_length * max(attends, default=0)) * held.chunks
@@ -164,10 +168,20 @@ def _rotary(job: TrainingJob, held: ChunkContents) -> int:
     if latent:
         layers = sum(times for t, times in held.tensors if t.name.endswith("linear_kv_down_proj.weight"))
         fused = bool(job.option("apply_rope_fusion", True)) and job.option("transformer_impl") != "local"
-        positions = job.sequence_length if fused else YARN_POSITIONS
+        asks = fused and (job.recipe.compute != "fp32" or job.sequence_length > YARN_POSITIONS)
+        positions = job.sequence_length if asks else YARN_POSITIONS
         whole += layers * rounded(4 * job.sequence_length * latent[0])
         made = 2 * layers * rounded(positions * latent[0] * DTYPE_BYTES[job.recipe.compute])
     return made + whole + (whole // job.layout.context if job.layout.context > 1 else 0)
+
+
+def _masks(setting: Setting, held: ChunkContents) -> int:
+    """The causal mask that TE's softmax of operators keeps (dot_product_attention/softmax.py, _default_causal_mask)."""
+    if setting.attention not in ("unfused", "eager"):
+        return 0
+    mixers = [b.mixer for b in held.blocks if isinstance(b.mixer, (Attention, LatentAttention))]
+    kernels = all(has_fused_softmax(setting, mixer.heads // setting.tensor) for mixer in mixers)
+    return 0 if kernels else rounded(setting.sequence * setting.sequence)
 
 
 def _batch(job: TrainingJob, *, read: bool) -> int:
