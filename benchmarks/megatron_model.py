@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import unittest.mock
 from typing import Any, NamedTuple
+
+from benchmarks import megatron_cuda
 
 CHOSEN = [1]
 """Experts of each token."""
@@ -44,7 +48,7 @@ def parts_of(plan: dict[str, Any], job: Any) -> Parts:
     import torch
     from megatron.core import parallel_state as ps
     from megatron.core import tensor_parallel
-    from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
+    from megatron.core.distributed import finalize_model_grads
     from megatron.core.optimizer import get_megatron_optimizer
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
     from megatron.core.transformer.module import Float16Module
@@ -64,6 +68,8 @@ def parts_of(plan: dict[str, Any], job: Any) -> Parts:
     config = _config(plan, job)
     CHOSEN[0] = config.moe_router_topk
     chunks = [_chunk(plan, job, config, index) for index in range(virtual)]
+    if job.lora is not None:
+        _adapt(chunks, job.lora)
     for chunk in chunks:
         for parameter in chunk.parameters():
             tensor_parallel.set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
@@ -72,13 +78,8 @@ def parts_of(plan: dict[str, Any], job: Any) -> Parts:
     if config.fp16 or config.bf16:
         chunks = [Float16Module(config, chunk) for chunk in chunks]
     ddp = _ddp_config(job)
-    first = ps.get_pipeline_model_parallel_rank() == 0
     for index, chunk in enumerate(chunks):
-        bucketed = index == 0 and first
-        layouts = _parameter_layout(chunk, ddp, ddp.bucket_size if bucketed else None)
-        chunks[index] = DistributedDataParallel(
-            config=config, ddp_config=ddp, module=chunk, disable_bucketing=index > 0, **layouts
-        )
+        chunks[index] = _wrapped(chunk, config, ddp, index)
     chunk = None  # the last one is the list's
     config.finalize_model_grads_func = finalize_model_grads
     if ddp.overlap_grad_reduce:
@@ -131,13 +132,18 @@ def _given(job: Any, kind: Any) -> dict[str, Any]:
     """The plan's options that are fields of one of Megatron-core's configs."""
     fields = {field.name for field in dataclasses.fields(kind)}
     named = {RENAMED.get(name, name): value for name, value in job.options if name not in HANDLED}
-    return {name: value for name, value in named.items() if name in fields}
+    return {
+        name: _dtype(value) if name.endswith("_dtype") and name != "moe_router_dtype" else value
+        for name, value in named.items()
+        if name in fields
+    }
 
 
 def _dtype(word: str) -> Any:
     import torch
 
-    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.uint8}[word]
+    known = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.uint8, "auto": None}
+    return known[word]
 
 
 def _config(plan: dict[str, Any], job: Any) -> Any:
@@ -280,17 +286,52 @@ def _chunk(plan: dict[str, Any], job: Any, config: Any, index: int) -> Any:
     return found
 
 
+def _adapt(chunks: list[Any], lora: Any) -> None:
+    """With Megatron-Bridge's adapters. Its packages import what few of their modules need."""
+    import megatron
+
+    folder = next(path for path in megatron.__path__ if os.path.isdir(os.path.join(path, "bridge")))
+    for name in ("bridge", "bridge.peft", "bridge.utils"):
+        megatron_cuda.module(f"megatron.{name}").__path__ = [os.path.join(folder, *name.split("."))]
+    megatron_cuda.module("megatron.bridge.utils.common_utils", print_rank_0=print)
+    from megatron.bridge.peft.lora import LoRA
+
+    LoRA(target_modules=list(lora.target_modules), dim=lora.rank, dropout=lora.dropout)(chunks, training=True)
+
+
+def _wrapped(chunk: Any, config: Any, ddp: Any, index: int) -> Any:
+    """A chunk in its buffers."""
+    import torch
+    from megatron.core import parallel_state as ps
+    from megatron.core.distributed import DistributedDataParallel
+    from megatron.core.distributed.fsdp.mcore_fsdp_adapter import FullyShardedDataParallel
+
+    known: dict[str, Any] = {"config": config, "ddp_config": ddp, "module": chunk, "disable_bucketing": index > 0}
+    if ddp.use_megatron_fsdp:
+        with unittest.mock.patch("torch.cuda.current_device", return_value=0):  # it names the GPU by its number
+            return FullyShardedDataParallel(device=torch.device("cpu"), **known)
+    bucketed = index == 0 and ps.get_pipeline_model_parallel_rank() == 0
+    layouts = _parameter_layout(chunk, ddp, ddp.bucket_size if bucketed else None)
+    return DistributedDataParallel(**known, **layouts)
+
+
 def _ddp_config(job: Any) -> Any:
     from megatron.core import parallel_state as ps
     from megatron.core.distributed import DistributedDataParallelConfig
 
     wide = job.recipe.compute == "bf16" and _option(job, "main_grads_dtype", "fp32") == "fp32"
+    sharded: dict[str, Any] = {}
+    if job.layout.zero_stage >= 2:
+        strategy = {2: "optim_grads", 3: "optim_grads_params"}[job.layout.zero_stage]
+        sharded = {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": strategy}
+        sharded |= {"overlap_grad_reduce": True, "overlap_param_gather": True}
+        sharded["megatron_fsdp_use_decoupled_grad"] = bool(job.option("use_precision_aware_optimizer"))
     config = DistributedDataParallelConfig(
         grad_reduce_in_fp32=wide and not job.option("grad_reduce_in_bf16"),
         use_distributed_optimizer=_option(job, "use_distributed_optimizer", job.layout.zero_stage > 0),
         num_distributed_optimizer_instances=_option(job, "num_distributed_optimizer_instances", 1),
         check_for_nan_in_grad=False,
-        **_given(job, DistributedDataParallelConfig),
+        **{**sharded, **_given(job, DistributedDataParallelConfig)},
     )
     if not config.overlap_grad_reduce:
         config.bucket_size = None
@@ -319,7 +360,6 @@ def _optimizer_config(job: Any, config: Any, ddp: Any) -> Any:
     from megatron.core.optimizer import OptimizerConfig
 
     given = _given(job, OptimizerConfig)
-    given.update({name: _dtype(value) for name, value in given.items() if name.endswith("_dtype")})
     name = job.optimizer.name
     return OptimizerConfig(
         optimizer="adam" if name.startswith("adam") else name,

@@ -162,8 +162,8 @@ def in_fp8(job: TrainingJob) -> bool:
     return bool(job.option("fp8_param_gather")) and fp8_format(job) is not None
 
 
-def step_temporaries(job: TrainingJob, tensors: list[Counted]) -> int:
-    """What the optimizer's step allocates and frees.
+def step_temporaries(job: TrainingJob, tensors: list[Counted], gradient: str | None = None) -> int:
+    """What the optimizer's step allocates and frees. ``gradient``: a dtype of main gradients of Megatron-FSDP's own.
 
     Half-precision main gradients are copied to fp32 (optimizer.py, _copy_model_grads_to_main_grads), unless the
     optimizer is precision-aware and takes them as they are. That one copies the states that are not fp32 to fp32 and
@@ -182,7 +182,7 @@ def step_temporaries(job: TrainingJob, tensors: list[Counted]) -> int:
     for expert in (False, True):
         mine = [t for t in tensors if t.expert == expert and t.trained]
         ways = optimizer_ways(job, expert=expert) if distributed(job) else 1
-        if dtypes(job).gradient < 4:
+        if DTYPE_BYTES[gradient or main_gradient(job)] < 4:
             found += rounded(elements(mine) * 4 // ways)
         if in_fp8(job):
             found += rounded(elements([t for t in mine if t.linear]) * 2 // ways)

@@ -32,10 +32,12 @@ def attention_mask(job: TrainingJob, _setting: Setting) -> int:
 
 def rest(job: TrainingJob, tensors: list[Counted]) -> Rest:
     """Contiguous buffers, or Megatron-FSDP's."""
-    found = fsdp.resting(job, tensors) if fsdp.is_sharded(job) else buffers.resting(job, tensors)
+    sharded = fsdp.is_sharded(job)
+    found = fsdp.resting(job, tensors) if sharded else buffers.resting(job, tensors)
+    gradient = fsdp.sharded_gradient(job) if sharded else None
     names = ("parameters", "gradients", "master_weights", "optimizer_states")
     components = tuple((name, getattr(found, name)) for name in names)
-    return Rest(components, "optimizer step", buffers.step_temporaries(job, tensors))
+    return Rest(components, "optimizer step", buffers.step_temporaries(job, tensors, gradient))
 
 
 CODE = OwnCode(

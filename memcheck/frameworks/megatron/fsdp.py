@@ -62,9 +62,11 @@ def sharded_dtype_names(job: TrainingJob) -> DtypeNames:
 
 
 def sharded_gradient(job: TrainingJob) -> str:
-    """Dtype of the buffers of gradients."""
-    stated = str(job.option("megatron_fsdp_main_grads_dtype", "auto"))
-    return main_gradient(job) if stated == "auto" else stated
+    """Dtype of the buffers of gradients. Releases that have the option take ``auto``, its default, for that of the
+    parameters; those before, which a plan without it may run, had fp32 (``grad_reduce_in_fp32``).
+    """
+    stated = str(job.option("megatron_fsdp_main_grads_dtype") or main_gradient(job))
+    return job.recipe.params if stated == "auto" else stated
 
 
 def parameter_bytes(job: TrainingJob, tensors: Iterable[Counted], ways: int = 1) -> int:
@@ -109,13 +111,15 @@ def gradient_dtype(job: TrainingJob) -> str:
 
 
 def _outside(units: list[Unit]) -> list[int]:
-    """For each unit the elements of parameters outside layers, from it on, whose gradients wait until all are there.
+    """For each unit the elements of the bucket of gradients of all parameters outside layers, while it is there.
 
-    Those of the unit itself, if it is the head, are part of its curve: they come when its product is done.
+    It is made for the first of them, and let go of when all are there (param_and_grad_buffer.py, get_main_grad,
+    get_ready_bucket_group_for_reduction). The head's curve has it: it is asked for when the head's product is done.
     """
-    waits = [0 if unit.kind == "block" else _elements(unit) for unit in reversed(units)]
-    behind = [*accumulate(waits, initial=0)][::-1]  # from each unit on
-    return [behind[i + 1] if unit.kind == "head" else behind[i] for i, unit in enumerate(units)]
+    sizes = [0 if unit.kind == "block" else _elements(unit) for unit in units]
+    last = max((i for i, size in enumerate(sizes) if size), default=-1)
+    every = sum(sizes)
+    return [every if i <= last and unit.kind != "head" else 0 for i, unit in enumerate(units)]
 
 
 def unit_size(job: TrainingJob, units: list[Unit]) -> int:

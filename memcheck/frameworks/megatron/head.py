@@ -7,6 +7,7 @@ Sources: Megatron-core ``models/gpt/gpt_model.py`` (_postprocess), ``models/comm
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting
@@ -29,6 +30,8 @@ class MegatronHead(Record):
     trained: bool = True
     main_gradient: str | None = None
     """Dtype of the buffer that takes the weight's gradient, where it is made for each backward (Megatron-FSDP)."""
+    beside: int = 0
+    """Elements of other parameters in that buffer."""
 
 
 def megatron_head_curve(
@@ -112,7 +115,7 @@ def output_layer(ctx: Context, head: MegatronHead, h: Value, gradients: Gradient
         # AccumulateGrad runs once, after the embedding's backward: until then this gradient waits in its buffer
         weight.sink = gradients.waiting.append
     elif head.main_gradient is not None and not fuses_wgrad(setting):
-        weight.sink = lambda _: _make(tape, weight, head.main_gradient, gradients)
+        weight.sink = lambda _: _make(tape, weight, head, gradients)
     out = tape.value((*full[:-1], weight.shape[0]), dtype, "logits")
     wants_h, wants_w = h.origin is not None, weight.requires_grad
     kept = h.storage if wants_w else None
@@ -123,12 +126,13 @@ def output_layer(ctx: Context, head: MegatronHead, h: Value, gradients: Gradient
         gw = None if fuses_wgrad(setting) or not wants_w else tape.new(weight.shape, dtype, "output layer dW")
         del gx
         if gw is None and wants_w:
-            _make(tape, weight, head.main_gradient, gradients)
+            _make(tape, weight, head, gradients)
         return [reduced if wants_h else None, gw]
 
     return tape.record(out, (h, tape.parameter(weight)), run)
 
 
-def _make(tape: Tape, weight: Parameter, dtype: str | None, gradients: Gradients) -> None:
-    if dtype is not None:
-        gradients.made.append(tape.new(weight.shape, dtype, "main gradient of the output layer"))
+def _make(tape: Tape, weight: Parameter, head: MegatronHead, gradients: Gradients) -> None:
+    if head.main_gradient is not None:
+        shape = (prod(weight.shape) + head.beside,) if head.beside else weight.shape
+        gradients.made.append(tape.new(shape, head.main_gradient, "main gradient of the output layer"))

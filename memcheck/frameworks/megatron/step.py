@@ -355,11 +355,14 @@ def _sends_on(chunk: Sequence[_NamedUnits]) -> bool:
 
 
 def _hold_idle(recorder: Recorder, chunks: Sequence[Sequence[_NamedUnits]], edges: _Edges, idle: Sequence[int]) -> None:
-    """What chunks with nothing in flight keep of their last pass: input and its gradient, and what lingers."""
+    """What chunks with nothing in flight keep of their last pass: input and its gradient, and what lingers. Behind the
+    optimizer Megatron-FSDP gathers for the next step (distrib_optimizer.py, step_with_ready_grads).
+    """
     for index in idle:
         if edges.receives[index]:
             recorder.hold("communication_buffers", edges.held_input, 2)
         for units in chunks[index]:
+            recorder.hold("communication_buffers", units.extra.forward if units is chunks[index][0] else NOTHING)
             if units.kind == "block":
                 recorder.hold("temporaries", units.curve.lingers, units.times)
 

@@ -126,12 +126,14 @@ def chunk_units(
     if chunk.head:
         trained = table_trained if shares else adapter is None and "head" not in job.freeze
         made = gradient_dtype(job) if is_sharded(job) else None
+        outside = [t for unit in units if unit.kind == "embedding" for t in unit.tensors if t.trained]
         head = MegatronHead(
             vocab=padded_vocabulary(a.vocab_size, job),
             final_norm=a.final_norm,
             tied=shares,
             trained=trained,
             main_gradient=made,
+            beside=sum([t.numel for t in outside]) if made is not None and not shares else 0,
         )
         _demand_head(a, head, whole(setting))
         curve = _head(head, setting._replace(trained=adapter is None and "norm" not in job.freeze), inventory)

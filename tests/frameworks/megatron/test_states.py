@@ -148,6 +148,14 @@ def test_fsdp_keeps_main_weights_beside_fp32_parameters() -> None:
     assert fsdp.resting(auto, counted([MATRIX])).master_weights == 0
 
 
+def test_fsdp_sums_gradients_in_the_dtype_of_the_release() -> None:
+    """``auto``, which newer releases have, is that of the parameters; without a word it may be an older one's fp32."""
+    case = job(llama_8b(), grid(8, zero_stage=3))
+    auto = case._replace(options=(("megatron_fsdp_main_grads_dtype", "auto"),))
+    assert fsdp.resting(case, counted([MATRIX])).gradients == 4 * N / 8
+    assert fsdp.resting(auto, counted([MATRIX])).gradients == 2 * N / 8
+
+
 def test_fsdp_gathers_fp8_weights_as_such() -> None:
     """fp8_param_gather: one byte per element of TE's linear layers, two under MXFP8, the others as they are."""
     linear = LocalTensor("mlp.linear_fc1.weight", (1024, 512), trained=True, matrix=True)
