@@ -168,9 +168,7 @@ def _form(rank: Rank) -> tuple[RankForm, tuple[int, ...], tuple[High, ...]]:
         chunks.append(tuple(forms))
     edges = (rank.forward_only, rank.input_gradient, rank.output_gradient, rank.cached_output, rank.held_input)
     sizes += [n for n in edges if n]
-    form = RankForm(
-        tuple(chunks), tuple([bool(n) for n in edges]), rank.keeps_warm_input, rank.exchanged, saves
-    )
+    form = RankForm(tuple(chunks), tuple([bool(n) for n in edges]), rank.keeps_warm_input, rank.exchanged, saves)
     return form, tuple(sizes), tuple(highs)
 
 
@@ -221,8 +219,12 @@ def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
     receives = tuple([not units or units[0].kind != "embedding" for units in chunks])
     at = [place if there else NOTHING for there, place in zip(form.edges, places, strict=False)]
     edges = _Edges(at[0], at[1], at[2], at[3], at[4], receives, form.keeps_warm_input, form.exchanged)
+    # what Megatron-FSDP gathers for the next step behind its optimizer (distrib_optimizer.py, step_with_ready_grads)
+    gathered = [units[0].extra.forward for units in chunks if units]
     recorder = Recorder()
     _hold_idle(recorder, chunks, edges, range(len(chunks)))
+    for first in gathered:
+        recorder.hold("communication_buffers", first)
     recorder.mark("init", "states at rest")
     recorder.repeat(0, -1)
     moments = sorted(
@@ -233,10 +235,11 @@ def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
     for index, moment in enumerate(moments):
         before = recorder.here
         _hold_in_flight(recorder, chunks, edges, moment)
-        record = _forward if moment.of.forward else _backward
-        record(recorder, chunks[moment.of.chunk], f"{index} {moment.of.chunk}")
+        (_forward if moment.of.forward else _backward)(recorder, chunks[moment.of.chunk], f"{index} {moment.of.chunk}")
         recorder.repeat(before, -1)
     _hold_idle(recorder, chunks, edges, range(len(chunks)))
+    for first in gathered:
+        recorder.hold("communication_buffers", first)
     recorder.mark("optimizer", "optimizer step")
     return ScheduleProgram(recorder.program(place + sum(form.edges)), tuple(moments))
 
@@ -355,14 +358,11 @@ def _sends_on(chunk: Sequence[_NamedUnits]) -> bool:
 
 
 def _hold_idle(recorder: Recorder, chunks: Sequence[Sequence[_NamedUnits]], edges: _Edges, idle: Sequence[int]) -> None:
-    """What chunks with nothing in flight keep of their last pass: input and its gradient, and what lingers. Behind the
-    optimizer Megatron-FSDP gathers for the next step (distrib_optimizer.py, step_with_ready_grads).
-    """
+    """What chunks with nothing in flight keep of their last pass: input and its gradient, and what lingers."""
     for index in idle:
         if edges.receives[index]:
             recorder.hold("communication_buffers", edges.held_input, 2)
         for units in chunks[index]:
-            recorder.hold("communication_buffers", units.extra.forward if units is chunks[index][0] else NOTHING)
             if units.kind == "block":
                 recorder.hold("temporaries", units.curve.lingers, units.times)
 

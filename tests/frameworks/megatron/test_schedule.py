@@ -74,7 +74,7 @@ def test_runs_say_what_every_event_says(
     counted = highest(rank, every_pass(where, micro_batches))
     found = ScheduleMotion(rank, runs(where, micro_batches))
     tops = dict(found.tops)
-    rests = sum(between(units) for units in rank.chunks)
+    rests = sum(between(units) for units in rank.chunks) + sum(extras[0].forward for extras in rank.extras)
     assert (tops.pop("init"), tops.pop("optimizer")) == (rests, rests)
     assert tops == {instant: moments[0].bytes for instant, moments in counted.items()}
     for index, (instant, _) in enumerate(found.tops):
