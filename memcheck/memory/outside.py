@@ -19,7 +19,7 @@ class OutsideBytes(Record):
     read: bool = False
     """The context was read on a GPU of this very kind, not on the largest of its architecture."""
     in_host: int = 0
-    """Of the communicators, what may lie in host memory."""
+    """What of the communicators may lie in host memory."""
 
     @property
     def total(self) -> int:

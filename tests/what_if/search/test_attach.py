@@ -25,7 +25,7 @@ policy: {{fail_above: 100%, warn_above: {warn}}}
 """
 CASES = {
     "MEM103": {"warn": "55%"},
-    "MEM104": {"gpu": "{name: lab, memory_gib: 51}", "warn": "100%"},
+    "MEM104": {"gpu": "{name: lab, memory_gib: 52}", "warn": "100%"},
     "MEM106": {
         "framework": "deepspeed",
         "stage": "2",
