@@ -183,11 +183,9 @@ class Block(Record):
     per_layer_activation: str = ""
     altup: AltUp | None = None
     convolutions: bool = False
-    """A causal convolution of each channel, plus its input, stands behind attention, and one behind the feed-forward
-    network: ``extra_tensors`` (Inkling)."""
+    """A causal convolution of each channel stands behind attention, and behind the MLP: ``extra_tensors`` (Inkling)."""
     sources: Sources | None = None
-    """Attention and feed-forward network read mixtures of streams; ``extra_tensors`` hold the queries, the convolutions
-    and the norms of keys and values."""
+    """Attention and MLP read mixtures of streams; ``extra_tensors``: queries, convolutions, norms of keys and values."""
     handed: Handed | None = None
     """A state of the router beside the stream; ``extra_tensors`` are what both sums are scaled with (ZAYA)."""
     connections: int | None = None
