@@ -185,7 +185,7 @@ class Block(Record):
     convolutions: bool = False
     """A causal convolution of each channel stands behind attention, and behind the MLP: ``extra_tensors`` (Inkling)."""
     sources: Sources | None = None
-    """Attention and MLP read mixtures of streams; ``extra_tensors``: queries, convolutions, norms of keys and values."""
+    """Attention and MLP read mixtures of streams; ``extra_tensors``: queries, convolutions, norms of keys, values."""
     handed: Handed | None = None
     """A state of the router beside the stream; ``extra_tensors`` are what both sums are scaled with (ZAYA)."""
     connections: int | None = None
