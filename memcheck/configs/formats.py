@@ -11,6 +11,8 @@ from memcheck.configs import (
     automodel_launch,
     axolotl_keys,
     deepspeed_keys,
+    litgpt_keys,
+    litgpt_launch,
     llamafactory_keys,
     megatron_keys,
     megatron_swift_keys,
@@ -29,6 +31,7 @@ from memcheck.configs.read_accelerate import read_accelerate
 from memcheck.configs.read_automodel import read_automodel
 from memcheck.configs.read_axolotl import read_axolotl
 from memcheck.configs.read_deepspeed import read_deepspeed
+from memcheck.configs.read_litgpt import read_litgpt
 from memcheck.configs.read_llamafactory import read_llamafactory
 from memcheck.configs.read_megatron import read_megatron
 from memcheck.configs.read_megatron_swift import read_megatron_swift
@@ -147,6 +150,14 @@ FORMATS = {
             recognise=torchtune_keys.recognise,
             read=read_torchtune,
             lists=torchtune_keys.LISTS,
+        ),
+        Format(
+            name="litgpt",
+            title="LitGPT YAML",
+            syntaxes=(YAML, ARGUMENTS),
+            recognise=litgpt_keys.recognise,
+            read=read_litgpt,
+            trains=litgpt_launch.training_alone,
         ),
         Format(
             name="nanotron",

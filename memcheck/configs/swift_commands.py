@@ -1,4 +1,4 @@
-"""Scripts with several commands beside ms-swift's training: what serves, merges or evaluates says nothing of it."""
+"""Scripts with several commands beside one that trains: what serves, merges or evaluates says nothing of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ _OTHER = re.compile(
 
 
 def training_alone(text: str) -> str:
-    """The script with blank lines in place of other commands, ms-swift's and Python's, where it has one that trains.
+    """The script with blank lines in place of other commands, ms-swift's and Python's, where it has one that trains."""
+    return without_others(text, _TRAINS, _OTHER)
+
+
+def without_others(text: str, trains: re.Pattern[str], other: re.Pattern[str]) -> str:
+    """The script with blank lines in place of the commands of ``other``, where it has one of ``trains``.
 
     A command ends where a line does not go on in the next one; a comment among them ends it, too.
     """
@@ -23,10 +28,10 @@ def training_alone(text: str) -> str:
         if not line.rstrip().endswith("\\"):
             commands.append([])
     said = [" ".join(re.sub(r"(?:^|\s)#.*", "", lines[n])[:2000] for n in command) for command in commands]
-    if not any(map(_TRAINS.search, said)):
+    if not any(map(trains.search, said)):
         return text
     for command, words in zip(commands, said, strict=True):
-        if _OTHER.search(words) and not _TRAINS.search(words):
+        if other.search(words) and not trains.search(words):
             for number in command:
                 lines[number] = ""
     return "\n".join(lines)

@@ -12,42 +12,50 @@ IMPLEMENTATION = "training.optimizer.implementation"
 
 
 def optimizer(draft: Draft) -> None:
-    """``optimizer._component_``, how torch's steps, and whether each tensor is stepped in backward.
+    """``optimizer._component_``, how torch's steps, and whether each tensor is stepped in backward."""
+    path = f"optimizer.{keys.COMPONENT}"
+    component_optimizer(draft, path, text(draft, path), "optimizer.")
+    if draft.config.has("optimizer_in_bwd"):
+        in_backward = on(draft, "optimizer_in_bwd")
+        draft.set("training.optimizer.in_backward", in_backward, "optimizer_in_bwd")
+
+
+def component_optimizer(draft: Draft, path: str, component: str, section: str, usual: str = "foreach") -> None:
+    """An optimizer by the class that a config names, and how torch's steps.
 
     torch.optim chooses foreach where neither ``fused`` nor ``foreach`` is stated, and a loop where either is false
-    (torch/optim/adamw.py).
+    (torch/optim/adamw.py). ``path``: where the class stands; ``section``: what stands before the names of its
+    arguments; ``usual``: the implementation of one without them.
     """
-    config, path = draft.config, f"optimizer.{keys.COMPONENT}"
-    component = text(draft, path)
+    config = draft.config
     name = keys.OPTIMIZERS.get(component, "")
     if not name:
         message = f"the states of `{path}: {component}` have no memory model"
         help = parts.STATE_IT.format("training.optimizer")
         draft.refuse(path, message, help, ("training.optimizer.name", "training.optimizer"))
     else:
-        if name == "sgd" and str(config.values.get("optimizer.momentum") or 0) not in ("0", "0.0"):
+        if name == "sgd" and str(config.values.get(f"{section}momentum") or 0) not in ("0", "0.0"):
             name = "sgd-momentum"
         draft.set("training.optimizer.name", name, path)
         if component.startswith("torch.optim."):
-            _implementation(draft)
-    parts.third_state(draft, "optimizer.amsgrad")
-    config.see("optimizer.fused", "optimizer.foreach", "optimizer.momentum")
-    if config.has("optimizer_in_bwd"):
-        in_backward = on(draft, "optimizer_in_bwd")
-        draft.set("training.optimizer.in_backward", in_backward, "optimizer_in_bwd")
+            _implementation(draft, section, usual)
+    parts.third_state(draft, f"{section}amsgrad")
+    config.see(*(f"{section}{name}" for name in ("fused", "foreach", "momentum")))
 
 
-def _implementation(draft: Draft) -> None:
+def _implementation(draft: Draft, section: str, usual: str) -> None:
     config = draft.config
     for switch in ("fused", "foreach"):
-        if on(draft, f"optimizer.{switch}"):
-            draft.set(IMPLEMENTATION, switch, f"optimizer.{switch}")
+        if on(draft, f"{section}{switch}"):
+            draft.set(IMPLEMENTATION, switch, f"{section}{switch}")
             return
-    stated = next((each for each in ("fused", "foreach") if config.has(f"optimizer.{each}")), "")
+    stated = next((each for each in ("fused", "foreach") if config.has(f"{section}{each}")), "")
     if stated:
-        draft.set(IMPLEMENTATION, "for-loop", f"optimizer.{stated}")
+        draft.set(IMPLEMENTATION, "for-loop", f"{section}{stated}")
+    elif usual == "fused":
+        draft.assume(IMPLEMENTATION, usual, "the script asks torch.optim for it on a GPU")
     else:
-        draft.assume(IMPLEMENTATION, "foreach", "neither `fused` nor `foreach`: torch.optim's own choice on a GPU")
+        draft.assume(IMPLEMENTATION, usual, "neither `fused` nor `foreach`: torch.optim's own choice on a GPU")
 
 
 def checkpointing(draft: Draft) -> None:

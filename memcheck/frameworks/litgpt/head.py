@@ -14,7 +14,7 @@ from memcheck.autograd.loss import cross_entropy
 from memcheck.autograd.matrix import Weights
 from memcheck.autograd.pieces import Pieces, in_pieces
 from memcheck.autograd.tensor import Value
-from memcheck.frameworks.litgpt.layers import frozen_linear
+from memcheck.frameworks.litgpt.layers import adapted_linear
 
 if TYPE_CHECKING:
     from memcheck.frameworks.transformers.head import Head
@@ -60,11 +60,15 @@ def _adapting(ctx: Context, h: Value, weights: Weights, head: Head, sizes: list[
 
 
 def _whole(ctx: Context, h: Value, weights: Weights, head: Head, sizes: list[Pieces]) -> list[Value]:
-    """finetune/full.py: the last position is cut off all logits, which copies those of several sequences."""
+    """finetune/full.py: the last position is cut off all logits, which copies those of several sequences; pretrain.py
+    has a target for each.
+    """
     tape = ctx.tape
     logits = cast(tape, _logits(ctx, h, weights, head), "fp32", "convert_output")
     ctx.kept.append(logits)
     shape, dtype = logits.shape, logits.dtype
+    if ctx.setting.option("script") == "pretrain":
+        return tape.views(logits, *((size, shape[-1]) for size, _ in sizes))
     cut = Value(logits.storage, shape, dtype)
     cut = tape.record(cut, (logits,), lambda grad: [tape.new(shape, dtype, "slice backward")])
     if ctx.batch > 1:
@@ -73,7 +77,7 @@ def _whole(ctx: Context, h: Value, weights: Weights, head: Head, sizes: list[Pie
 
 
 def _logits(ctx: Context, h: Value, weights: Weights, head: Head) -> Value:
-    logits = frozen_linear(ctx, h, weights, "lm_head")
+    logits = adapted_linear(ctx, h, weights, "lm_head")
     if not head.softcap:
         return logits
     from memcheck.frameworks.litgpt.capped import capped

@@ -163,15 +163,18 @@ def _activation(tape: Tape, x: Value, name: str) -> Value:
 
 
 def _linear(ctx: Context, x: Value, tensor: ParameterTensor, bias: bool) -> Value:
-    """LoRALinear: ``linear(x) + (dropout(x) @ A.T @ B.T) * scaling``."""
+    return adapted_linear(ctx, x, ctx.weights(tensor, bias), tensor.name)
+
+
+def adapted_linear(ctx: Context, x: Value, w: Weights, label: str) -> Value:
+    """LoRALinear: ``linear(x) + (dropout(x) @ A.T @ B.T) * scaling``; without adapters the base product."""
     tape = ctx.tape
-    w = ctx.weights(tensor, bias)
-    pretrained = frozen_linear(ctx, x, w, tensor.name)
+    pretrained = frozen_linear(ctx, x, w, label)
     if w.lora_a is None or w.lora_b is None:
         return pretrained
     dropped = dropout(tape, x, lora_dropout(ctx))
-    down = product(tape, dropped, tape.parameter(w.lora_a), tensor.name + ".lora_A")
-    up = product(tape, down, tape.parameter(w.lora_b), tensor.name + ".lora_B")
+    down = product(tape, dropped, tape.parameter(w.lora_a), f"{label}.lora_A")
+    up = product(tape, down, tape.parameter(w.lora_b), f"{label}.lora_B")
     del dropped, down
     return add(tape, pretrained, scale(tape, up, "lora scaling"), "lora sum")
 

@@ -51,8 +51,8 @@ PROFILE = Profile(
     losses=("standard",),
     attentions=("sdpa", "flash"),
     recompute=("none", "full"),
-    options={"quantize": (str,), "lora_dropout": (int, float)},
-    choices={"quantize": ("bnb.nf4", "bnb.nf4-dq", "bnb.fp4", "bnb.fp4-dq")},
+    options={"quantize": (str,), "lora_dropout": (int, float), "script": (str,)},
+    choices={"quantize": ("bnb.nf4", "bnb.nf4-dq", "bnb.fp4", "bnb.fp4-dq"), "script": ("finetune", "pretrain")},
     families=FAMILIES,
     # lm_head is a module of its own, whatever the config ties (model.py, GPT.__init__)
     style=Style(
