@@ -157,7 +157,8 @@ def whole_adapter(ctx: Context, x: Value, base: Value, weight: Parameter) -> Val
 def normalised(ctx: Context, x: Value, spec: Norm | None, label: str) -> Value:
     """The input that TE's fused layer multiplies, of all tokens, which it hands to the adapter.
 
-    Backward adds the layer's own gradient and the adapter's into a third tensor.
+    Its own tokens are saved beside: what it hands on it does not clear (``clear_tensor_data(ln_out)``). Backward adds
+    the layer's own gradient and the adapter's into a third tensor.
     """
     tape, gathers = ctx.tape, scatters(ctx)
     if spec is None:
@@ -170,11 +171,10 @@ def normalised(ctx: Context, x: Value, spec: Norm | None, label: str) -> Value:
     if spec.kind.startswith("layernorm"):
         stats.append(tape.new(rows, "fp32", label + " mean"))
     full = (ctx.tokens, shape[-1]) if gathers else shape
-    if gathers:
-        own, out = out, tape.value(full, dtype, label + " all-gather")
-        del own
     norms = [n for n in (weight, bias) if n is not None]
-    kept: tuple[object, ...] = (x.storage, stats)
+    kept: tuple[object, ...] = (x.storage, stats, out.storage)
+    if gathers:
+        out = tape.value(full, dtype, label + " all-gather")
     del stats
 
     def run(grad: Storage, kept: object = kept) -> list[Storage | None]:

@@ -82,7 +82,7 @@ def normalised_column(ctx: Context, x: Value, p: Projection, label: str, spec: N
     stats = [tape.new(shape[:-1], "fp32", label + " rstd")]
     if spec.kind.startswith("layernorm"):
         stats.append(tape.new(shape[:-1], "fp32", label + " mean"))
-    kept: tuple[object, ...] = (x.storage, stats)
+    kept: tuple[object, ...] = (x.storage, stats, inner.storage)  # what it hands on is not cleared
     del stats
 
     def normalise(grad: Storage, kept: object = kept) -> list[Storage | None]:

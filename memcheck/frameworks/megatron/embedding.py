@@ -28,6 +28,8 @@ class MegatronEmbedding(Record):
     tied: bool = False
     """The output layer of the same rank uses the table too."""
     trained: bool = True
+    waits: bool = False
+    """Nothing keeps its output for a backward, but GPTModel.forward does to its end (``decoder_input``)."""
 
 
 def megatron_embedding_curve(
@@ -46,6 +48,7 @@ def megatron_embedding_curve(
     y = (forward or embedding_forward)(ctx, e)
     forward_high = high(tape)
     output = (y.shape, y.dtype)
+    held = y.storage.bytes if e.waits and y.storage is not None else 0
     y.storage = None
     saved = turn(tape)
     backward(tape, y, [tape.new(*output, "output gradient")] if y.origin is not None else [])
@@ -54,7 +57,7 @@ def megatron_embedding_curve(
         saved=saved.bytes,
         saved_inventory=saved.inventory,
         saved_components=saved.components,
-        until_forward_ends=0,
+        until_forward_ends=held,
         forward=forward_high,
         backward=high(tape),
         gradients=gradients,

@@ -92,8 +92,9 @@ def head_forward(ctx: Context, head: MegatronHead, x: Value, gradients: Gradient
     del x
     tape.component = "logits_and_loss"
     logits = output_layer(ctx, head, h, gradients)
-    del h
-    return cross_entropy(tape, logits, implementation(ctx.setting))
+    loss = cross_entropy(tape, logits, implementation(ctx.setting))
+    del h  # _postprocess's argument
+    return loss
 
 
 def output_layer(ctx: Context, head: MegatronHead, h: Value, gradients: Gradients) -> Value:

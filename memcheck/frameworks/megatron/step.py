@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate, groupby
-from operator import ge
 
 from memcheck.accounts.moves import Components, Moment
 from memcheck.accounts.program import NOTHING, Evaluated, Program, Recorder
 from memcheck.accounts.sizes import NamedCurve, named_curve, sizes_of
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.curve import High
+from memcheck.frameworks.megatron.candidates import WARM_INPUT, Pass, candidates
 from memcheck.frameworks.megatron.fsdp import Extra
 from memcheck.frameworks.megatron.schedule import PassRun
 from memcheck.frameworks.torch.rank_units import stretches
@@ -44,13 +43,6 @@ class Rank(Record):
     """Per chunk and unit: what Megatron-FSDP gathers and keeps around the unit."""
 
 
-class Pass(Record):
-    """A micro-batch's way through one chunk."""
-
-    forward: bool
-    chunk: int
-
-
 class InFlight(Record):
     """A pass at one moment of the schedule, and what is there beside it."""
 
@@ -66,11 +58,6 @@ class InFlight(Record):
     def first(self) -> bool:
         """There was no backward yet."""
         return not self.waits
-
-
-WARM_INPUT = 2
-"""From its backward on the last input that the warm-up has received waits with its gradient: it is in a variable of an
-interleaved schedule (``input_tensor``), which nothing overwrites while sends and receives run beside the passes."""
 
 
 class UnitsForm(Record):
@@ -244,84 +231,6 @@ def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
     return ScheduleProgram(recorder.program(place + sum(form.edges)), tuple(moments))
 
 
-Place = tuple[int, tuple[int, ...], int]
-"""A moment of a schedule: its number in order, micro-batches in flight by chunk, what waits beside it."""
-
-
-@lru_cache(maxsize=512)
-def candidates(
-    schedule: tuple[PassRun, ...], chunks: int, every_chunk_saves: bool
-) -> tuple[tuple[Pass, tuple[Place, ...]], ...]:
-    """For every pass the moments that can be its fullest, whatever the chunks save.
-
-    From one repetition of a run to the next the bytes change by a constant, and once more by the gradients that wait
-    from the first backward on: so the maximum lies at its first, its second or its last repetition, or where the last
-    input of the warm-up begins to wait. A moment that holds no more of any chunk than an earlier one, and has no chunk
-    empty that is not, is never fuller. Where every chunk saves something, one that holds no less of any chunk than an
-    earlier one, and more of some, is always fuller.
-    """
-    counts = [0] * chunks
-    waits = False
-    warm, left = _warm_input(schedule)
-    found: dict[Pass, list[Place]] = {}
-    number = 0
-
-    def propose(a_pass: Pass, done: tuple[int, int], run: PassRun, waits: int) -> None:
-        nonlocal number
-        now = list(counts)
-        if run.forward is not None:
-            now[run.forward] += done[0]
-        if run.backward is not None:
-            now[run.backward] -= done[1]
-        known = found.setdefault(a_pass, [])
-        number += 1
-        mine = (number, tuple(now), waits)
-        if any(_covers(other, mine) for other in known):
-            return
-        if every_chunk_saves:
-            known[:] = [other for other in known if not (_covers(mine, other) and mine[1] != other[1])]
-        known.append(mine)
-
-    for run in schedule:
-        reaches = max(0, left) if run.backward == warm else run.times
-        for k in sorted({0, min(1, run.times - 1), min(reaches, run.times - 1), run.times - 1}):
-            gone = k if run.backward is not None else 0
-            now = WARM_INPUT if left <= 0 or k >= reaches else int(waits or gone > 0)
-            if run.forward is not None:
-                propose(Pass(True, run.forward), (k, gone), run, now)
-            if run.backward is not None:
-                propose(Pass(False, run.backward), (k + 1, k + 1), run, now)
-        if run.forward is not None:
-            counts[run.forward] += run.times
-        if run.backward is not None:
-            counts[run.backward] -= run.times
-            waits = True
-        left -= run.times * (run.backward == warm)
-    return tuple((a_pass, tuple(places)) for a_pass, places in found.items())
-
-
-def _warm_input(schedule: tuple[PassRun, ...]) -> tuple[int, int]:
-    """The chunk of the last input that the warm-up receives, and how many of its backwards are over before it waits.
-
-    The input is that of the first forward beside a backward; if there is none, the warm-up receives none that is left.
-    """
-    forwards = Counter[int]()
-    for run in schedule:
-        if run.forward is not None and run.backward is not None:
-            return run.forward, forwards[run.forward] + 1
-        if run.forward is not None:
-            forwards[run.forward] += run.times
-    return -1, 1
-
-
-def _covers(one: Place, other: Place) -> bool:
-    """Whether ``one`` holds all that ``other`` does. Behind the first backward an empty chunk holds what it kept."""
-    if one[2] < other[2]:
-        return False
-    empties = other[2] and any(m and not n for m, n in zip(one[1], other[1], strict=True))
-    return all(map(ge, one[1], other[1])) and not empties
-
-
 def _hold_in_flight(recorder: Recorder, chunks: list[list[_NamedUnits]], edges: _Edges, moment: InFlight) -> None:
     """What lives beside a pass.
 
@@ -376,7 +285,10 @@ def _forward(recorder: Recorder, chunk: Sequence[_NamedUnits], where: str) -> No
         recorder.high(instant, units.curve.forward, f"{where} {index}")
         recorder.release("communication_buffers", units.extra.forward)
         recorder.hold_bundle(units.curve.saved)
+        recorder.hold("activations", units.curve.until_forward_ends)
         recorder.repeat(before, end - index - 1)
+    for units in chunk:
+        recorder.release("activations", units.curve.until_forward_ends, units.times)
 
 
 def _backward(recorder: Recorder, chunk: Sequence[_NamedUnits], where: str) -> None:

@@ -88,6 +88,7 @@ def chunk_units(
             dropout=a.embedding_dropout,
             tied=shares,
             trained=table_trained,
+            waits=not setting.input_grad and (adapter is not None or 0 in frozen),
         )
         _demand_embedding(a, e, whole(setting))
         curve = _embedding(e, setting, inventory)
