@@ -51,6 +51,8 @@ def weight_dtype(tensor: ParameterTensor, weights: str) -> str:
 def kv_bytes_per_sequence(block: Block, tokens: int, dtype: str, tensor: int) -> int:
     """Cache of one layer for one sequence of ``tokens``, on one tensor-parallel rank."""
     mixer, item = block.mixer, DTYPE_BYTES[dtype]
+    if isinstance(block.beside, LatentAttention):  # of a second attention
+        return 2 * kv_bytes_per_sequence(block._replace(beside=None), tokens, dtype, tensor)
     if block.beside is not None:  # attention's cache, and the state of the mixer beside it
         state = -(-block.beside.state_bytes_per_sequence // tensor)
         return state + kv_bytes_per_sequence(block._replace(beside=None), tokens, dtype, tensor)

@@ -286,6 +286,8 @@ class LatentAttention(Record):
     (A.X K2)."""
     scaled_latents: bool = False
     """Low-rank queries, keys and values are multiplied by constants, and the shared rotary key is normed (Dots 3)."""
+    scaled_parts: bool = False
+    """Both parts of the queries, and the normed latent, are multiplied by constants (LongCat Flash)."""
     head_gate: bool = False
     """The output is multiplied by a sigmoid of one number a head, which a matrix makes of the input (Dots 3)."""
     wide_gate: bool = False

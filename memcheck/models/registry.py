@@ -124,6 +124,7 @@ FAMILIES: dict[str, str] = {
     "lfm3": "lfm2:read_3",
     "llama": "llama:read",
     "llama4_text": "llama4:read",
+    "longcat_flash": "longcat_flash:read",
     "m2m_100": "bart:read_m2m100",
     "mamba": "mamba:read",
     "mamba2": "mamba2:read",

@@ -112,6 +112,8 @@ class Moe(Record):
     tensors: tuple[ParameterTensor, ...] = ()
     looped: bool = False
     """The class runs one expert after the other: transformers' grouped products do not reach it (DBRX, Step 3.7)."""
+    identities: int = 0
+    """Experts that hand tokens on as they are, the last of them; they have rows of the first matrix (LongCat Flash)."""
     dense_dispatch: bool = False
     """Every expert is given every token, weighted by its score (Llama 4 in transformers)."""
     correction_bias: bool = False
@@ -192,8 +194,11 @@ class Block(Record):
     """Rounds in which what mixes the streams is normed (DeepSeek V4); 0: none does (Hy 4); None: one stream."""
     scaled_output: bool = False
     """The output is multiplied in place by a buffer of one number (Gemma 4)."""
-    beside: Mixer | None = None
+    beside: Mixer | LatentAttention | None = None
     """A recurrent mixer that reads what attention reads; both outputs are multiplied and added (Falcon-H1)."""
+    twin: bool = False
+    """Two attentions (``beside`` is the second) and two dense networks in turn, with experts beside the first of these,
+    whose output waits for the end; norms of outputs stand in front of the second of each (LongCat Flash)."""
     in_turn: bool = False
     """Attention and feed-forward network read the stream and the embedding, without residual sums; what they make is
     added to what ``beside`` reads behind its norm, ``mixer_output_norm`` (Zamba 2)."""

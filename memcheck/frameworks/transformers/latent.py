@@ -36,15 +36,18 @@ def latent_attention(ctx: Context, a: LatentAttention, x: Value, stream: str) ->
     if not a.masked:  # `q_resid` is a variable where an indexer reads it
         del low
     q_pass, q_rot = tape.views(q, (b, heads, s, nope), (b, heads, s, rope))
+    if a.scaled_parts:
+        q_pass, q = scale(tape, q_pass, "query scale"), scale(tape, q_rot, "query scale")
+        q_rot = q
     tensor = tensors["kv_a_proj_with_mqa"]
     compressed = linear(tape, x, ctx.replicated(tensor, a.bias), tensor.name)
     latent, k_rot = tape.views(compressed, (ctx.tokens, a.kv_lora_rank), (b, 1, s, rope))
     if a.scaled_latents:
         latent = copy(tape, latent, "contiguous")
     latent = _norm(ctx, a.kv_lora_rank, latent, "kv_a_layernorm")
-    if a.scaled_latents:
+    if a.scaled_parts or a.scaled_latents:
         latent = scale(tape, latent, "latent scale")
-        k_rot = _norm(ctx, rope, k_rot, "k_rope_only_layernorm")
+        k_rot = _norm(ctx, rope, k_rot, "k_rope_only_layernorm") if a.scaled_latents else k_rot
     query, k_turned = q, k_rot
     if a.turned:
         q_turned, k_turned = _rotary(tape, a, q_rot, k_rot, "fp32" if a.wide_tables else stream)

@@ -72,6 +72,10 @@ def block_parts(ctx: Context, block: Block, x: Value) -> Value:
         from memcheck.frameworks.transformers.hyper_connections import hyper_block
 
         return hyper_block(ctx, block, x)
+    if block.twin:
+        from memcheck.frameworks.transformers.twin_block import twin_block
+
+        return twin_block(ctx, block, x)
     if block.in_turn:
         from memcheck.frameworks.transformers.shared_block import shared_block
 

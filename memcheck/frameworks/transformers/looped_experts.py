@@ -1,6 +1,7 @@
 """Experts that a class runs one after the other, where transformers' grouped products do not reach them.
 
-modeling_dbrx.py (DbrxExperts), modeling_step3p7.py (Step3p7Experts) of transformers 5.23: each expert's tokens are
+modeling_dbrx.py (DbrxExperts), modeling_step3p7.py (Step3p7Experts), modeling_longcat_flash.py (LongcatFlashExperts,
+the last of which hand tokens on as they are) of transformers 5.23: each expert's tokens are
 looked up, and what it makes of them is added to a tensor of all in place. Its matrices are picked out of a stack, whose
 gradient is made whole for every one of them.
 """
@@ -11,6 +12,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, mul
 from memcheck.autograd.indexing import index
 from memcheck.autograd.tensor import RESTING, Dim, Storage, Tape, Value
+from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.adapters import factors_of
 from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.moe import expert_weight, gate
@@ -24,17 +26,19 @@ def looped_experts(ctx: Context, m: Moe, x: Value, scores: Value) -> Value:
     """``final.index_add_(0, tokens, expert(hidden_states[tokens]) * scores[tokens])`` of every expert, load even."""
     tape, (tokens, hidden) = ctx.tape, x.shape
     total = tape.value(x.shape, x.dtype, "sum of experts")
-    mask = tape.new((tokens, m.experts_per_token, m.experts + 1), "int64", "one_hot")
-    local = -(-m.experts // ctx.setting.expert)
+    classes = m.experts if m.identities else m.experts + 1
+    mask = tape.new((tokens, m.experts_per_token, classes), "int64", "one_hot")
+    local = -(-(m.experts - m.identities) // ctx.setting.expert)
+    every = -(-m.experts // ctx.setting.expert)
     width = -(-m.width // ctx.setting.expert_tensor)
     *ups, down = (t for t in m.tensors if t.group == "experts")
     outputs = 2 * width if m.gated and len(ups) == 1 else width
     merged: list[Value] = []
-    stacks = [_stack(ctx, m, t, (local, outputs, hidden), merged) for t in ups]
+    stacks = [_stack(ctx, m, t, (every, outputs, hidden), merged) for t in ups]
     last = _stack(ctx, m, down, (local, hidden, width), merged)
     turns = min(local, MOST)
     each = -(-local // turns)
-    rows = Dim(-(-tokens * m.experts_per_token // turns), "T*K/E")
+    rows = Dim(-(-tokens * m.experts_per_token * each // every), "T*K/E")
     for _ in range(turns):
         places = tape.new((rows, 2), "int64", "token and choice of each row")
         states = index(tape, x, places, (rows, hidden), "gather tokens")
@@ -47,19 +51,38 @@ def looped_experts(ctx: Context, m: Moe, x: Value, scores: Value) -> Value:
         made.clear()
         out = _product(tape, inner, last, hidden, each, down.name)
         del inner
-        chosen = index(tape, scores, places, (rows, 1), "gather scores")
-        weighted = mul(tape, out, chosen)
-        del out, chosen
-        total = _added(tape, total, cast(tape, weighted, total.dtype), places)
-        del weighted, places
+        total = _weighted(tape, total, out, scores, places)
+        del out, places
+    turns = min(m.identities, MOST)
+    rows = Dim(-(-tokens * m.experts_per_token * m.identities // (m.experts * max(1, turns))), "T*K/E")
+    for _ in range(turns):
+        places = tape.new((rows, 2), "int64", "token and choice of each row")
+        states = index(tape, x, places, (rows, hidden), "gather tokens")
+        total = _weighted(tape, total, states, scores, places)
+        del states, places
     del mask
     return total
+
+
+def _weighted(tape: Tape, total: Value, out: Value, scores: Value, places: Storage) -> Value:
+    """An expert's rows times their scores, put into the sum."""
+    chosen = index(tape, scores, places, (out.shape[0], 1), "gather scores")
+    weighted = mul(tape, out, chosen)
+    del out, chosen
+    return _added(tape, total, cast(tape, weighted, total.dtype), places)
 
 
 def _stack(
     ctx: Context, m: Moe, tensor: ParameterTensor, shape: tuple[int, int, int], merged: list[Value]
 ) -> Value:
-    return expert_weight(ctx, tensor, shape, {tensor.name: factors_of(ctx, m, tensor, ctx.setting.params)}, merged)
+    factors = factors_of(ctx, m, tensor, ctx.setting.params)
+    if factors is not None:
+        raise UnsupportedError(
+            "adapters of stacked experts that run one after the other have no memory model",
+            "name matrices of attention in lora.target_modules",
+            "/training/lora/target_modules",
+        )
+    return expert_weight(ctx, tensor, shape, {tensor.name: None}, merged)
 
 
 def _product(tape: Tape, x: Value, stack: Value, outputs: int, experts: int, label: str) -> Value:

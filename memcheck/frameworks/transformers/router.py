@@ -226,7 +226,7 @@ def _softmax_gather(ctx: Context, m: Moe, logits: Value, narrow: str) -> tuple[V
     del probabilities
     if m.normalised_scores:
         chosen = divide_by_sum(tape, chosen)
-    return cast(tape, chosen, narrow), indices
+    return scale(tape, chosen, "routed scaling") if m.scores_fp32 else cast(tape, chosen, narrow), indices
 
 
 def _scaled(ctx: Context, m: Moe, x: Value) -> Choice:

@@ -18,7 +18,7 @@ from memcheck.frameworks.transformers.mixer import recurrent_mixer
 from memcheck.frameworks.transformers.mlp import activation, mlp
 from memcheck.frameworks.transformers.norms import normalise
 from memcheck.frameworks.transformers.rotary import apply_rotary
-from memcheck.models.types import Attention, Block, Mlp, ParameterTensor
+from memcheck.models.types import Attention, Block, Mixer, Mlp, ParameterTensor
 
 Tensors = dict[str, ParameterTensor]
 
@@ -26,7 +26,7 @@ Tensors = dict[str, ParameterTensor]
 def shared_block(ctx: Context, block: Block, x: Value) -> Value:
     """``mamba(norm(x + linear(shared(x, embedding)))) + x``; what the shared block made lives to the layer's end."""
     tape, a, m = ctx.tape, block.mixer, block.mlp
-    if not isinstance(a, Attention) or not isinstance(m, Mlp) or block.beside is None:
+    if not isinstance(a, Attention) or not isinstance(m, Mlp) or not isinstance(block.beside, Mixer):
         return x
     own = {t.name.removesuffix(".weight"): t for t in block.extra_tensors}
     for idle in (t for t in block.extra_tensors if t.fixed):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.models.parts.attention import latent_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
-from memcheck.models.parts.sizes import StackDimensions, read_sizes
+from memcheck.models.parts.sizes import LLAMA_NAMES, Names, StackDimensions, read_sizes
 from memcheck.models.parts.stack import stack
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, LatentAttention, Moe
@@ -28,10 +28,10 @@ def read_v3(config: ConfigReader) -> Architecture:
     return _assemble(config, size, attention, moe)
 
 
-def latent_sizes(config: ConfigReader) -> StackDimensions:
+def latent_sizes(config: ConfigReader, names: Names = LLAMA_NAMES) -> StackDimensions:
     """Heads are never grouped, and ``head_dim`` is overwritten by the class: the latent dimensions say it all."""
     config.ignore("head_dim", "qk_head_dim")
-    size = read_sizes(config, head_dim=1, head_dim_key=False)
+    size = read_sizes(config, names, head_dim=1, head_dim_key=False)
     if size.kv_heads != size.heads:
         config.fail(
             "num_key_value_heads", f"{size.kv_heads} key-value heads: latent attention has {size.heads}, ungrouped"

@@ -1,4 +1,4 @@
-"""Experts that a class runs one after the other, held against traced steps of DBRX and Step 3.7.
+"""Experts that a class runs one after the other, held against traced steps of DBRX and LongCat Flash.
 
 A trace needs to know each token's experts: they were set, as many tokens for each.
 """
@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from memcheck.errors import UnsupportedError
+from memcheck.memory.inference import kv_bytes_per_sequence
+from memcheck.models.registry import read_architecture
 from tests.frameworks.torch.test_towers import MIB, priced
 
 DBRX: dict[str, Any] = {
@@ -21,8 +24,38 @@ DBRX: dict[str, Any] = {
     "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0},
     "ffn_config": {"ffn_hidden_size": 768, "moe_num_experts": 4, "moe_top_k": 2, "ffn_act_fn": {"name": "silu"}},
 }
+LONGCAT: dict[str, Any] = {
+    "model_type": "longcat_flash",
+    "vocab_size": 8000,
+    "hidden_size": 512,
+    "num_layers": 3,
+    "num_attention_heads": 8,
+    "max_position_embeddings": 2048,
+    "ffn_hidden_size": 1024,
+    "q_lora_rank": 256,
+    "kv_lora_rank": 128,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 64,
+    "moe_topk": 3,
+    "n_routed_experts": 8,
+    "zero_expert_num": 4,
+    "expert_ffn_hidden_size": 256,
+}
+QUERIES = {"rank": 8, "target_modules": ["q_a_proj", "q_b_proj", "kv_b_proj", "o_proj"], "dtype": "fp32"}
 LORA = {"method": "lora", "lora": {"rank": 8, "target_modules": "all-linear", "dtype": "fp32"}}
 ROWS: dict[str, tuple[dict[str, Any], tuple[float, float, float, float]]] = {
+    "longcat": ({"micro_batch_size": 2}, (357.598, 415.515, 439.917, 334.387)),
+    "longcat, recomputed": ({"activation_checkpointing": "full"}, (207.195, 233.959, 288.419, 334.381)),
+    "longcat, autocast": ({"precision": "bf16-mixed"}, (537.488, 575.821, 587.838, 668.698)),
+    "longcat, autocast, recomputed": (
+        {"precision": "bf16-mixed", "activation_checkpointing": "full"}, (435.304, 471.977, 567.217, 668.698)
+    ),
+    "longcat, adapters": ({"method": "lora", "lora": QUERIES}, (136.396, 164.959, 176.772, 70.532)),
+    "longcat, adapters, recomputed": (
+        {"method": "lora", "lora": QUERIES, "activation_checkpointing": "full"}, (77.969, 101.999, 113.812, 70.532)
+    ),
+    "longcat, eager": ({"attention": "eager"}, (323.369, 352.018, 364.222, 334.381)),
     "whole": ({"micro_batch_size": 2}, (205.001, 266.047, 290.448, 231.995)),
     "recomputed": ({"activation_checkpointing": "full"}, (143.165, 171.78, 198.182, 231.989)),
     "autocast": ({"precision": "bf16-mixed"}, (350.082, 388.763, 400.185, 463.957)),
@@ -36,7 +69,7 @@ def test_traced_steps(name: str) -> None:
     """Every instant is within 0.3 %: copies of matrices under autocast, whole gradients of a stack for each expert."""
     training, seen = ROWS[name]
     found = priced(
-        DBRX,
+        LONGCAT if name.startswith("longcat") else DBRX,
         {
             "sequence_length": 400,
             "precision": "bf16-pure",
@@ -53,3 +86,16 @@ def test_traced_steps(name: str) -> None:
     instants = {instant.name: instant.allocated_bytes / MIB for instant in found.ranks[0].instants}
     for phase, mib in zip(("forward", "loss", "backward", "optimizer"), seen, strict=True):
         assert instants[phase] == pytest.approx(mib, rel=0.003), phase
+
+
+def test_adapters_of_longcat_s_experts_are_refused() -> None:
+    """peft puts those that `all-linear` means on the stacked experts, which the loop picks matrices out of."""
+    training = {"method": "lora", "lora": {"rank": 8, "target_modules": "all-linear"}, "attention": "sdpa"}
+    with pytest.raises(UnsupportedError, match="one after the other"):
+        priced(LONGCAT, training)
+
+
+def test_longcat_serves_two_caches_a_layer() -> None:
+    """A latent and a rotary key of each attention."""
+    (block, times), *_ = read_architecture(LONGCAT).blocks
+    assert times * kv_bytes_per_sequence(block, 1000, "bf16", 1) == 3 * 2 * (128 + 32) * 1000 * 2

@@ -1,0 +1,43 @@
+"""A layer of two attentions and two dense networks, with experts that read what the first network reads.
+
+modeling_longcat_flash.py of transformers 5.23, LongcatFlashDecoderLayer.forward.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import add
+from memcheck.autograd.tensor import Value
+from memcheck.frameworks.transformers.layers import mixer_forward
+from memcheck.frameworks.transformers.mlp import mlp
+from memcheck.frameworks.transformers.moe import routed_experts
+from memcheck.frameworks.transformers.norms import normalise
+from memcheck.models.types import Block, Mlp, Moe
+
+
+def twin_block(ctx: Context, block: Block, x: Value) -> Value:
+    """What the experts make waits for the end of the layer (``shortcut_mlp_output``)."""
+    tape, stream, m = ctx.tape, x.dtype, block.mlp
+    if block.mixer is None or block.beside is None or not isinstance(m, Moe):
+        return x
+    first, second = _networks(m)
+    h = mixer_forward(ctx, block.mixer, normalise(ctx, block.input_norm, x), stream)
+    x = add(tape, x, h, "residual")
+    h = normalise(ctx, block.mlp_norm, x)
+    shortcut = routed_experts(ctx, m, h)
+    h = mlp(ctx, first, h)
+    x = add(tape, x, h, "residual")
+    h = mixer_forward(ctx, block.beside, normalise(ctx, block.mixer_output_norm, x), stream)
+    x = add(tape, x, h, "residual")
+    h = mlp(ctx, second, normalise(ctx, block.mlp_output_norm, x))
+    both = add(tape, x, h, "residual")
+    return add(tape, both, shortcut, "shortcut")
+
+
+def _networks(m: Moe) -> list[Mlp]:
+    tensors = [t for t in m.tensors if t.group == "shared_experts"]
+    half = len(tensors) // 2
+    return [
+        Mlp(m.shared_width // 2, m.gated, m.activation, tensors=tuple(own), adaptable=not m.stacked_adapters)
+        for own in (tensors[:half], tensors[half:])
+    ]

@@ -1,0 +1,85 @@
+"""LongCat Flash (modeling_longcat_flash.py): two latent attentions and dense networks a layer, and experts beside them,
+some of which hand tokens on as they are.
+"""
+
+from __future__ import annotations
+
+from memcheck.models.families.deepseek import latent_sizes
+from memcheck.models.parts.attention import latent_attention
+from memcheck.models.parts.decoder import decoder, rms_norm
+from memcheck.models.parts.feed_forward import gated_tensors
+from memcheck.models.parts.sizes import Names
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block, LatentAttention, Moe, ParameterTensor
+
+NAMES = Names(layers=("num_layers",))
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: longcat_flash``."""
+    size = latent_sizes(config, NAMES)
+    h = size.hidden
+    if config.integer("num_hidden_layers", default=2 * size.layers) != 2 * size.layers:
+        config.fail("num_hidden_layers", "num_hidden_layers counts attentions, two for each of num_layers")
+    config.ignore("routed_scaling_factor", "output_router_logits", "mla_scale_q_lora", "mla_scale_kv_lora")
+    config.ignore("attention_method", "zero_expert_type", "norm_topk_prob", "router_dtype", "topk_method")
+    attention = latent_attention(config, size)._replace(scaled_parts=True)
+    if attention.q_lora_rank is None:
+        config.fail("q_lora_rank", "the class has low-rank queries alone", "state their rank")
+    first, second = (_numbered(attention, i) for i in range(2))
+    block = Block(
+        mixer=first,
+        mlp=_experts(config, h),
+        input_norm=rms_norm(h, "input_layernorm.0"),
+        mlp_norm=rms_norm(h, "post_attention_layernorm.0"),
+        mixer_output_norm=rms_norm(h, "input_layernorm.1"),
+        mlp_output_norm=rms_norm(h, "post_attention_layernorm.1"),
+        beside=second,
+        twin=True,
+    )
+    mtp = config.integer("num_nextn_predict_layers", "mtp_num_layers", default=0, null=0, minimum=0)
+    return decoder(
+        config, size, ((block, size.layers),), tied=False, rotary_dim=attention.qk_rope_head_dim, mtp_layers=mtp,
+        kept_fp16=("classifier.weight",),
+    )
+
+
+def _numbered(attention: LatentAttention, index: int) -> LatentAttention:
+    """That module of the layer's list."""
+    tensors = attention.tensors
+    return attention._replace(
+        tensors=tuple(t._replace(name=t.name.replace("self_attn.", f"self_attn.{index}.", 1)) for t in tensors)
+    )
+
+
+def _experts(config: ConfigReader, hidden: int) -> Moe:
+    """Routed experts, and the layer's two dense networks in place of shared ones."""
+    experts = config.integer("n_routed_experts", "num_local_experts")
+    handed = config.integer("zero_expert_num", default=256, null=0, minimum=0)
+    width = config.integer("expert_ffn_hidden_size", "moe_intermediate_size")
+    dense = config.integer("ffn_hidden_size", "intermediate_size")
+    if config.flag("router_bias"):
+        config.fail("router_bias", "the class's forward reads no bias of the router", "write false")
+    tensors = (
+        ParameterTensor("mlp.experts.gate_up_proj", (experts + handed, 2 * width, hidden), "experts", shard="column"),
+        ParameterTensor("mlp.experts.down_proj", (experts, hidden, width), "experts", shard="row"),
+        ParameterTensor("mlp.router.classifier.weight", (experts + handed, hidden), "router"),
+        *gated_tensors("mlps.0", hidden, dense, "shared_experts"),
+        *gated_tensors("mlps.1", hidden, dense, "shared_experts"),
+    )
+    return Moe(
+        experts + handed,
+        config.integer("moe_topk", "num_experts_per_tok"),
+        width,
+        gated=True,
+        activation=config.activation(),
+        tensors=tensors,
+        router="softmax-gather",
+        correction_bias=True,
+        router_fp32=True,
+        scores_fp32=True,
+        normalised_scores=False,
+        shared_width=2 * dense,
+        looped=True,
+        identities=handed,
+    )
