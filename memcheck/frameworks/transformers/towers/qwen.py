@@ -75,7 +75,6 @@ def merge(ctx: Context, vision: Vision, x: Value, tensors: tuple[ParameterTensor
     first, _, second, _ = tensors
     x = x.view(ctx.tokens // vision.merge, vision.hidden * vision.merge)
     inner = linear(tape, x, ctx.weights(first, True), first.name)
-    del x
     acted = unary(tape, inner, vision.activation)
     del inner
     return linear(tape, acted, ctx.weights(second, True), second.name)
