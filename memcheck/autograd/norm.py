@@ -29,7 +29,6 @@ def rms_norm_pieces(
     """
     source = x.dtype
     wide = cast(tape, x, "fp32")
-    del x
     variance = mean_rows(tape, power(tape, wide))
     inverse = unary(tape, variance, "rsqrt")
     normed = mul(tape, wide, inverse)

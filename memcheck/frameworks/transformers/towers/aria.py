@@ -65,7 +65,7 @@ def _crossed(ctx: Context, p: Perceiver, tensors: tuple[ParameterTensor, ...], y
     rows = layer_norm(ctx, x, norms[2:])
     k, v = plain(ctx, rows, key), plain(ctx, rows, value)
     arguments = [rows, q, k, v]  # variables of the module's forward
-    del rows, x, y
+    del rows
     width, few, many = q.shape[1], q.shape[0] // n, k.shape[0] // n
     w, b = ctx.parameter(joined.name, joined.shape), ctx.parameter(offsets.name, offsets.shape)
     weights = tape.views(tape.parameter(w), *3 * [(width, width)])
