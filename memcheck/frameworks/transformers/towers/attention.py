@@ -267,9 +267,7 @@ def _rotated_apart(ctx: Context, x: Value) -> Value:
     tape, shape = ctx.tape, x.shape
     half = (*shape[:-1], shape[-1] // 2)
     first, second = tape.views(x, half, half)
-    del x
     turned = rotate_half(tape, first, first.dtype), rotate_half(tape, second, second.dtype)
-    del first, second
     return cat(tape, turned, shape, "cat rotary")
 
 
