@@ -79,7 +79,7 @@ def parts_of(plan: dict[str, Any], job: Any) -> Parts:
         chunks = [Float16Module(config, chunk) for chunk in chunks]
     ddp = _ddp_config(job)
     for index, chunk in enumerate(chunks):
-        chunks[index] = _wrapped(chunk, config, ddp, index)
+        chunks[index] = _wrapped(chunk, config, ddp, index, whole=job.optimizer.name == "muon")
     chunk = None  # the last one is the list's
     config.finalize_model_grads_func = finalize_model_grads
     if ddp.overlap_grad_reduce:
@@ -299,8 +299,8 @@ def _adapt(chunks: list[Any], lora: Any) -> None:
     LoRA(target_modules=list(lora.target_modules), dim=lora.rank, dropout=lora.dropout)(chunks, training=True)
 
 
-def _wrapped(chunk: Any, config: Any, ddp: Any, index: int) -> Any:
-    """A chunk in its buffers."""
+def _wrapped(chunk: Any, config: Any, ddp: Any, index: int, *, whole: bool) -> Any:
+    """A chunk in its buffers; ``whole``: they are divided between parameters."""
     import torch
     from megatron.core import parallel_state as ps
     from megatron.core.distributed import DistributedDataParallel
@@ -311,7 +311,7 @@ def _wrapped(chunk: Any, config: Any, ddp: Any, index: int) -> Any:
         with unittest.mock.patch("torch.cuda.current_device", return_value=0):  # it names the GPU by its number
             return FullyShardedDataParallel(device=torch.device("cpu"), **known)
     bucketed = index == 0 and ps.get_pipeline_model_parallel_rank() == 0
-    layouts = _parameter_layout(chunk, ddp, ddp.bucket_size if bucketed else None)
+    layouts = _parameter_layout(chunk, ddp, ddp.bucket_size if bucketed else None, whole=whole)
     return DistributedDataParallel(**known, **layouts)
 
 
@@ -340,17 +340,21 @@ def _ddp_config(job: Any) -> Any:
     return config
 
 
-def _parameter_layout(chunk: Any, ddp: Any, bucket_size: int | None) -> dict[str, Any]:
-    """Where the distributed optimizer puts each parameter, of those versions that ask for it."""
+def _parameter_layout(chunk: Any, ddp: Any, bucket_size: int | None, *, whole: bool) -> dict[str, Any]:
+    """Where the distributed optimizer puts each parameter, of those versions that ask for it; ``whole`` for Muon."""
     from megatron.core import parallel_state as ps
-    from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+    from megatron.core.optimizer import distrib_optimizer, layer_wise_optimizer
 
-    if not ddp.use_distributed_optimizer or not hasattr(DistributedOptimizer, "compute_full_param_layout"):
+    kind = distrib_optimizer.DistributedOptimizer
+    if not ddp.use_distributed_optimizer or not hasattr(kind, "compute_full_param_layout"):
         return {}
+    if whole:
+        layer_wise_optimizer.tag_params_for_buffer_routing([chunk])
+        kind = layer_wise_optimizer.LayerWiseDistributedOptimizer
     group = ps.get_data_parallel_group(with_context_parallel=True, partial_data_parallel=True)
     experts = ps.get_expert_data_parallel_group(partial_expert_data_parallel=True)
     trained = [parameter for parameter in chunk.parameters() if parameter.requires_grad]
-    made = DistributedOptimizer.compute_full_param_layout(
+    made = kind.compute_full_param_layout(
         trained, bucket_size, group.size(), ddp, expert_data_parallel_world_size=experts.size()
     )
     return {"full_param_layout": made}
@@ -368,7 +372,8 @@ def _optimizer_config(job: Any, config: Any, ddp: Any) -> Any:
         fp16=config.fp16,
         params_dtype=config.params_dtype,
         clip_grad=1.0,
-        use_distributed_optimizer=ddp.use_distributed_optimizer,
+        use_distributed_optimizer=ddp.use_distributed_optimizer and name != "muon",
+        use_layer_wise_distributed_optimizer=ddp.use_distributed_optimizer and name == "muon",
         loss_scale=1.0 if config.fp16 else None,
         **given,
     )

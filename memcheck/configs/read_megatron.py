@@ -35,8 +35,6 @@ def read_megatron(config: ConfigFile, world: int | None) -> ReadConfig:
     momentum = config.take("sgd-momentum")
     if draft.value("training.optimizer.name") == "sgd-momentum" and str(momentum) in ("0", "0.0"):
         draft.set("training.optimizer.name", "sgd", "sgd-momentum")
-    if draft.value("training.optimizer.name") == "muon":
-        draft.note(keys.OPTIMIZER.path, "which parameters Adam keeps beside Muon is not in the arguments")
     _layout(draft)
     _sharding(draft)
     _precision(draft)

@@ -157,7 +157,6 @@ def _optimizer(draft: Draft) -> None:
             draft.set(f"{OPTION}use_megatron_fsdp", True, "use_megatron_fsdp")
     elif draft.value(key) == "muon":
         draft.assume(STAGE, 0, "ms-swift turns the distributed optimizer off beside Muon")
-        draft.note(keys.OPTIMIZER.path, "which parameters Adam keeps beside Muon is not in the arguments")
     elif config.has(name):
         draft.set(STAGE, 0 if parts.off(draft, name) else 1, name)
     else:

@@ -125,6 +125,10 @@ def resting(job: TrainingJob, tensors: list[Counted]) -> Resting:
 
 def group_resting(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> Resting:
     """Bytes that rest for the trained parameters that share an optimizer: the dense ones, or the experts."""
+    if job.optimizer.name == "muon":
+        from memcheck.frameworks.megatron.muon import muon_resting
+
+        return muon_resting(job, tensors, expert=expert)
     size = dtypes(job)
     on_device = on_device_share(job)
     if not distributed(job):
@@ -179,6 +183,10 @@ def step_temporaries(job: TrainingJob, tensors: list[Counted], gradient: str | N
         apart = layout.expert > 1 or layout.expert_tensor != layout.tensor
         return max(copies) if apart else sum(copies)
     found = 0
+    if job.optimizer.name == "muon":
+        from memcheck.frameworks.megatron.muon import muon_temporaries
+
+        found = muon_temporaries(job, tensors)
     for expert in (False, True):
         mine = [t for t in tensors if t.expert == expert and t.trained]
         ways = optimizer_ways(job, expert=expert) if distributed(job) else 1

@@ -32,6 +32,10 @@ def attention_mask(job: TrainingJob, _setting: Setting) -> int:
 
 def rest(job: TrainingJob, tensors: list[Counted]) -> Rest:
     """Contiguous buffers, or Megatron-FSDP's."""
+    if job.optimizer.name == "muon":
+        from memcheck.frameworks.megatron.muon import demand_muon
+
+        demand_muon(job)
     sharded = fsdp.is_sharded(job)
     found = fsdp.resting(job, tensors) if sharded else buffers.resting(job, tensors)
     gradient = fsdp.sharded_gradient(job) if sharded else None

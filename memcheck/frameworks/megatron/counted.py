@@ -21,6 +21,8 @@ class Counted(Record):
     expert: bool
     linear: bool
     """Weights of TransformerEngine's linear layers, which fp8 can hold."""
+    rows: int
+    """Of a matrix that is no table of words and no output layer, which Muon updates; else 0."""
     times: int
     """How many there are."""
 
@@ -30,28 +32,34 @@ def counted(units: Iterable[tuple[LocalTensor, ...]]) -> list[Counted]:
     units_of: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}
     for tensors in units:
         units_of[id(tensors)] = tensors, units_of.get(id(tensors), (tensors, 0))[1] + 1
-    counts: dict[tuple[int, bool, bool, bool], int] = {}
+    counts: dict[_Kind, int] = {}
     for tensors, n in units_of.values():
         for kind, count in _kinds(tensors).items():
             counts[kind] = counts.get(kind, 0) + n * count
     return [Counted(*kind, count) for kind, count in counts.items()]
 
 
+MATRIX = 2
 REMEMBERED = 64
-_known: dict[int, tuple[tuple[LocalTensor, ...], dict[tuple[int, bool, bool, bool], int]]] = {}
+_Kind = tuple[int, bool, bool, bool, int]
+_known: dict[int, tuple[tuple[LocalTensor, ...], dict[_Kind, int]]] = {}
 """By identity: to hash the tensors of a layer with hundreds of experts takes longer than to count them."""
 
 
-def _kinds(tensors: tuple[LocalTensor, ...]) -> dict[tuple[int, bool, bool, bool], int]:
-    """Tensors by elements, training, experts and linear layers."""
+TABLES = ("word_embeddings", "output_layer")
+
+
+def _kinds(tensors: tuple[LocalTensor, ...]) -> dict[_Kind, int]:
+    """Tensors by elements, training, experts, linear layers and rows."""
     known = _known.get(id(tensors))
     if known is not None:
         return known[1]
     if len(_known) >= REMEMBERED:
         _known.clear()
-    counts: dict[tuple[int, bool, bool, bool], int] = {}
+    counts: dict[_Kind, int] = {}
     for t in tensors:
-        kind = (t.numel, t.trained, t.expert, t.matrix and "linear" in t.name)
+        updated = t.matrix and len(t.shape) == MATRIX and not any(name in t.name for name in TABLES)
+        kind = (t.numel, t.trained, t.expert, t.matrix and "linear" in t.name, t.shape[0] if updated else 0)
         counts[kind] = counts.get(kind, 0) + 1
     _known[id(tensors)] = tensors, counts  # holds them, so that no others have their identity
     return counts
