@@ -57,7 +57,7 @@ ARROWS: dict[str, set[str]] = {
     "remembered": set(),
     "edge": {"record"},
     "finding": {"record"},
-    "plan": {"edge", "finding", "own_json", "record"},
+    "plan": {"edge", "finding", "own_json", "record", "remembered"},
     "catalog": {"edge", "errors", "own_json", "plan", "record", "remembered"},
     "models": {"catalog", "edge", "errors", "plan", "record", "remembered"},
     "job": {"catalog", "errors", "models", "plan", "record", "remembered"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.estimate import Estimate, Formula, HostMoment, RankEstimate
+from memcheck.accounts.estimate import Estimate, HostMoment, RankEstimate
 from memcheck.catalog.types import Gpu
 from memcheck.frameworks.registry import stack_of
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
@@ -44,7 +44,7 @@ def estimate(
 class Estimator:
     """Estimates jobs that differ in their batch alone: what follows from the rest is found once."""
 
-    __slots__ = ("_gpu", "_hosts", "_kinds", "_overhead", "_surroundings", "_worst")
+    __slots__ = ("_gpu", "_kinds", "_overhead", "_surroundings", "_worst", "hosts")
 
     def __init__(self, job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead) -> None:
         """``job``: any of them.
@@ -60,7 +60,8 @@ class Estimator:
         self._gpu, self._overhead = gpu, overhead
         self._surroundings: Surroundings | None = None
         self._kinds: Kinds | None = None
-        self._hosts: dict[tuple[bool, int], tuple[HostMoment, ...]] = {}
+        self.hosts: dict[tuple[bool, int], tuple[HostMoment, ...]] = {}
+        """By whether there are several micro-batches, and what a step keeps on the host."""
         self._worst: WorstRank | None = None
 
     def ranks(self, job: TrainingJob | InferenceJob, *, inventory: bool = False) -> Estimate:
@@ -102,8 +103,13 @@ class Estimator:
         held = PlanFigures(allocated, extra.outside, worst.pools)
         found = ends(residuals(), self._kinds, held, gpu.memory_bytes)
         components = dict(peak.components_bytes)
-        components["fragmentation"] = components.get("fragmentation", 0) + extra.fragmentation
-        components["context_and_nccl"] = components.get("context_and_nccl", 0) + extra.context_and_nccl
+        for name in ("fragmentation", "context_and_nccl"):
+            components[name] = components.get(name, 0) + getattr(extra, name)
+        formulas = worst.formulas
+        if formulas:
+            from memcheck.memory.overhead_terms import formulas_of
+
+            formulas += formulas_of(job, gpu, overhead, worst)
         parameters, trainable = _counts(job)
         moments = self._host(job, ranks, extra.context_and_nccl)
         highest = max(moments, key=lambda m: m.bytes, default=None)
@@ -125,7 +131,7 @@ class Estimator:
             host_moments=moments,
             ranks=ranks,
             largest=worst.largest,
-            formulas=worst.formulas + _overhead_formulas(job, gpu, overhead, worst) if worst.formulas else (),
+            formulas=formulas,
             cache_bytes=extra.cache,
         )
 
@@ -137,31 +143,19 @@ class Estimator:
             return ()
         kept = max([r.host_bytes for r in ranks]) * job.layout.gpus_per_node
         several = job.gradient_accumulation_steps > 1  # all that is read of the batch beside what is kept
-        found = self._hosts.get((several, kept)) if self._overhead.kind != "flat" else None
+        found = self.hosts.get((several, kept)) if self._overhead.kind != "flat" else None
         if found is None:
             from memcheck.memory.host import host_moments
 
             total, trained = _counts(job)
             found = host_moments(job, total, trained, kept, self._gpu.memory_bytes - outside)
-            self._hosts[several, kept] = found
+            self.hosts[several, kept] = found
         return found
 
 
 def around(count: int, ends: tuple[int, int]) -> tuple[int, int]:
     """An interval that holds its own figure, also where a policy states the overhead that the figure counts."""
     return min(count, ends[0]), max(count, ends[1])
-
-
-def _overhead_formulas(
-    job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, rank: RankEstimate
-) -> tuple[Formula, ...]:
-    """What lies between allocated and device bytes, one line per term."""
-    from memcheck.memory.overhead_terms import items
-
-    return tuple(
-        Formula(t.component, t.name, "beyond the live tensors of the step", bytes=t.bytes, source=t.source)
-        for t in items(job, gpu, overhead, rank.peak.allocated_bytes, rank.pools)
-    )
 
 
 def _counts(job: TrainingJob | InferenceJob) -> tuple[int, int]:

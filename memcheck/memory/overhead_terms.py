@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.estimate import Pools
+from memcheck.accounts.estimate import Formula, Pools, RankEstimate
 from memcheck.catalog.types import Gpu
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.allocator import allocator_group, kept, shares
@@ -74,4 +74,14 @@ def allocator_terms(
     )
     return OverheadTerm(name=FRAGMENTATION, bytes=stuck, source=fixed, component="fragmentation"), OverheadTerm(
         name=CACHE, bytes=cache, source=spare, component="fragmentation"
+    )
+
+
+def formulas_of(
+    job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, rank: RankEstimate
+) -> tuple[Formula, ...]:
+    """What lies between allocated and device bytes, one line per term."""
+    return tuple(
+        Formula(t.component, t.name, "beyond the live tensors of the step", bytes=t.bytes, source=t.source)
+        for t in items(job, gpu, overhead, rank.peak.allocated_bytes, rank.pools)
     )

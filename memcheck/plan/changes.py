@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 
 from memcheck.plan.document import Document
+from memcheck.remembered import lru_cache
 
 SHORT = {
     "hardware.gpu": "name",

@@ -18,6 +18,8 @@ ODD_WORDS = frozenset(("yes", "Yes", "YES", "on", "On", "ON", "no", "No", "NO", 
 """Booleans of YAML 1.1 that are text in YAML 1.2."""
 
 NUMBER_STARTS = frozenset("0123456789+-.")
+NUMBER_CHARACTERS = NUMBER_STARTS | frozenset("_:abcdefxABCDEFinIN")
+"""Those of every number of YAML 1.1: with hexadecimal digits, `.inf` and `.nan`, in capitals, too."""
 
 LARGEST = 2**63 - 1
 """No size in a plan is larger; the digits behind it are not worth the arithmetic."""
@@ -41,6 +43,8 @@ def number(text: str) -> tuple[object, bool]:
     whole, dot, part = text.partition(".")
     if dot and whole.isdecimal() and part.isdecimal() and text.isascii() and len(text) < DIGITS:
         return float(text), False
+    if not NUMBER_CHARACTERS.issuperset(text):  # `90%` needs no patterns, which take long to load
+        return text, looks_numeric(text)
     for tag, pattern in (_resolvers or _patterns()).get(text[0], ()):
         if tag in {_INT, _FLOAT} and pattern.match(text):
             try:

@@ -12,11 +12,12 @@ import pytest
 from benchmarks.engine_speed import forget
 from memcheck.check import Gate
 from memcheck.errors import MemcheckError
+from memcheck.frameworks.megatron import candidates as megatron_candidates
 from memcheck.frameworks.megatron import ranks as megatron_ranks
 from memcheck.frameworks.megatron import step as megatron_step
 from memcheck.frameworks.megatron import worst as megatron_worst
+from memcheck.frameworks.megatron.candidates import WARM_INPUT, InFlight, Pass
 from memcheck.frameworks.megatron.schedule import PassRun
-from memcheck.frameworks.megatron.step import Pass, Place
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch import host, load_and_save, rank_steps, ranks
 from memcheck.job.resolve import resolve
@@ -27,7 +28,6 @@ from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
 from memcheck.what_if.points.evaluate import Evaluator
 
-Candidates = tuple[tuple[Pass, tuple[Place, ...]], ...]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CHANGES = 6
 """Random variants of each example."""
@@ -95,24 +95,24 @@ def answer(document: Document, changes: dict[str, object]) -> object:
         return str(error)
 
 
-def every_place(schedule: tuple[PassRun, ...], chunks: int, every_chunk_saves: bool) -> Candidates:
+def every_place(schedule: tuple[PassRun, ...], kinds: tuple[int, ...], every_chunk_saves: bool) -> tuple[InFlight, ...]:
     """Every moment of a schedule, whether it can be its pass's fullest or not."""
-    counts, began, number = [0] * chunks, False, 0
-    warm, left = megatron_step._warm_input(schedule)
-    found: dict[Pass, list[Place]] = {}
+    counts, began, number = [0] * len(kinds), False, 0
+    warm, left = megatron_candidates._warm_input(schedule)
+    found: list[InFlight] = []
     for run in schedule:
         for _ in range(run.times):
-            waits = megatron_step.WARM_INPUT if left <= 0 else int(began)
+            waits = WARM_INPUT if left <= 0 else int(began)
             for forward, chunk in ((True, run.forward), (False, run.backward)):
                 if chunk is None:
                     continue
                 counts[chunk] -= not forward
                 number += 1
-                found.setdefault(Pass(forward, chunk), []).append((number, tuple(counts), waits))
+                found.append(InFlight(number, Pass(forward, chunk), tuple(counts), waits))
                 counts[chunk] += forward
             began = began or run.backward is not None
             left -= run.backward == warm
-    return tuple((a_pass, tuple(places)) for a_pass, places in found.items())
+    return tuple(sorted(found, key=lambda moment: (not moment.of.forward, moment.number)))
 
 
 @pytest.fixture

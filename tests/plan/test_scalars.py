@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memcheck.plan.load import load_documents
 
-PLAIN = st.text("0123456789abefxo_:.+-nNyYtTrRuUiIsSlL~", min_size=1, max_size=12)
+PLAIN = st.text("0123456789abefFxo_:.+-nNyYtTrRuUiIsSlL~%", min_size=1, max_size=12)
 
 
 def value_of(text: str) -> object:
@@ -30,6 +30,10 @@ def value_of(text: str) -> object:
 @example("-0x_0A_74_AE")
 @example("685_230.15")
 @example("1.")
+@example("+.INF")
+@example(".NaN")
+@example("0xAF")
+@example("90%")
 def test_unquoted_scalars_mean_what_pyyaml_says(text):
     """Every unquoted word is read as PyYAML's safe loader reads it, except that dates stay text."""
     source = f"- {text}\n"

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
+import re
 
 import pytest
 import yaml
@@ -184,3 +186,14 @@ def test_an_incomplete_plan_is_valid_to_editors_while_something_completes_it(bas
     assert conforms({"memcheck": 1, **base}, SCHEMA, SCHEMA)
     assert not conforms({"memcheck": 1, **base}, COMPLETE, COMPLETE)
     assert not conforms({"memcheck": 1, **base, "training": {"compile": 1}}, SCHEMA, SCHEMA)
+
+
+PATTERNS = sorted({json.loads(f'"{found}"') for found in re.findall(r'"pattern": "(.*?)"[,}]', json.dumps(SCHEMA))})
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@given(data=st.data())
+def test_patterns_match_as_python_has_it(pattern, data):
+    """Short values are matched without Python's pattern engine, which takes longer to load than a plan to check."""
+    value = data.draw(st.from_regex(pattern) | st.text("0159.%:-aLM ", max_size=8) | st.text(max_size=120))
+    assert conforms(value, {"pattern": pattern}, SCHEMA) is (re.search(pattern, value) is not None)

@@ -13,6 +13,7 @@ from itertools import islice
 
 from memcheck.accounts.estimate import Instant
 from memcheck.accounts.moves import Components, Held
+from memcheck.accounts.state import Resting
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron.buffers import distributed, dtypes, group_resting
 from memcheck.frameworks.megatron.counted import Counted, counted
@@ -48,17 +49,23 @@ def building(job: TrainingJob, chunks: list[list[Counted]]) -> dict[str, int]:
         return {}
     item = dtypes(job).parameter
     groups = [
-        [t for t in tensors if t.trained and t.expert == expert] for tensors in chunks for expert in (False, True)
+        tuple([t for t in tensors if t.trained and t.expert == expert])
+        for tensors in chunks
+        for expert in (False, True)
     ]
-    made = [sum([t.times * rounded(t.numel * item) for t in group]) for group in groups]
-    frozen = sum([t.times * rounded(t.numel * item) for tensors in chunks for t in tensors if not t.trained])
-    parameters = gradients = 0
+    known: dict[tuple[Counted, ...], tuple[int, Resting]] = {}  # chunks are often alike
+    for group in filter(None, groups):
+        if group not in known:
+            made = sum([t.times * rounded(t.numel * item) for t in group])
+            known[group] = made, group_resting(job, list(group), expert=group[0].expert)
+    parameters = sum([t.times * rounded(t.numel * item) for tensors in chunks for t in tensors if not t.trained])
+    parameters += sum([known[group][0] for group in groups if group])
+    gradients = most = 0
     best: dict[str, int] = {}
-    for i, group in enumerate(groups):
-        if not group:
-            continue
-        buffers = group_resting(job, group, expert=group[0].expert)
+    for group in filter(None, groups):
+        made, buffers = known[group]
         parameters, gradients = parameters + buffers.parameters, gradients + buffers.gradients
-        now = {"parameters": frozen + parameters + sum(made[i:]), "gradients": gradients}
-        best = max(best, now, key=lambda found: sum(found.values()))
+        if parameters + gradients > most:
+            most, best = parameters + gradients, {"parameters": parameters, "gradients": gradients}
+        parameters -= made  # the group's own are let go of
     return best

@@ -1,8 +1,9 @@
-"""The moments of a schedule at which a pass can be the fullest."""
+"""The moments of a Megatron schedule at which a pass can be the fullest, whatever its chunks save."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from operator import ge
 
 from memcheck.frameworks.megatron.schedule import PassRun
@@ -17,48 +18,59 @@ class Pass(Record):
     chunk: int
 
 
+class InFlight(Record):
+    """A pass at one moment of the schedule, and what is there beside it."""
+
+    number: int
+    """In the schedule's order."""
+    of: Pass
+    counts: tuple[int, ...]
+    """Micro-batches in flight, for each chunk; without the one that passes."""
+    waits: int
+    """What waits beside it: nothing before the first backward; then gradients; then :data:`WARM_INPUT`, too."""
+
+    @property
+    def first(self) -> bool:
+        """There was no backward yet."""
+        return not self.waits
+
+
 WARM_INPUT = 2
 """From its backward on the last input that the warm-up has received waits with its gradient: it is in a variable of an
 interleaved schedule (``input_tensor``), which nothing overwrites while sends and receives run beside the passes."""
 
 
-Place = tuple[int, tuple[int, ...], int]
-"""A moment of a schedule: its number in order, micro-batches in flight by chunk, what waits beside it."""
-
-
 @lru_cache(maxsize=512)
-def candidates(
-    schedule: tuple[PassRun, ...], chunks: int, every_chunk_saves: bool
-) -> tuple[tuple[Pass, tuple[Place, ...]], ...]:
-    """For every pass the moments that can be its fullest, whatever the chunks save.
+def candidates(schedule: tuple[PassRun, ...], kinds: tuple[int, ...], every_chunk_saves: bool) -> tuple[InFlight, ...]:
+    """For every kind of pass the moments that can be its fullest, whatever the chunks save, forwards first.
 
-    From one repetition of a run to the next the bytes change by a constant, and once more by the gradients that wait
-    from the first backward on: so the maximum lies at its first, its second or its last repetition, or where the last
-    input of the warm-up begins to wait. A moment that holds no more of any chunk than an earlier one, and has no chunk
-    empty that is not, is never fuller. Where every chunk saves something, one that holds no less of any chunk than an
-    earlier one, and more of some, is always fuller.
+    ``kinds``: for each chunk the rank's first that is like it. From one repetition of a run to the next the bytes
+    change by a constant, and once more by the gradients that wait from the first backward on: so the maximum lies at
+    its first, its second or its last repetition, or where the last input of the warm-up begins to wait. A moment that
+    holds no more of any kind of chunk than an earlier one, and has no more of them empty, is never fuller. Where every
+    chunk saves something, one that holds no less of any kind than an earlier one, and more of some, is always fuller.
     """
-    counts = [0] * chunks
+    counts, held = [0] * len(kinds), [0] * len(kinds)
     waits = False
     warm, left = _warm_input(schedule)
-    found: dict[Pass, list[Place]] = {}
+    found: dict[tuple[bool, int], list[tuple[Beside, InFlight]]] = {}
     number = 0
 
     def propose(a_pass: Pass, done: tuple[int, int], run: PassRun, waits: int) -> None:
         nonlocal number
-        now = list(counts)
-        if run.forward is not None:
-            now[run.forward] += done[0]
-        if run.backward is not None:
-            now[run.backward] -= done[1]
-        known = found.setdefault(a_pass, [])
+        now, of_kinds = list(counts), list(held)
+        for chunk, change in ((run.forward, done[0]), (run.backward, -done[1])):
+            if chunk is not None:
+                now[chunk] += change
+                of_kinds[kinds[chunk]] += change
+        known = found.setdefault((a_pass.forward, kinds[a_pass.chunk]), [])
         number += 1
-        mine = (number, tuple(now), waits)
-        if any(_covers(other, mine) for other in known):
+        mine = (waits, *of_kinds), _empty(now, kinds, a_pass) if waits else ()
+        if any(_covers(other, mine) for other, _ in known):
             return
         if every_chunk_saves:
-            known[:] = [other for other in known if not (_covers(mine, other) and mine[1] != other[1])]
-        known.append(mine)
+            known[:] = [each for each in known if not (_covers(mine, each[0]) and mine[0][1:] != each[0][0][1:])]
+        known.append((mine, InFlight(number=number, of=a_pass, counts=tuple(now), waits=waits)))
 
     for run in schedule:
         reaches = max(0, left) if run.backward == warm else run.times
@@ -69,13 +81,14 @@ def candidates(
                 propose(Pass(True, run.forward), (k, gone), run, now)
             if run.backward is not None:
                 propose(Pass(False, run.backward), (k + 1, k + 1), run, now)
-        if run.forward is not None:
-            counts[run.forward] += run.times
-        if run.backward is not None:
-            counts[run.backward] -= run.times
-            waits = True
+        for chunk, change in ((run.forward, run.times), (run.backward, -run.times)):
+            if chunk is not None:
+                counts[chunk] += change
+                held[kinds[chunk]] += change
+        waits = waits or run.backward is not None
         left -= run.times * (run.backward == warm)
-    return tuple((a_pass, tuple(places)) for a_pass, places in found.items())
+    moments = [moment for some in found.values() for _, moment in some]
+    return tuple(sorted(moments, key=lambda moment: (not moment.of.forward, moment.number)))
 
 
 def _warm_input(schedule: tuple[PassRun, ...]) -> tuple[int, int]:
@@ -92,9 +105,18 @@ def _warm_input(schedule: tuple[PassRun, ...]) -> tuple[int, int]:
     return -1, 1
 
 
-def _covers(one: Place, other: Place) -> bool:
-    """Whether ``one`` holds all that ``other`` does. Behind the first backward an empty chunk holds what it kept."""
-    if one[2] < other[2]:
-        return False
-    empties = other[2] and any(m and not n for m, n in zip(one[1], other[1], strict=True))
-    return all(map(ge, one[1], other[1])) and not empties
+Beside = tuple[tuple[int, ...], tuple[int, ...]]
+"""What waits beside a pass and micro-batches in flight, then, behind the first backward, empty chunks; of each kind."""
+
+
+def _empty(counts: Sequence[int], kinds: Sequence[int], beside: Pass) -> tuple[int, ...]:
+    """Chunks of each kind with nothing in flight. Behind the first backward they hold what they kept."""
+    found = [0] * len(kinds)
+    for chunk, count in enumerate(counts):
+        found[kinds[chunk]] += not count and chunk != beside.chunk
+    return tuple(found)
+
+
+def _covers(one: Beside, other: Beside) -> bool:
+    """Whether ``one`` holds all that ``other`` does."""
+    return all(map(ge, one[0], other[0])) and all(map(ge, one[1], other[1]))

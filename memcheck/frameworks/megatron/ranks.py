@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from functools import lru_cache, partial
 
 from memcheck.accounts.estimate import RankEstimate
 from memcheck.accounts.moves import Components, Held, Moment, laid_on, one_held
@@ -27,6 +26,7 @@ from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.job.unread import UNREAD
 from memcheck.models.types import Architecture
 from memcheck.record import Record
+from memcheck.remembered import lru_cache
 
 
 @lru_cache(maxsize=512)
@@ -93,7 +93,8 @@ def settles(job: TrainingJob, num_layers: int) -> Callable[[int], int]:
     """How many of a step's micro-batches a :func:`stateless` job has; ``job``: with any batch."""
     if job.option("defer_embedding_wgrad_compute"):
         return lambda steps: steps
-    return partial(settled, _place(job, 0, len(stages(num_layers, job)[0])))
+    place = _place(job, 0, len(stages(num_layers, job)[0]))
+    return lambda steps: settled(place, steps)
 
 
 class MegatronMotion(Record):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate, groupby
 
@@ -10,7 +11,7 @@ from memcheck.accounts.program import NOTHING, Evaluated, Program, Recorder
 from memcheck.accounts.sizes import NamedCurve, named_curve, sizes_of
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.curve import High
-from memcheck.frameworks.megatron.candidates import WARM_INPUT, Pass, candidates
+from memcheck.frameworks.megatron.candidates import WARM_INPUT, InFlight, candidates
 from memcheck.frameworks.megatron.fsdp import Extra
 from memcheck.frameworks.megatron.schedule import PassRun
 from memcheck.frameworks.torch.rank_units import stretches
@@ -41,23 +42,6 @@ class Rank(Record):
     """As many beside a backward of several chunks: the output of the forward before it, the input of the next one."""
     extras: tuple[tuple[Extra, ...], ...] = ()
     """Per chunk and unit: what Megatron-FSDP gathers and keeps around the unit."""
-
-
-class InFlight(Record):
-    """A pass at one moment of the schedule, and what is there beside it."""
-
-    number: int
-    """In the schedule's order."""
-    of: Pass
-    counts: tuple[int, ...]
-    """Micro-batches in flight, for each chunk; without the one that passes."""
-    waits: int
-    """What waits beside it: nothing before the first backward; then gradients; then :data:`WARM_INPUT`, too."""
-
-    @property
-    def first(self) -> bool:
-        """There was no backward yet."""
-        return not self.waits
 
 
 class UnitsForm(Record):
@@ -208,38 +192,38 @@ def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
     edges = _Edges(at[0], at[1], at[2], at[3], at[4], receives, form.keeps_warm_input, form.exchanged)
     # what Megatron-FSDP gathers for the next step behind its optimizer (distrib_optimizer.py, step_with_ready_grads)
     gathered = [units[0].extra.forward for units in chunks if units]
+    alike: dict[tuple[UnitsForm, ...], int] = {}
+    kinds = tuple([alike.setdefault(forms, index) for index, forms in enumerate(form.chunks)])
     recorder = Recorder()
-    _hold_idle(recorder, chunks, edges, range(len(chunks)))
+    _hold_idle(recorder, chunks, edges, kinds)
     for first in gathered:
         recorder.hold("communication_buffers", first)
     recorder.mark("init", "states at rest")
     recorder.repeat(0, -1)
-    moments = sorted(
-        (InFlight(number, of, counts, waits) for of, found in candidates(schedule, len(chunks), form.saves)
-         for number, counts, waits in found),
-        key=lambda moment: (not moment.of.forward, moment.number),
-    )  # fmt: skip
+    moments = candidates(schedule, kinds, form.saves)
     for index, moment in enumerate(moments):
         before = recorder.here
-        _hold_in_flight(recorder, chunks, edges, moment)
+        _hold_in_flight(recorder, chunks, kinds, edges, moment)
         (_forward if moment.of.forward else _backward)(recorder, chunks[moment.of.chunk], f"{index} {moment.of.chunk}")
         recorder.repeat(before, -1)
-    _hold_idle(recorder, chunks, edges, range(len(chunks)))
+    _hold_idle(recorder, chunks, edges, kinds)
     for first in gathered:
         recorder.hold("communication_buffers", first)
     recorder.mark("optimizer", "optimizer step")
-    return ScheduleProgram(recorder.program(place + sum(form.edges)), tuple(moments))
+    return ScheduleProgram(recorder.program(place + sum(form.edges)), moments)
 
 
-def _hold_in_flight(recorder: Recorder, chunks: list[list[_NamedUnits]], edges: _Edges, moment: InFlight) -> None:
+def _hold_in_flight(
+    recorder: Recorder, chunks: list[list[_NamedUnits]], kinds: Sequence[int], edges: _Edges, moment: InFlight
+) -> None:
     """What lives beside a pass.
 
     The graph of the backward before a forward of the only chunk lives until its output's variable is overwritten, and
     its leaf is that backward's input.
     """
     if not moment.first:
-        empty = [index for index, count in enumerate(moment.counts) if not count and index != moment.of.chunk]
-        _hold_idle(recorder, chunks, edges, empty)
+        idle = [i for i, count in enumerate(moment.counts) if not count and i != moment.of.chunk]
+        _hold_idle(recorder, chunks, edges, [kinds[i] for i in idle])
     if moment.waits == WARM_INPUT and edges.keeps_warm_input:
         recorder.hold("communication_buffers", edges.held_input, 2)
     if not moment.of.forward:
@@ -248,10 +232,14 @@ def _hold_in_flight(recorder: Recorder, chunks: list[list[_NamedUnits]], edges: 
             recorder.hold("activations", edges.cached_output)  # of the micro-batch that passes
     elif len(chunks) == 1 and not moment.first:
         recorder.hold("communication_buffers", edges.held_input)
-    for chunk, count in zip(chunks, moment.counts, strict=True):
-        for units in chunk:
+    counts = Counter[int]()
+    for kind, count in zip(kinds, moment.counts, strict=True):
+        if count:
+            counts[kind] += count
+    for kind, count in counts.items():
+        for units in chunks[kind]:
             recorder.hold_bundle(units.curve.saved, count * units.times)
-        if _sends_on(chunk):
+        if _sends_on(chunks[kind]):
             recorder.hold("activations", edges.cached_output, count)
     if not moment.first:
         recorder.hold("communication_buffers", edges.input_gradient)
@@ -267,13 +255,13 @@ def _sends_on(chunk: Sequence[_NamedUnits]) -> bool:
 
 
 def _hold_idle(recorder: Recorder, chunks: Sequence[Sequence[_NamedUnits]], edges: _Edges, idle: Sequence[int]) -> None:
-    """What chunks with nothing in flight keep of their last pass: input and its gradient, and what lingers."""
-    for index in idle:
-        if edges.receives[index]:
-            recorder.hold("communication_buffers", edges.held_input, 2)
-        for units in chunks[index]:
+    """What chunks with nothing in flight, by kind, keep of their last pass: input and its gradient, what lingers."""
+    for kind, times in Counter(idle).items():
+        if edges.receives[kind]:
+            recorder.hold("communication_buffers", edges.held_input, 2 * times)
+        for units in chunks[kind]:
             if units.kind == "block":
-                recorder.hold("temporaries", units.curve.lingers, units.times)
+                recorder.hold("temporaries", units.curve.lingers, units.times * times)
 
 
 def _forward(recorder: Recorder, chunk: Sequence[_NamedUnits], where: str) -> None:

@@ -6,7 +6,6 @@ Sources: torch/csrc/distributed/c10d/reducer.cpp; torch/distributed/optim/zero_r
 from __future__ import annotations
 
 from collections.abc import Iterable
-from heapq import heapreplace
 
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, orthogonalised
 from memcheck.frameworks.registry import FRAMEWORKS
@@ -56,6 +55,8 @@ def fullest_share(job: TrainingJob, tensors: Iterable[LocalTensor]) -> tuple[int
     Whole tensors go to ranks, largest first to the emptiest rank (_partition_parameters); of equal ones to the first.
     Muon's matrices and AdamW's other tensors are two optimizers, each with a partition of its own.
     """
+    from heapq import heapreplace
+
     known: dict[int, int] = {}  # layers that are alike share their tensors
     trained = sorted((t for t in tensors if t.trained), key=lambda t: -t.numel)
     ways = min(job.layout.shard_group, max(1, len(trained)))  # ranks beyond get none

@@ -7,7 +7,6 @@ from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.context import adapts
 from memcheck.frameworks.torch.end_tensors import HEAD
 from memcheck.job.types import Lora
-from memcheck.models.module_paths import PROJECTIONS
 from memcheck.models.parameters import head_width
 from memcheck.models.types import Architecture, ParameterTensor
 
@@ -26,6 +25,10 @@ def adapts_stream(lora: Lora, a: Architecture) -> bool:
 
 
 def _projections(a: Architecture) -> list[ParameterTensor]:
+    if not a.extra_tensors:
+        return []
+    from memcheck.models.module_paths import PROJECTIONS
+
     return [t for t in a.extra_tensors if t.linear or any(name in t.name for name in PROJECTIONS)]
 
 

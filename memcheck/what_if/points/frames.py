@@ -6,6 +6,7 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.errors import ResolutionError
 from memcheck.job.model import resolve_model
 from memcheck.job.resolve import JobFrame, framed
+from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.estimate import Estimator
 from memcheck.models.types import Architecture, Rough
 from memcheck.plan.types import ModelSpec, Plan, TrainingSpec
@@ -45,6 +46,14 @@ class SharedFrame:
         if self._estimator is None:
             self._estimator = Estimator(self.known.job, self.known.gpu, self.known.overhead)
         return self._estimator
+
+
+    def least_host_bytes(self, job: TrainingJob | InferenceJob) -> int:
+        """What a node's memory holds at least of one of them; 0 where none that keeps nothing there has shown it."""
+        if self._estimator is None or isinstance(job, InferenceJob) or self.known.overhead.kind == "flat":
+            return 0
+        moments = self._estimator.hosts.get((job.gradient_accumulation_steps > 1, 0), ())
+        return max([moment.bytes for moment in moments], default=0)
 
 
 class Frames:

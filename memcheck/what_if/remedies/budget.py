@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from memcheck.what_if.remedies.effort import Effort
 
 
@@ -21,8 +21,8 @@ class Budget:
     def __init__(self, seconds: float | None = None, effort: Effort | None = None, steps: int = 0) -> None:
         """``effort``: counts the steps of the search, of which there may be ``steps``."""
         self.seconds = seconds
-        self.effort, self._steps, self._most = effort, steps, steps
-        self._until = None if seconds is None else time.monotonic() + seconds
+        self.effort, self.steps, self.most = effort, steps, steps
+        self.until = None if seconds is None else time.monotonic() + seconds
         self.unsearched = 0
         """Plans of the spaces that were begun, and that nobody looked at."""
         self.spent = False
@@ -34,25 +34,37 @@ class Budget:
         Raises:
             BudgetSpentError: the time is up, or the steps are made.
         """
-        late = self._until is not None and time.monotonic() > self._until
-        if late or (self.effort is not None and self.effort.steps > self._most):
+        late = self.until is not None and time.monotonic() > self.until
+        if late or (self.effort is not None and self.effort.steps > self.most):
             self.spent = True
             raise BudgetSpentError
 
-    @contextmanager
-    def part(self, share: float = 1.0, by: float = 1.0) -> Iterator[None]:
+    def part(self, share: float = 1.0, by: float = 1.0) -> Share:
         """A share of what is left for what is done inside, which ends without an error when it is used up.
 
         ``by``: the share of all steps by which it ends.
         """
-        before, most = self._until, self._most
-        self._most = min(most, int(self._steps * by))
+        return Share(self, share, by)
+
+
+class Share:
+    """A share of a budget, as a context."""
+
+    __slots__ = ("_before", "_budget", "_by", "_share")
+
+    def __init__(self, budget: Budget, share: float, by: float) -> None:
+        self._budget, self._share, self._by = budget, share, by
+
+    def __enter__(self) -> None:
+        budget = self._budget
+        self._before = before, most = budget.until, budget.most
+        budget.most = min(most, int(budget.steps * self._by))
         if before is not None:
             now = time.monotonic()
-            self._until = now + max(0.0, before - now) * share
-        try:
-            yield
-        except BudgetSpentError:
-            pass
-        finally:
-            self._until, self._most = before, most
+            budget.until = now + max(0.0, before - now) * self._share
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self._budget.until, self._budget.most = self._before
+        return isinstance(error, BudgetSpentError)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 
 from memcheck.accounts.estimate import Estimate, Pools
 from memcheck.errors import MemcheckError
@@ -95,6 +94,7 @@ class Pricer:
         self._only: frozenset[str] | None = None
         self._looked = 0
         self._known: dict[tuple[object, ...], Priced | None] = {}
+        self._put_off: set[tuple[object, ...]] = set()
         self._floors: dict[tuple[object, ...], int] = {}
 
     @property
@@ -118,17 +118,31 @@ class Pricer:
 
     def price_legal(self, legal: LegalChange, *, prune: bool = True) -> Priced | None:
         """A legal candidate with its estimate; None where, to ``prune``, its states do not fit."""
-        job, gpu = legal.resolved.job, legal.resolved.gpu
-        key = (job[1:], gpu.name)  # behind the architecture, which is the same and takes long to hash
+        key = _key(legal)
         if key in self._known and (prune or self._known[key] is not None):
             self.counts["repeated"] += 1
             known = self._known[key]
             return None if known is None else self._again(known, legal)
-        self.budget.check()
-        priced = self._priced(legal, prune=prune)
+        counted = key in self._put_off
+        if not counted:
+            self.budget.check()
+        self._put_off.discard(key)
+        priced = self._priced(legal, prune=prune and not counted, counted=counted)
         if priced is not None or prune:
             self._known[key] = priced
         return priced
+
+    def put_off(self, legal: LegalChange) -> None:
+        """Price a plan later, or never. The budget counts it now: what is found does not depend on what is put off."""
+        key = _key(legal)
+        if self._known.get(key) is None and key not in self._put_off:
+            self.budget.check()
+            self._count(legal)
+            self._put_off.add(key)
+
+    def _count(self, legal: LegalChange) -> None:
+        if self.budget.effort is not None:
+            self.budget.effort.estimate(legal.resolved.job)
 
     def fits(self, priced: Priced) -> bool:
         """Whether the changed plan stays within what the policy allows, on the GPU and on the host."""
@@ -136,14 +150,9 @@ class Pricer:
         runs = gpu_fit(answer, self.context.fail_above) in RUNS and (priced.sure or not self.sure)
         return runs and on_host(answer.host_bytes_per_node, self._host)
 
-    @contextmanager
-    def only(self, changes: Mapping[str, object]) -> Iterator[None]:
-        """Inside, plans that set any other key than these, or what follows from them, count as illegal."""
-        self._only = frozenset({*changes, STEPS, DATA, GROUP})
-        try:
-            yield
-        finally:
-            self._only = None
+    def sets_only(self, changes: Mapping[str, object] | None) -> None:
+        """From now on plans that set any key but these, and what follows from them, are illegal; None: no longer."""
+        self._only = None if changes is None else frozenset({*changes, STEPS, DATA, GROUP})
 
     def pressure(self, priced: Priced) -> float:
         """How full the fullest memory of the changed plan is."""
@@ -253,13 +262,13 @@ class Pricer:
         plan = build_plan(document.values)  # type: ignore[arg-type]
         return plan._replace(policy=self.context.plan.policy), []
 
-    def _priced(self, legal: LegalChange, *, prune: bool) -> Priced | None:
+    def _priced(self, legal: LegalChange, *, prune: bool, counted: bool) -> Priced | None:
         try:
             if prune and self.below_floor(legal.resolved):
                 self.counts["below_floor"] += 1
                 return None
-            if self.budget.effort is not None:
-                self.budget.effort.estimate(legal.resolved.job)
+            if not counted:
+                self._count(legal)
             answer = legal.shared.estimator().worst(legal.resolved.job)
         except MemcheckError:
             self.counts["illegal"] += 1
@@ -276,6 +285,11 @@ class Pricer:
         """Relative time per token against the plan as written; where serving is not timed, what the candidate says."""
         served = self.context.training is None and self.clock.written is None
         return candidate.slowdown if served else self.clock.slowdown(resolved)
+
+
+def _key(legal: LegalChange) -> tuple[object, ...]:
+    """What a price follows from, behind the architecture, which is the same and takes long to hash."""
+    return legal.resolved.job[1:], legal.resolved.gpu.name
 
 
 def _following(context: RuleContext, changes: dict[str, object]) -> dict[str, object] | None:

@@ -10,7 +10,6 @@ from memcheck.errors import UnsupportedError
 from memcheck.job.resolve import Resolved
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.record import Record
-from memcheck.timing.serving import decode_time
 from memcheck.timing.step import step_time
 from memcheck.timing.types import StepTime
 
@@ -60,7 +59,11 @@ def _relatives(gpu: Gpu) -> Iterator[Gpu]:
 
 def _step(job: TrainingJob | InferenceJob, gpu: Gpu) -> StepTime | None:
     try:
-        return decode_time(job, gpu) if isinstance(job, InferenceJob) else step_time(job, gpu)
+        if isinstance(job, TrainingJob):
+            return step_time(job, gpu)
+        from memcheck.timing.serving import decode_time
+
+        return decode_time(job, gpu)
     except UnsupportedError:
         return None
 

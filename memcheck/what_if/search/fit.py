@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import combinations
 
 from memcheck.what_if.remedies.candidates import FREE
-from memcheck.what_if.remedies.price import Pricer
+from memcheck.what_if.remedies.price import LegalChange, Pricer
 from memcheck.what_if.remedies.types import HARDWARE, METHOD, UNCHANGED, CandidateChange, Priced, join
 from memcheck.what_if.search.choice import offered, roomy, slow
 from memcheck.what_if.search.explore import explore, fastest_first
-from memcheck.what_if.search.rank import FOLLOWING, cost_floor, least_cost
+from memcheck.what_if.search.rank import cost_floor, least_cost, own_keys
 from memcheck.what_if.search.space import NOTHING, Space, singles, space_of, together
 
 STRONGEST = 6
@@ -44,6 +44,8 @@ class Fit:
         """The changes that were combined."""
         self.found: list[Priced] = []
         """What fits, so far."""
+        self._put_off: list[tuple[int, LegalChange]] = []
+        """Single changes that are dearer than another of their kind that fits, each with its place among the priced."""
 
     def run(self) -> list[Priced]:
         """Fitting changes, the cheapest first. Changes of the hardware or of the training come beside, not before."""
@@ -60,20 +62,28 @@ class Fit:
 
     def _search(self, priced: list[Priced]) -> None:
         for each in self.tried:
-            one = self.pricer.price(each, prune=False)
+            legal = self.pricer.look(each)
+            if legal is None:
+                continue
+            if self._is_dearer(legal):
+                self.pricer.put_off(legal)
+                self._put_off.append((len(priced), legal))
+                continue
+            one = self.pricer.price_legal(legal, prune=False)
             if one is not None:
                 priced.append(one)
                 self.found += [one] if self.pricer.fits(one) else []
         same = [p for p in priced if p.candidate.cost == UNCHANGED]
-        partners = same
-        if self.pricer.context.training is None:  # what is stored and what is served are combined, too
-            partners = [p for p in priced if p.candidate.cost != HARDWARE]
         with self.pricer.budget.part(by=PAIRED):
             self._pairs(same)
         if not self._settled():
             with self.pricer.budget.part(by=PILED):
                 self._more(same)
         if not any(p.candidate.cost == UNCHANGED and p.sure for p in self.found):
+            self._price_the_others(priced)
+            partners = same
+            if self.pricer.context.training is None:  # what is stored and what is served are combined, too
+                partners = [p for p in priced if p.candidate.cost != HARDWARE]
             for other in priced:
                 if other.candidate.cost in {UNCHANGED, HARDWARE} or self.pricer.fits(other):
                     continue
@@ -84,6 +94,28 @@ class Fit:
                 self.found += [] if best is None else [best]
         if self.thorough and not any(p.candidate.cost != HARDWARE for p in self.found):
             self._everything(METHOD)
+
+    def _is_dearer(self, legal: LegalChange) -> bool:
+        """Whether a change of the results or of the hardware costs no less than one that fits and sets the same keys.
+
+        It would not be offered. A thorough search counts every plan that it looked at.
+        """
+        kind, cost = legal.candidate.kind, legal.candidate.cost
+        if self.thorough or cost == UNCHANGED:
+            return False
+        like = [p for p in self.found if p.candidate.kind == kind and own_keys(p.changes) == own_keys(legal.changes)]
+        if not like:
+            return False
+        job, slowdown = legal.resolved.job, self.pricer.slowdown(legal.candidate, legal.resolved)
+        floor = (*cost_floor(legal, slowdown), legal.shared.least_host_bytes(job))
+        return any(least_cost(other) <= floor for other in like)
+
+    def _price_the_others(self, priced: list[Priced]) -> None:
+        """Put what was put off at its place."""
+        for place, legal in reversed(self._put_off):
+            one = self.pricer.price_legal(legal, prune=False)
+            priced[place:place] = [] if one is None else [one]
+        self._put_off.clear()
 
     def _settled(self) -> bool:
         """Whether anything that keeps the training and the hardware fits and is no slower than twice."""
@@ -147,13 +179,16 @@ class Fit:
                 self.found += fastest_first(pricer, whole, 2)
                 return
         free = [part for part in first.candidate.parts or (first.candidate,) if part.kind in FREE]
-        with pricer.only(first.changes):
-            space = space_of(pricer.context, UNCHANGED, faster=True, keys=first.changes)
-            if free:  # the space has all free changes or none
-                space = space._replace(steps=(*(together(*free, step) for step in space.steps), *space.steps))
-            if not self.thorough and space.size > MOST_TUNED:
-                space = Space((NOTHING, first.candidate), space.states, space.steps)
+        space = space_of(pricer.context, UNCHANGED, faster=True, keys=first.changes)
+        if free:  # the space has all free changes or none
+            space = space._replace(steps=(*(together(*free, step) for step in space.steps), *space.steps))
+        if not self.thorough and space.size > MOST_TUNED:
+            space = Space((NOTHING, first.candidate), space.states, space.steps)
+        pricer.sets_only(first.changes)
+        try:
             self.found += fastest_first(pricer, space, 1)
+        finally:
+            pricer.sets_only(None)
 
     def _cheapest(self, candidates: list[CandidateChange]) -> Priced | None:
         """The cheapest change that fits, of those that ask for more than time.
@@ -220,6 +255,8 @@ class Fit:
             rest = [p for p in found.candidate.parts if p is not part]
             if len(rest) == len(found.candidate.parts) or not rest:
                 continue
+            if any(legal.candidate.kind == part.kind for _, legal in self._put_off):
+                self._price_the_others(priced)
             milder = [p.candidate for p in priced if p.candidate.kind == part.kind and p.candidate is not part]
             for other in (None, *milder):
                 tried = self.pricer.price(together(*rest, *([other] if other is not None else [])))
@@ -237,8 +274,8 @@ class Fit:
         chosen: list[Priced] = []
         room = False
         for priced in sorted(found, key=least_cost):
-            kinds, keys = set(priced.candidate.kinds), set(priced.changes) - set(FOLLOWING)
-            adds = not any(set(p.candidate.kinds) <= kinds or set(p.changes) - set(FOLLOWING) <= keys for p in chosen)
+            kinds, keys = set(priced.candidate.kinds), own_keys(priced.changes)
+            adds = not any(set(p.candidate.kinds) <= kinds or own_keys(p.changes) <= keys for p in chosen)
             first = not room and priced.candidate.cost == UNCHANGED and roomy(priced)
             if adds or first:
                 chosen.append(priced)

@@ -43,6 +43,11 @@ def cost_floor(legal: LegalChange, slowdown: float | None) -> tuple[object, ...]
     return legal.candidate.cost, False, changed_keys(legal.changes), legal.resolved.job.layout.world_size, slower
 
 
+def own_keys(changes: Mapping[str, object]) -> set[str]:
+    """The keys that are changed, without those that follow."""
+    return set(changes).difference(FOLLOWING)
+
+
 def fastest(priced: Priced) -> tuple[object, ...]:
     """Time of a step; then what it does to the numbers, the settings changed, host memory."""
     numerics = NUMERIC_ORDER.index(priced.candidate.numerics)

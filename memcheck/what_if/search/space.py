@@ -11,7 +11,6 @@ from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.candidates import FREE, either_way, same_hardware
 from memcheck.what_if.remedies.degrees import degrees
 from memcheck.what_if.remedies.hardware import larger_gpus, more_nodes
-from memcheck.what_if.remedies.serving import serving
 from memcheck.what_if.remedies.types import METHOD, CandidateChange, join
 from memcheck.what_if.search.layouts import serving_layouts, training_layouts
 
@@ -44,6 +43,8 @@ def singles(context: RuleContext) -> list[CandidateChange]:
     """Single changes, on this hardware and on other."""
     job = context.job
     if not isinstance(job, TrainingJob):
+        from memcheck.what_if.remedies.serving import serving
+
         return [*serving(context, job), *larger_gpus(context)]
     return [
         *same_hardware(context, job),
@@ -71,6 +72,8 @@ def space_of(
     job = context.job
     there = (nodes or job.layout.nodes, gpus_per_node or job.layout.gpus_per_node)
     if isinstance(job, InferenceJob):
+        from memcheck.what_if.remedies.serving import serving
+
         options = [c for c in serving(context, job) if c.kind != "tensor"]
         layouts = tuple(serving_layouts(job, *there))
     else:

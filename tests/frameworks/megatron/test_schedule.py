@@ -26,13 +26,18 @@ def high(label: str, n_bytes: int) -> High:
 
 @st.composite
 def ranks(draw: st.DrawFn, chunks: int) -> Rank:
-    """A rank of so many chunks, each of a few units that are alike in runs of one to nine."""
+    """A rank of so many chunks, some of them alike, each of a few units that are alike in runs of one to nine."""
     size = st.integers(0, 9)
     every: list[tuple[Unit, ...]] = []
     extras: list[tuple[Extra, ...]] = []
     for chunk in range(chunks):
         units: list[Unit] = []
         around: list[Extra] = []
+        if every and draw(st.booleans()):
+            like = draw(st.integers(0, chunk - 1))
+            every.append(tuple([unit._replace(name=f"{unit.name} again") for unit in every[like]]))
+            extras.append(extras[like])
+            continue
         for run in range(draw(st.integers(1, 3))):
             saved = draw(size)
             forward, backward = saved + draw(size), saved + draw(size)  # what is saved is there at the highest point
