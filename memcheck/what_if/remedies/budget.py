@@ -39,16 +39,16 @@ class Budget:
             self.spent = True
             raise BudgetSpentError
 
-    def part(self, share: float = 1.0, by: float = 1.0) -> Share:
+    def part(self, share: float = 1.0, by: float = 1.0) -> BudgetPart:
         """A share of what is left for what is done inside, which ends without an error when it is used up.
 
         ``by``: the share of all steps by which it ends.
         """
-        return Share(self, share, by)
+        return BudgetPart(self, share, by)
 
 
-class Share:
-    """A share of a budget, as a context."""
+class BudgetPart:
+    """A part of a budget, as a context."""
 
     __slots__ = ("_before", "_budget", "_by", "_share")
 
