@@ -277,6 +277,8 @@ class LatentAttention(Record):
     """The rotary parts are rotated; Kimi's linear models leave them as they are."""
     masked: bool = False
     """An explicit mask of each sequence is made for every layer: an indexer's choice of keys (DeepSeek V3.2)."""
+    padded: bool = False
+    """As :attr:`Attention.padded`."""
     passes_choice: bool = False
     """The layer hands the indices of chosen keys to the next (GLM 5)."""
     index_heads: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.types import Architecture, Attention, Block
+from memcheck.models.types import Architecture, Attention, Block, LatentAttention
 from memcheck.remembered import lru_cache
 
 
@@ -21,10 +21,16 @@ def padded(a: Architecture) -> Architecture:
 
 
 def _masked(blocks: tuple[tuple[Block, int], ...]) -> tuple[tuple[Block, int], ...]:
-    return tuple(
-        (b._replace(mixer=b.mixer._replace(padded=True)) if isinstance(b.mixer, Attention) else b, count)
-        for b, count in blocks
-    )
+    return tuple((_with_mask(block), count) for block, count in blocks)
+
+
+def _with_mask(block: Block) -> Block:
+    if isinstance(block.beside, LatentAttention):
+        block = block._replace(beside=block.beside._replace(padded=True))
+    mixer = block.mixer
+    if isinstance(mixer, (Attention, LatentAttention)):
+        return block._replace(mixer=mixer._replace(padded=True))
+    return block
 
 
 def maskable(a: Architecture) -> bool:
@@ -37,12 +43,19 @@ def maskable(a: Architecture) -> bool:
         return False
     if a.vision is None and any(other.part != "language" for other in a.others):
         return False
-    return all(block.mixer is None or isinstance(block.mixer, Attention) for block, _ in a.blocks)
+    return all(block.mixer is None or _known(block.mixer) for block, _ in a.blocks)
+
+
+def _known(mixer: object) -> bool:
+    """Softmax attention, or a latent one whose keys no indexer, window or sink has a part in."""
+    if isinstance(mixer, LatentAttention):
+        return not (mixer.masked or mixer.index_heads or mixer.sinks or mixer.window)
+    return isinstance(mixer, Attention)
 
 
 def unpaddable(a: Architecture) -> bool:
     """Whether what FlashAttention copies of padded rows is known: every layer runs it on its own queries and keys."""
     if a.encoder is not None or a.vision is not None:
         return False
-    mixers = [block.mixer for block, _ in a.blocks if isinstance(block.mixer, Attention)]
-    return all(m.flash and not m.sinks and not m.alibi for m in mixers)
+    mixers = [block.mixer for block, _ in a.blocks if block.mixer is not None]
+    return all(isinstance(m, Attention) and m.flash and not m.sinks and not m.alibi for m in mixers)

@@ -49,7 +49,7 @@ def test_trl_lays_packed_rows_end_to_end(added: str, rows: str) -> None:
         ("f.yaml", FACTORY.replace("Llama-3.1-8B", "Llama-3.1-8B\ndeepspeed: ds_z3_config.json"), "masked"),
         ("a.yml", f"{ALONE}pad_to_sequence_len: true\n", "masked"),
         ("a.yml", f"{ALONE}pad_to_sequence_len: false\n", "packed"),
-        ("f.yaml", FACTORY.replace("meta-llama/Llama-3.1-8B", "deepseek-ai/DeepSeek-V2-Lite"), "packed"),
+        ("f.yaml", FACTORY.replace("meta-llama/Llama-3.1-8B", "deepseek-ai/DeepSeek-V2-Lite"), "masked"),
         ("a.yml", ALONE.replace("meta-llama/Llama-3.1-8B", "google/gemma-3n-E2B-it"), "packed"),
     ],
 )

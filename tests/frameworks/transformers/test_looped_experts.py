@@ -55,6 +55,7 @@ ROWS: dict[str, tuple[dict[str, Any], tuple[float, float, float, float]]] = {
     "longcat, adapters, recomputed": (
         {"method": "lora", "lora": QUERIES, "activation_checkpointing": "full"}, (77.969, 101.999, 113.812, 70.532)
     ),
+    "longcat, padded": ({"micro_batch_size": 2, "sequences": "padded"}, (361.572, 419.184, 443.585, 334.394)),
     "longcat, eager": ({"attention": "eager"}, (323.369, 352.018, 364.222, 334.381)),
     "whole": ({"micro_batch_size": 2}, (205.001, 266.047, 290.448, 231.995)),
     "recomputed": ({"activation_checkpointing": "full"}, (143.165, 171.78, 198.182, 231.989)),

@@ -147,7 +147,7 @@ def in_pictures(ctx: Context, a: TowerAttention, q: Value, k: Value, v: Value) -
         out = attend(ctx, q, k, v, 1)
     else:
         q, k, v = (tape.views(t, t.shape)[0] for t in (q, k, v))  # torch.split: gradients are put together again
-        pieces = -(-rows // a.window) if a.window else ctx.setting.pictures
+        pieces = max(ctx.setting.pictures, -(-rows // a.window) if a.window else 1)  # a window ends with its picture
         if ctx.setting.attention == "eager" and ctx.setting.picture_rows and not a.window:
             return output_of(ctx, a, unequal(ctx, q, k, v, wide=a.softmax_fp32))
         out = attend(ctx, q, k, v, pieces, wide=a.softmax_fp32)
