@@ -81,7 +81,7 @@ def command(
     outputs = outputs or (Output("full"),)
     prepare(outputs)
     data = {key: job[key] for key in ("sequence_length", "images", "model") if job[key] is not None}
-    gate = Gate(changes=changes, hardware={**hardware, **data}, inventory=True)
+    gate = Gate(changes=changes, hardware={**hardware, **data, "settings": dict(settings)}, inventory=True)
     if any(each.format == "csv" or each.format in WITH_DOSSIER for each in outputs):
         gate = gate._replace(dossier=make_dossier, remedies=with_remedies)
     told = job_of(paths, job)

@@ -8,6 +8,7 @@ from typing import Any
 
 from memcheck.configs.config_file import parse_text
 from memcheck.configs.detect import detect
+from memcheck.configs.leaves import grown
 from memcheck.configs.sourced import sourced
 from memcheck.configs.syntax import YAML, syntax_of
 from memcheck.configs.types import ConfigError
@@ -18,7 +19,7 @@ from memcheck.plan.document import Document, Provenance
 from memcheck.plan.text import read_bytes, split_lines
 
 STATED = "stated beside the config"
-LENGTH, IMAGES, MODEL = "sequence_length", "images", "model"
+LENGTH, IMAGES, MODEL, SETTINGS = "sequence_length", "images", "model", "settings"
 NEEDED = (
     ("hardware.gpu", "which GPU it runs on", "name it: --gpu h100-80gb, or [[tool.memcheck.configs]] in the project"),
     ("hardware.gpus_per_node", "how many GPUs run it", "state them: --gpus-per-node 8, and --nodes for more than one"),
@@ -33,7 +34,8 @@ def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Doc
     """The document that a config stands for; None for a YAML file that no framework's reader knows.
 
     ``stated``: ``gpu``, ``gpus_per_node``, ``nodes``, the ``sequence_length`` of a config that does not say it, the
-    ``images`` of one that trains on pictures, and the ``model`` of one that names none, or a folder.
+    ``images`` of one that trains on pictures, the ``model`` of one that names none, or a folder, and the ``settings``,
+    by dotted key, that answer what the config leaves open.
     Never raises for bad input.
     """
     try:
@@ -52,7 +54,7 @@ def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Doc
     images = stated.get(IMAGES)
     pictures = images if isinstance(images, dict) else {}
     values: dict[str, Any] = {"memcheck": 1, "source": {name: os.path.basename(path)}}
-    hardware = {key: value for key, value in stated.items() if key not in (LENGTH, IMAGES, MODEL)}
+    hardware = {key: value for key, value in stated.items() if key not in (LENGTH, IMAGES, MODEL, SETTINGS)}
     if hardware:
         values["hardware"] = hardware
     if MODEL in stated:
@@ -60,11 +62,15 @@ def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Doc
 
     def read() -> Document:
         bare = Document(path=path, index=0, values=values, marks={"": Provenance(None, start)}, sources={path: lines})
-        return sourced(bare, lambda each: data if each == path else read_bytes(each), pictures)
+        return sourced(bare, lambda each: data if each == path else read_bytes(each), pictures, direct=True)
 
     found = read()
     if LENGTH in stated and _value(found, f"training.{LENGTH}") is None:
         values["training"] = {LENGTH: stated[LENGTH]}
+        found = read()
+    settings = stated.get(SETTINGS)
+    if isinstance(settings, dict) and any(each.severity == "error" for each in found.findings):
+        values.update(grown(values, {key: each for key, each in settings.items() if _value(found, key) is None}))
         found = read()
     missing = [] if any(each.severity == "error" for each in found.findings) else list(_missing(found))
     findings = (*found.findings, *missing)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from memcheck.configs import trainer_arguments as arguments
+from memcheck.configs import trainer_fields as fields
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs import trl_keys as keys
 from memcheck.configs.config_file import ConfigFile
@@ -30,6 +31,7 @@ from memcheck.configs.trainer_parts import Division, off, on, text
 from memcheck.configs.trainer_script import commands, kind_of, runs, spelled_with_underscores
 from memcheck.configs.trainer_settled import masked, settle
 from memcheck.configs.types import ReadConfig
+from memcheck.configs.unknown_script import ask, takes
 
 LIGER = "liger_kernel_config"
 
@@ -48,7 +50,9 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     config = draft.config
     spelled_with_underscores(config)
     join_recipe(draft)
-    opened = any(config.has(name) for name in keys.OPEN_INSTRUCT) or runs(config, "open_instruct")
+    launched_as = commands(config)
+    opened = runs(config, "open_instruct") or any(config.has(name) for name in keys.OPEN_INSTRUCT if not launched_as)
+    unknown = not opened and _foreign(config) and not _example(config)
     if alone and _foreign(config):
         alone, draft.title = False, keys.OTHER_TITLE
     draft.derive("training.framework", "huggingface", f"the config is {draft.title}'s")
@@ -66,7 +70,7 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     trains_all = _method(draft, opened=opened)
     arguments.batch(draft)
     multiple = _length(draft, alone=alone)
-    _precision(draft, split, alone=alone, opened=opened, trains_all=trains_all)
+    guessed = _precision(draft, split, alone=alone, opened=opened, trains_all=trains_all)
     if opened:
         own_loop(draft, engine=split.engine)
     arguments.step(draft, split)
@@ -84,6 +88,8 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     settle(draft, multiple)
     if alone and not opened:
         _flattened(draft)
+    if unknown:
+        ask(draft, objective=supervised, weights=guessed)
     return draft.finish()
 
 
@@ -102,7 +108,8 @@ def _method(draft: Draft, *, opened: bool) -> bool:
         if four or eight:
             message = f"`{four or eight}` without `use_peft`: a quantized base is not trained whole"
             draft.refuse(four or eight, message)
-        draft.set("training.method", "full", "use_peft")
+        refused = next((name for name in keys.ADAPTED if off(draft, name)), "use_peft")
+        draft.set("training.method", "full", refused)
         unused(draft, names)
         return True
     draft.set("training.method", "qlora" if four else "lora", path)
@@ -141,13 +148,22 @@ def _unswitched(draft: Draft) -> str:
 
 
 def _foreign(config: ConfigFile) -> bool:
-    """Whether a command line runs a script that is none of TRL's or alignment-handbook's: its defaults are its own."""
-    found = {word for name in commands(config) for word in name.split("_")}
-    return bool(found) and not found & set(keys.SCRIPTS)
+    """Whether a command line runs a script that is none of TRL's or alignment-handbook's: its defaults are its own.
+
+    It is called as none of them is, or has arguments at which their parser stops.
+    """
+    names = commands(config)
+    found = {word for name in names for word in name.split("_")}
+    if not found:
+        return False
+    named = bool(found & set(keys.SCRIPTS))
+    return not named or not takes(config, fields.TRAINING_ARGUMENTS, fields.TRL, fields.HANDBOOK)
 
 
 def _example(config: ConfigFile) -> bool:
-    return any(re.search(r"\brun_[a-z_]+\.py\b", line) for line in config.lines)
+    """Whether it runs one of transformers' examples, as they are."""
+    named = {name for line in config.lines for name in re.findall(r"\b(run_\w+)\.py\b", line)}
+    return bool(named & fields.EXAMPLE_SCRIPTS) and takes(config, fields.TRAINING_ARGUMENTS, fields.EXAMPLES)
 
 
 def _of_examples(draft: Draft) -> None:
@@ -230,7 +246,8 @@ def _flattened(draft: Draft) -> None:
         masked(draft, path, "flattened", "without FlashAttention a mask keeps documents apart (TRL since 0.17)")
 
 
-def _precision(draft: Draft, split: Division, *, alone: bool, opened: bool, trains_all: bool) -> None:
+def _precision(draft: Draft, split: Division, *, alone: bool, opened: bool, trains_all: bool) -> bool:
+    """The recipe; whether the dtype of the weights is a guess that counts."""
     config = draft.config
     name = "dtype" if config.has("dtype") else "torch_dtype"
     written = text(draft, name).lower()
@@ -242,16 +259,21 @@ def _precision(draft: Draft, split: Division, *, alone: bool, opened: bool, trai
     if not (amp or written or opened) and _foreign(config) and not _example(config):
         help = "state it: --set training.precision.recipe=bf16-mixed"
         draft.ask("training.precision.recipe", "the precision, and the script has a default of its own", help)
-        return
+        return False
     weights = DTYPES.get(written, "")
     if written in ("", "auto", "none"):
         auto = written == "auto" or opened or (not alone and not parts.older(draft, 5))
         weights = "bf16" if auto else "fp32"
     if not weights:
         draft.refuse(name, f"`{name}: {written}` is no dtype", keys=("training.precision",))
-        return
+        return False
     config.see("dtype", "torch_dtype")
     parts.precision(draft, path or name, split, amp=amp, weights=weights, trains_all=trains_all)
+    if written or not amp or split.engine or (split.sharded and trains_all) or not _foreign(config):
+        return False
+    if not _example(config):
+        draft.settings.pop("training.precision.params", None)
+    return True
 
 
 def _recompute(draft: Draft, *, alone: bool) -> None:
@@ -273,13 +295,14 @@ def _recompute(draft: Draft, *, alone: bool) -> None:
 
 
 def _attention(draft: Draft, *, opened: bool) -> None:
-    for name in ("use_flash_attn", "use_flash_attention_2"):
+    names = ("use_flash_attn", "use_flash_attention_2", "use_flash_attention")
+    draft.config.see(*names)
+    for name in names:
         if on(draft, name):
             draft.set("training.attention", "flash", name)
-            draft.config.see("attn_implementation", "use_flash_attn", "use_flash_attention_2")
+            draft.config.see("attn_implementation")
             return
-    without = next((name for name in ("use_flash_attn", "use_flash_attention_2") if off(draft, name)), "")
-    draft.config.see("use_flash_attn", "use_flash_attention_2")
+    without = next((name for name in names if off(draft, name)), "")
     if without and not draft.config.has("attn_implementation"):
         draft.set("training.attention", "sdpa", without)
     else:

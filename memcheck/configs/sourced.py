@@ -52,9 +52,16 @@ class _Source:
     """Takes one config after the other into a document."""
 
     def __init__(
-        self, document: Document, values: dict[str, Any], read: Callable[[str], bytes], images: Mapping[str, int]
+        self,
+        document: Document,
+        values: dict[str, Any],
+        read: Callable[[str], bytes],
+        images: Mapping[str, int],
+        *,
+        direct: bool,
     ) -> None:
         self.document = document
+        self.direct = direct
         self.images = images
         self.read = read
         self.stated = dict(leaves(values))
@@ -113,11 +120,21 @@ class _Source:
         for problem in reading.problems:
             if not any(self._says(key) for key in problem.keys):
                 related = (("here", problem.location),)
-                self._unusable(pointer, at, problem.message, problem.help.replace("--set ", "in the plan, "), related)
+                self._unusable(pointer, at, problem.message, self._help(problem.help), related)
         for note in reading.notes:
             related = (("here", note.location),)
             code = codes.CONFIG_KEY_NOT_CARRIED
             self.findings.append(code.at(at, note.message, help=UNCARRIED, pointer=pointer, related=related))
+
+    def _help(self, said: str) -> str:
+        """Where an answer is stated: in the plan; of a config without one, beside ``memcheck estimate``, too."""
+        first, *others = said.split("--set ")
+        if not others:
+            return said
+        answers = ", ".join(each.strip() for each in others)
+        if self.direct:
+            return f"{said}, beside `memcheck estimate`; or {answers} in a plan with this `source:`"
+        return f"{first}in the plan, {answers}"
 
     def _says(self, key: str) -> bool:
         """Whether the plan states a key, or something inside or around it."""
@@ -261,14 +278,15 @@ def with_source(document: Document, texts: Mapping[str, bytes] = NO_TEXTS) -> Do
 
 
 def sourced(
-    document: Document, read: Callable[[str], bytes], images: Mapping[str, int] = NO_IMAGES
+    document: Document, read: Callable[[str], bytes], images: Mapping[str, int] = NO_IMAGES, *, direct: bool = False
 ) -> Document:
     """The plan with what the configs of its ``source`` say.
 
-    ``read`` gives the bytes of a shown path; ``images`` are the pictures of a sample that were stated beside a config.
+    ``read`` gives the bytes of a shown path; ``images`` are the pictures of a sample that were stated beside a config;
+    ``direct``: the document is no plan of anybody's, but stands for a config alone.
     """
     values: Any = document.values
-    source = _Source(document, values, read, images)
+    source = _Source(document, values, read, images, direct=direct)
     for name, path in values["source"].items():
         if isinstance(path, str) and path:
             source.take(name, path)

@@ -171,6 +171,10 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "env",
         "env.",
     ),
+    "data of scripts of their own (FastChat's, LMFlow's)": (
+        *("data_path", "eval_data_path", "dataset_path", "eval_dataset_path", "lazy_preprocess"),
+        *("conversation_template",),
+    ),
     "weights of losses": (
         "loss_weights",
         "f_alpha_divergence_coef",

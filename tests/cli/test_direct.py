@@ -24,7 +24,7 @@ gradient_checkpointing: true
 learning_rate: 2e-5
 """
 COMMAND = (
-    "torchrun --nproc_per_node 8 train.py --model_name_or_path meta-llama/Llama-3.2-1B --block_size 2048 "
+    "torchrun --nproc_per_node 8 run_clm.py --model_name_or_path meta-llama/Llama-3.2-1B --block_size 2048 "
     "--per_device_train_batch_size 2 --learning_rate 2e-5 --bf16 --gradient_checkpointing"
 )
 Capture = pytest.CaptureFixture[str]
@@ -299,3 +299,16 @@ def test_a_plan_is_estimated_with_another_model(capsys: Capture) -> None:
     assert "qwen2.5-0.5b, 494," in capsys.readouterr().out
     assert main(["estimate", "llama-3.2-1b", "--gpu", "h100-80gb", "--model", "qwen2.5-0.5b"]) == 2
     assert "--model beside the model" in capsys.readouterr().err
+
+
+def test_what_a_command_leaves_open_is_answered_beside_it(capsys: Capture) -> None:
+    """`--set` settles the questions about a script that nobody knows; the help has the line to copy."""
+    command = COMMAND.replace("run_clm.py", "mine.py").split()
+    asked = ["estimate", "--gpu", "a100-80gb", "--format", "json"]
+    assert main([*asked, "--", *command]) == 1
+    (plan,) = plans(capsys)
+    assert "--set training.objective=sft --set training.method=full" in json.dumps(plan)
+    answers = ("training.objective=sft", "training.method=full", "training.precision.params=bf16")
+    assert main([*asked, *(word for each in answers for word in ("--set", each)), "--", *command]) == 0
+    (plan,) = plans(capsys)
+    assert plan["estimate"] is not None

@@ -31,12 +31,66 @@ torchrun --nproc_per_node 8 finetune.py --model_name_or_path $MODEL --per_device
 """
 
 
-def _read(text: str) -> Imported:
+ANSWERS = {"training.objective": "sft", "training.method": "full", "training.precision.params": "bf16"}
+"""What is asked about a script that nobody knows."""
+
+
+def _asked(text: str) -> Imported:
     return import_config("finetune.sh", text.encode(), {"hardware.gpu": ReadSetting("a100-80gb", "test")})
 
 
+def _read(text: str) -> Imported:
+    stated = {"hardware.gpu": ReadSetting("a100-80gb", "test")}
+    asked = {key for problem in _asked(text).problems for key in problem.keys if "is no script" in problem.message}
+    stated.update((key, ReadSetting(value, "test")) for key, value in ANSWERS.items() if key in asked)
+    return import_config("finetune.sh", text.encode(), stated)
+
+
 def _problems(text: str) -> str:
-    return " | ".join(problem.message for problem in _read(text).problems)
+    return " | ".join(problem.message for problem in _asked(text).problems)
+
+
+def test_an_unknown_script_is_asked_all_that_decides_its_size_at_once() -> None:
+    """Objective, method and the weights' dtype, each at the script's name, with one help that answers all three."""
+    found = _asked(f"{LINE}\n")
+    assert [problem.keys for problem in found.problems] == [(key,) for key in ANSWERS]
+    assert len({problem.help for problem in found.problems}) == 1
+    assert all(f"--set {key}=" in found.problems[0].help for key in ANSWERS)
+    assert all(LINE[problem.location.span.column - 1 :].startswith("finetune.py") for problem in found.problems)
+    assert not _read(f"{LINE}\n").problems
+
+
+def test_what_an_unknown_script_says_is_not_asked() -> None:
+    """A switch of adapters, the dtype of the weights, an engine that casts them."""
+    said = f"{LINE} --use_lora True{SAID} --torch_dtype bfloat16\n"
+    assert [problem.keys for problem in _asked(said).problems] == [("training.objective",)]
+    engine = _asked(f"{LINE} --deepspeed ds.json\n")
+    assert ("training.precision.params",) not in [problem.keys for problem in engine.problems]
+
+
+@pytest.mark.parametrize(
+    ("line", "known"),
+    [
+        ("trl/scripts/sft.py --model_name_or_path a/b --dataset_name c --learning_rate 1e-5 --bf16 True", True),
+        ("trl/scripts/sft.py --model_name_or_path a/b --dataset_name c --learning_rate 1e-5 --prune_heads 3", False),
+        ("run_clm.py --model_name_or_path a/b --train_file c --block_size 512 --learning_rate 1e-5 --bf16", True),
+        ("run_clm.py --model_name_or_path a/b --train_file c --block_size 512 --learning_rate 1e-5 --bf16 --mix 2", False),
+        ("run_mine.py --model_name_or_path a/b --train_file c --block_size 512 --learning_rate 1e-5 --bf16", False),
+        ("train.py --model_name_or_path a/b --exp_name x --max_length 512 --learning_rate 1e-5 --bf16", False),
+    ],
+)
+def test_a_name_alone_makes_no_script_a_known_one(line: str, known: bool) -> None:
+    """TRL's and transformers' parser stops at an argument that their dataclasses lack: such a script is another."""
+    assert ("is no script that memcheck knows" not in _problems(f"accelerate launch {line}\n")) == known
+
+
+def test_arguments_that_no_list_has_are_an_error_until_the_script_is_described() -> None:
+    """What they add is not known; beside the answers they are notes."""
+    problem = next(each for each in _asked(f"{LINE} --num_virtual_heads 3\n").problems if "virtual" in each.message)
+    assert set(problem.keys) == set(ANSWERS)
+    found = _read(f"{LINE} --num_virtual_heads 3\n")
+    assert not found.problems
+    assert any("num_virtual_heads" in note.message for note in found.notes)
 
 
 def test_adapters_of_an_unknown_script_are_asked_for() -> None:

@@ -122,7 +122,8 @@ def with_more(name: str, text: str, more: str) -> str:
 @pytest.mark.parametrize(("name", "text", "more", "key", "value"), READ)
 def test_it_is_in_the_plan(name: str, text: str, more: str, key: str, value: object) -> None:
     """The plan has it; None: it has no effect in this job."""
-    assert values(read(name, with_more(name, text, more))).get(key) == value
+    answers = {"training__objective": "sft", "training__precision__params": "bf16"} if name == "t.sh" else {}
+    assert values(read(name, with_more(name, text, more), **answers)).get(key) == value
 
 
 @pytest.mark.parametrize(("name", "text", "more", "said"), NOTED)
@@ -144,7 +145,8 @@ def test_an_unknown_script_that_is_silent_on_its_precision_is_asked() -> None:
     silent = SCRIPT.replace(" --bf16 True", "")
     assert any("the precision" in each.message for each in read("t.sh", silent).problems)
     assert not any("the precision" in each.message for each in read("t.sh", SCRIPT).problems)
-    example = with_more("t.sh", silent.replace("train.py", "run_clm.py"), "--do_train")
+    plain = silent.replace("--data_path", "--train_file").replace("--model_max_length", "--block_size")
+    example = with_more("t.sh", plain.replace("train.py", "run_clm.py"), "--do_train")
     assert not any("the precision" in each.message for each in read("t.sh", example).problems)
 
 

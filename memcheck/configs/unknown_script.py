@@ -1,0 +1,82 @@
+"""Launch lines of scripts that nobody here knows: how they are told, and what is asked about them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from memcheck.configs.accelerate_keys import LAUNCHED
+from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.draft import Draft
+from memcheck.configs.trainer_fields import names
+from memcheck.configs.trainer_keys import LAUNCHER, LAUNCHER_IRRELEVANT
+from memcheck.configs.types import ConfigProblem
+from memcheck.finding import Location, Span
+
+OBJECTIVE, METHOD, WEIGHTS = "training.objective", "training.method", "training.precision.params"
+_ANSWERS = {OBJECTIVE: "sft", METHOD: "full", WEIGHTS: "bf16"}
+_OPEN = {
+    OBJECTIVE: "what it optimizes",
+    METHOD: "whether it trains all weights or adapters",
+    WEIGHTS: "which dtype it loads the weights in",
+}
+_NAMED = re.compile(r"(?:^|[\s/\"'=])((?:[\w.-]*[\w-])\.py)\b|\s-m\s+([\w.]+)")
+_LAUNCHERS = ("torch.distributed", "accelerate.", "deepspeed.", "torchrun")
+_STARTERS = names(
+    """
+    autotuning bind_cores_to_core config_file container_image container_mounts cpu_bind cpus_per_task
+    deepspeed_hostfile deepspeed_multinode_launcher enable_each_rank_log export gres job_id job_name jobid
+    kill_on_bad_exit label launcher local_addr local_rank local_ranks_filter log_dir main_training_function
+    mpi no_local_rank no_python nodelist nodes ntasks ntasks_per_node num_nodes partition rank role save_pid
+    start_method tee unbuffered wait
+    """
+)
+"""Arguments of srun, torchrun, deepspeed and accelerate launch on the same line."""
+
+
+def takes(config: ConfigFile, *fields: Iterable[str]) -> bool:
+    """Whether a script with these arguments takes all that a launch states; ``fields`` of its dataclasses."""
+    return not others(config, *fields)
+
+
+def others(config: ConfigFile, *fields: Iterable[str]) -> list[str]:
+    """Arguments that neither these dataclasses have nor what starts the script."""
+    started = {*LAUNCHER, *LAUNCHER_IRRELEVANT, *(each.rpartition(".")[2] for each in LAUNCHED)} | _STARTERS
+    known = started.union(*fields)
+    stated = dict.fromkeys(key.partition(".")[0] for key in config.values)
+    return [name for name in stated if name not in known and not name.startswith("fsdp")]
+
+
+def ask(draft: Draft, *, objective: bool, weights: bool) -> None:
+    """What decides the size and no argument says: one question for each, with an answer to all of them.
+
+    ``objective``, ``weights``: what is optimized, and what the weights are loaded in, are assumptions. Arguments that
+    no list here has are asked about until one of the answers stands.
+    """
+    asked = {key for problem in draft.problems for key in problem.keys}
+    method = draft.settings.get(METHOD)
+    assumed = {OBJECTIVE: objective, METHOD: method is not None and method.location is None, WEIGHTS: weights}
+    left = [key for key, is_open in assumed.items() if is_open and key not in asked]
+    if METHOD in left:
+        del draft.settings[METHOD]
+    name, at = _script(draft.config)
+    help = f"state what it does: {' '.join(f'--set {key}={_ANSWERS[key]}' for key in left or [OBJECTIVE])}"
+    for key in left:
+        message = f"`{name}` is no script that memcheck knows, and no argument says {_OPEN[key]}"
+        draft.problems.append(ConfigProblem(at, message, help, keys=(key,)))
+    unread = [key for key in draft.config.unread() if draft.config.has(key)]
+    if unread:
+        listed = ", ".join(f"`{key}`" for key in unread)
+        message = f"{listed}: what `{name}` does with such arguments is not known"
+        draft.problems.append(ConfigProblem(draft.config.at(unread[0]), message, help, keys=tuple(_ANSWERS)))
+
+
+def _script(config: ConfigFile) -> tuple[str, Location]:
+    """The script that a launch runs, and where it is named."""
+    for number, line in enumerate(config.lines, 1):
+        for found in _NAMED.finditer(re.sub(r"(?:^|\s)#.*", "", line)[:2000]):
+            which = 1 if found[1] else 2
+            if not found[which].startswith(_LAUNCHERS):
+                span = Span(number, found.start(which) + 1, number, found.end(which) + 1)
+                return found[which], Location(config.path, span)
+    return "the script", config.at("")
