@@ -94,6 +94,12 @@ CHECK_OPTIONS = (
         "MAPPING",
         values.images,
     ),
+    Option(
+        ("--framework-version",),
+        "The framework's release, whose defaults count for configs that do not say [default: the newest].",
+        "VERSION",
+        values.release,
+    ),
     Option(("--config",), "This configuration file instead of the nearest one.", "FILE", completion="files"),
     Option(
         ("--config-from-ref",),

@@ -10,7 +10,7 @@ from memcheck import __version__
 from memcheck.check import Gate, check_file
 from memcheck.cli.completion import files, gpus, models, one_of
 from memcheck.cli.guard import DEFECT, complain
-from memcheck.cli.job import JOB, job_of
+from memcheck.cli.job import DATA, JOB, job_of
 from memcheck.cli.options import Output
 from memcheck.cli.parameters import COLOR, CONFIG, outputs, setting
 from memcheck.cli.parameters import gpu as known_gpu
@@ -80,7 +80,7 @@ def command(
         changes["model"] = job["model"]
     outputs = outputs or (Output("full"),)
     prepare(outputs)
-    data = {key: job[key] for key in ("sequence_length", "images", "model") if job[key] is not None}
+    data = {key: job[key] for key in (*DATA, "model") if job[key] is not None}
     gate = Gate(changes=changes, hardware={**hardware, **data, "settings": dict(settings)}, inventory=True)
     if any(each.format == "csv" or each.format in WITH_DOSSIER for each in outputs):
         gate = gate._replace(dossier=make_dossier, remedies=with_remedies)

@@ -218,8 +218,9 @@ def stated_hardware(options: CheckOptions) -> dict[str, object]:
 
 
 def stated_job(options: CheckOptions) -> dict[str, object]:
-    """The length of a row and the pictures that the command line says in place of configs that leave them out."""
-    values = {"sequence_length": options.sequence_length, "images": options.images}
+    """The length of a row, the pictures and the release that the command line says of configs that leave them out."""
+    names = "sequence_length", "images", "framework_version"
+    values = {name: getattr(options, name) for name in names}
     return {key: value for key, value in values.items() if value is not None}
 
 

@@ -58,8 +58,8 @@ def define(written: str) -> tuple[str, str]:
 )
 @click.option(
     "--framework-version",
+    type=typed(values.release),
     metavar="VERSION",
-    default="",
     help="The framework's release, whose defaults count [default: the newest].",
 )
 @click.option(
@@ -86,7 +86,7 @@ def command(
     settings: tuple[tuple[str, object], ...],
     output: str | None,
     strict: bool,
-    framework_version: str,
+    framework_version: str | None,
     defines: tuple[tuple[str, str], ...],
     images: dict[str, int] | None,
     **flags: object,
@@ -97,12 +97,13 @@ def command(
     cannot carry is listed on stderr.
     """
     stated = {key: ReadSetting(value, "--set") for key, value in settings}
+    release = framework_version or ""
     for name, (flag, key) in FLAGS.items():
         if flags[name] is not None:
             stated[key] = ReadSetting(flags[name], flag)
     try:
         imported = import_config(
-            shown_path(path), _data(path), stated, format or "", framework_version, dict(defines), images or NO_IMAGES
+            shown_path(path), _data(path), stated, format or "", release, dict(defines), images or NO_IMAGES
         )
     except ConfigError as error:
         complain(error.message, error.help)

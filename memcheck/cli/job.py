@@ -46,11 +46,17 @@ _OPTIONS = (
         metavar="MAPPING",
         help="The pictures of a sample: per_sample: 2, width: 1280, height: 720.",
     ),
+    click.option(
+        "--framework-version",
+        type=typed(values.release),
+        metavar="VERSION",
+        help="The framework's release, whose defaults count [default: the newest].",
+    ),
     click.option("--micro-batch-size", type=click.IntRange(1), help="Sequences per GPU, for a model's name."),
     click.option("--zero-stage", type=click.IntRange(0, 3), help="How its state is sharded: 0 not at all, 3 fully."),
 )
-DATA = ("sequence_length", "images")
-"""What is said of a config's data, too."""
+DATA = ("sequence_length", "images", "framework_version")
+"""What is said of a config, too."""
 KEYS = ("gpus", "method", "sequence_length", "micro_batch_size", "zero_stage", "images")
 
 
@@ -201,6 +207,8 @@ def assumed(
         "training.optimizer": ReadSetting("adamw", "assumed"),
         "training.activation_checkpointing": ReadSetting("full", "assumed"),
     }
+    if job.get("framework_version") is not None:
+        settings["training.framework_version"] = ReadSetting(job["framework_version"], "--framework-version")
     if job.get("images") is not None:
         settings["training.images"] = ReadSetting(job["images"], "--images")
     if method != "full":

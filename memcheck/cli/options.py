@@ -33,6 +33,7 @@ class CheckOptions(Record):
     nodes: int | None = None
     sequence_length: int | None = None
     images: dict[str, int] | None = None
+    framework_version: str | None = None
     config: str | None = None
     config_from_ref: str | None = None
     """Read configurations and baselines from this git ref instead of the working tree."""

@@ -57,6 +57,15 @@ def gpu(written: str) -> str:
         raise ValueError(f"{error.message}; {error.help}" if error.help else error.message) from error
 
 
+def release(written: str) -> str:
+    """A release of a framework: ``4.57``."""
+    from memcheck.config.version import is_release
+
+    if not is_release(written):
+        raise ValueError(f"{written!r} is not a release such as 4.57")
+    return written
+
+
 def count(written: str) -> int:
     """A whole number of at least 1."""
     if not (written.isdecimal() and len(written) <= MOST_DIGITS and int(written) >= 1):

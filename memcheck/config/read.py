@@ -9,7 +9,7 @@ from memcheck import __version__
 from memcheck.config.find import LARGEST, Files
 from memcheck.config.fraction import fraction
 from memcheck.config.types import FAIL_ON, ConfigHardware, Settings
-from memcheck.config.version import accepts
+from memcheck.config.version import accepts, is_release
 from memcheck.edge.opener import is_inside, repository
 from memcheck.edge.toml import TomlError, parse_toml
 from memcheck.errors import ConfigurationError, UsageError
@@ -151,7 +151,7 @@ def _configs(written: object) -> tuple[ConfigHardware, ...]:
 
 
 def _config(table: dict[str, object]) -> ConfigHardware:
-    known = {"path", "gpu", "gpus-per-node", "nodes", "sequence-length", "images"}
+    known = {"path", "gpu", "gpus-per-node", "nodes", "sequence-length", "images", "framework-version"}
     unknown = sorted(set(table) - known)
     if unknown:
         raise ValueError(f"unknown key {unknown[0]!r} of an entry; known: {', '.join(sorted(known))}")
@@ -160,6 +160,9 @@ def _config(table: dict[str, object]) -> ConfigHardware:
         raise ValueError(f"{path!r} is not a pattern of paths: path = 'configs/**/*.yml'")
     if gpu is not None and not isinstance(gpu, str):
         raise ValueError(f"{gpu!r} is not the name of a GPU")
+    release = table.get("framework-version")
+    if release is not None and (not isinstance(release, str) or not is_release(release)):
+        raise ValueError(f"framework-version is {release!r}, not a release in quotes: '4.57'")
     numbers: dict[str, int | None] = {}
     for key in ("gpus-per-node", "nodes", "sequence-length"):
         number = table.get(key)
@@ -172,7 +175,7 @@ def _config(table: dict[str, object]) -> ConfigHardware:
 
         images = read_images(table["images"])
     stated = {key.replace("-", "_"): number for key, number in numbers.items()}
-    return ConfigHardware(path=path, gpu=gpu, images=images, **stated)
+    return ConfigHardware(path=path, gpu=gpu, images=images, framework_version=release, **stated)
 
 
 READERS: dict[str, Callable[[object], object]] = {

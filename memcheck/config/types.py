@@ -21,10 +21,12 @@ class ConfigHardware(Record):
     """Tokens of a row, of configs that state none."""
     images: dict[str, int] | None = None
     """The pictures of a sample, of configs that train on them: keys of ``training.images``."""
+    framework_version: str | None = None
+    """The framework's release, whose defaults count; None for the newest."""
 
     @property
     def stated(self) -> dict[str, object]:
-        """What it states: keys of ``hardware``, the length and the pictures."""
+        """What it states: keys of ``hardware``, the length, the pictures and the release."""
         return {key: value for key, value in self._asdict().items() if key != "path" and value is not None}
 
 

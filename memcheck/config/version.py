@@ -13,7 +13,13 @@ OPERATORS = {
     ">": operator.gt,
     "<": operator.lt,
 }
+RELEASE = re.compile(r"v?\d{1,9}(\.\d{1,9}){0,9}[A-Za-z0-9.+-]{0,40}")
 CLAUSE = re.compile(r"\s*(==|!=|>=|<=|>|<|)\s*(\d+(?:\.\d+)*)\s*$")
+
+
+def is_release(written: str) -> bool:
+    """Whether a text is a release of some framework: ``4.57``, ``0.2.2.dev1``."""
+    return RELEASE.fullmatch(written) is not None
 
 
 def accepts(requirement: str, version: str) -> bool:

@@ -36,7 +36,7 @@ class ConfigFile:
         self.hanging: dict[str, str] = {}
         """Arguments of a script that hang on an ``if``, and the variable that does; empty for the argument itself."""
         self.version = ""
-        """The framework's release, where it was stated: defaults moved under unchanged files."""
+        """Releases that were stated, of a trainer and of its framework: defaults moved under unchanged files."""
         self.gpus_per_node: int | None = None
         """How many GPUs a node has, where it was stated."""
         self.images = NO_IMAGES

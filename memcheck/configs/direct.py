@@ -9,6 +9,7 @@ from typing import Any
 from memcheck.configs.config_file import parse_text
 from memcheck.configs.detect import detect
 from memcheck.configs.leaves import grown
+from memcheck.configs.release import release_key
 from memcheck.configs.sourced import sourced
 from memcheck.configs.syntax import YAML, syntax_of
 from memcheck.configs.types import ConfigError
@@ -19,7 +20,7 @@ from memcheck.plan.document import Document, Provenance
 from memcheck.plan.text import read_bytes, split_lines
 
 STATED = "stated beside the config"
-LENGTH, IMAGES, MODEL, SETTINGS = "sequence_length", "images", "model", "settings"
+LENGTH, IMAGES, MODEL, RELEASE, SETTINGS = "sequence_length", "images", "model", "framework_version", "settings"
 NEEDED = (
     ("hardware.gpu", "which GPU it runs on", "name it: --gpu h100-80gb, or [[tool.memcheck.configs]] in the project"),
     ("hardware.gpus_per_node", "how many GPUs run it", "state them: --gpus-per-node 8, and --nodes for more than one"),
@@ -34,8 +35,9 @@ def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Doc
     """The document that a config stands for; None for a YAML file that no framework's reader knows.
 
     ``stated``: ``gpu``, ``gpus_per_node``, ``nodes``, the ``sequence_length`` of a config that does not say it, the
-    ``images`` of one that trains on pictures, the ``model`` of one that names none, or a folder, and the ``settings``,
-    by dotted key, that answer what the config leaves open.
+    ``images`` of one that trains on pictures, the ``model`` of one that names none, or a folder, the
+    ``framework_version`` whose defaults count, and the ``settings``, by dotted key, that answer what the config leaves
+    open.
     Never raises for bad input.
     """
     try:
@@ -54,11 +56,15 @@ def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Doc
     images = stated.get(IMAGES)
     pictures = images if isinstance(images, dict) else {}
     values: dict[str, Any] = {"memcheck": 1, "source": {name: os.path.basename(path)}}
-    hardware = {key: value for key, value in stated.items() if key not in (LENGTH, IMAGES, MODEL, SETTINGS)}
+    beside = (LENGTH, IMAGES, MODEL, RELEASE, SETTINGS)
+    hardware = {key: value for key, value in stated.items() if key not in beside}
     if hardware:
         values["hardware"] = hardware
     if MODEL in stated:
         values[MODEL] = stated[MODEL]
+    if RELEASE in stated:
+        release = str(stated[RELEASE])
+        values = grown(values, {release_key(name, release): release})
 
     def read() -> Document:
         bare = Document(path=path, index=0, values=values, marks={"": Provenance(None, start)}, sources={path: lines})
@@ -66,11 +72,11 @@ def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Doc
 
     found = read()
     if LENGTH in stated and _value(found, f"training.{LENGTH}") is None:
-        values["training"] = {LENGTH: stated[LENGTH]}
+        values = grown(values, {f"training.{LENGTH}": stated[LENGTH]})
         found = read()
     settings = stated.get(SETTINGS)
     if isinstance(settings, dict) and any(each.severity == "error" for each in found.findings):
-        values.update(grown(values, {key: each for key, each in settings.items() if _value(found, key) is None}))
+        values = grown(values, {key: each for key, each in settings.items() if _value(found, key) is None})
         found = read()
     missing = [] if any(each.severity == "error" for each in found.findings) else list(_missing(found))
     findings = (*found.findings, *missing)

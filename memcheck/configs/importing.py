@@ -10,6 +10,7 @@ from memcheck.configs.detect import detect
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.pictures import STATED
 from memcheck.configs.plan_text import plan_text, plan_values
+from memcheck.configs.release import release_key
 from memcheck.configs.served import reading_for
 from memcheck.configs.types import ConfigProblem, Note, ReadConfig, ReadSetting
 from memcheck.finding import Location, Span
@@ -89,6 +90,8 @@ def import_config(
     config.gpus_per_node = per_node.value if per_node is not None and isinstance(per_node.value, int) else None
     reading = reading_for(kind.read(config, _world(stated)), serving=False)
     settings, problems = merged(reading, stated)
+    if version:
+        _carry(release_key(kind.name, version), version, settings)
     if "hardware.nodes" not in settings:
         settings["hardware.nodes"] = ReadSetting(1, "not stated: one node", assumed=True)
     start = Location(path, Span(1, 1, 1, 1))
@@ -106,6 +109,13 @@ def import_config(
         sources=reading.sources,
     )
     return imported if problems else imported._replace(problems=tuple(invalid(imported, start)))
+
+
+def _carry(key: str, version: str, settings: dict[str, ReadSetting]) -> None:
+    """State the release in the plan, whose memory differs by it; DeepSpeed's own release is not what was stated."""
+    framework = settings.get("training.framework")
+    if framework is not None and (framework.value != "deepspeed" or key != "training.framework_version"):
+        settings.setdefault(key, ReadSetting(version, "--framework-version"))
 
 
 def invalid(imported: Imported, start: Location) -> list[ConfigProblem]:

@@ -103,9 +103,9 @@ class _Source:
             self._setting(spelled_out(key), setting, at)
 
     def _version(self) -> str:
-        """The framework's release, by which its defaults are chosen; empty for the newest."""
+        """The releases by which defaults are chosen, of the trainer and of its framework; empty for the newest."""
         keys = ("training.trainer.version", "training.framework_version")
-        return next((str(self.stated[key]) for key in keys if key in self.stated), "")
+        return " ".join(str(self.stated[key]) for key in keys if key in self.stated)
 
     def _world(self) -> int | None:
         nodes, per_node = self.stated.get("hardware.nodes", 1), self.stated.get("hardware.gpus_per_node")

@@ -8,6 +8,7 @@ from memcheck.configs import trainer_keys as keys
 from memcheck.configs.contract import speaks
 from memcheck.configs.draft import Draft
 from memcheck.configs.launch_environment import allocator
+from memcheck.configs.release import is_transformers
 from memcheck.configs.types import KeyRow
 from memcheck.edge.observed import is_folder
 from memcheck.errors import MemcheckError
@@ -155,9 +156,11 @@ def default_optimizer(draft: Draft) -> tuple[str, str]:
 
 
 def older(draft: Draft, major: int, minor: int = 0) -> bool:
-    """Whether the framework's release, where it was stated, is before another one."""
-    found = re.match(r"(\d+)(?:\.(\d+))?", draft.config.version)
-    return found is not None and (int(found[1]), int(found[2] or 0)) < (major, minor)
+    """Whether the release that was stated is before another one: of transformers from 4 on, of its trainer below."""
+    for first, second in re.findall(r"(?:^| )(\d{1,9})(?:\.(\d{1,9}))?", draft.config.version):
+        if is_transformers(first) == is_transformers(str(major)):
+            return (int(first), int(second or 0)) < (major, minor)
+    return False
 
 
 def recompute(draft: Draft, path: str, *, default: bool, reentrant: bool, kwargs: str = "", why: str = "") -> None:

@@ -250,6 +250,7 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
             "--nodes",
             "--sequence-length",
             "--images",
+            "--framework-version",
             "--baseline",
             "--fix",
             "--unsafe-fixes",
@@ -295,7 +296,7 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
         "estimate": {
             *("paths", "--set", "--formulas", "--format", "--gpu", "--gpus", "--nodes", "--config", "--color"),
             *("--gpus-per-node", "--method", "--sequence-length", "--images", "--micro-batch-size", "--zero-stage"),
-            "--model",
+            *("--model", "--framework-version"),
         },
         "explain": {"rule", "--color"},
         "export": {"path", "--to", "--apply-remedy", "--set", "--document", "--output", "-o", "--strict"},

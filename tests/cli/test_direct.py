@@ -162,6 +162,28 @@ def test_pictures_are_stated_beside_configs_that_train_on_them(tmp_path: Path, c
     assert allocated(["text.yaml"], capsys) == text < two_small
 
 
+def test_the_release_is_stated_beside_configs_whose_defaults_it_moves(tmp_path: Path, capsys: Capture) -> None:
+    """On the command line or in the mapping: FSDP is the first one before transformers 5.10, whatever TRL's release."""
+    job = "model_name_or_path: meta-llama/Llama-3.2-1B\ndataset_name: a\nmax_length: 1024\npacking: true\nbf16: true\n"
+    job += "per_device_train_batch_size: 1\ngradient_checkpointing: true\nfsdp: full_shard auto_wrap\n"
+    (tmp_path / "recipe.yaml").write_text(job)
+    where = ["--gpu", "h100-80gb", "--gpus-per-node", "8"]
+    newest, second, first, trl = (
+        allocated(["recipe.yaml", *where, *release], capsys)
+        for release in ([], *(["--framework-version", each] for each in ("5.10", "5.9", "0.29")))
+    )
+    assert newest == second == trl != first
+    (tmp_path / "memcheck.toml").write_text(
+        '[[configs]]\npath = "*.yaml"\ngpu = "h100-80gb"\ngpus-per-node = 8\nframework-version = "5.9"\n'
+    )
+    assert allocated(["recipe.yaml"], capsys) == first
+    assert main(["estimate", "recipe.yaml", *where, "--framework-version", "5.9", "--format", "json"]) == 0
+    assert [plans(capsys)[0]["estimate"]["allocated_bytes"]] == first  # type: ignore[index]
+    for release, key in (("5.9", "framework_version: '5.9'"), ("0.29", "version: '0.29'")):
+        assert main(["import", "recipe.yaml", *where, "--framework-version", release]) == 0
+        assert f" {key} " in capsys.readouterr().out.replace('"', "'")
+
+
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
@@ -169,6 +191,7 @@ def test_pictures_are_stated_beside_configs_that_train_on_them(tmp_path: Path, c
         ('path = "a"\ngpus = 8\n', "unknown key 'gpus'"),
         ("gpu = 'a100-80gb'\n", "is not a pattern of paths"),
         ('path = "a"\nnodes = 0\n', "nodes is 0"),
+        ('path = "a"\nframework-version = 4.57\n', "framework-version is 4.57, not a release in quotes"),
     ],
 )
 def test_a_wrong_mapping_is_an_error(tmp_path: Path, capsys: Capture, entry: str, message: str) -> None:

@@ -46,6 +46,7 @@ WRITTEN = {
     "N": ("1", "auto", "60", "61", "0", "-1", "two", "1" * 5000, ""),
     "MAPPING": ("per_sample: 2, width: 64, height: 48", "{patches: 8, tokens: 2}", "width: 64", "[", ""),
     "NAME": ("h200", "H100", "h2000"),
+    "VERSION": ("4.57", "v0.2.2.dev1", "latest", "4.57 "),
 }
 """Values to write by what help says for them, good and bad; any other takes a path."""
 
