@@ -22,7 +22,7 @@ class Counted(Record):
     linear: bool
     """Weights of TransformerEngine's linear layers, which fp8 can hold."""
     rows: int
-    """Of a matrix that is no table of words and no output layer, which Muon updates; else 0."""
+    """How many rows a matrix has that Muon updates: no table of words and no output layer; else 0."""
     times: int
     """How many there are."""
 

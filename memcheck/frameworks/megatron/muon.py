@@ -115,7 +115,7 @@ def fullest_shard(
 
 
 def _cost(matrix: tuple[int, int]) -> int:
-    """Of an iteration (``_ns_compute_cost``)."""
+    """What an iteration costs (``_ns_compute_cost``)."""
     numel, rows = matrix
     return numel * min(rows, numel // rows)
 
