@@ -3,7 +3,7 @@ launch line that has one runs another script, whatever its name is.
 
 Fields of their dataclasses, over releases: ``TrainingArguments`` of transformers 4.36, 4.57 and 5.23; the configs of
 TRL 0.7, 0.9, 0.12, 0.16, 0.20, 0.24 and 1.16 (``trl/trainer/*_config.py``, ``trl/scripts/utils.py``);
-alignment-handbook's and open-r1's ``configs.py``; what transformers' examples for text add (its folder of PyTorch examples).
+alignment-handbook's and open-r1's ``configs.py``; what transformers' examples of PyTorch for text add.
 """
 
 from __future__ import annotations
