@@ -3,8 +3,9 @@
     python -m benchmarks.felt [--plans N] [--runs N] [--jobs N] [--write]
 
 Runs alternate, and each figure is the median of the ratios of neighbours: a ratio holds on a slow or busy machine as
-on a fast one. Counted is the processor time of all processes together; ``wall`` is the ratio of elapsed times, which
-shows what several processes gain. Without yamllint its column is empty. ``--write`` writes ``benchmarks/felt.md``.
+on a fast one. Counted is the processor time of all processes together; ``elapsed`` is the ratio of elapsed times, which
+shows what several processes gain. Without yamllint its columns are empty. A second table has the peak memory of one
+process. ``--write`` writes ``benchmarks/felt.md``.
 """
 
 from __future__ import annotations
@@ -33,6 +34,22 @@ ALONE = {
     "one that does not (Mixtral on 64)": ["examples/mixtral-8x7b-ep8-64xh100.yaml"],
 }
 """Files that are checked one at a time, those that fail with the search for their remedies."""
+LARGE = """\
+memcheck: 1
+model: {model}
+hardware: {{gpu: h100-80gb, gpus_per_node: 8, nodes: 8}}
+parallelism: {{zero_stage: 3}}
+training:
+  framework: deepspeed
+  micro_batch_size: 2
+  sequence_length: 8192
+  precision: bf16-mixed
+  optimizer: adamw
+  activation_checkpointing: full
+"""
+"""A plan that fails, of whatever model is filled in: every gather of every module under ZeRO-3 is replayed."""
+LARGEST = {"405B under ZeRO-3": "llama-3.1-405b", "Inkling under ZeRO-3": "inkling"}
+CHECK = ["-c", ENTRY, "check", "--exit-zero"]
 LINTED = ["-m", "yamllint", "-d", "{extends: default, rules: {line-length: disable, document-start: disable}}"]
 MODELS = [
     "falcon-7b", "gemma-2-27b", "gemma-2-9b", "gemma-3-27b", "gemma-3-4b", "gpt2", "granite-3.1-8b", "llama-3.1-70b",
@@ -109,54 +126,90 @@ def rewrite(path: str, old: str, new: str) -> None:
         file.write(text.replace(old, new))
 
 
-def ratios(arguments: list[str], other: list[str], runs: int, cache: str = "") -> tuple[float, float]:
-    """Median ratios of processor time and of elapsed time, from alternating runs behind two that fill caches."""
-    seconds(arguments, cache)
-    seconds(arguments, cache)
-    pairs = [(seconds(arguments, cache), seconds(other)) for _ in range(runs)]
-    cpu = statistics.median(mine[0] / theirs[0] for mine, theirs in pairs)
-    return cpu, statistics.median(mine[1] / theirs[1] for mine, theirs in pairs)
+def megabytes(arguments: list[str]) -> float:
+    """The most memory that an interpreter has at once."""
+    environment = {**os.environ, "PYTHONPATH": ROOT}
+    with subprocess.Popen(
+        [sys.executable, *arguments], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        _, _, usage = os.wait4(process.pid, 0)
+        process.returncode = 0
+    return usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
-def rows(options: argparse.Namespace) -> Iterator[tuple[str, str, str, str, str]]:
+def ratios(arguments: list[str], others: list[list[str]], runs: int, cache: str = "") -> list[tuple[float, float]]:
+    """Median ratios of processor time and of elapsed time to each of the others, from alternating runs behind two that
+    fill caches.
+    """
+    seconds(arguments, cache)
+    seconds(arguments, cache)
+    rounds = [[seconds(arguments, cache), *map(seconds, others)] for _ in range(runs)]
+    return [
+        (statistics.median(r[0][0] / r[n][0] for r in rounds), statistics.median(r[0][1] / r[n][1] for r in rounds))
+        for n in range(1, 1 + len(others))
+    ]
+
+
+def rows(options: argparse.Namespace, folder: str, cases: dict[str, str]) -> Iterator[tuple[str, str, str, str, str]]:
     """Case, processes, and the ratios."""
     linted = importlib.util.find_spec("yamllint") is not None
-    check = ["-c", ENTRY, "check", "--exit-zero"]
-    for name, arguments in ALONE.items():
-        bare, _ = ratios([*check, "--no-cache", *arguments], NOTHING, 3 * options.runs)
+    alone = dict(ALONE)
+    for name, model in LARGEST.items():
+        path = os.path.join(folder, f"{model}.yaml")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(LARGE.format(model=model))
+        alone[f"one that does not ({name})"] = [path]
+    for name, arguments in alone.items():
+        ((bare, _),) = ratios([*CHECK, "--no-cache", *arguments], [NOTHING], 3 * options.runs)
         yield name, "1", f"{bare:.1f}", "", ""
-    with tempfile.TemporaryDirectory() as folder:
-        cases = write_cases(folder, options.plans)
-        for name, place in cases.items():
-            for jobs in (1, options.jobs):
-                line = [*check, "--no-cache", "--jobs", str(jobs), place]
-                bare, _ = ratios(line, NOTHING, options.runs)
-                peer = ratios(line, [*LINTED, place], options.runs) if linted else None
-                both = (f"{peer[0]:.2f}", f"{peer[1]:.2f}") if peer else ("", "")
-                yield f"{options.plans:,} plans, {name}", str(jobs), f"{bare:.1f}", *both
-        cache = os.path.join(folder, "cache")
-        for name in ("clean", "half-failing"):
-            bare, _ = ratios([*check, cases[name]], NOTHING, options.runs, cache)
-            yield f"{options.plans:,} plans, {name}, unchanged", "1", f"{bare:.1f}", "", ""
+    for name, place in cases.items():
+        for jobs in (1, options.jobs):
+            others = [NOTHING, [*LINTED, place]][: 1 + linted]
+            found = ratios([*CHECK, "--no-cache", "--jobs", str(jobs), place], others, options.runs)
+            both = (f"{found[1][0]:.2f}", f"{found[1][1]:.2f}") if linted else ("", "")
+            yield f"{options.plans:,} plans, {name}", str(jobs), f"{found[0][0]:.1f}", *both
+    cache = os.path.join(folder, "cache")
+    for name in ("clean", "half-failing"):
+        ((bare, _),) = ratios([*CHECK, cases[name]], [NOTHING], options.runs, cache)
+        yield f"{options.plans:,} plans, {name}, unchanged", "1", f"{bare:.1f}", "", ""
+
+
+def peaks(options: argparse.Namespace, cases: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Case, and the most memory of one process."""
+    for name, arguments in ALONE.items():
+        yield name, f"{megabytes([*CHECK, '--no-cache', *arguments]):.0f}"
+    for name, place in cases.items():
+        yield f"{options.plans:,} plans, {name}", f"{megabytes([*CHECK, '--no-cache', '--jobs', '1', place]):.0f}"
 
 
 def main() -> int:
     """Print one row for each case and number of processes, and write them down if that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--plans", type=int, default=200)
+    parser.add_argument("--plans", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    heads = ("checked", "processes", "x python -c pass", "x yamllint, CPU", "x yamllint, elapsed")
-    table = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
-    print("\n".join(table), flush=True)
-    for row in rows(options):
-        table.append(f"| {' | '.join(row)} |")
-        print(table[-1], flush=True)
+    lines: list[str] = []
+
+    def put(*cells: str) -> None:
+        lines.append(f"| {' | '.join(cells)} |")
+        print(lines[-1], flush=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        cases = write_cases(folder, options.plans)
+        put("checked", "processes", "x python -c pass", "x yamllint, CPU", "x yamllint, elapsed")
+        put(*["---"] * 5)
+        for row in rows(options, folder, cases):
+            put(*row)
+        lines.append("")
+        put("checked by one process", "peak memory, MB")
+        put(*["---"] * 2)
+        for peak in peaks(options, cases):
+            put(*peak)
     if options.write:
         with open(PAGE, "w", encoding="utf-8") as file:
-            file.write("\n".join([HEAD, *table]) + "\n")
+            file.write("\n".join([HEAD, *lines]) + "\n")
     return 0
 
 

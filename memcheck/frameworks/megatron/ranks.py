@@ -139,7 +139,7 @@ def motions(
     found: list[MegatronMotion] = []
     for rank in wanted:
         outline = builder.outline(rank, held[rank])
-        step = ScheduleMotion(outline.rank, _schedule(job, rank, len(held[rank])))
+        step = ScheduleMotion(outline.rank, _schedule(job, rank, len(held[rank])), builder.names_of(held[rank]))
         chunks = tuple(map(len, outline.rank.chunks))
         found.append(MegatronMotion(rank, step, outline.rank.always, outline.held, chunks, outline.parameters))
     return tuple(found)
@@ -196,13 +196,23 @@ class _Ranks:
             known = self.outlines[key] = self._outline(key, chunks, units)
         return known._replace(rank=known.rank._replace(chunks=units))
 
+    def names_of(self, chunks: tuple[Chunk, ...]) -> Callable[[int], list[str]]:
+        """How the units of each of a rank's chunks are called; those of chunks that are alike are made once."""
+        embedding, head = any(c.embedding for c in chunks), any(c.head for c in chunks)
+
+        def names(index: int) -> list[str]:
+            units = self._units(chunks[index], embedding, head)
+            return [unit.name for unit in renumbered(self.job, self.setting, units, chunks[index])]
+
+        return names
+
     def _units(self, chunk: Chunk, embedding: bool, head: bool) -> list[Unit]:
         blocks = tuple([id(self.alike.layers[i]) for i in chunk.layers])
         numbers = chunk.layers if self.numbered else ()
         key = (blocks, numbers, chunk.embedding, chunk.head, chunk.mtp, embedding, head)
         known = self.chunks.get(key)
         if known is not None:
-            return renumbered(self.job, self.setting, known, chunk)
+            return renumbered(self.job, self.setting, known, chunk) if self.inventory else known
         found = self.chunks[key] = chunk_units(
             self.job,
             self.architecture,

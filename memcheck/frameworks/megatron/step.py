@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, groupby
+from math import inf
 
 from memcheck.accounts.moves import Components, Moment
 from memcheck.accounts.program import NOTHING, Evaluated, Program, Recorder
@@ -79,16 +80,33 @@ class ScheduleProgram(Record):
 class ScheduleMotion:
     """A rank's step on top of nothing that rests: the highest moment of each instant."""
 
-    __slots__ = ("_evaluated", "_highs", "_in_flight", "_names", "tops")
+    __slots__ = ("_highs", "_in_flight", "_known", "_names", "_rank", "_schedule")
 
-    def __init__(self, rank: Rank, schedule: tuple[PassRun, ...]) -> None:
-        form, sizes, self._highs = _form(rank)
-        found = recorded(form, schedule)
-        self._evaluated = Evaluated(found.program, found.program.units(sizes), (sizes,))
-        self._in_flight = found.in_flight
-        self._names = [[unit.name for unit in units] for units in rank.chunks]
-        self.tops = self._evaluated.tops
+    def __init__(
+        self, rank: Rank, schedule: tuple[PassRun, ...], names: Callable[[int], Sequence[str]] | None = None
+    ) -> None:
+        """``names``: of a chunk's units, if they have others. Nothing is recorded before somebody asks for it."""
+        self._rank, self._schedule, self._names = rank, schedule, names
+        self._known: Evaluated | None = None
+
+    @property
+    def _evaluated(self) -> Evaluated:
+        if self._known is None:
+            form, sizes, self._highs = _form(self._rank)
+            found = recorded(form, self._schedule)
+            self._known = Evaluated(found.program, found.program.units(sizes), (sizes,))
+            self._in_flight = found.in_flight
+        return self._known
+
+    @property
+    def tops(self) -> tuple[tuple[str, int], ...]:
         """Each instant and its bytes."""
+        return self._evaluated.tops
+
+    @property
+    def ceiling(self) -> float:
+        """Bytes that no instant exceeds, which takes less than recording the step."""
+        return ceiling(self._rank, self._schedule)
 
     def moment(self, index: int) -> Moment:
         """One instant with its components."""
@@ -96,7 +114,8 @@ class ScheduleMotion:
         high = self.high(index)
         if high is not None:
             _, chunk, unit = map(int, where.split())
-            where = f"{high.label} in {self._names[chunk][unit]}"
+            names = [each.name for each in self._rank.chunks[chunk]] if self._names is None else self._names(chunk)
+            where = f"{high.label} in {names[unit]}"
         return self._evaluated.moment(index, where)
 
     def high(self, index: int) -> High | None:
@@ -107,6 +126,44 @@ class ScheduleMotion:
     def pass_at(self, index: int) -> InFlight:
         """The pass in which an instant is highest. It must be one of forward, loss and backward."""
         return self._in_flight[int(self._evaluated.mark(index).operation.split()[0])]
+
+
+def ceiling(rank: Rank, schedule: tuple[PassRun, ...]) -> float:
+    """Bytes that no instant of a step exceeds: all that can live beside a pass, and the pass on its own.
+
+    There is none where Megatron-FSDP gathers around units.
+    """
+    if rank.extras:
+        return inf
+    passes = [_alone(units) for units in rank.chunks]
+    saved = [each[0] + rank.cached_output for each in passes]
+    now = most = 0
+    for forward, backward, times in schedule:
+        gained = 0 if forward is None else saved[forward]
+        step = gained - (0 if backward is None else saved[backward])
+        if forward is not None:
+            most = max(most, max(now, now + (times - 1) * step) + passes[forward][1])
+        if backward is not None:
+            most = max(most, max(now + step, now + times * step) + passes[backward][2])
+        now += times * step
+    idle = sum([each[3] + 2 * rank.held_input for each in passes])
+    edges = rank.input_gradient + rank.output_gradient + rank.forward_only + rank.cached_output
+    return most + idle + edges + (3 + rank.exchanged) * rank.held_input
+
+
+def _alone(units: Sequence[Unit]) -> tuple[int, int, int, int]:
+    """What a chunk saves, the highest points of its forward and of its backward, and what it keeps idle, at most."""
+    live = forward = backward = lingers = 0
+    for unit in units:
+        forward = max(forward, live + unit.fresh.forward.bytes)
+        live += unit.fresh.saved + unit.fresh.until_forward_ends
+    live = saved = sum([unit.fresh.saved for unit in units])
+    for unit in reversed(units):
+        live -= unit.fresh.saved
+        backward = max(backward, live + unit.fresh.backward.bytes)
+        live += unit.fresh.gradients + unit.fresh.lingers
+        lingers += unit.fresh.lingers
+    return saved, forward, backward, lingers
 
 
 def _form(rank: Rank) -> tuple[RankForm, tuple[int, ...], tuple[High, ...]]:

@@ -38,8 +38,10 @@ class MegatronWorst:
         best: tuple[int, MegatronMotion, Rest, bool] | None = None
         for motion in _motions(self._any_batch, self._device, job.micro_batch_size, job.sequence_length, steps):
             rest = states.rest(motion.held)
-            peak = highest(rest, motion.tops, motion.always)
             made = sum([n_bytes for _, n_bytes in laying(job, states, motion)])
+            if best is not None and made <= best[0] and _most(rest, motion) <= best[0]:
+                continue
+            peak = highest(rest, motion.tops, motion.always)
             if best is None or max(peak, made) > best[0]:
                 best = (max(peak, made), motion, rest, made > peak)
         assert best is not None  # noqa: S101 - a job has ranks
@@ -49,6 +51,12 @@ class MegatronWorst:
         if is_laying:
             instants = with_building(laying(job, states, motion), instants)[:1]
         return RankEstimate(motion.rank, instants, motion.parameters)
+
+
+def _most(rest: Rest, motion: MegatronMotion) -> float:
+    """Bytes that the rank's peak does not exceed."""
+    beside = sum([n_bytes for _, n_bytes in (*rest.components, *motion.always)])
+    return beside + rest.temporaries + motion.step.ceiling
 
 
 @lru_cache(maxsize=2048)
