@@ -140,17 +140,18 @@ def engine_buffers(
     """``units``: the parameters of this rank before ZeRO divides them, unit by unit in the model's order;
     ``recomputes``: autograd saves nothing of a layer; None: what is gathered in a step is not asked for.
     """
-    tensors = [t for unit in units for t in unit]
     stage, hidden = job.layout.zero_stage, job.architecture.hidden_size
-    trained = [t.numel for t in tensors if t.trained]
+    sizes_of = {id(unit): [(t.numel, t.trained) for t in unit] for unit in {id(unit): unit for unit in units}.values()}
+    every = [size for unit in units for size in sizes_of[id(unit)]]  # layers that are alike share their tensors
+    trained = [n for n, trains in every if trains]
     if stage == 0:
         return _replicated(job, trained)
     if stage == 3:
-        found = _partitioned_parameters(job, trained, [t.numel for t in tensors], hidden)
+        found = _partitioned_parameters(job, trained, [n for n, _ in every], hidden)
         found = _reduced_later(found, units)
         return found if recomputes is None else _gathered(job, units, hidden, found, recomputes=recomputes)
     if sums_in_fp32(job):
-        return _summed_apart(job, [(t.numel, len(t.shape) > 1) for t in tensors if t.trained])
+        return _summed_apart(job, [(t.numel, len(t.shape) > 1) for unit in units for t in unit if t.trained])
     found = _reduced_later(_partitioned_gradients(job, trained, hidden), units)
     if stage == 1:
         sizes = (rounded(n * DTYPE_BYTES[accumulation_dtype(job)]) for n in trained)

@@ -137,7 +137,12 @@ def gathered(
 
 class _Coordinator:
     def __init__(self, weights: Sequence[GatheredWeight], steps: Sequence[Module], limits: GatherLimits) -> None:
-        self.weights, self.limits = weights, limits
+        self.limits = limits
+        self._persists = [weight.persists for weight in weights]
+        self._kept = [weight.is_kept for weight in weights]
+        self._numels = [weight.numel for weight in weights]
+        self._padded = [-(-n // limits.ways) * limits.ways for n in self._numels]
+        """Elements of what all ranks' parts are gathered into."""
         self.live = self._most = 0
         self._step = self._available = self._next = 0
         self._there, self._flying = set[int](), dict[int, list[int]]()
@@ -145,7 +150,7 @@ class _Coordinator:
         self._copied, self._held = set[int](), dict[int, int]()
         self._queue = [(number, step) for step, module in enumerate(steps) for number in sorted(_fetched(module))]
         self._fetched_for = dict.fromkeys(range(len(weights)), -1)
-        numels = [weight.numel for weight in weights]
+        numels = self._numels
         own = _Reuse([module.own for module in steps], numels)
         leaves = any(module.whole for module in steps)
         self._reuse = (own, _Reuse([module.under for module in steps], numels) if leaves else own)
@@ -161,60 +166,57 @@ class _Coordinator:
             self._prefetch()
             self._step += 1
             return self._most, self.live
-        self._gather([number for number in numbers if self._is_missing(number)])
+        missing = [number for number in numbers if self._is_missing(number)]
+        if missing:
+            self._gather(missing)
         for number in numbers:
-            self._wait(number)
-        fresh = {number for number in numbers if self._fetched_for[number] < self._step}
+            if number in self._flying:
+                self._wait(number)
+        now, fetched_for = self._step, self._fetched_for
+        fresh = {number for number in numbers if fetched_for[number] < now}
         while fresh and self._next < len(self._queue):
             number, step = self._queue[self._next]
-            self._fetched_for[number] = step
+            fetched_for[number] = step
             fresh.discard(number)
             self._next += 1
         self._prefetch()
         self._step += 1
-        runs = self.live
+        runs, reuse = self.live, self._reuse[module.whole]
         for number in numbers:
-            if not stays and self._goes(number, self._reuse[module.whole]):
-                self._release(number, keeps=forward and self.weights[number].is_kept)
-            if last:
+            if not stays and number in self._there and self._goes(number, reuse):
+                self._release(number, keeps=forward and self._kept[number])
+            if last and self._held:
                 self.live -= self._held.pop(number, 0)
         return self._most, runs
 
     def _is_missing(self, number: int) -> bool:
-        return not (self.weights[number].persists or number in self._there or number in self._flying)
-
-    def _padded(self, number: int) -> int:
-        return -(-self.weights[number].numel // self.limits.ways) * self.limits.ways
+        return not (self._persists[number] or number in self._there or number in self._flying)
 
     def _gather(self, numbers: list[int]) -> None:
-        if not numbers:
-            return
-        self._available += sum(self.weights[number].numel for number in numbers)
-        self.live += sum(map(self._padded, numbers))
+        self._available += sum([self._numels[number] for number in numbers])
+        self.live += sum([self._padded[number] for number in numbers])
         together = len(numbers) > 1 and not self.limits.one_by_one
         for number in numbers:
             self._flying[number] = numbers if together else [number]
         self._most = max(self._most, self.live)
 
     def _wait(self, number: int) -> None:
-        """A parameter is used: what came with it is copied, once."""
-        group = self._flying.pop(number, None)
-        if group is None:
-            return
+        """A parameter under way is used: what came with it is copied, once."""
+        group = self._flying.pop(number)
         self._there.add(number)
         if len(group) == 1 and number not in self._copied:
             return
         if number not in self._copied:
-            self.live += sum(self.weights[other].numel for other in group)
+            self.live += sum([self._numels[other] for other in group])
             self._copied.update(group)
             self._most = max(self._most, self.live)
         self._copied.discard(number)
-        if not any(other in self._copied for other in group):
-            self.live -= sum(map(self._padded, group))
+        if self._copied.isdisjoint(group):
+            self.live -= sum([self._padded[other] for other in group])
 
     def _prefetch(self) -> None:
         most = min(self.limits.live - self._available, self.limits.ahead)
-        if most <= 0:
+        if most <= 0 or self._next == len(self._queue):
             return
         numbers, count = list[int](), 0
         while count < most and self._next < len(self._queue):
@@ -223,22 +225,23 @@ class _Coordinator:
             self._fetched_for[number] = max(self._fetched_for[number], step)
             if self._is_missing(number) and number not in numbers:
                 numbers.append(number)
-                count += self.weights[number].numel
-        self._gather(numbers)
+                count += self._numels[number]
+        if numbers:
+            self._gather(numbers)
 
     def _goes(self, number: int, reuse: _Reuse) -> bool:
-        """Whether it is let go of: unless it is fetched for a later step, or used again within the distance."""
-        if self.weights[number].persists or number not in self._there or self._fetched_for[number] > self._step:
+        """Whether what is there goes: unless it is fetched for a later step, or used again within the distance."""
+        if self._persists[number] or self._fetched_for[number] > self._step:
             return False
         return reuse.distance(number, self._step) >= self.limits.reuse
 
     def _release(self, number: int, *, keeps: bool) -> None:
         self._there.discard(number)
-        self._available -= self.weights[number].numel
+        self._available -= self._numels[number]
         if keeps:
-            self._held[number] = self._held.get(number, 0) + self.weights[number].numel
+            self._held[number] = self._held.get(number, 0) + self._numels[number]
         else:
-            self.live -= self.weights[number].numel
+            self.live -= self._numels[number]
 
 
 class _Reuse:

@@ -59,8 +59,11 @@ def module_units(units: Sequence[Sequence[LocalTensor]], *, leaves: bool, tied: 
     last unit multiplies by the first parameter.
     """
     found, first = list[ModuleUnit](), 0
+    alike: dict[int, list[tuple[Module, ...]]] = {}  # layers that are alike share their tensors
     for place, tensors in enumerate(units):
-        parts = _parts(tensors, first, leaves)
+        if id(tensors) not in alike:
+            alike[id(tensors)] = _parts(tensors, leaves)
+        parts = _behind(alike[id(tensors)], first)
         first += len(tensors)
         if place in (0, len(units) - 1):
             if tied and place:
@@ -73,11 +76,19 @@ def module_units(units: Sequence[Sequence[LocalTensor]], *, leaves: bool, tied: 
     return tuple(found)
 
 
-def _parts(tensors: Sequence[LocalTensor], first: int, leaves: bool) -> list[tuple[Module, ...]]:
+def _behind(parts: list[tuple[Module, ...]], first: int) -> list[tuple[Module, ...]]:
+    """The same modules behind ``first`` other parameters."""
+    return [
+        tuple([Module(tuple([n + first for n in m.own]), tuple([n + first for n in m.under]), m.whole) for m in part])
+        for part in parts
+    ]
+
+
+def _parts(tensors: Sequence[LocalTensor], leaves: bool) -> list[tuple[Module, ...]]:
     """Modules by the names of their parameters: norms by themselves, linear layers within attention and an MLP."""
     above: dict[str, dict[str, list[int]]] = {}
     copied = {t.name.replace(SAVED, ".") for t in tensors if SAVED in t.name}
-    for number, tensor in enumerate(tensors, first):
+    for number, tensor in enumerate(tensors):
         if tensor.name in copied:  # the original of what PEFT trains a copy of does not run
             continue
         base, adapts, _ = tensor.name.partition(".lora_")

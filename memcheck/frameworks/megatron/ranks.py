@@ -207,6 +207,8 @@ class _Ranks:
         return names
 
     def _units(self, chunk: Chunk, embedding: bool, head: bool) -> list[Unit]:
+        if not (chunk.embedding or chunk.head or chunk.mtp):  # what else the rank holds is nothing to layers
+            embedding = head = False
         blocks = tuple([id(self.alike.layers[i]) for i in chunk.layers])
         numbers = chunk.layers if self.numbered else ()
         key = (blocks, numbers, chunk.embedding, chunk.head, chunk.mtp, embedding, head)
