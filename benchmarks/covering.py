@@ -44,7 +44,7 @@ def record(copy: Path, files: list[str], marked: str) -> None:
 
 
 def record_plans(copy: Path) -> None:
-    """Run the plans of ``benchmarks.figures`` in this process, each as a context of its own; first all as one.
+    """Run the plans of ``benchmarks.figures`` and what is kept besides, each as a context of its own; first all as one.
 
     What runs at import, or once for all plans, is then known to run, and by no plan in particular.
     """
@@ -64,6 +64,9 @@ def record_plans(copy: Path) -> None:
         watching.switch_context(f"{PLAN} {number}")
         forget()
         figures.said(plan)
+    for name, (_, said) in figures.BESIDE.items():
+        watching.switch_context(f"{PLAN} {name}")
+        said()
     watching.stop()
     watching.save()
 

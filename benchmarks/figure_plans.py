@@ -7,20 +7,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from random import Random
 from typing import Any
 
 from benchmarks import base_cases, deepspeed_cases, drawn, families, heads, measured, objective_cases, outcomes, traced
+from benchmarks.boundaries import examples, leaves
 from benchmarks.cases import Case
 from benchmarks.figures import Plan, said
-from benchmarks.hostile_draw import KINDS, draw_value, schema
+from benchmarks.hostile_draw import KINDS, SMALL, draw_value, schema
 from memcheck.catalog.gpus import gpu_names
+from memcheck.catalog.models import model_names
 from memcheck.frameworks.registry import FRAMEWORKS
 
 LONGEST = 900
 """Characters of a plan."""
-FIGURES = 380
+FIGURES = 430
 """Characters that its figures have, on average."""
 MOST = 390_000
 """Characters of all plans and their figures."""
@@ -30,24 +32,42 @@ Told = tuple[Plan, int]
 
 
 def written() -> list[Plan]:
-    """The plans that the benchmarks hold against traced and measured steps."""
+    """The plans that the benchmarks hold against traced and measured steps, and those that show a rule."""
     rooms: tuple[Callable[[], Any], ...] = tuple(
         module.cases for module in (base_cases, deepspeed_cases, drawn, measured, objective_cases, traced)
     )
     found: list[Plan] = [case.plan for cases in rooms for case in cases() if isinstance(case, Case) and case.plan]
     found += [job.plan for job in outcomes.outcomes()]
-    return [*found, *families.plans().values(), *heads.plans().values()]
+    return [*found, *families.plans().values(), *heads.plans().values(), *dict(examples()).values()]
 
 
-def candidates(chance: Random, found: list[Told]) -> Iterator[Plan]:
-    """Plans without end: of the benchmarks, of the schema, and variants of both and of what was ``found`` by then."""
+def candidates(chance: Random, before: list[Plan], found: list[Told]) -> Iterator[Plan]:
+    """Plans without end: of every model, of the benchmarks, of the schema, variants of these and of what was ``found``.
+
+    ``before``: those that are kept already.
+    """
     known = [plan for plan in written() if len(dumped(plan)) < LONGEST]
+    names = list(model_names())
     chance.shuffle(known)
+    chance.shuffle(names)
+    for name in names:
+        yield from of_model(chance, name, chance.choice(before or known))
     yield from known
     while True:
         yield json.loads(json.dumps(drawn_of_schema(chance)))
-        for parents in (known, [plan for plan, _ in found], [plan for plan, _ in found[-200:]]):
-            yield varied(chance, chance.choice(parents), chance.choice(parents))
+        for parents in (known, before, [plan for plan, _ in found], [plan for plan, _ in found[-200:]]):
+            if parents:
+                yield varied(chance, chance.choice(parents), chance.choice(parents))
+
+
+def of_model(chance: Random, name: str, other: Plan) -> Iterator[Plan]:
+    """A model of the catalog as transformers builds it, in any other framework, on pictures, and trained as another."""
+    plain = {"memcheck": 1, "model": name, "hardware": {"gpu": "h100-80gb"}}
+    training: Plan = {"micro_batch_size": 2, "sequence_length": 1000, "framework": "pytorch"}
+    yield {**plain, "training": training}
+    yield {**plain, "training": {**training, "framework": chance.choice(sorted(FRAMEWORKS))}}
+    yield {**plain, "training": {**training, "images": {"width": 640, "height": 480}}}
+    yield varied(chance, {**deepcopy(other), "model": name}, other)
 
 
 def drawn_of_schema(chance: Random) -> Plan:
@@ -67,20 +87,35 @@ def varied(chance: Random, plan: Plan, other: Plan) -> Plan:
 
 
 def _with_key(chance: Random, plan: Plan, _other: Plan) -> None:
-    """Another GPU, or any value of any key of the schema."""
-    section = chance.choice(("training", "training", "training", "parallelism", "hardware"))
-    values = plan.setdefault(section, {}) if section in plan or "training" in plan else plan["inference"]
-    if section == "hardware":
-        values |= {"gpu": chance.choice(gpu_names()), "nodes": chance.choice((1, 1, 2, 4, 8))}
-    elif "training" in plan:
+    """Another GPU or model, any value of any key of the schema, or an option that the plan's framework knows."""
+    room = "training" if "training" in plan or "inference" not in plan else "inference"
+    section = chance.choice((room, room, room, "parallelism", "hardware", "policy", "model", "options"))
+    if section == "model":
+        plan["model"] = chance.choice(model_names())
+    elif section == "options":
+        training = plan.setdefault("training", {})
+        profile = FRAMEWORKS.get(training.get("framework"), FRAMEWORKS["pytorch"])
+        name = chance.choice(sorted(profile.options))
+        values = profile.choices.get(name) or [_option(chance, kind) for kind in profile.options[name]]
+        training["options"] = {**training.get("options", {}), name: chance.choice(values)}
+    elif section == "hardware" and chance.random() < 0.8:
+        plan.setdefault("hardware", {}).update(gpu=chance.choice(gpu_names()), nodes=chance.choice((1, 1, 2, 4, 8)))
+    else:
         keys = schema()["definitions"][section]["properties"]
         key = chance.choice(sorted(keys))
-        values[key] = chance.choice(sorted(FRAMEWORKS)) if key == "framework" else draw_value(chance, keys[key])
+        value = chance.choice(sorted(FRAMEWORKS)) if key == "framework" else draw_value(chance, keys[key])
+        plan.setdefault(section, {})[key] = value
+
+
+def _option(chance: Random, kind: type) -> Any:
+    """A value of an option."""
+    drawn: dict[type, Any] = {bool: chance.random() < 0.5, int: chance.choice(SMALL), float: 0.5, list: ["layers.0"]}
+    return drawn.get(kind, "full")
 
 
 def _with_neighbour(chance: Random, plan: Plan, _other: Plan) -> None:
     """A number one up or down, doubled, halved or as small as can be; the other truth; nothing at all."""
-    holder, key, value = chance.choice(list(_leaves(plan)))
+    holder, key, value, _ = chance.choice(list(leaves(plan)))
     if isinstance(value, bool):
         holder[key] = not value
     elif isinstance(value, int):
@@ -100,24 +135,18 @@ def _with_others(chance: Random, plan: Plan, other: Plan) -> None:
         plan[section] = deepcopy(theirs)
 
 
-def _leaves(values: Plan) -> Iterator[tuple[Plan, str, Any]]:
-    """Every value that is no mapping, with what holds it."""
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value)
-        else:
-            yield values, key, value
-
-
 def chosen(before: dict[str, Plan], shown: Shown, seed: int, count: int) -> dict[str, Plan]:
-    """Of the plans that are kept and of so many candidates those that show most, in as few bytes as ``MOST``.
+    """The plans that are kept, and behind them, of so many candidates, those that show most in the room that is left.
 
-    ``shown``: what the probes tell of a plan, as bits.
+    ``shown``: what the probes tell of a plan, as bits. What is kept stays as it is, so that its figures do.
     """
     chance = Random(f"figures {seed}")  # noqa: S311 - nothing is secret
     found: list[Told] = []
-    every = 0
-    for plan in chain(before.values(), islice(candidates(chance, found), count)):
+    told_before = 0
+    for plan in before.values():
+        told_before |= shown(partial(said, plan))
+    every = told_before
+    for plan in islice(candidates(chance, list(before.values()), found), count):
         plan.pop("name", None)
         if len(dumped(plan)) >= LONGEST:
             continue
@@ -129,13 +158,14 @@ def chosen(before: dict[str, Plan], shown: Shown, seed: int, count: int) -> dict
         if told & ~every:
             found.append((plan, told))
         every |= told
-    kept = _covering(found)
-    return {str(number): plan for number, plan in enumerate(_shortened(kept, shown))}
+    room = MOST - sum(len(dumped(plan)) + FIGURES for plan in before.values())
+    kept = _shortened(_covering(found, told_before, room), told_before, shown)
+    return before | {str(number): plan for number, plan in enumerate(kept, len(before))}
 
 
-def _covering(found: list[Told]) -> list[Told]:
-    """Those that show most by their length of what none before them shows."""
-    left, kept, every, room = list(found), [], 0, MOST
+def _covering(found: list[Told], every: int, room: int) -> list[Told]:
+    """Those that show most by their length of what neither ``every`` has nor any before them, in so many characters."""
+    left, kept = list(found), []
     while left:
         worth = [(told & ~every).bit_count() / (len(dumped(plan)) + FIGURES) for plan, told in left]
         plan, told = best = left.pop(worth.index(max(worth)))
@@ -148,19 +178,20 @@ def _covering(found: list[Told]) -> list[Told]:
     return kept
 
 
-def _shortened(kept: list[Told], shown: Shown) -> Iterator[Plan]:
-    """Each without the values that it does not need for what it alone shows."""
-    counts = Counter(bit for _, told in kept for bit in _bits(told))
+def _shortened(kept: list[Told], every: int, shown: Shown) -> Iterator[Plan]:
+    """Each without the values that it does not need for what it alone shows and ``every`` has not."""
+    counts = Counter(bit for _, told in kept for bit in _bits(told & ~every))
     for plan, told in kept:
-        for holder, key, value in list(_leaves(plan)):
+        alone = told & ~every
+        for holder, key, value, _ in list(leaves(plan)):
             del holder[key]
-            instead = shown(partial(said, plan))
-            if any(counts[bit] < 2 for bit in _bits(told & ~instead)):
+            instead = shown(partial(said, plan)) & ~every
+            if any(counts[bit] < 2 for bit in _bits(alone & ~instead)):
                 holder[key] = value
                 continue
-            counts.subtract(_bits(told))
+            counts.subtract(_bits(alone))
             counts.update(_bits(instead))
-            told = instead
+            alone = instead
         yield plan
 
 

@@ -15,10 +15,11 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from zlib import crc32
 
+from benchmarks import boundaries
 from benchmarks.cases import HERE, kept
 from benchmarks.engine_speed import forget
 from benchmarks.watched import digest, watched
@@ -38,6 +39,7 @@ Figures = dict[str, Any]
 PLANS = os.path.join(HERE, "data", "figures_plans.json")
 FILE = os.path.join(HERE, "data", "figures.json")
 PROFILES = os.path.join(HERE, "data", "figures_profiles.json")
+RULES = os.path.join(HERE, "data", "figures_rules.json")
 COMMAND = "python -m benchmarks.figures --write"
 EVERYTHING = Gate(profile="research", inventory=True)
 """All rules; the tensors of every peak."""
@@ -117,6 +119,13 @@ def profiles() -> dict[str, str]:
     return {name: f"{crc32(repr(_plain(profile)).encode()):08x}" for name, profile in FRAMEWORKS.items()}
 
 
+BESIDE: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
+    "profiles": (PROFILES, profiles),
+    "rules": (RULES, boundaries.said),
+}
+"""What is kept besides the plans, each in a file of its own."""
+
+
 def _plain(value: Any) -> Any:
     """The value with sets in an order that is always the same."""
     if isinstance(value, (set, frozenset)):
@@ -151,14 +160,14 @@ def write(path: str, rows: dict[str, Any]) -> None:
 def stale(only: list[str]) -> Iterator[tuple[str, list[str]]]:
     """The plans of which a figure moved, with what moved. ``only``: look at these; empty: at all."""
     before, known = recorded(), plans()
-    for name in only or known:
+    for name in [name for name in only if name in known] or (() if only else known):
         lines = list(moved(before.get(name, {}), said(known[name])))
         if lines:
             yield name, lines
-    if not only:
-        lines = list(moved(kept(PROFILES), profiles()))
+    for name, (path, now) in BESIDE.items():
+        lines = list(moved(kept(path), now())) if not only or name in only else []
         if lines:
-            yield "profiles", lines
+            yield name, lines
 
 
 def check(only: list[str], first: bool = False) -> int:
@@ -183,7 +192,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.write:
         write(FILE, {name: said(plan) for name, plan in plans().items()})
-        write(PROFILES, profiles())
+        for path, now in BESIDE.values():
+            write(path, now())
     return check(options.plans, options.first) if options.check else 0
 
 

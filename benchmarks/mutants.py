@@ -164,9 +164,14 @@ def moved_plan(copy: Path, looking: set[str]) -> str:
     """The first of the plans that run a line of which a figure moved; all are asked where it ran for none alone."""
     if PLAN not in looking and not any(name.startswith(PLAN) for name in looking):
         return ""
-    plans = sorted((name.removeprefix(PLAN).strip() for name in looking if name.startswith(f"{PLAN} ")), key=int)
+    plans = sorted((name.removeprefix(PLAN).strip() for name in looking if name.startswith(f"{PLAN} ")), key=_number)
     done = run(copy, ["benchmarks.figures", "--check", "--first", *plans])
     return done if isinstance(done, str) else f"{PLAN} {done.stdout.partition(':')[0]}" if done.returncode else ""
+
+
+def _number(name: str) -> tuple[bool, int]:
+    """Plans first, in their order."""
+    return not name.isdigit(), int(name) if name.isdigit() else 0
 
 
 _dates = count(2_000_000_000, 2)

@@ -1,4 +1,4 @@
-"""Chooses plans for ``benchmarks.figures`` by what their engine decides and computes on the way.
+"""Chooses more plans for ``benchmarks.figures`` by what their engine decides and computes on the way.
 
     python -m benchmarks.probes SEED COUNT
 

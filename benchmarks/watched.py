@@ -1,8 +1,9 @@
-"""Everything that the engine makes on its way to an answer: each tensor of a replay, each moment of a step.
+"""Everything that the engine makes on its way to an answer: each tensor of a replay, each moment and size of a step.
 
 A figure is a maximum of sums, in which most of what was added up does not show. Here it does: a tensor of another
-shape, one that dies a line later, or a moment that is not the highest. Each counts once, however often it is made, so
-that what is replayed twice, in another order or from a cache of another size, is the same.
+shape, one that dies a line later, a moment that is not the highest, or a gradient that lives in none of these. Each
+counts once, however often it is made, so that what is replayed twice, in another order or from a cache of another size,
+is the same.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Made = dict[str, set[tuple[object, ...]]]
 
 @contextmanager
 def watched() -> Iterator[Made]:
-    """What is made inside: ``tensors``, views and edges with what lives beside them, and all moments of ``steps``."""
+    """What is made inside: ``tensors``, views and edges with what lives beside them, ``steps``: moments and sizes."""
     tensors: set[tuple[object, ...]] = set()
     moments: set[tuple[object, ...]] = set()
     storage, value, record, evaluated = Storage.__init__, Value.__init__, Tape.record, Evaluated.__init__
@@ -40,6 +41,7 @@ def watched() -> Iterator[Made]:
     def new_step(self: Evaluated, program: Any, totals: Any, sizes: Any) -> None:
         evaluated(self, program, totals, sizes)
         moments.update((program.mark(number)[:2], total) for number, total in enumerate(totals))
+        moments.update(tuple(some) for some in sizes)
 
     names = ((Storage, "__init__", new_storage), (Value, "__init__", new_value), (Tape, "record", new_node))
     patches: tuple[tuple[Any, str, Any], ...] = (*names, (Evaluated, "__init__", new_step))

@@ -6,11 +6,12 @@ import os
 
 import pytest
 
-from benchmarks import cases, figures
+from benchmarks import boundaries, cases, figures
 from memcheck.frameworks.registry import FRAMEWORKS
 
 PLANS = figures.plans()
 RECORDED = figures.recorded()
+EXAMPLES = dict(boundaries.examples())
 
 
 @pytest.mark.parametrize("number", PLANS)
@@ -23,6 +24,18 @@ def test_no_figure_moved(number: str) -> None:
 def test_no_profile_moved() -> None:
     """What each framework's profile states is what it stated when the figures were written."""
     assert list(figures.moved(cases.kept(figures.PROFILES), figures.profiles())) == []
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_no_rule_moved(name: str) -> None:
+    """What the rules say of an example, and of plans that differ from it in one value, is what is kept."""
+    before = {name: cases.kept(figures.RULES).get(name, {})}
+    assert list(figures.moved(before, {name: boundaries.said_beside(EXAMPLES[name])})) == []
+
+
+def test_every_example_is_kept() -> None:
+    """Each rule's plans are among them, and no example that is there no longer."""
+    assert list(cases.kept(figures.RULES)) == list(EXAMPLES)
 
 
 def test_every_plan_is_kept_with_its_figures() -> None:
