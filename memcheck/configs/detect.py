@@ -24,6 +24,11 @@ UNREAD = (
     ),
     (any_key("log_history"), "the state of a Trainer that ran", "name the config that it was started with"),
     (
+        any_key("sharding_parallel_degree", "pipeline_parallel_degree", "enable_auto_parallel"),
+        "a PaddleNLP launch",
+        "its engine has no memory model here: write the plan with the framework that comes closest",
+    ),
+    (
         any_key("actor_rollout_ref.", "actor_rollout_ref"),
         "a verl job",
         "its rollout engine shares the GPU, and has no memory model here",
@@ -62,7 +67,7 @@ UNREAD = (
 )
 """Kinds of files that memcheck knows and does not read as a job: the evidence, the name, what to do instead."""
 
-BEFORE = 3
+BEFORE = 4
 """How many of them stand before every format: a part of their keys is DeepSpeed's."""
 _NAMED = re.compile(
     r"(?:^|[\s;&])(?:swift|megatron|llamafactory-cli|axolotl|trl|tune|torchrun|deepspeed|python3?|accelerate)\s"

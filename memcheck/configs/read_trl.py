@@ -137,7 +137,8 @@ def _unswitched(draft: Draft) -> str:
     stated = draft.config.values
     if any(name in stated for name in keys.ADAPTED):
         return ""
-    named = next((name for name in keys.NO_SWITCH if name in stated), "")
+    launched = keys.UNSWITCHED if commands(draft.config) else ()
+    named = next((name for name in (*keys.NO_SWITCH, *launched) if name in stated), "")
     if named or not _foreign(draft.config):
         return named
     for name, value in stated.items():

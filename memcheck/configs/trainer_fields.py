@@ -2,7 +2,7 @@
 launch line that has one runs another script, whatever its name is.
 
 Fields of their dataclasses, over releases: ``TrainingArguments`` of transformers 4.36, 4.57 and 5.23; the configs of
-TRL 0.7, 0.9, 0.12, 0.16, 0.20, 0.24 and 1.16 (``trl/trainer/*_config.py``, ``trl/scripts/utils.py``);
+TRL 0.7, 0.9, 0.12, 0.16, 0.20, 0.24 and 1.16 without those that generate (``trl/trainer/*_config.py``);
 alignment-handbook's and open-r1's ``configs.py``; what transformers' examples of PyTorch for text add.
 """
 
@@ -46,84 +46,36 @@ TRAINING_ARGUMENTS = names(
 )
 TRL = names(
     """
-    accelerator_kwargs activation_offloading adap_kl_ctrl add_tail_bucket allow_tf32 alpha assistant_only_loss
-    async_reward_computation attn_implementation backward_batch_size base_model base_model_attribute_name
-    batch_size beta beta1 beta2 bnb_4bit_quant_storage bnb_4bit_quant_type cache_implementation callbacks
-    cast_lm_head_to_fp32 center_rewards_coefficient chars_per_token chat_template_kwargs chat_template_path
-    cliprange cliprange_value columns compare_steps completion_only_loss config cpo_alpha data_dir data_files
-    dataset_batch_size dataset_config dataset_kwargs dataset_name dataset_num_proc dataset_streaming
-    dataset_test_split dataset_text_field dataset_train_split datasets delta desirable_weight device
-    diagnostics_flat_tolerance diagnostics_warning_interval disable_dropout discopop_tau distillation_add_tail
-    distillation_alpha distillation_is_clip distillation_mode distillation_objective distillation_topk
-    distillation_weight do_sample dont_reprompt_on_self_success ds3_gather_for_generation dtype early_stopping
-    entropy_coef entropy_coef_delta entropy_coef_max entropy_coef_min entropy_target
-    environment_feedback_only_without_solution eos_token eos_token_ids eos_tokens epsilon epsilon_high
-    eval_packing examples exp_name f_alpha_divergence_coef f_divergence_type feedback_template
-    filter_all_incorrect force_use_ref_model fork_threshold_tokens forward_batch_size fraction gamma
-    generate_during_eval generate_from_teacher generation_batch_size generation_kwargs
-    global_backward_batch_size global_batch_size gpu_memory_utilization gradient_checkpointing_use_reentrant
-    heartbeat_stale_after_s horizon ignore_bias_buffers importance_sampling_level include_environment_feedback
-    init_kl_coef is_encoder_decoder is_peft_model iw_opd_epsilon iw_opd_gamma judge kl_coef kl_estimator
-    kl_penalty label_pad_token_id label_smoothing lam ld_alpha lmbda load_in_4bit load_in_8bit
-    local_rollout_forward_batch_size log_completions log_completions_hub_repo log_completions_steps
-    log_image_freq log_multimodal log_unique_prompts log_with logdir lora_alpha lora_dropout
-    lora_modules_to_save lora_r lora_target_modules lora_target_parameters lora_task_type loss_add_tail
-    loss_top_k loss_type loss_weights mask_truncated_completions max_completion_length max_density_ratio
-    max_inflight_tasks max_length max_new_tokens max_prompt_length max_reprompt_len max_seq_length max_staleness
-    max_target_length max_tool_calling_iterations max_workers min_density_ratio min_p mini_batch_size
-    missing_eos_penalty mixed_precision mixture_coef model_adapter_name model_init_kwargs model_name
-    model_name_or_path model_revision multi_objective_aggregation name negative_prompts non_eos_penalty
-    normalize_advantage normalize_advantages normalize_reward num_beams num_checkpoint_limit
-    num_completions_to_print num_epochs num_generations num_generations_eval num_iterations
-    num_loss_tokens_to_skip num_mini_batches num_of_sequences num_ppo_epochs num_remains_in_group
-    num_sample_generations num_value_samples off_policy_mask_threshold optimize_cuda_cache optimize_device_cache
-    packing packing_strategy pad_to_multiple_of pad_token padding_free padding_value path penalty_reward_value
-    per_prompt_stat_tracking per_prompt_stat_tracking_buffer_size per_prompt_stat_tracking_min_count ppo_epochs
-    precompute_ref_batch_size precompute_ref_log_probs project_kwargs prompt_sample_size
-    push_to_hub_if_best_kwargs query_dataset queue_maxsize ratio_threshold ref_adapter_name
-    ref_model_init_kwargs ref_model_mixup_alpha ref_model_sync_steps reference_free
-    remove_thinking_from_demonstration repetition_penalty replay_buffer_size reprompt_template request_timeout
-    response_length resume_from reverse_kl_top_1_mode reward_clip_range reward_model reward_model_path
-    reward_weights rloo_k router_aux_loss_coef rpo_alpha sample_batch_size sample_eta sample_guidance_scale
-    sample_num_batches_per_epoch sample_num_steps sanity_check sapo_temperature_neg sapo_temperature_pos
-    save_folder save_freq scale_rewards score_clip seq_kd sft_model_path shuffle_dataset simpo_gamma
-    solution_template split step_separator steps steps_per_generation stop_token stop_token_id streaming
-    success_reward_threshold sync_ref_model system_prompt target target_kl task_name teacher_model_init_kwargs
-    teacher_model_kind teacher_model_name_or_path teacher_model_revision teacher_model_server_url
-    teacher_prompt_template teacher_server_urls teacher_sync_steps teacher_temperature
-    teacher_tokenizer_name_or_path teacher_top_k teacher_update_rate temperature test_split_size token_budget
-    token_level_kl tools top_entropy_quantile top_k top_p torch_dtype total_episodes tpo_alpha tpo_l_gamma
-    tracker_kwargs tracker_project_name train_adam_beta1 train_adam_beta2 train_adam_epsilon
-    train_adam_weight_decay train_adv_clip_max train_batch_size train_cfg train_clip_range
-    train_gradient_accumulation_steps train_learning_rate train_max_grad_norm train_num_inner_epochs
-    train_on_last_step_only train_timestep_fraction train_use_8bit_adam transformers_continuous_batching_config
-    truncated_backprop_rand truncated_backprop_timestep truncated_rand_backprop_minmax truncation_mode
-    trust_remote_code uld_crossentropy_weight uld_distillation_weight uld_hybrid_matched_weight
-    uld_hybrid_unmatched_weight uld_skip_student_eos uld_skip_teacher_eos uld_student_temperature
-    uld_teacher_temperature uld_token_merge_strategy uld_use_hybrid_loss undesirable_weight use_adaptive_entropy
-    use_bias_correction_kl use_bnb_nested_quant use_dora use_extended_uld use_liger use_liger_loss
-    use_logits_to_keep use_num_logits_to_keep use_peft use_rslora use_score_norm use_score_scaling
-    use_successful_as_teacher use_teacher_server use_transformers_continuous_batching use_transformers_paged
-    use_uld_loss use_vllm use_weighting user vespo_k_neg vespo_k_pos vespo_lambda_neg vespo_lambda_pos vf_coef
-    vllm_device vllm_dtype vllm_enable_prefix_caching vllm_enable_sleep_mode vllm_gpu_memory_utilization
-    vllm_group_port vllm_guided_decoding_regex vllm_importance_sampling_cap vllm_importance_sampling_clip_max
-    vllm_importance_sampling_clip_min vllm_importance_sampling_correction vllm_importance_sampling_mode
-    vllm_max_model_len vllm_max_model_length vllm_mode vllm_model_impl vllm_server_base_url vllm_server_host
-    vllm_server_port vllm_server_timeout vllm_structured_outputs_regex vllm_sync_frequency
-    vllm_tensor_parallel_size wandb_log_unique_prompts weight_sync_steps weight_sync_timeout whiten_rewards
-    world_size
+    activation_offloading assistant_only_loss attn_implementation base_model_attribute_name beta
+    bnb_4bit_quant_storage bnb_4bit_quant_type center_rewards_coefficient chars_per_token chat_template_path
+    completion_only_loss config cpo_alpha dataset_batch_size dataset_config dataset_kwargs dataset_name
+    dataset_num_proc dataset_streaming dataset_test_split dataset_text_field dataset_train_split datasets
+    desirable_weight disable_dropout discopop_tau dtype eos_token eval_packing f_alpha_divergence_coef
+    f_divergence_type force_use_ref_model generate_during_eval gradient_checkpointing_use_reentrant
+    ignore_bias_buffers is_encoder_decoder label_pad_token_id label_smoothing ld_alpha lmbda load_in_4bit
+    load_in_8bit lora_alpha lora_dropout lora_modules_to_save lora_r lora_target_modules lora_target_parameters
+    lora_task_type loss_type loss_weights max_completion_length max_density_ratio max_length max_new_tokens
+    max_prompt_length max_seq_length max_target_length min_density_ratio model_adapter_name model_init_kwargs
+    model_name_or_path model_revision num_of_sequences packing packing_strategy pad_to_multiple_of pad_token
+    padding_free padding_value precompute_ref_batch_size precompute_ref_log_probs prompt_sample_size
+    ref_adapter_name ref_model_init_kwargs ref_model_mixup_alpha ref_model_sync_steps reference_free
+    router_aux_loss_coef rpo_alpha seq_kd shuffle_dataset simpo_gamma streaming sync_ref_model
+    teacher_model_init_kwargs teacher_model_name_or_path temperature test_split_size tools torch_dtype
+    truncation_mode trust_remote_code undesirable_weight use_bnb_nested_quant use_dora use_liger use_liger_loss
+    use_logits_to_keep use_num_logits_to_keep use_peft use_rslora use_weighting
     """
 )
 HANDBOOK = names(
     """
-    auto_insert_empty_system_msg base_model_revision benchmarks chat_template code_eval_scoring_mode
-    code_eval_test_batch_size code_language code_provider cosine_max_len cosine_max_value_correct
+    auto_insert_empty_system_msg base_model_revision callbacks chat_template code_eval_scoring_mode
+    code_eval_test_batch_size code_language code_provider config cosine_max_len cosine_max_value_correct
     cosine_max_value_wrong cosine_min_value_correct cosine_min_value_wrong dataset_configs dataset_mixer
     dataset_mixer_list dataset_mixture dataset_prompt_column dataset_splits e2b_router_url hub_model_id
-    hub_model_revision id ioi_provider logging_first_step max_completion_len model_code_revision
-    morph_router_url overwrite_hub_revision parallel_code_exec_per_proc preprocessing_num_workers
-    push_to_hub_revision repetition_max_penalty repetition_n_grams reward_funcs soft_punish_cache text_column
-    tokenizer_name_or_path truncation_side wandb_entity wandb_project wandb_run_group weight
+    hub_model_revision ioi_provider logging_first_step max_completion_len model_code_revision morph_router_url
+    num_completions_to_print overwrite_hub_revision parallel_code_exec_per_proc preprocessing_num_workers
+    push_to_hub_revision repetition_max_penalty repetition_n_grams reward_funcs soft_punish_cache system_prompt
+    text_column tokenizer_name_or_path truncation_side wandb_entity wandb_log_unique_prompts wandb_project
+    wandb_run_group
     """
 )
 EXAMPLES = names(

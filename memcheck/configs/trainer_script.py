@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterable
 
 from memcheck.configs.config_file import ConfigFile, load_json
+from memcheck.configs.trainer_fields import TRAINING_ARGUMENTS, TRL
 from memcheck.configs.types import ConfigError
 from memcheck.finding import Location, Span
 
-_SCRIPT = re.compile(r"(?:^|[\s/\"'])(?:run_)?([a-z_]+?)(?:_training|_trainer|_finetune|_llm)?\.py\b")
+_SCRIPT = re.compile(r"(?:^|[\s/\"'])(?:run[_-])?([\w.-]*?\w)(?:[_-](?:training|trainer|finetune|llm))?\.py\b")
+_MODULE = re.compile(r"(?:^|\s)-m\s+(?!torch\.|accelerate\.|deepspeed\.|axolotl\.)(?:\w+\.)*(\w+)(?=\s|$)")
 _RECIPE = re.compile(r"(?:[\w-]\.py|\btrl\s+[a-z_]+)\s+([\w./~-]+\.ya?ml)(?=\s|$)")
 _OVERRIDE = re.compile(
     r"(?:^|\s)\+{0,2}((?:grpo|policy|dpo|sft|rm|distillation|cluster)\.[\w.]+)=(?!=)"
@@ -23,9 +25,20 @@ def spelled_with_underscores(config: ConfigFile) -> None:
         plain = name.replace("-", "_")
         if plain not in config.values:
             config.rename(name, plain)
+    for name in [each for each in config.values if each.startswith("no_")]:
+        _turned_off(config, name)
     for name, written in list(config.values.items()):
         if isinstance(written, str) and written.startswith("{") and written.endswith("}"):
             _spread(config, name, written)
+
+
+def _turned_off(config: ConfigFile, name: str) -> None:
+    """``--no_gradient_checkpointing``: the parser's own switch of a field that is true by default."""
+    plain = name.removeprefix("no_")
+    fields = TRAINING_ARGUMENTS | TRL
+    if name not in fields and plain in fields and plain not in config.values and config.values[name] is True:
+        config.rename(name, plain)
+        config.values[plain] = False
 
 
 def _spread(config: ConfigFile, name: str, written: str) -> None:
@@ -46,8 +59,8 @@ def commands(config: ConfigFile) -> list[str]:
     found = []
     for line in config.lines:
         code = re.sub(r"(?:^|\s)#.*", "", line)[:2000]
-        found += _COMMAND.findall(code) + _SCRIPT.findall(code)
-    return found
+        found += _COMMAND.findall(code) + _SCRIPT.findall(code) + _MODULE.findall(code)
+    return [each.lower().replace("-", "_") for each in found]
 
 
 def overridden(lines: Iterable[str]) -> tuple[int, re.Match[str]] | None:

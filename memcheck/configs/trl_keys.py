@@ -79,10 +79,12 @@ ADAPTED = ("use_peft", "use_lora", "use_qlora", "use_peft_lora", "lora_enable", 
 """Switches of adapters: TRL's, open-instruct's, those of the scripts of PEFT's examples, LLaVA, FastChat, LLMBox."""
 NO_SWITCH = ("lora_rank", "lora_dim", "train_mode", "trainable")
 """Adapters' arguments that neither TRL nor alignment-handbook has: of scripts that turn them on in their own way."""
+UNSWITCHED = ("lora_r", "lora_target_modules")
+"""TRL's own, which count beside `use_peft` alone: a launch without it may be of a script that needs none."""
 ADAPTER_WORDS = frozenset({"lora", "qlora", "peft", "adapter", "adapters", "bits", "quant", "quantize", "quantization"})
 """What is in the names of such arguments, or is their value (``--tuning lora``), of scripts that nobody here knows."""
-FOUR_BITS = ("load_in_4bit", "use_qlora", "q_lora", "qlora", "use_4bit_quantization")
-EIGHT_BITS = ("load_in_8bit", "use_8bit_quantization")
+FOUR_BITS = ("load_in_4bit", "use_qlora", "q_lora", "qlora", "use_4bit_quantization", "use_4bit", "use_q_lora")
+EIGHT_BITS = ("load_in_8bit", "use_8bit_quantization", "use_8bit")
 TOWER_WORDS = frozenset({"vision", "visual", "vit", "image", "images", "video", "videos", "mm", "audio", "speech"})
 """What is in the names of arguments of scripts that build a tower beside a language model (LLaVA's and its kin)."""
 MORE_WORDS = frozenset({"medusa", "eagle", "moe", "experts"})

@@ -77,11 +77,34 @@ def test_what_an_unknown_script_says_is_not_asked() -> None:
         ("run_clm.py --model_name_or_path a/b --train_file c --block_size 512 --learning_rate 1e-5 --bf16 --mix 2", False),
         ("run_mine.py --model_name_or_path a/b --train_file c --block_size 512 --learning_rate 1e-5 --bf16", False),
         ("train.py --model_name_or_path a/b --exp_name x --max_length 512 --learning_rate 1e-5 --bf16", False),
+        ("fine-tune-v2.py --model_name_or_path a/b --max_length 512 --learning_rate 1e-5 --bf16", False),
+        ("-m mine.cli.tune2 --model_name_or_path a/b --max_length 512 --learning_rate 1e-5 --bf16", False),
     ],
 )
 def test_a_name_alone_makes_no_script_a_known_one(line: str, known: bool) -> None:
     """TRL's and transformers' parser stops at an argument that their dataclasses lack: such a script is another."""
     assert ("is no script that memcheck knows" not in _problems(f"accelerate launch {line}\n")) == known
+
+
+@pytest.mark.parametrize(("said", "mode"), [("--no_gradient_checkpointing", "none"), ("", "full")])
+def test_the_parsers_own_switch_turns_a_field_off(said: str, mode: str) -> None:
+    """`--no_X` of a field that is true by default."""
+    line = "accelerate launch trl/scripts/sft.py --model_name_or_path Qwen/Qwen2.5-7B --dataset_name c --learning_rate 1e-5"
+    found = _read(f"{line} {said}\n")
+    assert found.settings["training.activation_checkpointing.mode"].value == mode
+
+
+def test_a_rank_of_a_script_like_trls_without_the_switch_is_asked_about() -> None:
+    """Beside TRL's own it counts with `use_peft` alone; another `dpo.py` may need none."""
+    line = "accelerate launch dpo.py --model_name_or_path Qwen/Qwen2.5-7B --learning_rate 1e-5 --bf16 True --lora_r 8"
+    assert "whether adapters are trained" in _problems(f"{line}\n")
+    assert "whether adapters are trained" not in _problems(f"{line} --use_peft True\n")
+
+
+def test_a_launch_of_another_library_is_named() -> None:
+    """PaddleNLP's arguments are called like the Trainer's, and its degrees cut the model."""
+    with pytest.raises(ConfigError, match="PaddleNLP"):
+        detect("run.sh", f"{LINE} --tensor_parallel_degree 2 --pipeline_parallel_degree 2\n")
 
 
 def test_arguments_that_no_list_has_are_an_error_until_the_script_is_described() -> None:
