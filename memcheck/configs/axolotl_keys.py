@@ -169,6 +169,8 @@ UNMODELLED: dict[str, tuple[object, str]] = {
 
 IRRELEVANT: dict[str, tuple[str, ...]] = {
     "data and templates": (
+        *("bench_dataset", "bench_split", "is_preprocess", "preprocess_iterable", "num_dataset_shards_to_save"),
+        "role_boundaries",
         "test_datasets",
         "pretraining_dataset",
         "pretraining_dataset.",
@@ -233,6 +235,8 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "torchdistx_path",
     ),
     "schedules": (
+        *("dion_lr", "dion_momentum", "jagged_restart_steps", "jagged_restart_warmup_steps"),
+        "jagged_restart_anneal_steps",
         "cosine_min_lr_ratio",
         "cosine_constant_lr_ratio",
         "lr_quadratic_warmup",
@@ -256,6 +260,9 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "eaft_k",
     ),
     "logs": (
+        *("comet_api_key", "comet_experiment_config", "comet_experiment_key", "comet_mode", "comet_online"),
+        *("comet_project_name", "comet_workspace", "use_comet", "use_trackio", "wandb_mode", "mlflow_run_name"),
+        "hf_mlflow_log_artifacts",
         "use_wandb",
         "use_mlflow",
         "mlflow_tracking_uri",
@@ -282,6 +289,9 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "eval_causal_lm_metrics",
     ),
     "launchers and clouds": (
+        *("resources_per_worker", "world_size", "device"),
+        *("gradio_max_new_tokens", "gradio_server_name", "gradio_server_port", "gradio_share"),
+        *("gradio_temperature", "gradio_title"),
         "ddp",
         "use_ray",
         "ray_run_name",

@@ -85,6 +85,12 @@ PIXELS = {"image_min_pixels": 32 * 32, "image_max_pixels": 768 * 768}
 FROZEN = ("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model")
 
 UNMODELLED: dict[str, tuple[object, str]] = {
+    "pissa_init": (False, "what working out the adapters' start takes, before the first step, is not modelled"),
+    "crop_to_patches": (False, "more pieces of a picture are not modelled"),
+    "image_do_pan_and_scan": (False, "more pieces of a picture are not modelled"),
+    "use_audio_in_video": (False, "the sound of videos is not modelled"),
+    "ref_model_adapters": (None, "adapters of the reference are not modelled"),
+    "ref_model_quantization_bit": (None, "a reference that is quantized is priced as it is otherwise: an upper bound"),
     "upcast_layernorm": (False, "norms held in fp32 are not modelled"),
     "upcast_lmhead_output": (False, "the logits' early copy in fp32 is not modelled"),
     "resize_vocab": (False, "a vocabulary of another size is not modelled"),
@@ -152,9 +158,13 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "ld_alpha",
         "asft_alpha",
         "eaft_alpha",
-        "use_eaft",
     ),
     "details of what is refused or off": (
+        *("hyper_parallel_args", "hyper_parallel_cp_size", "megatron_bridge_args"),
+        *("kt_expert_checkpoint_path", "kt_lora_expert_intermediate_size", "kt_lora_expert_num"),
+        *("kt_use_lora_experts", "ppo_buffer_size", "ppo_epochs", "ppo_score_norm", "ppo_target"),
+        *("ppo_whiten_rewards", "reward_model", "reward_model_adapters", "reward_model_quantization_bit"),
+        *("reward_model_type", "audio_sampling_rate"),
         "galore_target",
         "galore_rank",
         "galore_update_interval",
@@ -193,6 +203,10 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "video_resolution",
     ),
     "serving and sampling beside the training": (
+        *("vllm_config", "vllm_enforce_eager", "vllm_gpu_util", "vllm_max_lora_rank", "vllm_maxlen"),
+        *("sglang_config", "sglang_lora_backend", "sglang_maxlen", "sglang_mem_fraction", "sglang_tp_size"),
+        *("export_device", "export_hub_model_id", "export_legacy_format", "export_quantization_bit"),
+        *("export_quantization_dataset", "export_quantization_maxlen", "export_quantization_nsamples", "export_size"),
         "infer_dtype",
         "infer_backend",
         "use_kv_cache",
@@ -202,6 +216,10 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "export_dir",
     ),
     "hosts, logs and hubs": (
+        *("swanlab_lark_secret", "swanlab_lark_webhook_url", "enable_torch_profiler", "profile_modules"),
+        *("profiler_active_steps", "profiler_output_dir", "profiler_profile_memory", "profiler_record_shapes"),
+        *("profiler_repeat", "profiler_wait_steps", "profiler_warmup_steps", "profiler_with_stack"),
+        *("compute_dtype", "device_map", "model_max_length", "block_diag_attn"),  # which it works out itself
         "hf_hub_token",
         "ms_hub_token",
         "om_hub_token",

@@ -282,7 +282,8 @@ def _recompute(draft: Draft, *, alone: bool) -> None:
     if draft.config.has("activation_checkpointing"):
         name = "activation_checkpointing"
     kwargs = f"{name}_kwargs"
-    parts.recomputed(draft, name)
+    for each in ("gradient_checkpointing", "activation_checkpointing"):
+        parts.recomputed(draft, each)
     by_fsdp = draft.value(f"{parts.RECOMPUTE}.mode") == "full"
     if by_fsdp and not draft.config.has(name):
         return

@@ -13,6 +13,9 @@ from memcheck.configs.trainer_split import STAGE, deepspeed, fsdp, note_units
 from memcheck.configs.types import KeyRow
 
 UNMODELLED: dict[str, tuple[object, str]] = {
+    "ddp_static_graph": (False, "DDP's static graph is not modelled"),
+    "eval_use_gather_object": (False, "objects that are gathered while evaluating are not modelled"),
+    "use_cache": (False, "the keys and values that a cache copies in training are not modelled"),
     "label_smoothing_factor": (0, "a smoothed loss keeps a shifted copy of all logits and two of their logarithms"),
     "neftune_noise_alpha": (None, "the noise on embeddings, one more copy of them, is not modelled"),
     "auto_find_batch_size": (False, "the batch may become smaller than what is judged"),
@@ -95,10 +98,23 @@ def step(draft: Draft, split: Division) -> None:
     if str(draft.config.take(smoothed) or 0) not in ("0", "0.0"):
         message = f"`{smoothed}`: a loss of its own, on log-probabilities of whole logits, has no memory model here"
         draft.refuse(smoothed, message, keys=("training.loss",))
+    _divided(draft)
     draft.unmodelled(UNMODELLED)
     for name in ("init_lora_weights", "lora_init"):
         starts(draft, name)
     draft.harmless(("torch_empty_cache_steps", "group_by_length", "length_column_name"))
+
+
+def _divided(draft: Draft) -> None:
+    """``parallelism_config``: degrees that the Trainer hands on to Accelerate."""
+    section = "parallelism_config"
+    below = [key for key in draft.config.values if key == section or key.startswith(f"{section}.")]
+    draft.config.see(*below)
+    stated = next((key for key in below if draft.config.has(key)), "")
+    if stated:
+        message = f"`{section}`: degrees of the Trainer's own are not read"
+        help = "state them: --set parallelism.tensor=2"
+        draft.refuse(stated, message, help, ("parallelism.tensor", "parallelism.context", "parallelism.data"))
 
 
 def evaluates(draft: Draft, data: tuple[str, ...] = ()) -> bool:

@@ -90,6 +90,9 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "ref_model_sync_steps",
     ),
     "data, on the host": (
+        "dataloader_in_order",
+        "dataloader_multiprocessing_context",
+        "train_sampling_strategy",
         "datasets",
         "dataset",
         "dataset_name",
@@ -170,6 +173,10 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "auto_insert_empty_system_msg",
     ),
     "logs and reports": (
+        "project",
+        "trackio_space_id",
+        "trackio_bucket_id",
+        "trackio_static_space_id",
         "logging_steps",
         "logging_strategy",
         "logging_first_step",
@@ -195,6 +202,7 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "plot_loss",
     ),
     "files, hubs and where they are": (
+        "enable_jit_checkpoint",
         "output_dir",
         "overwrite_output_dir",
         "logging_path",
@@ -239,6 +247,9 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "jit_mode_eval",
     ),
     "when it evaluates, not what": (
+        "eval_do_concat_batches",
+        "bf16_full_eval",  # of evaluation outside of training alone (trainer.py, evaluation_loop)
+        "fp16_full_eval",
         "do_train",
         "do_predict",
         "eval_steps",

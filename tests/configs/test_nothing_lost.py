@@ -71,6 +71,7 @@ READ: list[tuple[str, str, str, str, object]] = [
 NOTED: list[tuple[str, str, str, str]] = [
     ("t.yaml", TRL, "optim_args: block_size=64", "arguments of the optimizer"),
     ("t.yaml", TRL, "half_precision_backend: apex", "apex"),
+    ("t.yaml", TRL, "use_cache: true", "a cache copies"),
     ("t.yaml", TRL, "low_cpu_mem_usage: false", "in host memory"),
     ("t.yaml", TRL, "chat_template_path: Qwen/Qwen3-8B", "enlarge the vocabulary"),
     ("t.yaml", ADAPTED, "lora_bias: all", "biases"),
@@ -104,6 +105,7 @@ REFUSED: list[tuple[str, str, str, str]] = [
     ("t.yaml", TRL, "lora_rank: 64\nlora_dropout: 0.05", "no switch"),
     ("t.yaml", TRL, "train_mode: qlora", "no switch"),
     ("t.sh", SCRIPT, "--tuning lora", "no switch"),
+    ("t.yaml", TRL, "parallelism_config: {tp_size: 2}", "degrees of the Trainer's own"),
     ("t.sh", SCRIPT, "--medusa_num_heads 3", "heads or experts"),
     ("t.sh", SCRIPT, "--moe_calculator_score_scale_factor 2.0", "heads or experts"),
     ("t.sh", SCRIPT, "--do_eval", "trains nothing"),
