@@ -21,6 +21,8 @@ MOST_TUNED = 256
 DEAR, MOST_TIMED = 0.25, 30_000
 """Time that a first answer may cost before a thorough search looks for the fastest of all plans, and of how many."""
 MOST_PILED = 5
+LOSS = "loss"
+"""The kind of change of how head and loss are computed, which costs little time where it costs any."""
 PAIRED, PILED, SEARCHED, RELAXED = 0.6, 0.8, 0.9, 0.97
 """Shares of a gate's steps by which its search has tried pairs, more changes, and those that ask for more than time,
 and has made what it found milder."""
@@ -79,6 +81,9 @@ class Fit:
         if not self._settled():
             with self.pricer.budget.part(by=PILED):
                 self._more(same)
+        if not self._settled() and any(p.candidate.cost == UNCHANGED for p in self.found):  # but slow
+            best = self._on_free(same)
+            self.found += [] if best is None else [best]
         if not any(p.candidate.cost == UNCHANGED and p.sure for p in self.found):
             self._price_the_others(priced)
             partners = same
@@ -148,6 +153,17 @@ class Fit:
         self.found += [] if best is None else [best]
         if self.thorough and not self._settled():
             self._everything(UNCHANGED)
+
+    def _on_free(self, same: list[Priced]) -> Priced | None:
+        """Pile changes up on all that cost no time: one that does little alone may spare a slow one."""
+        free: dict[str, CandidateChange] = {}
+        for each in same:
+            if each.candidate.kind in (*FREE, LOSS):
+                free.setdefault(each.candidate.kind, each.candidate)
+        on = self.pricer.price(together(*free.values()), prune=False)
+        if on is None or self.pricer.fits(on):
+            return on
+        return self._piled([p for p in same if p.candidate.kind not in free], on)
 
     def _everything(self, most: int) -> None:
         """Over all layouts of the hardware."""

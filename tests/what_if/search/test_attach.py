@@ -90,3 +90,23 @@ def test_without_a_remedy_a_warning_stays_as_it_is() -> None:
     source = document(warn="1%")
     quick = next(f for f in check_document(source, Gate()).findings if f.code == "MEM103")
     assert finding(source, "MEM103") == quick
+
+
+def test_a_gate_spares_a_slow_change_by_many_that_cost_no_time() -> None:
+    """32B on 8 GPUs: parameters on the host beside recomputation alone take three times as long; with a fused loss and
+    optimizer, too, less than twice.
+    """
+    text = """\
+memcheck: 1
+model: qwen2.5-32b
+hardware: {gpu: h100-80gb, gpus_per_node: 8}
+parallelism: {zero_stage: 3}
+training: {framework: pytorch, micro_batch_size: 2, sequence_length: 8192, gradient_accumulation_steps: 4}
+"""
+    (source,) = load_documents("plan.yaml", text.encode())
+    found = finding(source, "MEM101")
+    assert found is not None
+    first = found.remedies[0]
+    assert first.safe
+    assert first.slowdown is not None
+    assert first.slowdown < 1
