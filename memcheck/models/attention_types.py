@@ -248,6 +248,8 @@ class Attention(Record):
     """Queries, keys and the output are made as DeepSeek V4 makes them; keys are values."""
     relative: Relative | None = None
     """Such biases, and what Inkling's attention has with them."""
+    choices: int = 0
+    """Experts that make a token's queries and read its outputs, a set of heads for each it has (JetMoE); 0 = none."""
     keeps_scores: bool = False
     """Eager scores keep their variable beside the probabilities, to the module's end (Megatron-BERT)."""
     floored: bool = False

@@ -75,6 +75,8 @@ class Moe(Record):
     tensors: tuple[ParameterTensor, ...] = ()
     looped: bool = False
     """The class runs one expert after the other: transformers' grouped products do not reach it (DBRX, Step 3.7)."""
+    split: bool = False
+    """Rows are sorted by expert, split, and what each makes of its own put together (JetMoE)."""
     identities: int = 0
     """Experts that hand tokens on as they are, the last of them; they have rows of the first matrix (LongCat Flash)."""
     dense_dispatch: bool = False

@@ -114,6 +114,7 @@ FAMILIES: dict[str, str] = {
     "iquestcoder": "llama:read",
     "jais2": "jais2:read",
     "jamba": "jamba:read",
+    "jetmoe": "jetmoe:read",
     "jina_embeddings_v3": "gte:read_jina",
     "kimi_k2": "deepseek:read_v3",
     "kimi_linear": "kimi_linear:read",

@@ -27,8 +27,8 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
         from memcheck.frameworks.transformers.disentangled import disentangled_attention
 
         return disentangled_attention(ctx, a, a.disentangled, x)
-    if a.compressed is not None or a.relative is not None:
-        return _own_attention(ctx, a, x)
+    if a.compressed is not None or a.relative is not None or a.choices:
+        return _own_attention(ctx, a, x, stream)
     tensors = linear_tensors(a.tensors)
     width = -(-a.heads // ctx.tp) * (a.v_head_dim or a.head_dim)
     x = enter_tensor_parallel(ctx, x)
@@ -72,8 +72,12 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
     return result
 
 
-def _own_attention(ctx: Context, a: Attention, x: Value) -> Value:
-    """DeepSeek V4's and Inkling's modules, which share no statement with the others'."""
+def _own_attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
+    """DeepSeek V4's, Inkling's and JetMoE's modules, which share no statement with the others'."""
+    if a.choices:
+        from memcheck.frameworks.transformers.jetmoe import mixed_attention
+
+        return mixed_attention(ctx, a, x, stream)
     if a.compressed is not None:
         from memcheck.frameworks.transformers.compressed import compressed_attention
 

@@ -35,6 +35,7 @@ def looped_experts(ctx: Context, m: Moe, x: Value, scores: Value) -> Value:
     outputs = 2 * width if m.gated and len(ups) == 1 else width
     merged: list[Value] = []
     stacks = [_stack(ctx, m, t, (every, outputs, hidden), merged) for t in ups]
+    names = [t.name for t in ups]
     last = _stack(ctx, m, down, (local, hidden, width), merged)
     turns = min(local, MOST)
     each = -(-local // turns)
@@ -42,14 +43,14 @@ def looped_experts(ctx: Context, m: Moe, x: Value, scores: Value) -> Value:
     for _ in range(turns):
         places = tape.new((rows, 2), "int64", "token and choice of each row")
         states = index(tape, x, places, (rows, hidden), "gather tokens")
-        made = [_product(tape, states, stack, outputs, each, t.name) for stack, t in zip(stacks, ups, strict=True)]
+        made = [picked_product(tape, states, *of, outputs, each) for of in zip(stacks, names, strict=True)]
         del states
         if len(made) > 1:
             inner = mul(tape, activation(tape, made[0], m.activation), made[1])
         else:
             inner = gate(tape, m, made[0]) if m.gated else activation(tape, made[0], m.activation)
         made.clear()
-        out = _product(tape, inner, last, hidden, each, down.name)
+        out = picked_product(tape, inner, last, down.name, hidden, each)
         del inner
         total = _weighted(tape, total, out, scores, places)
         del out, places
@@ -69,7 +70,7 @@ def _weighted(tape: Tape, total: Value, out: Value, scores: Value, places: Stora
     chosen = index(tape, scores, places, (out.shape[0], 1), "gather scores")
     weighted = mul(tape, out, chosen)
     del out, chosen
-    return _added(tape, total, cast(tape, weighted, total.dtype), places)
+    return added(tape, total, cast(tape, weighted, total.dtype), places)
 
 
 def _stack(
@@ -85,7 +86,7 @@ def _stack(
     return expert_weight(ctx, tensor, shape, {tensor.name: None}, merged)
 
 
-def _product(tape: Tape, x: Value, stack: Value, outputs: int, experts: int, label: str) -> Value:
+def picked_product(tape: Tape, x: Value, stack: Value, label: str, outputs: int, experts: int) -> Value:
     """``F.linear(x, stack[expert])``. A picked matrix is no leaf, so that autocast makes a copy that stays. Its
     gradient is put into zeros as large as the stack (``select_backward``), which are added to those of other experts.
     """
@@ -109,7 +110,7 @@ def _product(tape: Tape, x: Value, stack: Value, outputs: int, experts: int, lab
     return tape.record(out, (x, stack), run, saves_first=True)
 
 
-def _added(tape: Tape, total: Value, part: Value, places: Storage) -> Value:
+def added(tape: Tape, total: Value, part: Value, places: Storage) -> Value:
     """``total.index_add_(0, places, part)``: keeps the places, and the part for its shape (derivatives.yaml)."""
     out = Value(total.storage, total.shape, total.dtype)
     shape, dtype, wants = part.shape, part.dtype, part.origin is not None

@@ -27,6 +27,10 @@ def moe(ctx: Context, m: Moe, x: Value) -> Value:
         from memcheck.frameworks.transformers.dense_dispatch import dense_dispatch
 
         return dense_dispatch(ctx, m, x)
+    if m.split:
+        from memcheck.frameworks.transformers.jetmoe import split_experts
+
+        return split_experts(ctx, m, x)
     if m.router == "sigmoid-sink":
         from memcheck.frameworks.transformers.sink_experts import sink_experts
 
