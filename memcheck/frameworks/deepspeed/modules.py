@@ -77,7 +77,7 @@ def module_units(units: Sequence[Sequence[LocalTensor]], *, leaves: bool, tied: 
 
 
 def _behind(parts: list[tuple[Module, ...]], first: int) -> list[tuple[Module, ...]]:
-    """The same modules behind ``first`` other parameters."""
+    """Modules as these, behind ``first`` other parameters."""
     return [
         tuple([Module(tuple([n + first for n in m.own]), tuple([n + first for n in m.under]), m.whole) for m in part])
         for part in parts
