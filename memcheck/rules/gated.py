@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 
 from memcheck.edge.modules import import_module
 from memcheck.finding import Finding
@@ -28,7 +28,15 @@ class Gated(Record):
         found: Rule = import_module(f"memcheck.rules.{self.module}").RULE
         return found
 
-    def check(self, context: RuleContext) -> Iterator[Finding]:
+    def check(self, context: RuleContext) -> Iterable[Finding]:
         """The rule's findings."""
-        check = self.rule.check if self.when(context) else None
-        return iter(()) if check is None else check(context)
+        if not self.when(context):
+            return ()
+        check = _checks.get(self.module)
+        if check is None:
+            check = _checks[self.module] = self.rule.check or (lambda _: iter(()))
+        return check(context)
+
+
+_checks: dict[str, Callable[[RuleContext], Iterable[Finding]]] = {}
+"""Of the rules that were loaded: a search asks them thousands of times."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 
 from memcheck.finding import Finding
@@ -100,7 +100,7 @@ def _found(context: RuleContext, checks: Checks) -> Standing:
     return Standing(tuple(placed), blocked)
 
 
-Checks = list[tuple[int, Callable[[RuleContext], Iterator[Finding]], bool]]
+Checks = list[tuple[int, Callable[[RuleContext], Iterable[Finding]], bool]]
 """Places among the rules, checks, and whether an error of theirs blocks."""
 _gate: list[Checks] = []
 """The checks of ``CHECKS`` that need no estimate; found once, because a search runs them thousands of times."""
