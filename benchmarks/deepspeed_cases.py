@@ -75,7 +75,7 @@ def plan(record: dict[str, Any]) -> dict[str, Any]:
         "name": record["id"],
         "model": {"architecture": dims(record)},
         "hardware": {"gpu": {"name": "any", "memory_gib": 1000}, "gpus_per_node": record["world"], "nodes": 1},
-        "parallelism": {"zero_stage": stage},
+        "parallelism": {"zero_stage": stage, **({"context": record["context"]} if "context" in record else {})},
         "training": {
             "framework": "deepspeed",
             "torch_version": "2.13",

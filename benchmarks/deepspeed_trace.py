@@ -1,4 +1,4 @@
-"""Trace DeepSpeed's engine: python -m benchmarks.deepspeed_trace [--only REGEX] (needs deepspeed, a C++ compiler).
+"""Trace DeepSpeed's engine: python -m benchmarks.deepspeed_trace [--only REGEX] (needs deepspeed, einops, a C++ compiler).
 
 One rank of a world whose collectives return at once, on the CPU, with real tensors of a small model: every storage is
 followed from birth to death, rounded up as CUDA's allocator does, while transformers' model runs two steps in the
@@ -117,7 +117,8 @@ def _trace(record: dict[str, Any], model: dict[str, Any], rank: int) -> dict[str
         parameters = sum(p.numel() for p in network.parameters())
         if record["recompute"] == "full":
             network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        engine, *_ = deepspeed.initialize(model=network, config=config, model_parameters=_trained(record, network))
+        made = {"model_parameters": _trained(record, network), **_sequence_ranks(record, network)}
+        engine, *_ = deepspeed.initialize(model=network, config=config, **made)
         ids = torch.randint(0, shapes.vocab_size, (record["batch"], record["sequence"]))
         for _ in range(STEPS):
             gc.collect()
@@ -125,7 +126,7 @@ def _trace(record: dict[str, Any], model: dict[str, Any], rank: int) -> dict[str
             account.begin_step()
             for _ in range(config.get("gradient_accumulation_steps", 1)):
                 phase[0] = "forward"
-                loss = engine(input_ids=ids, labels=ids, use_cache=False).loss
+                loss = _loss(engine, ids, record.get("context", 1))
                 phase[0] = "backward"
                 engine.backward(loss)
                 del loss
@@ -133,6 +134,31 @@ def _trace(record: dict[str, Any], model: dict[str, Any], rank: int) -> dict[str
                 engine.step()
         tops = {name: account.tops[name].bytes for name in INSTANTS}
     return {"parameters": parameters, "instants_bytes": {"init": rests, **tops}}
+
+
+def _sequence_ranks(record: dict[str, Any], network: Any) -> dict[str, Any]:
+    """Ulysses around attention, where ranks share a sequence."""
+    if "context" not in record:
+        return {}
+    import deepspeed
+    from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
+
+    deepspeed.init_distributed(dist_backend="ccl", auto_mpi_discovery=False)
+    of = (network, "sdpa", record["context"], record["batch"])
+    return {"mpu": UlyssesSPAttentionHF.register_with_transformers(*of)}
+
+
+def _loss(engine: Any, ids: Any, ways: int) -> Any:
+    """The model's own; where ranks share a sequence that of this one's tokens, as the Trainer asks for it."""
+    import torch
+
+    if ways == 1:
+        return engine(input_ids=ids, labels=ids, use_cache=False).loss
+    mine = ids[:, : ids.shape[1] // ways].contiguous()
+    positions = torch.arange(mine.shape[1]).expand(mine.shape)
+    logits = engine(input_ids=mine, position_ids=positions, use_cache=False).logits
+    model = engine.module
+    return model.loss_function(logits=logits, labels=None, shift_labels=mine, vocab_size=model.config.vocab_size)
 
 
 def _trained(record: dict[str, Any], network: Any) -> list[Any]:

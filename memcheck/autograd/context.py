@@ -88,6 +88,8 @@ class Setting(Record):
     """How tokens reach experts on other ranks beside FSDP2; empty: in the framework's own way."""
     context: int = 1
     """Ranks that share one sequence; ``sequence`` is already divided by it."""
+    exchanges_heads: bool = False
+    """They exchange tokens for heads around attention (Ulysses), and send no keys and values round."""
     compiled: bool = False
     """torch.compile runs each block as a graph of its own."""
     ssm: str = "fused"

@@ -69,6 +69,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         hidden=architecture.hidden_size,
         tensor=held.tensor,
         context=layout.context,
+        exchanges_heads=layout.context > 1 and FRAMEWORKS[job.framework].context_parallel == "ulysses",
         sequence_parallel=layout.sequence and layout.tensor > 1,
         expert=held.expert,
         expert_tensor=held.expert_tensor,

@@ -21,6 +21,10 @@ from memcheck.models.types import Attention
 
 def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
     """Scores, softmax and product by the kernel that runs; the output is what the projection reads."""
+    if ctx.setting.exchanges_heads:
+        from memcheck.frameworks.transformers.ulysses import attend_to_heads
+
+        return attend_to_heads(ctx, a, q, k, v)
     tape = ctx.tape
     kernel = kernel_of(ctx, a)
     copied = copied_operands(ctx, a, q.shape[1])
