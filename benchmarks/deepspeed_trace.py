@@ -1,4 +1,4 @@
-"""Trace DeepSpeed's engine: python -m benchmarks.deepspeed_trace [--only REGEX] (needs deepspeed, einops, a C++ compiler).
+"""Trace DeepSpeed's engine: python -m benchmarks.deepspeed_trace [--only REGEX] (deepspeed, einops, a C++ compiler).
 
 One rank of a world whose collectives return at once, on the CPU, with real tensors of a small model: every storage is
 followed from birth to death, rounded up as CUDA's allocator does, while transformers' model runs two steps in the
