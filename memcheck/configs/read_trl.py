@@ -315,7 +315,7 @@ def _objective(draft: Draft, *, opened: bool) -> bool:
     """Whether the job is supervised: the loss is the language model's."""
     config = draft.config
     rollout = next((name for name in keys.ROLLOUT_KEYS if config.has(name) and name != "max_completion_length"), "")
-    kind, path = kind_of(config, keys.SCRIPTS, keys.PREFERENCE_KEYS)
+    kind, path = kind_of(config, keys.SCRIPTS, () if _foreign(config) and not opened else keys.PREFERENCE_KEYS)
     said = "dpo_loss_type" if config.has("dpo_loss_type") else "loss_type"
     loss = str(config.values.get(said) or "")
     if rollout or kind in keys.ROLLOUTS:

@@ -96,14 +96,17 @@ def kind_of(config: ConfigFile, kinds: Iterable[str], preference: Iterable[str])
     """What is optimized, and the key that says so.
 
     A script's or a command's name decides; in a file without one, a key that only objectives over preferences have
-    does, and which of them it is, the names of its folder and file, or these names alone.
+    does, and which of them it is, the names of its folder and file, or these names alone. Without such keys, of scripts
+    whose keys mean what they like, only the first counts.
     """
-    known = tuple(kinds)
+    known, keys = tuple(kinds), tuple(preference)
     for name in commands(config):
         found = name if name in known else name.partition("_")[0]  # `dpo_tune_cache.py`, `grpo_fast.py`
         if found in known:
             return found, ""
-    key = next((name for name in preference if config.has(name)), "")
+    if not keys:
+        return "sft", ""
+    key = next((name for name in keys if config.has(name)), "")
     if not key:
         named = re.split(r"[^a-z0-9]+", "/".join(config.path.lower().replace("\\", "/").split("/")[-2:]))
         return ("sft" if "sft" in named else next((name for name in known if name in named), "sft")), ""

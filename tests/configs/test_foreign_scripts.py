@@ -101,6 +101,13 @@ def test_a_rank_of_a_script_like_trls_without_the_switch_is_asked_about() -> Non
     assert "whether adapters are trained" not in _problems(f"{line} --use_peft True\n")
 
 
+def test_a_key_of_preferences_says_nothing_of_an_unknown_script() -> None:
+    """A length of prompts or a `beta` may be a rollout's or anything's: the objective is asked for."""
+    found = _asked(f"{LINE} --max_prompt_length 512 --beta 0.1 --max_completion_length 64\n")
+    assert ("training.objective",) in [problem.keys for problem in found.problems]
+    assert "`max_prompt_length`" in " | ".join(problem.message for problem in found.problems)
+
+
 def test_a_launch_of_another_library_is_named() -> None:
     """PaddleNLP's arguments are called like the Trainer's, and its degrees cut the model."""
     with pytest.raises(ConfigError, match="PaddleNLP"):
