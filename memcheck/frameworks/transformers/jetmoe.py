@@ -93,7 +93,7 @@ def _route(ctx: Context, tensors: Tensors, x: Value, experts: int, k: int) -> So
     of_rows = tape.new((tokens * k,), "int64", "token of each row")
     chosen = index(tape, gates.view(tokens * k), order, (tokens * k,), "gather gates")
     del counted, sorted_experts
-    return Sorted(order, of_rows, chosen, logits)
+    return Sorted(order=order, tokens=of_rows, gates=chosen, logits=logits)
 
 
 def _experts(ctx: Context, tensor: ParameterTensor, x: Value, experts: int) -> Value:
