@@ -131,6 +131,11 @@ class Setting(Record):
         return default
 
     @property
+    def buffers(self) -> str:
+        """Dtype of the model's own buffers: FSDP2 casts weights and what a layer is given, and leaves buffers alone."""
+        return "fp32" if self.table_rows else self.params
+
+    @property
     def dtensors(self) -> bool:
         """Whether weights and activations are DTensors."""
         return self.tensor > 1 and self.style.dtensor

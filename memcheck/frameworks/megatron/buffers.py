@@ -68,22 +68,13 @@ def main_gradient(job: TrainingJob) -> str:
     return str(job.option("main_grads_dtype") or reduced)
 
 
-def is_aware(job: TrainingJob) -> bool:
-    """Whether TE's Adam keeps its own master weights and states, in the dtypes of its options.
-
-    What is not offloaded is stepped on fp32 copies instead, by an Adam without options
-    (optimizer/cpu_offloading/hybrid_optimizer.py, ``param_update_in_fp32``, _init_sub_optimizers).
-    """
-    return bool(job.option("use_precision_aware_optimizer")) and on_device_share(job) == 1.0
-
-
 def dtype_names(job: TrainingJob) -> DtypeNames:
     """Dtypes under the recipe and the precision-aware optimizer's options."""
     recipe = job.recipe
     count = STATES_PER_PARAMETER[job.optimizer.name]
     states = (recipe.optimizer_states,) * count
     master = recipe.master
-    if is_aware(job):
+    if job.option("use_precision_aware_optimizer"):
         states = tuple(str(job.option(n, "fp32")) for n in ("exp_avg_dtype", "exp_avg_sq_dtype")[:count])
         if master != "none":
             master = str(job.option("main_params_dtype", "fp32"))
@@ -186,7 +177,7 @@ def step_temporaries(job: TrainingJob, tensors: list[Counted], gradient: str | N
     Shards of weights in fp8 are all cast to bf16 before they are quantized (TransformerEngine
     ``pytorch/tensor/utils.py``, quantize_master_weights).
     """
-    if is_aware(job):
+    if job.option("use_precision_aware_optimizer"):
         layout = job.layout
         copies = [_unscaled(job, tensors, expert=expert) for expert in (False, True)]
         apart = layout.expert > 1 or layout.expert_tensor != layout.tensor
@@ -200,7 +191,7 @@ def step_temporaries(job: TrainingJob, tensors: list[Counted], gradient: str | N
         mine = [t for t in tensors if t.expert == expert and t.trained]
         ways = optimizer_ways(job, expert=expert) if distributed(job) else 1
         if DTYPE_BYTES[gradient or main_gradient(job)] < 4:
-            found += int(on_device_share(job) * rounded(elements(mine) * 4 // ways))
+            found += rounded(elements(mine) * 4 // ways)
         if in_fp8(job):
             found += rounded(elements([t for t in mine if t.linear]) * 2 // ways)
     return found
@@ -216,4 +207,4 @@ def _unscaled(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> int:
     mine = [t for t in tensors if t.expert == expert and t.trained]
     shard = -(-elements(mine) // optimizer_ways(job, expert=expert))
     back = 2 * min(shard, max((t.numel for t in mine), default=0)) if "bf16" in states else 0
-    return copied * rounded(4 * shard) + rounded(back)
+    return int(on_device_share(job) * (copied * rounded(4 * shard) + rounded(back)))

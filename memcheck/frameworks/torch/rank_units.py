@@ -283,8 +283,9 @@ def entry_stream(architecture: Architecture, base: Setting) -> str | None:
     projected = architecture.projects_last and architecture.embedding_size != architecture.hidden_size
     if projected and base.autocast:
         return base.autocast
-    # an embedding's norm has made the stream what it is
-    return stream_dtype(base) if architecture.embedding_norm is not None else embedded_dtype(architecture, base)
+    # an embedding's norm has made the stream what it is, or the other streams, beside which the rows are stacked
+    widened = architecture.embedding_norm is not None or architecture.blocks[0][0].altup is not None
+    return stream_dtype(base) if widened else embedded_dtype(architecture, base)
 
 
 @lru_cache(maxsize=512)

@@ -66,7 +66,9 @@ def altup_block(ctx: Context, block: Block, x: Value) -> Value:
     first = copy(tape, _first(ctx, corrected), "clone")
     if found.scaled:
         weight = ctx.parameter("altup.correct_output_scale", tensors["altup.correct_output_scale"].shape)
-        first = mul(tape, first, tape.parameter(weight))
+        narrow = mul(tape, cast(tape, first, weight.dtype), tape.parameter(weight))  # `type_as(correct_output_scale)`
+        first = cast(tape, narrow, corrected.dtype)
+        del narrow
     else:
         ctx.constant(tensors["altup.correct_output_scale"])
     first = per_layer_part(ctx, block, first)

@@ -49,7 +49,7 @@ def _connected(ctx: Context, block: Block, x: Value, module: str) -> tuple[Value
     fn, base, factors = (
         tape.parameter(ctx.parameter(t.name, t.shape)) for t in block.extra_tensors if t.name.startswith(module + ".")
     )
-    flat = _weightless(tape, cast(tape, x.view(rows, streams * ctx.hidden), "fp32"))
+    flat = _weightless(tape, _flattened(tape, x, (rows, streams * ctx.hidden)))
     flat = product(tape, flat, convert_weight(tape, fn, "fp32"), module)
     each, square = (rows, streams), (rows, streams * streams)
     pre, post, comb = tape.views(flat, each, each, square)
@@ -61,6 +61,13 @@ def _connected(ctx: Context, block: Block, x: Value, module: str) -> tuple[Value
     for _ in range(2 * (block.connections or 1) - 1):
         comb = _over_sum(tape, comb, streams)
     return post, comb, collapse(ctx, x, pre)
+
+
+def _flattened(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
+    """``x.flatten(2).float()``: what the norm sends back is summed here, beside what the streams were sent already."""
+    if x.dtype == "fp32":  # no cast, and yet a node: that of the view
+        return tape.record(Value(x.storage, shape, x.dtype), (x,), lambda grad: [grad])
+    return cast(tape, x.view(*shape), "fp32")
 
 
 def _weightless(tape: Tape, x: Value) -> Value:
@@ -172,7 +179,7 @@ def collapsed_streams(ctx: Context, x: Value, *, apart: bool) -> Value:
         tape.parameter(ctx.parameter("hc_head." + name, shape))
         for name, shape in (("hc_fn", (streams, wide)), ("hc_base", (streams,)), ("hc_scale", (1,)))
     )
-    flat = _weightless(tape, cast(tape, x.view(rows, wide), "fp32"))
+    flat = _weightless(tape, _flattened(tape, x, (rows, wide)))
     mixes = product(tape, flat, convert_weight(tape, fn, "fp32"), "hc_head")
     pre = shift(tape, unary(tape, weighed(tape, mixes, factor, base), "sigmoid"), EPSILON)
     out = collapse(ctx, x, pre)

@@ -148,6 +148,8 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     if block.mixer is None:
         return x
     into = cast(ctx.tape, x, ctx.setting.params) if block.residual_fp32 else x
+    if ctx.setting.table_rows:  # FSDP2 has cast what the layer is given (``cast_forward_inputs``)
+        x = into
     h = into if block.post_norm else _part(ctx, "input_layernorm", lambda c, v: norm(c, block.input_norm, v), into)
     del into
     residual = h if block.residual_from_norm else x

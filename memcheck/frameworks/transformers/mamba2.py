@@ -54,10 +54,10 @@ def mamba2_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
     heads, groups = -(-mixer.heads // ctx.tp), -(-mixer.groups // ctx.tp)
     inner, shared = heads * mixer.head_dim, groups * mixer.key_dim
     tensors = {t.name.rpartition("mixer.")[2].rpartition("mamba.")[2]: t for t in mixer.tensors}
-    projected = _project(ctx, tensors, "in_proj", x)
+    projected, source = _project(ctx, tensors, "in_proj", x), x.dtype
     del x
-    if mixer.multiplied:  # Falcon-H1: by a vector of factors that is a buffer
-        projected = _multiplied(tape, projected, ctx.setting.params)
+    if mixer.multiplied:
+        projected = multiplied(ctx, projected)
     rows = ctx.tokens
     gate, mixed, step = tape.views(projected, (rows, inner), (rows, inner + 2 * shared), (rows, heads))
     mixed = convolve(ctx, tensors["conv1d.weight"], tensors.get("conv1d.bias"), mixed, "silu")
@@ -72,15 +72,15 @@ def mamba2_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
     shared_by = keys.view(*grouped), queries.view(*grouped)
     out = _chunk_scan(tape, cut, ctx.tokens, state, (step, shifted), (rate, skip), shared_by)
     out = _gated(ctx, mixer, tensors, out, gate)
-    out = cast(tape, out, projected.dtype)
+    out = cast(tape, out, source)
     result = _project(ctx, tensors, "out_proj", out)
     del projected, gate, mixed, step, state, keys, queries, out
     return result
 
 
-def _multiplied(tape: Tape, x: Value, dtype: str) -> Value:
-    """``x * mup_vector``: a buffer in the dtype in which the model is made; autocast's results are promoted to it."""
-    wide = promote(x.dtype, dtype)
+def multiplied(ctx: Context, x: Value) -> Value:
+    """Falcon-H1's ``x * mup_vector``: a buffer in the dtype in which the model is made, to which x is promoted."""
+    tape, wide = ctx.tape, promote(x.dtype, ctx.setting.buffers)
     out = tape.value(x.shape, wide, "in_proj * multipliers")
     shape, narrow = x.shape, x.dtype
 

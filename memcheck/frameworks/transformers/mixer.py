@@ -134,6 +134,10 @@ def _mamba(ctx: Context, mixer: Mixer, x: Value) -> Value:
     It keeps in_proj's output, the scan's output and the norm's rstd; the convolution is computed again in backward.
     """
     projected = _project(ctx, mixer, x, "in_proj")
+    if mixer.multiplied:
+        from memcheck.frameworks.transformers.mamba2 import multiplied
+
+        projected = multiplied(ctx, projected)
     inner = -(-mixer.heads // ctx.tp) * mixer.head_dim
     kept = {"scan output": (inner, projected.dtype), "rstd": (1, "fp32")}
     scanned = _fused(ctx, mixer, projected, inner, kept, "norm")
