@@ -81,6 +81,7 @@ def plan(record: dict[str, Any]) -> dict[str, Any]:
             "torch_version": "2.13",
             "micro_batch_size": record["batch"],
             "sequence_length": record["sequence"],
+            "sequences": "packed",
             "gradient_accumulation_steps": config.get("gradient_accumulation_steps", 1),
             "precision": PRECISIONS[record["dtype"]],
             "optimizer": {"name": "adamw", "implementation": "fused", "offload": optimizer["device"]},

@@ -59,8 +59,7 @@ def plan(record: dict[str, Any]) -> dict[str, Any]:
     }
     if record.get("optimizer_in_backward"):
         training["optimizer"]["in_backward"] = True
-    if record.get("padded"):
-        training["sequences"] = "padded"
+    training["sequences"] = "padded" if record.get("padded") else "packed"
     _loss(record, training)
     if record.get("teacher_dims"):
         training["teacher"] = {"model": {"architecture": architecture(record["teacher_dims"])}}

@@ -27,13 +27,14 @@ def unmodelled(
     return "context parallelism" if context > 1 else ""
 
 
-def encoded_rows(
+def rows_of_texts(
     architecture: Architecture, framework: Profile, attention: str, context: int, defaults: Defaults
 ) -> str:
-    """How the rows of an encoder lie that nobody states. They are of many lengths, and nothing packs them:
-    transformers' collators pad them to the longest of a micro-batch and hand out a mask (``data/data_collator.py``,
-    DataCollatorForSeq2Seq and DataCollatorWithPadding, which its Trainer takes by itself). Words to be guessed may be
-    cut out of whole texts, as its ``run_mlm.py`` does: in a loop without that collator such rows are full.
+    """How rows lie that are texts of many lengths, where nobody states it: an encoder's, and those that a head scores.
+    Nothing packs them: transformers' collators pad them to the longest of a micro-batch and hand out a mask
+    (``data/data_collator.py``, DataCollatorForSeq2Seq and DataCollatorWithPadding, which its Trainer takes by itself;
+    trl ``trainer/reward_trainer.py``, DataCollatorForPreference; sentence-transformers' tokenizers). Words to be
+    guessed may be cut out of whole texts, as its ``run_mlm.py`` does: in a loop without that collator rows are full.
     """
     key = "training.sequences"
     if architecture.encoder is None and architecture.task is None and not framework.collates:
@@ -42,5 +43,6 @@ def encoded_rows(
     what = unmodelled("padded", architecture, framework, attention, context)
     if what:
         return defaults.take(key, None, "packed", f"padded rows under {what} are priced as full ones")
-    why = "encoders are fed rows of many lengths; `packed` if every row is full"
+    what = "scored texts" if architecture.task is not None else "what encoders read"
+    why = f"{what}: rows of many lengths; `packed` if every row is full"
     return defaults.take(key, None, "padded", why)

@@ -158,16 +158,22 @@ def resolve_rows(
     context: int,
     defaults: Defaults,
 ) -> str:
-    """``training.sequences``: rows of decoders are full unless the plan says otherwise."""
-    if stated is not None or not isinstance(architecture, Architecture) or not _encodes(architecture):
+    """``training.sequences``: rows of decoders are full unless the plan says otherwise, or their head is no language
+    model's.
+    """
+    if stated is not None or not isinstance(architecture, Architecture) or not _takes_texts(architecture):
         return stated or "packed"
-    from memcheck.job.rows import encoded_rows
+    from memcheck.job.rows import rows_of_texts
 
-    return encoded_rows(architecture, framework, attention, context, defaults)
+    return rows_of_texts(architecture, framework, attention, context, defaults)
 
 
-def _encodes(a: Architecture) -> bool:
-    """Whether it reads text in both directions, alone or in front of a decoder."""
+def _takes_texts(a: Architecture) -> bool:
+    """Whether a row is one text, which nothing cuts or joins: it is scored as a whole, token by token or by a vector,
+    or read in both directions, alone or in front of a decoder.
+    """
+    if a.task is not None:
+        return True
     if a.encoder is not None:
         return not a.encoder.channels
     return any(isinstance(block.mixer, Attention) and block.mixer.bidirectional for block, _ in a.blocks)

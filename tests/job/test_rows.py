@@ -22,10 +22,18 @@ PLAN = "model: {}\nhardware: {{gpu: h100-80gb}}\ntraining: {{micro_batch_size: 4
         ("bert-base-uncased", "", "padded", "rows of many lengths"),
         ("bert-base-uncased", ", framework: pytorch", "packed", "rows of one length"),
         ("bert-base-uncased", ", framework: pytorch, head: classification", "padded", "rows of many lengths"),
+        ("llama-3.2-1b", ", head: classification", "padded", "scored texts"),
+        ("llama-3.2-1b", ", head: reward, framework: pytorch", "padded", "scored texts"),
+        ("llama-3.2-1b", ", objective: reward", "padded", "scored texts"),
+        ("llama-3.2-1b", ", head: embedding", "padded", "scored texts"),
+        ("llama-3.2-1b", ", head: reward, sequences: packed", "packed", ""),
+        ("qwen3-next-80b-a3b", ", head: reward", "packed", "priced as full ones"),
     ],
 )
-def test_rows_of_encoders_are_padded(model: str, more: str, rows: str, says: str) -> None:
-    """Of what reads in both directions, unless the plan or the loop says otherwise; whichever it is, it is listed."""
+def test_rows_of_texts_are_padded(model: str, more: str, rows: str, says: str) -> None:
+    """Of what reads in both directions, and of heads that score texts, unless the plan or the loop says otherwise;
+    whichever it is, it is listed.
+    """
     found = resolved(PLAN.format(model, more))
     assert isinstance(found.job, TrainingJob)
     assert found.job.sequences == rows
