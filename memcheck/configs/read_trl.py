@@ -253,28 +253,28 @@ def _precision(draft: Draft, split: Division, *, alone: bool, opened: bool, trai
     name = "dtype" if config.has("dtype") else "torch_dtype"
     written = text(draft, name).lower()
     amp, path = arguments.mixed(draft)
-    if not amp and alone and not opened and not parts.off(draft, "bf16") and not parts.older(draft, 0, 20):
-        amp, path = "bf16", "bf16"
-    if opened and not amp:
+    if not amp and (opened or (alone and not parts.off(draft, "bf16") and not parts.older(draft, 0, 20))):
         amp, path = "bf16", "bf16"
     if not (amp or written or opened) and _foreign(config) and not _example(config):
         help = "state it: --set training.precision.recipe=bf16-mixed"
         draft.ask("training.precision.recipe", "the precision, and the script has a default of its own", help)
         return False
     weights = DTYPES.get(written, "")
+    unsaid = not (alone or opened) and written in ("", "none") and arguments.is_dtype_open(draft)
     if written in ("", "auto", "none"):
-        auto = written == "auto" or opened or (not alone and not parts.older(draft, 5))
-        weights = "bf16" if auto else "fp32"
+        weights = "bf16" if written == "auto" or opened or not (alone or unsaid or parts.older(draft, 5)) else "fp32"
     if not weights:
         draft.refuse(name, f"`{name}: {written}` is no dtype", keys=("training.precision",))
         return False
     config.see("dtype", "torch_dtype")
     parts.precision(draft, path or name, split, amp=amp, weights=weights, trains_all=trains_all)
-    if written or not amp or split.engine or (split.sharded and trains_all) or not _foreign(config):
-        return False
-    if not _example(config):
+    same = split.engine or (amp and split.sharded and trains_all)  # whatever it was loaded in
+    if not (written or same) and _foreign(config) and not _example(config):
         draft.settings.pop("training.precision.params", None)
-    return True
+        return True
+    if unsaid and not same:
+        draft.assume(f"training.precision.{'params' if amp else 'recipe'}", "fp32", arguments.FORMER)
+    return False
 
 
 def _recompute(draft: Draft, *, alone: bool) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.draft import Draft
 from memcheck.configs.trainer_accelerator import accelerator
-from memcheck.configs.trainer_adapters import starts
+from memcheck.configs.trainer_adapters import HELD, starts
 from memcheck.configs.trainer_parts import Division, text
 from memcheck.configs.trainer_split import STAGE, deepspeed, fsdp, note_units
 from memcheck.configs.types import KeyRow
@@ -143,3 +143,12 @@ def mixed(draft: Draft) -> tuple[str, str]:
     draft.config.see("bf16", "fp16", "bf16_full_eval", "fp16_full_eval")
     launched = "mixed_precision"  # of accelerate launch, which the Trainer leaves as it is
     return (word, launched) if (word := text(draft, launched).lower()) in ("bf16", "fp16") else ("", "")
+
+
+FORMER = "what transformers 4 loads without a dtype; 5 loads the checkpoint's, bf16 (--framework-version=5)"
+"""Why weights are fp32 where neither dtype nor release is stated: the one that never needs less."""
+
+
+def is_dtype_open(draft: Draft) -> bool:
+    """Whether the release, which is not stated, decides the dtype of weights: beside quantised ones 16 bits."""
+    return not (draft.config.version or draft.value("training.method") == "qlora" or HELD in draft.settings)

@@ -351,3 +351,28 @@ def test_an_argument_that_others_have_too_is_no_proof(arguments: str, found: boo
     else:
         with pytest.raises(ConfigError):
             detect("run.sh", script)
+
+
+@pytest.mark.parametrize(
+    ("more", "version", "weights"),
+    [("", "", "fp32"), (" --torch_dtype bfloat16", "", "bf16"), ("", "5.2", "bf16"), ("", "4.57", None)],
+)
+def test_weights_of_an_example_are_the_widest_that_a_release_loads(
+    more: str, version: str, weights: str | None
+) -> None:
+    """transformers 4 loads fp32 where no dtype is said, 5 the checkpoint's: without a release the former, and both are
+    named.
+    """
+    line = (
+        "torchrun --nproc_per_node 2 run_clm.py --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 2"
+        f" --bf16 True --block_size 512 --do_train{more}\n"
+    )
+    given = {"hardware.gpu": ReadSetting("a100-80gb", "test")}
+    found = import_config("train.sh", line.encode(), given, version=version)
+    assert not found.problems
+    setting = found.settings.get("training.precision.params")
+    assert (setting and setting.value) == weights
+    if weights == "fp32":
+        assert setting is not None
+        assert setting.assumed
+        assert "bf16" in setting.why

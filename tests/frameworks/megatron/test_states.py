@@ -64,14 +64,6 @@ def test_offloaded_states_leave_the_gpu() -> None:
     assert bytes_per_parameter(layout=grid(4), options=options) == 6 + 0.5 * 12 / 4
 
 
-def test_what_is_not_offloaded_is_stepped_on_fp32_copies() -> None:
-    """The optimizer of both devices has fp32 master weights on the GPU, too, and no remainders or narrow states."""
-    options = {"use_precision_aware_optimizer": True, "optimizer_cpu_offload": True, "exp_avg_dtype": "bf16"}
-    half = {**options, "optimizer_offload_fraction": 0.5}
-    assert bytes_per_parameter(layout=grid(4), options=half) == 6 + 0.5 * (4 + 8) / 4
-    assert bytes_per_parameter(layout=grid(4), options={**half, "optimizer_offload_fraction": 1.0}) == 6
-
-
 def test_half_precision_main_gradients_are_copied_for_the_optimizer() -> None:
     """bf16 main gradients become fp32 during the step, unless the optimizer is precision-aware."""
     case = job(llama_8b(), grid(4), options={"grad_reduce_in_bf16": True})
