@@ -80,7 +80,7 @@ class ScheduleProgram(Record):
 class ScheduleMotion:
     """A rank's step on top of nothing that rests: the highest moment of each instant."""
 
-    __slots__ = ("_highs", "_in_flight", "_known", "_names", "_rank", "_schedule")
+    __slots__ = ("_ceiling", "_highs", "_in_flight", "_known", "_names", "_rank", "_schedule")
 
     def __init__(
         self, rank: Rank, schedule: tuple[PassRun, ...], names: Callable[[int], Sequence[str]] | None = None
@@ -88,6 +88,7 @@ class ScheduleMotion:
         """``names``: of a chunk's units, if they have others. Nothing is recorded before somebody asks for it."""
         self._rank, self._schedule, self._names = rank, schedule, names
         self._known: Evaluated | None = None
+        self._ceiling: float | None = None
 
     @property
     def _evaluated(self) -> Evaluated:
@@ -106,7 +107,9 @@ class ScheduleMotion:
     @property
     def ceiling(self) -> float:
         """Bytes that no instant exceeds, which takes less than recording the step."""
-        return ceiling(self._rank, self._schedule)
+        if self._ceiling is None:
+            self._ceiling = ceiling(self._rank, self._schedule)
+        return self._ceiling
 
     def moment(self, index: int) -> Moment:
         """One instant with its components."""
