@@ -95,7 +95,7 @@ def add_bias(tape: Tape, x: Value, bias: Value, label: str = "add") -> Value:
 
 def mul(tape: Tape, a: Value, b: Value, label: str = "mul") -> Value:
     """``a * b`` with broadcasting: each factor is kept when the other wants a gradient."""
-    shape = a.shape if a.numel >= b.numel else b.shape
+    shape = a.shape if (a.numel, len(a.shape)) >= (b.numel, len(b.shape)) else b.shape
     wide = promote(a.dtype, b.dtype)
     out = tape.value(shape, wide, label)
     na, nb = a.origin is not None, b.origin is not None

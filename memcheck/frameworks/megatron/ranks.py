@@ -17,7 +17,7 @@ from memcheck.frameworks.megatron.setting import megatron_setting
 from memcheck.frameworks.megatron.stages import Chunk, stages
 from memcheck.frameworks.megatron.states import MegatronStates, states_of, timeless
 from memcheck.frameworks.megatron.step import Rank, ScheduleMotion
-from memcheck.frameworks.megatron.units import SharedLayers, chunk_units, renumbered
+from memcheck.frameworks.megatron.units import SharedLayers, chunk_units, name_of, renumbered
 from memcheck.frameworks.megatron.workspaces import ANY_DEVICE, Device
 from memcheck.frameworks.megatron.workspaces import ChunkContents as Blocks
 from memcheck.frameworks.registry import FRAMEWORKS
@@ -189,22 +189,22 @@ class _Ranks:
         embedding, head = any(c.embedding for c in chunks), any(c.head for c in chunks)
         units = tuple(tuple(self._units(c, embedding, head)) for c in chunks)
         sends_back, sends_on = rank > 0, rank < self.job.layout.pipeline - 1
-        parts = tuple(tuple((id(u.fresh), id(u.tensors)) for u in chunk) for chunk in units)
+        parts = tuple([tuple([(id(u.fresh), id(u.tensors)) for u in chunk]) for chunk in units])
         key = (parts, embedding, head, sends_back, sends_on)
         known = self.outlines.get(key)
         if known is None:
             known = self.outlines[key] = self._outline(key, chunks, units)
         return known._replace(rank=known.rank._replace(chunks=units))
 
-    def names_of(self, chunks: tuple[Chunk, ...]) -> Callable[[int], list[str]]:
-        """How the units of each of a rank's chunks are called; those of chunks that are alike are made once."""
+    def names_of(self, chunks: tuple[Chunk, ...]) -> Callable[[int, int], str]:
+        """How the unit at a place of one of a rank's chunks is called, which is made when it is asked for."""
         embedding, head = any(c.embedding for c in chunks), any(c.head for c in chunks)
 
-        def names(index: int) -> list[str]:
-            units = self._units(chunks[index], embedding, head)
-            return [unit.name for unit in renumbered(self.job, self.setting, units, chunks[index])]
+        def name(index: int, place: int) -> str:
+            layers = name_of(self.job, self.setting, chunks[index], place)
+            return layers or self._units(chunks[index], embedding, head)[place].name
 
-        return names
+        return name
 
     def _units(self, chunk: Chunk, embedding: bool, head: bool) -> list[Unit]:
         if not (chunk.embedding or chunk.head or chunk.mtp):  # what else the rank holds is nothing to layers

@@ -80,13 +80,13 @@ class ScheduleProgram(Record):
 class ScheduleMotion:
     """A rank's step on top of nothing that rests: the highest moment of each instant."""
 
-    __slots__ = ("_ceiling", "_highs", "_in_flight", "_known", "_names", "_rank", "_schedule")
+    __slots__ = ("_ceiling", "_highs", "_in_flight", "_known", "_name", "_rank", "_schedule")
 
     def __init__(
-        self, rank: Rank, schedule: tuple[PassRun, ...], names: Callable[[int], Sequence[str]] | None = None
+        self, rank: Rank, schedule: tuple[PassRun, ...], name: Callable[[int, int], str] | None = None
     ) -> None:
-        """``names``: of a chunk's units, if they have others. Nothing is recorded before somebody asks for it."""
-        self._rank, self._schedule, self._names = rank, schedule, names
+        """``name``: of the unit at a place of a chunk, if it has another. Nothing is recorded before somebody asks."""
+        self._rank, self._schedule, self._name = rank, schedule, name
         self._known: Evaluated | None = None
         self._ceiling: float | None = None
 
@@ -117,8 +117,8 @@ class ScheduleMotion:
         high = self.high(index)
         if high is not None:
             _, chunk, unit = map(int, where.split())
-            names = [each.name for each in self._rank.chunks[chunk]] if self._names is None else self._names(chunk)
-            where = f"{high.label} in {names[unit]}"
+            name = self._rank.chunks[chunk][unit].name if self._name is None else self._name(chunk, unit)
+            where = f"{high.label} in {name}"
         return self._evaluated.moment(index, where)
 
     def high(self, index: int) -> High | None:

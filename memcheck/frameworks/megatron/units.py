@@ -158,6 +158,17 @@ def renumbered(job: TrainingJob, setting: Setting, units: list[Unit], chunk: Chu
     return [*units[:first], *(Unit(u.kind, name, *u[2:]) for u, name in layers), *units[first + len(names) :]]
 
 
+def name_of(job: TrainingJob, setting: Setting, chunk: Chunk, place: int) -> str:
+    """How the unit at a place of a chunk is called, as :func:`renumbered` has it; empty: it has no layers."""
+    count = 1
+    if setting.option("recompute_granularity") == "full" and job.checkpointing.every_n_layers <= 1:
+        uniform = setting.option("recompute_method", "uniform") != "block"
+        count = int(str(setting.option("recompute_num_layers", 1))) if uniform else 1
+    first = (place - int(chunk.embedding)) * count
+    group = chunk.layers[first : first + count] if first >= 0 else ()
+    return _name(group) if group else ""
+
+
 def _name(group: tuple[int, ...]) -> str:
     return f"layer {group[0]}" if len(group) == 1 else f"layers {group[0]}-{group[-1]}"
 
