@@ -112,9 +112,11 @@ def import_config(
 
 
 def _carry(key: str, version: str, settings: dict[str, ReadSetting]) -> None:
-    """State the release in the plan, whose memory differs by it; DeepSpeed's own release is not what was stated."""
-    framework = settings.get("training.framework")
-    if framework is not None and (framework.value != "deepspeed" or key != "training.framework_version"):
+    """State the release in the plan, whose memory differs by it; an engine below transformers has one of its own."""
+    setting = settings.get("training.framework")
+    framework = None if setting is None else FRAMEWORKS.get(str(setting.value))
+    apart = framework is not None and framework.own_engine and framework.runs_transformers
+    if framework is not None and not (apart and key == "training.framework_version"):
         settings.setdefault(key, ReadSetting(version, "--framework-version"))
 
 

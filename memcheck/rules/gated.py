@@ -39,4 +39,4 @@ class Gated(Record):
 
 
 _checks: dict[str, Callable[[RuleContext], Iterable[Finding]]] = {}
-"""Of the rules that were loaded: a search asks them thousands of times."""
+"""The check of each rule that was loaded, by code: a search asks for them thousands of times."""

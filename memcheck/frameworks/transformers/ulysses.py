@@ -60,5 +60,5 @@ def _exchanged(ctx: Context, x: Value, ways: int) -> Value:
 
 
 def _parts(x: Value, ways: int) -> Value:
-    """The same bytes as a part of the heads of all tokens."""
+    """A tensor of part of the tokens as one of part of the heads, of the same bytes."""
     return x.view(x.shape[0], x.shape[1] // ways, x.shape[2] * ways, x.shape[3])

@@ -27,6 +27,7 @@ TENSORS = [
 LOOSE = {
     "deepspeed.z2.t16.nocontig": 0.07,
     "deepspeed.z2.large.commfp32": 0.035,
+    "deepspeed.z2.bf16.ulysses4.repeated-keys": 0.018,
     "deepspeed.z3.lora.qv": 0.02,
     "deepspeed.z3.sub": 0.03,
     "deepspeed.z3.large.whole.commfp32": 0.08,
