@@ -40,6 +40,9 @@ PLANS = {
     "4,096 chunks": plan("llama-3.1-8b", "torchtune", {}, loss={"kind": "chunked", "chunks": 4096}),
     "2^20 nodes": plan("llama-3.1-8b", "huggingface", {"zero_stage": 3}, 2**20),
     "2^20 nodes under Megatron": plan("llama-3.1-8b", "megatron", {"tensor": 8}, 2**20),
+    "2^20 nodes and 5,000 layers with Muon": plan(
+        LAYERS | {"overrides": {"num_hidden_layers": 5000}}, "megatron", {"tensor": 8, "zero_stage": 1}, 2**20, optimizer="muon"
+    ),
     "10,000 layers": plan(LAYERS, "huggingface", {}),
     "10,000 layers under Megatron": plan(LAYERS, "megatron", {}),
     "2^20 micro-batches": plan("llama-3.1-8b", "torchtitan", {"pipeline": 8}, gradient_accumulation_steps=2**20),

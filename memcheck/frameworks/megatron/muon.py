@@ -10,6 +10,7 @@ data-parallel rank, so that buffers are padded to the fullest), ``optimizer/emer
 from __future__ import annotations
 
 import math
+from heapq import heapify, heappop, heappush
 
 from memcheck.accounts.state import Resting
 from memcheck.autograd.tensor import rounded
@@ -100,18 +101,45 @@ def fullest_shard(
     """
     order = [(n, rows) for i in range(max(m[2] for m in matrices)) for n, rows, times in matrices if i < times]
     divisor = math.lcm(64, math.lcm(ways, 128, align) // ways)
-    loads, mine, total = [0.0] * ways, [0] * ways, 0
+    ranks = min(ways, len(order))  # no other is given one
+    loads, mine, total = [0.0] * ranks, [0] * ranks, 0
     for bucket in _buckets(order[::-1], ways, least, divisor):
-        cursors = [0] * ways
-        cap = sum(n for n, _ in bucket) / ways * FULLEST
-        for n, rows in sorted(bucket, key=_cost, reverse=True):
-            room = [rank for rank in range(ways) if _padded(cursors[rank], 64) + n <= cap]
-            rank = min(room, key=loads.__getitem__) if room else min(range(ways), key=cursors.__getitem__)
-            cursors[rank] = _padded(cursors[rank], 64) + n
-            loads[rank] += _cost((n, rows))
+        parts, fullest = dealt(bucket, loads, sum(n for n, _ in bucket) / ways * FULLEST)
+        for rank, n in parts.items():
             mine[rank] += n
-        total += _padded(max(cursors), divisor)
+        total += _padded(fullest, divisor)
     return total, max(mine)
+
+
+def dealt(bucket: list[tuple[int, int]], loads: list[float], cap: float) -> tuple[dict[int, int], int]:
+    """The elements that ranks are given of a bucket, and those of the largest part with its padding.
+
+    A matrix goes to the rank with the least work that has room below ``cap``; if none has, to the one that has least.
+    ``loads``: the work of each rank so far, which is added to. Of equal ranks the first counts.
+    """
+    cursors, elements = [0] * len(loads), dict[int, int]()
+    by_load = [(load, rank) for rank, load in enumerate(loads)]
+    heapify(by_load)
+    by_cursor = [(0, rank) for rank in range(len(loads))]
+    for n, rows in sorted(bucket, key=_cost, reverse=True):
+        while cursors[by_cursor[0][1]] != by_cursor[0][0]:
+            heappop(by_cursor)
+        rank, passed = by_cursor[0][1], list[tuple[float, int]]()
+        while _padded(by_cursor[0][0], 64) + n <= cap:  # somebody has room
+            load, rank = heappop(by_load)
+            if loads[rank] != load:
+                continue
+            if _padded(cursors[rank], 64) + n <= cap:
+                break
+            passed.append((load, rank))
+        for each in passed:
+            heappush(by_load, each)
+        cursors[rank] = _padded(cursors[rank], 64) + n
+        loads[rank] += _cost((n, rows))
+        elements[rank] = elements.get(rank, 0) + n
+        heappush(by_load, (loads[rank], rank))
+        heappush(by_cursor, (cursors[rank], rank))
+    return elements, max(cursors)
 
 
 def _cost(matrix: tuple[int, int]) -> int:
@@ -122,20 +150,19 @@ def _cost(matrix: tuple[int, int]) -> int:
 
 def _buckets(order: list[tuple[int, int]], ways: int, least: int, divisor: int) -> list[list[tuple[int, int]]]:
     """A bucket is closed when it is large enough and the next matrix would make it larger still."""
+    if not least:
+        return [order]
     found: list[list[tuple[int, int]]] = [[]]
-    loads = [0] * ways
+    parts, fullest, elements, largest = [0] * min(ways, len(order)), 0, 0, 0
     for n, rows in order:
-        bucket = found[-1]
-        enough = least and bucket and sum(m for m, _ in bucket) >= max(
-            least, int(ways * max(m for m, _ in bucket) * LEAST_FULL)
-        )  # fmt: skip
-        if enough and _padded(min(loads), 64) + n > _padded(max(loads), divisor):
-            bucket = []
-            found.append(bucket)
-            loads = [0] * ways
-        bucket.append((n, rows))
-        rank = min(range(ways), key=loads.__getitem__)
-        loads[rank] = _padded(loads[rank], 64) + n
+        enough = bool(found[-1]) and elements >= max(least, int(ways * largest * LEAST_FULL))
+        if enough and _padded(parts[0], 64) + n > _padded(fullest, divisor):
+            found.append([])
+            parts, fullest, elements, largest = [0] * len(parts), 0, 0, 0
+        found[-1].append((n, rows))
+        part = _padded(heappop(parts), 64) + n
+        heappush(parts, part)
+        fullest, elements, largest = max(fullest, part), elements + n, max(largest, n)
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from memcheck.accounts.state import LocalTensor
@@ -9,7 +11,7 @@ from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron import buffers
 from memcheck.frameworks.megatron.code import rest
 from memcheck.frameworks.megatron.counted import counted
-from memcheck.frameworks.megatron.muon import fullest_shard
+from memcheck.frameworks.megatron.muon import dealt, fullest_shard
 from memcheck.frameworks.megatron.profile import PROFILE
 from memcheck.job.types import TrainingJob
 from tests.frameworks.megatron.models import grid, job, llama_8b
@@ -65,3 +67,21 @@ def test_what_stops_is_refused(changes: dict[str, object], where: str) -> None:
     with pytest.raises(UnsupportedError) as caught:
         rest(muon(2, **changes), counted([(MATRIX,)]))
     assert caught.value.pointer.startswith(where)
+
+
+def test_dealing_follows_the_rule_rank_by_rank() -> None:
+    """Whoever has least work and room, looked up among all ranks for every matrix, is given the same."""
+    draw = random.Random(7)  # noqa: S311 - the same matrices every time
+    for _ in range(200):
+        matrices = [(r * draw.choice((8, 100, 256, 1024)), r) for r in draw.choices((8, 64, 100, 256, 1000), k=draw.randint(1, 40))]
+        ranks = draw.randint(1, 24)
+        cap = sum(n for n, _ in matrices) / ranks * draw.choice((0.9, 1.0, 1.3))
+        loads, cursors, mine = [float(draw.randint(0, 3)) for _ in range(ranks)], [0] * ranks, [0] * ranks
+        found = dealt(matrices, list(loads), cap)
+        for n, rows in sorted(matrices, key=lambda each: each[0] * min(each[1], each[0] // each[1]), reverse=True):
+            room = [rank for rank in range(ranks) if -(-cursors[rank] // 64) * 64 + n <= cap]
+            rank = min(room, key=loads.__getitem__) if room else min(range(ranks), key=cursors.__getitem__)
+            cursors[rank] = -(-cursors[rank] // 64) * 64 + n
+            loads[rank] += n * min(rows, n // rows)
+            mine[rank] += n
+        assert found == ({rank: n for rank, n in enumerate(mine) if n}, max(cursors))
