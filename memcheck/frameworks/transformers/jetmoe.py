@@ -15,7 +15,7 @@ from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.attend import attend
 from memcheck.frameworks.transformers.attention import head_view
-from memcheck.frameworks.transformers.looped_experts import added, picked_product
+from memcheck.frameworks.transformers.looped_experts import MOST, added, picked_product
 from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.rotary import apply_rotary
 from memcheck.models.types import Attention, Moe, ParameterTensor
@@ -97,12 +97,16 @@ def _route(ctx: Context, tensors: Tensors, x: Value, experts: int, k: int) -> So
 
 
 def _experts(ctx: Context, tensor: ParameterTensor, x: Value, experts: int) -> Value:
-    """``inputs.split(expert_size)``, a product of each with a picked matrix, and all of them in one tensor."""
+    """``inputs.split(expert_size)``, a product of each with a picked matrix, and all of them in one tensor.
+
+    Of more experts than :data:`~memcheck.frameworks.transformers.looped_experts.MOST` several are one product.
+    """
     tape, (_, outputs, inputs) = ctx.tape, tensor.shape
     stack = tape.parameter(ctx.parameter(tensor.name.removesuffix(".weight"), tensor.shape))
-    rows = -(-x.shape[0] // experts)
-    parts = tape.views(x, *((rows, inputs),) * experts)
-    made = tuple(picked_product(tape, part, stack, tensor.name, outputs, 1) for part in parts)
+    turns = min(experts, MOST)
+    rows, each = -(-x.shape[0] // turns), -(-experts // turns)
+    parts = tape.views(x, *((rows, inputs),) * turns)
+    made = tuple(picked_product(tape, part, stack, tensor.name, outputs, each) for part in parts)
     return cat(tape, made, (x.shape[0], outputs), "cat experts")
 
 
