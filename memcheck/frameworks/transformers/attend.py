@@ -101,10 +101,12 @@ def additive_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
 
 
 def returns(ctx: Context, weights: list[Value]) -> None:
-    """The layer's second output, which lives on; a recompute that ends early returns none."""
+    """The layer's second output, which lives on; a recompute that ends early returns none, and has it to its end."""
     frame = ctx.tape.frame
     if frame is None or frame.again is None or frame.returned is not None:
         ctx.returned += weights
+    else:
+        ctx.unused += weights
 
 
 def repeat_kv(tape: Tape, x: Value, heads: int, *, copies: bool = False) -> Value:
