@@ -77,11 +77,9 @@ class Row(NamedTuple):
         A reading of live tensors is held against the interval of ``needed`` without what is predicted on top of live
         tensors, a reading of reserved memory against that of *seen* without what is outside the allocator.
         """
-        if self.case.metric == "allocated":
-            ends, on_top = self.intervals.needed, self.needed_bytes - self.allocated_bytes
-        else:
-            ends = self.intervals.seen
-            return reserved_between(ends, self.capacity_bytes, self.outside)
+        if self.case.metric != "allocated":
+            return reserved_between(self.intervals.seen, self.capacity_bytes, self.outside)
+        ends, on_top = self.intervals.needed, self.needed_bytes - self.allocated_bytes
         return ends[0] - on_top, ends[1] - on_top
 
     @property

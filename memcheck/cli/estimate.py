@@ -10,8 +10,8 @@ from memcheck import __version__
 from memcheck.check import Gate, check_file
 from memcheck.cli.completion import files, gpus, models, one_of
 from memcheck.cli.guard import DEFECT, complain
-from memcheck.cli.job import DATA, JOB, job_of
-from memcheck.cli.options import Output
+from memcheck.cli.job import JOB, job_of
+from memcheck.cli.options import DATA, Output
 from memcheck.cli.parameters import COLOR, CONFIG, outputs, setting
 from memcheck.cli.parameters import gpu as known_gpu
 from memcheck.cli.write import prepare, write_document, write_each

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from memcheck import __version__
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.jobs import MANY, keeper_of, verdicts
-from memcheck.cli.options import CheckOptions, Output
+from memcheck.cli.options import DATA, CheckOptions, Output
 from memcheck.cli.write import prepare, write_each
 from memcheck.config.discover import STDIN, Candidate, PlanFile, find_candidates, plans_among
 from memcheck.config.find import Configurations
@@ -219,8 +219,7 @@ def stated_hardware(options: CheckOptions) -> dict[str, object]:
 
 def stated_job(options: CheckOptions) -> dict[str, object]:
     """The length of a row, the pictures and the release that the command line says of configs that leave them out."""
-    names = "sequence_length", "images", "framework_version"
-    values = {name: getattr(options, name) for name in names}
+    values = {name: getattr(options, name) for name in DATA}
     return {key: value for key, value in values.items() if value is not None}
 
 

@@ -15,6 +15,7 @@ from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.models import find_model
 from memcheck.catalog.names import UnknownNameError
 from memcheck.cli import values
+from memcheck.cli.options import DATA
 from memcheck.cli.parameters import typed
 from memcheck.config.discover import STDIN, PlanFile
 from memcheck.configs.model_config import describes_model
@@ -55,8 +56,6 @@ _OPTIONS = (
     click.option("--micro-batch-size", type=click.IntRange(1), help="Sequences per GPU, for a model's name."),
     click.option("--zero-stage", type=click.IntRange(0, 3), help="How its state is sharded: 0 not at all, 3 fully."),
 )
-DATA = ("sequence_length", "images", "framework_version")
-"""What is said of a config, too."""
 KEYS = ("gpus", "method", "sequence_length", "micro_batch_size", "zero_stage", "images")
 
 

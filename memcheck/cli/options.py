@@ -8,6 +8,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.cli.share import Share
 
+DATA = ("sequence_length", "images", "framework_version")
+"""What a command line may say of a config that leaves it out."""
+
 
 class Output(Record):
     """One ``--format``: a format's name and the file it goes to (None: stdout)."""

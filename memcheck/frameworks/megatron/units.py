@@ -160,10 +160,7 @@ def renumbered(job: TrainingJob, setting: Setting, units: list[Unit], chunk: Chu
 
 def name_of(job: TrainingJob, setting: Setting, chunk: Chunk, place: int) -> str:
     """How the unit at a place of a chunk is called, as :func:`renumbered` has it; empty: it has no layers."""
-    count = 1
-    if setting.option("recompute_granularity") == "full" and job.checkpointing.every_n_layers <= 1:
-        uniform = setting.option("recompute_method", "uniform") != "block"
-        count = int(str(setting.option("recompute_num_layers", 1))) if uniform else 1
+    count = _uniform(job, setting) or 1
     first = (place - int(chunk.embedding)) * count
     group = chunk.layers[first : first + count] if first >= 0 else ()
     return _name(group) if group else ""
@@ -209,19 +206,31 @@ def recompute_groups(job: TrainingJob, setting: Setting, layers: tuple[int, ...]
     """
     if setting.option("recompute_granularity") != "full":
         return [((i,), False) for i in layers]
-    count = int(str(setting.option("recompute_num_layers", 1)))
     if setting.option("recompute_method", "uniform") == "block":
+        count = _recomputed(setting)
         return [((i,), n < count) for n, i in enumerate(layers)]
-    every = job.checkpointing.every_n_layers
-    if every > 1:
-        return [((i,), i % every == 0) for i in layers]
-    if count < 1:
+    together = _uniform(job, setting)
+    if together is None:
+        return [((i,), i % job.checkpointing.every_n_layers == 0) for i in layers]
+    if together < 1:
         raise UnsupportedError(
             "recompute_num_layers: 0 makes checkpoints of no layer, one after the other without end",
             "state how many layers a checkpoint has, or recompute_method: block",
             "/training/options/recompute_num_layers",
         )
-    return [(layers[n : n + count], True) for n in range(0, len(layers), count)]
+    return [(layers[n : n + together], True) for n in range(0, len(layers), together)]
+
+
+def _uniform(job: TrainingJob, setting: Setting) -> int | None:
+    """How many consecutive layers one checkpoint has; None: each layer is a unit of its own."""
+    block = setting.option("recompute_method", "uniform") == "block"
+    if setting.option("recompute_granularity") != "full" or block or job.checkpointing.every_n_layers > 1:
+        return None
+    return _recomputed(setting)
+
+
+def _recomputed(setting: Setting) -> int:
+    return int(str(setting.option("recompute_num_layers", 1)))
 
 
 @lru_cache(maxsize=1024)

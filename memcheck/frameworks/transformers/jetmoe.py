@@ -41,7 +41,7 @@ def mixed_attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
     rows, width = (x.shape[0] * k, x.shape[1]), a.kv_heads * a.head_dim
     inputs = index(tape, x, found.tokens, rows, "gather tokens")
     made = _experts(ctx, _named(a.tensors, "input_linear.weight"), inputs, a.choices)
-    q = _put_together(tape, made, (rows[0], width), found.order)
+    q = _put_together(ctx, made, (rows[0], width), found.order)
     del inputs, made
     both = linear(tape, x, ctx.weights(_named(a.tensors, "kv_proj.weight"), False), "kv_proj")
     shape = (ctx.batch, a.kv_heads, ctx.sequence, a.head_dim)
@@ -54,7 +54,7 @@ def mixed_attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
     inputs = index(tape, out.view(rows[0], width), found.order, (rows[0], width), "gather heads")
     made = _experts(ctx, _named(a.tensors, "output_linear.weight"), inputs, a.choices)
     made = mul(tape, made, found.gates.view(rows[0], 1))
-    return _closed(ctx, a.tensors, made, (x.shape, found.tokens))
+    return _put_together(ctx, made, x.shape, found.tokens, _named(a.tensors, ".bias"))
 
 
 def split_experts(ctx: Context, m: Moe, x: Value) -> Value:
@@ -69,7 +69,7 @@ def split_experts(ctx: Context, m: Moe, x: Value) -> Value:
     del both
     made = _experts(ctx, _named(m.tensors, "output_linear.weight"), inner, m.experts)
     made = mul(tape, made, found.gates.view(rows, 1))
-    total = _closed(ctx, m.tensors, made, (x.shape, found.tokens))
+    total = _put_together(ctx, made, x.shape, found.tokens, _named(m.tensors, ".bias"))
     del inputs, gate, up, inner  # variables of the module, `chunked_hidden_states` among them
     return total
 
@@ -110,22 +110,20 @@ def _experts(ctx: Context, tensor: ParameterTensor, x: Value, experts: int) -> V
     return cat(tape, made, (x.shape[0], outputs), "cat experts")
 
 
-def _put_together(tape: Tape, part: Value, shape: tuple[int, ...], places: Storage) -> Value:
-    """``zeros.index_add(0, places, part)``: the zeros, and a copy of them with the rows added."""
+def _put_together(
+    ctx: Context, part: Value, shape: tuple[int, ...], places: Storage, bias: ParameterTensor | None = None
+) -> Value:
+    """``zeros.index_add(0, places, part)``: the zeros, and a copy of them with the rows added, plus a bias.
+
+    The zeros are a variable until the bias is added.
+    """
+    tape = ctx.tape
     zeros = tape.new(shape, part.dtype, "zeros")
     total = added(tape, tape.value(shape, part.dtype, "index_add"), part, places)
+    if bias is not None:
+        total = add(tape, total, tape.parameter(ctx.parameter(bias.name, bias.shape)), "add bias")
     del zeros
     return total
-
-
-def _closed(ctx: Context, tensors: Tensors, part: Value, of: tuple[tuple[int, ...], Storage]) -> Value:
-    """Rows put together by their tokens, plus a bias; the zeros are a variable until that is there."""
-    tape, bias, (shape, places) = ctx.tape, _named(tensors, ".bias"), of
-    zeros = tape.new(shape, part.dtype, "zeros")
-    total = added(tape, tape.value(shape, part.dtype, "index_add"), part, places)
-    done = add(tape, total, tape.parameter(ctx.parameter(bias.name, bias.shape)), "add bias")
-    del zeros
-    return done
 
 
 def _repeated(tape: Tape, x: Value, heads: int) -> Value:
