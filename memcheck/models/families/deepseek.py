@@ -81,9 +81,12 @@ def sigmoid_experts(
     )._replace(groups=groups, chosen_groups=config.integer("topk_group", default=groups, null=groups))
 
 
-def mtp_layers(config: ConfigReader) -> int:
+MTP_NAMES = ("num_nextn_predict_layers", "num_mtp_layers")
+
+
+def mtp_layers(config: ConfigReader, names: tuple[str, ...] = MTP_NAMES) -> int:
     """Multi-token-prediction layers, which transformers does not build."""
-    mtp = config.integer("num_nextn_predict_layers", "num_mtp_layers", default=0, null=0, minimum=0)
+    mtp = config.integer(*names, default=0, null=0, minimum=0)
     if mtp:
         config.note(f"{mtp} multi-token-prediction layer(s) are left out: transformers does not build them")
     return mtp

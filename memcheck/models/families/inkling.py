@@ -5,6 +5,7 @@ attention and feed-forward network, experts that shared ones are weighted with.
 from __future__ import annotations
 
 from memcheck.models.attention_types import Relative
+from memcheck.models.families.deepseek import mtp_layers
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp, routed
@@ -40,9 +41,7 @@ def read(config: ConfigReader) -> Architecture:
     moe = _experts(config, h, experts if dense else config.integer("moe_intermediate_size"), activation)
     mlp = _dense(h, dense or experts, activation)
     sparse = sparse_types(config, layers, config.integer("dense_mlp_idx", default=0, null=0, minimum=0))
-    mtp = config.integer("num_mtp_layers", default=0, null=0, minimum=0)
-    if mtp:
-        config.note(f"{mtp} multi-token-prediction layer(s) are left out: transformers does not build them")
+    mtp = mtp_layers(config, ("num_mtp_layers",))
     if config.flag("tie_word_embeddings"):
         config.fail("tie_word_embeddings", "the class has an embedding and a head of their own", "write false")
     behind = tuple(ParameterTensor(f"{n}_sconv.conv1d.weight", (h, 1, kernel), "mixer") for n in ("attn", "mlp"))

@@ -4,7 +4,7 @@ some of which hand tokens on as they are.
 
 from __future__ import annotations
 
-from memcheck.models.families.deepseek import latent_sizes
+from memcheck.models.families.deepseek import latent_sizes, mtp_layers
 from memcheck.models.parts.attention import latent_attention
 from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import gated_tensors
@@ -37,7 +37,7 @@ def read(config: ConfigReader) -> Architecture:
         beside=second,
         twin=True,
     )
-    mtp = config.integer("num_nextn_predict_layers", "mtp_num_layers", default=0, null=0, minimum=0)
+    mtp = mtp_layers(config, ("num_nextn_predict_layers", "mtp_num_layers"))
     return decoder(
         config, size, ((block, size.layers),), tied=False, rotary_dim=attention.qk_rope_head_dim, mtp_layers=mtp,
         kept_fp16=("classifier.weight",),

@@ -117,6 +117,12 @@ def test_adapters_of_longcat_s_experts_are_refused() -> None:
         priced(LONGCAT, training)
 
 
+def test_longcat_s_predictions_are_listed_as_left_out() -> None:
+    """Its class leaves their weights in the checkpoint."""
+    (note,) = read_architecture({**LONGCAT, "num_nextn_predict_layers": 1}).notes
+    assert note.startswith("1 multi-token-prediction layer(s) are left out")
+
+
 def test_longcat_serves_two_caches_a_layer() -> None:
     """A latent and a rotary key of each attention."""
     (block, times), *_ = read_architecture(LONGCAT).blocks
