@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from memcheck.edge.digits import whole_number
+
 PROGRAMS = ("ghostty", "iTerm.app", "vscode", "WezTerm")
 """Values of ``TERM_PROGRAM``."""
 TERMS = ("alacritty", "foot", "xterm-ghostty", "xterm-kitty")
@@ -27,5 +29,5 @@ def understood(environment: Mapping[str, str]) -> bool:
         environment.get("TERM_PROGRAM") in PROGRAMS
         or environment.get("TERM", "").startswith(TERMS)
         or any(environment.get(name) for name in MARKS)
-        or (vte.isdigit() and int(vte) >= FIRST_VTE)
+        or (whole_number(vte) or 0) >= FIRST_VTE
     )

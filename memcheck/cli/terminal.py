@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from memcheck.edge.digits import whole_number
 from memcheck.edge.screen import Screen
 
 TYPE_CHECKING = False
@@ -34,9 +35,9 @@ def has_width(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bo
 
 def width_of(stream: TextIO, environment: Mapping[str, str]) -> int:
     """``COLUMNS`` if set, else the terminal's width, else 100."""
-    stated = environment.get("COLUMNS", "")
-    if stated.isdigit() and int(stated) > 0:
-        return int(stated)
+    stated = whole_number(environment.get("COLUMNS", ""))
+    if stated:
+        return stated
     try:
         return os.get_terminal_size(stream.fileno()).columns or DEFAULT_WIDTH
     except (OSError, ValueError, AttributeError):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from memcheck.configs.config_file import ConfigFile, shown
 from memcheck.configs.types import ConfigProblem, KeyRow, Note, ReadConfig, ReadSetting
+from memcheck.edge.digits import whole_number
 
 MISSING = object()
 
@@ -172,7 +173,8 @@ def converted(row: KeyRow, written: object) -> object:
         return _FLAGS.get(text.lower(), MISSING)
     if row.kind == "list":
         items = written if isinstance(written, list) else text.strip("[]").replace(",", " ").split()
-        return [int(item) if isinstance(item, str) and item.isdigit() else item for item in items]
+        numbers = [whole_number(item) if isinstance(item, str) else None for item in items]
+        return [item if number is None else number for item, number in zip(items, numbers, strict=True)]
     if row.kind == "text":
         return text
     return row.words[text.lower()] if text.lower() in row.words else _number(written, row.kind)

@@ -18,6 +18,7 @@ from memcheck.configs.trainer_adapters import HELD
 from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_parts import off, on, say, text
 from memcheck.configs.types import ReadConfig
+from memcheck.edge.digits import whole_number
 from memcheck.models.types import Architecture, Block
 
 PRECISION = "training.precision"
@@ -312,11 +313,12 @@ def _drawn(draft: Draft) -> None:
         return
     number, size = "dataset.num_images_per_sample", "dataset.image_size"
     count = draft.whole(number, NUMBER)
-    sides = [each for each in parts.words(draft, size) if each.isdigit()] if draft.config.has(size) else ["256", "256"]
+    stated = parts.words(draft, size) if draft.config.has(size) else ["256", "256"]
+    sides = [side for side in map(whole_number, stated) if side is not None]
     if len(sides) == 2:
         draft.set(NUMBER, 1 if count is None else count, number)
         for key, side in zip(("width", "height"), sides, strict=True):
-            draft.set(f"{IMAGES}.{key}", int(side), size)
+            draft.set(f"{IMAGES}.{key}", side, size)
 
 
 def _rest(draft: Draft, adapted: bool) -> None:

@@ -8,6 +8,7 @@ from memcheck.configs.draft import Draft
 from memcheck.configs.launch_environment import allocator
 from memcheck.configs.megatron_harmless import HARMLESS
 from memcheck.configs.types import ReadConfig
+from memcheck.edge.digits import whole_number
 from memcheck.errors import UnsupportedError
 from memcheck.job.layout_text import stages_of_layout
 from memcheck.models.families.megatron_lm import DROPOUT, MODEL_TYPE
@@ -123,7 +124,8 @@ def _model(draft: Draft) -> None:
             draft.assume(f"{keys.MODEL}.{which}", DROPOUT)
     positions, length = f"{keys.MODEL}.max_position_embeddings", config.values.get("seq-length")
     if positions not in draft.settings and length is not None and not config.has("max-position-embeddings"):
-        draft.assume(positions, int(str(length)) if str(length).isdigit() else length, "as long as --seq-length")
+        number = whole_number(str(length))
+        draft.assume(positions, length if number is None else number, "as long as --seq-length")
     vocabulary, padded = f"{keys.MODEL}.vocab_size", "padded-vocab-size"
     if config.has(padded) and not config.has("vocab-size"):
         size = draft.whole(padded, vocabulary)

@@ -7,6 +7,7 @@ from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.torchtitan_models import HUB_FLAVORS, NOT_LANGUAGE, find_flavor
 from memcheck.configs.types import ReadConfig
+from memcheck.edge.digits import whole_number
 from memcheck.errors import MemcheckError
 from memcheck.models.from_plan import architecture_of
 from memcheck.models.types import Architecture
@@ -220,9 +221,9 @@ def _checkpointing(draft: Draft) -> None:
     elif option == "op":
         draft.set(f"{key}.mode", "selective", path)
         draft.set("training.options.selective_ac_option", "op", keys.CHECKPOINT_OPTION)
-    elif option.isdigit() and int(option):
+    elif whole_number(option):
         draft.set(f"{key}.mode", "full", keys.CHECKPOINT_OPTION)
-        draft.set(f"{key}.every_n_layers", int(option), keys.CHECKPOINT_OPTION)
+        draft.set(f"{key}.every_n_layers", whole_number(option), keys.CHECKPOINT_OPTION)
     else:
         draft.refuse(keys.CHECKPOINT_OPTION, f"`{option}` is neither op nor a number of layers", keys=(key,))
 

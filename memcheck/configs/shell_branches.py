@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
+from memcheck.edge.digits import whole_number
+
 RUNS, SKIPPED, DONE, UNKNOWN = "runs", "skipped", "done", "unknown"
 """A branch that runs, one that does not, one behind another that ran, and one that hangs on what is not known."""
 _OPENS = re.compile(r"(?:^|;|\bthen\b|\bdo\b|\belse\b)\s*(?:if|case)\b")
@@ -84,9 +86,9 @@ def _compared(text: str, variables: Mapping[str, str], branches: Collection[str]
         return None
     if found[2] in ("=", "==", "!="):
         return (left == right) == (found[2] != "!=")
-    if not all(each.isascii() and each.isdigit() and len(each) < 19 for each in (left, right)):
+    a, b = whole_number(left), whole_number(right)
+    if a is None or b is None:
         return None
-    a, b = int(left), int(right)
     return {"-eq": a == b, "-ne": a != b, "-gt": a > b, "-ge": a >= b, "-lt": a < b, "-le": a <= b}[found[2]]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from memcheck.configs.draft import Draft
 from memcheck.configs.launch_environment import allocator, written
 from memcheck.configs.types import ConfigProblem, KeyRow
+from memcheck.edge.digits import whole_number
 from memcheck.finding import Location
 
 NODES, PROCESSES, VISIBLE = "NNODES", "NPROC_PER_NODE", "CUDA_VISIBLE_DEVICES"
@@ -21,8 +22,9 @@ def environment(draft: Draft, names: Mapping[str, str]) -> None:
         text, at = _assigned(draft, name)
         if at is None or name in draft.config.values:
             continue
-        if text.isdigit() and key not in draft.settings:
-            draft.config.adopt(name, int(text), at)
+        number = whole_number(text)
+        if number is not None and key not in draft.settings:
+            draft.config.adopt(name, number, at)
             if key:
                 draft.rows((KeyRow(name, key),))
         elif name == NODES and "$" in text:

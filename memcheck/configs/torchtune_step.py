@@ -7,6 +7,7 @@ from memcheck.configs import trainer_parts as parts
 from memcheck.configs.draft import Draft
 from memcheck.configs.trainer_parts import RECOMPUTE, on, text
 from memcheck.configs.types import KeyRow
+from memcheck.edge.digits import whole_number
 
 IMPLEMENTATION = "training.optimizer.implementation"
 
@@ -72,7 +73,7 @@ def checkpointing(draft: Draft) -> None:
         return
     elif kind == "full":
         draft.set(mode, "full", "ac_mode")
-    elif kind == "selective" and text(draft, "ac_option").isdigit():
+    elif kind == "selective" and whole_number(text(draft, "ac_option")) is not None:
         every = draft.whole("ac_option", RECOMPUTE) or 1
         draft.set(mode, "full", "ac_mode")
         draft.set(f"{RECOMPUTE}.every_n_layers", every, "ac_option")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcheck.catalog.types import Gpu
+from memcheck.edge.digits import whole_number
 
 NO_BF16_GFX = ("gfx900", "gfx906")
 """AMD generations before the bf16 matrix instructions of gfx908 (MI100)."""
@@ -14,8 +15,7 @@ def compute_capability(gpu: Gpu) -> int | None:
     """NVIDIA's compute capability as one number (``sm_89`` is 89); None for others and unknown ones."""
     if gpu.arch is None or not gpu.arch.startswith("sm_"):
         return None
-    digits = gpu.arch[3:].rstrip("abf")
-    return int(digits) if digits.isdigit() else None
+    return whole_number(gpu.arch[3:].rstrip("abf"))
 
 
 def lacks_bf16(gpu: Gpu) -> bool:

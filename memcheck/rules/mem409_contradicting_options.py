@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memcheck.edge.digits import whole_number
 from memcheck.finding import Finding
 from memcheck.job.types import TrainingJob
 from memcheck.rules.types import Rule, RuleContext
@@ -119,8 +120,9 @@ def _recompute(job: TrainingJob, chosen: object) -> Iterator[tuple[str, str, obj
     if chosen is None:
         return
     c, key = job.checkpointing, "/training/activation_checkpointing"
-    if str(chosen).isdigit():
-        implied = ("mode full", f"every_n_layers {int(str(chosen))}")
+    every = whole_number(str(chosen))
+    if every is not None:
+        implied = ("mode full", f"every_n_layers {every}")
         yield "selective_ac_option", key, implied, (f"mode {c.mode}", f"every_n_layers {c.every_n_layers}")
     else:
         yield "selective_ac_option", key, "selective", c.mode

@@ -4,6 +4,7 @@ head, DeepSeek V3's experts.
 
 from __future__ import annotations
 
+from memcheck.edge.digits import whole_number
 from memcheck.models.families.deepseek import latent_sizes, sigmoid_experts
 from memcheck.models.families.deepseek_v32 import NOTE, indexed
 from memcheck.models.parts.attention import latent_attention
@@ -70,7 +71,7 @@ def _windowed(config: ConfigReader, size: StackDimensions, layer: int | None) ->
     """Latent attention with the sizes of the first windowed layer, which all of them have."""
     every = config.raw("per_layer_config")
     layers = every if isinstance(every, dict) else {}
-    numbered = {int(key): value for key, value in layers.items() if str(key).isdigit()}
+    numbered = {whole_number(str(key)): value for key, value in layers.items()}
     stated = numbered.get(-1 if layer is None else layer)
     own = dict(stated) if isinstance(stated, dict) else {}
     if not own:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from memcheck.edge.digits import whole_number
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder
 from memcheck.models.parts.feed_forward import gated_mlp, plain_mlp, stacked_experts
@@ -241,8 +242,9 @@ def _pattern(config: ConfigReader, key: str, layers: int, chosen: Callable[[int,
     if value is None and key == FREQUENCY:
         config.fail(key, f"{key} is not stated, without which Megatron-core builds no delta nets", "state it")
     text = "1" if value is None else str(value).strip()
-    if text.isdigit() and int(text):
-        return [chosen(int(text), i) for i in range(layers)]
+    number = whole_number(text)
+    if number:
+        return [chosen(number, i) for i in range(layers)]
     whole = _REPEATED.match(text)
     inner, repeats = (whole[1], int(whole[2] or 1)) if whole is not None else (text, 1)
     found: list[bool] = []

@@ -4,6 +4,7 @@ shared one.
 
 from __future__ import annotations
 
+from memcheck.edge.digits import whole_number
 from memcheck.models.families.deepseek import mtp_layers
 from memcheck.models.families.laguna import rotary_share
 from memcheck.models.families.minimax_m3 import NORM
@@ -70,9 +71,10 @@ def _sparse(config: ConfigReader, layers: int) -> tuple[bool, ...]:
     if named is None or config.has("mlp_layer_types"):
         return sparse_types(config, layers, DENSE)
     listed = named.split(",") if isinstance(named, str) else named
-    if not isinstance(listed, list) or not all(str(each).strip().isdigit() for each in listed):
+    sparse = {whole_number(str(each).strip()) for each in listed} if isinstance(listed, list) else {None}
+    if None in sparse:
         config.fail("moe_layers_enum", "moe_layers_enum is no list of layers")
-    return tuple(i in {int(each) for each in listed} for i in range(layers))
+    return tuple(i in sparse for i in range(layers))
 
 
 def _attention(size: StackDimensions, turned: int, *, bias: bool) -> Attention:

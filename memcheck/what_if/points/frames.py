@@ -47,7 +47,6 @@ class SharedFrame:
             self._estimator = Estimator(self.known.job, self.known.gpu, self.known.overhead)
         return self._estimator
 
-
     def least_host_bytes(self, job: TrainingJob | InferenceJob) -> int:
         """What a node's memory holds at least of one of them; 0 where none that keeps nothing there has shown it."""
         if self._estimator is None or isinstance(job, InferenceJob) or self.known.overhead.kind == "flat":
