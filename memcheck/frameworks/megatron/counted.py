@@ -6,6 +6,7 @@ that a search looks at.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from memcheck.accounts.state import LocalTensor
@@ -29,13 +30,13 @@ class Counted(Record):
 
 def counted(units: Iterable[tuple[LocalTensor, ...]]) -> list[Counted]:
     """What the units hold; tuples that several units share are looked at once."""
-    units_of: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}
-    for tensors in units:
-        units_of[id(tensors)] = tensors, units_of.get(id(tensors), (tensors, 0))[1] + 1
+    every = list(units)
+    one_of = dict(zip(map(id, every), every, strict=True))
+    times = Counter(map(id, every))
     counts: dict[_Kind, int] = {}
-    for tensors, n in units_of.values():
+    for number, tensors in one_of.items():
         for kind, count in _kinds(tensors).items():
-            counts[kind] = counts.get(kind, 0) + n * count
+            counts[kind] = counts.get(kind, 0) + times[number] * count
     return [Counted(*kind, count) for kind, count in counts.items()]
 
 

@@ -24,7 +24,7 @@ def states_floor(job: TrainingJob, a: Architecture) -> int:
     code = code_of(FRAMEWORKS[job.framework].style)
     of_block = {id(block): tuple(block_tensors(block, job, a.hidden_size)) for block, _ in a.blocks}
     held = stages(a.num_layers, job)
-    contents = [tuple((c.embedding, c.head, tuple(id(layers[i]) for i in c.layers)) for c in rank) for rank in held]
+    contents = [tuple([(c.embedding, c.head, tuple([id(layers[i]) for i in c.layers])) for c in rank]) for rank in held]
     for rank in fullest(job, contents):
         units: list[tuple[LocalTensor, ...]] = []
         chunks = held[rank]

@@ -8,6 +8,7 @@ from memcheck.accounts.estimate import RankEstimate
 from memcheck.accounts.moves import Components, Held, Moment, laid_on, one_held
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Unit
+from memcheck.accounts.unit import runs as runs_of
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron import fsdp
 from memcheck.frameworks.megatron.building import with_building
@@ -156,7 +157,7 @@ def _contents(job: TrainingJob, architecture: Architecture, held: tuple[tuple[Ch
     found: list[Hashable] = []
     for rank, chunks in enumerate(held):
         waits = warm_up(_place(job, rank, len(chunks))) < len(chunks) * micro_batches
-        parts = tuple((c.embedding, c.head, c.mtp, tuple(layers[i] for i in c.layers)) for c in chunks)
+        parts = tuple((c.embedding, c.head, c.mtp, tuple([layers[i] for i in c.layers])) for c in chunks)
         found.append((rank == 0, rank == last, waits, parts))
     return found
 
@@ -178,6 +179,7 @@ class _Ranks:
         self.job, self.architecture, self.device, self.inventory = job, architecture, device, inventory
         self.setting = megatron_setting(job, architecture, device.arch)
         self.alike = SharedLayers(architecture.layers(), {})
+        self.identities = list(map(id, self.alike.layers))
         self.outlines: dict[tuple[object, ...], Outline] = {}
         self.chunks: dict[tuple[object, ...], list[Unit]] = {}
         every = job.checkpointing.every_n_layers
@@ -189,7 +191,7 @@ class _Ranks:
         embedding, head = any(c.embedding for c in chunks), any(c.head for c in chunks)
         units = tuple(tuple(self._units(c, embedding, head)) for c in chunks)
         sends_back, sends_on = rank > 0, rank < self.job.layout.pipeline - 1
-        parts = tuple([tuple([(id(u.fresh), id(u.tensors)) for u in chunk]) for chunk in units])
+        parts = tuple([tuple([(id(u.fresh), id(u.tensors), times) for u, times in runs_of(chunk)]) for chunk in units])
         key = (parts, embedding, head, sends_back, sends_on)
         known = self.outlines.get(key)
         if known is None:
@@ -209,7 +211,7 @@ class _Ranks:
     def _units(self, chunk: Chunk, embedding: bool, head: bool) -> list[Unit]:
         if not (chunk.embedding or chunk.head or chunk.mtp):  # what else the rank holds is nothing to layers
             embedding = head = False
-        blocks = tuple([id(self.alike.layers[i]) for i in chunk.layers])
+        blocks = tuple([self.identities[i] for i in chunk.layers])
         numbers = chunk.layers if self.numbered else ()
         key = (blocks, numbers, chunk.embedding, chunk.head, chunk.mtp, embedding, head)
         known = self.chunks.get(key)
@@ -233,11 +235,13 @@ class _Ranks:
         job, a = self.job, self.architecture
         _, embedding, head, sends_back, sends_on = key
         flat = [u for chunk in units for u in chunk]
+        alike = runs_of(flat)
         kinds: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}
-        for u in flat:
-            kinds[id(u.tensors)] = (u.tensors, kinds.get(id(u.tensors), (u.tensors, 0))[1] + 1)
+        for u, times in alike:
+            kinds[id(u.tensors)] = (u.tensors, kinds.get(id(u.tensors), (u.tensors, 0))[1] + times)
         tensors = [(t, count) for of_unit, count in kinds.values() for t in of_unit]
-        distinct = {id(self.alike.layers[i]): self.alike.layers[i] for c in chunks for i in c.layers}
+        held_layers = [self.alike.layers[i] for c in chunks for i in c.layers]
+        distinct = dict(zip(map(id, held_layers), held_layers, strict=True))
         blocks = Blocks(list(distinct.values()), tensors, bool(embedding), bool(head), len(chunks))
         code = code_of(self.setting.style)
         side = code.always(job, a, self.setting, blocks, self.device)
@@ -256,7 +260,7 @@ class _Ranks:
             exchanged=1 + overlaps if several else 0,
             extras=tuple(tuple(fsdp.extras(job, list(u))) for u in units) if sharded else (),
         )
-        held = one_held([(u.tensors, 1) for u in flat])
+        held = one_held([(u.tensors, times) for u, times in alike])
         return Outline(key, rank, held, sum(count * t.numel for t, count in tensors))
 
 

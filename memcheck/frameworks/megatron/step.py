@@ -11,6 +11,7 @@ from memcheck.accounts.moves import Components, Moment
 from memcheck.accounts.program import NOTHING, Evaluated, Program, Recorder
 from memcheck.accounts.sizes import NamedCurve, named_curve, sizes_of
 from memcheck.accounts.unit import Unit
+from memcheck.accounts.unit import runs as runs_of
 from memcheck.autograd.curve import High
 from memcheck.frameworks.megatron.candidates import WARM_INPUT, InFlight, candidates
 from memcheck.frameworks.megatron.fsdp import Extra
@@ -180,13 +181,9 @@ def _form(rank: Rank) -> tuple[RankForm, tuple[int, ...], tuple[High, ...]]:
     number = 0
     saves = True
     for index, units in enumerate(rank.chunks):
-        extras = rank.extras[index] if rank.extras else (NO_EXTRA,) * len(units)
         forms: list[UnitsForm] = []
         saved = rank.cached_output
-        pairs = groupby(zip(units, extras, strict=True), key=lambda pair: (id(pair[0].fresh), pair[1]))
-        for (_, extra), alike in pairs:
-            found = [unit for unit, _ in alike]
-            unit, times = found[0], len(found)
+        for unit, extra, times in _in_a_row(units, rank.extras[index] if rank.extras else None):
             of = first.setdefault((id(unit.fresh), extra), number)
             curve = sizes_of(unit.fresh)
             forms.append(UnitsForm(unit.kind, curve.form, (bool(extra.forward), bool(extra.backward)), of, times))
@@ -201,6 +198,16 @@ def _form(rank: Rank) -> tuple[RankForm, tuple[int, ...], tuple[High, ...]]:
     sizes += [n for n in edges if n]
     form = RankForm(tuple(chunks), tuple([bool(n) for n in edges]), rank.keeps_warm_input, rank.exchanged, saves)
     return form, tuple(sizes), tuple(highs)
+
+
+def _in_a_row(units: Sequence[Unit], extras: Sequence[Extra] | None) -> list[tuple[Unit, Extra, int]]:
+    """Units in a row that compute the same, with the same beside them: the first one, and how many they are."""
+    if extras is None:
+        every = [(unit, NO_EXTRA, times) for unit, times in runs_of(units)]
+    else:
+        every = [(unit, extra, 1) for unit, extra in zip(units, extras, strict=True)]
+    rows = [list(same) for _, same in groupby(every, key=lambda row: (id(row[0].fresh), row[1]))]
+    return [(*same[0][:2], sum([times for _, _, times in same])) for same in rows]
 
 
 NO_EXTRA = Extra(0, 0)

@@ -61,7 +61,7 @@ def chunk_units(
     inventory: bool = False,
     alike: SharedLayers | None = None,
 ) -> list[Unit]:
-    """Units in forward order.
+    """Units in forward order. Layers that are alike are one unit, but where ``inventory`` asks for their names.
 
     ``embeds``: some chunk of this rank has the embedding; ``shares``: its table is the output weight too. ``alike``:
     layers of the same job's other chunks, which are not built again.
@@ -101,27 +101,8 @@ def chunk_units(
                 again=curve,
             )
         )
-    layers = alike.layers
-    wide = bf16_layers(setting, len(layers))
-    for group, recompute in recompute_groups(job, setting, chunk.layers):
-        blocks = tuple([layers[i] for i in group])
-        trained = adapter is None and not frozen.issuperset(group)
-        in_16_bits = group[0] in wide
-        key = (*map(id, blocks), recompute, in_16_bits, trained, setting.input_grad, setting.output_held)
-        if key not in alike.units:
-            own = in_bf16(setting) if in_16_bits else setting
-            for block in blocks:
-                _demand_block(block, whole(own._replace(adapter=None)))
-            curve = _layers(blocks, own._replace(trained=trained), recompute, inventory)
-            every = [block_tensors(b, job, a.hidden_size) for b in blocks]
-            if adapter is not None:
-                every = [_adapted(tensors, own, adapter) for tensors in every]
-            tensors = every[0] if len(every) == 1 else tuple(chain.from_iterable(every))
-            held = tensors if adapter is not None else _trained(tensors, trained)
-            alike.units[key] = Unit(kind="block", name="", tensors=held, fresh=curve, again=curve)
-        units.append(Unit("block", _name(group), *alike.units[key][2:]))
-        if not setting.input_grad:
-            setting = setting._replace(input_grad=trained or adapter is not None)
+    of_layers, setting = _layer_units(job, a, chunk.layers, setting, alike, inventory)
+    units += of_layers
     if chunk.mtp:
         units += _prediction_layers(job, a, chunk, setting, inventory, embeds=not embeds)
     if chunk.head:
@@ -148,6 +129,43 @@ def chunk_units(
             )
         )
     return units
+
+
+def _layer_units(
+    job: TrainingJob, a: Architecture, numbers: tuple[int, ...], setting: Setting, alike: SharedLayers, inventory: bool
+) -> tuple[list[Unit], Setting]:
+    """The units of a chunk's layers, and the setting of what comes behind them."""
+    adapter, frozen = setting.adapter, frozen_layers(job.freeze)
+    units: list[Unit] = []
+    layers = alike.layers
+    wide = bf16_layers(setting, len(layers))
+    by_number = bool(frozen or wide or inventory)
+    last: tuple[Block, bool] | None = None
+    for group, recompute in recompute_groups(job, setting, numbers):
+        if last is not None and len(group) == 1 and layers[group[0]] is last[0] and recompute is last[1]:
+            units.append(units[-1])
+            continue
+        blocks = tuple([layers[i] for i in group])
+        trained = adapter is None and not frozen.issuperset(group)
+        in_16_bits = group[0] in wide
+        key = (*map(id, blocks), recompute, in_16_bits, trained, setting.input_grad, setting.output_held)
+        if key not in alike.units:
+            own = in_bf16(setting) if in_16_bits else setting
+            for block in blocks:
+                _demand_block(block, whole(own._replace(adapter=None)))
+            curve = _layers(blocks, own._replace(trained=trained), recompute, inventory)
+            every = [block_tensors(b, job, a.hidden_size) for b in blocks]
+            if adapter is not None:
+                every = [_adapted(tensors, own, adapter) for tensors in every]
+            tensors = every[0] if len(every) == 1 else tuple(chain.from_iterable(every))
+            held = tensors if adapter is not None else _trained(tensors, trained)
+            alike.units[key] = Unit(kind="block", name="", tensors=held, fresh=curve, again=curve)
+        unit = alike.units[key]
+        units.append(Unit("block", _name(group), *unit[2:]) if inventory else unit)
+        last = (blocks[0], recompute) if setting.input_grad and len(group) == 1 and not by_number else None
+        if not setting.input_grad:
+            setting = setting._replace(input_grad=trained or adapter is not None)
+    return units, setting
 
 
 def renumbered(job: TrainingJob, setting: Setting, units: list[Unit], chunk: Chunk) -> list[Unit]:
