@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # the name alone tells a type checker; the module of that nam
 
 __all__ = ["Record"]
 
-OFTEN = 100
+OFTEN = 50
 """After so many instances a compiled constructor has paid for itself."""
 
 _new = tuple.__new__
@@ -86,17 +86,13 @@ class _Methods(tuple):  # type: ignore[type-arg]  # of any fields
             fields = cls._fields
             if not named and len(values) == len(fields):
                 return _new(cls, values)
-            row, left, defaults = list(values), len(named), cls._field_defaults
-            for field in fields[len(values) :]:
-                if field in named:
-                    row.append(named[field])
-                    left -= 1
-                elif field in defaults:
-                    row.append(defaults[field])
-                else:
-                    break
-            if not left and len(row) == len(fields):
-                return _new(cls, row)
+            given = dict(zip(fields, values))  # noqa: B905 - too many are found below
+            row = {**cls._field_defaults, **given, **named}
+            if len(row) == len(fields) and len(given) == len(values) and named.keys().isdisjoint(given):
+                try:
+                    return _new(cls, map(row.__getitem__, fields))
+                except KeyError:  # one is missing, and another is no field
+                    pass
         compiled = _compiled(cls)
         cls.__new__ = staticmethod(compiled)
         return compiled(cls, *values, **named)

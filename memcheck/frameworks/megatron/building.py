@@ -38,9 +38,18 @@ def with_building(components: Components, instants: tuple[Instant, ...]) -> tupl
 
 def laying_out(job: TrainingJob, held: Held, chunks: tuple[int, ...]) -> Components:
     """Components of a rank of a ``timeless`` job while its buffers are laid out. ``chunks``: the units of each."""
+    if is_sharded(job):
+        return ()
     units = iter(held.units)
-    tensors = [counted(islice(units, n)) for n in chunks]  # type: ignore[arg-type]
-    return () if is_sharded(job) else tuple(building(job, tensors).items())
+    known: dict[tuple[int, ...], list[Counted]] = {}  # chunks are often alike
+    tensors = []
+    for n in chunks:
+        mine = list(islice(units, n))
+        one = tuple(map(id, mine))
+        if one not in known:
+            known[one] = counted(mine)  # type: ignore[arg-type]
+        tensors.append(known[one])
+    return tuple(building(job, tensors).items())
 
 
 def building(job: TrainingJob, chunks: list[list[Counted]]) -> dict[str, int]:

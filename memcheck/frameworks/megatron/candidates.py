@@ -54,7 +54,7 @@ def candidates(schedule: tuple[PassRun, ...], kinds: tuple[int, ...], every_chun
     waits = False
     warm, left = _warm_input(schedule)
     found: dict[tuple[bool, int], list[tuple[Beside, InFlight]]] = {}
-    number = 0
+    number, of_each = 0, slice(1, 1 + len(kinds))
 
     def propose(a_pass: Pass, done: tuple[int, int], run: PassRun, waits: int) -> None:
         nonlocal number
@@ -65,11 +65,15 @@ def candidates(schedule: tuple[PassRun, ...], kinds: tuple[int, ...], every_chun
                 of_kinds[kinds[chunk]] += change
         known = found.setdefault((a_pass.forward, kinds[a_pass.chunk]), [])
         number += 1
-        mine = (waits, *of_kinds), _empty(now, kinds, a_pass) if waits else ()
-        if any(_covers(other, mine) for other, _ in known):
-            return
+        mine = (waits, *of_kinds, *_empty(now, kinds, a_pass)) if waits else (0, *of_kinds)
+        for other, _ in known:
+            if all(map(ge, other, mine)):
+                return
         if every_chunk_saves:
-            known[:] = [each for each in known if not (_covers(mine, each[0]) and mine[0][1:] != each[0][0][1:])]
+            held_here = mine[of_each]
+            known[:] = [
+                each for each in known if not (all(map(ge, mine, each[0])) and held_here != each[0][of_each])
+            ]
         known.append((mine, InFlight(number=number, of=a_pass, counts=tuple(now), waits=waits)))
 
     for run in schedule:
@@ -105,18 +109,18 @@ def _warm_input(schedule: tuple[PassRun, ...]) -> tuple[int, int]:
     return -1, 1
 
 
-Beside = tuple[tuple[int, ...], tuple[int, ...]]
-"""What waits beside a pass and micro-batches in flight, then, behind the first backward, empty chunks; of each kind."""
+Beside = tuple[int, ...]
+"""What waits beside a pass; micro-batches in flight, of each kind; behind the first backward empty chunks, of each kind.
+
+One with as much of everything that both have, ``all(map(ge, one, other))``, holds all that the other does.
+"""
 
 
 def _empty(counts: Sequence[int], kinds: Sequence[int], beside: Pass) -> tuple[int, ...]:
     """Chunks of each kind with nothing in flight. Behind the first backward they hold what they kept."""
     found = [0] * len(kinds)
-    for chunk, count in enumerate(counts):
-        found[kinds[chunk]] += not count and chunk != beside.chunk
+    if 0 in counts:
+        for chunk, count in enumerate(counts):
+            if not count and chunk != beside.chunk:
+                found[kinds[chunk]] += 1
     return tuple(found)
-
-
-def _covers(one: Beside, other: Beside) -> bool:
-    """Whether ``one`` holds all that ``other`` does."""
-    return all(map(ge, one[0], other[0])) and all(map(ge, one[1], other[1]))

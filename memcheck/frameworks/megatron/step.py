@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import accumulate, groupby
 from math import inf
@@ -268,10 +267,14 @@ def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
     recorder.mark("init", "states at rest")
     recorder.repeat(0, -1)
     moments = candidates(schedule, kinds, form.saves)
+    passed: dict[int, list[_Stretch]] = {}
     for index, moment in enumerate(moments):
-        before = recorder.here
+        before, chunk = recorder.here, moment.of.chunk
         _hold_in_flight(recorder, chunks, kinds, edges, moment)
-        (_forward if moment.of.forward else _backward)(recorder, chunks[moment.of.chunk], f"{index} {moment.of.chunk}")
+        kind = kinds[chunk]
+        if kind not in passed:
+            passed[kind] = _each(chunks[kind])
+        (_forward if moment.of.forward else _backward)(recorder, chunks[chunk], passed[kind], f"{index} {chunk}")
         recorder.repeat(before, -1)
     _hold_idle(recorder, chunks, edges, kinds)
     for first in gathered:
@@ -299,10 +302,10 @@ def _hold_in_flight(
             recorder.hold("activations", edges.cached_output)  # of the micro-batch that passes
     elif len(chunks) == 1 and not moment.first:
         recorder.hold("communication_buffers", edges.held_input)
-    counts = Counter[int]()
+    counts: dict[int, int] = {}
     for kind, count in zip(kinds, moment.counts, strict=True):
         if count:
-            counts[kind] += count
+            counts[kind] = counts.get(kind, 0) + count
     for kind, count in counts.items():
         for units in chunks[kind]:
             recorder.hold_bundle(units.curve.saved, count * units.times)
@@ -323,7 +326,8 @@ def _sends_on(chunk: Sequence[_NamedUnits]) -> bool:
 
 def _hold_idle(recorder: Recorder, chunks: Sequence[Sequence[_NamedUnits]], edges: _Edges, idle: Sequence[int]) -> None:
     """What chunks with nothing in flight, by kind, keep of their last pass: input and its gradient, what lingers."""
-    for kind, times in Counter(idle).items():
+    for kind in dict.fromkeys(idle):
+        times = idle.count(kind)
         if edges.receives[kind]:
             recorder.hold("communication_buffers", edges.held_input, 2 * times)
         for units in chunks[kind]:
@@ -331,9 +335,9 @@ def _hold_idle(recorder: Recorder, chunks: Sequence[Sequence[_NamedUnits]], edge
                 recorder.hold("temporaries", units.curve.lingers, units.times * times)
 
 
-def _forward(recorder: Recorder, chunk: Sequence[_NamedUnits], where: str) -> None:
+def _forward(recorder: Recorder, chunk: Sequence[_NamedUnits], each: list[_Stretch], where: str) -> None:
     """A forward through one chunk. ``where``: the numbers of the moment and of the chunk."""
-    for index, end, units in _each(chunk):
+    for index, end, units in each:
         before = recorder.here
         recorder.hold("communication_buffers", units.extra.forward)
         instant = "forward" if units.kind in ("embedding", "block") else "loss"
@@ -346,11 +350,11 @@ def _forward(recorder: Recorder, chunk: Sequence[_NamedUnits], where: str) -> No
         recorder.release("activations", units.curve.until_forward_ends, units.times)
 
 
-def _backward(recorder: Recorder, chunk: Sequence[_NamedUnits], where: str) -> None:
+def _backward(recorder: Recorder, chunk: Sequence[_NamedUnits], each: list[_Stretch], where: str) -> None:
     """A backward through one chunk, whose forward has kept its tensors. ``where``: as of a forward."""
     for units in chunk:
         recorder.hold_bundle(units.curve.saved, units.times)
-    for index, end, units in reversed(_each(chunk)):
+    for index, end, units in reversed(each):
         before = recorder.here
         recorder.hold_bundle(units.curve.saved, -1)
         recorder.hold("communication_buffers", units.extra.backward)
@@ -361,7 +365,10 @@ def _backward(recorder: Recorder, chunk: Sequence[_NamedUnits], where: str) -> N
         recorder.repeat(before, end - index - 1)
 
 
-def _each(chunk: Sequence[_NamedUnits]) -> list[tuple[int, int, _NamedUnits]]:
+_Stretch = tuple[int, int, _NamedUnits]
+
+
+def _each(chunk: Sequence[_NamedUnits]) -> list[_Stretch]:
     """The units of a chunk as stretches [from, to), with what is the same of all of a stretch."""
     every = [units for units in chunk for _ in range(units.times)]
     return [(first, end, every[first]) for first, end in stretches([units.times for units in chunk])]

@@ -200,7 +200,11 @@ class Pricer:
 
     def below_floor(self, resolved: Resolved) -> bool:
         """Whether the states that rest between steps exceed the limit on their own, whatever else is changed."""
-        return self._least_bytes(resolved) > int(resolved.gpu.memory_bytes * self.limit)
+        return self.is_above(resolved, 0)
+
+    def is_above(self, resolved: Resolved, beside: int) -> bool:
+        """Whether the states that rest between steps and so many bytes beside them exceed the limit."""
+        return self._least_bytes(resolved) + beside > int(resolved.gpu.memory_bytes * self.limit)
 
     def least(self, candidate: CandidateChange) -> float | None:
         """A lower bound of how full the changed plan's GPU is, by the states that rest; None where it is illegal."""

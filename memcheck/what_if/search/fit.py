@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from itertools import combinations
 
 from memcheck.what_if.remedies.candidates import FREE
@@ -21,6 +22,8 @@ MOST_TUNED = 256
 DEAR, MOST_TIMED = 0.25, 30_000
 """Time that a first answer may cost before a thorough search looks for the fastest of all plans, and of how many."""
 MOST_PILED = 5
+RESTING = ("zero", "group", "offload")
+"""Kinds of change that divide or move what rests between steps, and leave activations as they are."""
 LOSS = "loss"
 """The kind of change of how head and loss are computed, which costs little time where it costs any."""
 PAIRED, PILED, SEARCHED, RELAXED = 0.6, 0.8, 0.9, 0.97
@@ -47,7 +50,9 @@ class Fit:
         self.found: list[Priced] = []
         """What fits, so far."""
         self._put_off: list[tuple[int, LegalChange]] = []
-        """Single changes that are dearer than another of their kind that fits, each with its place among the priced."""
+        """Single changes that nothing offered needs so far, each with its place among those that were tried."""
+        self._places: list[int] = []
+        """Of the single changes that are priced."""
 
     def run(self) -> list[Priced]:
         """Fitting changes, the cheapest first. Changes of the hardware or of the training come beside, not before."""
@@ -63,18 +68,17 @@ class Fit:
         return offered(self.mildest(self.found))
 
     def _search(self, priced: list[Priced]) -> None:
-        for each in self.tried:
+        for place, each in enumerate(self.tried):
             legal = self.pricer.look(each)
             if legal is None:
                 continue
-            if self._is_dearer(legal):
+            if self._is_dearer(legal) or self._is_no_answer(legal):
                 self.pricer.put_off(legal)
-                self._put_off.append((len(priced), legal))
+                self._put_off.append((place, legal))
                 continue
-            one = self.pricer.price_legal(legal, prune=False)
-            if one is not None:
-                priced.append(one)
-                self.found += [one] if self.pricer.fits(one) else []
+            one = self._price_single(place, legal, priced)
+            self.found += [one] if one is not None and self.pricer.fits(one) else []
+        self._price_the_fast(priced)
         same = [p for p in priced if p.candidate.cost == UNCHANGED]
         with self.pricer.budget.part(by=PAIRED):
             self._pairs(same)
@@ -101,25 +105,67 @@ class Fit:
             self._everything(METHOD)
 
     def _is_dearer(self, legal: LegalChange) -> bool:
-        """Whether a change of the results or of the hardware costs no less than one that fits and sets the same keys.
+        """Whether a change costs no less than one that fits and sets the same keys.
 
-        It would not be offered. A thorough search counts every plan that it looked at.
+        It would not be offered, as long as the other one leaves room where a change that does may be offered beside it.
+        A thorough search counts every plan that it looked at.
         """
         kind, cost = legal.candidate.kind, legal.candidate.cost
-        if self.thorough or cost == UNCHANGED:
+        if self.thorough:
             return False
-        like = [p for p in self.found if p.candidate.kind == kind and own_keys(p.changes) == own_keys(legal.changes)]
+        like = [
+            p
+            for p in self.found
+            if p.candidate.kind == kind
+            and own_keys(p.changes) == own_keys(legal.changes)
+            and (cost != UNCHANGED or (roomy(p) and not slow(p)))
+        ]
         if not like:
             return False
         job, slowdown = legal.resolved.job, self.pricer.slowdown(legal.candidate, legal.resolved)
+        if cost == HARDWARE:  # of two GPUs that are worth the same the smaller one
+            return any(least_cost(other)[:-1] <= cost_floor(legal, slowdown) for other in like)
         floor = (*cost_floor(legal, slowdown), legal.shared.least_host_bytes(job))
         return any(least_cost(other) <= floor for other in like)
+
+    def _is_no_answer(self, legal: LegalChange) -> bool:
+        """Whether a change of what rests leaves a plan too large, whose activations it does not touch.
+
+        It may be worth something beside another change.
+        """
+        before, pricer = self.pricer.context.estimate, self.pricer
+        if self.thorough or before is None or legal.candidate.kind not in RESTING:
+            return False
+        return pricer.is_above(legal.resolved, before.components_bytes.get("activations", 0))
+
+    def _price_single(self, place: int, legal: LegalChange, priced: list[Priced]) -> Priced | None:
+        """A single change at its place among the others."""
+        one = self.pricer.price_legal(legal, prune=False)
+        if one is not None:
+            at = bisect(self._places, place)
+            self._places.insert(at, place)
+            priced.insert(at, one)
+        return one
+
+    def _fastest(self) -> float | None:
+        """Relative time of the fastest that leaves room, and keeps the training and the hardware."""
+        return min((p.slowdown or 0.0 for p in self.found if roomy(p) and p.candidate.cost == UNCHANGED), default=None)
+
+    def _price_the_fast(self, priced: list[Priced]) -> None:
+        """Of what was put off, what does not fit alone, and may be faster than what does in a pair."""
+        best = self._fastest()
+        for put_off in reversed(self._put_off):
+            place, legal = put_off
+            if not self._is_no_answer(legal):
+                continue
+            if best is None or (self.pricer.slowdown(legal.candidate, legal.resolved) or 0.0) < best:
+                self._put_off.remove(put_off)
+                self._price_single(place, legal, priced)
 
     def _price_the_others(self, priced: list[Priced]) -> None:
         """Put what was put off at its place."""
         for place, legal in reversed(self._put_off):
-            one = self.pricer.price_legal(legal, prune=False)
-            priced[place:place] = [] if one is None else [one]
+            self._price_single(place, legal, priced)
         self._put_off.clear()
 
     def _settled(self) -> bool:
@@ -132,12 +178,12 @@ class Fit:
         How long a step takes is told sooner than how much memory it needs, so that pairs are priced from the fastest on
         until one leaves room. One alone that fits is no reason to do without: two cheap ones may cost less.
         """
-        pool = same if self.thorough else _strongest(same, self.pricer)
+        best = self._fastest()
+        pool = same if self.thorough else _faster(_strongest(same, self.pricer), best, self.pricer)
         pairs = [join(a.candidate, b.candidate) for a, b in combinations(pool, 2) if _apart(a.candidate, b.candidate)]
         legal = [(each, i) for i, pair in enumerate(pairs) if (each := self.pricer.look(pair)) is not None]
         time_of = self.pricer.slowdown
         timed = [(time_of(each.candidate, each.resolved) or 0.0, len(each.candidate.set), i, each) for each, i in legal]
-        best = min((p.slowdown or 0.0 for p in self.found if roomy(p) and p.candidate.cost == UNCHANGED), default=None)
         for count, (time, _, _, candidate) in enumerate(sorted(timed, key=lambda each: each[:3])):
             if (best is not None and time >= best) or (count >= MOST_PRICED and not self.thorough):
                 break
@@ -315,3 +361,12 @@ def _strongest(same: list[Priced], pricer: Pricer) -> list[Priced]:
     found = list(best.values())[:STRONGEST]
     quick = [min(some, key=lambda p: pricer.slowdown(p.candidate, p.resolved) or 0.0) for some in found]
     return [each for some, fast in zip(found, quick, strict=True) for each in (some[0], fast)[: 1 + (fast != some[0])]]
+
+
+def _faster(pool: list[Priced], best: float | None, pricer: Pricer) -> list[Priced]:
+    """Those with which a pair may be faster than ``best``, if the two cost what each of them costs alone."""
+    if best is None:
+        return pool
+    times = [pricer.slowdown(p.candidate, p.resolved) or 0.0 for p in pool]
+    gained = min(0.0, *times) if times else 0.0
+    return [p for p, time in zip(pool, times, strict=True) if time + gained < best]

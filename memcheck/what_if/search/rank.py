@@ -38,9 +38,12 @@ def least_cost(priced: Priced) -> tuple[object, ...]:
 
 
 def cost_floor(legal: LegalChange, slowdown: float | None) -> tuple[object, ...]:
-    """The start of the least :func:`least_cost` that an unpriced plan can have which changes results or hardware."""
-    slower = max(0.0, round(slowdown or 0.0, 3))
-    return legal.candidate.cost, False, changed_keys(legal.changes), legal.resolved.job.layout.world_size, slower
+    """The start of the least :func:`least_cost` that an unpriced plan can have."""
+    asks, keys, world = legal.candidate.cost, changed_keys(legal.changes), legal.resolved.job.layout.world_size
+    if asks == UNCHANGED:
+        time = slowdown or 0.0
+        return asks, round(time, 2), keys, False, world, round(time, 3)
+    return asks, False, keys, world, max(0.0, round(slowdown or 0.0, 3))
 
 
 def own_keys(changes: Mapping[str, object]) -> set[str]:
