@@ -34,6 +34,7 @@ def whole(setting: Setting) -> Setting:
         grad_dtype=None,
         input_grad=True,
         external_input=False,
+        output_held=False,
         adapter=None,
         expert_imbalance=1.0,
         context=1,

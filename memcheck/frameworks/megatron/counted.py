@@ -59,8 +59,9 @@ def _kinds(tensors: tuple[LocalTensor, ...]) -> dict[_Kind, int]:
         _known.clear()
     counts: dict[_Kind, int] = {}
     for t in tensors:
-        updated = t.matrix and len(t.shape) == MATRIX and not any(name in t.name for name in TABLES)
-        kind = (t.numel, t.trained, t.expert, t.matrix and "linear" in t.name, t.shape[0] if updated else 0)
+        name, is_matrix = t.name, t.matrix
+        updated = is_matrix and len(t.shape) == MATRIX and not (TABLES[0] in name or TABLES[1] in name)
+        kind = (t.numel, t.trained, t.expert, is_matrix and "linear" in name, t.shape[0] if updated else 0)
         counts[kind] = counts.get(kind, 0) + 1
     _known[id(tensors)] = tensors, counts  # holds them, so that no others have their identity
     return counts
