@@ -110,7 +110,7 @@ def _warm_input(schedule: tuple[PassRun, ...]) -> tuple[int, int]:
 
 
 Beside = tuple[int, ...]
-"""What waits beside a pass; micro-batches in flight, of each kind; behind the first backward empty chunks, of each kind.
+"""What waits beside a pass, then of each kind micro-batches in flight and, behind the first backward, empty chunks.
 
 One with as much of everything that both have, ``all(map(ge, one, other))``, holds all that the other does.
 """

@@ -271,10 +271,10 @@ def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
     for index, moment in enumerate(moments):
         before, chunk = recorder.here, moment.of.chunk
         _hold_in_flight(recorder, chunks, kinds, edges, moment)
-        kind = kinds[chunk]
-        if kind not in passed:
-            passed[kind] = _each(chunks[kind])
-        (_forward if moment.of.forward else _backward)(recorder, chunks[chunk], passed[kind], f"{index} {chunk}")
+        like = kinds[chunk]
+        if like not in passed:
+            passed[like] = _each(chunks[like])
+        (_forward if moment.of.forward else _backward)(recorder, chunks[chunk], passed[like], f"{index} {chunk}")
         recorder.repeat(before, -1)
     _hold_idle(recorder, chunks, edges, kinds)
     for first in gathered:
