@@ -158,6 +158,10 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
         return result, findings
     detailed = gate.inventory or gate.dossier is not None
     answer = estimate(job, resolved.gpu, resolved.overhead, inventory=detailed)
+    if answer.padded_bytes:
+        from memcheck.rules.defaulted import with_effects  # for plans that leave open how rows lie
+
+        result = result._replace(assumptions=with_effects(result.assumptions, answer))
     context = context._replace(estimate=answer)
     memory = check_memory(context, rules)
     if memory:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from memcheck.job.defaults import Defaults
 from memcheck.job.profile import Profile
+from memcheck.job.training import encodes
 from memcheck.models.padding import maskable, unpaddable
 from memcheck.models.types import Architecture, Rough
 
 MASKED = ("sdpa", "eager")
 """Attentions that are given a mask, whose memory model is known."""
+AS_FULL = "rows are taken as full; `padded` if a collator pads them to the longest of a micro-batch"
+"""Why rows of texts are packed where the plan does not say how they lie."""
 
 
 def unmodelled(
@@ -29,20 +32,21 @@ def unmodelled(
 
 def rows_of_texts(
     architecture: Architecture, framework: Profile, attention: str, context: int, defaults: Defaults
-) -> str:
-    """How rows lie that are texts of many lengths, where nobody states it: an encoder's, and those that a head scores.
-    Nothing packs them: transformers' collators pad them to the longest of a micro-batch and hand out a mask
-    (``data/data_collator.py``, DataCollatorForSeq2Seq and DataCollatorWithPadding, which its Trainer takes by itself;
-    trl ``trainer/reward_trainer.py``, DataCollatorForPreference; sentence-transformers' tokenizers). Words to be
-    guessed may be cut out of whole texts, as its ``run_mlm.py`` does: in a loop without that collator rows are full.
+) -> tuple[str, bool]:
+    """How rows lie that are texts of many lengths, where nobody states it, and whether they may be padded all the same:
+    an encoder's, and those that a head scores.
+
+    transformers' collators pad them to the longest of a micro-batch and hand out a mask (``data/data_collator.py``,
+    DataCollatorForSeq2Seq and DataCollatorWithPadding, which its Trainer takes by itself; trl
+    ``trainer/reward_trainer.py``, DataCollatorForPreference; sentence-transformers' tokenizers). What an encoder reads
+    is taken as padded where the loop has such a collator. Other rows are full unless the plan says otherwise; what
+    they need if they are padded is priced beside it.
     """
     key = "training.sequences"
-    if architecture.encoder is None and architecture.task is None and not framework.collates:
-        why = "the loop's own loader stacks rows of one length; `padded` if they come with a mask"
-        return defaults.take(key, None, "packed", why)
     what = unmodelled("padded", architecture, framework, attention, context)
     if what:
-        return defaults.take(key, None, "packed", f"padded rows under {what} are priced as full ones")
-    what = "scored texts" if architecture.task is not None else "what encoders read"
-    why = f"{what}: rows of many lengths; `packed` if every row is full"
-    return defaults.take(key, None, "padded", why)
+        return defaults.take(key, None, "packed", f"padded rows under {what} are priced as full ones"), False
+    if framework.collates and encodes(architecture):
+        why = "what encoders read: rows of many lengths; `packed` if every row is full"
+        return defaults.take(key, None, "padded", why), False
+    return defaults.take(key, None, "packed", AS_FULL), True

@@ -155,25 +155,23 @@ def resolve_rows(
     architecture: Architecture | Rough,
     framework: Profile,
     attention: str,
-    context: int,
+    layout: Layout,
     defaults: Defaults,
-) -> str:
-    """``training.sequences``: rows of decoders are full unless the plan says otherwise, or their head is no language
-    model's.
+) -> tuple[str, bool]:
+    """``training.sequences``, and whether rows that are taken as full may be padded: those that a head scores or an
+    encoder reads, where the plan does not say how they lie.
     """
-    if stated is not None or not isinstance(architecture, Architecture) or not _takes_texts(architecture):
-        return stated or "packed"
+    if stated is not None or not isinstance(architecture, Architecture):
+        return stated or "packed", False
+    if architecture.task is None and not encodes(architecture):
+        return "packed", False
     from memcheck.job.rows import rows_of_texts
 
-    return rows_of_texts(architecture, framework, attention, context, defaults)
+    return rows_of_texts(architecture, framework, attention, layout.context, defaults)
 
 
-def _takes_texts(a: Architecture) -> bool:
-    """Whether a row is one text, which nothing cuts or joins: it is scored as a whole, token by token or by a vector,
-    or read in both directions, alone or in front of a decoder.
-    """
-    if a.task is not None:
-        return True
+def encodes(a: Architecture) -> bool:
+    """Whether it reads text in both directions, alone or in front of a decoder."""
     if a.encoder is not None:
         return not a.encoder.channels
     return any(isinstance(block.mixer, Attention) and block.mixer.bidirectional for block, _ in a.blocks)

@@ -217,6 +217,8 @@ class TrainingJob(Record):
     evaluation: Evaluation | None = None
     sequences: str = "packed"
     """``packed`` | ``padded`` | ``masked`` | ``flattened`` (a micro-batch in one row)."""
+    may_pad: bool = False
+    """Rows are texts that a collator may pad, and the plan does not say so: they are taken as full."""
     companions: tuple[Companion, ...] = ()
     """Models beside the one that is trained: they rest, and run forward without gradients."""
     ssm_kernels: str = "fused"

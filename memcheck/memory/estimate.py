@@ -44,7 +44,7 @@ def estimate(
 class Estimator:
     """Estimates jobs that differ in their batch alone: what follows from the rest is found once."""
 
-    __slots__ = ("_gpu", "_kinds", "_overhead", "_surroundings", "_worst", "hosts")
+    __slots__ = ("_gpu", "_kinds", "_overhead", "_padded", "_surroundings", "_worst", "hosts")
 
     def __init__(self, job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead) -> None:
         """``job``: any of them.
@@ -63,6 +63,8 @@ class Estimator:
         self.hosts: dict[tuple[bool, int], tuple[HostMoment, ...]] = {}
         """By whether there are several micro-batches, and what a step keeps on the host."""
         self._worst: WorstRank | None = None
+        self._padded: Estimator | None = None
+        """Estimates the same jobs with padded rows."""
 
     def ranks(self, job: TrainingJob | InferenceJob, *, inventory: bool = False) -> Estimate:
         """An estimate of every pipeline rank of the job."""
@@ -76,7 +78,7 @@ class Estimator:
             ranks = rough_ranks(job)
         else:
             ranks = stack_of(job.framework).ranks(job, job.architecture, self._gpu.arch, inventory)
-        return self._answer(job, ranks, max(ranks, key=lambda r: r.peak.allocated_bytes))
+        return self._covering(job, self._answer(job, ranks, max(ranks, key=lambda r: r.peak.allocated_bytes)))
 
     def worst(self, job: TrainingJob | InferenceJob) -> Estimate:
         """An estimate of the worst rank alone, at its highest instant; the figures are those of :meth:`ranks`."""
@@ -85,7 +87,22 @@ class Estimator:
         if self._worst is None:
             self._worst = stack_of(job.framework).worst(job, job.architecture, self._gpu.arch)
         rank = self._worst.rank(job)
-        return self._answer(job, (rank,), rank)
+        return self._covering(job, self._answer(job, (rank,), rank))
+
+    def _covering(self, job: TrainingJob | InferenceJob, answer: Estimate) -> Estimate:
+        """With intervals that also hold what the job needs if its rows are padded, where they may be."""
+        if isinstance(job, InferenceJob) or not job.may_pad:
+            return answer
+        padded = job._replace(sequences="padded", may_pad=False)
+        if self._padded is None:
+            self._padded = Estimator(padded, self._gpu, self._overhead)
+        other = self._padded.worst(padded)
+        (low, high), (least, most) = answer.needed_interval_bytes, answer.interval_bytes
+        return answer._replace(
+            needed_interval_bytes=(low, max(high, other.needed_interval_bytes[1])),
+            interval_bytes=(least, max(most, other.interval_bytes[1])),
+            padded_bytes=other.needed_bytes if other.needed_bytes > answer.needed_bytes else 0,
+        )
 
     def _answer(
         self, job: TrainingJob | InferenceJob, ranks: tuple[RankEstimate, ...], worst: RankEstimate

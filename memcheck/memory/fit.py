@@ -26,6 +26,12 @@ def gpu_fit(estimate: Estimate, fail_above: float) -> str:
     return on_gpu(estimate.needed_bytes, estimate.needed_interval_bytes[1], estimate.capacity_bytes, fail_above)
 
 
+def hangs(estimate: Estimate, fail_above: float) -> bool:
+    """Whether a plan that passes would not if rows were padded that it leaves open."""
+    allowed = min(fail_above, 1.0) * estimate.capacity_bytes
+    return estimate.needed_bytes <= allowed < estimate.padded_bytes
+
+
 def host_capacity(gib: float | None) -> int | None:
     """The bytes of a node that states its memory in GiB; None where it states none, so that nothing is judged."""
     return None if gib is None else int(gib * GIB)

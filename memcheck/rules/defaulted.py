@@ -6,13 +6,16 @@ from collections.abc import Iterator
 
 from memcheck.accounts.estimate import Estimate
 from memcheck.errors import MemcheckError
-from memcheck.job.types import TrainingJob
+from memcheck.job.types import Assumption, TrainingJob
 from memcheck.job.versions import FSDP, KBIT
+from memcheck.memory.fit import hangs
 from memcheck.record import Record
 from memcheck.rules.deviations import stated
 from memcheck.rules.types import RuleContext
 from memcheck.rules.words import gib, percent
 
+ROWS = "training.sequences"
+STATE_ROWS = f"state `{ROWS}`: `packed` if every row is full, `padded` if a collator pads them"
 LEAST = 0.02
 """A share of the capacity: what a default decides below this is not worth a word."""
 
@@ -50,6 +53,27 @@ def hanging(context: RuleContext, estimate: Estimate) -> str:
     return "".join(found)
 
 
+def unstated(context: RuleContext, estimate: Estimate) -> str:
+    """``; a default decides: with `training.sequences: padded` instead of `packed` the plan needs 81.20 GiB (102.6%),
+    above the limit of 95.0%``, for a plan that passes by a default alone; empty for others.
+    """
+    if not hangs(estimate, context.fail_above):
+        return ""
+    other = percent(estimate.padded_bytes / estimate.capacity_bytes)
+    return (
+        f"; a default decides: with `{ROWS}: padded` instead of `packed` the plan needs "
+        f"{gib(estimate.padded_bytes)} ({other}), above the limit of {percent(context.fail_above)}"
+    )
+
+
+def with_effects(assumptions: tuple[Assumption, ...], estimate: Estimate) -> tuple[Assumption, ...]:
+    """The assumptions, with what the plan needs on top if one of them does not hold."""
+    more = gib(estimate.padded_bytes - estimate.needed_bytes)
+    return tuple(
+        each._replace(why=f"{each.why}, which needs {more} more") if each.key == ROWS else each for each in assumptions
+    )
+
+
 def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -68,3 +92,5 @@ def _others(context: RuleContext) -> Iterator[Other]:
         yield Other(key=f"training.options.{KBIT}", value=True, other=False, job=job._replace(prepares_kbit=False))
     if job.fsdp == 1 and FSDP not in options:
         yield Other(key=f"training.options.{FSDP}", value=1, other=2, job=job._replace(fsdp=2))
+    if job.sequences == "padded" and training is not None and training.sequences is None:
+        yield Other(key=ROWS, value="padded", other="packed", job=job._replace(sequences="packed"))

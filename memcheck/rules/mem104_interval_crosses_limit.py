@@ -3,7 +3,9 @@
 ## What it does
 
 Compares the upper end of the 95 % interval of what is needed with the capacity. The interval comes from the engine's
-own measured errors on plans of that kind (framework and metric), not from a flat margin.
+own measured errors on plans of that kind (framework and metric), not from a flat margin. Where a head scores texts
+and the plan leaves `training.sequences` out, rows count as full, and the interval reaches to the upper end of what
+padded ones need.
 
 ## Why it matters
 
@@ -44,12 +46,13 @@ def check(context: RuleContext) -> Iterator[Finding]:
     if estimate is None or gpu_fit(estimate, context.fail_above) != UNCERTAIN:
         return
     from memcheck.rules.budget import key_pointer, need, related  # for a finding alone
+    from memcheck.rules.defaulted import unstated
 
     low, high = estimate.needed_interval_bytes
     yield RULE.finding(
         context,
         f"{need(context, estimate)}, but the 95% interval {gib(low)} to {gib(high)} reaches "
-        f"{gib(high - estimate.capacity_bytes)} beyond the capacity",
+        f"{gib(high - estimate.capacity_bytes)} beyond the capacity{unstated(context, estimate)}",
         key_pointer(context, estimate),
         help=f"free {gib(high - estimate.capacity_bytes)}, or measure the plan with `memcheck verify`",
         related=related(context),

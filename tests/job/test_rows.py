@@ -1,4 +1,4 @@
-"""``training.sequences``: whose rows are padded where a plan does not say how they lie."""
+"""``training.sequences``: whose rows are full, padded or open where a plan does not say how they lie."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from memcheck.job.types import TrainingJob
 from tests.job.test_resolve import resolved
 
+OPEN = "taken as full"
 PLAN = "model: {}\nhardware: {{gpu: h100-80gb}}\ntraining: {{micro_batch_size: 4, sequence_length: 512{}}}\n"
 
 
@@ -15,28 +16,32 @@ PLAN = "model: {}\nhardware: {{gpu: h100-80gb}}\ntraining: {{micro_batch_size: 4
     [
         ("llama-3.2-1b", "", "packed", ""),
         ("t5-small", "", "padded", "rows of many lengths"),
-        ("t5-small", ", framework: pytorch", "padded", "rows of many lengths"),
+        ("t5-small", ", framework: pytorch", "packed", OPEN),
         ("t5-small", ", sequences: packed", "packed", ""),
         ("t5-small", ", attention: flash", "packed", "attention `flash`"),
         ("bert-base-uncased", ", attention: flash", "padded", "rows of many lengths"),
         ("bert-base-uncased", "", "padded", "rows of many lengths"),
-        ("bert-base-uncased", ", framework: pytorch", "packed", "rows of one length"),
-        ("bert-base-uncased", ", framework: pytorch, head: classification", "padded", "rows of many lengths"),
-        ("llama-3.2-1b", ", head: classification", "padded", "scored texts"),
-        ("llama-3.2-1b", ", head: reward, framework: pytorch", "padded", "scored texts"),
-        ("llama-3.2-1b", ", objective: reward", "padded", "scored texts"),
-        ("llama-3.2-1b", ", head: embedding", "padded", "scored texts"),
+        ("bert-base-uncased", ", framework: pytorch", "packed", OPEN),
+        ("bert-base-uncased", ", framework: pytorch, head: classification", "packed", OPEN),
+        ("bert-base-uncased", ", head: classification", "padded", "rows of many lengths"),
+        ("llama-3.2-1b", ", head: classification", "packed", OPEN),
+        ("llama-3.2-1b", ", head: reward, framework: pytorch", "packed", OPEN),
+        ("llama-3.2-1b", ", objective: reward", "packed", OPEN),
+        ("llama-3.2-1b", ", head: embedding", "packed", OPEN),
         ("llama-3.2-1b", ", head: reward, sequences: packed", "packed", ""),
         ("qwen3-next-80b-a3b", ", head: reward", "packed", "priced as full ones"),
     ],
 )
-def test_rows_of_texts_are_padded(model: str, more: str, rows: str, says: str) -> None:
-    """Of what reads in both directions, and of heads that score texts, unless the plan or the loop says otherwise;
-    whichever it is, it is listed.
+def test_rows_are_full_unless_an_encoder_reads_what_a_trainer_pads(
+    model: str, more: str, rows: str, says: str
+) -> None:
+    """Rows that may be padded all the same are open: of heads that score texts, and of encoders in a loop of one's own.
+    Whichever it is, it is listed.
     """
     found = resolved(PLAN.format(model, more))
     assert isinstance(found.job, TrainingJob)
     assert found.job.sequences == rows
+    assert found.job.may_pad is (says == OPEN)
     said = {each.key: each.why for each in found.assumptions}.get("training.sequences", "")
     assert (says in said) if says else not said
 

@@ -86,6 +86,8 @@ def _mended(finding: Finding, context: RuleContext, found: dict[str, tuple[tuple
     question = "MEM101" if finding.code in TOO_MUCH else finding.code
     if question not in {"MEM101", CLOSE, UNCERTAIN, HOST}:
         return finding
+    if question == CLOSE and context.estimate is not None and context.estimate.utilization <= context.warn_above:
+        return finding  # the plan need not change, but say what it leaves open
     if question not in found:
         search = SEARCHES.answers(question, context)
         found[question] = tuple(remedy_of(each, context.document) for each in search.changes), search.ended_early
