@@ -52,7 +52,7 @@ class Fit:
         self._put_off: list[tuple[int, LegalChange]] = []
         """Single changes that nothing offered needs so far, each with its place among those that were tried."""
         self._places: list[int] = []
-        """Of the single changes that are priced."""
+        """Places, among those that were tried, of the single changes that are priced."""
 
     def run(self) -> list[Priced]:
         """Fitting changes, the cheapest first. Changes of the hardware or of the training come beside, not before."""
@@ -152,7 +152,7 @@ class Fit:
         return min((p.slowdown or 0.0 for p in self.found if roomy(p) and p.candidate.cost == UNCHANGED), default=None)
 
     def _price_the_fast(self, priced: list[Priced]) -> None:
-        """Of what was put off, what does not fit alone, and may be faster than what does in a pair."""
+        """Price those changes that were put off as they do not fit alone, and that may be faster in a pair."""
         best = self._fastest()
         for put_off in reversed(self._put_off):
             place, legal = put_off
