@@ -17,6 +17,7 @@ from memcheck.cli.table import table
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_stdout
 from memcheck.config.find import Configurations
+from memcheck.edge.text import one_line, percent
 from memcheck.edge.way_out import refuse_way_out
 from memcheck.errors import UsageError
 from memcheck.result import PlanResult, Unreadable
@@ -87,17 +88,16 @@ def show(baseline: str | None, config: str | None, color: str) -> int:
     rows = [
         (
             entry.path,
-            entry.plan,
             entry.code,
+            "" if entry.utilization is None else percent(entry.utilization),
             entry.pointer,
-            "" if entry.utilization is None else f"{entry.utilization:.1%}",
+            entry.plan,
         )
         for entry in read_entries(file)
     ]
-    heads = ("path", "plan", "code", "key", "utilization")
-    write_stdout(
-        table(heads, rows, screen_of(sys.stdout, color), frozenset({4})) if rows else f"{file} accepts nothing\n"
-    )
+    heads = ("path", "code", "used", "key", "plan")
+    screen, instead = screen_of(sys.stdout, color), f"read {one_line(file)}"
+    write_stdout(table(heads, rows, screen, frozenset({2}), instead) if rows else f"{file} accepts nothing\n")
     return CLEAN
 
 

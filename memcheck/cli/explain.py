@@ -46,7 +46,8 @@ def command(rule: tuple[str, ...], color: str) -> int:
         return 0
     if found:
         rows = [(each.code, each.name, each.summary) for each in found]
-        write_stdout(table(("code", "name", "summary"), rows, screen, frozenset()))
+        instead = "take `memcheck list rules --format json`"
+        write_stdout(table(("code", "name", "summary"), rows, screen, frozenset(), instead))
         return 0
     from memcheck.edge.closest import closest
 

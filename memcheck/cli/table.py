@@ -14,7 +14,13 @@ LEAST = 20
 """Columns of the screen that the last column has at least."""
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], screen: Screen, right: frozenset[int]) -> str:
+def table(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    screen: Screen,
+    right: frozenset[int],
+    instead: str = "take --format json",
+) -> str:
     """A head line and one line per row. Columns in ``right`` are aligned there; the last column takes what is left.
 
     On a narrow screen the columns before the last give way, from the right; the first, a name, stays. In a file or a
@@ -26,7 +32,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], screen: Screen, r
         return "".join(f"{_line(row, widths, right).rstrip()}\n" for row in [list(heads), *cells])
     least = [*widths[:-1], min(widths[-1], LEAST)]
     kept = fitting(least, range(len(heads) - 2, 0, -1), screen.columns)
-    note = left_out(heads, kept)
+    note = left_out(heads, kept, instead)
     heads, cells = [heads[i] for i in kept], [[row[i] for i in kept] for row in cells]
     right, widths = frozenset(n for n, i in enumerate(kept) if i in right), [widths[i] for i in kept]
     before = sum(widths[:-1]) + len(GAP) * (len(heads) - 1)

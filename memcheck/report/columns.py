@@ -17,7 +17,7 @@ def fitting(widths: Sequence[int], expendable: Sequence[int], room: int) -> list
     return kept
 
 
-def left_out(heads: Sequence[str], kept: Sequence[int]) -> str:
-    """A sentence on the columns that gave way; empty when none did."""
+def left_out(heads: Sequence[str], kept: Sequence[int], instead: str = "take --format json") -> str:
+    """A sentence on the columns that gave way; empty when none did. ``instead``: where else they are."""
     gone = [head for index, head in enumerate(heads) if index not in kept]
-    return f"no room for {', '.join(gone)}: widen the terminal, or take --format json." if gone else ""
+    return f"no room for {', '.join(gone)}: widen the terminal, or {instead}." if gone else ""

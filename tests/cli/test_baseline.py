@@ -194,6 +194,20 @@ def test_show(tmp_path: Path, capsys: Capture) -> None:
     assert capsys.readouterr().out == f"{DEFAULT_FILE} accepts nothing\n"
 
 
+def test_show_on_a_narrow_screen(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule and the figure stay; what gives way is in the file, which is named."""
+    monkeypatch.setenv("COLUMNS", "60")
+    (tmp_path / "a-folder-with-a-long-name").mkdir()
+    write_over(tmp_path / "a-folder-with-a-long-name")
+    accept(".")
+    capsys.readouterr()
+    assert main(["baseline", "show"]) == 0
+    head, row, *rest = capsys.readouterr().out.splitlines()
+    assert "code" in head
+    assert "MEM101" in row
+    assert " ".join(rest).endswith(f"widen the terminal, or read {DEFAULT_FILE}.")
+
+
 def test_hint_where_nothing_is_configured(tmp_path: Path, capsys: Capture) -> None:
     """Writing a file that ``check`` does not read says how it would."""
     (tmp_path / "memcheck.toml").unlink()
