@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from memcheck.edge.screen import Screen
-from memcheck.edge.text import wrap
+from memcheck.edge.text import width, wrap
 
 CODE_SPAN = re.compile(r"`([^`]+)`")
 OWN_LINE = re.compile(r"\s*(?:[-*]|\d+\.|\|)\s")
@@ -32,13 +32,22 @@ def styled(page: str, screen: Screen) -> str:
         if line.startswith("#"):
             lines.append(screen.paint(line.lstrip("# "), "strong"))
         elif line.startswith("    "):
-            lines.append(screen.paint(line, "gutter"))
+            lines.extend(screen.paint(part, "gutter") for part in example(line, screen.columns))
         elif line.strip():
             paragraph.append(line)
         else:
             lines.append("")
     flush()
     return "\n".join(lines) + "\n"
+
+
+def example(line: str, columns: int) -> list[str]:
+    """A line of an example, which is never broken; a comment behind it that does not fit is put above it."""
+    code, mark, comment = line.partition("   # ")
+    if not mark or width(line) <= columns:
+        return [line]
+    indent = code[: len(code) - len(code.lstrip())]
+    return [*(f"{indent}# {part}" for part in wrap(comment, columns - len(indent) - 2)), code.rstrip()]
 
 
 def inline(text: str, screen: Screen) -> str:

@@ -53,6 +53,16 @@ def test_pages_fill_any_screen(columns: int) -> None:
     assert max(width(line) for rule in RULES for line in styled(rule.explain(), Screen(120)).splitlines()) > 100
 
 
+def test_a_comment_behind_an_example_stands_above_it_where_there_is_no_room() -> None:
+    """The example itself is never broken, and stays one that can be copied."""
+    line = "    training: {micro_batch_size: 2, sequence_length: 8192}   # of which the second is long"
+    assert styled(line, Screen(120)).splitlines() == [line]
+    assert styled(line, Screen(60)).splitlines() == [
+        "    # of which the second is long",
+        "    training: {micro_batch_size: 2, sequence_length: 8192}",
+    ]
+
+
 def test_sections_are_found() -> None:
     """The text under a heading, as one paragraph; nothing if there is no such heading."""
     doc = "Summary.\n\n## What it does\n\nOne\ntwo.\n\n## Why it matters\n\nThree.\n"
