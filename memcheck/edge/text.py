@@ -24,8 +24,8 @@ def words(name: str) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 plan``, ``2 plans``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    """``1 plan``, ``2,048 plans``."""
+    return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def value(item: object) -> str:

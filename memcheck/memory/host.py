@@ -68,7 +68,8 @@ def _moments(job: TrainingJob, total: int, trained: int, activations: int, room:
 def _where(job: TrainingJob) -> str:
     if job.initialization.place == "rank0":
         return "one process of the node making the model"
-    return f"{job.layout.gpus_per_node} processes making the model"
+    processes = job.layout.gpus_per_node
+    return "one process making the model" if processes == 1 else f"{processes} processes making the model"
 
 
 def _sum(one: Components, other: Components) -> Components:

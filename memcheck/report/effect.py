@@ -60,10 +60,10 @@ def mends(plan: PlanResult, remedy: Remedy) -> bool:
 
 
 def time(slowdown: float | None) -> str:
-    """``+18%``, ``0%`` where a whole percentage shows no difference, ``unknown``."""
+    """``+18%``, ``+2,534%``, ``0%`` where a whole percentage shows no difference, ``unknown``."""
     if slowdown is None:
         return "unknown"
-    return "0%" if abs(slowdown) < UNNOTICED else f"{slowdown:+.0%}"
+    return "0%" if abs(slowdown) < UNNOTICED else f"{slowdown:+,.0%}"
 
 
 def beside_time(remedy: Remedy) -> tuple[str, ...]:

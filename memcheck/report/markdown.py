@@ -70,7 +70,7 @@ def row(plan: PlanResult) -> str:
     e = plan.estimate
     for moment in short_of_host(plan)[:1]:
         word += f"<br>{gib(moment.bytes)} of {gib(plan.host_capacity_bytes or 0)} GiB a node, in {moment.name}"
-    gpu = escape(f"{plan.gpus} x {plan.gpu}" if plan.gpus else plan.gpu)
+    gpu = escape(f"{plan.gpus:,} x {plan.gpu}" if plan.gpus else plan.gpu)
     numbers = f"{gib(e.needed_bytes)} GiB | {gib(e.capacity_bytes)} GiB<br>{gpu} | {percent(e.utilization)}"
     return f"| {name} | {word} | {numbers} | {escape(peak(e))} |"
 

@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from memcheck.__main__ import main
+from memcheck.what_if.remedies.price import LayoutTally
+from memcheck.what_if.suggest.full import became
 from tests.report.failing import written
 
 Capture = pytest.CaptureFixture[str]
@@ -81,6 +83,15 @@ def test_the_text_says_what_to_change_and_what_it_costs(capsys: Capture) -> None
     ):
         assert part in out
     assert max(map(len, out.splitlines())) <= 100
+
+
+def test_counts_of_one_are_singular() -> None:
+    """A single plan breaks a rule or fits; more of them break and fit, with thousands apart."""
+    assert became(LayoutTally(fitting=1)) == "1 plan: 1 that fits"
+    told = became(LayoutTally(illegal=1, too_large=1198, fitting=2))
+    assert told == (
+        "1,201 plans: 1 breaks a rule, the global batch or what is kept, 1,198 priced and too large, 2 that fit"
+    )
 
 
 def test_a_plan_that_fits_needs_nothing(capsys: Capture) -> None:

@@ -24,6 +24,15 @@ def test_every_process_holds_the_model_that_it_casts(zero: int) -> None:
     assert moments({**HF, "precision": "bf16-mixed"}, {"zero_stage": zero})["load"] == 8 * P * 4
 
 
+def test_one_process_is_not_several() -> None:
+    """What makes the model is named as many times as it is there."""
+    told = {
+        gpus: {m.name: m.operation for m in priced(HF, hardware={"gpus_per_node": gpus}).host_moments}["load"]
+        for gpus in (1, 8)
+    }
+    assert told == {1: "one process making the model", 8: "8 processes making the model"}
+
+
 @pytest.mark.parametrize(
     ("precision", "weights"), [("bf16-pure", "bf16"), ("bf16-mixed", "fp32"), ("fp32", "fp32"), ("fp16-pure", "fp16")]
 )

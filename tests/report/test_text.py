@@ -18,7 +18,7 @@ def test_sizes_are_gib_with_two_decimals() -> None:
 
 def test_counts_agree_with_their_noun() -> None:
     """``1 plan`` but ``0 plans``."""
-    assert [plural(n, "plan") for n in (0, 1, 2)] == ["0 plans", "1 plan", "2 plans"]
+    assert [plural(n, "plan") for n in (0, 1, 2, 2048)] == ["0 plans", "1 plan", "2 plans", "2,048 plans"]
 
 
 def test_component_names_are_words() -> None:

@@ -10,6 +10,7 @@ from memcheck.report.block import block
 from memcheck.report.details import change, labelled
 from memcheck.report.effect import effect, on_the_host
 from memcheck.report.effect import time as relative_time
+from memcheck.what_if.remedies.price import LayoutTally
 from memcheck.what_if.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, Suggestion, Suggestions
 
 GOALS = {
@@ -128,7 +129,7 @@ def costs(item: Suggestion, answer: Suggestions) -> str:
     if not item.remedy.sure:
         parts.append("close: the 95% interval ends beyond the GPU (MEM104)")
     if item.gpus != answer.plan.gpus:
-        parts.append(f"{plural(item.gpus, 'GPU')} instead of {answer.plan.gpus}")
+        parts.append(f"{plural(item.gpus, 'GPU')} instead of {answer.plan.gpus:,}")
     parts.append(on_the_host(answer.plan, item.remedy))
     if item.tokens_per_second_per_gpu:
         parts.append(f"about {item.tokens_per_second_per_gpu:,.0f} tokens/s per GPU")
@@ -149,25 +150,35 @@ def _searched(answer: Suggestions, screen: Screen) -> list[str]:
     cut = labelled("not searched", unsearched(answer), screen, "warning") if answer.budget is not None else []
     if not tally.considered:
         return cut
-    counts = [
-        (tally.illegal, "break a rule, the global batch or what is kept"),
-        (tally.repeated, "the same plan again"),
-        (tally.below_floor, "whose states alone are too large"),
-        (tally.slower, "slower than what is shown"),
-        (tally.too_large, "priced and too large"),
-        (tally.fitting, "that fit"),
-    ]
-    text = f"{tally.considered:,} plans: " + ", ".join(f"{count:,} {what}" for count, what in counts if count)
-    lines = labelled("searched", text, screen, "dim")
+    lines = labelled("searched", became(tally), screen, "dim")
     lines += cut
     keys = "; ".join(f"{key}: {_values(values)}" for key, values in answer.space.items())
     lines += labelled("space", f"{keys}, each beside what is written", screen, "dim") if keys else []
     return lines + (labelled("kept", ", ".join(answer.keep), screen, "dim") if answer.keep else [])
 
 
+def became(tally: LayoutTally) -> str:
+    """``19 plans: 2 break a rule, the global batch or what is kept, 1 priced and too large, 16 that fit``."""
+    counts = [
+        (tally.illegal, f"{_verb('break', tally.illegal)} a rule, the global batch or what is kept"),
+        (tally.repeated, "the same plan again"),
+        (tally.below_floor, "whose states alone are too large"),
+        (tally.slower, "slower than what is shown"),
+        (tally.too_large, "priced and too large"),
+        (tally.fitting, f"that {_verb('fit', tally.fitting)}"),
+    ]
+    told = ", ".join(f"{count:,} {what}" for count, what in counts if count)
+    return f"{plural(tally.considered, 'plan')}: {told}"
+
+
+def _verb(word: str, count: int) -> str:
+    """``1 breaks``, ``2 break``."""
+    return f"{word}s" if count == 1 else word
+
+
 def unsearched(answer: Suggestions) -> str:
     """What a search that was cut short leaves open."""
-    left = f"{answer.unsearched:,} plans more" if answer.unsearched else "further plans"
+    left = f"{plural(answer.unsearched, 'plan')} more" if answer.unsearched else "further plans"
     return f"{left}, because {answer.budget:g} s were up: there may be better answers; --budget SECONDS gives more time"
 
 
