@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import NoReturn
 
 import click
@@ -12,12 +11,13 @@ from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
 from memcheck.cli.completion import files
 from memcheck.cli.guard import complain
 from memcheck.cli.parameters import setting
+from memcheck.cli.tell import tell
 from memcheck.cli.write import write_document, write_file
 from memcheck.configs.documents import load_plans
 from memcheck.configs.exporting import export_plan
 from memcheck.configs.formats import WRITTEN
 from memcheck.configs.types import Written
-from memcheck.edge.streams import put
+from memcheck.edge.text import plural
 from memcheck.errors import MemcheckError, UnsupportedError, UsageError
 from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
@@ -81,7 +81,7 @@ def command(
     written = exported(chosen, format)
     for notice in written.notices:
         if notice.kind == "lost" or format == "deepspeed":
-            put(sys.stderr, f"memcheck: {WORDS[notice.kind]}: {notice.key}: {notice.message}\n")
+            tell(f"memcheck: {WORDS[notice.kind]}: {notice.key}: {notice.message}\n")
     if output is None:
         write_document(written.text)
     else:
@@ -142,13 +142,13 @@ def remedied(document: Document, data: bytes, number: int) -> Document:
     gate = Gate(settings=Configurations(None).of(document.path))
     answer = suggest(document, data, gate, top=number)
     if answer.status == FITS:
-        put(sys.stderr, "memcheck: the plan fits: exported as it is\n")
+        tell("memcheck: the plan fits: exported as it is\n")
         return document
     if number > len(answer.found):
-        found = f"{len(answer.found)} suggestions" if answer.found else "no suggestion"
+        found = plural(len(answer.found), "suggestion") if answer.found else "no suggestion"
         raise PlanError(f"{document.path} has {found}", f"memcheck suggest {document.path}")
     chosen = answer.found[number - 1].remedy
-    put(sys.stderr, f"memcheck: with suggestion {number}: {chosen.title}\n")
+    tell(f"memcheck: with suggestion {number}: {chosen.title}\n")
     return with_changes(document, chosen.set)
 
 

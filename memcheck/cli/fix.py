@@ -111,11 +111,10 @@ def replace_files(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> No
 
 
 def _say(message: str) -> None:
-    import sys
 
-    from memcheck.edge.streams import put
+    from memcheck.cli.tell import tell
 
-    put(sys.stderr, f"memcheck: {message}\n")
+    tell(f"memcheck: {message}\n")
 
 
 def _number(count: int, thing: str) -> str:

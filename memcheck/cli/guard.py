@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 
-from memcheck.edge.streams import open_missing, put, silence
+from memcheck.edge.streams import open_missing, silence
 from memcheck.errors import MemcheckError, UsageError
 
 DEFECT = 3
@@ -81,7 +81,9 @@ def _outside(error: Exception) -> str:
 def complain(message: str, help: str = "") -> None:
     """One error on stderr, with what to do about it."""
     text = f"memcheck: error: {message}\n" + (f"  help: {help}\n" if help else "")
+    from memcheck.cli.tell import tell
+
     try:
-        put(sys.stderr, text)
+        tell(text)
     except BrokenPipeError:
         silence()

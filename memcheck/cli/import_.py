@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import click
 
@@ -12,12 +11,12 @@ from memcheck.cli.completion import files, gpus, models, one_of
 from memcheck.cli.guard import complain
 from memcheck.cli.parameters import setting as set_option
 from memcheck.cli.parameters import typed
+from memcheck.cli.tell import tell
 from memcheck.cli.write import write_document, write_stdout
 from memcheck.configs.config_file import NO_IMAGES
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.importing import Imported, import_config
 from memcheck.configs.types import ConfigError, ReadSetting
-from memcheck.edge.streams import put
 from memcheck.errors import UsageError
 from memcheck.finding import Location
 from memcheck.plan.text import read_bytes, shown_path
@@ -145,4 +144,4 @@ def _shown(at: Location) -> str:
 
 def _say(kind: str, message: str) -> None:
     """A line on stderr that is no error."""
-    put(sys.stderr, f"memcheck: {kind}: {message}\n")
+    tell(f"memcheck: {kind}: {message}\n")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 
 from memcheck.cli.options import CheckOptions
-from memcheck.edge.streams import put
+from memcheck.cli.tell import tell
 from memcheck.edge.text import one_line
 from memcheck.result import PlanResult
 
@@ -24,7 +23,7 @@ def tell_of_empty_share(elsewhere: int, options: CheckOptions) -> None:
             if elsewhere == 1
             else f"all {elsewhere} plan files are in other shards"
         )
-        put(sys.stderr, f"memcheck: nothing to check in shard {options.shard}: {where}\n")
+        tell(f"memcheck: nothing to check in shard {options.shard}: {where}\n")
 
 
 def warn_of_unmarked(unmarked: Sequence[str], plans: Sequence[PlanResult]) -> bool:
@@ -33,8 +32,7 @@ def warn_of_unmarked(unmarked: Sequence[str], plans: Sequence[PlanResult]) -> bo
     left = [path for path in unmarked if os.path.normpath(path) not in bases]
     if left:
         shown = ", ".join(map(one_line, left[:5])) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
-        put(
-            sys.stderr,
+        tell(
             f"memcheck: warning: not judged, for lack of `memcheck: 1` at the top: {shown}\n"
             "  help: a plan has that key; a file that plans extend needs none\n",
         )
@@ -45,8 +43,7 @@ def tell_of_stale(file: str, stale: Sequence[AcceptedFinding]) -> None:
     """Say which entries of a baseline accept nothing any more."""
     shown = ", ".join(f"{entry.code} of {entry.plan}" for entry in stale[:5])
     more = f" and {len(stale) - 5} more" if len(stale) > 5 else ""
-    put(
-        sys.stderr,
+    tell(
         f"memcheck: warning: {file} accepts what is gone: {shown}{more}\n"
         "  help: `memcheck baseline write` takes it out\n",
     )

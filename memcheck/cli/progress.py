@@ -65,22 +65,28 @@ def _logging(noun: str, things: str, of_s: float) -> Callable[[int], None]:
 def progress(noun: str, total: int, *, wanted: bool) -> Callable[[int], None] | None:
     """A function that shows how many of ``total`` are done; None when nobody looks.
 
-    On a terminal one line is rewritten; elsewhere (``wanted`` alone) a line is written at every tenth.
+    On a terminal one line is rewritten and gone at the end; elsewhere (``wanted`` alone) one is written at every tenth.
     """
     stream = sys.stderr
     live = is_terminal(stream)
     if not (live or wanted):
         return None
     last = [0.0, 0.0]
+    shown = [0]
 
     def show(done: int) -> None:
-        if live:
+        if live and done < total:
             now = time.monotonic()
-            if done < total and now - last[0] < SECONDS:
+            if now - last[0] < SECONDS:
                 return
             last[0] = now
-            end = "\n" if done == total else ""
-            put_over(stream, f"{noun}: {done:,} of {total:,} ({done / total:.0%}){end}")
+            text = f"{noun}: {done:,} of {total:,} ({done / total:.0%})"
+            shown[0] = len(text)
+            put_over(stream, text)
+        elif live:
+            if shown[0]:
+                put_over(stream, " " * shown[0])
+                put_over(stream, "")
         elif done == total or done / total >= last[1] + 0.1:
             last[1] = done / total
             put(stream, f"{noun}: {done:,} of {total:,}\n")

@@ -90,6 +90,21 @@ class Terminal(io.StringIO):
         return True
 
 
+def test_a_sweep_leaves_no_trace_of_how_far_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal shows the count of points while they are priced; the table comes where it stood."""
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(progress, "SECONDS", 0.0)
+    show = progress.progress("sweep", 3, wanted=False)
+    assert show is not None
+    for done in (1, 2, 3):
+        show(done)
+    told = screen.getvalue()
+    assert "\rsweep: 1 of 3 (33%)" in told
+    assert told.endswith("\r")
+    assert not told.rpartition("%)")[2].strip()
+
+
 @pytest.mark.slow
 def test_a_long_search_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal shows a count once patience ends, and nothing of it is left; a pipe stays silent."""
