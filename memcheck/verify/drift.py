@@ -12,6 +12,7 @@ from memcheck.edge.text import clean, gib, plural, wrap
 from memcheck.errors import MemcheckError
 from memcheck.plan.load import load_documents
 from memcheck.record import Record
+from memcheck.verify.report.text import share
 from memcheck.verify.subject import Subject, load_subject, with_torch
 
 IGNORED = frozenset({"python"})
@@ -97,11 +98,11 @@ def render(found: list[Drift], tolerance: float, screen: Screen) -> str:
                 text += ": " + ", ".join(f"{k} {v}" for k, v in sight.versions.items() if k not in IGNORED)
             else:
                 move = sight.observed_bytes / before.observed_bytes - 1
-                text += f", {move:+.2%}: {changed(before.versions, sight.versions) or 'same versions'}"
+                text += f", {share(move)}: {changed(before.versions, sight.versions) or 'same versions'}"
             lines += [f"  {line}" for line in wrap(clean(text), screen.columns - 2)]
             before = sight
         if drift.now_bytes is not None and drift.error is not None:
-            lines.append(f"  now predicted {gib(drift.now_bytes)} GiB, {drift.error:+.2%}")
+            lines.append(f"  now predicted {gib(drift.now_bytes)} GiB, {share(drift.error)}")
         lines.append("")
     moved = sum(abs(d.moved) > tolerance for d in found)
     off = sum(d.error is not None and abs(d.error) > tolerance for d in found)

@@ -6,6 +6,7 @@ import pytest
 
 from memcheck.accounts.estimate import Instant, RankEstimate, TensorGroup
 from memcheck.verify.compare import compare, instants, sentence
+from memcheck.verify.report.text import share
 from memcheck.verify.types import RankObservation
 
 GIB = 2**30
@@ -42,6 +43,15 @@ SEEN = observed(
         TensorGroup("mm in mlp", "[8, 4] bf16", 2, 2, "activations"),
     ),
 )
+
+
+@pytest.mark.parametrize(
+    ("difference", "told"),
+    [(0.0042, "+0.42%"), (-0.0042, "-0.42%"), (-0.00001, "0.00%"), (0.0, "0.00%"), (-0.1, "-10.00%")],
+)
+def test_no_figure_has_a_sign_without_a_difference(difference: float, told: str) -> None:
+    """Neither ``+0.00%`` nor ``-0.00%``."""
+    assert share(difference) == told
 
 
 def test_terms_at_the_peak_come_first_and_the_largest_of_them() -> None:

@@ -133,10 +133,20 @@ def _largest(groups: tuple[TensorGroup, ...], verb: str, screen: Screen) -> list
 def _verdict(comparisons: tuple[RankComparison, ...], tolerance: float, screen: Screen) -> list[str]:
     worst = max(comparisons, key=lambda c: abs(c.error))
     agrees = all(c.agrees(tolerance) for c in comparisons)
-    what = f"{gib(worst.predicted_bytes)} GiB predicted, {gib(worst.observed_bytes)} observed, {worst.error:+.2%}"
+    what = f"{gib(worst.predicted_bytes)} GiB predicted, {gib(worst.observed_bytes)} observed, {share(worst.error)}"
     if len(comparisons) > 1:
         what = f"worst of {len(comparisons)} ranks: {what}"
     return labelled("agrees" if agrees else "differs", f"{what} (tolerance {tolerance:.1%})", screen)
+
+
+def share(difference: float) -> str:
+    """``+0.42%``; a difference that two decimals do not show has no sign."""
+    return unsigned_zero(f"{difference:+.2%}")
+
+
+def unsigned_zero(figure: str) -> str:
+    """The figure, without its sign where no digit is other than zero."""
+    return figure if any(digit in figure for digit in "123456789") else figure[1:]
 
 
 def _gib(count: int | None) -> str:
@@ -144,11 +154,11 @@ def _gib(count: int | None) -> str:
 
 
 def _signed(difference: int) -> str:
-    return ("+" if difference >= 0 else "-") + gib(abs(difference))
+    return unsigned_zero(("+" if difference >= 0 else "-") + gib(abs(difference)))
 
 
 def _change(said: int | None, seen: int | None) -> str:
-    return "" if said is None or not seen else f"{said / seen - 1:+.2%}"
+    return "" if said is None or not seen else share(said / seen - 1)
 
 
 def _table(head: Row, rows: Sequence[Row], screen: Screen) -> list[str]:
@@ -157,9 +167,9 @@ def _table(head: Row, rows: Sequence[Row], screen: Screen) -> list[str]:
     widths = [max(width(cell) for cell in column) for column in columns]
     fixed = sum(widths[:-1]) + 2 * (len(widths) - 1)
     room = screen.columns - fixed
-    lines = []
+    lines, dots = [], screen.glyph("ellipsis")
     for row in (head, *rows):
         cells = [row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:-1], widths[1:-1], strict=True))]
-        last = row[-1] if width(row[-1]) <= room else row[-1][: max(0, room - 1)] + "~"
+        last = row[-1] if width(row[-1]) <= room else row[-1][: max(0, room - len(dots))] + dots
         lines.append("  ".join([*cells, last if room >= 12 else ""]).rstrip())
     return lines
