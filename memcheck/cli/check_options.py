@@ -60,7 +60,7 @@ CHECK_OPTIONS = (
         field="outputs",
     ),
     Option(("--fail-on",), "Lowest severity that fails the run [default: error].", choices=FAIL_ON),
-    Option(("--fail-above",), "Fail plans above this use of the capacity: 90%.", "SHARE", values.share),
+    Option(("--fail-above",), "Fail plans that need more of the capacity, e.g. 90%.", "SHARE", values.share),
     Option(("--warn-above",), "Warn about plans above this use of the capacity.", "SHARE", values.share),
     Option(
         ("--profile",),

@@ -186,9 +186,9 @@ def assumed(
     if gpus == 1:
         world, usual_stage, why = "one GPU", 0, "assumed: one GPU has nothing to share"
     elif method == "full":
-        world, usual_stage, why = f"{gpus} GPUs", 3, "assumed: FSDP where everything is trained"
+        world, usual_stage, why = f"{gpus} GPUs", 3, "assumed: FSDP, as all is trained"
     else:
-        world, usual_stage, why = f"{gpus} GPUs", 0, "assumed: DDP where adapters alone are trained"
+        world, usual_stage, why = f"{gpus} GPUs", 0, "assumed: DDP, as adapters are trained"
     settings = {
         model.key: ReadSetting(model.value, "the command line"),
         "hardware.gpu": ReadSetting(known_gpu.name, "--gpu"),

@@ -129,10 +129,14 @@ def architectures() -> Listing:
     rows = [(kind, models[kind], builders(kind, models[kind])) for kind in sorted(models)]
     return Listing(
         ("model_type", "models", "for example", "built by"),
-        [(kind, str(len(names)), next(iter(names), ""), ", ".join(by)) for kind, names, by in rows],
+        [(kind, str(len(names)), next(iter(names), ""), ", ".join(by) or OPEN) for kind, names, by in rows],
         [{"name": kind, "models": names, "frameworks": by} for kind, names, by in rows],
         right=frozenset({1}),
     )
+
+
+OPEN = "depends on its config.json"
+"""Of a model with a tower, of which the catalog has none: its parts are not known by its type."""
 
 
 def builders(kind: str, models: list[str]) -> list[str]:

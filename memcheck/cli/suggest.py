@@ -12,10 +12,10 @@ from memcheck.cli.completion import files, one_of
 from memcheck.cli.parameters import COLOR, CONFIG, typed
 from memcheck.cli.parameters import gpu as known_gpu
 from memcheck.cli.progress import counting
+from memcheck.cli.tell import tell
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.values import share
 from memcheck.cli.write import write_document, write_stdout
-from memcheck.edge.streams import put
 from memcheck.errors import UsageError
 from memcheck.plan.document import Document
 from memcheck.record import Record
@@ -76,7 +76,10 @@ def keys() -> list[tuple[str, str]]:
 @click.option("--document", type=click.IntRange(0), metavar="N", help="Which plan of a file with several, from 0.")
 @click.option("--gpu", type=known_gpu, metavar="NAME", help="Search on this GPU instead of the plan's own.")
 @click.option(
-    "--fail-above", type=typed(share), metavar="SHARE", help="How full the GPU may be, instead of the policy: 90%."
+    "--fail-above",
+    type=typed(share),
+    metavar="SHARE",
+    help="How full the GPU may be, e.g. 90%, whatever the policy says.",
 )
 @click.option(
     "--budget",
@@ -148,7 +151,7 @@ def _write(options: SuggestOptions, path: str, data: bytes, document: Document, 
     """
     number = options.apply or 1
     if answer.status == FITS:
-        put(sys.stderr, "memcheck: nothing to do: the plan fits\n")
+        tell("memcheck: nothing to do: the plan fits\n")
         return FOUND
     if not answer.found:
         write_stdout(_rendered(options, answer))
@@ -173,9 +176,9 @@ def _write(options: SuggestOptions, path: str, data: bytes, document: Document, 
         raise UsageError("stdin cannot be written", "--diff shows what would be changed")
     replace_files(before, after)
     where = " and ".join(after)
-    put(sys.stderr, f"memcheck: wrote suggestion {number} into {where}: {remedy.title}; it passes\n")
+    tell(f"memcheck: wrote suggestion {number} into {where}: {remedy.title}; it passes\n")
     if chosen.serves:
-        put(sys.stderr, f"memcheck: note: it changes what can be served: {chosen.serves}\n")
+        tell(f"memcheck: note: it changes what can be served: {chosen.serves}\n")
     if chosen.numerics == OTHER:
-        put(sys.stderr, f"memcheck: note: it changes the results of {_what(answer)}\n")
+        tell(f"memcheck: note: it changes the results of {_what(answer)}\n")
     return FOUND

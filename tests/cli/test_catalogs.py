@@ -97,6 +97,15 @@ def test_a_search_without_a_hit_is_an_error(capsys: Capture) -> None:
     assert "did you mean qwen3-8b" in error
 
 
+def test_no_architecture_is_without_a_word_on_who_builds_it(capsys: Capture) -> None:
+    """Of a model with a tower that the catalog has none of, its config alone says what its parts are."""
+    assert main(["list", "architectures"]) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()[1:]}
+    assert rows["aya_vision"].endswith("depends on its config.json")
+    assert "huggingface" in rows["qwen3_moe"]
+    assert not [line for line in rows.values() if len(line.split()) < 3]
+
+
 def test_architectures_say_who_builds_them(capsys: Capture) -> None:
     """Each model_type that is read has its models and its frameworks."""
     assert main(["list", "architectures", "--format", "json"]) == 0
