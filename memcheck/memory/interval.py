@@ -5,7 +5,8 @@ added in quadrature), and what context and communicators took against their form
 seen, not quantiles: a plan that is called safe and fails costs more than a warning.
 
 - ``needed`` rests on what the allocator cannot return. Rules MEM101 to MEM104 decide on it and on its upper end.
-- *Seen* rests on what it holds with memory to spare, and ends at the GPU's capacity unless the plan needs more.
+- *Seen* rests on what it holds with memory to spare, and ends at the GPU's capacity unless the plan needs more. No end
+  lies below that of ``needed``: what cannot be returned is seen.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def ends(tables: Residuals, kinds: Kinds, held: PlanFigures, capacity: int | Non
     low, high = _ends(found.held_of(allocated, held.pools), of_both, both, around)
     if capacity is not None:
         low, high = min(low, max(capacity, needed[0])), min(high, max(capacity, needed[1]))
-    return Intervals(needed, (low, max(high, needed[1])))
+    return Intervals(needed, (max(low, needed[0]), max(high, needed[1])))
 
 
 def stuck_between(tables: Residuals, kinds: Kinds, held: PlanFigures, found: Shares) -> Spread:

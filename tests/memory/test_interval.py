@@ -80,6 +80,13 @@ def test_cache_widens_what_is_seen_alone() -> None:
     assert ends(made, KIND, live(79), 80 * GIB).seen[1] == pytest.approx(79 * GIB * 1.02)
 
 
+def test_no_less_is_seen_than_what_cannot_be_returned() -> None:
+    """A wide sample of what steps hold does not reach below the least that they need."""
+    made = tables(EXACT, Spread(100, 1.0, 1.2, 1.5), Spread(100, 1.09, 1.1, 1.2))
+    found = ends(made, KIND, live(50), None)
+    assert found.seen[0] == found.needed[0] == pytest.approx(54.5 * GIB)
+
+
 def test_the_need_is_nowhere_below_live_tensors() -> None:
     """No allocator holds less than what is live, whatever a small sample's tail says."""
     made = tables(EXACT, Spread(9, 0.8, 1.2, 1.5), Spread(9, 0.9, 1.05, 1.1))
