@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from memcheck.edge.text import gib, percent
 from memcheck.memory.fit import ABOVE, FITS, TOO_LARGE, UNCERTAIN
-from memcheck.what_if.compare.types import ComparedPoint
+from memcheck.what_if.compare.types import ComparedPoint, Comparison
 from memcheck.what_if.points.types import HOST, ILLEGAL, Point
 
 HEADS = ("GPU", "verdict", "peak GiB", "used", "left GiB", "batch", "recompute", "speed", "TFLOPS")
@@ -47,6 +49,18 @@ def cells(row: ComparedPoint) -> tuple[str, ...]:
         NONE if row.relative_speed is None else f"{row.relative_speed:.2f}x",
         NONE if step is None else f"{step.model_tflops_per_gpu:,.0f}",
     )
+
+
+def legend(comparison: Comparison, shown: Sequence[str]) -> str:
+    """What the columns that are shown hold."""
+    told = ["batch: sequences per GPU and pass (per step)."] if "batch" in shown else []
+    told += ["recompute: arithmetic that it adds."] if "recompute" in shown else []
+    times = [f"speed: tokens per second and GPU, relative to {comparison.reference}"] if "speed" in shown else []
+    times += ["TFLOPS: of the model, per GPU"] if "TFLOPS" in shown else []
+    if comparison.reference and times:
+        source = "both from" if len(times) > 1 else "from"
+        told.append(f"{'; '.join(times)}; {source} a roofline model that ranks, not a measurement.")
+    return " ".join(told)
 
 
 def notes(rows: tuple[ComparedPoint, ...]) -> list[str]:

@@ -6,7 +6,7 @@ from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, width, wrap
 from memcheck.memory.fit import FITS, UNCERTAIN
 from memcheck.report.columns import GAP, fitting, left_out
-from memcheck.what_if.compare.cells import EXPENDABLE, HEADS, RIGHT, cells, notes
+from memcheck.what_if.compare.cells import EXPENDABLE, HEADS, RIGHT, cells, legend, notes
 from memcheck.what_if.compare.types import Comparison
 
 STYLES = {FITS: "good", UNCERTAIN: "warning"}
@@ -44,15 +44,8 @@ def _line(row: tuple[str, ...], widths: list[int], kept: list[int]) -> str:
 
 
 def _legend(comparison: Comparison, screen: Screen, kept: list[int]) -> list[str]:
-    shown = {HEADS[index] for index in kept}
-    told = ["* as the plan has it."] if any(row.as_written for row in comparison.rows) else []
-    told += ["batch: sequences per GPU and pass (per step)."] if "batch" in shown else []
-    told += ["recompute: arithmetic that it adds."] if "recompute" in shown else []
-    times = [f"speed: tokens per second and GPU, relative to {comparison.reference}"] if "speed" in shown else []
-    times += ["TFLOPS: of the model, per GPU"] if "TFLOPS" in shown else []
-    if comparison.reference and times:
-        source = "both from" if len(times) > 1 else "from"
-        told.append(f"{'; '.join(times)}; {source} a roofline model that ranks, not a measurement.")
+    told = [legend(comparison, [HEADS[index] for index in kept])]
+    told = ["* as the plan has it.", *told] if any(row.as_written for row in comparison.rows) else told
     told.append(left_out(HEADS, kept))
     text = " ".join(filter(None, told))
     return [screen.paint(line, "dim") for line in wrap(clean(text), screen.columns)]

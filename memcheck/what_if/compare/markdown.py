@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.edge.screen import Screen
 from memcheck.memory.fit import FITS, UNCERTAIN
 from memcheck.report.markdown import escape
-from memcheck.what_if.compare.cells import HEADS, RIGHT, cells, notes
+from memcheck.what_if.compare.cells import HEADS, RIGHT, cells, legend, notes
 from memcheck.what_if.compare.types import Comparison
 
 ICONS = {FITS: "✅", UNCERTAIN: "⚠️"}
@@ -24,9 +24,7 @@ def render(comparison: Comparison, screen: Screen | None = None) -> str:
             + " | ".join(figures)
             + " |"
         )
-    if comparison.reference:
-        than = escape(comparison.reference)
-        lines += ["", f"<sub>Speed: tokens per second and GPU, relative to {than}, by a roofline model.</sub>"]
+    lines += ["", f"<sub>{escape(legend(comparison, HEADS))}</sub>"]
     told = notes(comparison.rows)
     lines += ["", *(f"- {escape(note)}" for note in told)] if told else []
     return "\n".join(lines) + "\n"

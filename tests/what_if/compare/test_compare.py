@@ -186,3 +186,12 @@ def test_the_walk_through_of_four_a100(root: Path, capsys: Capture) -> None:
     assert second["step"]["recompute_share"] > 0.3
     assert best["step"]["recompute_share"] == 0
     assert second["relative_speed"] < best["relative_speed"] < 1
+
+
+def test_markdown_explains_its_columns_as_the_terminal_does(tmp_path: Path, capsys: Capture) -> None:
+    """What batch, recompute, speed and TFLOPS are stands below both tables, in the same words."""
+    write(tmp_path)
+    assert main(["compare", "good.yaml", "--format", "markdown"]) == 0
+    shown = capsys.readouterr().out
+    for words in ("batch: sequences per GPU", "recompute: arithmetic", "speed: tokens per second", "not a measurement"):
+        assert words in shown
