@@ -46,7 +46,7 @@ def sum_of(component: str, rows: Inventory, n_bytes: int, numbers: str) -> Formu
     """One formula of several tensors."""
     sums: dict[str, int] = {}
     for label, shape, dtype, size, _, _ in rows:
-        key = f"{label} [{' '.join(_symbol(d) for d in shape)}] {dtype}"
+        key = f"{label} [{', '.join(map(_size, shape))}] {dtype}"
         sums[key] = sums.get(key, 0) + size
     terms = [k for k, _ in sorted(sums.items(), key=lambda kv: -kv[1])]
     shown = " + ".join(terms[:10]) + (f" + {len(terms) - 10} smaller ones" if len(terms) > 10 else "")
@@ -55,5 +55,7 @@ def sum_of(component: str, rows: Inventory, n_bytes: int, numbers: str) -> Formu
     )
 
 
-def _symbol(size: int) -> str:
-    return str(getattr(size, "symbol", None) or int(size))
+def _size(size: int) -> str:
+    """``4096``, or ``T = 4096`` where it has a symbol."""
+    symbol = getattr(size, "symbol", None)
+    return f"{symbol} = {int(size)}" if symbol else str(int(size))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate, Formula, RankEstimate
 from memcheck.edge.screen import Screen
-from memcheck.edge.text import clean, gib, one_line, value, width, words, wrap
+from memcheck.edge.text import clean, gib, one_line, value, width, wrap
 from memcheck.report.budget import budget, host_budget
 from memcheck.report.details import host_line, interval, labelled, largest, peak, span
+from memcheck.report.seen import formula_head
 from memcheck.result import PlanResult
 
 
@@ -122,7 +123,7 @@ def arithmetic(formulas: tuple[Formula, ...], screen: Screen) -> list[str]:
         return []
     lines = [screen.paint("formulas", "dim")]
     for item in formulas:
-        lines.append(f"{screen.paint(words(item.component), 'strong')}  {gib(item.bytes)} GiB ({item.bytes:,} bytes)")
+        lines.append(f"{screen.paint(formula_head(item)[1], 'strong')}  {gib(item.bytes)} GiB ({item.bytes:,} bytes)")
         for text in (item.formula, f"= {item.numbers}", f"from {item.source}" if item.source else ""):
             if text:
                 lines += [f"  {part}" for part in wrap(clean(text), screen.columns - 2)]

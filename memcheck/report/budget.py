@@ -6,13 +6,12 @@ from memcheck.accounts.estimate import COMPONENTS, Estimate
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import gib, one_line, percent, width, words, wrap
 from memcheck.report.gauge import tone
-from memcheck.report.seen import cache_note
+from memcheck.report.seen import CACHE_ROW, cache_note
 from memcheck.result import PlanResult
 
 FIGURES = 25
 """Columns of the two figures with the space around them: ``      12.34   123.4%``."""
 LEAST_BAR = 10
-CACHE_ROW = "cache, given back"
 
 
 def budget(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:

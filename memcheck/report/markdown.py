@@ -8,10 +8,9 @@ from memcheck.accounts.estimate import COMPONENTS, Estimate
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, gib, percent, plural, value, words
 from memcheck.finding import Finding
-from memcheck.report.budget import CACHE_ROW
 from memcheck.report.details import change, interval, peak
 from memcheck.report.effect import cost, effect, on_the_host
-from memcheck.report.seen import cache_note
+from memcheck.report.seen import CACHE_ROW, cache_note
 from memcheck.report.summary import summary as summary_text
 from memcheck.report.verdict import accepted, pressure, short_of_host, verdict
 from memcheck.result import PlanResult, Report

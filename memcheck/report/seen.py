@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.estimate import Estimate
-from memcheck.edge.text import gib
+from memcheck.accounts.estimate import CACHE, Estimate, Formula
+from memcheck.edge.text import gib, words
+from memcheck.memory.overhead_terms import CACHE as CACHE_TERM
+
+CACHE_ROW = "cache, given back"
 
 NAMED_CACHE_BYTES = 2**30
 """Cache from which on a reader should know that it is no need of the step."""
@@ -17,3 +20,8 @@ def cache_note(estimate: Estimate) -> str:
         f"Cache: {gib(estimate.cache_bytes)} GiB that PyTorch's allocator keeps while there is room and gives back"
         f" before an allocation fails; with it, nvidia-smi shows about {gib(estimate.device_bytes)} GiB."
     )
+
+
+def formula_head(item: Formula) -> tuple[str, str]:
+    """The component that a formula is of, as a key and in words; apart the cache, which is not needed."""
+    return (CACHE, CACHE_ROW) if item.formula == CACHE_TERM else (item.component, words(item.component))

@@ -258,6 +258,21 @@ def test_bars_end_where_the_figures_say() -> None:
     assert float(line.attributes["x1"].rstrip("%")) == pytest.approx(100 * estimate.capacity_bytes / full, abs=0.01)
 
 
+def test_every_colour_of_a_bar_is_explained_beside_it() -> None:
+    """Also the cache, which is no part of what is needed: a grey that nothing names would be a riddle."""
+    plan = result(30.0)
+    answer = plan.estimate
+    assert answer is not None
+    parts = {**answer.components_bytes, "fragmentation": 2**31}
+    with_cache = answer._replace(components_bytes=parts, cache_bytes=2**30)
+    shown = Page(render(Report("", (plan._replace(estimate=with_cache),)))).root
+    (section,) = [each for each in shown.all("section") if "plan" in each.classes]
+    drawn = {each.attributes["class"] for each in section.all("svg")[0].all("rect")} - {"track", "gap"}
+    named = {rect.attributes["class"] for table in section.all("table") for rect in table.all("rect")}
+    assert "c-cache" in drawn
+    assert drawn <= named
+
+
 def test_estimates_have_figures_and_no_findings() -> None:
     """What ``estimate`` shows: everything but the findings, except for a plan of which they are all there is."""
     parsed = Page(render(forwarded(), judged=False)).root

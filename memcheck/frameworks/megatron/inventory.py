@@ -160,13 +160,14 @@ def _formulas(
             numbers = f"live during {peak.operation}" + (f"; {beside:,} B of workspaces always" if beside else "")
             formula = sum_of(component, rows, at_peak[component], numbers)
             found.append(formula._replace(source=f"{formula.source}; {WORKSPACES}") if beside else formula)
+    rests = always.get("communication_buffers", 0)
     if at_peak.get("communication_buffers"):
         found.append(
             Formula(
                 "communication_buffers",
                 "global memory buffer + gradients sent between stages"
                 + (" + parameters gathered and gradients that wait" if rank.extras else ""),
-                f"{always.get('communication_buffers', 0):,} B always; during {peak.operation}",
+                (f"{rests:,} B always; " if rests else "") + f"during {peak.operation}",
                 at_peak["communication_buffers"],
                 f"{BUFFERS}; {SHARDED}" if rank.extras else BUFFERS,
             )

@@ -79,12 +79,14 @@ def table(item: Table, name: str) -> Html:
 
     heads = (tag("th", text(head), scope="col", class_=kinds(i)) for i, head in enumerate(item.heads))
     keys = item.keys or ("",) * len(item.rows)
+    foot_keys = item.foot_keys or ("",) * len(item.foot)
+    feet = [cells(row, key) for row, key in zip(item.foot, foot_keys, strict=True)]
     return tag(
         "table",
         tag("caption", text(item.caption)),
         tag("thead", tag("tr", *heads)),
         tag("tbody", *(cells(row, key) for row, key in zip(item.rows, keys, strict=True))),
-        tag("tfoot", *(cells(row) for row in item.foot)) if item.foot else NOTHING,
+        tag("tfoot", *feet) if feet else NOTHING,
     )
 
 

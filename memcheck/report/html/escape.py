@@ -23,6 +23,14 @@ def text(words: str) -> Html:
     return Html(escape(clean(words).encode("utf-8", "replace").decode("utf-8")))
 
 
+def breakable(words: str) -> Html:
+    """A name that may go on in the next line behind a dot, an underscore or a slash."""
+    shown = str(text(words))
+    for sign in "._/":
+        shown = shown.replace(sign, f"{sign}<wbr>")
+    return Html(shown)
+
+
 def code(words: str) -> Html:
     """Text as inline code, which may go on in the next line behind a dot or an underscore."""
     return Html(f"<code>{text(words).replace('.', '.<wbr>').replace('_', '_<wbr>')}</code>")

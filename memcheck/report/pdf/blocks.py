@@ -74,7 +74,10 @@ def table(item: Table, width: float) -> list[Flowable]:
         [cell(i, text, key="" if i else key) for i, text in enumerate(row)]
         for row, key in zip(item.rows, keys, strict=True)
     ]
-    rows += [[cell(i, text, strong=True) for i, text in enumerate(row)] for row in item.foot]
+    rows += [
+        [cell(i, text, key="" if i else key, strong=True) for i, text in enumerate(row)]
+        for row, key in zip(item.foot, item.foot_keys or ("",) * len(item.foot), strict=True)
+    ]
     rule = [("LINEBELOW", (0, 0), (-1, -1), 0.4, colour("rule")), ("VALIGN", (0, 0), (-1, -1), "TOP"), *CLOSE]
     if item.foot:
         rule.append(("LINEABOVE", (0, len(rows) - len(item.foot) + 1), (-1, -len(item.foot)), 0.8, colour("soft")))

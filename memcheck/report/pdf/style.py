@@ -8,8 +8,9 @@ from reportlab.lib.colors import HexColor
 from reportlab.lib.enums import TA_RIGHT
 from reportlab.lib.styles import ParagraphStyle
 
+from memcheck.accounts.estimate import CACHE
 from memcheck.edge.text import clean
-from memcheck.report.html.palette import BACKGROUNDS, BARS, LINES, TEXT
+from memcheck.report.html.palette import BACKGROUNDS, BARS, CACHE_OPACITY, LINES, TEXT
 
 PLAIN, BOLD, MONO = "Helvetica", "Helvetica-Bold", "Courier"
 """Fonts that every PDF reader has, so that none is embedded; they know Windows' Latin characters."""
@@ -48,7 +49,14 @@ def tinted(text: str, tone: str, *, bold: bool = True) -> str:
 
 def swatch(key: str) -> str:
     """A component's colour in front of its name."""
-    return f'<font name="ZapfDingbats" color="{BARS[key].light}" size="7">n</font>&nbsp;&nbsp;' if key else ""
+    shown = f"#{paler(BARS[key].light, CACHE_OPACITY)}" if key == CACHE else BARS[key].light if key else ""
+    return f'<font name="ZapfDingbats" color="{shown}" size="7">n</font>&nbsp;&nbsp;' if key else ""
+
+
+def paler(colour: str, opacity: float) -> str:
+    """A colour as it is seen on white paper through so much opacity: words, unlike bars, have none."""
+    parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "".join(f"{round(255 + (part - 255) * opacity):02x}" for part in parts)
 
 
 def _style(name: str, size: float, *, font: str = PLAIN, ink: str = "ink", **more: object) -> ParagraphStyle:

@@ -67,6 +67,8 @@ class Table(Record):
     keys: tuple[str, ...] = ()
     """A component per row, whose colour stands in front of it."""
     foot: tuple[tuple[str, ...], ...] = ()
+    foot_keys: tuple[str, ...] = ()
+    """A component per row of the foot, or nothing."""
     optional: tuple[int, ...] = ()
     """Columns that a narrow screen does without."""
     code: tuple[int, ...] = ()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate
 from memcheck.edge.screen import Screen
-from memcheck.edge.text import gib, plural, value, words
+from memcheck.edge.text import gib, plural, value
 from memcheck.finding import Finding
+from memcheck.report.seen import formula_head
 from memcheck.report.snippet import snippet
 from memcheck.report.story.blocks import ComponentFormula, Excerpt, Excerpts, Formulas, Prose, Section, Table
 from memcheck.result import PlanResult
@@ -81,13 +82,14 @@ def formulas(estimate: Estimate) -> Section | None:
         return None
     found = tuple(
         ComponentFormula(
-            key=item.component,
-            name=words(item.component),
+            key=key,
+            name=name,
             figure=f"{gib(item.bytes)} GiB ({item.bytes:,} bytes)",
             lines=(item.formula, f"= {item.numbers}"),
             source=item.source,
         )
         for item in estimate.formulas
+        for key, name in (formula_head(item),)
     )
     return Section("formulas", "Formulas and their sources", (Formulas(found),), folded=True)
 

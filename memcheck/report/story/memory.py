@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from memcheck.accounts.estimate import CACHE, PARTS, Estimate, HostMoment, RankEstimate
 from memcheck.edge.text import gib, percent, words
-from memcheck.report.budget import CACHE_ROW
 from memcheck.report.details import peak
-from memcheck.report.seen import cache_note
+from memcheck.report.seen import CACHE_ROW, cache_note
 from memcheck.report.story.blocks import Bar, Chart, Prose, Scale, Section, Segment, Table
 from memcheck.report.verdict import host_decides, short_of_host
 from memcheck.result import PlanResult
@@ -68,6 +67,7 @@ def components(plan: PlanResult, estimate: Estimate) -> Section:
     found = segments(estimate.needed_parts_bytes)
     slack = capacity - estimate.needed_bytes
     cache = (CACHE_ROW, gib(estimate.cache_bytes), share(estimate.cache_bytes, capacity))
+    cached = (CACHE,) if estimate.cache_bytes else ()
     table = Table(
         f"One GPU at the peak: {peak(estimate)}",
         ("Component", "GiB", "of capacity"),
@@ -76,10 +76,11 @@ def components(plan: PlanResult, estimate: Estimate) -> Section:
         keys=tuple(each.key for each in found),
         foot=(
             ("device memory needed", gib(estimate.needed_bytes), share(estimate.needed_bytes, capacity)),
-            *((cache,) if estimate.cache_bytes else ()),
+            *((cache,) if cached else ()),
             (f"capacity of {plan.gpu}" if plan.gpu else "capacity", gib(capacity), share(capacity, capacity)),
             ("missing" if slack < 0 else "left", gib(abs(slack)), share(abs(slack), capacity)),
         ),
+        foot_keys=("", *cached, "", ""),
     )
     note = cache_note(estimate)
     return Section("memory", "Where the memory goes", (table, Prose(note)) if note else (table,))
@@ -104,11 +105,13 @@ def step(plan: PlanResult, estimate: Estimate) -> Section | None:
     told = ", ".join(f"{bar.label} {bar.figure}" for bar in bars)
     outside = estimate.components_bytes.get("context_and_nccl", 0)
     note = (
-        f"The highest moment of each phase{where}. Context and NCCL ({gib(outside)} GiB) are there from the start; "
-        "what the allocator holds is added at the peak, where it decides."
+        f"The highest moment of each phase, in GiB{where}. Context and NCCL ({gib(outside)} GiB) are there from the"
+        " start; what the allocator holds is added at the peak, where it decides."
     )
     if axis.full_bytes < axis.capacity_bytes:
         note += f" The capacity, {gib(axis.capacity_bytes)} GiB, lies above this picture."
+    else:
+        note += f" The line across is the capacity, {gib(axis.capacity_bytes)} GiB."
     table = Table(
         "Live tensors (allocated) at the highest moment of each phase",
         ("Phase", "GiB", "highest during"),

@@ -10,7 +10,7 @@ from itertools import product
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import gib, percent, value
 from memcheck.memory.fit import ABOVE, FITS, UNCERTAIN
-from memcheck.report.html.escape import NOTHING, Html, code, joined, tag, text
+from memcheck.report.html.escape import NOTHING, Html, breakable, code, joined, tag, text
 from memcheck.report.html.shell import page
 from memcheck.what_if.points.types import HOST, ILLEGAL, Point
 from memcheck.what_if.sweep.full import counts, reasons, short_keys, speed
@@ -77,8 +77,9 @@ def _css() -> str:
         "print-color-adjust:exact;-webkit-print-color-adjust:exact}"
         ".heat th{padding:.3rem .6rem .3rem 0;white-space:nowrap}.heat thead th{text-align:center}"
         ".heat th:first-child{position:sticky;left:0;background:var(--card)}"
-        ".heat caption span{position:sticky;left:0;display:inline-block;max-width:min(34rem,calc(100vw - 5rem))}"
         ".heat{width:auto}.heat small{display:block;color:var(--ink)}"
+        "@media (max-width:40rem){.ranked{font-size:.8rem}.ranked thead th{font-size:.68rem}"
+        ".ranked th,.ranked td{padding-right:.35rem}}"
         ".legend{list-style:none;display:flex;flex-wrap:wrap;gap:.4rem;margin-top:.8rem}"
         ".legend li{padding:.15rem .5rem;border-radius:4px;font-size:.82rem}"
         f"{shades(0).replace('.heat ', ':is(.heat,.legend) ')}\n"
@@ -130,12 +131,13 @@ def _map(rows: Axis, columns: Axis, points: tuple[Point, ...]) -> Html:
     told = f"Device memory needed, of capacity; below it tokens per second and GPU. {corner}"
     table = tag(
         "table",
-        tag("caption", tag("span", text(told))),
         tag("thead", tag("tr", *(tag("th", text(head), scope="col") for head in heads))),
         tag("tbody", *lines),
         class_="heat",
+        aria_label=told,
     )
-    return tag("div", table, class_="wide", tabindex=0, role="group", aria_label="heat map")
+    scrolled = tag("div", table, class_="wide", tabindex=0, role="group", aria_label="heat map")
+    return joined((tag("p", text(told), class_="soft small"), scrolled))
 
 
 def _cell(point: Point) -> Html:
@@ -166,8 +168,8 @@ def _fastest(sweep: Sweep) -> Html:
     ranked = sorted((p for p in sweep.points if p.verdict == FITS and p.step is not None), key=speed, reverse=True)
     if not ranked:
         return NOTHING
-    heads = [tag("th", text(name), scope="col") for name in short_keys(tuple(each.key for each in sweep.axes))]
-    heads += [tag("th", text(name), scope="col", class_="num") for name in ("used", "tokens/s/GPU")]
+    heads = [tag("th", breakable(name), scope="col") for name in short_keys(tuple(each.key for each in sweep.axes))]
+    heads += [tag("th", breakable(name), scope="col", class_="num") for name in ("used", "tokens/s/GPU")]
     lines = []
     for point in ranked[:FASTEST]:
         values = (tag("td", text(value(point.set[each.key]))) for each in sweep.axes)
@@ -175,12 +177,14 @@ def _fastest(sweep: Sweep) -> Html:
         lines.append(tag("tr", *values, *(tag("td", text(each), class_="num") for each in figures)))
     table = tag(
         "table",
-        tag("caption", text("By a roofline model that ranks; no measurement.")),
         tag("thead", tag("tr", *heads)),
         tag("tbody", *lines),
+        class_="ranked",
+        aria_label="the fastest points that fit",
     )
     wide = tag("div", table, class_="wide", tabindex=0, role="group", aria_label="fastest points")
-    return tag("section", tag("h2", text("Fastest that fit")), wide, class_="card")
+    told = tag("p", text("By a roofline model that ranks; no measurement."), class_="soft small")
+    return tag("section", tag("h2", text("Fastest that fit")), told, wide, class_="card")
 
 
 def _reasons(sweep: Sweep) -> Html:

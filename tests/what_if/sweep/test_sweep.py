@@ -189,6 +189,14 @@ def test_progress_is_for_those_who_look(root: Path, tmp_path: Path) -> None:
     assert told.stdout == silent.stdout
 
 
+def test_heads_of_the_fastest_points_can_be_broken(capsys: Capture) -> None:
+    """Long keys go on in the next line, so that a phone shows the figures behind them."""
+    assert main(["sweep", "good.yaml", "--set", "training.micro_batch_size=1,2", "--format", "html"]) == 0
+    page = capsys.readouterr().out
+    assert '<th scope="col">micro_<wbr>batch_<wbr>size</th>' in page
+    assert '<th scope="col" class="num">tokens/<wbr>s/<wbr>GPU</th>' in page
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
