@@ -14,12 +14,14 @@ from memcheck.cli.parameters import typed
 from memcheck.cli.tell import tell
 from memcheck.cli.write import write_document, write_stdout
 from memcheck.configs.config_file import NO_IMAGES
+from memcheck.configs.draft import LONGEST
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.importing import Imported, import_config
 from memcheck.configs.types import ConfigError, ReadSetting
 from memcheck.errors import UsageError
 from memcheck.finding import Location
 from memcheck.plan.text import read_bytes, shown_path
+from memcheck.plan.words import shorten
 
 FLAGS = {
     "model": ("--model", "model"),
@@ -110,7 +112,7 @@ def command(
     for note in imported.notes:
         _say("note", f"{_shown(note.location)}: {note.message}")
     for key, each in imported.assumed:
-        _say("assumed", f"{key}: {each.value} ({each.why})")
+        _say("assumed", f"{key}: {shorten(str(each.value), LONGEST)} ({each.why})")
     for problem in imported.problems:
         complain(f"{_shown(problem.location)}: {problem.message}", problem.help)
     if imported.problems:

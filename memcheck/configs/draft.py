@@ -9,8 +9,12 @@ from collections.abc import Iterable, Mapping
 from memcheck.configs.config_file import ConfigFile, shown
 from memcheck.configs.types import ConfigProblem, KeyRow, Note, ReadConfig, ReadSetting
 from memcheck.edge.digits import whole_number
+from memcheck.plan.words import shorten
 
 MISSING = object()
+LONGEST = 100
+"""Characters of a value that a message quotes."""
+_LONG_VALUE = re.compile(rf"`([^`]{{{LONGEST + 1},}})`")
 
 
 class Draft:
@@ -148,10 +152,15 @@ class Draft:
         return ReadConfig(
             format=self.format,
             settings=self.settings,
-            notes=tuple(self.notes),
-            problems=tuple(self.problems),
+            notes=tuple([each._replace(message=clipped(each.message)) for each in self.notes]),
+            problems=tuple([each._replace(message=clipped(each.message)) for each in self.problems]),
             sources=self.sources,
         )
+
+
+def clipped(message: str) -> str:
+    """A message, whose quoted values are cut: whoever wrote them finds the rest at the place that it names."""
+    return _LONG_VALUE.sub(lambda found: f"`{shorten(found[1], LONGEST)}`", message)
 
 
 def _as_default(written: object, default: object) -> bool:

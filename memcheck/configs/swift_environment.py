@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from memcheck.configs.draft import Draft
 from memcheck.configs.launch_environment import allocator, written
-from memcheck.configs.types import ConfigProblem, KeyRow
+from memcheck.configs.types import ConfigProblem, KeyRow, Note
 from memcheck.edge.digits import whole_number
 from memcheck.finding import Location
 
@@ -27,9 +27,16 @@ def environment(draft: Draft, names: Mapping[str, str]) -> None:
             draft.config.adopt(name, number, at)
             if key:
                 draft.rows((KeyRow(name, key),))
-        elif name == NODES and "$" in text:
+        elif number is not None or not text:
+            continue
+        elif "$" not in text:
+            message = f"`{name}={text}` is not a whole number"
+            draft.problems.append(ConfigProblem(at, message, "write the number", keys=(key,) if key else ()))
+        elif name == NODES:
             message = f"`{name}={text}`: how many nodes there are is not in the script"
             draft.problems.append(ConfigProblem(at, message, _HELP, keys=(key,)))
+        elif key not in draft.settings:
+            draft.notes.append(Note(at, f"`{name}={text}`: what it holds is not in the script"))
     _spread(draft)
     draft.harmless((), ("ENV.",))
 

@@ -113,6 +113,16 @@ def test_nodes_that_the_caller_sets_are_asked_for() -> None:
     assert "`NNODES=$N`" in refusal(line)
 
 
+@pytest.mark.parametrize("name", ["MAX_PIXELS", "MIN_PIXELS", "NPROC_PER_NODE"])
+def test_a_variable_of_a_number_that_is_none_is_an_error_at_its_place(name: str) -> None:
+    """It was passed over in silence; what the caller sets is a note."""
+    line = LINE.replace("NPROC_PER_NODE=8 \\\n", "")
+    found = read(f"export {name}=abc\n{line}")
+    assert (found.problems[0].location.span.line, found.problems[0].message) == (1, f"`{name}=abc` is not a whole number")
+    found = read(f"export {name}=$X\n{line}")
+    assert [each.location.span.line for each in found.notes if f"`{name}=$X`" in each.message] == [1]
+
+
 def test_the_keys_are_recognised_without_a_command(tmp_path: Path) -> None:
     """YAML of the same keys, with its variables below ``ENV``; an argument of Megatron-LM's own is no evidence."""
     text = (

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from memcheck.__main__ import main
 from tests.configs.test_trainers import AXOLOTL, FACTORY, FSDP, QLORA, SECOND, SWIFT, TRL, read, values
 
 LIGER = f"{SWIFT.rstrip()} --use_liger_kernel true"
@@ -268,3 +271,16 @@ def test_arguments_of_a_script_behind_the_training_are_its_own(other: str) -> No
     """What evaluates afterwards names another model, and says nothing of the training."""
     found = values(read("s.sh", f"{SWIFT}\n{other}\n"))
     assert (found["model.name"], found["training.sequence_length"]) == ("Qwen/Qwen2.5-7B-Instruct", 2048)
+
+
+def test_messages_quote_no_more_of_a_value_than_anybody_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Problems, notes and what is assumed name the place, where the rest of the value stands."""
+    long = "x" * 3000
+    path = tmp_path / "trl.yaml"
+    path.write_text(
+        f"model_name_or_path: meta-llama/Llama-3.1-8B\nmax_length: {long}\noptim: {long}\ndtype: {long}\n{long[:900]}: 1\n"
+    )
+    assert main(["import", "--from", "trl", "--gpu", "h100", "--gpus-per-node", "8", str(path)]) == 1
+    told = capsys.readouterr().err
+    assert "`max_length: xxx" in told
+    assert max(map(len, told.splitlines())) < 300 + len(str(path))
