@@ -42,7 +42,7 @@ from memcheck.memory import residuals as stored_residuals  # noqa: E402
 from memcheck.memory.allocator import allocator_group, blocks_group, optimizer_group, remainder_group, stuck_group  # noqa: E402
 from memcheck.memory.communicators import ProcessGroup, group_bytes  # noqa: E402
 from memcheck.memory.estimate import estimate  # noqa: E402
-from memcheck.memory.overhead import context_terms, is_context_read, surroundings  # noqa: E402
+from memcheck.memory.overhead import context_terms, surroundings  # noqa: E402
 from memcheck.models.types import Architecture  # noqa: E402
 
 RESIDUALS = os.path.join(ROOT, "memcheck", "memory", "data", "residuals.json")
@@ -152,7 +152,7 @@ def outside() -> list[Reading]:
             predicted = around.communicators
             measured_bytes -= around.total - predicted
         else:
-            kind = "context, read" if is_context_read(gpu) else "context"
+            kind = "context, read" if gpu.context_read else "context"
             predicted = sum(size for _, size, _ in context_terms(gpu))
         found.append(Reading(kind, reading["what"], predicted, measured_bytes, reading["source"]))
     return found

@@ -50,6 +50,8 @@ def find_gpu(name: str) -> Gpu:
         nvlink_gpus=record.get("nvlink_gpus"),
         pcie_gbs=record.get("pcie_gbs"),
         network_gbs=record.get("network_gbs"),
+        peer_access=record.get("peer_access", True),
+        context_read=record.get("context_read", False),
     )
 
 

@@ -41,6 +41,12 @@ class Gpu(Record):
     """The link to the host, one direction."""
     network_gbs: float | None = None
     """The network between nodes, per GPU and direction, in the vendor's reference system."""
+    peer_access: bool = True
+    """Whether GPUs of a node are sure to reach each other's memory. GeForce cards without a bridge between them do not:
+    NCCL's buffers are then shared memory of the host (``src/transport/shm.cc``, ``shmRecvSetup``).
+    """
+    context_read: bool = False
+    """Whether the driver's context was read on this very GPU, and not on one of its architecture."""
 
 
 class Model(Record):

@@ -136,7 +136,7 @@ def architectures() -> Listing:
 
 
 OPEN = "depends on its config.json"
-"""Of a model with a tower, of which the catalog has none: its parts are not known by its type."""
+"""What is said of a type of models with a tower where the catalog has none of them: the type does not tell their parts."""
 
 
 def builders(kind: str, models: list[str]) -> list[str]:

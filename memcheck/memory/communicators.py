@@ -79,13 +79,6 @@ def linked(gpu: Gpu) -> bool:
     return bool(gpu.nvlink_gbs) or gpu.arch is None
 
 
-def meets_in_host(gpu: Gpu) -> bool:
-    """Whether peers may have no access to each other's memory, as GeForce cards without a bridge between them: NCCL's
-    buffers are then shared memory of the host (``src/transport/shm.cc``, ``shmRecvSetup``).
-    """
-    return gpu.name.startswith("rtx-") and gpu.name[4:8].isdigit() and not gpu.name.endswith("-ada")
-
-
 def channels(group: ProcessGroup, gpu: Gpu) -> int:
     """Channels of a group's rings."""
     if group.nodes > 1:

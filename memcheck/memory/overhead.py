@@ -16,7 +16,7 @@ from memcheck.catalog.types import Gpu
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.allocator import Shares, kept, shares
-from memcheck.memory.communicators import KERNELS_BYTES, communicator_terms, meets_in_host
+from memcheck.memory.communicators import KERNELS_BYTES, communicator_terms
 from memcheck.memory.outside import NOTHING_OUTSIDE, OutsideBytes
 from memcheck.models.types import Rough
 from memcheck.record import Record
@@ -33,8 +33,6 @@ CONTEXT = {
 }
 """MiB of a bare context on the largest part of that architecture whose reading is public: it grows with the number of
 multiprocessors, and an estimate should not be too low for a part of the same architecture."""
-READ_ON = frozenset({"t4", "a100-40gb", "a100-80gb", "a800-80gb", "rtx-3090", "rtx-6000-ada", "h100-80gb"})
-"""GPUs on which a context of ``CONTEXT`` was read."""
 CONTEXT_UNKNOWN = (616, "LMCache/LMCache#4019: the largest public reading of a bare context")
 
 KERNELS_MIB = 36
@@ -84,12 +82,12 @@ def surroundings(job: TrainingJob | InferenceJob, gpu: Gpu) -> Surroundings:
     """What surrounds the live tensors of a job, whatever its batch."""
     each = context_terms(gpu), library_terms(job, gpu), communicator_terms(job, gpu)
     context, libraries, communicators = (sum(size for _, size, _ in terms) for terms in each)
-    in_host = max(0, communicators - KERNELS_BYTES) if meets_in_host(gpu) else 0
+    in_host = max(0, communicators - KERNELS_BYTES) if not gpu.peer_access else 0
     outside = OutsideBytes(
         context=context,
         libraries=libraries,
         communicators=communicators,
-        read=is_context_read(gpu),
+        read=gpu.context_read,
         in_host=in_host,
     )
     return Surroundings(outside, shares(job))
@@ -126,11 +124,6 @@ def context_terms(gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
     if gpu.arch == "sm_75":
         return (context,)
     return (context, ("kernels loaded by a step", KERNELS_MIB * MIB, "fitcheck's archive: 105 to 141 MiB on a T4"))
-
-
-def is_context_read(gpu: Gpu) -> bool:
-    """Whether the context of this GPU itself is known."""
-    return gpu.name in READ_ON
 
 
 def library_terms(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[tuple[str, int, str], ...]:

@@ -27,7 +27,8 @@ GENERATIONS = {
     *("sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121"),
     *("gfx90a", "gfx942", "gfx950", "hpu", "tpu", "xpu"),
 }
-KEYS = {"aliases", "shared_names", "arch", "marketed_gb", "memory_bytes", *RATES, *SPEED, "gpus_per_node", "source", "note"}
+FACTS = ("peer_access", "context_read")
+KEYS = {"aliases", "shared_names", "arch", "marketed_gb", "memory_bytes", *RATES, *SPEED, *FACTS, "gpus_per_node", "source", "note"}
 
 
 def test_every_generation_is_there() -> None:
@@ -46,6 +47,18 @@ def test_records_are_complete() -> None:
         assert all(record[r] >= 0 for r in RATES if r in record), name
         assert all(record[r] > 0 for r in SPEED if r in record), name
         assert all(record[r] < 1 for r in ("bf16_efficiency", "fp8_efficiency") if r in record), name
+
+
+def test_who_reaches_whose_memory_is_in_the_records() -> None:
+    """GeForce cards may have no access to each other's memory; no name says so, and a plan's own GPU is taken to have it."""
+    without = {name for name in gpu_names() if not find_gpu(name).peer_access}
+    assert {"rtx-2080-ti", "rtx-3090", "rtx-4090", "rtx-5090"} <= without
+    assert not without & {"rtx-6000-ada", "rtx-a6000", "rtx-pro-6000", "l40s", "h100-80gb"}
+    for name in without:
+        assert "peers" in find_gpu(name).source, name
+    own = resolve_gpu(GpuSpec(name="rtx-9999", memory_gib=24))
+    assert own.peer_access
+    assert not own.context_read
 
 
 def test_memory_is_what_can_be_reached() -> None:

@@ -9,7 +9,6 @@ from memcheck.catalog.gpus import find_gpu
 from memcheck.job.types import InferenceJob, Layout, Lora, Loss, Optimizer, TrainingJob
 from memcheck.memory.allocator import allocator_group, blocks_group, shares, shares_of
 from memcheck.memory.basis import interval_basis, intervals
-from memcheck.memory.communicators import meets_in_host
 from memcheck.memory.interval import Kinds, PlanFigures, ends, error_group
 from memcheck.memory.outside import NOTHING_OUTSIDE, OutsideBytes
 from memcheck.memory.residuals import ENOUGH, SMALL_BYTES, Residuals, Spread, look_up, residuals
@@ -122,7 +121,7 @@ def test_communicators_of_cards_without_access_to_each_other_may_lie_in_host_mem
     made = tables(EXACT, EXACT, EXACT)
     around = OutsideBytes(context=GIB, libraries=0, communicators=3 * GIB, in_host=2 * GIB)
     assert ends(made, KIND, live(50, around), None).needed == (52 * GIB, 54 * GIB)
-    assert [meets_in_host(find_gpu(name)) for name in ("rtx-4090", "rtx-6000-ada", "h100-80gb")] == [True, False, False]
+    assert [find_gpu(name).peer_access for name in ("rtx-4090", "rtx-6000-ada", "h100-80gb")] == [False, True, True]
 
 
 @pytest.mark.parametrize(
