@@ -136,7 +136,7 @@ def architectures() -> Listing:
 
 
 OPEN = "depends on its config.json"
-"""What is said of a type of models with a tower where the catalog has none of them: the type does not tell their parts."""
+"""What is said of models with a tower where the catalog has none of that type, which does not tell their parts."""
 
 
 def builders(kind: str, models: list[str]) -> list[str]:
