@@ -23,7 +23,7 @@ PLAN = """\
 memcheck: 1
 name: {name}
 
-model: {model}                  # `memcheck list models`, or a config.json: {{config: ./config.json}}
+model: {model}                  # `memcheck list models`, or {{config: FILE}}
 
 hardware:
   gpu: {gpu}                    # `memcheck list gpus`
@@ -32,11 +32,11 @@ hardware:
 
 parallelism:
   zero_stage: {zero_stage}                 # 0 replicated (DDP), 3 fully sharded (FSDP)
-  # tensor: 1                   # degrees that are not stated are 1; data parallelism takes the GPUs that are left
+  # tensor: 1                   # 1 unless stated; data takes the GPUs left over
   # pipeline: 1
 
 training:
-  framework: huggingface        # pytorch, torchtitan, megatron, deepspeed, litgpt, torchtune, nanotron: whose code
+  framework: huggingface        # whose code: `memcheck list frameworks`
 {adapters}  micro_batch_size: {micro_batch_size}           # sequences per GPU per forward pass
   sequence_length: {sequence_length}
   gradient_accumulation_steps: 1

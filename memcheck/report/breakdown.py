@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate, Formula, RankEstimate
 from memcheck.edge.screen import Screen
-from memcheck.edge.text import clean, gib, one_line, value, width, wrap
+from memcheck.edge.text import clean, gib, value, width, wrap
 from memcheck.report.budget import budget, host_budget
-from memcheck.report.details import host_line, interval, labelled, largest, peak, span
+from memcheck.report.details import host_line, interval, labelled, largest, name_and_place, peak, span
 from memcheck.report.seen import formula_head
 from memcheck.result import PlanResult
 
@@ -35,11 +35,7 @@ def heading(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
     if trainable and trainable != estimate.parameters:
         count += f", {trainable:,} trained"
     text = ", ".join(clean(part) for part in (plan.model, count, where, plan.framework) if part)
-    name, path = one_line(plan.name), one_line(plan.path)
-    first = screen.paint(name, "strong")
-    fits = width(name) + width(path) + 2 <= screen.columns
-    lines = [f"{first}  {screen.paint(path, 'dim')}"] if fits else [first, screen.paint(path, "dim")]
-    return lines + wrap(text, screen.columns)
+    return name_and_place(plan.name, plan.path, screen) + wrap(text, screen.columns)
 
 
 def totals(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate, TensorGroup
 from memcheck.edge.screen import Screen
-from memcheck.edge.text import clean, gib, value, width, words, wrap
+from memcheck.edge.text import clean, gib, one_line, value, width, words, wrap
 from memcheck.finding import Remedy
 from memcheck.result import PlanResult
 
@@ -32,6 +32,13 @@ def labelled(label: str, text: str, screen: Screen, style: str = "strong", inden
     lines = wrap(clean(text), room)
     pad = " " * (indent + len(head))
     return [f"{' ' * indent}{screen.paint(label + ':', style)} {lines[0]}", *(f"{pad}{line}" for line in lines[1:])]
+
+
+def name_and_place(name: str, path: str, screen: Screen) -> list[str]:
+    """A plan's name and its file behind it, or below it where there is no room."""
+    name, path = one_line(name), one_line(path)
+    first, place = screen.paint(name, "strong"), screen.paint(path, "dim")
+    return [f"{first}  {place}"] if width(name) + width(path) + 2 <= screen.columns else [first, place]
 
 
 def peak(estimate: Estimate) -> str:

@@ -190,6 +190,12 @@ def test_first_plan_passes(tmp_path: Path, capsys: Capture, arguments: list[str]
     assert main(["check", "plan.yaml"]) == 0
 
 
+def test_a_first_plan_fits_a_terminal(tmp_path: Path, capsys: Capture) -> None:
+    """No line of it is broken on 80 columns."""
+    assert main(["init", "--model", "llama-3.3-70b", "--gpus", "64"]) == 0
+    assert max(map(len, (tmp_path / "plan.yaml").read_text().splitlines())) <= 80
+
+
 def test_init_overwrites_nothing(tmp_path: Path, capsys: Capture) -> None:
     """An existing file stays as it is, and so does an existing schema."""
     (tmp_path / "plan.yaml").write_text("mine")

@@ -25,6 +25,8 @@ COMMANDS = {
     "check": "check good.yaml over.yaml",
     "estimate": "estimate over.yaml",
     "suggest": "suggest over.yaml",
+    "observed": "verify over.yaml --observed 10GiB",
+    "diff": "diff good.yaml over.yaml",
 }
 
 

@@ -9,9 +9,9 @@ from memcheck import __version__
 from memcheck.edge.json_text import dumps
 from memcheck.edge.opener import open_file
 from memcheck.edge.screen import Screen
-from memcheck.edge.text import clean, gib, one_line, value, wrap
+from memcheck.edge.text import clean, gib, value, wrap
 from memcheck.errors import UsageError
-from memcheck.report.details import labelled
+from memcheck.report.details import labelled, name_and_place
 from memcheck.verify.compare import TOLERANCE
 from memcheck.verify.observed.hypotheses import Explanation, explanations
 from memcheck.verify.observed.judge import Judgement, judge
@@ -79,7 +79,7 @@ def _log_file(path: str) -> list[MemoryReading]:
 
 
 def _text(subject: Subject, found: list[Judged], screen: Screen) -> str:
-    lines = [f"{screen.paint(one_line(subject.name), 'strong')}  {screen.paint(one_line(subject.path), 'dim')}"]
+    lines = name_and_place(subject.name, subject.path, screen)
     for judgement, explained in found:
         lines += ["", *labelled("observed", _what(judgement), screen), *labelled("predicted", _said(judgement), screen)]
         lines += labelled("verdict", _verdict(judgement), screen)

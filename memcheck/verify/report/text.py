@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from memcheck.accounts.estimate import COMPONENTS, TensorGroup
 from memcheck.edge.screen import Screen
-from memcheck.edge.text import clean, gib, one_line, width, words, wrap
-from memcheck.report.details import labelled, largest
+from memcheck.edge.text import clean, gib, width, words, wrap
+from memcheck.report.details import labelled, largest, name_and_place
 from memcheck.verify.compare import RankComparison, instants, sentence
 from memcheck.verify.replay.plan import Replayed, replayed
 from memcheck.verify.request import Request
@@ -36,8 +36,7 @@ def render(
 
 
 def _heading(subject: Subject, observation: Observation, screen: Screen) -> list[str]:
-    name, path = one_line(subject.name), one_line(subject.path)
-    lines = [f"{screen.paint(name, 'strong')}  {screen.paint(path, 'dim')}"]
+    lines = name_and_place(subject.name, subject.path, screen)
     stack = ", ".join(f"{k} {v}" for k, v in observation.versions.items() if k not in ("memcheck", "python"))
     how = f"on {observation.device}" if observation.mode == MEASURED else "on fake tensors"
     lines += wrap(f"{observation.mode} {how}: {stack}", screen.columns)
