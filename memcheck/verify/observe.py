@@ -15,6 +15,8 @@ from memcheck.verify.request import Request
 from memcheck.verify.types import MEASURED, Observation
 
 OURS = os.path.dirname(os.path.abspath(__file__))
+HANDED = "func(*args"
+"""How the modes that follow a step call what they were asked for: what is compiled has no frame of its own there."""
 
 
 def observe(request: Request, mode: str, progress: Progress, ranks: tuple[int, ...]) -> Observation:
@@ -52,9 +54,11 @@ def fullest(request: Request) -> tuple[int, ...]:
 
 
 def _is_ours(error: Exception) -> bool:
-    """Raised by our own code rather than by a library that it called."""
+    """Raised by our own code, rather than by a library that it called or by a function that it hands through to one."""
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and frames[-1].filename.startswith(OURS)
+    if not frames or not frames[-1].filename.startswith(OURS):
+        return False
+    return not (frames[-1].name.startswith("__torch_") and HANDED in (frames[-1].line or ""))
 
 
 def _refused(error: Exception) -> RefusedStepError:
@@ -62,7 +66,8 @@ def _refused(error: Exception) -> RefusedStepError:
     asked = next((f for f in reversed(frames) if f.filename.startswith(OURS)), None)
     where = f" (asked by {os.path.basename(asked.filename)}:{asked.lineno})" if asked is not None else ""
     said = " ".join(str(error).split())[:300]
-    by = frames[-1].filename.replace(os.sep, "/").rpartition("/site-packages/")[2] if frames else "PyTorch"
+    theirs = [f.filename for f in frames if not f.filename.startswith(OURS)]
+    by = theirs[-1].replace(os.sep, "/").rpartition("/site-packages/")[2] if theirs else "PyTorch"
     return RefusedStepError(
         f"{by} would not run this step{where}: {type(error).__name__}: {said}",
         "verify a smaller part of the plan with --set, and report it if that fails, too",

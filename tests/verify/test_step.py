@@ -16,6 +16,7 @@ from memcheck.verify.measure.run import _fill  # noqa: E402
 from memcheck.verify.quiet import quiet  # noqa: E402
 from memcheck.verify.request import runnable  # noqa: E402
 from tests.verify.plans import TINY, plan, subject  # noqa: E402
+from tests.verify.running import traced  # noqa: E402
 
 
 class Unwatched:
@@ -159,3 +160,10 @@ def test_code_beside_a_checkpoint_is_never_run() -> None:
     config = {**request.config, "auto_map": {"AutoModelForCausalLM": "evil/repository--modeling.Model"}}
     model = build_single(request.job, request.architecture, config, None, Unwatched()).inner
     assert type(model).__module__.startswith("transformers.models.llama")
+
+
+def test_what_a_library_refuses_is_told_by_its_name() -> None:
+    """It is no defect, though the last frame is the one that hands a product through to PyTorch."""
+    tiny = plan(gpus=2, parallelism={"zero_stage": 3}, framework="huggingface", optimizer="adafactor")
+    with pytest.raises(RefusedStepError, match=r"transformers/optimization\.py would not run this step"):
+        traced(tiny)
