@@ -164,7 +164,7 @@ def _layer_units(
         units.append(Unit("block", _name(group), *unit[2:]) if inventory else unit)
         last = (blocks[0], recompute) if setting.input_grad and len(group) == 1 and not by_number else None
         if not setting.input_grad:
-            setting = setting._replace(input_grad=trained or adapter is not None)
+            setting = setting._replace(input_grad=trained or unit.fresh.output_gradient > 0)
     return units, setting
 
 

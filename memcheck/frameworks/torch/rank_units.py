@@ -187,7 +187,8 @@ class Units:
                 ends = index + left == reads
                 gathers = ends and left == 1
                 unit = self._block(block, index, input_grad, trained, external, gathers)
-                after = input_grad or trained or (adapted and graph)
+                # a layer without a module that is adapted leaves the graph where it begins
+                after = input_grad or trained or (adapted and graph and unit.fresh.output_gradient > 0)
                 after = after or (base.encoded_grad and crossed and block.masked_branch)
                 # what follows one with other inputs is not like it
                 some = 1 if external or after != input_grad or (index == 0 and self._widens_first) else left

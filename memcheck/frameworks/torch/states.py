@@ -74,6 +74,8 @@ def rests(job: TrainingJob, held: Held) -> Rest:
         temporaries += max(0, engine.step_temporaries - engine.persistent)
     if partition is not None and total.optimizer_states:  # none where they are on the host
         total = total._replace(optimizer_states=partition[1])
+    elif job.optimizer.name == "sgd-momentum" and total.optimizer_states:
+        total = total.plus(Resting(optimizer_states=_momentum_of_table(job, kinds)))
     return Rest(
         components=_components(job, total, engine),
         operation=operation,
@@ -199,11 +201,29 @@ def _table_slice(job: TrainingJob, trained: list[LocalTensor]) -> int:
     """RowwiseParallel's embedding has a replicated gradient: DTensor's first operation with the sharded table clones
     the local rows (placement_types.py, _replicate_to_shard). Under FSDP2 they were cloned before they were reduced.
     """
-    profile = FRAMEWORKS[job.framework]
-    if job.layout.tensor == 1 or wraps(job) or profile.own_engine or not profile.style.whole_table_gradient:
+    if not _replicates_table_gradient(job):
         return 0
-    sizes = (rounded(t.numel * DTYPE_BYTES[job.recipe.params]) for t in trained if t.name == "embed_tokens.weight")
-    return max(sizes, default=0)
+    return max((rounded(t.numel * DTYPE_BYTES[job.recipe.params]) for t in trained if t.name == TABLE), default=0)
+
+
+TABLE = "embed_tokens.weight"
+
+
+def _replicates_table_gradient(job: TrainingJob) -> bool:
+    profile = FRAMEWORKS[job.framework]
+    divided = job.layout.tensor > 1 and not wraps(job) and not profile.own_engine
+    return divided and profile.style.whole_table_gradient
+
+
+def _momentum_of_table(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]]) -> int:
+    """What a momentum has beyond the rank's rows of the table: it is a clone of the first gradient, which is replicated
+    (torch ``optim/sgd.py``, _single_tensor_sgd: ``buf = grad.detach().clone()``).
+    """
+    if not _replicates_table_gradient(job):
+        return 0
+    item, rows = DTYPE_BYTES[job.recipe.optimizer_states], job.architecture.table_rows
+    tables = [t for tensors, _ in kinds for t in tensors if t.trained and t.name == TABLE]
+    return sum(rounded(rows * t.shape[1] * item) - rounded(t.numel * item) for t in tables)
 
 
 def engine_of(job: TrainingJob, units: Tensors, *, recomputes: bool | None = None) -> EngineBuffers | None:
