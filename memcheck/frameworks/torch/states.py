@@ -14,6 +14,7 @@ from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
 from memcheck.frameworks.torch.resting import offloads_states, own_adafactor, shard_of, sharding, tensors_resting
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.job.unread import UNREAD
+from memcheck.models.rough import Rough
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def _momentum_of_table(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ..
     """What a momentum has beyond the rank's rows of the table: it is a clone of the first gradient, which is replicated
     (torch ``optim/sgd.py``, _single_tensor_sgd: ``buf = grad.detach().clone()``).
     """
-    if not _replicates_table_gradient(job):
+    if not _replicates_table_gradient(job) or isinstance(job.architecture, Rough):
         return 0
     item, rows = DTYPE_BYTES[job.recipe.optimizer_states], job.architecture.table_rows
     tables = [t for tensors, _ in kinds for t in tensors if t.trained and t.name == TABLE]
