@@ -14,7 +14,6 @@ from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
 from memcheck.frameworks.torch.resting import offloads_states, own_adafactor, shard_of, sharding, tensors_resting
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.job.unread import UNREAD
-from memcheck.models.rough import Rough
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,8 +74,10 @@ def rests(job: TrainingJob, held: Held) -> Rest:
         temporaries += max(0, engine.step_temporaries - engine.persistent)
     if partition is not None and total.optimizer_states:  # none where they are on the host
         total = total._replace(optimizer_states=partition[1])
-    elif job.optimizer.name == "sgd-momentum" and total.optimizer_states:
-        total = total.plus(Resting(optimizer_states=_momentum_of_table(job, kinds)))
+    elif job.optimizer.name == "sgd-momentum" and total.optimizer_states and job.layout.tensor > 1:
+        from memcheck.frameworks.torch.replicated_table import momentum_of_table
+
+        total = total.plus(Resting(optimizer_states=momentum_of_table(job, kinds)))
     return Rest(
         components=_components(job, total, engine),
         operation=operation,
@@ -187,7 +188,11 @@ def _temporaries(
         return adafactor_step([(n, DTYPE_BYTES[t.dtype or job.recipe.params] == 2) for t, n in trained])
     mesh = Mesh(job.layout.shard_group if wraps(job) else 1, job.layout.gpus_per_node)
     temporaries = step_temporaries(trained, name, implementation, job.recipe.optimizer_states, mesh)
-    return max(temporaries, _table_slice(job, [t for t, _ in trained]))
+    if job.layout.tensor == 1:
+        return temporaries
+    from memcheck.frameworks.torch.replicated_table import table_slice
+
+    return max(temporaries, table_slice(job, [t for t, _ in trained]))
 
 
 def _partition(job: TrainingJob, units: Tensors) -> Partition | None:
@@ -196,35 +201,6 @@ def _partition(job: TrainingJob, units: Tensors) -> Partition | None:
     from memcheck.frameworks.torch.ddp import fullest_share, redundancy_free
 
     return fullest_share(job, [t for unit in units for t in unit])[1:] if redundancy_free(job) else None
-
-
-def _table_slice(job: TrainingJob, trained: list[LocalTensor]) -> int:
-    """RowwiseParallel's embedding has a replicated gradient: DTensor's first operation with the sharded table clones
-    the local rows (placement_types.py, _replicate_to_shard). Under FSDP2 they were cloned before they were reduced.
-    """
-    if not _replicates_table_gradient(job):
-        return 0
-    return max((rounded(t.numel * DTYPE_BYTES[job.recipe.params]) for t in trained if t.name == TABLE), default=0)
-
-
-TABLE = "embed_tokens.weight"
-
-
-def _replicates_table_gradient(job: TrainingJob) -> bool:
-    profile = FRAMEWORKS[job.framework]
-    divided = job.layout.tensor > 1 and not wraps(job) and not profile.own_engine
-    return divided and profile.style.whole_table_gradient
-
-
-def _momentum_of_table(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]]) -> int:
-    """What a momentum has beyond the rank's rows of the table: it is a clone of the first gradient, which is replicated
-    (torch ``optim/sgd.py``, _single_tensor_sgd: ``buf = grad.detach().clone()``).
-    """
-    if not _replicates_table_gradient(job) or isinstance(job.architecture, Rough):
-        return 0
-    item, rows = DTYPE_BYTES[job.recipe.optimizer_states], job.architecture.table_rows
-    tables = [t for tensors, _ in kinds for t in tensors if t.trained and t.name == TABLE]
-    return sum(rounded(rows * t.shape[1] * item) - rounded(t.numel * item) for t in tables)
 
 
 def engine_of(job: TrainingJob, units: Tensors, *, recomputes: bool | None = None) -> EngineBuffers | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.check import Gate, check_document
+from memcheck.check import DEFAULT_FAIL_ABOVE, Gate, check_document
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
@@ -28,7 +28,7 @@ def test_every_remedy_makes_the_plan_pass(text: str) -> None:
         assert [f.message for f in result.findings if f.severity == "error"] == []
         assert result.estimate is not None
         assert result.estimate.device_bytes == remedy.device_bytes
-        assert remedy.utilization <= 0.9
+        assert remedy.utilization <= DEFAULT_FAIL_ABOVE
 
 
 @EACH
