@@ -35,10 +35,14 @@ HEADS: dict[str, Any] = {
     "classification": {"kind": "classification", "labels": 3},
     "token-classification": {"kind": "token-classification", "labels": 3},
     "embedding": "embedding",
+    "reward": "reward",
 }
 FULL = ("sdpa", "full", "bf16-mixed")
 WHOLE = ("sdpa", "none", "bf16-mixed")
 PURE = ("sdpa", "none", "bf16-pure")
+ADAPTED = (("sdpa", "full", "bf16-lora"), ("sdpa", "none", "autocast-lora"))
+STOPPED = ("distilbert",)
+"""Where peft 0.21 stops: its targets and the layers it trains whole beside labels have one in common."""
 WAYS = {
     "masked words": (FULL,),
     "classification": (FULL, PURE),
@@ -55,6 +59,9 @@ def plans() -> dict[str, dict[str, Any]]:
     chosen += [(kind, "classification", way) for kind in DECODERS for way in (FULL, PURE)]
     chosen += [(kind, "token-classification", FULL) for kind in DECODERS]
     chosen += [("qwen3", "embedding", way) for way in (FULL, PURE)]
+    chosen += [(kind, "classification", way) for kind in ENCODERS if kind not in STOPPED for way in ADAPTED]
+    chosen += [(kind, "reward", way) for kind in DECODERS for way in (PURE, *ADAPTED)]
+    chosen += [(kind, "embedding", way) for kind in ("bert", "qwen3") for way in ADAPTED]
     return {", ".join((kind, head, *way)): _plan(kind, head, way) for kind, head, way in chosen}
 
 
@@ -114,9 +121,11 @@ def table() -> str:
         "",
         "<!-- Written by `python -m benchmarks.heads --write`; `--check` compares with today's predictions. -->",
         "",
-        f"{len(found)} steps of small encoders and decoders with heads for words, labels and embeddings",
-        "(`benchmarks/heads.py`), traced with torch 2.13 and transformers 5.23. Pairs of texts are embedded by a",
-        "forward pass each, as sentence-transformers does it, under an autocast of its own.",
+        f"{len(found)} steps of small encoders and decoders with heads for words, labels, rewards and embeddings",
+        "(`benchmarks/heads.py`), traced with torch 2.13 and transformers 5.23; rewards and adapters with 5.24 and",
+        "peft 0.21. Pairs of texts are embedded by a forward pass each, as sentence-transformers does it, under an",
+        "autocast of its own. Adapters (lora) are of all linear layers, beside a copy of what peft trains whole for",
+        "labels.",
         f"Of {len(every)} moments, half are within {every[len(every) // 2]:.3%}, 95 % within",
         f"{every[len(every) * 95 // 100]:.2%}; none may be more than {-LOW:.1%} too low.",
         f"More than {WIDE:.0%} too high is in bold.",

@@ -40,3 +40,16 @@ class TaskHead(Record):
     """An encoder's own layer in front of the labels."""
     idle: tuple[ParameterTensor, ...] = ()
     """Tensors of a layer whose result nobody reads: they rest, and never have a gradient."""
+
+
+SAVED = ("classifier", "score")
+"""Ends of the names of modules that peft trains whole under labels (task types SEQ_CLS and TOKEN_CLS)."""
+
+
+def is_saved(name: str) -> bool:
+    """Whether peft trains a copy of this tensor's module, or of one around it, beside the frozen one.
+
+    peft 0.21 peft_model.py (PeftModelForSequenceClassification, PeftModelForTokenClassification) adds both names to
+    ``modules_to_save``; utils/other.py (_set_trainable) takes every path that ends so, ``pre_classifier`` among them.
+    """
+    return any(module.endswith(SAVED) for module in name.split(".")[:-1])

@@ -167,3 +167,12 @@ def test_what_a_library_refuses_is_told_by_its_name() -> None:
     tiny = plan(gpus=2, parallelism={"zero_stage": 3}, framework="huggingface", optimizer="adafactor")
     with pytest.raises(RefusedStepError, match=r"transformers/optimization\.py would not run this step"):
         traced(tiny)
+
+
+@pytest.mark.parametrize("kind", ["reward", "classification"])
+def test_the_matrix_to_labels_is_trained_whole_beside_adapters(kind: str) -> None:
+    """peft's task type of labels: `all-linear` does not reach it."""
+    head: Any = kind if kind == "reward" else {"kind": kind, "labels": 2}
+    parts = build(Unwatched(), head=head, method="lora", lora={"rank": 4, "target_modules": "all-linear"})
+    trained = {n for n, p in parts.inner.named_parameters() if "score" in n and p.requires_grad}
+    assert trained == {"base_model.model.score.modules_to_save.default.weight"}

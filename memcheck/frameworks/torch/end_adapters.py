@@ -7,7 +7,8 @@ from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.context import adapts
 from memcheck.frameworks.torch.end_tensors import HEAD
 from memcheck.job.types import Lora
-from memcheck.models.parameters import head_width
+from memcheck.models.parameters import head_width, task_tensors
+from memcheck.models.task import is_saved
 from memcheck.models.types import Architecture, ParameterTensor
 
 BESIDE_STREAM = ("altup_unembed_projections", "contact_head", "per_layer_model_projection", "project_out")
@@ -33,8 +34,16 @@ def _projections(a: Architecture) -> list[ParameterTensor]:
 
 
 def head_adapters(lora: Lora, a: Architecture, tensor: int) -> tuple[LocalTensor, ...]:
-    """Those of the layer in front of the head, and of the head where targets name it: all-linear leaves that out."""
+    """Those of the layer in front of the head, and of the head where targets name it: all-linear leaves that out.
+
+    A layer that pools for labels has them where peft does not train it whole. One whose result nobody reads has them,
+    too, and they never get a gradient.
+    """
     found = [each for t in a.head_tensors if a.head_transform and t.linear for each in _adapters(lora, t)]
+    if a.task is not None:
+        found += [each for t in task_tensors(a) if t.linear and not is_saved(t.name) for each in _adapters(lora, t)]
+        unread = (each for t in a.task.idle if t.linear for each in _adapters(lora, t))
+        found += [each._replace(trained=False) for each in unread]
     targets = lora.targets_in("language") if lora.reach else lora.target_modules
     if a.head and HEAD in ((targets,) if isinstance(targets, str) else targets):
         shape = (-(-a.vocab_size // tensor), head_width(a))

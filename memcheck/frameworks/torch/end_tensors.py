@@ -6,6 +6,7 @@ from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.torch.trained_parts import is_head_frozen, is_table_frozen
 from memcheck.job.types import TrainingJob
 from memcheck.models.parameters import head_width, task_tensors
+from memcheck.models.task import is_saved
 from memcheck.models.types import Architecture, Norm
 from memcheck.remembered import lru_cache
 
@@ -109,10 +110,10 @@ def head_tensors(
         tensors.append(LocalTensor("lm_head.bias", (vocab,), trained))
     tensors += [LocalTensor(t.name, t.shape, beside[1], matrix=len(t.shape) > 1) for t in a.head_tensors]
     for t in task_tensors(a):
-        if adapts:
-            # peft makes a trained copy of the score layer beside the frozen one (task types SEQ_CLS, TOKEN_CLS)
+        copied = adapts and is_saved(t.name)
+        if copied:
             tensors.append(LocalTensor("frozen " + t.name, t.shape, False, matrix=len(t.shape) > 1))
-        tensors.append(LocalTensor(t.name, t.shape, trained or adapts, matrix=len(t.shape) > 1))
+        tensors.append(LocalTensor(t.name, t.shape, trained or copied, matrix=len(t.shape) > 1))
     idle = a.task.idle if a.task is not None else ()
     tensors += [LocalTensor(t.name, t.shape, False, matrix=len(t.shape) > 1) for t in idle]
     return tuple(tensors)

@@ -15,6 +15,7 @@ from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.norms import normalise
+from memcheck.models.task import is_saved
 from memcheck.models.types import Norm, ParameterTensor, Pooling, TaskHead
 
 
@@ -60,7 +61,7 @@ def _pooled_labels(ctx: Context, task: TaskHead, pooling: Pooling, box: list[Val
         x = dropout(tape, x, pooling.dropout)
     matrix = pooling.tensors[0]
     bias = len(pooling.tensors) > 1 and pooling.tensors[1].name == matrix.name.removesuffix("weight") + "bias"
-    x = linear(tape, x, ctx.weights(matrix, bias, adaptable=False), matrix.name)
+    x = linear(tape, x, _pooling_weights(ctx, matrix, bias), matrix.name)
     x = activation(tape, x, pooling.activation)
     if pooling.norm:
         last = pooling.tensors[-1]
@@ -74,6 +75,16 @@ def _pooled_labels(ctx: Context, task: TaskHead, pooling: Pooling, box: list[Val
     loss = cross_entropy(tape, logits, upcast=False)
     del held
     return loss
+
+
+def _pooling_weights(ctx: Context, matrix: ParameterTensor, bias: bool) -> Weights:
+    """The layer in front of the labels: beside adapters a trained copy where peft makes one, or their target."""
+    s = ctx.setting
+    if s.adapter is None or not is_saved(matrix.name):
+        return ctx.weights(matrix, bias)
+    weight = Parameter(matrix.name, matrix.shape, s.params, True, has_grad=s.has_grad)
+    added = Parameter(matrix.name + " bias", matrix.shape[:1], s.params, True, has_grad=s.has_grad) if bias else None
+    return Weights(ctx.register(weight), ctx.register(added) if added is not None else None)
 
 
 def _end_of_forward(ctx: Context) -> None:

@@ -15,6 +15,9 @@ from memcheck.models.types import Architecture
 from memcheck.verify.build.dtypes import DTYPES
 from memcheck.verify.build.model import base_of, blocks_of, head_of
 
+LABELLED = {"classification": "SEQ_CLS", "reward": "SEQ_CLS", "token-classification": "TOKEN_CLS"}
+"""peft's task type by the kind of head: with it the matrix to the labels is trained whole, and gets no adapter."""
+
 
 def freeze(model: nn.Module, architecture: Architecture, patterns: tuple[str, ...]) -> None:
     """No gradients for ``embed``, ``head``, ``norm`` (the final one), ``layers:A-B`` and module names."""
@@ -57,7 +60,7 @@ def adapt(model: nn.Module, job: TrainingJob, lora: Lora) -> nn.Module:
         target_parameters=list(lora.target_parameters) or None,
         rank_pattern={name: lora.expert_rank for name in lora.target_parameters if lora.expert_rank},
         target_modules=targets,
-        task_type="CAUSAL_LM" if _continues(model) else None,
+        task_type=LABELLED.get(job.head.kind) or ("CAUSAL_LM" if _continues(model) else None),
     )
     outside = torch.get_default_dtype()
     torch.set_default_dtype(DTYPES[job.recipe.params])
@@ -91,7 +94,7 @@ def _copy_in_place(model: nn.Module) -> None:
 
     for module in model.modules():
         if isinstance(module, ModulesToSaveWrapper):
-            for copied in module.modules_to_save.values():
+            for copied in module.modules_to_save.modules():
                 for name, weight in list(copied.named_parameters(recurse=False)):
                     setattr(copied, name, nn.Parameter(torch.empty_like(weight), requires_grad=weight.requires_grad))
 

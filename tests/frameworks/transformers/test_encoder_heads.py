@@ -74,6 +74,40 @@ def test_heads_with_labels(name: str) -> None:
     assert found.allocated_bytes == pytest.approx(peak_mib * MIB, rel=0.001)
 
 
+ADAPTED = {
+    "bert": (60.661, 193.423, 94.478, 263.940, 62.399),
+    "roberta": (61.741, 194.502, 95.551, 266.100, 64.558),
+    "modernbert": (43.571, 156.414, 75.484, 219.909, 44.793),
+}
+"""MiB at init, forward, loss, backward and optimizer, recomputed (transformers 5.24, peft 0.21). peft trains RoBERTa's
+pooling layer whole, and adapts BERT's and ModernBERT's."""
+
+
+@pytest.mark.parametrize("kind", ADAPTED)
+def test_adapters_of_all_linear_layers(kind: str) -> None:
+    """A pooling layer is trained whole, with a gradient, where its path is that of the classifier, and else adapted."""
+    found = priced(
+        MODERN if kind == "modernbert" else {**BERT, "model_type": kind},
+        {
+            "micro_batch_size": 8,
+            "sequence_length": 384,
+            "sequences": "packed",
+            "precision": "bf16-pure",
+            "optimizer": "sgd",
+            "attention": "sdpa",
+            "activation_checkpointing": "full",
+            "clip_grad_norm": False,
+            "initialization": "device",
+            "checkpoint": "none",
+            "head": {"kind": "classification", "labels": 2},
+            "method": "lora",
+            "lora": {"rank": 8, "target_modules": "all-linear", "dtype": "fp32"},
+        },
+    )
+    said = [instant.allocated_bytes / MIB for instant in found.ranks[0].instants if instant.name != "load"]
+    assert said == pytest.approx(ADAPTED[kind], rel=0.001)
+
+
 def test_a_reward_on_an_encoder_is_an_error() -> None:
     """No class of encoders ends in a reward: that is said, and not priced as labels."""
     with pytest.raises(MemcheckError, match="reward head on bert"):
