@@ -76,7 +76,7 @@ SMALL: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("phi", "phi-1.5", like_llama(3, num_key_value_heads=8)),
     ("phi3", "phi-3-mini", like_llama(3, num_key_value_heads=8, sliding_window=256)),
     ("phi3 grouped", "phi-4", like_llama(3, num_key_value_heads=4)),
-    ("phimoe", "phi-3.5-moe", like_llama(2, num_key_value_heads=2)),
+    ("phimoe", "phi-3.5-moe", like_llama(2, num_key_value_heads=2, input_jitter_noise=0.0)),
     ("qwen2", "qwen2-0.5b", like_llama(3, num_key_value_heads=2)),
     ("qwen2_moe", "qwen1.5-moe-a2.7b", routed(2, num_key_value_heads=8, num_experts=8)),
     ("qwen3", "qwen3-0.6b", like_llama(3, num_key_value_heads=2, head_dim=64)),

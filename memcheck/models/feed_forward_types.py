@@ -116,5 +116,7 @@ class Moe(Record):
     """The shared experts run before the routed ones, whose output is added to theirs (ERNIE, Hunyuan, AFMoE)."""
     modal_width: int = 0
     """As :attr:`Moe.width`, of a second set, for tokens of pictures alone (ERNIE 4.5 VL); 0 = there is none."""
+    input_noise: bool = False
+    """What router and experts read is multiplied by random numbers (Phi 3.5 MoE: ``input_jitter_noise``)."""
     stacked_adapters: bool = False
     """peft maps names of separate experts and routers to these alone (peft utils/transformers_weight_conversion.py)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.autograd.context import Setting
-from memcheck.models.types import Architecture, Mlp, Norm
+from memcheck.models.types import Architecture, Block, Mlp, Moe, Norm
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,10 +24,17 @@ def embedded_dtype(architecture: Architecture, setting: Setting) -> str:
 def widens_stream(a: Architecture, *, autocast: bool) -> bool:
     """Whether the stream is fp32 over narrower weights: by the embedding's LayerNorm, or by the first layer."""
     layers = [block for block, _ in a.blocks]
-    ends = [a.embedding_norm, *(block.mlp_norm for block in layers if block.post_norm)]
+    ends = [a.embedding_norm, *(block.mlp_norm for block in layers if block.post_norm or _keeps_dtype(block))]
     altup = any(block.altup is not None for block in layers)  # scales the other streams by fp32 magnitudes
     widened = autocast and (altup or any(_is_layernorm(norm) for norm in ends))
     return widened or any(block.residual_fp32 for block in layers)
+
+
+def _keeps_dtype(block: Block) -> bool:
+    """Whether the feed-forward network returns the dtype that its norm hands it: sums of experts do, whose matrices
+    are in autocast's (transformers integrations/moe.py, ``grouped_mm_experts_forward``: ``to(hidden_states.dtype)``).
+    """
+    return isinstance(block.mlp, Moe) and not block.parallel
 
 
 def widens_inside(a: Architecture, setting: Setting) -> bool:

@@ -64,6 +64,10 @@ def routed_experts(ctx: Context, m: Moe, x: Value) -> Value:
     """The routed experts alone."""
     inside = enter_tensor_parallel(ctx, x)
     del x
+    if m.input_noise:
+        from memcheck.frameworks.transformers.sparse_mixer import noised
+
+        inside = noised(ctx.tape, inside)
     choice = route(ctx, m, inside)
     if m.latent_size:
         inside = _latent(ctx, m, inside, "fc1_latent_proj")

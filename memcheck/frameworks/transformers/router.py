@@ -53,6 +53,10 @@ def route(ctx: Context, m: Moe, x: Value) -> Choice:
         scores, indices = _softmax_groups(ctx, m, logits)
     elif m.router == "sqrt-softplus":
         scores, indices = _rooted_softplus(ctx, m, logits)
+    elif m.router == "sparsemixer":
+        from memcheck.frameworks.transformers.sparse_mixer import sparse_mixer
+
+        scores, indices = sparse_mixer(ctx.tape, logits)
     elif m.router in ("softmax-topk", "softmax-chosen"):
         scores, indices = _softmax_of_chosen(ctx, m, logits)
     else:

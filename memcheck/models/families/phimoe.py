@@ -13,7 +13,7 @@ from memcheck.models.types import Architecture
 def read(config: ConfigReader) -> Architecture:
     """``model_type: phimoe``."""
     size = read_sizes(config, kv_heads="required")
-    config.ignore("input_jitter_noise", "hidden_dropout")
+    config.ignore("hidden_dropout")
     bias = config.flag("attention_bias")
     attention = grouped_attention(
         size,
@@ -30,6 +30,7 @@ def read(config: ConfigReader) -> Architecture:
         gate="router",
         router="sparsemixer",
         normalised_scores=False,
+        input_noise=config.number("input_jitter_noise", default=0.0) > 0,
     )
     block = pre_norm_block(size.hidden, attention, with_linear_router(moe), kind="layernorm", bias=True)
     return decoder(

@@ -1,0 +1,59 @@
+"""Phi 3.5's router, which draws two experts a token, and the noise on what its experts read.
+
+Source: transformers 5.24 modeling_phimoe.py (sparsemixer, PhimoeMultiplier, PhimoeSparseMoeBlock, PhimoeTopKRouter).
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.attention import softmax
+from memcheck.autograd.elementwise import cat
+from memcheck.autograd.tensor import Storage, Tape, Value
+
+DRAWS = 2
+"""``sparsemixer`` draws a first expert and, with that one masked, a second."""
+
+
+def sparse_mixer(tape: Tape, logits: Value) -> tuple[Value, Storage]:
+    """Scores and indices of the drawn experts. Autocast's softmax makes the scores fp32."""
+    scores = tuple(_drawn(tape, logits) for _ in range(DRAWS))
+    shape = (*logits.shape[:-1], DRAWS)
+    chosen = cat(tape, scores, shape, "multipliers")
+    return chosen, tape.new(shape, "int64", "selected experts")
+
+
+def _drawn(tape: Tape, logits: Value) -> Value:
+    """One draw: a mask of what is too low, a softmax of the rest, and its value where the draw fell.
+
+    The mask and the softmax are kept, though the custom function hands them no gradient: their nodes are its inputs'.
+    """
+    one = (*logits.shape[:-1], 1)
+    mask = tape.new(logits.shape, "bool", "mask of low scores")
+    masked = Value(tape.new(logits.shape, logits.dtype, "masked gates"), logits.shape, logits.dtype)
+    drawn = tape.new(one, "int64", "selected expert")
+    gates = softmax(tape, masked, "fp32" if tape.autocast else None)
+    del masked
+    value = tape.new(one, gates.dtype, "gathered gate")
+    out = tape.value(one, gates.dtype, "multiplier")
+    shape, dtype = gates.shape, gates.dtype
+
+    def run(grad: Storage, kept: object = (mask, drawn, gates.storage, value)) -> list[Storage | None]:
+        return [tape.new(shape, dtype, "gradient of scores")]
+
+    return tape.record(out, (logits,), run)
+
+
+def noised(tape: Tape, x: Value) -> Value:
+    """``hidden_states *= torch.empty_like(hidden_states).uniform_(...)``, in the block and again in its router."""
+    for _ in range(2):
+        x = _multiplied(tape, x)
+    return x
+
+
+def _multiplied(tape: Tape, x: Value) -> Value:
+    noise = tape.new(x.shape, x.dtype, "noise")
+    shape, dtype = x.shape, x.dtype
+
+    def run(grad: Storage, kept: Storage = noise) -> list[Storage | None]:
+        return [tape.new(shape, dtype, "mul_ backward")]
+
+    return tape.record(Value(x.storage, shape, dtype), (x,), run)
