@@ -120,6 +120,8 @@ class Setting(Record):
     """Parts of the names of weights that modules see in fp32 whatever ``params`` is."""
     stream: str | None = None
     """Dtype of the residual stream where it is not that of the weights: autocast's, behind a tower's convolution."""
+    casts_features: bool = False
+    """FSDP hands the model a narrower copy of the features that a batch brings (``cast_forward_inputs``)."""
     table_rows: int = 0
     """Rows of the model's rotary tables where FSDP2 casts what a layer is given (``cast_forward_inputs``); else 0."""
 

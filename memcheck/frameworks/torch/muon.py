@@ -30,7 +30,7 @@ def newton_schulz(tensor: LocalTensor, numel: int, item: int, mesh: Mesh) -> int
     # the partial one, its sum, that of the step before and the polynomial
     summed = update + x + 4 * gram
     if tensor.shape[0] > tensor.shape[1]:
-        return summed
+        return max(summed, update + 2 * x + 3 * gram)  # or the next X beside the last, behind the polynomial
     whole = 2 * tensor.numel
     if gather_us(mesh, whole) <= 2 * exchange_us(mesh, whole):
         # X.T is gathered along its second dimension, through a buffer; what comes of it is divided

@@ -57,7 +57,6 @@ def step_temporaries(
         return max((low_bit_step(n, optimizer) for _, n in trained), default=0)
     if not trained or implementation == "fused":
         return 0
-    item = DTYPE_BYTES[dtype]
     keys = [(n, t.dtype) for t, n in trained]
     size = {key: rounded(key[0] * DTYPE_BYTES[key[1] or dtype]) for key in set(keys)}
     every, largest = sum(map(size.__getitem__, keys)), max(size.values())
@@ -70,7 +69,8 @@ def step_temporaries(
         rest = [size[n, t.dtype] for t, n in trained if not orthogonalised(t)]
         from memcheck.frameworks.torch.muon import newton_schulz
 
-        mine = (newton_schulz(t, n, item, mesh) for t, n in set(trained) if orthogonalised(t))
+        matrices = {each for each in trained if orthogonalised(each[0])}
+        mine = (newton_schulz(t, n, DTYPE_BYTES[t.dtype or dtype], mesh) for t, n in matrices)
         return max(max(mine, default=0), _one_by_one(rest))
     if optimizer == "lion":
         return 2 * largest  # lion-pytorch: update = exp_avg * beta1 + grad * (1 - beta1), then sign

@@ -30,7 +30,11 @@ def convolutions(ctx: Context, encoder: Encoder) -> Value:
     names = ("conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias")
     weights = [ctx.parameter(t.name, t.shape) for n in names for t in encoder.stem if t.name.endswith(n)]
     steps = STRIDE * ctx.sequence
-    features = Value(tape.new((0,), s.params, "input_features"), (ctx.batch, encoder.channels, steps), s.params)
+    brought = (ctx.batch, encoder.channels, steps)
+    features = Value(tape.new(brought if s.casts_features else (0,), s.params, "input_features"), brought, s.params)
+    if s.casts_features:  # an argument of the root's forward: it lives as long as autocast's copies do
+        held = Value(features.storage, brought, s.params)
+        tape.casts[id(held)] = held
     x = _convolution(tape, features, weights[0], weights[1], (ctx.batch, ctx.hidden, steps))
     x = unary(tape, x, "gelu")
     x = _convolution(tape, x, weights[2], weights[3], (ctx.batch, ctx.hidden, ctx.sequence))

@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.torch.muon import exchange_us, gather_us, newton_schulz
-from memcheck.frameworks.torch.optimizer import Mesh
+from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
 
 WIDE, TALL, SQUARE = (896, 4864), (4864, 896), (896, 896)
 LARGE_WIDE, LARGE_TALL = (4096, 14336), (14336, 4096)
@@ -39,6 +39,17 @@ def temporaries(ways: int, *shapes: tuple[int, int], item: int = 4) -> int:
 def test_temporaries_are_the_traced_ones(ways: int, shapes: tuple[tuple[int, int], ...], item: int, traced: int) -> None:
     """Of Qwen2.5's and Llama's layers on torch 2.13, nodes of eight GPUs: but for two scalars to the byte."""
     assert temporaries(ways, *shapes, item=item) == traced - 1024
+
+
+def test_a_tall_matrix_of_few_columns_is_there_twice() -> None:
+    """What adapters of stacked experts have: a trace of four ranks has 1.375 MiB beside the states, and two scalars."""
+    assert temporaries(4, (2048, 256)) == 1_441_792
+
+
+def test_a_matrix_is_copied_from_its_own_dtype() -> None:
+    """fp32 adapters over a bf16 base: the update is in their dtype (traced: 4.25 MiB on one rank)."""
+    adapter = LocalTensor("lora_B", (2048, 256), trained=True, dtype="fp32", matrix=True)
+    assert step_temporaries([(adapter, adapter.numel)], "muon", "for-loop", "bf16") == 4_456_448
 
 
 def test_a_whole_matrix_is_not_exchanged() -> None:
