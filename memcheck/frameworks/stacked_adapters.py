@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import prod
 
-from memcheck.accounts.state import LocalTensor
+from memcheck.accounts.state import LocalTensor, adapter_tensors
 from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.context import adapts
 from memcheck.errors import UnsupportedError
@@ -42,8 +42,8 @@ def adapted_tensors(adapter: Adapter | None, m: Moe) -> tuple[Factors, ...]:
     ]
     if not m.stacked_adapters:
         return tuple(found)
-    if adapter.targets == "all-linear" or adapts(adapter, "gate"):
-        router = next(t for t in m.tensors if t.group == "router" and t.shape[0] == m.experts)
+    if (adapter.targets == "all-linear" or adapts(adapter, "gate")) and not m.past_adapter:
+        router = _router(m)
         found.append(Factors(router.name, (adapter.rank, router.shape[1]), (router.shape[0], adapter.rank)))
     stacked = stacked_experts(m)
     for tensor, ranks in zip(stacked, (2, 1), strict=False):
@@ -63,7 +63,23 @@ def expert_adapters(m: Moe, adapter: Adapter, ways: int = 1) -> list[LocalTensor
         LocalTensor(name=factors.name + end, shape=size, trained=True, dtype=adapter.dtype, matrix=True)
         for factors in adapted_tensors(adapter, m)
         for end, size in ((".lora_A", factors.down), (".lora_B", factors.up))
-    ]
+    ] + _unread_adapter(m, adapter)
+
+
+def _router(m: Moe) -> ParameterTensor:
+    return next(t for t in m.tensors if t.group == "router" and t.shape[0] == m.experts)
+
+
+def _unread_adapter(m: Moe, adapter: Adapter) -> list[LocalTensor]:
+    """The router's own, which no forward reads: its matrices rest, and never get a gradient."""
+    if not m.past_adapter:
+        return []
+    router = _router(m)
+    name = router.name.removesuffix(".weight")
+    if not adapts(adapter, name):
+        return []
+    found = adapter_tensors(router, router.shape, adapter)
+    return [t._replace(trained=False) for t in found]
 
 
 def stacked_experts(m: Moe) -> list[ParameterTensor]:

@@ -116,6 +116,8 @@ class Moe(Record):
     """The shared experts run before the routed ones, whose output is added to theirs (ERNIE, Hunyuan, AFMoE)."""
     modal_width: int = 0
     """As :attr:`Moe.width`, of a second set, for tokens of pictures alone (ERNIE 4.5 VL); 0 = there is none."""
+    past_adapter: bool = False
+    """The router's forward reads its linear layer's weight alone, so that an adapter of it rests (LongCat Flash)."""
     input_noise: bool = False
     """What router and experts read is multiplied by random numbers (Phi 3.5 MoE: ``input_jitter_noise``)."""
     stacked_adapters: bool = False

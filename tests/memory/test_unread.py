@@ -136,11 +136,7 @@ def _forget() -> None:
 
 
 def _adapted(architecture: Architecture) -> str | tuple[str, ...]:
-    """Every linear layer, but the one whose adapter ends in PEFT's own error (DeepSeek V4's product of groups), and what
-    means stacked experts that run one after the other, whose adapters are refused (LongCat Flash).
-    """
-    if any(isinstance(block.mlp, Moe) and block.mlp.looped and block.mlp.stacked_adapters for block in architecture.layers()):
-        return ("kv_b_proj", "o_proj", "q_a_proj", "q_b_proj")
+    """Every linear layer, but the one whose adapter ends in PEFT's own error (DeepSeek V4's product of groups)."""
     tensors = [t for block, _ in architecture.blocks for t in block_tensors(block) if t.linear]
     names = {t.name.removesuffix(".weight").rpartition(".")[2] for t in tensors}
     return tuple(sorted(names - {"o_a_proj"})) if "o_a_proj" in names else "all-linear"

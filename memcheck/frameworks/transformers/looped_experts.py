@@ -16,7 +16,7 @@ from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.adapters import factors_of
 from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.moe import expert_weight, gate
-from memcheck.models.types import Moe, ParameterTensor
+from memcheck.models.types import Moe
 
 MOST = 32
 """Turns that a loop over more experts is replayed in: what stays is that of all of them."""
@@ -34,9 +34,17 @@ def looped_experts(ctx: Context, m: Moe, x: Value, scores: Value) -> Value:
     *ups, down = (t for t in m.tensors if t.group == "experts")
     outputs = 2 * width if m.gated and len(ups) == 1 else width
     merged: list[Value] = []
-    stacks = [_stack(ctx, m, t, (every, outputs, hidden), merged) for t in ups]
+    adapters = {t.name: factors_of(ctx, m, t, ctx.setting.params) for t in (*ups, down)}
+    if any(adapters.values()) and not m.identities:
+        raise UnsupportedError(
+            "adapters of stacked experts that run one after the other have no memory model",
+            "name no stacked experts in lora.target_parameters",
+            "/training/lora/target_parameters",
+        )
+    stacks = [expert_weight(ctx, t, (every, outputs, hidden), adapters, merged) for t in ups]
     names = [t.name for t in ups]
-    last = _stack(ctx, m, down, (local, hidden, width), merged)
+    last = expert_weight(ctx, down, (local, hidden, width), adapters, merged)
+    variables: list[Value] = []
     turns = min(local, MOST)
     each = -(-local // turns)
     rows = Dim(-(-tokens * m.experts_per_token * each // every), "T*K/E")
@@ -44,6 +52,7 @@ def looped_experts(ctx: Context, m: Moe, x: Value, scores: Value) -> Value:
         places = tape.new((rows, 2), "int64", "token and choice of each row")
         states = index(tape, x, places, (rows, hidden), "gather tokens")
         made = [picked_product(tape, states, *of, outputs, each) for of in zip(stacks, names, strict=True)]
+        variables = [states, *made] if m.identities else []  # of the loop, to its next turn
         del states
         if len(made) > 1:
             inner = mul(tape, activation(tape, made[0], m.activation), made[1])
@@ -61,7 +70,7 @@ def looped_experts(ctx: Context, m: Moe, x: Value, scores: Value) -> Value:
         states = index(tape, x, places, (rows, hidden), "gather tokens")
         total = _weighted(tape, total, states, scores, places)
         del states, places
-    del mask
+    del mask, variables
     return total
 
 
@@ -71,19 +80,6 @@ def _weighted(tape: Tape, total: Value, out: Value, scores: Value, places: Stora
     weighted = mul(tape, out, chosen)
     del out, chosen
     return added(tape, total, cast(tape, weighted, total.dtype), places)
-
-
-def _stack(
-    ctx: Context, m: Moe, tensor: ParameterTensor, shape: tuple[int, int, int], merged: list[Value]
-) -> Value:
-    factors = factors_of(ctx, m, tensor, ctx.setting.params)
-    if factors is not None:
-        raise UnsupportedError(
-            "adapters of stacked experts that run one after the other have no memory model",
-            "name matrices of attention in lora.target_modules",
-            "/training/lora/target_modules",
-        )
-    return expert_weight(ctx, tensor, shape, {tensor.name: None}, merged)
 
 
 def picked_product(tape: Tape, x: Value, stack: Value, label: str, outputs: int, experts: int) -> Value:

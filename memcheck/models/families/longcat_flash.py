@@ -82,4 +82,5 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         shared_width=2 * dense,
         looped=True,
         identities=handed,
+        past_adapter=True,
     )

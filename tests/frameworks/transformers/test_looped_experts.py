@@ -1,6 +1,7 @@
 """Experts that a class runs one after the other, held against traced steps of DBRX, JetMoE and LongCat Flash.
 
-A trace needs to know each token's experts: they were set, as many tokens for each.
+A trace needs to know each token's experts: they were set, as many tokens for each. Gradients that meet are added in
+place, as torch adds them where no dispatch mode watches (``memcheck.verify.trace.accumulate``).
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from memcheck.autograd.adapter import Adapter
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.stacked_adapters import expert_adapters
 from memcheck.memory.inference import kv_bytes_per_sequence
 from memcheck.models.registry import read_architecture
 from tests.frameworks.torch.test_towers import MIB, priced
+from tests.models.test_step3p7 import TEXT
 
 DBRX: dict[str, Any] = {
     "model_type": "dbrx",
@@ -68,6 +72,15 @@ ROWS: dict[str, tuple[dict[str, Any], tuple[float, float, float, float]]] = {
     "longcat, adapters, recomputed": (
         {"method": "lora", "lora": QUERIES, "activation_checkpointing": "full"}, (77.969, 101.999, 113.812, 70.532)
     ),
+    "longcat, adapters of all": (LORA, (179.143, 207.706, 219.519, 85.270)),
+    "longcat, adapters of all, recomputed": (
+        {**LORA, "activation_checkpointing": "full"}, (89.443, 110.865, 122.678, 85.270)
+    ),
+    "longcat, adapters of all, autocast, recomputed": (
+        {**LORA, "precision": {"recipe": "bf16-mixed", "params": "bf16"}, "activation_checkpointing": "full"},
+        (89.688, 111.290, 122.678, 85.270),
+    ),
+    "longcat, adapters of all, eager": ({**LORA, "attention": "eager"}, (222.170, 249.226, 261.039, 85.270)),
     "longcat, padded": ({"micro_batch_size": 2, "sequences": "padded"}, (361.572, 419.184, 443.585, 334.394)),
     "longcat, eager": ({"attention": "eager"}, (323.369, 352.018, 364.222, 334.381)),
     "jetmoe": ({"micro_batch_size": 2}, (321.942, 379.859, 404.261, 376.891)),
@@ -110,11 +123,17 @@ def test_traced_steps(name: str) -> None:
         assert instants[phase] == pytest.approx(mib, rel=0.003), phase
 
 
-def test_adapters_of_longcat_s_experts_are_refused() -> None:
-    """peft puts those that `all-linear` means on the stacked experts, which the loop picks matrices out of."""
-    training = {"method": "lora", "lora": {"rank": 8, "target_modules": "all-linear"}, "attention": "sdpa"}
+def test_longcat_s_router_is_read_past_its_adapter() -> None:
+    """Its matrices rest, and get no gradient; their 2 x 12 x 8 and 512 x 8 fp32 elements have no states."""
+    tensors = expert_adapters(read_architecture(LONGCAT).blocks[0][0].mlp, Adapter(8, "all-linear", "fp32", False))
+    assert [(t.shape, t.trained) for t in tensors if "classifier" in t.name] == [((8, 512), False), ((12, 8), False)]
+
+
+def test_adapters_of_step_s_experts_are_refused() -> None:
+    """Stacked experts without any that hand tokens on: their loop was traced without adapters alone."""
+    lora = {"rank": 8, "target_modules": ["q_proj"], "target_parameters": ["experts.gate_up_proj"]}
     with pytest.raises(UnsupportedError, match="one after the other"):
-        priced(LONGCAT, training)
+        priced(TEXT, {"method": "lora", "lora": lora, "attention": "sdpa"})
 
 
 def test_longcat_s_predictions_are_listed_as_left_out() -> None:
