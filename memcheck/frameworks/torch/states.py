@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from memcheck.accounts.moves import Components, Held, Rest
 from memcheck.accounts.segments import Unfilled, unfilled
 from memcheck.accounts.state import LocalTensor, Resting, paged_bytes
-from memcheck.autograd.tensor import BLOCK_BYTES, rounded
+from memcheck.autograd.tensor import BLOCK_BYTES
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import flattens, wraps
 from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
