@@ -7,7 +7,7 @@ from memcheck.frameworks.megatron.building import laying_out
 from memcheck.frameworks.megatron.counted import counted
 from memcheck.frameworks.megatron.own_code import code_of
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch.states import timeless as without_step
+from memcheck.job.reduced import timeless as without_step
 from memcheck.job.types import TrainingJob
 from memcheck.job.unread import UNREAD
 from memcheck.remembered import lru_cache

@@ -11,7 +11,7 @@ from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, weight_b
 from memcheck.frameworks.host import NO_SAVING, HostMemory, ModelStateBytes, Saving, block, of_node, optimizer_on_host
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.resting import resting_dtype, shard_of, sharding, states_dtype
-from memcheck.frameworks.torch.states import timeless
+from memcheck.job.reduced import timeless
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.parameters import parameters_by_group
 from memcheck.models.types import Rough

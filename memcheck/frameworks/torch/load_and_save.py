@@ -22,7 +22,8 @@ from memcheck.accounts.segments import unfilled
 from memcheck.accounts.state import optimizer_state_bytes, weight_bytes
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.resting import Sharding, resting_dtype, sharding, states_dtype
-from memcheck.frameworks.torch.states import PACKED, counted, engine_of, timeless
+from memcheck.frameworks.torch.states import PACKED, counted, engine_of
+from memcheck.job.reduced import timeless
 from memcheck.job.types import TrainingJob
 from memcheck.record import Record
 from memcheck.remembered import lru_cache

@@ -6,7 +6,7 @@ the run's ends: those are walked one by one, and what lies between them counts b
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 
 from memcheck.accounts.unit import Part, Unit
 from memcheck.autograd.context import Setting
@@ -42,10 +42,6 @@ from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
-
-ENDS = 2
-"""Layers at each end of a run that are walked one by one: the first still frees what its neighbour left behind."""
-
 
 NUMBERED = {
     "block": "layer", "tower": "vision layer", "gathered": "vision layer", "idle": "idle layer",
@@ -344,22 +340,3 @@ def adds_gradients(job: TrainingJob) -> bool:
     if wraps(job) and not adds_in_place(job):
         return several and reduces_head(job) and skips_reduction(job)
     return several or job.layout.gradient_as_bucket_view or FRAMEWORKS[job.framework].own_engine
-
-
-def stretches(times: Sequence[int]) -> list[tuple[int, int]]:
-    """The units as stretches [from, to): single ones, and the middle of each long run as a whole.
-
-    ``times``: how many units each run has.
-    """
-    found: list[tuple[int, int]] = []
-    start = 0
-    for count in times:
-        end = start + count
-        first, last = start + ENDS, end - ENDS
-        if last - first < 2:
-            first = last = end
-        found += [(i, i + 1) for i in range(start, first)]
-        found += [(first, last)] if first < last else []
-        found += [(i, i + 1) for i in range(last, end)]
-        start = end
-    return found

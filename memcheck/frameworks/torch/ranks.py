@@ -18,8 +18,9 @@ from memcheck.frameworks.torch.rank_steps import (
     states_of,
     undivided,
 )
-from memcheck.frameworks.torch.states import engine_of, timeless
+from memcheck.frameworks.torch.states import engine_of
 from memcheck.job.any_batch import AnyBatch, any_batch
+from memcheck.job.reduced import timeless
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record

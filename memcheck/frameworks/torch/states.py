@@ -13,7 +13,6 @@ from memcheck.frameworks.torch.fsdp import flattens, wraps
 from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
 from memcheck.frameworks.torch.resting import offloads_states, own_adafactor, shard_of, sharding, tensors_resting
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.job.unread import UNREAD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,35 +26,6 @@ if TYPE_CHECKING:
 
 Tensors = Sequence[tuple[LocalTensor, ...]]
 """One entry for each unit; equal units share the tuple."""
-
-
-def stepless(job: TrainingJob) -> TrainingJob:
-    """The job without what only decides how a step runs. Of its micro-batches it counts whether there are several."""
-    return job._replace(
-        micro_batch_size=UNREAD,
-        sequence_length=UNREAD,
-        gradient_accumulation_steps=min(job.gradient_accumulation_steps, 2),
-        checkpointing=UNREAD,
-        attention=UNREAD,
-        loss=UNREAD,
-        objective=UNREAD,
-        torch=UNREAD,
-    )
-
-
-def timeless(job: TrainingJob) -> TrainingJob:
-    """The :func:`stepless` job without what comes before and behind its steps, either.
-
-    States follow from the tensors, the dtypes, the optimizer and over how many ranks each kind is divided. The number
-    of data-parallel ranks counts only as far as there are several.
-    """
-    layout = job.layout
-    per_node = layout.gpus_per_node if job.optimizer.name == "muon" else UNREAD  # Newton-Schulz' choices
-    return stepless(job)._replace(
-        initialization=UNREAD,
-        checkpoint=UNREAD,
-        layout=layout._replace(nodes=UNREAD, gpus_per_node=per_node, data=min(layout.data, 2)),
-    )
 
 
 def rests(job: TrainingJob, held: Held) -> Rest:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from memcheck.accounts.program import NOTHING, Amount, Bundle, Recorder
 from memcheck.accounts.sizes import NamedCurve
+from memcheck.accounts.stretches import stretches
 from memcheck.frameworks.torch.early_reductions import EarlyReductions
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.gathers import Gathers
-from memcheck.frameworks.torch.rank_units import stretches
 from memcheck.frameworks.torch.reductions import Reductions
 from memcheck.frameworks.torch.step_options import MicroBatch, StepOptions, StepSizes, UnitGroups
 from memcheck.frameworks.torch.step_parts import TOWER, EngineHooks, NamedRun, NamedUnit, Variables, own_groups

@@ -1,0 +1,35 @@
+"""A job without what only decides how its steps run. What follows from the rest is kept, and shared by all such jobs."""
+
+from __future__ import annotations
+
+from memcheck.job.types import TrainingJob
+from memcheck.job.unread import UNREAD
+
+
+def stepless(job: TrainingJob) -> TrainingJob:
+    """The job without what only decides how a step runs. Of its micro-batches it counts whether there are several."""
+    return job._replace(
+        micro_batch_size=UNREAD,
+        sequence_length=UNREAD,
+        gradient_accumulation_steps=min(job.gradient_accumulation_steps, 2),
+        checkpointing=UNREAD,
+        attention=UNREAD,
+        loss=UNREAD,
+        objective=UNREAD,
+        torch=UNREAD,
+    )
+
+
+def timeless(job: TrainingJob) -> TrainingJob:
+    """The :func:`stepless` job without what comes before and behind its steps, either.
+
+    States follow from the tensors, the dtypes, the optimizer and over how many ranks each kind is divided. The number
+    of data-parallel ranks counts only as far as there are several.
+    """
+    layout = job.layout
+    per_node = layout.gpus_per_node if job.optimizer.name == "muon" else UNREAD  # Newton-Schulz' choices
+    return stepless(job)._replace(
+        initialization=UNREAD,
+        checkpoint=UNREAD,
+        layout=layout._replace(nodes=UNREAD, gpus_per_node=per_node, data=min(layout.data, 2)),
+    )
