@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
-
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.curve import Curve
 from memcheck.record import Record
@@ -29,11 +26,6 @@ class Unit(Record):
     """Its own parameters are frozen, and its input is recomputed from."""
     offloaded: int = 0
     """Bytes that its forward sends to the host and its backward fetches (activation offload)."""
-
-
-def runs(units: Sequence[Unit]) -> list[tuple[Unit, int]]:
-    """Units in a row that are one object: each once, and how many they are."""
-    return [(alike[0], len(alike)) for alike in (list(same) for _, same in groupby(units, key=id))]
 
 
 class Part(Record):

@@ -1,4 +1,4 @@
-"""A job without what only decides how its steps run. What follows from the rest is kept, and shared by all such jobs."""
+"""A job without what only decides how its steps run: what follows from the rest is kept for all such jobs."""
 
 from __future__ import annotations
 

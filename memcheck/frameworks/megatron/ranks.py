@@ -8,10 +8,10 @@ from memcheck.accounts.estimate import RankEstimate
 from memcheck.accounts.moves import Components, Held, Moment, laid_on, one_held
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Unit
-from memcheck.accounts.unit import runs as runs_of
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron import fsdp
 from memcheck.frameworks.megatron.building import with_building
+from memcheck.frameworks.megatron.in_a_row import runs_of
 from memcheck.frameworks.megatron.own_code import code_of
 from memcheck.frameworks.megatron.schedule import PassRun, Place, runs, settled, warm_up
 from memcheck.frameworks.megatron.setting import megatron_setting

@@ -11,10 +11,10 @@ from memcheck.accounts.program import NOTHING, Evaluated, Program, Recorder
 from memcheck.accounts.sizes import NamedCurve, named_curve, sizes_of
 from memcheck.accounts.stretches import stretches
 from memcheck.accounts.unit import Unit
-from memcheck.accounts.unit import runs as runs_of
 from memcheck.autograd.curve import High
 from memcheck.frameworks.megatron.candidates import WARM_INPUT, InFlight, candidates
 from memcheck.frameworks.megatron.fsdp import Extra
+from memcheck.frameworks.megatron.in_a_row import runs_of
 from memcheck.frameworks.megatron.schedule import PassRun
 from memcheck.record import Record
 from memcheck.remembered import lru_cache

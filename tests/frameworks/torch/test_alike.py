@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from memcheck.accounts import stretches as ends
 from memcheck.accounts.estimate import Estimate
+from memcheck.accounts.stretches import stretches
 from memcheck.accounts.unit import Part
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch import rank_units as runs
-from memcheck.frameworks.torch.rank_units import Accumulation, Run, Units, part_units, stretches
+from memcheck.frameworks.torch.rank_units import Accumulation, Run, Units, part_units
 from memcheck.frameworks.torch.ranks import _steps, remembered_ranks
 from memcheck.frameworks.torch.recording import recorded
 from memcheck.job.resolve import resolve
@@ -77,7 +78,7 @@ def test_walking_the_ends_of_a_run_is_exact(
     """Peaks, instants, components and labels are those of a walk through every single layer."""
     plan = values(framework, LAYOUTS[layout], RECIPES[recipe])
     shortened = answer(plan, inventory=False)
-    monkeypatch.setattr(runs, "ENDS", ONE_BY_ONE)
+    monkeypatch.setattr(ends, "ENDS", ONE_BY_ONE)
     for cache in (remembered_ranks, _steps, recorded):
         cache.cache_clear()
     assert answer(plan, inventory=False) == shortened
