@@ -6,7 +6,7 @@ Liger-Kernel ops/fused_linear_cross_entropy.py; torch.distributed.tensor.paralle
 
 from __future__ import annotations
 
-from memcheck.autograd.elementwise import cast, copy
+from memcheck.autograd.elementwise import cast, cast_weight, copy
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 
 
@@ -108,23 +108,31 @@ def fused_linear_chunk(tokens: int, vocabulary: int, hidden: int) -> int:
 def fused_linear(tape: Tape, x: Value, weight: Parameter) -> Value:
     """Liger's fused linear cross entropy: gradients are made in forward, one chunk of logits at a time.
 
-    Keeps dX and dW; adding a chunk's dW needs one more tensor of its size.
+    Keeps dX and dW; adding a chunk's dW needs one more tensor of its size. Autocast goes on inside: it casts the
+    transposed weight for every chunk, which is no leaf, and the weight itself once if it is trained.
     """
     tokens, hidden = x.shape[0], x.shape[-1]
     vocabulary = weight.shape[0]
     chunk = min(tokens, fused_linear_chunk(tokens, vocabulary, hidden))
+    computed = tape.autocast or x.dtype
+    casts = weight.dtype != computed and tape.autocast is not None
     gx = tape.new(x.shape, x.dtype, "dX")
     gw = tape.new(weight.shape, weight.dtype, "dW") if weight.requires_grad else None
     losses = tape.new((tokens,), "fp32", "loss per token")
-    logits = tape.new((chunk, vocabulary), x.dtype, "logits of a chunk")
-    part = tape.new((chunk, hidden), x.dtype, "dX of a chunk")
-    del part
-    if gw is not None:
-        part = tape.new(weight.shape, weight.dtype, "dW of a chunk")
-        del part
-    if tokens > chunk:  # the loop's variable holds a chunk's logits until it is assigned the next one's
-        following = tape.new((chunk, vocabulary), x.dtype, "logits of a chunk")
+    logits = None
+    for _ in range(min(2, -(-tokens // chunk))):  # the variable holds a chunk's logits until it is assigned the next's
+        turned = tape.new(weight.shape, computed, "autocast copy of weight.t()") if casts else None
+        narrow = tape.new((chunk, hidden), computed, "autocast input") if x.dtype != computed else None
+        following = tape.new((chunk, vocabulary), computed, "logits of a chunk")
+        del turned, narrow
+        logits = following
         del following
+        copied = cast_weight(tape, tape.parameter(weight), computed) if casts else None
+        part = tape.new((chunk, hidden), computed, "dX of a chunk")
+        del part, copied
+        if gw is not None:
+            part = tape.new(weight.shape, computed, "dW of a chunk")
+            del part
     del logits
     out = tape.value((1,), "fp32", "loss")
     del losses
