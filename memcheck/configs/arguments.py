@@ -29,6 +29,10 @@ _OPTION = re.compile(r"(?:^|[\s\"'])--[A-Za-z]")
 _PAIR = re.compile(r"--[A-Za-z][\w.-]*\s")
 _USED = re.compile(r"\$\{?([A-Za-z_]\w*)(?:\[[@*]\])?\}?\Z")
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_]\w*)=([^\s()]*)\s*(?:#.*)?\Z")
+_OPENED = re.compile(r"(?:^|[;\s])([A-Za-z_]\w*)\+?=([(\"'])")
+"""An array, or a variable whose value is in quotes."""
+_CLOSING = {"(": ")", '"': '"', "'": "'"}
+_CALLED_WITH = ("$@", "$*", "${@}", "${*}")
 _UNSEEN = re.compile(r"(?:^|[;\s])([A-Za-z_]\w*)\+?=[\"']?(?:\$\(|`)|\bfor\s+([A-Za-z_]\w*)\s+in\b")
 """A variable that takes what a command prints, or each word of a list."""
 
@@ -85,10 +89,13 @@ class _Script:
         """Arguments that one line puts into a variable: they count where it is used."""
         self._open = Branches()
         self._cases = 0
+        self._filled, self._closing = "", ""
+        self._listed: set[str] = set()
 
     def words(self, number: int, whole: str) -> list[_Word]:
         """The words of a line that may be arguments; an assignment has none of its own."""
         code = _code(whole)
+        self._list(code)
         whole = worked_out(whole, self.variables, self.branches)
         self._open.line(code, self.variables, self.branches)
         self._cases = max(0, self._cases + len(_CASE.findall(code)) - len(_ESAC.findall(code)))
@@ -98,7 +105,7 @@ class _Script:
         line = whole if arm is None else " " * arm.end() + whole[arm.end() :]
         if self._assigned(line) or self._holds(number, line):
             return []
-        self._forget(line)
+        self._forget(_code(line))
         found = [self._word(word, number, column) for column, word in _words(line)]
         return [inner for word in found for inner in self._expanded(word)]
 
@@ -118,6 +125,22 @@ class _Script:
         if held is not None and self._open.hanging:
             self._held[name] = tuple(word._replace(hangs=True) for word in held)
         return True
+
+    def _list(self, line: str) -> None:
+        """Which variables hold arguments that are read where they stand, in an array or over several lines."""
+        opened = _OPENED.search(line)
+        if opened is not None:
+            self._filled, self._closing = opened[1], _CLOSING[opened[2]]
+            line = line[opened.end() :]
+        inside, closed, _ = line.partition(self._closing) if self._filled else ("", "", "")
+        if _OPTION.search(inside):
+            self._listed.add(self._filled)
+        if closed:
+            self._filled = ""
+
+    def is_many(self, word: str) -> bool:
+        """Whether a word is arguments, and no value of the one before it."""
+        return word in _CALLED_WITH or _used(word) in self._listed
 
     def _forget(self, line: str) -> None:
         """What a command or a loop puts into a variable is not what stood there before."""
@@ -172,7 +195,7 @@ def _from_text(path: str, text: str, lists: frozenset[str], defines: Mapping[str
                 if hangs or (said is not None and _name_of(said) in branches):
                     hanging[name] = _name_of(said or "")
                 places[name] = Location(path, Span(at, column, at, column + len(word)))
-            elif not name or word[:1] in _OPERATORS:
+            elif not name or word[:1] in _OPERATORS or script.is_many(word):
                 name = ""
             elif values[name] is True:
                 values[name] = _resolved(word, variables)
