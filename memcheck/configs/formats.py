@@ -11,6 +11,7 @@ from memcheck.configs import (
     automodel_launch,
     axolotl_keys,
     deepspeed_keys,
+    launch_lines,
     litgpt_keys,
     litgpt_launch,
     llamafactory_keys,
@@ -108,6 +109,7 @@ FORMATS = {
             recognise=llamafactory_keys.recognise,
             read=read_llamafactory,
             lists=trainer_keys.LISTS,
+            trains=launch_lines.training_alone,
         ),
         Format(
             name="megatron-swift",
@@ -134,6 +136,7 @@ FORMATS = {
             recognise=trl_keys.recognise,
             read=read_trl,
             lists=trainer_keys.LISTS,
+            trains=launch_lines.training_alone,
         ),
         Format(
             name="transformers",
@@ -142,6 +145,7 @@ FORMATS = {
             recognise=all_keys(*trl_keys.EVIDENCE),
             read=read_transformers,
             lists=trainer_keys.LISTS,
+            trains=launch_lines.training_alone,
         ),
         Format(
             name="torchtune",

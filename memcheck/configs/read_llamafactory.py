@@ -49,6 +49,7 @@ def read_llamafactory(config: ConfigFile, world: int | None) -> ReadConfig:
     parts.attention(draft, "flash_attn")
     _objective(draft)
     _evaluation(draft)
+    arguments.one_job(draft)
     draft.unmodelled(keys.UNMODELLED)
     parts.irrelevant(draft, keys.IRRELEVANT)
     draft.harmless((*keys.REFUSED, *keys.VISION, "do_train", "stage", "ref_model"))

@@ -64,6 +64,7 @@ def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
         parts.attention(draft, "attn_impl")
     _objective(draft)
     _evaluation(draft)
+    arguments.one_job(draft)
     draft.unmodelled(keys.UNMODELLED)
     parts.irrelevant(draft, keys.IRRELEVANT)
     settle(draft)

@@ -10,6 +10,7 @@ from memcheck.configs import trainer_parts as parts
 from memcheck.configs import trl_keys as keys
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
+from memcheck.configs.launch_lines import starts_processes
 from memcheck.configs.liger import liger_kernels
 from memcheck.configs.open_instruct import own_engine, own_loop
 from memcheck.configs.trainer_accelerator import synchronised
@@ -83,6 +84,7 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     if alone and not opened:
         _casts(draft, supervised=supervised)
     arguments.evaluation(draft)
+    arguments.one_job(draft)
     draft.unmodelled(keys.UNMODELLED)
     parts.irrelevant(draft, keys.IRRELEVANT)
     settle(draft, multiple)
@@ -156,7 +158,7 @@ def _foreign(config: ConfigFile) -> bool:
     names = commands(config)
     found = {word for name in names for word in name.split("_")}
     if not found:
-        return False
+        return starts_processes(config)
     named = bool(found & set(keys.SCRIPTS))
     return not named or not takes(config, fields.TRAINING_ARGUMENTS, fields.TRL, fields.HANDBOOK)
 
@@ -171,7 +173,8 @@ def _of_examples(draft: Draft) -> None:
     """Scripts in the way of transformers' examples (``run_clm.py``, ``run_glue.py``): one that is told to evaluate, or
     not to train, and not to train, too, trains nothing; the name of an example says the head.
     """
-    passes = next((name for name in ("do_eval", "do_predict") if on(draft, name)), "")
+    said = [name for name in ("do_eval", "do_predict") if draft.config.at(name).path == draft.config.path]
+    passes = next((name for name in said if on(draft, name)), "")  # a recipe of TRL's says it beside what it trains
     if (off(draft, "do_train") and _example(draft.config)) or (passes and not on(draft, "do_train")):
         draft.refuse(passes or "do_train", "no `--do_train`: the script evaluates, and trains nothing")
     if not _example(draft.config):

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.draft import Draft
+from memcheck.configs.launch_lines import several, started_by
 from memcheck.configs.trainer_accelerator import accelerator
 from memcheck.configs.trainer_adapters import HELD, starts
 from memcheck.configs.trainer_parts import Division, text
 from memcheck.configs.trainer_split import STAGE, deepspeed, fsdp, note_units
-from memcheck.configs.types import KeyRow
+from memcheck.configs.types import ConfigProblem, KeyRow
 
 UNMODELLED: dict[str, tuple[object, str]] = {
     "ddp_static_graph": (False, "DDP's static graph is not modelled"),
@@ -34,6 +35,14 @@ UNMODELLED: dict[str, tuple[object, str]] = {
 }
 
 
+def one_job(draft: Draft) -> None:
+    """A script that starts several jobs, which differ in what was read so far, is none of them."""
+    unread = set(draft.config.unread())
+    problem = several(draft.config, [name for name in draft.config.values if name not in unread])
+    if problem is not None:
+        draft.problems.append(problem)
+
+
 def batch(draft: Draft, default: int = 8, why: str = "") -> None:
     """Micro-batch and accumulation; the old names go before 3.0."""
     names = ("per_gpu_train_batch_size", "train_batch_size", "batch_size")
@@ -54,7 +63,11 @@ def split(
     draft.config.see(old)
     if found is None:
         launched = draft.config.has("config_file")
-        if not launched:
+        script, at = started_by(draft.config)
+        if not launched and at is not None:
+            message = f"`{script}` starts the job, and how it splits it is not read from here"
+            draft.problems.append(ConfigProblem(at, message, f"state it: --set {STAGE}=3", keys=(STAGE,)))
+        elif not launched:
             draft.assume(STAGE, 0, "neither deepspeed nor fsdp: every GPU holds the whole state")
         return Division()
     return found
@@ -67,10 +80,19 @@ def _engine(draft: Draft, world: int | None, shipped: Mapping[str, Mapping[str, 
     switch = "deepspeed"
     file = f"{switch}_config"
     own = isinstance(draft.config.values.get(file), str)
-    if not parts.on(draft, switch) and (draft.config.has(switch) or not own):
+    if not parts.on(draft, switch) and (draft.config.has(switch) or draft.config.section(switch)):
         return deepspeed(draft, switch, world, shipped)
     if own:
         return deepspeed(draft, file, world, shipped)
+    if draft.config.has("zero_stage"):  # of scripts in the way of DeepSpeed-Chat's, which make the engine's config
+        draft.config.see(switch)
+        draft.derive("training.framework", "deepspeed", "the config has `zero_stage`")
+        draft.rows((KeyRow("zero_stage", STAGE),))
+        draft.note("zero_stage", "the script makes the engine's config itself: its offload and buckets are not known")
+        return Division(engine=True)
+    if not draft.config.has(switch):
+        draft.config.see(switch)
+        return None
     draft.derive("training.framework", "deepspeed", f"the config has `{switch}`")
     message = f"`{switch}` and no file: the script makes the engine's config itself"
     draft.refuse(switch, message, f"state how the job is split: --set {STAGE}=3", (STAGE,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from memcheck.configs.accelerate_keys import LAUNCHED, TYPE
 from memcheck.configs.config_file import ConfigFile, load_yaml
 from memcheck.configs.draft import Draft
+from memcheck.configs.launch_lines import by_accelerate, starts_processes
 from memcheck.configs.read_accelerate import read_accelerate
 from memcheck.configs.trainer_parts import Division, on, text
 from memcheck.configs.trainer_script import recipe
@@ -35,7 +36,8 @@ def join_recipe(draft: Draft) -> None:
     if named and at is not None and not any(config.has(name) for name in RECIPES):
         config.adopt(RECIPES[0], named, at)
     path = next((name for name in RECIPES if isinstance(config.values.get(name), str)), "")
-    if not path or config.has("learning_rate"):
+    whole = config.path.endswith((".yaml", ".yml", ".json")) and config.has("learning_rate")
+    if not path or whole:  # a config that is no launch, with a key of that name
         return
     found = _file(draft, path)
     if found is None:
@@ -73,8 +75,12 @@ def _in_arguments(draft: Draft) -> ConfigFile | None:
     processes.
     """
     config = draft.config
-    kind = next((kind for switch, kind in ENGINES.items() if on(draft, switch)), "")
-    if not kind:
+    switch, kind = next((each for each in ENGINES.items() if on(draft, each[0])), ("", ""))
+    if not kind or (switch == "use_deepspeed" and isinstance(config.values.get("deepspeed"), str)):
+        return None  # a file that the trainer names goes before the launcher's (training_args.py, __post_init__)
+    if starts_processes(config) and not by_accelerate(config):
+        message = f"`{switch}`: the switch is the script's own, and how it splits the job is not known"
+        draft.refuse(switch, message, f"state it: --set {STAGE}=3", (STAGE,))
         return None
     section = f"{kind.lower()}_config."
     known = (row.removeprefix(section) for row in LAUNCHED if row.startswith(section))

@@ -277,6 +277,10 @@ def launcher(draft: Draft) -> None:
     included = re.fullmatch(r"[\w.-]+:(\d+(?:,\d+)*)", str(config.values.get("include", "")))
     if included is not None:  # of the launcher `deepspeed`: the GPUs of one host
         draft.set("hardware.gpus_per_node", len(included[1].split(",")), "include")
+    for name in ("gres", "gpus_per_node"):  # Slurm's
+        asked = re.fullmatch(r"(?:gpu:)?(?:[A-Za-z][\w.-]*:)?(\d{1,3})", str(config.values.get(name, "")))
+        if asked is not None and "hardware.gpus_per_node" not in draft.settings:
+            draft.set("hardware.gpus_per_node", int(asked[1]), name)
     draft.harmless(keys.LAUNCHER_IRRELEVANT)
 
 

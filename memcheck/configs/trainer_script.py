@@ -6,12 +6,15 @@ import re
 from collections.abc import Iterable
 
 from memcheck.configs.config_file import ConfigFile, load_json
+from memcheck.configs.launch_lines import commands_of
 from memcheck.configs.trainer_fields import TRAINING_ARGUMENTS, TRL
 from memcheck.configs.types import ConfigError
-from memcheck.finding import Location, Span
+from memcheck.finding import Location
 
 _SCRIPT = re.compile(r"(?:^|[\s/\"'])(?:run[_-])?([\w.-]*?\w)(?:[_-](?:training|trainer|finetune|llm))?\.py\b")
-_MODULE = re.compile(r"(?:^|\s)-m\s+(?!torch\.|accelerate\.|deepspeed\.|axolotl\.)(?:\w+\.)*(\w+)(?=\s|$)")
+_MODULE = re.compile(
+    r"(?:^|\s)(?:-m|--module)[\s=]+(?!torch\.|accelerate\.|deepspeed\.|axolotl\.)(?:\w+\.)*(\w+)(?=\s|$)"
+)
 _RECIPE = re.compile(r"(?:[\w-]\.py|\btrl\s+[a-z_]+)\s+([\w./~-]+\.ya?ml)(?=\s|$)")
 _OVERRIDE = re.compile(
     r"(?:^|\s)\+{0,2}((?:grpo|policy|dpo|sft|rm|distillation|cluster)\.[\w.]+)=(?!=)"
@@ -78,11 +81,9 @@ def recipe(config: ConfigFile) -> tuple[str, Location | None]:
     Empty where there is none, or several lines name different ones.
     """
     found: dict[str, Location] = {}
-    for number, line in enumerate(config.lines, 1):
-        code = re.sub(r"(?:^|\s)#.*", "", line)[:2000]
-        for named in _RECIPE.finditer(code):
-            span = Span(number, named.start(1) + 1, number, named.end(1) + 1)
-            found.setdefault(named[1], Location(config.path, span))
+    for command in commands_of(config.lines):
+        for named in _RECIPE.finditer(command.text):
+            found.setdefault(named[1], command.at(config.path, named.start(1), named.end(1)))
     return next(iter(found.items())) if len(found) == 1 else ("", None)
 
 

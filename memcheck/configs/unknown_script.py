@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from memcheck.configs.accelerate_keys import LAUNCHED
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
+from memcheck.configs.launch_lines import started_by
 from memcheck.configs.trainer_fields import names
 from memcheck.configs.trainer_keys import LAUNCHER, LAUNCHER_IRRELEVANT
 from memcheck.configs.types import ConfigProblem
@@ -20,12 +21,12 @@ _OPEN = {
     METHOD: "whether it trains all weights or adapters",
     WEIGHTS: "which dtype it loads the weights in",
 }
-_NAMED = re.compile(r"(?:^|[\s/\"'=])((?:[\w.-]*[\w-])\.py)\b|\s-m\s+([\w.]+)")
+_NAMED = re.compile(r"(?:^|[\s/\"'=])((?:[\w.-]*[\w-])\.py)\b|\s(?:-m|--module)[\s=]+([\w.]+)")
 _LAUNCHERS = ("torch.distributed", "accelerate.", "deepspeed.", "torchrun")
 _STARTERS = names(
     """
     autotuning bind_cores_to_core config_file container_image container_mounts cpu_bind cpus_per_task
-    deepspeed_hostfile deepspeed_multinode_launcher enable_each_rank_log export gres job_id job_name jobid
+    deepspeed_hostfile deepspeed_multinode_launcher enable_each_rank_log export gpus_per_node gres job_id job_name jobid
     kill_on_bad_exit label launcher local_addr local_rank local_ranks_filter log_dir main_training_function
     mpi no_local_rank no_python nodelist nodes ntasks ntasks_per_node num_nodes partition rank role save_pid
     start_method tee unbuffered wait
@@ -79,4 +80,5 @@ def _script(config: ConfigFile) -> tuple[str, Location]:
             if not found[which].startswith(_LAUNCHERS):
                 span = Span(number, found.start(which) + 1, number, found.end(which) + 1)
                 return found[which], Location(config.path, span)
-    return "the script", config.at("")
+    other, at = started_by(config)
+    return (other, at) if at is not None else ("the script", config.at(""))

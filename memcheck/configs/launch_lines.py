@@ -1,0 +1,122 @@
+"""The commands of a launch script: each as one text, however many lines it takes, and what it starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from memcheck.configs.arguments import load_arguments
+from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.types import ConfigProblem
+from memcheck.finding import Location, Span
+from memcheck.record import Record
+
+_COMMENT = re.compile(r"(?:^|\s)#.*")
+_STARTS = re.compile(r"\b(?:torchrun|deepspeed|sbatch|accelerate\s+launch|torch\.distributed\.(?:run|launch))\s")
+_ACCELERATE = re.compile(r"\baccelerate\s+launch\b|\baccelerate\.commands\.launch\b")
+_SCRIPTED = re.compile(
+    r"(?:^|[\s;&])(?:sbatch|bash|sh|qsub)\s(?:[^|;&]*?\s)??(\S+\.(?:sh|slurm|sbatch|job|pbs))(?=\s|$)"
+)
+_PYTHON = re.compile(r"\.py\b|\s-m\s|\s--module\b")
+_STATES = re.compile(
+    r"\s--(?:[\w.]+\.)?(?:per[_-]device[_-]train[_-]batch[_-]size|learning[_-]rate|num[_-]train[_-]epochs)\b"
+)
+_RECIPE = re.compile(r"(?:\.py|\b(?:train|sft|pt|rlhf))\s+([\w./~-]+\.ya?ml)(?=\s|$)|\s--config[\s=]+(\S+\.ya?ml)\b")
+_PROGRAM = re.compile(
+    r"(?:^|[\s;&])(?:python[\d.]*|torchrun|deepspeed|accelerate\s+launch|swift|megatron|llamafactory-cli|trl|sbatch|bash)\s"
+)
+_RUNS = re.compile(r"(?:^|[\s;&])(?:python[\d.]*|torchrun|deepspeed|accelerate\s+launch)\s")
+_HANDS_ON = re.compile(
+    r"\$[@*]|\[[@*]\]|\$\{?\w*(?:args|opts|options|flags|params|cmd|command)\w*|(?:^|\s)(?!--)[^\s-]\S*\s+[\"']?\$",
+    re.IGNORECASE,
+)
+"""Arguments that stand elsewhere: of the script's caller, of an array, of a variable that is no argument's value."""
+_WORDS = 4000
+
+
+class Command(Record):
+    """One command without its comments."""
+
+    text: str
+    lines: tuple[tuple[int, int], ...]
+    """Where each line of the script starts in the text, and its number."""
+
+    def at(self, path: str, start: int, end: int) -> Location:
+        """The place of a part of the text, which is on one line."""
+        begin, number = max(each for each in self.lines if each[0] <= start)
+        return Location(path, Span(number, start - begin + 1, number, end - begin + 1))
+
+
+def commands_of(lines: Iterable[str]) -> Iterator[Command]:
+    """Every command of a script. One goes on where its line ends with a backslash."""
+    text, starts = "", []
+    for number, line in enumerate(lines, 1):
+        code = _COMMENT.sub("", line[:_WORDS])
+        starts.append((len(text), number))
+        goes_on = code.rstrip().endswith("\\")
+        text += code.rstrip()[:-1] + " " if goes_on else code
+        if goes_on:
+            continue
+        if text.strip():
+            yield Command(text=text, lines=tuple(starts))
+        text, starts = "", []
+    if text.strip():
+        yield Command(text=text, lines=tuple(starts))
+
+
+def starts_processes(config: ConfigFile) -> bool:
+    """Whether a line starts a launcher's processes, whatever their script is called."""
+    return any(_STARTS.search(each.text) for each in commands_of(config.lines))
+
+
+def by_accelerate(config: ConfigFile) -> bool:
+    """Whether ``accelerate launch`` starts the job."""
+    return any(_ACCELERATE.search(each.text) for each in commands_of(config.lines))
+
+
+def started_by(config: ConfigFile) -> tuple[str, Location | None]:
+    """Another script that the job's arguments are handed to, and where it is named."""
+    for each in commands_of(config.lines):
+        found = _SCRIPTED.search(each.text)
+        if found is not None and " --" in each.text[found.end() :] and not _PYTHON.search(each.text):
+            return found[1], each.at(config.path, found.start(1), found.end(1))
+    return "", None
+
+
+def training_alone(text: str) -> str:
+    """The script with blank lines in place of the programs that train nothing, where one of its commands trains."""
+    lines = text.split("\n")
+    found = list(commands_of(lines))
+    if not any(_trains(each) for each in found):
+        return text
+    for each in found:
+        run = _RUNS.search(each.text)
+        arguments = "" if run is None else each.text[run.end() :]
+        if " --" in arguments and not _trains(each) and not _HANDS_ON.search(arguments):
+            for _, number in each.lines:
+                lines[number - 1] = ""
+    return "\n".join(lines)
+
+
+def _trains(command: Command) -> bool:
+    """Whether a command states a training itself, or hands a recipe to a script."""
+    return _STATES.search(command.text) is not None or _RECIPE.search(command.text) is not None
+
+
+def several(config: ConfigFile, places: Iterable[str]) -> ConfigProblem | None:
+    """What is wrong with a script that starts several jobs, which differ in one of these arguments."""
+    jobs = [each for each in commands_of(config.lines) if _PROGRAM.search(each.text) and _trains(each)]
+    if len(jobs) < 2:
+        return None
+    stated = [load_arguments(config.path, each.text).values for each in jobs]
+    plain = [{name.replace("-", "_"): value for name, value in each.items()} for each in stated]
+    names = [name for name in places if len({str(each.get(name)) for each in plain}) > 1]
+    handed = {tuple(each.group(1, 2) for each in _RECIPE.finditer(job.text)) for job in jobs}
+    if not names and len(handed) < 2:
+        return None
+    numbers = [each.lines[0][1] for each in jobs]
+    where = f"lines {', '.join(str(each) for each in numbers[:-1])} and {numbers[-1]}"
+    what = f"`{names[0]}`" if names else "their files"
+    message = f"the script starts {len(jobs)} jobs, at {where}, which differ in {what}"
+    span = Span(numbers[1], 1, numbers[1], len(config.lines[numbers[1] - 1]) + 1)
+    return ConfigProblem(Location(config.path, span), message, "name a script for each of them")
