@@ -215,6 +215,8 @@ def _rows(draft: Draft) -> bool:
     key = "training.sequence_length"
     if config.has(keys.LENGTH):
         draft.rows((KeyRow(keys.LENGTH, key),))
+    elif config.has(keys.CUT):
+        draft.rows((KeyRow(keys.CUT, key),))
     else:
         message = f"`{keys.LENGTH}` states no length: rows are as long as the longest of a micro-batch"
         help = "state the longest there, or beside the config: --sequence-length 4096"

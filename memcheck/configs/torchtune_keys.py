@@ -30,6 +30,8 @@ def launched(config: ConfigFile) -> str:
 
 MODEL = f"model.{COMPONENT}"
 LENGTH = "tokenizer.max_seq_len"
+CUT = "dataset.max_seq_len"
+"""What cuts rows before 0.3, where the tokenizer has no length of its own."""
 NO_TRAINING = ("tasks", "prompt", "prompt.user", "max_new_tokens", "quantizer", f"quantizer.{COMPONENT}")
 """Keys of the recipes that evaluate, generate and quantize."""
 
