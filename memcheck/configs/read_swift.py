@@ -33,8 +33,16 @@ def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
     trainer(draft, "ms-swift")
     parts.launcher(draft)
     environment(draft, keys.ENVIRONMENT)
+    if text(draft, "max_length") == "-1":  # no limit, before 3.0
+        config.values["max_length"] = None
+    for old, new in keys.FORMER.items():
+        if config.has(old) and not config.has(new):
+            config.rename(old, new)
     parts.model(draft, next((name for name in keys.MODELS if config.has(name)), "model"))
     config.see(*keys.MODELS)
+    if not any(name in config.values for name in keys.MODELS) and config.has(keys.NAMED[0]):
+        message = f"`{keys.NAMED[0]}: {config.values[keys.NAMED[0]]}` is ms-swift's own name of a model"
+        draft.refuse(keys.NAMED[0], message, "name the model: --model NAME", ("model", "model.name"))
     _refuse(draft)
     adopt_fsdp(draft)
     split = join_launch(draft, world) or arguments.split(draft, world, SWIFT, version=2)
@@ -76,6 +84,10 @@ def _refuse(draft: Draft) -> None:
     if command := megatron_swift_keys.command(config):
         message = f"`megatron {command}` runs the model under Megatron-Core, with other arguments than `swift`"
         draft.refuse("", message, "read it as what it is: --from megatron-swift")
+    called = next((found for line in config.lines if (found := keys.OWN_COMMAND.match(line))), None)
+    if called is not None:
+        message = f"`swift {called[1]}` is no command of ms-swift: what it trains is not known"
+        draft.refuse("", message, "state it: --set training.objective=sft", ("training.objective",))
     for name in ("use_galore", "use_ray", "freeze_parameters", "freeze_parameters_regex", *keys.UNFROZEN):
         if config.has(name) and not parts.off(draft, name) and config.values[name] != []:
             message = f"`{name}` has no memory model here"

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import re
+
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.trainer_adapters import AdapterKeys
 from memcheck.configs.trainer_keys import LISTS as LISTED
@@ -13,8 +15,18 @@ VERSION = "ms-swift at 3602360a (August 2026)"
 TITLE = "ms-swift"
 
 MODELS = ("model", "model_id_or_path", "model_name_or_path")
+NAMED = ("model_type",)
+"""What alone names a model before 3.0, by a name of ms-swift's own."""
+FORMER = {
+    "dtype": "torch_dtype",
+    "eval_batch_size": "per_device_eval_batch_size",
+    "lora_dropout_p": "lora_dropout",
+}
+"""Arguments of ms-swift 2 and what they are called since."""
 TUNERS = ("tuner_type", "train_type", "sft_type")
 COMMANDS = ("sft", "pt", "rlhf")
+OWN_COMMAND = re.compile(r"[^#]*?(?:^|[\s;&])swift\s+((?:sft|pt|rlhf)-[\w-]+)")
+"""A command of a fork, which is called after one of these."""
 ADAPTERS = AdapterKeys(
     rank="lora_rank",
     default_rank=8,
@@ -82,9 +94,8 @@ def recognise(config: ConfigFile) -> str:
     tuner = next((name for name in (*TUNERS, "rlhf_type") if config.has(name)), "")
     if model and tuner:
         return tuner
-    if model and any("swift " in line for line in config.lines) and set(COMMANDS) & set(commands(config)):
-        return model
-    return ""
+    called = any("swift " in line for line in config.lines) and set(COMMANDS) & set(commands(config))
+    return (model or next((name for name in NAMED if config.has(name)), "")) if called else ""
 
 
 UNMODELLED: dict[str, tuple[object, str]] = {
@@ -101,6 +112,8 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "new_special_tokens": (None, "added tokens enlarge the vocabulary"),
     "device_map": (None, "a model laid over the GPUs of one process is not modelled"),
     "max_memory": (None, "limits of memory by device are not modelled"),
+    "external_plugins": (None, "what the file registers, a model or a loss of its own, is not read"),
+    "custom_register_path": (None, "what the file registers, a model or a template of its own, is not read"),
 }
 GALORE = (
     *("cos_threshold", "gamma_proj", "optim_per_parameter", "proj_bits", "proj_group_size", "proj_quant", "proj_type"),
@@ -114,8 +127,6 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
     "data and templates": (
         "val_dataset",
         "custom_dataset_path",
-        "custom_register_path",
-        "external_plugins",
         "dataset_shuffle",
         "val_dataset_shuffle",
         "dataset_num_proc",
