@@ -24,7 +24,6 @@ from memcheck.configs.trainer_adapters import (
     leaves_casts,
     unused,
 )
-from memcheck.configs.trainer_frozen import architecture_named
 from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_objective import chosen_apart, objective, trainer, weighted
 from memcheck.configs.trainer_pairs import join_launch, join_recipe
@@ -32,7 +31,7 @@ from memcheck.configs.trainer_parts import Division, off, on, text
 from memcheck.configs.trainer_script import commands, kind_of, runs, spelled_with_underscores
 from memcheck.configs.trainer_settled import masked, settle
 from memcheck.configs.types import ReadConfig
-from memcheck.configs.unknown_script import ask, takes
+from memcheck.configs.unknown_script import ask, retrieves, takes, towers
 
 LIGER = "liger_kernel_config"
 
@@ -61,9 +60,9 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     parts.launcher(draft)
     parts.model(draft, "model_name_or_path")
     if not opened and _foreign(config):
-        _towers(draft)
+        towers(draft)
         _of_examples(draft)
-    _retrieves(draft)
+    retrieves(draft)
     if opened:
         own_engine(draft)
     launched = join_launch(draft, world)
@@ -106,7 +105,11 @@ def _method(draft: Draft, *, opened: bool) -> bool:
         ranked = "" if opened else _unswitched(draft)
         if ranked:
             message = f"`{ranked}` is stated, and no switch that memcheck knows says whether adapters are trained"
-            draft.refuse(ranked, message, "state it: --set training.method=lora", ("training.method",))
+            rank = draft.config.values[ranked] if ranked in keys.RANKS else ""
+            beside = f" --set training.lora.rank={rank}, or --set training.method=full" if rank else ""
+            draft.refuse(ranked, message, f"state it: --set training.method=lora{beside}", ("training.method",))
+            if rank:
+                draft.note(ranked, "the rank counts where it is stated beside the method: training.lora.rank")
         if four or eight:
             message = f"`{four or eight}` without `use_peft`: a quantized base is not trained whole"
             draft.refuse(four or eight, message)
@@ -184,29 +187,6 @@ def _of_examples(draft: Draft) -> None:
         draft.derive("training.head", head, "the script's name")
 
 
-def _retrieves(draft: Draft) -> None:
-    """A row of such a job is a question and a group of passages, and its loss compares them over the batch."""
-    name = next((each for each in keys.RETRIEVAL if draft.config.has(each)), "")
-    if name:
-        message = f"`{name}`: the job is retrieval, with groups of passages, which has no memory model here"
-        draft.refuse(name, message, keys=("training.objective",))
-
-
-def _towers(draft: Draft) -> None:
-    """A script that puts a tower beside a language model, or heads or experts into it, names that model alone."""
-    known = architecture_named(draft)
-    towers = frozenset() if known is not None and known.vision is not None else keys.TOWER_WORDS
-    for name in draft.config.unread():
-        words = set(name.lower().split("_"))
-        if not words & (towers | keys.MORE_WORDS) or not draft.config.has(name) or off(draft, name):
-            continue
-        message = f"`{name}`: the script trains on images or sound, and what it builds for them is not known"
-        if words & keys.MORE_WORDS:
-            message = f"`{name}`: the script adds heads or experts to the model, and what it trains is not known"
-        draft.refuse(name, message, "write a plan of a model that has them (`memcheck list models`)")
-        return
-
-
 def _casts(draft: Draft, *, supervised: bool) -> None:
     """Since 0.26 SFTTrainer, since 1.0 DPOTrainer and RewardTrainer make quantised models' adapters bf16 and call
     peft's preparation no more (trl ``trainer/sft_trainer.py``, ``dpo_trainer.py``, ``reward_trainer.py``).
@@ -227,7 +207,8 @@ def _length(draft: Draft, *, alone: bool) -> int:
     draft.config.see("packing")
     names = ("max_length", "max_seq_length", "block_size", "model_max_length", "max_seq_len", "max_token_length")
     stated_none = any(name in draft.config.values and not draft.config.has(name) for name in names)
-    default = 1024 if alone and not stated_none else None
+    cut = not any(each.startswith(keys.UNCUT) for each in commands(draft.config))
+    default = 1024 if alone and cut and not stated_none else None
     parts.length(draft, names, default, packed, "TRL's default max_length")
     draft.config.see(*names)
     help = "state the longest that a row gets: --sequence-length 4096"
@@ -259,6 +240,9 @@ def _precision(draft: Draft, split: Division, *, alone: bool, opened: bool, trai
     if not amp and (opened or (alone and not parts.off(draft, "bf16") and not parts.older(draft, 0, 20))):
         amp, path = "bf16", "bf16"
     if not (amp or written or opened) and _foreign(config) and not _example(config):
+        if draft.engine_precision is not None:
+            draft.settings["training.precision.recipe"] = draft.engine_precision
+            return False
         help = "state it: --set training.precision.recipe=bf16-mixed"
         draft.ask("training.precision.recipe", "the precision, and the script has a default of its own", help)
         return False

@@ -9,7 +9,7 @@ from memcheck.configs.launch_lines import by_accelerate, starts_processes
 from memcheck.configs.read_accelerate import read_accelerate
 from memcheck.configs.trainer_parts import Division, on, text
 from memcheck.configs.trainer_script import recipe
-from memcheck.configs.trainer_split import STAGE, beside, load_named
+from memcheck.configs.trainer_split import STAGE, beside, load_named, refuse_unread
 from memcheck.configs.types import ConfigError, ReadSetting
 from memcheck.frameworks.registry import FRAMEWORKS
 
@@ -98,6 +98,9 @@ def _file(draft: Draft, path: str) -> ConfigFile | None:
     config = draft.config
     name = str(config.values[path])
     config.see(path)
+    if name.startswith("$"):
+        refuse_unread(draft, path, name)
+        return None
     try:
         found = load_named(config, name, load_yaml)
     except ConfigError as error:

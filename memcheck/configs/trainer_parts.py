@@ -85,6 +85,9 @@ def model(draft: Draft, path: str) -> None:
     name = text(draft, path)
     if not name:
         return
+    if draft.config.values.get(path) is True:
+        draft.refuse(path, f"`{path}` has no value", "name the model: --model NAME", ("model", "model.name"))
+        return
     if name.startswith("$"):
         message = f"`{path}: {name}` is a variable that the script does not set"
         draft.refuse(path, message, "name the model: --model NAME", ("model", "model.name"))

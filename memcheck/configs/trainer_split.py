@@ -17,9 +17,10 @@ from memcheck.plan.text import shown_path
 
 STAGE, GROUP = "parallelism.zero_stage", "parallelism.shard_group"
 RESHARDED = "parallelism.reshard_after_forward"
+PRECISION = "training.precision"
 OWN = (
     "training.framework",
-    "training.precision",
+    PRECISION,
     "training.activation_checkpointing",
     "training.micro_batch_size",
     "training.gradient_accumulation_steps",
@@ -75,6 +76,9 @@ def deepspeed(
 
 def _named(draft: Draft, path: str, name: str, shipped: Mapping[str, Mapping[str, object]]) -> ConfigFile | None:
     config = draft.config
+    if name.startswith("$"):
+        refuse_unread(draft, path, name, f"how the job is split: --set {STAGE}=3", (STAGE,))
+        return None
     try:
         found = load_named(config, name, load_json)
     except ConfigError as error:
@@ -91,6 +95,14 @@ def _named(draft: Draft, path: str, name: str, shipped: Mapping[str, Mapping[str
         path, message, "mend the path, or state how the job is split: --set parallelism.zero_stage=3", (STAGE,)
     )
     return None
+
+
+def refuse_unread(draft: Draft, path: str, name: str, instead: str = "", keys: tuple[str, ...] = ()) -> None:
+    """Refuse a file whose name is a variable that nothing in the script sets to plain text."""
+    variable = name.strip("${}").partition("}")[0].partition("/")[0]
+    help = f"say which file it is: --define {variable}=FILE"
+    message = f"`{path}: {name}` is a variable whose value cannot be read from the script"
+    draft.refuse(path, message, f"{help}, or state {instead}" if instead else help, keys)
 
 
 def named_files(config: ConfigFile, name: str) -> list[str]:
@@ -135,6 +147,9 @@ def _join(draft: Draft, engine: ReadConfig) -> None:
         if key == "training.optimizer.name" and setting.assumed:
             continue
         draft.settings[key] = setting
+    said = engine.settings.get(PRECISION)
+    if said is not None and not said.assumed and said.value != "fp32":
+        draft.engine_precision = said
     draft.notes += engine.notes
     draft.problems += beside(engine.problems, OWN)
     draft.sources.update(engine.sources)

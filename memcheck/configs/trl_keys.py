@@ -79,6 +79,7 @@ ADAPTED = ("use_peft", "use_lora", "use_qlora", "use_peft_lora", "lora_enable", 
 """Switches of adapters: TRL's, open-instruct's, those of the scripts of PEFT's examples, LLaVA, FastChat, LLMBox."""
 NO_SWITCH = ("lora_rank", "lora_dim", "train_mode", "trainable")
 """Adapters' arguments that neither TRL nor alignment-handbook has: of scripts that turn them on in their own way."""
+RANKS = ("lora_rank", "lora_dim", "lora_r")
 UNSWITCHED = ("lora_r", "lora_target_modules")
 """TRL's own, which count beside `use_peft` alone: a launch without it may be of a script that needs none."""
 ADAPTER_WORDS = frozenset({"lora", "qlora", "peft", "adapter", "adapters", "bits", "quant", "quantize", "quantization"})
@@ -117,6 +118,9 @@ OPEN_ADAPTERS = ADAPTERS._replace(
 
 OLMO_CORE = re.compile(r"^[^#]*\b(open_instruct/(?:olmo_core_finetune|dpo)\.py)")
 """open-instruct's scripts that are no loop over transformers' classes."""
+
+UNCUT = ("sft_vlm", "sft_video")
+"""Scripts whose own collator cuts no row, or that turn the limit off (trl ``examples/scripts/sft_vlm.py``)."""
 
 HEADS = {"glue": "classification", "classification": "classification", "xnli": "classification"}
 HEADS |= {"ner": "token-classification"}

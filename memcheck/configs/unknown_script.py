@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from memcheck.configs import trl_keys
 from memcheck.configs.accelerate_keys import LAUNCHED
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.launch_lines import started_by
 from memcheck.configs.trainer_fields import names
+from memcheck.configs.trainer_frozen import architecture_named
 from memcheck.configs.trainer_keys import LAUNCHER, LAUNCHER_IRRELEVANT
+from memcheck.configs.trainer_parts import off
 from memcheck.configs.types import ConfigProblem
 from memcheck.finding import Location, Span
 
@@ -70,6 +73,29 @@ def ask(draft: Draft, *, objective: bool, weights: bool) -> None:
         listed = ", ".join(f"`{key}`" for key in unread)
         message = f"{listed}: what `{name}` does with such arguments is not known"
         draft.problems.append(ConfigProblem(draft.config.at(unread[0]), message, help, keys=tuple(_ANSWERS)))
+
+
+def retrieves(draft: Draft) -> None:
+    """A row of such a job is a question and a group of passages, and its loss compares them over the batch."""
+    name = next((each for each in trl_keys.RETRIEVAL if draft.config.has(each)), "")
+    if name:
+        message = f"`{name}`: the job is retrieval, with groups of passages, which has no memory model here"
+        draft.refuse(name, message, keys=("training.objective",))
+
+
+def towers(draft: Draft) -> None:
+    """A script that puts a tower beside a language model, or heads or experts into it, names that model alone."""
+    known = architecture_named(draft)
+    seen = frozenset() if known is not None and known.vision is not None else trl_keys.TOWER_WORDS
+    for name in draft.config.unread():
+        words = set(name.lower().split("_"))
+        if not words & (seen | trl_keys.MORE_WORDS) or not draft.config.has(name) or off(draft, name):
+            continue
+        message = f"`{name}`: the script trains on images or sound, and what it builds for them is not known"
+        if words & trl_keys.MORE_WORDS:
+            message = f"`{name}`: the script adds heads or experts to the model, and what it trains is not known"
+        draft.refuse(name, message, "write a plan of a model that has them (`memcheck list models`)")
+        return
 
 
 def _script(config: ConfigFile) -> tuple[str, Location]:

@@ -1,0 +1,119 @@
+"""Launches as unknown projects write them: what they leave to a variable, a plugin or an older release is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memcheck.configs.detect import detect
+from memcheck.configs.importing import Imported, import_config
+from memcheck.configs.types import ReadSetting
+
+LAUNCH = (
+    "torchrun --nproc_per_node 8 mine.py --model_name_or_path Qwen/Qwen3-4B --per_device_train_batch_size 2"
+    " --gradient_accumulation_steps 4 --learning_rate 1e-5 --max_length 512"
+)
+SWIFT = "NPROC_PER_NODE=4 swift sft --sft_type lora --batch_size 1 --lora_rank 8 --learning_rate 1e-4"
+
+
+def _read(text: str, path: str = "run.sh", **stated: object) -> Imported:
+    keys = {"hardware.gpu": "h100-80gb", **{key.replace("__", "."): each for key, each in stated.items()}}
+    return import_config(path, text.encode(), {key: ReadSetting(each, "test") for key, each in keys.items()})
+
+
+def _messages(found: Imported) -> str:
+    return " | ".join(each.message for each in found.problems)
+
+
+@pytest.mark.parametrize("line", ["torchrun --nproc_per_node 8 sft_vlm.py", "accelerate launch sft_vlm_gemma3.py"])
+def test_a_script_that_cuts_no_row_is_asked_for_a_length(line: str) -> None:
+    """TRL's own limit of 1024 tokens stood in for rows of pictures, which its script never cuts."""
+    arguments = (
+        "--model_name_or_path llava-hf/llava-1.5-7b-hf --dataset_name a/b --per_device_train_batch_size 8 --bf16"
+    )
+    found = _read(f"{line} {arguments}\n")
+    assert "training.sequence_length" not in found.settings
+    assert "how long a sequence is" in _messages(found)
+    assert _read(f"{line} {arguments} --max_length 4096\n").settings["training.sequence_length"].value == 4096
+
+
+@pytest.mark.parametrize(
+    ("before", "key"),
+    [
+        ('HERE="$(cd "$(dirname "$0")" && pwd)"\nDS="${HERE}/zero3.json"\n', "deepspeed"),
+        ("DS=${configs[0]}\n", "deepspeed"),
+        ("", "config_file"),
+    ],
+    ids=["of a command", "of an array", "of the caller"],
+)
+def test_a_file_that_a_variable_names_is_asked_for(before: str, key: str) -> None:
+    """The variable's name was looked for as a file."""
+    line = LAUNCH.replace("torchrun --nproc_per_node 8", "accelerate launch --num_processes 8")
+    found = _read(f"{before}{line.replace(' mine.py', f' --{key} $DS mine.py')} --bf16 True\n")
+    assert f"`{key}: $DS` is a variable whose value cannot be read from the script" in _messages(found)
+    assert any("--define DS=FILE" in each.help for each in found.problems)
+
+
+def test_a_model_without_a_value_is_none(tmp_path: Path) -> None:
+    """The switch that was left was taken for the model's name."""
+    found = _read(f"{SWIFT} --model \\\n    --max_length 2048\n")
+    assert "`model` has no value" in _messages(found)
+
+
+def test_names_of_the_second_ms_swift_are_read() -> None:
+    """A launch that names its model by ms-swift's own name alone was no config that memcheck knows."""
+    text = f"{SWIFT} --model_type llama3-8b-instruct --dtype fp16 --lora_dropout_p 0.2 --max_length -1\n"
+    assert detect("run.sh", text) == "ms-swift"
+    found = _read(text)
+    assert "`model_type: llama3-8b-instruct` is ms-swift's own name of a model" in _messages(found)
+    assert "how long a sequence is" in _messages(found)
+    values = {key: each.value for key, each in found.settings.items()}
+    assert (values["training.precision.recipe"], values["training.lora.dropout"]) == ("fp16-mixed", 0.2)
+
+
+def test_a_command_of_a_fork_is_refused() -> None:
+    found = _read(f"{SWIFT.replace(' sft ', ' sft-own ')} --model Qwen/Qwen3-4B --max_length 2048\n")
+    assert "`swift sft-own` is no command of ms-swift" in _messages(found)
+    assert "sft-own" not in _messages(_read(f"# swift sft-own\n{SWIFT} --model Qwen/Qwen3-4B --max_length 2048\n"))
+
+
+def test_what_a_plugin_registers_is_said() -> None:
+    """It may hold another model or another loss."""
+    found = _read(f"{SWIFT} --model Qwen/Qwen3-4B --max_length 2048 --external_plugins plugin.py\n")
+    assert any("`external_plugins`" in each.message for each in found.notes)
+
+
+def test_an_argument_of_what_cancels_a_job_hangs_on_nothing() -> None:
+    """The script was refused for the branch in which `scancel` stands."""
+    text = f"{LAUNCH} --bf16 True\nif [ -f exit ]; then\n  scancel --jobname mine\nfi\n"
+    assert "which branch runs" not in _messages(_read(text))
+
+
+def test_the_engines_precision_counts_where_the_script_is_silent(tmp_path: Path) -> None:
+    """It was asked for, and what was answered could differ from the file."""
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}, "fp16": {"enabled": true}}')
+    found = _read(f"{LAUNCH} --deepspeed ds.json\n", str(tmp_path / "run.sh"))
+    assert found.settings["training.precision.recipe"].value == "fp16-mixed"
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}, "fp16": {"enabled": "auto"}}')
+    assert "the precision" in _messages(_read(f"{LAUNCH} --deepspeed ds.json\n", str(tmp_path / "run.sh")))
+
+
+def test_a_rank_beside_no_switch_is_no_longer_lost() -> None:
+    """With the method stated alone, the plan took a rank of its own."""
+    found = _read(f"{LAUNCH} --bf16 True --lora_dim 128\n", training__method="lora")
+    assert any("`lora_dim`: the rank counts where it is stated" in each.message for each in found.notes)
+    asked = _read(f"{LAUNCH} --bf16 True --lora_dim 128\n")
+    assert any("--set training.lora.rank=128" in each.help for each in asked.problems)
+
+
+def test_a_length_of_torchtunes_data_is_read() -> None:
+    """Before 0.3 the dataset cuts the rows, and what was stated beside it could differ."""
+    text = (
+        "model: {_component_: torchtune.models.llama3.llama3_8b}\ntokenizer: {_component_: torchtune.models.llama3.llama3"
+        "_tokenizer}\ndataset: {_component_: torchtune.datasets.chat_dataset, max_seq_len: 8192}\nbatch_size: 2\n"
+        "optimizer: {_component_: torch.optim.AdamW}\nloss: {_component_: torch.nn.CrossEntropyLoss}\ndtype: bf16\n"
+    )
+    found = _read(text, "recipe.yaml", hardware__gpus_per_node=8)
+    assert found.settings["training.sequence_length"].value == 8192
+    assert "8192" in _messages(_read(text, "recipe.yaml", hardware__gpus_per_node=8, training__sequence_length=2048))
