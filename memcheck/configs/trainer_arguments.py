@@ -160,7 +160,7 @@ def mixed(draft: Draft) -> tuple[str, str]:
     """The dtype of autocast and the key that says it; empty without one."""
     for name in ("bf16", "fp16"):
         if parts.on(draft, name):
-            draft.config.see("bf16", "fp16")
+            draft.config.see("bf16", "fp16", "mixed_precision")
             return name, name
     draft.config.see("bf16", "fp16", "bf16_full_eval", "fp16_full_eval")
     launched = "mixed_precision"  # of accelerate launch, which the Trainer leaves as it is

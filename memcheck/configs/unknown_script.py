@@ -29,10 +29,10 @@ _LAUNCHERS = ("torch.distributed", "accelerate.", "deepspeed.", "torchrun")
 _STARTERS = names(
     """
     autotuning bind_cores_to_core config_file container_image container_mounts cpu_bind cpus_per_task
-    deepspeed_hostfile deepspeed_multinode_launcher enable_each_rank_log export gpus_per_node gres job_id job_name jobid
-    kill_on_bad_exit label launcher local_addr local_rank local_ranks_filter log_dir main_training_function
-    mpi no_local_rank no_python nodelist nodes ntasks ntasks_per_node num_nodes partition rank role save_pid
-    start_method tee unbuffered wait
+    deepspeed_hostfile deepspeed_multinode_launcher dynamo_mode dynamo_use_dynamic dynamo_use_fullgraph
+    enable_each_rank_log export gpus_per_node gres job_id job_name jobid kill_on_bad_exit label launcher local_addr
+    local_rank local_ranks_filter log_dir main_training_function mixed_precision mpi no_local_rank no_python nodelist
+    nodes ntasks ntasks_per_node num_nodes partition rank role save_pid start_method tee unbuffered wait
     """
 )
 """Arguments of srun, torchrun, deepspeed and accelerate launch on the same line."""

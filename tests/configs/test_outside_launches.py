@@ -55,6 +55,14 @@ def test_a_file_that_a_variable_names_is_asked_for(before: str, key: str) -> Non
     assert any("--define DS=FILE" in each.help for each in found.problems)
 
 
+def test_the_launchers_precision_beside_the_trainers_is_known() -> None:
+    """It was no key that memcheck knows, and a script of TRL's beside it none of TRL's."""
+    line = LAUNCH.replace("torchrun --nproc_per_node 8 mine.py", "accelerate launch --mixed_precision fp16 dpo.py")
+    found = _read(f"{line} --fp16 --beta 0.1\n")
+    assert not [each for each in found.notes if "mixed_precision" in each.message]
+    assert "is no script that memcheck knows" not in _messages(found)
+
+
 def test_a_model_without_a_value_is_none(tmp_path: Path) -> None:
     """The switch that was left was taken for the model's name."""
     found = _read(f"{SWIFT} --model \\\n    --max_length 2048\n")
