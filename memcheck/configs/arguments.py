@@ -21,7 +21,8 @@ _CASE = re.compile(r"(?:^|;|\bthen\b|\bdo\b|\belse\b)\s*case\b")
 _ESAC = re.compile(r"(?:^|[;\s])esac\b")
 _ARM = re.compile(r"\s*\(?[^()=]*\)")
 """One arm of a ``case``: words to compare with, and no arguments."""
-_CALLERS = re.compile(r"\$\{?[1-9@]\}?\Z")
+_CALLERS = re.compile(r"\$(?:\{?[1-9@]\}?|\{\w+#\*=\})\Z")
+_PART = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _HOLDING = re.compile(
     r"""\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)(\+?=)(?:"([^"]*)"|'([^']*)'|(-[^\s;()]*))\s*(?:;\s*)?(?:\#.*)?\Z"""
 )
@@ -120,7 +121,7 @@ class _Script:
             return True  # an argument of the script's own: called without any, it runs with what stands above
         if self._open.hanging:
             self.branches.add(name)
-        self.variables[name] = _resolved(value, self.variables)
+        self.variables[name] = resolved(value, self.variables)
         held = self._held.pop(name, None)
         if held is not None and self._open.hanging:
             self._held[name] = tuple(word._replace(hangs=True) for word in held)
@@ -190,23 +191,23 @@ def _from_text(path: str, text: str, lists: frozenset[str], defines: Mapping[str
             flag = re.match(r"--([A-Za-z][\w.-]*)(?:=(.*))?\Z", word)
             if flag is not None:
                 name, said = flag[1], None if flag[2] is None else flag[2].lstrip("\"'")
-                values[name] = True if said is None else _resolved(said, variables)
+                values[name] = True if said is None else resolved(said, variables)
                 hanging.pop(name, None)
-                if hangs or (said is not None and _name_of(said) in branches):
-                    hanging[name] = _name_of(said or "")
+                if hangs or (said is not None and _hangs_on(said, branches)):
+                    hanging[name] = _hangs_on(said or "", branches)
                 places[name] = Location(path, Span(at, column, at, column + len(word)))
             elif not name or word[:1] in _OPERATORS or script.is_many(word):
                 name = ""
             elif values[name] is True:
-                values[name] = _resolved(word, variables)
-                if _name_of(word) in branches:
-                    hanging[name] = _name_of(word)
+                values[name] = resolved(word, variables)
+                if _hangs_on(word, branches):
+                    hanging[name] = _hangs_on(word, branches)
             elif name in lists:
-                values[name] = f"{values[name]} {_resolved(word, variables)}"
+                values[name] = f"{values[name]} {resolved(word, variables)}"
         if not line.rstrip().endswith("\\"):
             name = ""
     found = ConfigFile(path, values, lambda key: places.get(key, Location(path, Span(1, 1, 1, 1))), lines)
-    found.hanging = hanging
+    found.hanging, found.variables = hanging, variables
     return found
 
 
@@ -235,16 +236,18 @@ def _code(line: str) -> str:
     return re.sub(r"(?:^|\s)#.*", "", line)
 
 
-def _name_of(word: str) -> str:
-    """The variable that a word is; empty for plain text."""
+def _hangs_on(word: str, branches: set[str]) -> str:
+    """The first variable in a word that is set in a branch; empty where none is."""
     found = _VARIABLE.match(word.strip("\"'"))
-    return "" if found is None else found[1]
+    inside = [found[1]] if found is not None else [each[1] or each[2] for each in _PART.finditer(word)]
+    return next((name for name in inside if name in branches), "")
 
 
-def _resolved(word: str, variables: dict[str, str]) -> str:
-    """A variable that the same file sets to plain text; anything else stays as it is."""
+def resolved(word: str, variables: Mapping[str, str]) -> str:
+    """Variables that the same file sets to plain text; a word with any other stays as it is."""
     found = _VARIABLE.match(word)
     if found is None:
-        return word
+        whole = _PART.sub(lambda each: variables.get(each[1] or each[2]) or each[0], word)
+        return word if "$" in whole else whole
     value = variables.get(found[1], (found[2] or "").strip("\"'"))
     return value if value and "$" not in value else word

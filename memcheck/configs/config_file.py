@@ -35,6 +35,8 @@ class ConfigFile:
         """How the files that the config names are read."""
         self.hanging: dict[str, str] = {}
         """Arguments of a script that hang on an ``if``, and the variable that does; empty for the argument itself."""
+        self.variables: Mapping[str, str] = {}
+        """What a script sets its variables to, last."""
         self.version = ""
         """Releases that were stated, of a trainer and of its framework: defaults moved under unchanged files."""
         self.gpus_per_node: int | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from memcheck.configs.arguments import resolved
 from memcheck.configs.config_file import ConfigFile, load_json
 from memcheck.configs.launch_lines import commands_of
 from memcheck.configs.trainer_fields import TRAINING_ARGUMENTS, TRL
@@ -15,7 +16,11 @@ _SCRIPT = re.compile(r"(?:^|[\s/\"'])(?:run[_-])?([\w.-]*?\w)(?:[_-](?:training|
 _MODULE = re.compile(
     r"(?:^|\s)(?:-m|--module)[\s=]+(?!torch\.|accelerate\.|deepspeed\.|axolotl\.)(?:\w+\.)*(\w+)(?=\s|$)"
 )
-_RECIPE = re.compile(r"(?:[\w-]\.py|\btrl\s+[a-z_]+)\s+([\w./~-]+\.ya?ml)(?=\s|$)")
+_RECIPE = re.compile(
+    r"(?:[\w-]\.py|\btrl\s+[a-z_]+)[\"']?\s+[\"']?((?:[\w./~-]|\$\w+|\$\{\w+\})+)[\"']?(?=\s|$)"
+)
+_CALLED_RECIPE = re.compile(r"\$\{?\w*(?:conf|recipe|yaml|yml)\w*\}?\Z", re.IGNORECASE)
+_SUFFIXES = (".yaml", ".yml")
 _OVERRIDE = re.compile(
     r"(?:^|\s)\+{0,2}((?:grpo|policy|dpo|sft|rm|distillation|cluster)\.[\w.]+)=(?!=)"
 )
@@ -83,7 +88,10 @@ def recipe(config: ConfigFile) -> tuple[str, Location | None]:
     found: dict[str, Location] = {}
     for command in commands_of(config.lines):
         for named in _RECIPE.finditer(command.text):
-            found.setdefault(named[1], command.at(config.path, named.start(1), named.end(1)))
+            file = resolved(named[1], config.variables)
+            held = config.variables.get(file.strip("${}"), "")
+            if file.endswith(_SUFFIXES) or held.endswith(_SUFFIXES) or (not held and _CALLED_RECIPE.match(file)):
+                found.setdefault(file, command.at(config.path, named.start(1), named.end(1)))
     return next(iter(found.items())) if len(found) == 1 else ("", None)
 
 

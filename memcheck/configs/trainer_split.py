@@ -100,7 +100,7 @@ def _named(draft: Draft, path: str, name: str, shipped: Mapping[str, Mapping[str
 def refuse_unread(draft: Draft, path: str, name: str, instead: str = "", keys: tuple[str, ...] = ()) -> None:
     """Refuse a file whose name is a variable that nothing in the script sets to plain text."""
     variable = name.strip("${}").partition("}")[0].partition("/")[0]
-    help = f"say which file it is: --define {variable}=FILE"
+    help = f"say what it is: --define {variable}={'VALUE' if '/' in name else 'FILE'}"
     message = f"`{path}: {name}` is a variable whose value cannot be read from the script"
     draft.refuse(path, message, f"{help}, or state {instead}" if instead else help, keys)
 

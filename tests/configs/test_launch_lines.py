@@ -48,6 +48,56 @@ def test_a_recipe_is_read_beside_a_learning_rate(tmp_path: Path, command: str) -
     assert values["training.activation_checkpointing.mode"] == "none"
 
 
+@pytest.mark.parametrize(
+    ("before", "named"),
+    [("NAME=recipe\nFILE=$NAME.yaml\n", '"$FILE"'), ("FILE=recipe\n", "${FILE}.yaml"), ("", '"./recipe.yaml"')],
+    ids=["in a variable", "in a part of one", "in quotes"],
+)
+def test_a_recipe_that_a_variable_names_is_read(tmp_path: Path, before: str, named: str) -> None:
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    text = f"{before}torchrun --nproc_per_node 8 mine.py {named} {MODEL} --learning_rate=1e-5\n"
+    assert _read(text, str(tmp_path / "run.sh")).settings["training.attention"].value == "flash"
+
+
+@pytest.mark.parametrize("before", ["", "NAME=$(basename $1)\nCONFIG=recipes/$NAME.yaml\n"])
+def test_a_recipe_that_cannot_be_known_is_asked_for(before: str) -> None:
+    """The variable was passed over, and what transformers has by default stood in for its keys."""
+    text = f'{before}torchrun --nproc_per_node 8 mine.py "$CONFIG" {MODEL} {BATCH} --learning_rate=1e-5\n'
+    assert "`config: $CONFIG` is a variable whose value cannot be read" in _messages(_read(text))
+
+
+def test_a_variable_within_a_word_is_read(tmp_path: Path) -> None:
+    """A path or a name that is put together of variables was taken for one that nobody sets."""
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}')
+    text = (
+        "SIZE=4B\nROOT=.\nGPUS=4,5\nDS=${ROOT}/ds.json\n"
+        "deepspeed --include localhost:$GPUS mine.py --model_name_or_path Qwen/Qwen3-${SIZE} --deepspeed $DS"
+        f" {BATCH} --learning_rate 1e-5\n"
+    )
+    values = {key: each.value for key, each in _read(text, str(tmp_path / "run.sh")).settings.items()}
+    assert values["model.name"] == "Qwen/Qwen3-4B"
+    assert values["parallelism.zero_stage"] == 3
+    assert values["hardware.gpus_per_node"] == 2
+
+
+def test_a_variable_within_a_word_hangs_on_its_branch() -> None:
+    text = (
+        "SIZE=4B\nif $LARGE; then\n  SIZE=8B\nfi\ntorchrun --nproc_per_node 8 mine.py"
+        f" --model_name_or_path Qwen/Qwen3-$SIZE {BATCH} --learning_rate 1e-5\n"
+    )
+    assert "`$SIZE` is set in an `if` of the script" in _messages(_read(text))
+
+
+def test_what_the_caller_may_say_otherwise_is_what_stands_above() -> None:
+    """`--stage=3` of the script's own arguments; called without any, it runs with what it sets itself."""
+    text = (
+        'NAME="Qwen/Qwen3-4B"\nwhile [[ "$#" -gt 0 ]]; do\n  arg="$1"\n  case "${arg}" in\n    --name=*)\n'
+        '      NAME="${arg#*=}"\n      ;;\n  esac\ndone\ntorchrun --nproc_per_node 8 mine.py'
+        f' --model_name_or_path "$NAME" {BATCH} --learning_rate 1e-5\n'
+    )
+    assert _read(text).settings["model.name"].value == "Qwen/Qwen3-4B"
+
+
 def test_a_recipe_that_evaluates_trains_too(tmp_path: Path) -> None:
     """`do_eval` of a recipe is no launch that evaluates alone, even of a script that nobody knows."""
     (tmp_path / "recipe.yaml").write_text(RECIPE)
