@@ -31,7 +31,8 @@ _HANDS_ON = re.compile(
     re.IGNORECASE,
 )
 """Arguments that stand elsewhere: of the script's caller, of an array, of a variable that is no argument's value."""
-_WORDS = 4000
+_WORDS, _WHOLE = 4000, 40_000
+"""How much of a line, and of a command, is looked at."""
 
 
 class Command(Record):
@@ -54,7 +55,8 @@ def commands_of(lines: Iterable[str]) -> Iterator[Command]:
         code = _COMMENT.sub("", line[:_WORDS])
         starts.append((len(text), number))
         goes_on = code.rstrip().endswith("\\")
-        text += code.rstrip()[:-1] + " " if goes_on else code
+        code = code.rstrip()[:-1] + " " if goes_on else code
+        text += code if len(text) < _WHOLE else ""
         if goes_on:
             continue
         if text.strip():

@@ -17,7 +17,7 @@ _MODULE = re.compile(
     r"(?:^|\s)(?:-m|--module)[\s=]+(?!torch\.|accelerate\.|deepspeed\.|axolotl\.)(?:\w+\.)*(\w+)(?=\s|$)"
 )
 _RECIPE = re.compile(
-    r"(?:[\w-]\.py|\btrl\s+[a-z_]+)[\"']?\s+[\"']?((?:[\w./~-]|\$\w+|\$\{\w+\})+)[\"']?(?=\s|$)"
+    r"(?:[\w-]\.py|\btrl\s+[a-z_]+)[\"']?\s+[\"']?((?:[\w./~-]|\$\w+(?!\w)|\$\{\w+\})+)[\"']?(?=\s|$)"
 )
 _CALLED_RECIPE = re.compile(r"\$\{?\w*(?:conf|recipe|yaml|yml)\w*\}?\Z", re.IGNORECASE)
 _SUFFIXES = (".yaml", ".yml")
