@@ -16,6 +16,8 @@ from memcheck.frameworks.registry import FRAMEWORKS
 RECIPES = ("config",)
 ENGINES = {"use_deepspeed": "DEEPSPEED", "use_fsdp": "FSDP"}
 """Switches of ``accelerate launch`` (``commands/launch.py``), and what its config calls them."""
+FILES = {"use_deepspeed": "deepspeed"}
+"""The trainer's own argument for what such a switch turns on."""
 PARAMETERS = "training.precision.params"
 TRAINER = "training.trainer.name"
 ROWS = "training.sequences"
@@ -76,7 +78,7 @@ def _in_arguments(draft: Draft) -> ConfigFile | None:
     """
     config = draft.config
     switch, kind = next((each for each in ENGINES.items() if on(draft, each[0])), ("", ""))
-    if not kind or (switch == "use_deepspeed" and isinstance(config.values.get("deepspeed"), str)):
+    if not kind or isinstance(config.values.get(FILES.get(switch, "")), str):
         return None  # a file that the trainer names goes before the launcher's (training_args.py, __post_init__)
     if starts_processes(config) and not by_accelerate(config):
         message = f"`{switch}`: the switch is the script's own, and how it splits the job is not known"

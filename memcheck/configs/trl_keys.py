@@ -120,7 +120,7 @@ OLMO_CORE = re.compile(r"^[^#]*\b(open_instruct/(?:olmo_core_finetune|dpo)\.py)"
 """open-instruct's scripts that are no loop over transformers' classes."""
 
 UNCUT = ("sft_vlm", "sft_video")
-"""Scripts whose own collator cuts no row, or that turn the limit off (trl ``examples/scripts/sft_vlm.py``)."""
+"""Scripts whose own collator cuts no row, or that turn the limit off: TRL's for pictures and their kin."""
 
 HEADS = {"glue": "classification", "classification": "classification", "xnli": "classification"}
 HEADS |= {"ner": "token-classification"}

@@ -54,6 +54,7 @@ def test_a_recipe_is_read_beside_a_learning_rate(tmp_path: Path, command: str) -
     ids=["in a variable", "in a part of one", "in quotes"],
 )
 def test_a_recipe_that_a_variable_names_is_read(tmp_path: Path, before: str, named: str) -> None:
+    """Behind its script a recipe may stand in quotes, in a variable, or be put together of one."""
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     text = f"{before}torchrun --nproc_per_node 8 mine.py {named} {MODEL} --learning_rate=1e-5\n"
     assert _read(text, str(tmp_path / "run.sh")).settings["training.attention"].value == "flash"
@@ -81,6 +82,7 @@ def test_a_variable_within_a_word_is_read(tmp_path: Path) -> None:
 
 
 def test_a_variable_within_a_word_hangs_on_its_branch() -> None:
+    """What a branch sets is not known within a word, either."""
     text = (
         "SIZE=4B\nif $LARGE; then\n  SIZE=8B\nfi\ntorchrun --nproc_per_node 8 mine.py"
         f" --model_name_or_path Qwen/Qwen3-$SIZE {BATCH} --learning_rate 1e-5\n"
@@ -108,6 +110,7 @@ def test_a_recipe_that_evaluates_trains_too(tmp_path: Path) -> None:
 
 
 def test_a_recipe_that_is_not_there_is_an_error() -> None:
+    """A launch that sets the learning rate said nothing of it."""
     found = _read("accelerate launch --num_processes 8 sft.py --config gone.yaml --learning_rate 1e-5 --packing\n")
     assert "there is no `gone.yaml`" in _messages(found)
 
@@ -122,6 +125,7 @@ def test_a_script_that_starts_several_jobs_is_none_of_them() -> None:
 
 
 def test_jobs_of_several_recipes_are_none_of_them(tmp_path: Path) -> None:
+    """Launches that only name recipes are jobs, too."""
     for name in ("a.yaml", "b.yaml"):
         (tmp_path / name).write_text(RECIPE)
     line = "accelerate launch --num_processes 8 sft.py --config {} --save_steps 9\n"
@@ -162,6 +166,7 @@ def test_arguments_in_a_variable_are_the_jobs() -> None:
 
 
 def test_how_another_script_splits_the_job_is_asked_for() -> None:
+    """A batch script was taken to split nothing, and the GPUs that it asks for were not read."""
     text = f"sbatch --gres=gpu:4 train.slurm {MODEL} {BATCH} --learning_rate 1e-5\n"
     found = _read(text)
     assert "`train.slurm` starts the job, and how it splits it is not read from here" in _messages(found)

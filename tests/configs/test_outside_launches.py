@@ -81,6 +81,7 @@ def test_names_of_the_second_ms_swift_are_read() -> None:
 
 
 def test_a_command_of_a_fork_is_refused() -> None:
+    """What a fork trains with a command of its own is not what the command that it is called after trains."""
     found = _read(f"{SWIFT.replace(' sft ', ' sft-own ')} --model Qwen/Qwen3-4B --max_length 2048\n")
     assert "`swift sft-own` is no command of ms-swift" in _messages(found)
     assert "sft-own" not in _messages(_read(f"# swift sft-own\n{SWIFT} --model Qwen/Qwen3-4B --max_length 2048\n"))
