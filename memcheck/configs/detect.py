@@ -9,7 +9,7 @@ from memcheck.configs.config_file import ConfigFile, located
 from memcheck.configs.evidence import all_keys, any_key
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.syntax import ARGUMENTS, load_config, syntax_of
-from memcheck.configs.trainer_script import overridden
+from memcheck.configs.trainer_script import otherwise_named, overridden
 from memcheck.configs.types import ConfigError
 from memcheck.finding import Location, Span
 
@@ -90,7 +90,7 @@ def detect(path: str, text: str, *, named: bool = False) -> str:
         return name
     for recognise, kind, help in UNREAD:
         key = recognise(config)
-        if key and named and kind == MODELLESS:
+        if key and kind == MODELLESS and (named or (syntax == ARGUMENTS and otherwise_named(config))):
             return "transformers"
         if key:
             raise located(config.at(key), f"this is {kind}", help or HELP)

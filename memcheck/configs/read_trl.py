@@ -28,7 +28,7 @@ from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_objective import chosen_apart, objective, trainer, weighted
 from memcheck.configs.trainer_pairs import join_launch, join_recipe
 from memcheck.configs.trainer_parts import Division, off, on, text
-from memcheck.configs.trainer_script import commands, kind_of, runs, spelled_with_underscores
+from memcheck.configs.trainer_script import commands, kind_of, otherwise_named, runs, spelled_with_underscores
 from memcheck.configs.trainer_settled import masked, settle
 from memcheck.configs.types import ReadConfig
 from memcheck.configs.unknown_script import ask, retrieves, takes, towers
@@ -58,7 +58,7 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     draft.derive("training.framework", "huggingface", f"the config is {draft.title}'s")
     trainer(draft, "open-instruct" if opened else "trl" if alone else "transformers")
     parts.launcher(draft)
-    parts.model(draft, "model_name_or_path")
+    parts.model(draft, otherwise_named(config) or "model_name_or_path")
     if not opened and _foreign(config):
         towers(draft)
         _of_examples(draft)

@@ -71,6 +71,13 @@ def commands(config: ConfigFile) -> list[str]:
     return [each.lower().replace("-", "_") for each in found]
 
 
+def otherwise_named(config: ConfigFile) -> str:
+    """The argument by which a script of one's own names its model; empty where it has the Trainer's examples' name."""
+    if config.has("model_name_or_path"):
+        return ""
+    return next((name for name in ("model_name", "model-name", "model_id", "model-id") if config.has(name)), "")
+
+
 def overridden(lines: Iterable[str]) -> tuple[int, re.Match[str]] | None:
     """The line, and on it the first key of a config that a launch sets in Hydra's way: ``grpo.max_num_steps=10``."""
     for number, line in enumerate(lines, 1):

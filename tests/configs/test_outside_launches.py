@@ -63,6 +63,17 @@ def test_the_launchers_precision_beside_the_trainers_is_known() -> None:
     assert "is no script that memcheck knows" not in _messages(found)
 
 
+@pytest.mark.parametrize("name", ["model_name", "model_id", "model-name"])
+def test_a_model_under_a_name_of_the_scripts_own_is_read(name: str) -> None:
+    """Such a launch was called one without a model."""
+    text = LAUNCH.replace("--model_name_or_path", f"--{name}") + " --bf16 True\n"
+    assert detect("run.sh", text) == "transformers"
+    found = _read(text)
+    assert found.settings["model.name"].value == "Qwen/Qwen3-4B"
+    assert "no argument says what it optimizes" in _messages(found)
+    assert name not in _messages(found)
+
+
 def test_a_model_without_a_value_is_none(tmp_path: Path) -> None:
     """The switch that was left was taken for the model's name."""
     found = _read(f"{SWIFT} --model \\\n    --max_length 2048\n")
