@@ -33,6 +33,8 @@ GROUP, SYNC = "parallelism.shard_group", "parallelism.gradient_sync"
 UNREAD = "MEM416"
 """A warning that keeps no change from being made: what is left unread is set to what says nothing, where that exists.
 """
+TIMED = 64
+"""Plans whose times are kept: those of a change that is looked at from several sides."""
 OFTEN = 64
 """Plans between two reports of progress."""
 START = Span(1, 1, 1, 1)
@@ -94,6 +96,8 @@ class Pricer:
         self._only: frozenset[str] | None = None
         self._looked = 0
         self._known: dict[tuple[object, ...], Priced | None] = {}
+        self._times: dict[int, tuple[Resolved, float | None]] = {}
+        """By the identity of what was timed, which the entry keeps."""
         self._put_off: set[tuple[object, ...]] = set()
         self._floors: dict[tuple[object, ...], int] = {}
 
@@ -287,8 +291,14 @@ class Pricer:
 
     def slowdown(self, candidate: CandidateChange, resolved: Resolved) -> float | None:
         """Relative time per token against the plan as written; where serving is not timed, what the candidate says."""
-        served = self.context.training is None and self.clock.written is None
-        return candidate.slowdown if served else self.clock.slowdown(resolved)
+        if self.context.training is None and self.clock.written is None:
+            return candidate.slowdown
+        known = self._times.get(id(resolved))
+        if known is None:
+            if len(self._times) >= TIMED:
+                self._times.clear()
+            known = self._times[id(resolved)] = resolved, self.clock.slowdown(resolved)
+        return known[1]
 
 
 def _key(legal: LegalChange) -> tuple[object, ...]:

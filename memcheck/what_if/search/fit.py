@@ -24,6 +24,8 @@ DEAR, MOST_TIMED = 0.25, 30_000
 MOST_PILED = 5
 RESTING = ("zero", "group", "offload")
 """Kinds of change that divide or move what rests between steps, and leave activations as they are."""
+DEGREES = ("tensor", "context")
+"""Kinds of change of which each is twice the one before."""
 LOSS = "loss"
 """The kind of change of how head and loss are computed, which costs little time where it costs any."""
 PAIRED, PILED, SEARCHED, RELAXED = 0.6, 0.8, 0.9, 0.97
@@ -49,8 +51,9 @@ class Fit:
         """The changes that were combined."""
         self.found: list[Priced] = []
         """What fits, so far."""
-        self._put_off: list[tuple[int, LegalChange]] = []
-        """Single changes that nothing offered needs so far, each with its place among those that were tried."""
+        self._put_off: list[tuple[int, LegalChange, bool]] = []
+        """Single changes that nothing offered needs so far, each with its place among those that were tried, and
+        whether it is put off because another is cheaper: otherwise it does not fit alone."""
         self._places: list[int] = []
         """Places, among those that were tried, of the single changes that are priced."""
 
@@ -72,9 +75,10 @@ class Fit:
             legal = self.pricer.look(each)
             if legal is None:
                 continue
-            if self._is_dearer(legal) or self._is_no_answer(legal):
+            dearer = self._is_dearer(legal)
+            if dearer or self._is_no_answer(legal):
                 self.pricer.put_off(legal)
-                self._put_off.append((place, legal))
+                self._put_off.append((place, legal, dearer))
                 continue
             one = self._price_single(place, legal, priced)
             self.found += [one] if one is not None and self.pricer.fits(one) else []
@@ -154,9 +158,9 @@ class Fit:
     def _price_the_fast(self, priced: list[Priced]) -> None:
         """Price those changes that were put off as they do not fit alone, and that may be faster in a pair."""
         best = self._fastest()
-        for put_off in reversed(self._put_off):
-            place, legal = put_off
-            if not self._is_no_answer(legal):
+        for put_off in reversed(self._put_off.copy()):
+            place, legal, dearer = put_off
+            if dearer:
                 continue
             if best is None or (self.pricer.slowdown(legal.candidate, legal.resolved) or 0.0) < best:
                 self._put_off.remove(put_off)
@@ -164,7 +168,7 @@ class Fit:
 
     def _price_the_others(self, priced: list[Priced]) -> None:
         """Put what was put off at its place."""
-        for place, legal in reversed(self._put_off):
+        for place, legal, _ in reversed(self._put_off):
             self._price_single(place, legal, priced)
         self._put_off.clear()
 
@@ -229,7 +233,8 @@ class Fit:
     def _tune(self) -> None:
         """Better values of the keys that the first answer sets: of the plans that set no others, the fastest.
 
-        Where even that is dear, whatever is fastest.
+        Where even that is dear, whatever is fastest. Of a degree that is the first answer alone all larger ones were
+        tried, and smaller ones than the plan's do not fit.
         """
         first = next(iter(offered(self.mildest(self.found))), None)
         pricer = self.pricer
@@ -240,6 +245,8 @@ class Fit:
             if whole.size <= MOST_TIMED:
                 self.found += fastest_first(pricer, whole, 2)
                 return
+        if not self.thorough and first.candidate.kind in DEGREES:
+            return
         free = [part for part in first.candidate.parts or (first.candidate,) if part.kind in FREE]
         space = space_of(pricer.context, UNCHANGED, faster=True, keys=first.changes)
         if free:  # the space has all free changes or none
@@ -317,7 +324,7 @@ class Fit:
             rest = [p for p in found.candidate.parts if p is not part]
             if len(rest) == len(found.candidate.parts) or not rest:
                 continue
-            if any(legal.candidate.kind == part.kind for _, legal in self._put_off):
+            if any(legal.candidate.kind == part.kind for _, legal, _ in self._put_off):
                 self._price_the_others(priced)
             milder = [p.candidate for p in priced if p.candidate.kind == part.kind and p.candidate is not part]
             for other in (None, *milder):
