@@ -177,6 +177,8 @@ class Context:
         """Modules of the layer that are checkpointed, each apart."""
         self.tables: tuple[Storage, ...] = ()
         """cos and sin as the layer is given them, where FSDP2 has cast them for it alone."""
+        self.pixels: Value | None = None
+        """``pixel_values`` as FSDP has cast them for the root's forward."""
         self.biases: list[Value] = []
         """Position biases that the layer's forward has names for."""
         self.encoded: Value | None = None

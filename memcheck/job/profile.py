@@ -139,8 +139,14 @@ class Profile(Record):
     """With expert parallelism a group's forward begins with the all-gather of the next one."""
     divides_gradients: bool = False
     """It sets the factor by which FSDP2 divides gradients (``set_gradient_divide_factor``)."""
+    versions_models: bool = False
+    """Its version is that of transformers, whose classes are the models."""
     unsplit: tuple[str, ...] = ()
     """Model types whose classes name no layers, at zero_stage 3 in one group for that."""
+    unsplit_towers: tuple[str, ...] = ()
+    """Kinds of vision towers whose classes name no layers, which are in the root's group for that."""
+    attention_towers: tuple[str, ...] = ()
+    """Kinds of vision towers whose classes name the attention of a layer alone: the rest of it is the root's."""
     wraps_one_rank: bool = False
     """At zero_stage 3 FSDP2 wraps the model on a single rank, too, for its mixed precision."""
     lacks: Mapping[str, str] = MappingProxyType({})

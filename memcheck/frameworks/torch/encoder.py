@@ -13,7 +13,7 @@ from memcheck.autograd.completeness import demand, met, whole
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, High, replay
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Value, rounded, rounded_bytes
-from memcheck.frameworks.torch.fsdp import gathered_dtype
+from memcheck.frameworks.torch.fsdp import casts_inputs
 from memcheck.frameworks.torch.stream import stream_dtype, widens_inside
 from memcheck.frameworks.torch.tower_tensors import as_block, part_setting, part_tensors, reaches
 from memcheck.frameworks.torch.trained_parts import is_hooked, recompute_mode
@@ -42,7 +42,8 @@ def encoder_units(
     job: TrainingJob, a: Architecture, encoder: Encoder, base: Setting, *, table: bool, adds: bool, inventory: bool
 ) -> EncoderUnits:
     """The units of the encoder. ``table``: the embedding is trained."""
-    setting = encoder_setting(job, encoder, base)._replace(casts_features=_casts_features(job, encoder))
+    narrowed = bool(encoder.channels) and casts_inputs(job, job.recipe.params)
+    setting = encoder_setting(job, encoder, base)._replace(casts_features=narrowed)
     entry = setting._replace(stream=None) if widens_inside(a, setting) else setting
     source = _source(job, a, encoder, entry, table=table, adds=adds, inventory=inventory)
     rows = source.fresh.returned
@@ -243,14 +244,6 @@ def encoder_inputs(job: TrainingJob, a: Architecture, encoder: Encoder) -> int:
     if encoder.channels:  # two rows of features are one of the encoder's: its second convolution has a stride of two
         found = rounded(2 * rows * encoder.channels * item)
     return found + (rounded(8 * job.rows * target_length(job, encoder)) if a.positions_each and encoder.channels else 0)
-
-
-def _casts_features(job: TrainingJob, encoder: Encoder) -> bool:
-    """Whether FSDP casts what the batch brings for the root's forward: its own ``cast_forward_inputs``, and
-    ``cast_root_forward_inputs`` of FSDP1 (torch/distributed/fsdp).
-    """
-    dtype = gathered_dtype(job)
-    return bool(encoder.channels) and dtype is not None and DTYPE_BYTES[dtype] < DTYPE_BYTES[job.recipe.params]
 
 
 def encoder_tables(job: TrainingJob, encoder: Encoder, base: Setting) -> int:

@@ -53,6 +53,7 @@ PROFILE = Profile(
         "dispatcher": (str,),
         "fused_norms": (bool,),
         "micro_batches_per_run": (int,),
+        "transformers_version": (str,),
     },
     choices={"fsdp_version": (1, 2), "dispatcher": ("torch", "deepep", "uccl_ep", "hybridep")},
     # Muon has no foreach path (torch/optim/_muon.py refuses foreach=True); the 8-bit and Lion kernels of

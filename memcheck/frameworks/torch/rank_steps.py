@@ -38,7 +38,14 @@ from memcheck.frameworks.torch.recording import (
 )
 from memcheck.frameworks.torch.resting import divided_over
 from memcheck.frameworks.torch.states import engine_hooks, rests
-from memcheck.frameworks.torch.step_options import UnitGroups, step_options, step_sizes, wrapped_kinds
+from memcheck.frameworks.torch.step_options import (
+    TOWERS,
+    UnitGroups,
+    attention_alone,
+    step_options,
+    step_sizes,
+    wrapped_kinds,
+)
 from memcheck.frameworks.torch.units import as_built
 from memcheck.job.types import Layout, Optimizer, TrainingJob
 from memcheck.job.unread import UNREAD
@@ -50,6 +57,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+ATTENTION = ("self_attn.", "attention.")
+"""How names of a layer's attention begin."""
 MICRO_BATCHES = 3
 """Without a pipeline, those behind the second and before the last repeat the second."""
 DIVIDED = 2
@@ -304,7 +313,9 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
     tensors: Any
     wrapped = wrapped_kinds(job)
     leaves, carves, rest = flattens(job) and job.lora is not None, carves_ends(job), dict[int, Group]()
-    ends = [held for run, (held, _) in zip(units.runs, units.held.runs, strict=True) if run.unit.kind not in wrapped]
+    parted = attention_alone(job)
+    outside = [run.unit.kind not in wrapped or (parted and run.unit.kind in TOWERS) for run in units.runs]
+    ends = [held for beside, (held, _) in zip(outside, units.held.runs, strict=True) if beside]
     trains = rooted and any(t.trained for held in ends for t in held)  # type: ignore[attr-defined]
     for run, early, (tensors, _) in zip(units.runs, units.reduced, units.held.runs, strict=True):
         if id(tensors) not in known or early:
@@ -314,6 +325,8 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
                 apart = [t for t in tensors if (t.trained if leaves else is_carved(t))]
                 rest[id(tensors)] = group_of(job, tuple([t for t in tensors if t not in apart]))
                 whole = UnitGroups(group_of(job, tuple(apart)))
+            elif parted and run.unit.kind in TOWERS and rooted:
+                whole, rest[id(tensors)] = _parted(job, tensors, trains=trains)
             if early:
                 # a tied head's gradient is that of the embedding's matrix
                 owners: Any = tensors if any(t.name == early for t in tensors) else units.held.runs[0][0]
@@ -321,13 +334,23 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
                 whole = UnitGroups(whole.whole, *(group_of(job, tuple(part)) for part in both))
             known[id(tensors)] = whole
         found.append(known[id(tensors)])
-        if rooted and run.unit.kind not in wrapped:
+        if rooted and (run.unit.kind not in wrapped or (parted and run.unit.kind in TOWERS)):
             end = rest.get(id(tensors), found[-1].whole)
             if early and any(t.name == early for t in tensors):  # its own table, which the loss alone reduces
                 end = end._replace(**{name: getattr(found[-1].late, name) for name in REDUCED})
             summed = Group(*(a + run.times * b for a, b in zip(root, end, strict=True)))
             root = summed._replace(last=end.last or root.last)
     return group_sizes(found, root)
+
+
+def _parted(job: TrainingJob, tensors: tuple[LocalTensor, ...], *, trains: bool) -> tuple[UnitGroups, Group]:
+    """The group of a layer's attention, with the gradients of the rest of it, and what that rest adds to the root's."""
+    own = tuple([t for t in tensors if t.name.startswith(ATTENTION)])
+    rest = tuple([t for t in tensors if t not in own])
+    trained = group_of(job, tuple([t for t in rest if t.trained]))
+    return UnitGroups(group_of(job, own), NO_GROUP._replace(gathered=trained.gathered)), group_of(
+        job, rest, trains=trains
+    )
 
 
 def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...], *, trains: bool = False) -> Group:

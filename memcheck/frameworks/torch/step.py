@@ -16,7 +16,18 @@ from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.gathers import Gathers
 from memcheck.frameworks.torch.reductions import Reductions
 from memcheck.frameworks.torch.step_options import MicroBatch, StepOptions, StepSizes, UnitGroups
-from memcheck.frameworks.torch.step_parts import TOWER, EngineHooks, NamedRun, NamedUnit, Variables, own_groups
+from memcheck.frameworks.torch.step_parts import (
+    TOWER,
+    EngineHooks,
+    NamedRun,
+    NamedUnit,
+    Variables,
+    idle_outputs,
+    keep_inputs,
+    local_slice,
+    own_groups,
+    shared,
+)
 
 
 class Step:
@@ -186,6 +197,7 @@ class Step:
             recorder.repeat(before, end - i - 1)
             variables.behind(unit, curve, i - behind, end - i, self.how, self.beyond)
         variables.let_go()
+        recorder.hold_amount("logits_and_loss", idle_outputs(self.units, self.stretches))
         recorder.release("communication_buffers", held_flat)  # the root's post-forward frees the last flat buffer
         recorder.hold_amount("activations", tuple(casts), -1)
         return gathered
@@ -234,19 +246,6 @@ class Step:
         self.early.gather(self.units[-1], self.own[-1])
         return NOTHING
 
-    def _keep_inputs(self, index: int, times: int, kept: list[tuple[int, int]]) -> None:
-        """What the graph holds beside saved tensors: a frozen unit's input, and the gradient from behind it."""
-        unit = self.units[index]
-        if not self.how.keeps_graph:
-            kept.append((unit.fresh.outlives, times))
-        if not (self.how.keeps_inputs and unit.adapted):
-            return
-        behind = index + 1 < len(self.units) and self.units[index + 1].adapted
-        sizes = [unit.fresh.input, unit.fresh.output_gradient] if behind else [unit.fresh.input]
-        for size in sizes:
-            self.recorder.hold("activations", size)
-            kept.append((size, times))
-
     def _reshards(self, index: int) -> bool:
         at_once = self.units[index].kind == "head" and not self.how.leaves_apart  # torchtitan: backward needs it
         return self.how.reshards and not at_once
@@ -259,13 +258,13 @@ class Step:
         inside = self.root != NO_GROUP and (self.how.loss_inside_root or self.how.flat)
         prefetched = self._prefetch(len(self.units), gathered) if inside else NOTHING
         reduce_input = self.early.input(self.units[-1], self.groups[-1])
-        lingers, kept = list[tuple[int, int]](), list[tuple[int, int]]()
+        lingers, kept, stays = list[tuple[int, int]](), list[tuple[int, int]](), NOTHING
         unsharded_root: Amount = ()
         for i, end in reversed(self.stretches):
             unit, own, before = self.units[i], self.own[i], recorder.here
             curve = self._turn(i, first)
-            hooked = own.gathered and curve.passes_back
-            prefetched = self._gather_again(i, gathered, prefetched) if hooked or not own.gathered else prefetched
+            hooked = bool(own.gathered and curve.passes_back)
+            prefetched, stays = self._passed(i, hooked, gathered, prefetched, stays)
             recorder.hold_bundle(curve.saved, -1)
             recorder.release("temporaries", curve.takes)
             recorder.high("backward", curve.backward, self.names[i])
@@ -274,14 +273,15 @@ class Step:
             if self.engine is not None:
                 self.engine.behind(unit.kind, (curve.hooked, curve.later), self.names[i], first, last)
             if unit.kind == "embedding" and self.how.sharded and self.how.whole_table:
-                gradients = self._local_slice(gradients)
+                gradients = local_slice(recorder, self.beyond, gradients)
             recorder.hold_amount("gradients", gradients)
             self._linger(unit, curve, end - i, lingers)
-            self._keep_inputs(i, end - i, kept)
+            keep_inputs(recorder, self.how, self.units, i, end - i, kept)
             if unit.kind == "head" and not prefetched:
                 prefetched = self._prefetch(i, gathered)
                 recorder.mark("backward", f"all-gather after {self.names[i]}")
             if hooked:
+                gradients, unsharded_root = shared(unit, self.groups[i], gradients, unsharded_root, end - i)
                 released = NOTHING if keeps_own else gathered[i]
                 reduce_input = self._reduce(i, curve, gradients, released, reduce_input, first, last)
                 gathered[i] = gathered[i] if keeps_own else NOTHING
@@ -295,22 +295,14 @@ class Step:
             reduce_input = self._reduce_root(unsharded_root, reduce_input, first, last, keeps=keeps)
         self.end_backward(first, last=behind)
         if behind:
-            each = [(self._late(i), gathered[i], name) for i, name in enumerate(self.names)]
-            reduce_input, gathered = self.reductions.reduce_all(self.root, each, reduce_input), []
+            reduce_input, gathered = self._reduce_all(gathered, reduce_input), []
         self._let_reduced_go(first, reduced=last or behind)
         self.early.let_go(reduce_input, self.units[-1], reduced=last or behind)
-        recorder.release("communication_buffers", prefetched)
+        recorder.hold_amount("communication_buffers", ((prefetched, -1), (stays, -1)))
         recorder.hold_amount("logits_and_loss", tuple(lingers), -1)
         recorder.hold_amount("activations", tuple(kept), -1)
         recorder.mark("backward", "end of backward")
-        for size in gathered:
-            recorder.release("communication_buffers", size)
-
-    def _turn(self, i: int, first: bool) -> NamedCurve:
-        """The curve of a unit whose backward is about to run."""
-        if self.engine is not None and i == 0:
-            self.engine.before_last()
-        return self._curve(self.units[i], first)
+        recorder.hold_amount("communication_buffers", tuple([(size, -1) for size in gathered]))
 
     def _reduce(
         self, i: int, curve: NamedCurve, gradients: Amount, released: int, previous: int, first: bool, last: bool
@@ -324,6 +316,24 @@ class Step:
         reduce_input = self.reductions.reduce(own, gradients, previous, first, last, name)
         self.recorder.hold_amount("temporaries", around, -1)
         return reduce_input
+
+    def _reduce_all(self, gathered: list[int], previous: int) -> int:
+        each = [(self._late(i), gathered[i], name) for i, name in enumerate(self.names)]
+        return self.reductions.reduce_all(self.root, each, previous)
+
+    def _turn(self, i: int, first: bool) -> NamedCurve:
+        """The curve of a unit whose backward is about to run."""
+        if self.engine is not None and i == 0:
+            self.engine.before_last()
+        return self._curve(self.units[i], first)
+
+    def _passed(self, i: int, hooked: bool, gathered: list[int], ahead: int, stays: int) -> tuple[int, int]:
+        """What is gathered ahead behind a unit's pre-backward hook, and what is to the end: no backward takes what was
+        for one without a graph.
+        """
+        if hooked or not self.own[i].gathered:
+            return self._gather_again(i, gathered, ahead), stays
+        return (ahead, stays) if self.how.leaves_apart else (NOTHING, stays or ahead)
 
     def _late(self, i: int) -> Group:
         """What a unit's own hook reduces: all but what the loss has."""
@@ -348,7 +358,8 @@ class Step:
     def _linger(self, unit: NamedUnit, curve: NamedCurve, times: int, lingers: list[tuple[int, int]]) -> None:
         """What a unit's backward leaves, to its end in ``lingers`` unless the training loop's variables hold it."""
         left = unit.kind == "block" and self.how.leaves_graphs
-        self.recorder.hold("activations" if left else "logits_and_loss", curve.lingers)
+        if unit.kind != "idle":  # what a tower leaves is there already
+            self.recorder.hold("activations" if left else "logits_and_loss", curve.lingers)
         if not left and (unit.kind != "head" or not (self.how.keeps_graph or self.how.keeps_outputs)):
             lingers.append((curve.lingers, times))
         self.recorder.hold("activations", curve.outlives)
@@ -375,16 +386,6 @@ class Step:
         self.recorder.release("temporaries", arrived)
         self.recorder.release("communication_buffers", late)
         return prefetched
-
-    def _local_slice(self, gradients: Amount) -> Amount:
-        """The gradient of the rank's own rows, which are cloned from that of the whole table."""
-        recorder, clone = self.recorder, self.beyond.table_slice
-        recorder.hold_amount("gradients", gradients)
-        recorder.hold("temporaries", clone)
-        recorder.mark("backward", "clone of the local embedding gradient")
-        recorder.release("temporaries", clone)
-        recorder.hold_amount("gradients", gradients, -1)
-        return (*gradients, (self.beyond.table, -1), (clone, 1))
 
     def _prefetch(self, behind: int, gathered: list[int]) -> int:
         """Backward prefetch: the next unit's flat buffer is gathered while this one computes."""

@@ -28,9 +28,14 @@ from memcheck.record import Record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.frameworks.torch.interleaved import ChunkPass
+    from memcheck.models.vision import Vision
 
 WRAPPED = ("block", "tower", "gathered", "idle", "encoder")
 """Kinds of units that FSDP makes groups of their own of: layers, by ``_no_split_modules``."""
+TOWERS = ("tower", "gathered", "idle")
+"""Those among them that are a tower's layers."""
+OF_LANGUAGE = ("block", "encoder")
+"""The others."""
 INSIDE = ("standard", "in-place", "fused-linear")
 """Kinds of loss that the model's own forward computes."""
 
@@ -95,7 +100,7 @@ class StepOptions(Record):
     returns_first: bool
     """It has returned when what stands in front of the loss runs (encoders)."""
     towers_stay: bool
-    """It returns behind the loss: until then what the tower has made lives."""
+    """It returns behind the loss, or its output carries what the tower has made: that lives until then."""
     carved: bool = False
     """The ends are groups of their own beside a root, whose forward ends behind the loss."""
     collapses: bool = False
@@ -126,7 +131,8 @@ class UnitGroups(Record):
 
     whole: Group
     early: Group = NO_GROUP
-    """The group of the tensor whose gradient the loss itself reduces."""
+    """The group of the tensor whose gradient the loss itself reduces; of a tower's layer the size of gradients, as
+    ``gathered``, which the root's group reduces."""
     late: Group = NO_GROUP
     """The group of the others."""
 
@@ -210,7 +216,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         collapses=carves_ends(job) and isinstance(a, Architecture) and a.collapses,
         gathers_ahead=sharded and layout.expert > 1 and profile.gathers_ahead,
         returns_first=isinstance(a, Architecture) and (_transforms_behind(a) or _layers_behind(a)),
-        towers_stay=isinstance(a, Architecture) and a.vision is not None and a.vision.to_loss,
+        towers_stay=isinstance(a, Architecture) and a.vision is not None and _stays(job, a.vision),
     )
     if sharded and job.fsdp == 1:
         from memcheck.frameworks.torch.flat_moves import flat_options
@@ -221,10 +227,30 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
 
 def wrapped_kinds(job: TrainingJob) -> tuple[str, ...]:
     """Kinds of units that FSDP makes groups of their own of: none where the model's class names no layers, so that all
-    of it is the root's.
+    of it is the root's, and none of the tower's where that names none.
     """
+    a, profile = job.architecture, FRAMEWORKS[job.framework]
+    if not isinstance(a, Architecture):
+        return WRAPPED
+    if a.model_type in profile.unsplit:
+        return ()
+    whole = a.vision is not None and a.vision.kind in profile.unsplit_towers
+    return OF_LANGUAGE if whole else WRAPPED
+
+
+def attention_alone(job: TrainingJob) -> bool:
+    """Whether attention alone is a group of its own in the layers of a tower."""
     a = job.architecture
-    return () if isinstance(a, Architecture) and a.model_type in FRAMEWORKS[job.framework].unsplit else WRAPPED
+    if not isinstance(a, Architecture) or a.vision is None:
+        return False
+    return wraps(job) and a.vision.kind in FRAMEWORKS[job.framework].attention_towers
+
+
+def _stays(job: TrainingJob, vision: Vision) -> bool:
+    """Whether what a tower has made lives until the loss is there."""
+    from memcheck.frameworks.torch.tower_outputs import gives_towers
+
+    return vision.to_loss or gives_towers(job, vision)
 
 
 def _leaves_graphs(a: Architecture) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memcheck.accounts.program import NOTHING, Bundle, Recorder
+from memcheck.accounts.program import NOTHING, Amount, Bundle, Recorder
 from memcheck.accounts.sizes import NamedCurve
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.rank_units import NUMBERED
-from memcheck.frameworks.torch.step_options import StepOptions, StepSizes, UnitGroups
+from memcheck.frameworks.torch.step_options import TOWERS, StepOptions, StepSizes, UnitGroups
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -98,7 +98,7 @@ def own_groups(
     return [NO_GROUP if shared and u.kind not in how.wrapped else g.whole for u, g in zip(units, groups, strict=True)]
 
 
-OF_TOWER = ("last_hidden_state", "pooler_output")
+OF_TOWER = ("last_hidden_state", "pooler_output", "idle", "merger")
 """Variables that refer to what a tower has made."""
 
 
@@ -156,6 +156,48 @@ class Variables:
 
     def let_go(self, *, towers: bool = True) -> None:
         """The forward has returned. ``towers``: that which has what the tower made has, too."""
-        for name in [name for name in self._held if towers or name not in OF_TOWER]:
+        for name in [name for name in self._held if towers or not name.startswith(OF_TOWER)]:
             component, size, times = self._held.pop(name)
             self._recorder.release(component, size, times)
+
+
+def idle_outputs(units: Sequence[NamedUnit], stretches: Sequence[tuple[int, int]]) -> Amount:
+    """What a training loop's variable has of layers that nothing reads, behind the forward."""
+    return tuple([(units[i].fresh.lingers, end - i) for i, end in stretches if units[i].kind == "idle"])
+
+
+def local_slice(recorder: Recorder, beyond: StepSizes, gradients: Amount) -> Amount:
+    """The gradient of the rank's own rows, which are cloned from that of the whole table."""
+    clone = beyond.table_slice
+    recorder.hold_amount("gradients", gradients)
+    recorder.hold("temporaries", clone)
+    recorder.mark("backward", "clone of the local embedding gradient")
+    recorder.release("temporaries", clone)
+    recorder.hold_amount("gradients", gradients, -1)
+    return (*gradients, (beyond.table, -1), (clone, 1))
+
+
+def keep_inputs(
+    recorder: Recorder,
+    how: StepOptions,
+    units: Sequence[NamedUnit],
+    index: int,
+    times: int,
+    kept: list[tuple[int, int]],
+) -> None:
+    """What the graph holds beside saved tensors: a frozen unit's input, and the gradient from behind it."""
+    unit = units[index]
+    if not how.keeps_graph:
+        kept.append((unit.fresh.outlives, times))
+    if not (how.keeps_inputs and unit.adapted):
+        return
+    behind = index + 1 < len(units) and units[index + 1].adapted
+    for size in [unit.fresh.input, unit.fresh.output_gradient] if behind else [unit.fresh.input]:
+        recorder.hold("activations", size)
+        kept.append((size, times))
+
+
+def shared(unit: NamedUnit, groups: UnitGroups, own: Amount, root: Amount, times: int) -> tuple[Amount, Amount]:
+    """Gradients that a unit's own hook reduces, and that the root's does: those of a tower's layer may be in both."""
+    rest = groups.early.gathered if unit.kind in TOWERS else NOTHING
+    return ((*own, (rest, -1)), (*root, (rest, times))) if rest else (own, root)

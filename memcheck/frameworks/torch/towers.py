@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from memcheck.accounts.unit import Unit
 from memcheck.autograd import Tape, Value
-from memcheck.autograd.completeness import demand, elements, met, met_by, whole
+from memcheck.autograd.completeness import demand, elements, met_by, whole
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.curve import Curve, High, checkpointed, closed, high, replay
+from memcheck.autograd.curve import Curve, High, checkpointed, high, replay
 from memcheck.autograd.elementwise import cast
 from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.layers import layers_of
+from memcheck.frameworks.torch.fsdp import casts_inputs
 from memcheck.frameworks.torch.stream import stream_dtype, widened_tower
+from memcheck.frameworks.torch.tower_outputs import given, gives_towers, kept_unit
+from memcheck.frameworks.torch.tower_stem import stem_unit
 from memcheck.frameworks.torch.tower_tensors import (
     as_block,
     closing_norms,
@@ -66,13 +69,13 @@ def side_units(
     stream = base.autocast if vision.narrow else widened_tower(vision, base)
     tower = tower._replace(
         hidden=vision.hidden, batch=1, sequence=pictures.rows, pictures=pictures.pictures, stream=stream,
-        picture_rows=pictures.sizes,
+        picture_rows=pictures.sizes, casts_features=casts_inputs(job, "fp32" if vision.cast else job.recipe.params),
         recomputed=vision.checkpointed and job.checkpointing.mode != "none" and bool(job.option(RECOMPUTED, True)),
     )  # fmt: skip
     hooked = (vision.hooked or (vision.kind in PATCHED and job.option(RECOMPUTED) is not None)) and is_hooked(job, a)
     graph = tower.trained or _adapted(vision, tower) or hooked
     leaf = hooked and not (tower.trained or reaches(tower, as_block(vision.stem)))
-    stem = _stem_unit(job, vision, tower, graph=graph, leaf=leaf, adds=adds, inventory=inventory)
+    stem = stem_unit(job, vision, tower, graph=graph, leaf=leaf, adds=adds, inventory=inventory)
     index, stacked, stem_at = 0, list(vision.deepstack), len(runs)
     runs.append((stem, 1, 0))
     below = tower.trained or hooked or reaches(tower, as_block(vision.stem))
@@ -102,7 +105,7 @@ def side_units(
                 stacked.pop(0)
     for block, n in vision.idle:
         setting = tower._replace(input_grad=below)
-        unit = _passing(block, setting, recompute_mode(job, index), inventory)
+        unit = kept_unit(job, vision, _passing(block, setting, recompute_mode(job, index), inventory))
         runs.append((unit._replace(kind="gathered") if vision.puts else unit, n, 0))  # "gathered": to the projector
         index += n
     projector = _ending(vision, tower, projector)._replace(
@@ -261,40 +264,6 @@ def merger_curve(vision: Vision, setting: Setting, number: int, inventory: bool)
     return curve._replace(forward=forward, takes=curve.output_gradient)
 
 
-def _stem_unit(
-    job: TrainingJob, vision: Vision, setting: Setting, *, graph: bool, leaf: bool, adds: bool, inventory: bool
-) -> Unit:
-    block = as_block(vision.stem)
-    held = elements(block)
-
-    def run(ctx: Context) -> None:
-        tower_code(setting.style, vision.kind).stem(ctx, vision, False)
-
-    demand(met(run, whole(setting)), held, "the vision tower's stem", job.framework)
-    fresh = stem_curve(vision, setting, graph, leaf, inventory)
-    again = stem_curve(vision, setting.later(), graph, leaf, inventory) if adds else fresh
-    return Unit(kind="stem", name="patch embedding", tensors=part_tensors(block, setting), fresh=fresh, again=again)
-
-
-@lru_cache(maxsize=512)
-def stem_curve(vision: Vision, setting: Setting, graph: bool, leaf: bool, inventory: bool) -> Curve:
-    """Replay the stem. Its output belongs to the first layer.
-
-    ``graph``: some layer runs with a graph, which keeps the tables that all of them read. ``leaf``: the rows are made a
-    leaf, which its AccumulateGrad keeps, with its gradient, until the backward is over.
-    """
-    tape = Tape(autocast=setting.autocast, inventory=inventory)
-    ctx = Context(tape, setting)
-    y, tables = tower_code(setting.style, vision.kind).stem(ctx, vision, leaf)
-    leaf_bytes = rounded_bytes(tables[0].shape, tables[0].dtype) if leaf else 0
-    tables = [t for t in tables if t.storage is not y.storage]  # the first layer's input counts as its own
-    forward_high = high(tape)
-    if not graph:  # variables of the tower's forward
-        ctx.returned += tables
-        tables.clear()
-    return closed(tape, ctx, y, forward_high)._replace(lingers=2 * leaf_bytes)
-
-
 def _projector_unit(
     job: TrainingJob,
     a: Architecture,
@@ -319,7 +288,8 @@ def _projector_unit(
         shape=shape,
         tokens=pictures.tokens,
         rows_grad=rows_grad,
-        gives_out=vision.gives_out and job.loss.keep_logits,
+        gives_out=vision.gives_out and job.loss.keep_logits and not gives_towers(job, vision),
+        gives_all=gives_towers(job, vision) and job.loss.keep_logits,
         scaled=a.embedding_scale and a.scales_outside,
     )
     fresh = _handing(vision, projector_curve(own, setting, end, inventory), setting, end)
@@ -362,6 +332,8 @@ class _Ending(Record):
     """The looked-up rows want a gradient."""
     gives_out: bool
     """The image tokens live in the model's output until the step is over."""
+    gives_all: bool
+    """All that the tower and the projector have returned does."""
     scaled: bool
     """The language model multiplies the rows: what it was given has a variable outside until it has returned."""
 
@@ -372,6 +344,7 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
     stream = setting.params
     shape = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v"))
     held: list[Value] = []
+    lingers: list[int] = []
 
     def run(ctx: Context, x: Value) -> Value:
         features = tower_code(ctx.setting.style, vision.kind).project(ctx, vision, x)
@@ -382,6 +355,10 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
                 ctx.returned.append(Value(features.storage, features.shape, features.dtype))
         if end.gives_out:
             held.append(features)
+        if end.gives_all:
+            kept, size = given([*ctx.returned, *([] if vision.closing else [x])])
+            held.extend(kept)
+            lingers.append(size)
         rows = Value(None, end.shape, stream, Leaf() if end.rows_grad else None)
         scattering = scatter_code(ctx.setting.style)
         if vision.adds:
@@ -393,4 +370,5 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
             ctx.returned.append(Value(rows.storage, rows.shape, rows.dtype))
         return rows
 
-    return replay(run, setting, shape, stream_dtype(setting), inventory=inventory)
+    curve = replay(run, setting, shape, stream_dtype(setting), inventory=inventory)
+    return curve._replace(lingers=curve.lingers + sum(lingers[:1]))

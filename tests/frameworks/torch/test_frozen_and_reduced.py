@@ -60,6 +60,7 @@ def test_a_frozen_towers_hooks_wait_for_the_end_of_the_backward() -> None:
         "initialization": "device",
         "images": {"per_sample": 1, "patches": 1408, "tokens": 352},
         "freeze": ["vision"],
+        "options": {"transformers_version": "5.23"},
     }
     answer = priced(training, {"zero_stage": 3}, {"gpus_per_node": 4}, model={"architecture": row["config"]})
     for instant in answer.ranks[0].instants:

@@ -54,7 +54,9 @@ def training_of(row: dict[str, Any]) -> dict[str, Any]:
         "images": {"per_sample": row["images"], "patches": row["patches"], "tokens": row["tokens"]},
     }
     if row["precision"] == "autocast":
-        found["framework"] = "huggingface"
+        found |= {"framework": "huggingface", "framework_version": "5.23"}
+    else:
+        found["options"] = {"transformers_version": "5.23"}
     if row["slow_path"]:
         found["kernels"] = {"ssm": "fallback"}
     if row["freeze"]:

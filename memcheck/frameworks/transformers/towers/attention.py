@@ -17,7 +17,7 @@ from memcheck.frameworks.transformers.attention import head_view
 from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT
 from memcheck.frameworks.transformers.mlp import matrix
 from memcheck.frameworks.transformers.norms import normalise
-from memcheck.frameworks.transformers.rotary import rotate_complex, rotate_half
+from memcheck.frameworks.transformers.rotary import rotate_complex, rotate_half, widened_tables
 from memcheck.models.vision import TowerAttention
 
 TYPE_CHECKING = False
@@ -132,7 +132,9 @@ def rotated_and_attended(ctx: Context, a: TowerAttention, q: Value, k: Value, v:
     tape, dtype = ctx.tape, q.dtype
     wide_q, wide_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
     del q, k
-    turned_q, turned_k = rotate_half(tape, wide_q, "fp32"), rotate_half(tape, wide_k, "fp32")
+    tables = widened_tables(ctx, a.head_dim)
+    turned_q, turned_k = rotate_half(tape, wide_q, "fp32", tables), rotate_half(tape, wide_k, "fp32", tables)
+    del tables
     q = cast(tape, turned_q, dtype)
     del turned_q
     k = cast(tape, turned_k, dtype)

@@ -12,7 +12,7 @@ from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.towers.qwen import features, hooked, rotary_tables
-from memcheck.frameworks.transformers.towers.tiles import last_rows, layer_norm, plain
+from memcheck.frameworks.transformers.towers.tiles import last_rows, layer_norm, narrow_pixels, plain
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision
 
@@ -22,7 +22,7 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     tape, weight = ctx.tape, vision.stem[0]
     weights = ctx.weights(weight, False)
     shape, dtype = (ctx.tokens, vision.channels), weights.weight.dtype
-    pixels = Value(None, shape, dtype) if dtype == "fp32" else tape.value(shape, dtype, "pixel_values")
+    pixels = Value(None, shape, dtype) if dtype == "fp32" else narrow_pixels(ctx, shape, dtype)
     x, held = hooked(linear(tape, pixels, weights, weight.name), leaf=leaf)
     del pixels
     return x, held + rotary_tables(ctx, vision)

@@ -10,6 +10,7 @@ from memcheck.autograd.elementwise import cast, copy, unary
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import fused_norm
 from memcheck.autograd.tensor import Leaf, Storage, Value
+from memcheck.frameworks.transformers.towers.tiles import narrow_pixels
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision
 
@@ -46,7 +47,7 @@ def patch_embedding(ctx: Context, vision: Vision) -> Value:
     w = ctx.parameter(weight.name.removesuffix(".weight"), weight.shape)
     bias = [ctx.parameter(t.name, t.shape) for t in others if t.name.endswith("proj.bias")]
     dtype = tape.autocast or w.dtype
-    pixels = tape.value((ctx.tokens, vision.channels), dtype, "pixel_values") if dtype != "fp32" else None
+    pixels = narrow_pixels(ctx, (ctx.tokens, vision.channels), dtype) if dtype != "fp32" else None
     shape = (ctx.tokens, vision.hidden)
     if pixels is not None and not tape.autocast:  # a variable of `get_image_features`
         ctx.returned.append(Value(pixels.storage, pixels.shape, pixels.dtype))

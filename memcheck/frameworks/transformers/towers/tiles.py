@@ -18,13 +18,19 @@ def named(tensors: tuple[ParameterTensor, ...], ending: str) -> ParameterTensor:
     return next(t for t in tensors if t.name.endswith(ending))
 
 
+def narrow_pixels(ctx: Context, shape: tuple[int, ...], dtype: str) -> Value:
+    """``pixel_values`` in a narrower dtype: a copy of the model's own, unless FSDP has made one for all of it."""
+    given = ctx.pixels
+    return given if given is not None and given.dtype == dtype else ctx.tape.value(shape, dtype, "pixel_values")
+
+
 def rows_of_pixels(ctx: Context, vision: Vision) -> Value:
     """``pixel_values``, a row for each patch, in the tower's dtype: a copy, unless that is fp32."""
     tape, target = ctx.tape, ctx.setting.params
     shape = (ctx.tokens, vision.channels)
     if target == "fp32":
         return Value(tape.new((0,), target, "pixel_values"), shape, target)
-    return tape.value(shape, target, "pixel_values")
+    return narrow_pixels(ctx, shape, target)
 
 
 def convolve(
@@ -46,9 +52,9 @@ def convolve(
     w = ctx.parameter(weight.name.removesuffix(".weight"), weight.shape)
     b = ctx.parameter(bias.name, bias.shape) if bias is not None else None
     dtype = tape.autocast or w.dtype
-    given = dtype == ("fp32" if vision.cast else ctx.setting.params)
+    given = dtype == ("fp32" if vision.cast else ctx.setting.params) and ctx.pixels is None
     if pixels is None or pixels.dtype != dtype:
-        pixels = None if given else tape.value((rows, vision.channels), dtype, "pixel_values")
+        pixels = None if given else narrow_pixels(ctx, (rows, vision.channels), dtype)
     if outside and pixels is not None and not tape.autocast:
         ctx.returned.append(Value(pixels.storage, pixels.shape, pixels.dtype))
     wv = cast(tape, tape.parameter(w), tape.autocast) if tape.autocast else tape.parameter(w)
