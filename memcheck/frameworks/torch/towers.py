@@ -63,7 +63,7 @@ def side_units(
     """
     pictures = pictures_of(job, vision)
     tower, projector = part_setting(job, base, "vision"), part_setting(job, base, "projector")
-    runs = resting_units(job, a, base, pictures)
+    runs, pooled = _apart(resting_units(job, a, base, pictures), vision, pictures, base)
     if pictures.rows == 0:
         return SideUnits(tuple(runs), rows_grad)
     stream = base.autocast if vision.narrow else widened_tower(vision, base)
@@ -103,6 +103,7 @@ def side_units(
                 )  # fmt: skip
                 runs.append((_merger_unit(job, vision, above, number, adds=adds, inventory=inventory), 1, 0))
                 stacked.pop(0)
+    runs += pooled
     for block, n in vision.idle:
         setting = tower._replace(input_grad=below)
         unit = kept_unit(job, vision, _passing(block, setting, recompute_mode(job, index), inventory))
@@ -130,8 +131,21 @@ def side_units(
         last = reading_unit(job, vision, projector, reading, waits, adds=adds, inventory=inventory)
         return SideUnits((*runs, (last, 1, 0)), below or trained)
     end = _projector_unit(job, a, vision, projector, pictures, rows_grad=rows_grad, adds=adds, inventory=inventory)
-    runs.append((end, 1, 0))
-    return SideUnits(tuple(runs), rows_grad or below or trained)
+    return SideUnits((*runs, (end, 1, 0)), rows_grad or below or trained)
+
+
+def _apart(
+    resting: list[tuple[Unit, int, int]], vision: Vision, pictures: Pictures, base: Setting
+) -> tuple[list[tuple[Unit, int, int]], list[tuple[Unit, int, int]]]:
+    """Units that rest, and SigLIP's attention pooling, which runs behind the layers though nothing reads its rows: a
+    module of its own for FSDP (``_no_split_modules``), beside whose parameters are the keys and values of all rows.
+    """
+    found = [run for run in resting if pictures.rows and any(t.name == "head.probe" for t in run[0].tensors)]
+    rows = rounded_bytes((pictures.rows, vision.hidden), base.autocast or base.params)
+    highest = High(6 * rows, "keys and values", (("activations", 6 * rows),))
+    curve = NOTHING_RUNS._replace(forward=highest)
+    pooled = [(unit._replace(name="attention pooling", fresh=curve, again=curve), 1, 0) for unit, _, _ in found]
+    return [run for run in resting if run not in found], pooled
 
 
 def resting_units(job: TrainingJob, a: Architecture, base: Setting, pictures: Pictures) -> list[tuple[Unit, int, int]]:

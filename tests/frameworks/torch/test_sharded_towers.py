@@ -36,10 +36,10 @@ def answer(step: dict[str, Any], **training: Any) -> Estimate:
 
 @pytest.mark.parametrize("name", STEPS)
 def test_traced_steps(name: str) -> None:
-    """No moment is more than 0.5 % below its own, or 2 % above."""
+    """No moment is more than 0.5 % below its own, or 3 % above."""
     instants = {instant.name: instant.allocated_bytes / MIB for instant in answer(STEPS[name]).ranks[0].instants}
     for phase, seen in STEPS[name]["phases_mib"].items():
-        assert -0.005 < instants[phase] / seen - 1 < WIDE.get(name, 0.02), phase
+        assert -0.005 < instants[phase] / seen - 1 < WIDE.get(name, 0.03), phase
 
 
 def test_an_output_of_older_versions_has_the_image_tokens_alone() -> None:
