@@ -13,7 +13,7 @@ from memcheck.autograd.completeness import demand, met, whole
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, High, replay
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Value, rounded, rounded_bytes
-from memcheck.frameworks.torch.fsdp import casts_inputs
+from memcheck.frameworks.torch.cast_inputs import casts_inputs
 from memcheck.frameworks.torch.stream import stream_dtype, widens_inside
 from memcheck.frameworks.torch.tower_tensors import as_block, part_setting, part_tensors, reaches
 from memcheck.frameworks.torch.trained_parts import is_hooked, recompute_mode

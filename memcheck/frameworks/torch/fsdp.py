@@ -66,14 +66,6 @@ def gathered_dtype(job: TrainingJob) -> str | None:
     return job.recipe.compute if casts_units(job) and not FRAMEWORKS[job.framework].own_engine else None
 
 
-def casts_inputs(job: TrainingJob, brought: str) -> bool:
-    """Whether FSDP narrows what the batch brings in this dtype, for the root's forward: ``cast_forward_inputs`` of
-    FSDP2, and ``cast_root_forward_inputs`` of FSDP1 (torch/distributed/fsdp).
-    """
-    dtype = gathered_dtype(job)
-    return dtype is not None and DTYPE_BYTES[dtype] < DTYPE_BYTES[brought]
-
-
 def partitioned(job: TrainingJob) -> bool:
     """Whether ZeRO-3 divides parameters; those of a reference, too (TRL ``models/utils.py``, ``prepare_deepspeed``)."""
     return FRAMEWORKS[job.framework].own_engine and job.layout.zero_stage == 3

@@ -41,7 +41,6 @@ from memcheck.frameworks.torch.states import engine_hooks, rests
 from memcheck.frameworks.torch.step_options import (
     TOWERS,
     UnitGroups,
-    attention_alone,
     step_options,
     step_sizes,
     wrapped_kinds,
@@ -57,8 +56,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-ATTENTION = ("self_attn.", "attention.")
-"""How names of a layer's attention begin."""
 MICRO_BATCHES = 3
 """Without a pipeline, those behind the second and before the last repeat the second."""
 DIVIDED = 2
@@ -313,7 +310,8 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
     tensors: Any
     wrapped = wrapped_kinds(job)
     leaves, carves, rest = flattens(job) and job.lora is not None, carves_ends(job), dict[int, Group]()
-    parted = attention_alone(job)
+    vision = job.architecture.vision if isinstance(job.architecture, Architecture) else None
+    parted = vision is not None and vision.kind in FRAMEWORKS[job.framework].attention_towers
     outside = [run.unit.kind not in wrapped or (parted and run.unit.kind in TOWERS) for run in units.runs]
     ends = [held for beside, (held, _) in zip(outside, units.held.runs, strict=True) if beside]
     trains = rooted and any(t.trained for held in ends for t in held)  # type: ignore[attr-defined]
@@ -326,7 +324,9 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
                 rest[id(tensors)] = group_of(job, tuple([t for t in tensors if t not in apart]))
                 whole = UnitGroups(group_of(job, tuple(apart)))
             elif parted and run.unit.kind in TOWERS and rooted:
-                whole, rest[id(tensors)] = _parted(job, tensors, trains=trains)
+                from memcheck.frameworks.torch.tower_groups import parted_groups
+
+                whole, rest[id(tensors)] = parted_groups(job, tensors, trains=trains)
             if early:
                 # a tied head's gradient is that of the embedding's matrix
                 owners: Any = tensors if any(t.name == early for t in tensors) else units.held.runs[0][0]
@@ -341,16 +341,6 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
             summed = Group(*(a + run.times * b for a, b in zip(root, end, strict=True)))
             root = summed._replace(last=end.last or root.last)
     return group_sizes(found, root)
-
-
-def _parted(job: TrainingJob, tensors: tuple[LocalTensor, ...], *, trains: bool) -> tuple[UnitGroups, Group]:
-    """The group of a layer's attention, with the gradients of the rest of it, and what that rest adds to the root's."""
-    own = tuple([t for t in tensors if t.name.startswith(ATTENTION)])
-    rest = tuple([t for t in tensors if t not in own])
-    trained = group_of(job, tuple([t for t in rest if t.trained]))
-    return UnitGroups(group_of(job, own), NO_GROUP._replace(gathered=trained.gathered)), group_of(
-        job, rest, trains=trains
-    )
 
 
 def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...], *, trains: bool = False) -> Group:

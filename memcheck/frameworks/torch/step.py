@@ -24,7 +24,6 @@ from memcheck.frameworks.torch.step_parts import (
     Variables,
     idle_outputs,
     keep_inputs,
-    local_slice,
     own_groups,
     shared,
 )
@@ -273,7 +272,7 @@ class Step:
             if self.engine is not None:
                 self.engine.behind(unit.kind, (curve.hooked, curve.later), self.names[i], first, last)
             if unit.kind == "embedding" and self.how.sharded and self.how.whole_table:
-                gradients = local_slice(recorder, self.beyond, gradients)
+                gradients = self._own_rows(gradients)
             recorder.hold_amount("gradients", gradients)
             self._linger(unit, curve, end - i, lingers)
             keep_inputs(recorder, self.how, self.units, i, end - i, kept)
@@ -321,6 +320,11 @@ class Step:
         each = [(self._late(i), gathered[i], name) for i, name in enumerate(self.names)]
         return self.reductions.reduce_all(self.root, each, previous)
 
+    def _own_rows(self, gradients: Amount) -> Amount:
+        from memcheck.frameworks.torch.table_slices import local_slice
+
+        return local_slice(self.recorder, self.beyond, gradients)
+
     def _turn(self, i: int, first: bool) -> NamedCurve:
         """The curve of a unit whose backward is about to run."""
         if self.engine is not None and i == 0:
@@ -328,9 +332,7 @@ class Step:
         return self._curve(self.units[i], first)
 
     def _passed(self, i: int, hooked: bool, gathered: list[int], ahead: int, stays: int) -> tuple[int, int]:
-        """What is gathered ahead behind a unit's pre-backward hook, and what is to the end: no backward takes what was
-        for one without a graph.
-        """
+        """What is gathered ahead behind a unit's pre-backward hook, and to the end: for one without a graph."""
         if hooked or not self.own[i].gathered:
             return self._gather_again(i, gathered, ahead), stays
         return (ahead, stays) if self.how.leaves_apart else (NOTHING, stays or ahead)

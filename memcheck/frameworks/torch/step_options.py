@@ -28,7 +28,6 @@ from memcheck.record import Record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.frameworks.torch.interleaved import ChunkPass
-    from memcheck.models.vision import Vision
 
 WRAPPED = ("block", "tower", "gathered", "idle", "encoder")
 """Kinds of units that FSDP makes groups of their own of: layers, by ``_no_split_modules``."""
@@ -216,7 +215,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         collapses=carves_ends(job) and isinstance(a, Architecture) and a.collapses,
         gathers_ahead=sharded and layout.expert > 1 and profile.gathers_ahead,
         returns_first=isinstance(a, Architecture) and (_transforms_behind(a) or _layers_behind(a)),
-        towers_stay=isinstance(a, Architecture) and a.vision is not None and _stays(job, a.vision),
+        towers_stay=isinstance(a, Architecture) and a.vision is not None and _stays(job, a),
     )
     if sharded and job.fsdp == 1:
         from memcheck.frameworks.torch.flat_moves import flat_options
@@ -238,19 +237,10 @@ def wrapped_kinds(job: TrainingJob) -> tuple[str, ...]:
     return OF_LANGUAGE if whole else WRAPPED
 
 
-def attention_alone(job: TrainingJob) -> bool:
-    """Whether attention alone is a group of its own in the layers of a tower."""
-    a = job.architecture
-    if not isinstance(a, Architecture) or a.vision is None:
-        return False
-    return wraps(job) and a.vision.kind in FRAMEWORKS[job.framework].attention_towers
+def _stays(job: TrainingJob, a: Architecture) -> bool:
+    from memcheck.frameworks.torch.tower_outputs import stays
 
-
-def _stays(job: TrainingJob, vision: Vision) -> bool:
-    """Whether what a tower has made lives until the loss is there."""
-    from memcheck.frameworks.torch.tower_outputs import gives_towers
-
-    return vision.to_loss or gives_towers(job, vision)
+    return a.vision is not None and stays(job, a.vision)
 
 
 def _leaves_graphs(a: Architecture) -> bool:

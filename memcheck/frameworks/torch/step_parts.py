@@ -166,17 +166,6 @@ def idle_outputs(units: Sequence[NamedUnit], stretches: Sequence[tuple[int, int]
     return tuple([(units[i].fresh.lingers, end - i) for i, end in stretches if units[i].kind == "idle"])
 
 
-def local_slice(recorder: Recorder, beyond: StepSizes, gradients: Amount) -> Amount:
-    """The gradient of the rank's own rows, which are cloned from that of the whole table."""
-    clone = beyond.table_slice
-    recorder.hold_amount("gradients", gradients)
-    recorder.hold("temporaries", clone)
-    recorder.mark("backward", "clone of the local embedding gradient")
-    recorder.release("temporaries", clone)
-    recorder.hold_amount("gradients", gradients, -1)
-    return (*gradients, (beyond.table, -1), (clone, 1))
-
-
 def keep_inputs(
     recorder: Recorder,
     how: StepOptions,

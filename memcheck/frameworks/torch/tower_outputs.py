@@ -31,6 +31,11 @@ def gives_towers(job: TrainingJob, vision: Vision) -> bool:
     return not is_before(str(version) if version else None, GIVES)
 
 
+def stays(job: TrainingJob, vision: Vision) -> bool:
+    """Whether what a tower has made lives until the loss is there."""
+    return vision.to_loss or gives_towers(job, vision)
+
+
 def kept_unit(job: TrainingJob, vision: Vision, unit: Unit) -> Unit:
     """A layer that nothing reads, whose graph the training loop's variable of the output may refer to."""
     if not (job.loss.keep_logits and gives_towers(job, vision)):

@@ -11,7 +11,7 @@ from memcheck.autograd.elementwise import cast
 from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.layers import layers_of
-from memcheck.frameworks.torch.fsdp import casts_inputs
+from memcheck.frameworks.torch.cast_inputs import casts_inputs
 from memcheck.frameworks.torch.stream import stream_dtype, widened_tower
 from memcheck.frameworks.torch.tower_outputs import given, gives_towers, kept_unit
 from memcheck.frameworks.torch.tower_stem import stem_unit

@@ -59,14 +59,6 @@ def partial(ctx: Context, a: Attention, x: Value, stream: str, tables: tuple[Sto
     return cat(tape, (turned, rest), shape, "cat rotary")
 
 
-def widened_tables(ctx: Context, width: int) -> tuple[Storage, ...]:
-    """``cos.float()`` and ``sin.float()`` of a tower's layer: copies where FSDP2 has narrowed what the layer is given
-    (``cast_forward_inputs``), else the tower's own.
-    """
-    copied = range(2 if ctx.setting.table_rows else 0)
-    return tuple([ctx.tape.new((ctx.tokens, width), "fp32", "rotary table, widened") for _ in copied])
-
-
 def rotate_half(tape: Tape, x: Value, stream: str, tables: tuple[Storage, ...] = (), *, holds: bool = False) -> Value:
     """Multiply by cos, the turned halves by sin, and add. ``tables``: kept when the layer made its own. ``holds``: the
     turned halves have a variable until the sum is there.

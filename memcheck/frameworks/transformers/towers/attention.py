@@ -17,7 +17,8 @@ from memcheck.frameworks.transformers.attention import head_view
 from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT
 from memcheck.frameworks.transformers.mlp import matrix
 from memcheck.frameworks.transformers.norms import normalise
-from memcheck.frameworks.transformers.rotary import rotate_complex, rotate_half, widened_tables
+from memcheck.frameworks.transformers.rotary import rotate_complex, rotate_half
+from memcheck.frameworks.transformers.towers.tiles import widened_tables
 from memcheck.models.vision import TowerAttention
 
 TYPE_CHECKING = False

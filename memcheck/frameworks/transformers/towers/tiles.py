@@ -24,6 +24,14 @@ def narrow_pixels(ctx: Context, shape: tuple[int, ...], dtype: str) -> Value:
     return given if given is not None and given.dtype == dtype else ctx.tape.value(shape, dtype, "pixel_values")
 
 
+def widened_tables(ctx: Context, width: int) -> tuple[Storage, ...]:
+    """``cos.float()`` and ``sin.float()`` of a tower's layer: copies where FSDP2 has narrowed what the layer is given
+    (``cast_forward_inputs``), else the tower's own.
+    """
+    copied = range(2 if ctx.setting.table_rows else 0)
+    return tuple([ctx.tape.new((ctx.tokens, width), "fp32", "rotary table, widened") for _ in copied])
+
+
 def rows_of_pixels(ctx: Context, vision: Vision) -> Value:
     """``pixel_values``, a row for each patch, in the tower's dtype: a copy, unless that is fp32."""
     tape, target = ctx.tape, ctx.setting.params
