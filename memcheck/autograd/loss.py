@@ -15,8 +15,7 @@ def cross_entropy(
     """``F.cross_entropy(logits.float())``: keeps the log-probabilities; backward makes two more tensors of their size.
 
     The fp32 copy lives until the function returns. ``parallel``: DTensor's loss_parallel on a vocabulary shard.
-    ``copied``: the loss is taken on a copy of the logits without the last token's. ``in_place``: one kernel, which keeps
-    what it read and puts the gradient there.
+    ``copied``: it is taken of a copy of the logits without the last token's. ``in_place``: one kernel.
     """
     wide = widened(tape, logits, upcast=upcast)
     del logits

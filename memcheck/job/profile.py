@@ -144,9 +144,9 @@ class Profile(Record):
     unsplit: tuple[str, ...] = ()
     """Model types whose classes name no layers, at zero_stage 3 in one group for that."""
     unsplit_towers: tuple[str, ...] = ()
-    """Kinds of vision towers whose classes name no layers, which are in the root's group for that."""
+    """Kinds of towers of which that is true."""
     attention_towers: tuple[str, ...] = ()
-    """Kinds of vision towers whose classes name the attention of a layer alone: the rest of it is the root's."""
+    """Those whose classes name the attention of a layer alone: the rest is the root's."""
     wraps_one_rank: bool = False
     """At zero_stage 3 FSDP2 wraps the model on a single rank, too, for its mixed precision."""
     lacks: Mapping[str, str] = MappingProxyType({})

@@ -315,7 +315,7 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
     outside = [run.unit.kind not in wrapped or (parted and run.unit.kind in TOWERS) for run in units.runs]
     ends = [held for beside, (held, _) in zip(outside, units.held.runs, strict=True) if beside]
     trains = rooted and any(t.trained for held in ends for t in held)  # type: ignore[attr-defined]
-    for run, early, (tensors, _) in zip(units.runs, units.reduced, units.held.runs, strict=True):
+    for run, early, beside, (tensors, _) in zip(units.runs, units.reduced, outside, units.held.runs, strict=True):
         if id(tensors) not in known or early:
             own = trains and run.unit.kind not in wrapped
             whole = UnitGroups(group_of(job, tensors, trains=own))
@@ -334,7 +334,7 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
                 whole = UnitGroups(whole.whole, *(group_of(job, tuple(part)) for part in both))
             known[id(tensors)] = whole
         found.append(known[id(tensors)])
-        if rooted and (run.unit.kind not in wrapped or (parted and run.unit.kind in TOWERS)):
+        if rooted and beside:
             end = rest.get(id(tensors), found[-1].whole)
             if early and any(t.name == early for t in tensors):  # its own table, which the loss alone reduces
                 end = end._replace(**{name: getattr(found[-1].late, name) for name in REDUCED})

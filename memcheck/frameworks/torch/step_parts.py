@@ -167,23 +167,15 @@ def idle_outputs(units: Sequence[NamedUnit], stretches: Sequence[tuple[int, int]
 
 
 def keep_inputs(
-    recorder: Recorder,
-    how: StepOptions,
-    units: Sequence[NamedUnit],
-    index: int,
-    times: int,
-    kept: list[tuple[int, int]],
+    recorder: Recorder, how: StepOptions, units: Sequence[NamedUnit], i: int, times: int, kept: list[tuple[int, int]]
 ) -> None:
-    """What the graph holds beside saved tensors: a frozen unit's input, and the gradient from behind it."""
-    unit = units[index]
+    """What the graph holds beside saved tensors: of a frozen unit more than of others."""
     if not how.keeps_graph:
-        kept.append((unit.fresh.outlives, times))
-    if not (how.keeps_inputs and unit.adapted):
-        return
-    behind = index + 1 < len(units) and units[index + 1].adapted
-    for size in [unit.fresh.input, unit.fresh.output_gradient] if behind else [unit.fresh.input]:
-        recorder.hold("activations", size)
-        kept.append((size, times))
+        kept.append((units[i].fresh.outlives, times))
+    if how.keeps_inputs and units[i].adapted:
+        from memcheck.frameworks.torch.kept_inputs import hold_inputs
+
+        hold_inputs(recorder, units, i, times, kept)
 
 
 def shared(unit: NamedUnit, groups: UnitGroups, own: Amount, root: Amount, times: int) -> tuple[Amount, Amount]:
