@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from memcheck.errors import UnsupportedError
 from memcheck.job.defaults import Defaults
 from memcheck.job.errors import JobProblem, ResolutionError
+from memcheck.job.image_outputs import note_version
+from memcheck.job.profile import Profile
 from memcheck.job.types import Images, TrainingJob
+from memcheck.models.rough import Rough
 from memcheck.plan import types as plan_types
 from memcheck.record import Record
 
@@ -37,6 +42,24 @@ class Pictures(Record):
 
 
 NO_PICTURES = Pictures(0, 0, 0)
+
+
+def resolve_pictures(
+    training: plan_types.TrainingSpec,
+    a: Architecture | Rough,
+    framework: Profile,
+    options: Mapping[str, object],
+    defaults: Defaults,
+) -> Images | None:
+    """The pictures of a sample, of a model that has a tower, or where the plan asks for some."""
+    vision = None if isinstance(a, Rough) else a.vision
+    if vision is None and not isinstance(a, Rough) and any(o.part in ("vision", "audio") for o in a.others):
+        return resolve_resting(training, a, defaults)
+    if vision is None and training.images is None:
+        return None
+    if vision is not None and (training.images is None or training.images.per_sample != 0):
+        note_version(training, vision, framework, options, defaults)
+    return resolve_images(training, vision, defaults)
 
 
 def pictures_of(job: TrainingJob, vision: Vision) -> Pictures:

@@ -284,7 +284,7 @@ def _training_job(
         held_in=held_in,
         lora=lora,
         freeze=training.freeze or (),
-        images=_images(training, architecture, after),
+        images=_images(training, architecture, framework, options, after),
         target_length=_target(training, architecture, after),
         checkpointing=checkpointing,
         attention=attention,
@@ -322,20 +322,18 @@ def _training_job(
 
 
 def _images(
-    training: plan_types.TrainingSpec, architecture: Architecture | Rough, defaults: Defaults
+    training: plan_types.TrainingSpec,
+    a: Architecture | Rough,
+    framework: Profile,
+    options: dict[str, object],
+    defaults: Defaults,
 ) -> Images | None:
     """The pictures of a sample. Plans of text load nothing for them."""
-    vision = architecture.vision if isinstance(architecture, Architecture) else None
-    rests = vision is None and isinstance(architecture, Architecture) and any(
-        other.part in ("vision", "audio") for other in architecture.others
-    )
-    if vision is None and training.images is None and not rests:
+    if training.images is None and (isinstance(a, Rough) or (a.vision is None and not a.others)):
         return None
-    from memcheck.job.images import resolve_images, resolve_resting
+    from memcheck.job.images import resolve_pictures
 
-    if rests and isinstance(architecture, Architecture):
-        return resolve_resting(training, architecture, defaults)
-    return resolve_images(training, vision, defaults)
+    return resolve_pictures(training, a, framework, options, defaults)
 
 
 def _target(

@@ -138,3 +138,18 @@ def test_a_class_that_reads_a_text_with_each_picture_gets_one() -> None:
             resolved(stated, config)
         (problem,) = raised.value.problems
         assert "one picture for each text" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("framework", "said", "key"),
+    [
+        ("pytorch", {}, "training.options.transformers_version"),
+        ("huggingface", {}, "training.framework_version"),
+        ("pytorch", {"options": {"transformers_version": "5.23"}}, ""),
+        ("huggingface", {"framework_version": "5.23"}, ""),
+    ],
+)
+def test_the_version_that_decides_what_a_tower_leaves_is_listed(framework: str, said: dict[str, Any], key: str) -> None:
+    """Since transformers 5.24 a model's output carries what its tower returned: who does not say the version is told."""
+    found = resolved({"per_sample": 1, "width": 448, "height": 448}, framework=framework, **said).assumptions
+    assert [a.key for a in found if a.value == "5.24 or newer"] == ([key] if key else [])

@@ -11,24 +11,18 @@ from __future__ import annotations
 from memcheck.accounts.unit import Unit
 from memcheck.autograd import Value
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.job.image_outputs import TRANSFORMERS, gives, has_outputs
 from memcheck.job.types import TrainingJob
-from memcheck.job.versions import is_before
 from memcheck.models.vision import Vision
-
-TRANSFORMERS = "transformers_version"
-"""The option that states its version, where the framework's is another package's."""
-GIVES = (5, 24)
 
 
 def gives_towers(job: TrainingJob, vision: Vision) -> bool:
-    """Whether the output carries all of it: of transformers' own classes, but for those that have none of their own
-    (Phi-4), whose language model has a head inside (BLIP-2, Fuyu), or that read pictures by cross attention.
-    """
+    """Whether the output carries all of it."""
     profile = FRAMEWORKS[job.framework]
-    if not profile.style.makes_masks or vision.puts or vision.crosses or vision.wraps or vision.to_loss:
+    if not has_outputs(vision, profile):
         return False
     version = job.framework_version if profile.versions_models else job.option(TRANSFORMERS)
-    return not is_before(str(version) if version else None, GIVES)
+    return gives(str(version) if version else None)
 
 
 def stays(job: TrainingJob, vision: Vision) -> bool:
