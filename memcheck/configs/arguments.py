@@ -95,7 +95,7 @@ class _Script:
 
     def words(self, number: int, whole: str) -> list[_Word]:
         """The words of a line that may be arguments; an assignment has none of its own."""
-        code = _code(whole)
+        code = without_comment(whole)
         self._list(code)
         whole = worked_out(whole, self.variables, self.branches)
         self._open.line(code, self.variables, self.branches)
@@ -106,7 +106,7 @@ class _Script:
         line = whole if arm is None else " " * arm.end() + whole[arm.end() :]
         if self._assigned(line) or self._holds(number, line):
             return []
-        self._forget(_code(line))
+        self._forget(without_comment(line))
         found = [self._word(word, number, column) for column, word in _words(line)]
         return [inner for word in found for inner in self._expanded(word)]
 
@@ -223,7 +223,7 @@ def _words(line: str) -> list[tuple[int, str]]:
     An argument and its value in one pair of quotes (``ARGS+=("--tp 4")``) are two words where the array is used.
     """
     words: list[tuple[int, str]] = []
-    for found in _TOKEN.finditer(_code(line)):
+    for found in _TOKEN.finditer(without_comment(line)):
         word = found[0].strip("\"'")
         if _PAIR.match(word):
             words += [(found.start() + 2 + each.start(), each[0]) for each in re.finditer(r"\S+", word)]
@@ -232,7 +232,8 @@ def _words(line: str) -> list[tuple[int, str]]:
     return words
 
 
-def _code(line: str) -> str:
+def without_comment(line: str) -> str:
+    """A line of a shell script up to its comment."""
     return re.sub(r"(?:^|\s)#.*", "", line)
 
 

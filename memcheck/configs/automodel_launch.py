@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from memcheck.configs import automodel_keys as keys
+from memcheck.configs.arguments import without_comment
 from memcheck.configs.config_file import ConfigFile, load_yaml
 from memcheck.configs.evidence import any_key
 from memcheck.configs.trainer_keys import LAUNCHER, LAUNCHER_IRRELEVANT
@@ -31,7 +32,7 @@ def recognise(config: ConfigFile) -> str:
 
 def recipe_of(config: ConfigFile) -> str:
     """The file that a launch names; empty for a recipe itself."""
-    code = re.sub(r"\\\n", " ", "\n".join(re.sub(r"(?:^|\s)#.*", "", line)[:2000] for line in config.lines))
+    code = re.sub(r"\\\n", " ", "\n".join(without_comment(line)[:2000] for line in config.lines))
     for line in code.split("\n"):
         found = _FILE.search(line) if _COMMAND.search(line) else None
         if found is not None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from memcheck.configs.arguments import load_arguments
+from memcheck.configs.arguments import load_arguments, without_comment
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.types import ConfigProblem
 from memcheck.finding import Location, Span
 from memcheck.record import Record
 
-_COMMENT = re.compile(r"(?:^|\s)#.*")
 _STARTS = re.compile(r"\b(?:torchrun|deepspeed|sbatch|accelerate\s+launch|torch\.distributed\.(?:run|launch))\s")
 _ACCELERATE = re.compile(r"\baccelerate\s+launch\b|\baccelerate\.commands\.launch\b")
 _SCRIPTED = re.compile(
@@ -52,7 +51,7 @@ def commands_of(lines: Iterable[str]) -> Iterator[Command]:
     """Every command of a script. One goes on where its line ends with a backslash."""
     text, starts = "", []
     for number, line in enumerate(lines, 1):
-        code = _COMMENT.sub("", line[:_WORDS])
+        code = without_comment(line[:_WORDS])
         starts.append((len(text), number))
         goes_on = code.rstrip().endswith("\\")
         code = code.rstrip()[:-1] + " " if goes_on else code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from memcheck.configs.arguments import without_comment
 from memcheck.configs.config_file import ConfigFile, load_yaml
 from memcheck.configs.draft import Draft
 from memcheck.configs.swift_commands import without_others
@@ -37,7 +38,7 @@ def runs_of(config: ConfigFile) -> list[ScriptRun]:
         return []
     found = []
     for number, line in enumerate(config.lines, 1):
-        code = re.sub(r"(?:^|\s)#.*", "", line)[:2000]
+        code = without_comment(line)[:2000]
         for each in _TRAINS.finditer(_continued(config.lines, number, code)):
             if each.start("script") >= len(code):
                 continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from memcheck.configs import megatron_keys, trainer_keys
+from memcheck.configs.arguments import without_comment
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.types import KeyRow
 from memcheck.frameworks.megatron.profile import PROFILE as MEGATRON
@@ -101,7 +102,7 @@ _MEGATRON = re.compile(rf"(?:^|[\s;&])megatron\s+({'|'.join(COMMANDS)})(?=\s|$)"
 
 def command(config: ConfigFile) -> str:
     """The command of Megatron-SWIFT that a script runs."""
-    lines = (re.sub(r"(?:^|\s)#.*", "", line)[:2000] for line in config.lines)
+    lines = (without_comment(line)[:2000] for line in config.lines)
     return next((found[1] for line in lines if (found := _MEGATRON.search(line))), "")
 
 

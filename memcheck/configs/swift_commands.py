@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from memcheck.configs.arguments import without_comment
+
 _TRAINS = re.compile(r"(?:^|[\s;&])(?:swift|megatron)\s+(?:sft|pt|rlhf)(?=\s|$)")
 _OTHER = re.compile(
     r"(?:^|[\s;&])(?:swift|megatron)\s+(?:infer|export|deploy|eval|app|app-ui|web-ui|merge-lora|rollout|sample)(?=\s|$)"
@@ -27,7 +29,7 @@ def without_others(text: str, trains: re.Pattern[str], other: re.Pattern[str]) -
         commands[-1].append(number)
         if not line.rstrip().endswith("\\"):
             commands.append([])
-    said = [" ".join(re.sub(r"(?:^|\s)#.*", "", lines[n])[:2000] for n in command) for command in commands]
+    said = [" ".join(without_comment(lines[n])[:2000] for n in command) for command in commands]
     if not any(map(trains.search, said)):
         return text
     for command, words in zip(commands, said, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from memcheck.configs.arguments import resolved
+from memcheck.configs.arguments import resolved, without_comment
 from memcheck.configs.config_file import ConfigFile, load_json
 from memcheck.configs.launch_lines import commands_of
 from memcheck.configs.trainer_fields import TRAINING_ARGUMENTS, TRL
@@ -66,7 +66,7 @@ def commands(config: ConfigFile) -> list[str]:
     """The names of scripts and subcommands on the lines of a launch."""
     found = []
     for line in config.lines:
-        code = re.sub(r"(?:^|\s)#.*", "", line)[:2000]
+        code = without_comment(line)[:2000]
         found += _COMMAND.findall(code) + _SCRIPT.findall(code) + _MODULE.findall(code)
     return [each.lower().replace("-", "_") for each in found]
 
@@ -81,7 +81,7 @@ def otherwise_named(config: ConfigFile) -> str:
 def overridden(lines: Iterable[str]) -> tuple[int, re.Match[str]] | None:
     """The line, and on it the first key of a config that a launch sets in Hydra's way: ``grpo.max_num_steps=10``."""
     for number, line in enumerate(lines, 1):
-        found = _OVERRIDE.search(re.sub(r"(?:^|\s)#.*", "", line)[:2000])
+        found = _OVERRIDE.search(without_comment(line)[:2000])
         if found is not None:
             return number, found
     return None
@@ -105,7 +105,7 @@ def recipe(config: ConfigFile) -> tuple[str, Location | None]:
 def runs(config: ConfigFile, package: str) -> bool:
     """Whether a line of a launch names a script in this folder, or a module of this package."""
     named = re.compile(rf"(?:^|[\s/]){package}[/.]")
-    return any(named.search(re.sub(r"(?:^|\s)#.*", "", line)[:2000]) for line in config.lines)
+    return any(named.search(without_comment(line)[:2000]) for line in config.lines)
 
 
 def kind_of(config: ConfigFile, kinds: Iterable[str], preference: Iterable[str]) -> tuple[str, str]:

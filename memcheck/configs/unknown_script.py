@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from memcheck.configs import trl_keys
 from memcheck.configs.accelerate_keys import LAUNCHED
+from memcheck.configs.arguments import without_comment
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.launch_lines import started_by
@@ -101,7 +102,7 @@ def towers(draft: Draft) -> None:
 def _script(config: ConfigFile) -> tuple[str, Location]:
     """The script that a launch runs, and where it is named."""
     for number, line in enumerate(config.lines, 1):
-        for found in _NAMED.finditer(re.sub(r"(?:^|\s)#.*", "", line)[:2000]):
+        for found in _NAMED.finditer(without_comment(line)[:2000]):
             which = 1 if found[1] else 2
             if not found[which].startswith(_LAUNCHERS):
                 span = Span(number, found.start(which) + 1, number, found.end(which) + 1)
