@@ -321,7 +321,7 @@ class Step:
         return self.reductions.reduce_all(self.root, each, previous)
 
     def _own_rows(self, gradients: Amount) -> Amount:
-        from memcheck.frameworks.torch.table_slices import local_slice
+        from memcheck.frameworks.torch.replicated_table import local_slice
 
         return local_slice(self.recorder, self.beyond, gradients)
 
