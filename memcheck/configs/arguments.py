@@ -9,6 +9,8 @@ from typing import Any
 from memcheck.configs.config_file import ConfigFile, load_yaml
 from memcheck.configs.shell_arithmetic import worked_out
 from memcheck.configs.shell_branches import Branches
+from memcheck.configs.shell_lines import single
+from memcheck.configs.shell_values import folder, hangs_on, resolved, scheduled, with_default
 from memcheck.finding import Location, Span
 from memcheck.plan.text import split_lines
 from memcheck.record import Record
@@ -16,13 +18,11 @@ from memcheck.record import Record
 YAML_SECTION = "MODEL_ARGS"
 _TOKEN = re.compile(r"""\$\([^()\s]*\s[^()]{0,200}\)|[^\s"'()#;|&<>\\]+(?:"[^"]*"|'[^']*')?|"[^"]*"|'[^']*'|[;|&<>]+""")
 _OPERATORS = {";", "|", "&", "<", ">"}
-_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*|\d+)(?::?-([^}]*))?\}?\Z")
 _CASE = re.compile(r"(?:^|;|\bthen\b|\bdo\b|\belse\b)\s*case\b")
 _ESAC = re.compile(r"(?:^|[;\s])esac\b")
 _ARM = re.compile(r"\s*\(?[^()=]*\)")
 """One arm of a ``case``: words to compare with, and no arguments."""
 _CALLERS = re.compile(r"\$(?:\{?[1-9@]\}?|\{\w+#\*=\})\Z")
-_PART = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _HOLDING = re.compile(
     r"""\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)(\+?=)(?:"([^"]*)"|'([^']*)'|(-[^\s;()]*))\s*(?:;\s*)?(?:\#.*)?\Z"""
 )
@@ -76,13 +76,16 @@ class _Word(Record):
     column: int
     hangs: bool
     """It is in a branch of the script, or in a variable that is set in one."""
+    compared: str = ""
+    """A variable on which that branch hangs."""
 
 
 class _Script:
     """A shell script as it is read, line by line: its variables, and the arguments that they hold."""
 
-    def __init__(self, defines: Mapping[str, str]) -> None:
-        self.variables: dict[str, str] = dict(defines)
+    def __init__(self, variables: Mapping[str, str], defines: Mapping[str, str]) -> None:
+        self.variables: dict[str, str] = dict(variables)
+        self.arrays: set[str] = set()
         self.branches: set[str] = set()
         """Variables that are set in a branch."""
         self._defines = defines
@@ -95,6 +98,9 @@ class _Script:
 
     def words(self, number: int, whole: str) -> list[_Word]:
         """The words of a line that may be arguments; an assignment has none of its own."""
+        return [word for line in single(whole) for word in self._of_line(number, line)]
+
+    def _of_line(self, number: int, whole: str) -> list[_Word]:
         code = without_comment(whole)
         self._list(code)
         whole = worked_out(whole, self.variables, self.branches)
@@ -111,10 +117,14 @@ class _Script:
         return [inner for word in found for inner in self._expanded(word)]
 
     def _assigned(self, line: str) -> bool:
+        default, own = with_default(line), folder(line, self.variables)
+        if default is not None and (self.variables.get(default[0]) or default[0] in self._held):
+            return True
         found = _ASSIGNMENT.match(line)
-        if found is None or _OPTION.search(found[2]) or _used(found[2].strip("\"'")) in self._held:
+        name, value = default or own or ("" if found is None else found[1], "" if found is None else found[2])
+        value = value.strip("\"'")
+        if not name or _OPTION.search(value) or _used(value) in self._held:
             return False
-        name, value = found[1], found[2].strip("\"'")
         if name in self._defines:
             return True
         if self._open.hanging and name in self.variables and _CALLERS.match(value):
@@ -132,12 +142,18 @@ class _Script:
         opened = _OPENED.search(line)
         if opened is not None:
             self._filled, self._closing = opened[1], _CLOSING[opened[2]]
+            self.arrays.update([opened[1]] if opened[2] == "(" else [])
             line = line[opened.end() :]
         inside, closed, _ = line.partition(self._closing) if self._filled else ("", "", "")
         if _OPTION.search(inside):
             self._listed.add(self._filled)
         if closed:
             self._filled = ""
+
+    def is_loose(self, word: str) -> bool:
+        """Whether a word may be arguments that nothing in the script says."""
+        name = _used(word)
+        return bool(name) and name not in self.variables and name not in self.arrays and word not in _CALLED_WITH
 
     def is_many(self, word: str) -> bool:
         """Whether a word is arguments, and no value of the one before it."""
@@ -169,7 +185,8 @@ class _Script:
         return True
 
     def _word(self, text: str, line: int, column: int) -> _Word:
-        return _Word(text=text, line=line, column=column, hangs=self._open.hanging > 0)
+        hangs = self._open.hanging > 0
+        return _Word(text=text, line=line, column=column, hangs=hangs, compared=self._open.compared if hangs else "")
 
     def _expanded(self, word: _Word) -> tuple[_Word, ...]:
         held = self._held.get(_used(word.text))
@@ -183,31 +200,41 @@ def _from_text(path: str, text: str, lists: frozenset[str], defines: Mapping[str
     values: dict[str, Any] = {}
     places: dict[str, Location] = {}
     hanging: dict[str, str] = {}
-    script = _Script(defines)
+    loose: dict[str, Location] = {}
+    asked: dict[str, str] = {}
+    script = _Script({**scheduled(lines), **defines}, defines)
     variables, branches = script.variables, script.branches
-    name = ""
+    name, behind = "", False
     for number, line in enumerate(lines, 1):
-        for word, at, column, hangs in script.words(number, line):
+        for word, at, column, hangs, compared in script.words(number, line):
+            place = Location(path, Span(at, column, at, column + len(word)))
             flag = re.match(r"--([A-Za-z][\w.-]*)(?:=(.*))?\Z", word)
             if flag is not None:
                 name, said = flag[1], None if flag[2] is None else flag[2].lstrip("\"'")
+                behind = True
                 values[name] = True if said is None else resolved(said, variables)
                 hanging.pop(name, None)
-                if hangs or (said is not None and _hangs_on(said, branches)):
-                    hanging[name] = _hangs_on(said or "", branches)
-                places[name] = Location(path, Span(at, column, at, column + len(word)))
-            elif not name or word[:1] in _OPERATORS or script.is_many(word):
-                name = ""
+                if hangs or (said is not None and hangs_on(said, branches)):
+                    hanging[name] = hangs_on(said or "", branches)
+                    asked[name] = compared
+                places[name] = place
+                continue
+            takes = bool(name) and (values[name] is True or name in lists)
+            if behind and not takes and script.is_loose(word):
+                loose.setdefault(word, place)
+            if not name or word[:1] in _OPERATORS or script.is_many(word):
+                name, behind = "", behind and word[:1] not in _OPERATORS
             elif values[name] is True:
                 values[name] = resolved(word, variables)
-                if _hangs_on(word, branches):
-                    hanging[name] = _hangs_on(word, branches)
+                if hangs_on(word, branches):
+                    hanging[name] = hangs_on(word, branches)
             elif name in lists:
                 values[name] = f"{values[name]} {resolved(word, variables)}"
         if not line.rstrip().endswith("\\"):
-            name = ""
+            name, behind = "", False
     found = ConfigFile(path, values, lambda key: places.get(key, Location(path, Span(1, 1, 1, 1))), lines)
-    found.hanging, found.variables = hanging, variables
+    found.hanging, found.variables, found.loose = hanging, variables, loose
+    found.compared = asked
     return found
 
 
@@ -235,20 +262,3 @@ def _words(line: str) -> list[tuple[int, str]]:
 def without_comment(line: str) -> str:
     """A line of a shell script up to its comment."""
     return re.sub(r"(?:^|\s)#.*", "", line)
-
-
-def _hangs_on(word: str, branches: set[str]) -> str:
-    """The first variable in a word that is set in a branch; empty where none is."""
-    found = _VARIABLE.match(word.strip("\"'"))
-    inside = [found[1]] if found is not None else [each[1] or each[2] for each in _PART.finditer(word)]
-    return next((name for name in inside if name in branches), "")
-
-
-def resolved(word: str, variables: Mapping[str, str]) -> str:
-    """Variables that the same file sets to plain text; a word with any other stays as it is."""
-    found = _VARIABLE.match(word)
-    if found is None:
-        whole = _PART.sub(lambda each: variables.get(each[1] or each[2]) or each[0], word)
-        return word if "$" in whole else whole
-    value = variables.get(found[1], (found[2] or "").strip("\"'"))
-    return value if value and "$" not in value else word

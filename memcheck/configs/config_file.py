@@ -35,6 +35,10 @@ class ConfigFile:
         """How the files that the config names are read."""
         self.hanging: dict[str, str] = {}
         """Arguments of a script that hang on an ``if``, and the variable that does; empty for the argument itself."""
+        self.compared: dict[str, str] = {}
+        """The variable that such an ``if`` compares; empty where that is not plain."""
+        self.loose: dict[str, Location] = {}
+        """Words behind arguments that may be more of them, in variables that the script does not set."""
         self.variables: Mapping[str, str] = {}
         """What a script sets its variables to, last."""
         self.version = ""

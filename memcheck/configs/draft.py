@@ -142,9 +142,12 @@ class Draft:
         for key in list(self.config.unread()):
             if self.config.has(key):
                 self.note(key, f"not a key that memcheck knows of {self.title}")
+        for word, at in self.config.loose.items():
+            self.notes.append(Note(at, f"`{word}`: the script does not set it, and arguments in it are not read"))
         for key, variable in self.config.hanging.items():
             what = f"`${variable}` is set" if variable else "the argument stands"
-            help = f"say which it is: --define {variable}=VALUE" if variable else "name a script for each case"
+            told = variable or self.config.compared.get(key, "")
+            help = f"say which it is: --define {told}=VALUE" if told else "name a script for each case"
             self.refuse(key, f"`{key}`: {what} in an `if` of the script, and which branch runs is not known", help)
         start = self.config.at("")
         places = [each.location for each in self.settings.values()] + [each.location for each in self.problems]

@@ -12,6 +12,7 @@ from memcheck.configs.pictures import STATED
 from memcheck.configs.plan_text import plan_text, plan_values
 from memcheck.configs.release import release_key
 from memcheck.configs.served import reading_for
+from memcheck.configs.trainer_parts import is_known
 from memcheck.configs.types import ConfigProblem, Note, ReadConfig, ReadSetting
 from memcheck.finding import Location, Span
 from memcheck.frameworks.registry import FRAMEWORKS
@@ -130,10 +131,15 @@ def invalid(imported: Imported, start: Location) -> list[ConfigProblem]:
         try:
             resolve(plan, FRAMEWORKS, base_dir=".")
         except ResolutionError as error:
-            wrong = [(each.pointer, each.message, each.help) for each in error.problems]
+            wrong = [(each.pointer, each.message, _named(each.message, each.help)) for each in error.problems]
         else:
             return []
     return [ConfigProblem(_place(imported, pointer, start), message, help) for pointer, message, help in wrong]
+
+
+def _named(message: str, help: str) -> str:
+    """The remedy, with the flag that names a model for one that no catalog has."""
+    return f"{help}; --model NAME says what it is built like" if message.startswith("unknown model") else help
 
 
 def _place(imported: Imported, pointer: str, start: Location) -> Location:
@@ -160,6 +166,9 @@ def merged(reading: ReadConfig, stated: dict[str, ReadSetting]) -> tuple[dict[st
         for other in [each for each in settings if _within(each, key) or _within(key, each)]:
             found = settings[other]
             if other == key and found.value == setting.value:
+                continue
+            if other == "model.name" and not is_known(str(found.value)):
+                del settings[other]  # what is called so is built like the model that was stated
                 continue
             if found.location is not None and not (other == key and found.assumed):
                 message = f"`{other}` is {found.value} here, and {key}={setting.value} was stated beside it"

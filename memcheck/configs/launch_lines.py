@@ -65,9 +65,14 @@ def commands_of(lines: Iterable[str]) -> Iterator[Command]:
         yield Command(text=text, lines=tuple(starts))
 
 
+def starts(command: Command) -> bool:
+    """Whether a launcher starts processes, whatever their script is called."""
+    return _STARTS.search(command.text) is not None
+
+
 def starts_processes(config: ConfigFile) -> bool:
-    """Whether a line starts a launcher's processes, whatever their script is called."""
-    return any(_STARTS.search(each.text) for each in commands_of(config.lines))
+    """Whether a line starts a launcher's processes."""
+    return any(starts(each) for each in commands_of(config.lines))
 
 
 def by_accelerate(config: ConfigFile) -> bool:
@@ -88,25 +93,25 @@ def training_alone(text: str) -> str:
     """The script with blank lines in place of the programs that train nothing, where one of its commands trains."""
     lines = text.split("\n")
     found = list(commands_of(lines))
-    if not any(_trains(each) for each in found):
+    if not any(trains(each) for each in found):
         return text
     for each in found:
         run = _RUNS.search(each.text)
         arguments = "" if run is None else each.text[run.end() :]
-        if " --" in arguments and not _trains(each) and not _HANDS_ON.search(arguments):
+        if " --" in arguments and not trains(each) and not _HANDS_ON.search(arguments):
             for _, number in each.lines:
                 lines[number - 1] = ""
     return "\n".join(lines)
 
 
-def _trains(command: Command) -> bool:
+def trains(command: Command) -> bool:
     """Whether a command states a training itself, or hands a recipe to a script."""
     return _STATES.search(command.text) is not None or _RECIPE.search(command.text) is not None
 
 
 def several(config: ConfigFile, places: Iterable[str]) -> ConfigProblem | None:
     """What is wrong with a script that starts several jobs, which differ in one of these arguments."""
-    jobs = [each for each in commands_of(config.lines) if _PROGRAM.search(each.text) and _trains(each)]
+    jobs = [each for each in commands_of(config.lines) if _PROGRAM.search(each.text) and trains(each)]
     if len(jobs) < 2:
         return None
     stated = [load_arguments(config.path, each.text).values for each in jobs]

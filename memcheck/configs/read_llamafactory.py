@@ -7,6 +7,7 @@ from memcheck.configs import trainer_arguments as arguments
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
+from memcheck.configs.launch_devices import devices
 from memcheck.configs.liger import liger_kernels
 from memcheck.configs.pictures import IMAGES, scaled, shown
 from memcheck.configs.pictures import parts as sides
@@ -33,6 +34,7 @@ def read_llamafactory(config: ConfigFile, world: int | None) -> ReadConfig:
     draft.rows((KeyRow("ray_num_workers", "hardware.gpus_per_node"),))
     parts.model(draft, "model_name_or_path")
     split = join_launch(draft, world) or arguments.split(draft, world, LLAMA_FACTORY, version=1)
+    devices(draft)
     trains_all = _method(draft)
     _pictures(draft)
     arguments.batch(draft)

@@ -10,6 +10,7 @@ from memcheck.configs import trainer_parts as parts
 from memcheck.configs import trl_keys as keys
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
+from memcheck.configs.launch_devices import devices
 from memcheck.configs.launch_lines import starts_processes
 from memcheck.configs.liger import liger_kernels
 from memcheck.configs.open_instruct import own_engine, own_loop
@@ -67,6 +68,7 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
         own_engine(draft)
     launched = join_launch(draft, world)
     split = launched or arguments.split(draft, world)
+    devices(draft)
     trains_all = _method(draft, opened=opened)
     arguments.batch(draft)
     multiple = _length(draft, alone=alone)

@@ -17,6 +17,7 @@ _BRACKETS = re.compile(r"(?:\[\[\s+([^\[\]]+?)\s+\]\]|\[\s+([^\[\]]+?)\s+\])\Z")
 _ELSE = re.compile(r"\s*(else|elif)\b")
 _TEST = re.compile(r"(\S+)\s+(=|==|!=|-eq|-ne|-gt|-ge|-lt|-le)\s+(\S+)\Z|(-[zn])\s+(\S+)\Z")
 _VALUE = re.compile(r"\$\{?([A-Za-z_]\w*|[1-9])(?::?-([^}]*))?\}?\Z")
+_NAMED = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _CALLERS = re.compile(r"\$\{?[1-9]\}?\Z")
 """An argument of the script's own. It is not known, but for a default: where the script asks whether it was given, it
 was not, as in ``${1:-8}``.
@@ -28,6 +29,8 @@ class Branches:
 
     def __init__(self) -> None:
         self._open: list[str] = []
+        self.compared = ""
+        """A variable that the last comparison hangs on which is not known."""
 
     @property
     def hanging(self) -> int:
@@ -43,6 +46,9 @@ class Branches:
         """Open and close what the line does. ``branches``: variables whose value hangs on one."""
         head, other = _HEAD.match(code), _ELSE.match(code)
         holds = None if head is None else _holds(head[2], variables, branches)
+        if head is not None and holds is None:
+            named = _NAMED.findall(head[2])
+            self.compared = next((name for name in named if name not in variables or name in branches), "")
         if head is not None and head[1] == "if":
             self._open.append(_state(holds))
             return

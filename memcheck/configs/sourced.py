@@ -14,6 +14,7 @@ from memcheck.configs.formats import FORMATS
 from memcheck.configs.leaves import grown, leaves, spelled_out
 from memcheck.configs.served import SERVING, reading_for
 from memcheck.configs.trainer_pairs import reconciled
+from memcheck.configs.trainer_parts import is_known
 from memcheck.configs.types import ConfigError, ReadConfig, ReadSetting
 from memcheck.edge.observed import real_path
 from memcheck.edge.opener import repository
@@ -170,7 +171,7 @@ class _Source:
         own = next(each for each in self.stated if each.startswith("model."))
         described = self.stated.get("model.architecture")
         if key == own == "model.name":
-            if _canonical(setting.value) != _canonical(self.stated[own]):
+            if is_known(str(setting.value)) and _canonical(setting.value) != _canonical(self.stated[own]):
                 self._disagrees(own, self.stated[own], setting)
         elif isinstance(described, dict) and key.startswith("model.architecture."):
             name = key.rpartition(".")[2]

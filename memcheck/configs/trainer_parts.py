@@ -94,7 +94,7 @@ def model(draft: Draft, path: str) -> None:
         return
     if name.startswith(("/", "./", "../", "~")) or name.count("/") > 1 or is_folder(name):
         last = name.rstrip("/").rpartition("/")[2]
-        if _is_known(last):
+        if is_known(last):
             draft.assume("model.name", last, f"the name of the folder `{name}`, whose config.json is not read")
             return
         message = f"`{path}: {name}` is a folder, and its config.json is not read from here"
@@ -103,7 +103,8 @@ def model(draft: Draft, path: str) -> None:
     draft.set("model.name", name, path)
 
 
-def _is_known(name: str) -> bool:
+def is_known(name: str) -> bool:
+    """Whether the catalog has a model of this name."""
     try:
         architecture_of(ModelSpec(name=name))
     except MemcheckError:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from memcheck.configs.arguments import resolved, without_comment
+from memcheck.configs.arguments import without_comment
 from memcheck.configs.config_file import ConfigFile, load_json
 from memcheck.configs.launch_lines import commands_of
+from memcheck.configs.shell_values import resolved
 from memcheck.configs.trainer_fields import TRAINING_ARGUMENTS, TRL
 from memcheck.configs.types import ConfigError
 from memcheck.finding import Location

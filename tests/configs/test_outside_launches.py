@@ -41,7 +41,7 @@ def test_a_script_that_cuts_no_row_is_asked_for_a_length(line: str) -> None:
 @pytest.mark.parametrize(
     ("before", "key"),
     [
-        ('HERE="$(cd "$(dirname "$0")" && pwd)"\nDS="${HERE}/zero3.json"\n', "deepspeed"),
+        ('HERE="$(find . -name configs)"\nDS="${HERE}/zero3.json"\n', "deepspeed"),
         ("DS=${configs[0]}\n", "deepspeed"),
         ("", "config_file"),
     ],

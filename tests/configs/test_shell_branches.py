@@ -115,3 +115,75 @@ def test_a_default_for_an_argument_of_the_script_is_taken(test: str) -> None:
     assert read("STAGE=$1", *script[1:], STAGE="3")[0] == {"zero_stage": "3"}
     assert read("STAGE=$1", 'if [ "$STAGE" == "3" ]; then', "run --offload", "fi")[1] == {"offload"}
     assert read(f"if {test.replace('STAGE', '1')}; then", "exit 1", "fi", "run --tp 2") == ({"tp": "2"}, set())
+
+
+@pytest.mark.parametrize(
+    ("line", "tp", "hangs"),
+    [
+        ('if [[ "${FP8:-1}" == "1" ]]; then ARGS+=("--tp 2"); fi', "2", False),
+        ('if [[ "${FP8:-0}" == "1" ]]; then ARGS+=("--tp 2"); fi', None, False),
+        ('if [ "$GPUS" = 4 ]; then ARGS="--tp 2"; else ARGS="--tp 4"; fi', "4", False),
+        ('if [ "$GPUS" = 4 ]; then X=1; elif [ $GPUS = 8 ]; then ARGS="--tp 4"; fi', "4", False),
+        ('[[ $GPUS == 8 ]] && ARGS+=("--tp 2")', "2", False),
+        ('[[ $GPUS == 8 ]] || ARGS+=("--tp 2")', None, False),
+        ('[ "$GPUS" = 4 ] && ARGS="--tp 2" || ARGS="--tp 4"', "4", False),
+        ('if [ -n "$CALLERS" ] && grep -q x y; then ARGS+=("--tp 2"); fi', "2", True),
+        ("if [ $CALLERS = 1 ]; then X=2; fi; if [ $GPUS = 8 ]; then ARGS='--tp 2'; fi", "2", False),
+    ],
+)
+def test_an_if_on_one_line_is_an_if(line: str, tp: str | None, *, hangs: bool) -> None:
+    """Its arguments counted whatever it compared: ``--use_qlora`` behind a switch that is off made the job QLoRA."""
+    values, hanging = read("GPUS=8", line, 'run --pp 1 "${ARGS[@]}"' if "(" in line else "run --pp 1 $ARGS")
+    assert values.get("tp") == tp
+    assert (hanging == {"tp"}) is hangs
+    assert values["pp"] == "1"
+
+
+def test_what_a_branch_compares_is_asked_for() -> None:
+    """The remedy named a script for each case, where one variable decides."""
+    found = load_arguments("run.sh", "if [ $NODES -gt 1 ]; then\n  run --tp 2\nelse\n  run --tp 4\nfi\n")
+    assert found.compared == {"tp": "NODES"}
+    decided = load_arguments("run.sh", "if [ $NODES -gt 1 ]; then\n  run --tp 2\nfi\n", defines={"NODES": "2"})
+    assert (decided.values, decided.hanging) == ({"tp": "2"}, {})
+
+
+@pytest.mark.parametrize(
+    ("set_to", "value"),
+    [
+        (': "${TP:=2}"', "2"),
+        (": ${TP:=2}  # of the caller", "2"),
+        ('TP=4\n: "${TP:=2}"', "4"),
+        ('TP="${TP:-${1:-2}}"', "2"),
+        ("#SBATCH --nodes=2\nTP=$SLURM_NNODES", "2"),
+        ("#SBATCH -N 2\nTP=${SLURM_JOB_NUM_NODES}", "2"),
+        ("#SBATCH --gres=gpu:h100:2\nTP=$SLURM_GPUS_ON_NODE", "2"),
+    ],
+)
+def test_what_a_variable_holds_by_default(set_to: str, value: str) -> None:
+    """Each of them was asked for, though the script says it."""
+    assert read(*set_to.split("\n"), "run --tp $TP")[0] == {"tp": value}
+
+
+@pytest.mark.parametrize(
+    ("set_to", "folder"),
+    [
+        ('HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"', "."),
+        ('HERE=$(cd -- "$( dirname -- "$0" )" &> /dev/null && pwd -P)', "."),
+        ('HERE="$(cd "$(dirname "$0")/.." && pwd)"', ".."),
+        ('HERE=$(dirname "$(readlink -f "$0")")', "."),
+        ("HERE=`pwd`", "."),
+        ('A="$(cd "$(dirname "$0")" && pwd)"\nHERE="$(cd "$A/../x" && pwd)"', "../x"),
+        ('A="$(cd "$(dirname "$0")" && pwd)"\nHERE="$(dirname "$A")"', ".."),
+    ],
+)
+def test_a_script_knows_where_it_lies(set_to: str, folder: str) -> None:
+    """Files that it names from its own folder were asked for."""
+    assert read(*set_to.split("\n"), "run --file $HERE/ds.json")[0] == {"file": f"{folder}/ds.json"}
+
+
+def test_arguments_in_a_variable_that_nothing_sets_are_told() -> None:
+    """They were passed over without a word."""
+    script = (
+        'EMPTY=""\nLIST=()\nrun $SCRIPT --tp 2 $MORE "${LIST[@]}" $EMPTY ${OTHER[@]} --pp $PP $AND "$@" | tee $LOG\n'
+    )
+    assert list(load_arguments("run.sh", script).loose) == ["$MORE", "${OTHER[@]}", "$AND"]

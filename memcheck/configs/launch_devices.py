@@ -1,0 +1,91 @@
+"""How many GPUs of a node a launch uses, where none of its arguments says it."""
+
+from __future__ import annotations
+
+import re
+
+from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.draft import Draft
+from memcheck.configs.launch_lines import Command, commands_of, starts, trains
+from memcheck.configs.shell_values import ASKED_GPUS, resolved
+from memcheck.configs.types import Note, ReadSetting
+from memcheck.finding import Location, Span
+
+GPUS, STAGE = "hardware.gpus_per_node", "parallelism.zero_stage"
+_VISIBLE = re.compile(r"(?:^|[\s;])CUDA_VISIBLE_DEVICES=[\"']?([^\s\"';\\]+)")
+_TORCHRUN = re.compile(r"(?:^|[\s;&/])(torchrun|torch\.distributed\.(?:run|launch))\s")
+_LISTED = re.compile(r"(?:\d{1,3}|GPU-[\w-]+)(?:,\s*(?:\d{1,3}|GPU-[\w-]+))*,?\Z")
+_PYTHON = re.compile(r"\.py\b|\s-m\s")
+_FOLLOWED = re.compile(r"\s*\S")
+
+
+def devices(draft: Draft) -> None:
+    """torchrun starts one process unless told otherwise; other launchers use the GPUs that they see."""
+    if GPUS in draft.settings or any(GPUS in each.keys for each in draft.problems):
+        return
+    jobs = [each for each in commands_of(draft.config.lines) if starts(each) or trains(each)]
+    alone = _alone(draft.config, jobs)
+    if alone is not None:
+        why = "torchrun starts one process where no --nproc_per_node says more"
+        draft.settings[GPUS] = ReadSetting(1, why, alone)
+        return
+    count, name, at = _seen(draft.config, jobs)
+    if at is not None:
+        draft.settings[GPUS] = ReadSetting(count, f"{at.path}:{at.span.line} {name}", at)
+    plain = bool(jobs) and not any(starts(each) for each in jobs)
+    if plain:
+        _one_process(draft, count or draft.config.gpus_per_node or 1, name, at)
+
+
+def _one_process(draft: Draft, count: int, name: str, at: Location | None) -> None:
+    """``python train.py`` where it sees several GPUs."""
+    if count < 2:
+        return
+    if at is not None:
+        message = (
+            f"`{name}`: one process sees {count} GPUs, and transformers' Trainer lays copies of the model on them "
+            "(DataParallel, which gathers all logits on the first) or its layers: priced is a process for each"
+        )
+        draft.notes.append(Note(at, message))
+    if STAGE in draft.settings and draft.settings[STAGE].assumed:
+        why = "neither deepspeed nor fsdp: every GPU holds the whole state, in a process of its own"
+        draft.assume(STAGE, 0, f"{why}, of which the script starts one")
+
+
+def _alone(config: ConfigFile, jobs: list[Command]) -> Location | None:
+    """Where torchrun is called without a number of processes."""
+    if any("nproc" in name for name in config.values):
+        return None
+    called = [(each, _TORCHRUN.search(each.text)) for each in jobs if starts(each)]
+    alone = [
+        command.at(config.path, found.start(1), found.end(1))
+        for command, found in called
+        if found is not None
+        and "srun" not in command.text
+        and "nproc" not in command.text
+        and "$" not in _PYTHON.split(command.text[found.end() :])[0]
+    ]
+    return alone[0] if alone and len(alone) == len(called) else None
+
+
+def _seen(config: ConfigFile, jobs: list[Command]) -> tuple[int, str, Location | None]:
+    """How many GPUs a job sees: what stands in front of it, what is exported, what Slurm is asked for."""
+    before: dict[str, Location] = {}
+    exported: dict[str, Location] = {}
+    for command in commands_of(config.lines):
+        for found in _VISIBLE.finditer(command.text):
+            into = before if _FOLLOWED.match(command.text, found.end() + 1) else exported
+            if into is exported or command in jobs:
+                into.setdefault(resolved(found[1], config.variables), command.at(config.path, *found.span(1)))
+    for values in (before, exported):
+        if values:
+            counts = {len(text.strip(",").split(",")) for text in values if _LISTED.match(text)}
+            if len(counts) == 1 and all(_LISTED.match(text) for text in values):
+                return counts.pop(), "CUDA_VISIBLE_DEVICES", next(iter(values.values()))
+            return 0, "", None
+    for number, line in enumerate(config.lines, 1):
+        asked = ASKED_GPUS.match(line)
+        if asked is not None:
+            place = Location(config.path, Span(number, asked.start(1) + 1, number, asked.end(2) + 1))
+            return int(asked[2]), asked[1], place
+    return 0, "", None

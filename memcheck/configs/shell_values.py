@@ -1,0 +1,89 @@
+"""What a shell script sets its variables to: defaults, and the folders that a script finds itself in."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+_NAME = r"[A-Za-z_]\w*"
+_VARIABLE = re.compile(rf"\$(?:\{{({_NAME}|\d+)(?::?[-=](.*))?\}}|({_NAME}|\d+))\Z")
+_PART = re.compile(rf"\$(?:\{{({_NAME})\}}|({_NAME}))")
+_DEFAULT = re.compile(rf"\s*:\s+[\"']?\$\{{({_NAME}):?=([^}}]*)\}}[\"']?\s*(?:#.*)?\Z")
+_BASH = r"[\"']?(?:\$0|\$\{0\}|\$BASH_SOURCE|\$\{BASH_SOURCE(?:\[0\])?(?::-\$0)?\})[\"']?"
+_LINK = rf"(?:[\"']?\$\(\s*(?:readlink\s+-f|realpath)\s+(?:--\s+)?{_BASH}\s*\)[\"']?|{_BASH})"
+_FOLDER = rf"[\"']?\$\(\s*dirname\s+(?:--\s+)?{_LINK}\s*\)[\"']?"
+_PWD = r"[\"']?(?:\$PWD|\$\{PWD\}|\$\(\s*pwd\s*\)|`pwd`)[\"']?"
+_QUIET = r"(?:\s*&?1?>\s*/dev/null)?(?:\s*2>\s*(?:&1|/dev/null))?"
+_HELD = rf"[\"']?\$\{{?({_NAME})\}}?"
+_CD = r"[\"']?\$\(\s*(?:cd|realpath|readlink\s+-f)\s+(?:--\s+)?"
+_AND = rf"{_QUIET}\s*(?:(?:&&|;)\s*pwd(?:\s+-P)?\s*)?\)[\"']?"
+_SET = rf"\s*(?:export\s+|local\s+|readonly\s+|declare\s+-r\s+)?({_NAME})="
+_OF_SCRIPT = (
+    re.compile(rf"{_SET}(?:{_CD}(?:{_FOLDER}|{_HELD})(/[./\w-]*)?[\"']?{_AND})\s*(?:#.*)?\Z"),
+    re.compile(rf"{_SET}(?:{_FOLDER}|{_PWD})()(/[./\w-]*)?\s*(?:#.*)?\Z"),
+    re.compile(rf"{_SET}[\"']?\$\(\s*dirname\s+(?:--\s+)?{_HELD}[\"']?\s*\)()[\"']?\s*(?:#.*)?\Z"),
+)
+
+_SBATCH = re.compile(
+    r"#SBATCH\s+(?:--(nodes|ntasks-per-node|gres|gpus-per-node)[=\s]|-(N)\s*)(?:gpu:)?(?:[A-Za-z][\w.-]*:)?(\d{1,4})(?=\s|$)"
+)
+ASKED_GPUS = re.compile(r"#SBATCH\s+--(gres|gpus-per-node)[=\s](?:gpu:)?(?:[A-Za-z][\w.-]*:)?(\d{1,3})(?=\s|$)")
+_SLURM = {
+    "N": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    "nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
+    "gres": ("SLURM_GPUS_ON_NODE",),
+    "gpus-per-node": ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"),
+}
+
+
+def resolved(word: str, variables: Mapping[str, str]) -> str:
+    """Variables that the same file sets to plain text; a word with any other stays as it is."""
+    found = _VARIABLE.match(word)
+    if found is None:
+        whole = _PART.sub(lambda each: variables.get(each[1] or each[2]) or each[0], word)
+        return word if "$" in whole else whole
+    value = variables.get(found[1] or found[3])
+    if value is None:
+        value = resolved((found[2] or "").strip("\"'"), variables)
+    return value if value and "$" not in value else word
+
+
+def hangs_on(word: str, branches: Collection[str]) -> str:
+    """The first variable in a word that is set in a branch; empty where none is."""
+    found = _VARIABLE.match(word.strip("\"'"))
+    named = [found[1] or found[3]] if found is not None else [each[1] or each[2] for each in _PART.finditer(word)]
+    return next((name for name in named if name in branches), "")
+
+
+def with_default(line: str) -> tuple[str, str] | None:
+    """``: "${NAME:=VALUE}"``: the variable, and what it holds where nothing has set it."""
+    found = _DEFAULT.match(line)
+    return None if found is None else (found[1], found[2].strip("\"'"))
+
+
+def scheduled(lines: Iterable[str]) -> dict[str, str]:
+    """What Slurm sets for a batch script that asks for nodes, tasks and GPUs in its own comments."""
+    found: dict[str, str] = {}
+    for line in lines:
+        asked = _SBATCH.match(line)
+        for name in () if asked is None else _SLURM[asked[1] or asked[2]]:
+            found[name] = "" if asked is None else asked[3]
+    return found
+
+
+def folder(line: str, variables: Mapping[str, str]) -> tuple[str, str] | None:
+    """A variable that holds the script's own folder, or one that lies at a path from it; relative to the script."""
+    if "dirname" not in line and "pwd" not in line.lower():
+        return None
+    for number, pattern in enumerate(_OF_SCRIPT):
+        found = pattern.match(line)
+        if found is None:
+            continue
+        base = variables.get(found[2], "") if found[2] else "."
+        if not base.startswith("."):
+            return None
+        below = (found[3] or "") + ("/.." if number == len(_OF_SCRIPT) - 1 else "")
+        return found[1], os.path.normpath(base + below)
+    return None
