@@ -9,6 +9,7 @@ from typing import Any
 from memcheck.configs.config_file import ConfigFile, load_yaml
 from memcheck.configs.shell_arithmetic import worked_out
 from memcheck.configs.shell_branches import Branches
+from memcheck.configs.shell_documents import plain, split_documents
 from memcheck.configs.shell_lines import single
 from memcheck.configs.shell_values import folder, hangs_on, resolved, scheduled, with_default
 from memcheck.finding import Location, Span
@@ -52,7 +53,10 @@ def load_arguments(
     """
     if re.search(rf"^{YAML_SECTION}\s*:", text, re.MULTILINE):
         return _from_yaml(path, text)
-    return _from_text(path, text, lists, defines)
+    text, documents = split_documents(text)
+    found = _from_text(path, text, lists, defines)
+    found.documents = {plain(resolved(name, found.variables)): each for name, each in documents.items()}
+    return found
 
 
 def _from_yaml(path: str, text: str) -> ConfigFile:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from memcheck.configs.shell_documents import Written, filled, plain
 from memcheck.configs.types import ConfigError
 from memcheck.edge.libyaml import yaml
 from memcheck.finding import Location, Span
@@ -41,6 +42,8 @@ class ConfigFile:
         """Words behind arguments that may be more of them, in variables that the script does not set."""
         self.variables: Mapping[str, str] = {}
         """What a script sets its variables to, last."""
+        self.documents: Mapping[str, Written] = {}
+        """Files that a script writes itself, by the name that it gives them."""
         self.version = ""
         """Releases that were stated, of a trainer and of its framework: defaults moved under unchanged files."""
         self.gpus_per_node: int | None = None
@@ -74,6 +77,11 @@ class ConfigFile:
     def has(self, key: str) -> bool:
         """Whether the config says anything about a key; an explicit null says nothing."""
         return self.values.get(key) is not None
+
+    def written(self, name: str) -> str:
+        """The text of a file that the script writes itself; empty where it writes none of this name."""
+        found = self.documents.get(plain(name))
+        return "" if found is None else filled(found, self.variables)
 
     def section(self, name: str) -> bool:
         """Whether any key lies below a dotted path."""

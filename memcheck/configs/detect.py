@@ -74,6 +74,8 @@ _NAMED = re.compile(
     r"(?:.*?\s)??[\"']?(?P<file>[\w./${}~-]+\.(?:ya?ml|json))[\"']?(?=\s|$)"
 )
 """A launcher's line and the first file of arguments on it, which is not its own ``--config_file``."""
+_ENVIRONMENT = re.compile(r"/activate\b|conda|\.(?:bashrc|bash_profile|profile|zshrc|env)\b|/etc/profile|modules?/init")
+"""Scripts that are sourced for what they put on the path, and say nothing of a training."""
 HELP = f"memcheck reads {', '.join(each.title for each in FORMATS.values())}; --from says which"
 
 
@@ -101,7 +103,7 @@ def detect(path: str, text: str, *, named: bool = False) -> str:
         raise located(at, f"`{set_here[1]}`: this is a launch of NeMo-RL", NEMO_RL)
     for number, line in enumerate(config.lines if syntax == ARGUMENTS else (), 1):
         sourced = re.match(r"\s*(?:source|\.)\s+(\S+)", line)
-        if sourced is not None and not sourced[1].strip("\"'").endswith("/bin/activate"):  # a virtual environment
+        if sourced is not None and not _ENVIRONMENT.search(line):
             at = Location(path, Span(number, sourced.start(1) + 1, number, sourced.end(1) + 1))
             message = f"the script's arguments are in `{sourced[1]}`, which it sources"
             raise located(at, message, "name that script, with --define for what this one sets")

@@ -139,6 +139,9 @@ class Draft:
 
     def finish(self) -> ReadConfig:
         """The reading; what nobody asked for is listed."""
+        unread = set(self.config.unread())
+        for key in unread:
+            self.config.hanging.pop(key, None)  # it is told as what it is, whichever branch runs
         for key in list(self.config.unread()):
             if self.config.has(key):
                 self.note(key, f"not a key that memcheck knows of {self.title}")

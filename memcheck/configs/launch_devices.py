@@ -7,20 +7,43 @@ import re
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.launch_lines import Command, commands_of, starts, trains
-from memcheck.configs.shell_values import ASKED_GPUS, resolved
+from memcheck.configs.shell_values import ASKED_GPUS, ASKED_NODES, resolved
 from memcheck.configs.types import Note, ReadSetting
 from memcheck.finding import Location, Span
 
-GPUS, STAGE = "hardware.gpus_per_node", "parallelism.zero_stage"
+GPUS, NODES, STAGE = "hardware.gpus_per_node", "hardware.nodes", "parallelism.zero_stage"
 _VISIBLE = re.compile(r"(?:^|[\s;])CUDA_VISIBLE_DEVICES=[\"']?([^\s\"';\\]+)")
 _TORCHRUN = re.compile(r"(?:^|[\s;&/])(torchrun|torch\.distributed\.(?:run|launch))\s")
 _LISTED = re.compile(r"(?:\d{1,3}|GPU-[\w-]+)(?:,\s*(?:\d{1,3}|GPU-[\w-]+))*,?\Z")
 _PYTHON = re.compile(r"\.py\b|\s-m\s")
+_SRUN = re.compile(r"(?:^|[\s;&(\"'])srun\s")
 _FOLLOWED = re.compile(r"\s*\S")
+
+
+def machines(draft: Draft) -> None:
+    """Nodes that Slurm is asked for, on each of which ``srun`` starts the job; torchrun has to be told of them."""
+    if NODES in draft.settings or any(NODES in each.keys for each in draft.problems):
+        return
+    jobs = list(commands_of(draft.config.lines))
+    apart = any(_TORCHRUN.search(each.text) for each in jobs)
+    if apart or not any(_SRUN.search(each.text) for each in jobs):
+        return
+    count, _, at = _asked(draft.config, ASKED_NODES)
+    if at is not None:
+        draft.settings[NODES] = ReadSetting(count, f"{at.path}:{at.span.line} #SBATCH", at)
+
+
+def allotted(draft: Draft) -> None:
+    """GPUs of each node that Slurm is asked for."""
+    if GPUS not in draft.settings and not any(GPUS in each.keys for each in draft.problems):
+        count, name, at = _asked(draft.config, ASKED_GPUS)
+        if at is not None:
+            draft.settings[GPUS] = ReadSetting(count, f"{at.path}:{at.span.line} {name}", at)
 
 
 def devices(draft: Draft) -> None:
     """torchrun starts one process unless told otherwise; other launchers use the GPUs that they see."""
+    machines(draft)
     if GPUS in draft.settings or any(GPUS in each.keys for each in draft.problems):
         return
     jobs = [each for each in commands_of(draft.config.lines) if starts(each) or trains(each)]
@@ -83,9 +106,14 @@ def _seen(config: ConfigFile, jobs: list[Command]) -> tuple[int, str, Location |
             if len(counts) == 1 and all(_LISTED.match(text) for text in values):
                 return counts.pop(), "CUDA_VISIBLE_DEVICES", next(iter(values.values()))
             return 0, "", None
+    return _asked(config, ASKED_GPUS)
+
+
+def _asked(config: ConfigFile, what: re.Pattern[str]) -> tuple[int, str, Location | None]:
+    """The number that a batch script's own comments ask Slurm for."""
     for number, line in enumerate(config.lines, 1):
-        asked = ASKED_GPUS.match(line)
+        asked = what.match(line)
         if asked is not None:
-            place = Location(config.path, Span(number, asked.start(1) + 1, number, asked.end(2) + 1))
-            return int(asked[2]), asked[1], place
+            place = Location(config.path, Span(number, asked.start(2) + 1, number, asked.end(2) + 1))
+            return int(asked[2]), asked[1] or "N", place
     return 0, "", None

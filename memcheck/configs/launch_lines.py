@@ -30,6 +30,8 @@ _HANDS_ON = re.compile(
     re.IGNORECASE,
 )
 """Arguments that stand elsewhere: of the script's caller, of an array, of a variable that is no argument's value."""
+_VALUES = re.compile(r"--[A-Za-z][\w.-]*[=\s]+(?:\"\$[^\"\s]*\"|\$\S+)")
+"""Arguments whose value is a variable."""
 _WORDS, _WHOLE = 4000, 40_000
 """How much of a line, and of a command, is looked at."""
 
@@ -98,7 +100,7 @@ def training_alone(text: str) -> str:
     for each in found:
         run = _RUNS.search(each.text)
         arguments = "" if run is None else each.text[run.end() :]
-        if " --" in arguments and not trains(each) and not _HANDS_ON.search(arguments):
+        if " --" in arguments and not trains(each) and not _HANDS_ON.search(_VALUES.sub("", arguments)):
             for _, number in each.lines:
                 lines[number - 1] = ""
     return "\n".join(lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from memcheck.configs import megatron_keys as keys
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
+from memcheck.configs.launch_devices import allotted, machines
 from memcheck.configs.launch_environment import allocator
 from memcheck.configs.megatron_harmless import HARMLESS
 from memcheck.configs.types import ReadConfig
@@ -27,7 +28,10 @@ def read_megatron(config: ConfigFile, world: int | None) -> ReadConfig:
     _refuse(draft)
     _serves(draft)
     _model(draft)
-    draft.rows((*keys.LAUNCHER, *keys.LAYOUT, *keys.SERVING, *keys.SAVING, keys.OPTIMIZER))
+    draft.rows(keys.LAUNCHER)
+    machines(draft)
+    allotted(draft)
+    draft.rows((*keys.LAYOUT, *keys.SERVING, *keys.SAVING, keys.OPTIMIZER))
     for name, (key, value) in keys.SWITCHES.items():
         if _on(config, name):
             draft.set(key, value, name)

@@ -92,6 +92,12 @@ def _data(draft: Draft, world: int | None) -> None:
     shard = -1 if shard is None else shard
     context = _degree(draft, "parallelism.context")
     others = replicate * _degree(draft, "parallelism.tensor") * context * _degree(draft, "parallelism.pipeline")
+    if shard > 0 and world not in (None, shard * others):
+        gpus, per_node = shard * others, config.gpus_per_node or 0
+        nodes = gpus // per_node if per_node and gpus % per_node == 0 else 0
+        help = f"these are {nodes} nodes: --nodes {nodes}" if nodes else "state as many as the config runs on"
+        message = f"the degrees make {gpus} GPUs, at which torchtitan stops on another number, and {world} were stated"
+        draft.refuse(shard_name, message, help, (group,))
     if shard == -1 and world is not None:
         shard = max(1, world // others)
     if shard == -1 and replicate == 1:

@@ -134,8 +134,9 @@ def _adapter_keys(draft: Draft, switch: str, *, opened: bool) -> AdapterKeys:
     if opened:
         return keys.OPEN_ADAPTERS
     if switch in ("", "use_peft") and not _foreign(draft.config):
-        return keys.ADAPTERS
-    ranked = "lora_rank" if draft.config.has("lora_rank") else "lora_r"
+        older = draft.config.has("peft_lora_r")  # of TRL's first scripts
+        return keys.ADAPTERS._replace(rank="peft_lora_r") if older else keys.ADAPTERS
+    ranked = next((name for name in ("lora_rank", "peft_lora_r") if draft.config.has(name)), "lora_r")
     return keys.OTHER_ADAPTERS._replace(rank=ranked)
 
 

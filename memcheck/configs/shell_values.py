@@ -29,6 +29,7 @@ _SBATCH = re.compile(
     r"#SBATCH\s+(?:--(nodes|ntasks-per-node|gres|gpus-per-node)[=\s]|-(N)\s*)(?:gpu:)?(?:[A-Za-z][\w.-]*:)?(\d{1,4})(?=\s|$)"
 )
 ASKED_GPUS = re.compile(r"#SBATCH\s+--(gres|gpus-per-node)[=\s](?:gpu:)?(?:[A-Za-z][\w.-]*:)?(\d{1,3})(?=\s|$)")
+ASKED_NODES = re.compile(r"#SBATCH\s+(?:--(nodes)[=\s]|-(?:N)\s*)(\d{1,4})(?=\s|$)")
 _SLURM = {
     "N": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
     "nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),

@@ -19,7 +19,7 @@ def adopt_fsdp(draft: Draft) -> None:
         for key, value in FSDP2.items():
             config.adopt(key, value, at)
         config.values[SWITCH] = "full_shard"
-    elif name.lower().endswith(".json"):
+    elif name.lower().endswith(".json") or config.written(name):
         found = load_named(config, name, load_json)
         if found is None:
             draft.refuse(SWITCH, f"there is no `{name}` beside the config", "mend the path", (STAGE,))

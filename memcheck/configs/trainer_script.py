@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 
@@ -125,7 +126,13 @@ def kind_of(config: ConfigFile, kinds: Iterable[str], preference: Iterable[str])
         return "sft", ""
     key = next((name for name in keys if config.has(name)), "")
     if not key:
-        named = re.split(r"[^a-z0-9]+", "/".join(config.path.lower().replace("\\", "/").split("/")[-2:]))
+        named = _folders(config, 2)
         return ("sft" if "sft" in named else next((name for name in known if name in named), "sft")), ""
-    parts = re.split(r"[^a-z0-9]+", config.path.lower())
+    parts = [*re.split(r"[^a-z0-9]+", config.path.lower()), *_folders(config, 3)]
     return next((name for name in known if name in parts and name != "sft"), "dpo"), key
+
+
+def _folders(config: ConfigFile, count: int) -> list[str]:
+    """Words of the last parts of a path, wherever the command runs."""
+    whole = os.path.abspath(config.path).lower().replace("\\", "/")
+    return re.split(r"[^a-z0-9]+", "/".join(whole.split("/")[-count:]))

@@ -76,7 +76,7 @@ def deepspeed(
 
 def _named(draft: Draft, path: str, name: str, shipped: Mapping[str, Mapping[str, object]]) -> ConfigFile | None:
     config = draft.config
-    if name.startswith("$"):
+    if name.startswith("$") and not config.written(name):
         refuse_unread(draft, path, name, f"how the job is split: --set {STAGE}=3", (STAGE,))
         return None
     try:
@@ -130,6 +130,8 @@ def load_named(config: ConfigFile, name: str, load: Callable[[str, str], ConfigF
     Raises:
         ConfigError: it cannot be read, or ``load`` cannot use its text.
     """
+    if config.written(name):
+        return load(config.path, config.written(name))
     path = next((each for each in named_files(config, name) if is_file(each)), None)
     if path is None:
         return None
@@ -170,6 +172,10 @@ def fsdp(draft: Draft, switch: str, section: str, *, version: int, versions: tup
         return None
     words = written if isinstance(written, list) else str("" if written is None else written).split()
     words = [str(word).lower() for word in words]
+    unset = next((str(each) for each in (written, config.values.get(section)) if str(each).startswith("$")), "")
+    if unset and not config.written(unset):
+        refuse_unread(draft, switch, unset, f"how the job is split: --set {STAGE}=3", (STAGE,))
+        return Division(sharded=True)
     values = {key[len(section) + 1 :].removeprefix("fsdp_"): key for key in below}
     at = switch if config.has(switch) else next(iter(below), section)
     if isinstance(config.values.get(section), str):

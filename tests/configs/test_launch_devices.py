@@ -78,3 +78,26 @@ def test_a_name_that_no_catalog_has_gives_way_to_a_stated_model() -> None:
     assert not _read(text, hardware__gpus_per_node=8, model="llama-3.1-8b").problems
     other = _read(f"deepspeed {ARGUMENTS}", hardware__gpus_per_node=8, model="llama-3.1-8b")
     assert "`model.name` is Qwen/Qwen3-4B here" in other.problems[0].message
+
+
+@pytest.mark.parametrize(
+    ("script", "nodes"),
+    [
+        (f"#SBATCH --nodes=2\nsrun deepspeed {ARGUMENTS}", 2),
+        (f"#SBATCH -N 4\nsrun accelerate launch {ARGUMENTS}", 4),
+        (f"#SBATCH --nodes=2\ndeepspeed {ARGUMENTS}", 1),
+        (f"#SBATCH --nodes=2\nsrun torchrun --nproc_per_node 8 {ARGUMENTS}", 1),
+        (f"#SBATCH --nodes=2\nsrun torchrun --nproc_per_node 8 --nnodes $SLURM_NNODES {ARGUMENTS}", 2),
+    ],
+)
+def test_slurm_starts_the_job_on_every_node(script: str, nodes: int) -> None:
+    """One was assumed beside a batch script that asks for several."""
+    assert _read(script, hardware__gpus_per_node=8).settings["hardware.nodes"].value == nodes
+
+
+def test_megatron_runs_on_what_slurm_is_asked_for() -> None:
+    """Eight GPUs of one node stood in for four nodes of four."""
+    arguments = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --micro-batch-size 1"
+    text = f"#SBATCH --nodes=4\n#SBATCH --gpus-per-node=4\nsrun python pretrain_gpt.py {arguments} --bf16\n"
+    found = import_config("run.sh", text.encode(), {"hardware.gpu": ReadSetting("h100-80gb", "test")})
+    assert (found.settings[GPUS].value, found.settings["hardware.nodes"].value) == (4, 4)

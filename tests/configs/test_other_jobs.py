@@ -181,3 +181,14 @@ def test_stages_that_torchtitan_cannot_share_out_are_refused(layers: int, stages
     assert any("cannot share out among 2 ranks" in each.message for each in found.problems) is (stages is None)
     if stages is not None:
         assert found.settings["parallelism.virtual_stages"].value == stages
+
+
+def test_degrees_of_torchtitan_are_all_of_its_gpus() -> None:
+    """16 shards were those of eight GPUs that were stated, at which torchtitan stops."""
+    text = TITAN.replace("data_parallel_shard_degree = -1", "data_parallel_shard_degree = 16")
+    (problem,) = read("job.toml", text, {**GPUS, "hardware.nodes": 1, "hardware.gpus_per_node": 8}).problems
+    assert "GPUs, at which torchtitan stops on another number, and 8 were stated" in problem.message
+    gpus = int(problem.message.split("make ")[1].split()[0])
+    assert problem.help == f"these are {gpus // 8} nodes: --nodes {gpus // 8}"
+    stated = {**GPUS, "hardware.nodes": gpus // 8, "hardware.gpus_per_node": 8}
+    assert not read("job.toml", text, stated).problems

@@ -8,7 +8,7 @@ import pytest
 
 from memcheck.configs.detect import detect
 from memcheck.configs.importing import Imported, import_config
-from memcheck.configs.types import ReadSetting
+from memcheck.configs.types import ConfigError, ReadSetting
 
 LAUNCH = (
     "torchrun --nproc_per_node 8 mine.py --model_name_or_path Qwen/Qwen3-4B --per_device_train_batch_size 2"
@@ -137,3 +137,36 @@ def test_a_length_of_torchtunes_data_is_read() -> None:
     found = _read(text, "recipe.yaml", hardware__gpus_per_node=8)
     assert found.settings["training.sequence_length"].value == 8192
     assert "8192" in _messages(_read(text, "recipe.yaml", hardware__gpus_per_node=8, training__sequence_length=2048))
+
+
+def test_what_hangs_on_an_if_and_is_no_key_is_told_once() -> None:
+    """A script that reports the run, in an ``if`` behind it, kept its arguments' job from being read."""
+    found = _read(f"{SWIFT} --model Qwen/Qwen3-4B --max_length 64\nif [ -f x ]; then\n  mine --logging_jsonl a\nfi\n")
+    assert not found.problems
+    assert any("`logging_jsonl`" in each.message for each in found.notes)
+
+
+@pytest.mark.parametrize("sourced", ["$(conda info --base)/etc/profile.d/conda.sh", "~/.bashrc", "/opt/x/activate a"])
+def test_a_sourced_environment_is_no_place_of_arguments(sourced: str) -> None:
+    """Its name stood in the message in place of the file of arguments."""
+    with pytest.raises(ConfigError, match=r"a\.yaml"):
+        _read(f"source {sourced}\nllamafactory-cli train a.yaml\n")
+
+
+def test_what_a_folder_calls_its_recipe_counts_wherever_the_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read from beside it, a recipe of ORPO was one of DPO, with a reference that it does not hold."""
+    folder = tmp_path / "orpo"
+    folder.mkdir()
+    text = "model_name_or_path: Qwen/Qwen3-4B\nper_device_train_batch_size: 1\nbeta: 0.1\nmax_prompt_length: 64\n"
+    monkeypatch.chdir(folder)
+    found = _read(f"{text}max_length: 128\nbf16: true\n", path="config_full.yaml", hardware__gpus_per_node=8)
+    assert found.settings["training.objective.name"].value == "orpo"
+
+
+def test_the_rank_of_the_first_scripts_of_trl_counts() -> None:
+    """The default stood in for it."""
+    text = "model_name_or_path: Qwen/Qwen3-4B\nper_device_train_batch_size: 1\nuse_peft: true\npeft_lora_r: 4\n"
+    found = _read(f"{text}max_length: 128\nbf16: true\n", path="sft.yaml", hardware__gpus_per_node=8)
+    assert found.settings["training.lora.rank"].value == 4

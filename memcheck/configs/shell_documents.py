@@ -1,0 +1,70 @@
+"""Files that a launch script writes itself (``cat > ds.json <<EOF``): no arguments, and read where they are named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from memcheck.record import Record
+
+_OPENED = re.compile(
+    r"(?:^|[\s;&|({])(?P<verb>cat|tee|python[\d.]*)(?=\s)(?P<before>[^|;&<]*)<<(?P<tabs>-?)\s*(?P<quote>[\"'\\]?)"
+    r"(?P<end>[A-Za-z_]\w*)[\"']?(?P<after>.*)\Z"
+)
+_INTO = re.compile(r"(?:>{1,2}|\btee\b(?:\s+-a)?)\s*[\"']?([^\s\"'<>|]+)")
+_RUN = re.compile(r"\.(?:sh|bash|slurm|sbatch|job|pbs)\Z")
+_PIPED = re.compile(r"\|\s*(?:sbatch|bash|sh|qsub|ssh)\b")
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
+
+
+class Written(Record):
+    """One file."""
+
+    text: str
+    """As many lines as stand before it in the script, empty, and its own."""
+    literal: bool
+    """Variables in it stay as they are."""
+
+
+def split_documents(text: str) -> tuple[str, dict[str, Written]]:
+    """The script with blank lines in place of such files, and each by the name that the script gives it.
+
+    What is run is no file: ``sbatch <<EOF``, ``cat <<EOF | bash``, ``cat > job.sh <<EOF``. Text for nobody's file, such
+    as an explanation of the script's arguments, is none of them.
+    """
+    if "<<" not in text:
+        return text, {}
+    lines = text.split("\n")
+    found: dict[str, Written] = {}
+    number = 0
+    while number < len(lines):
+        opened = _OPENED.search(lines[number][:2000])
+        number += 1
+        if opened is None or lines[number - 1].lstrip().startswith("#") or _PIPED.search(opened["after"]):
+            continue
+        end = _end(lines, number, opened["end"])
+        into = _INTO.search(f"{opened['verb']} {opened['before']} {opened['after']}")
+        if end is None or (into is not None and _RUN.search(into[1])):
+            continue
+        if into is not None:
+            body = "\n".join([*[""] * number, *lines[number:end]])
+            found[plain(into[1])] = Written(text=body, literal=bool(opened["quote"]))
+        lines[number:end] = [""] * (end - number)
+        number = end
+    return "\n".join(lines), found
+
+
+def plain(name: str) -> str:
+    """A name in which each variable is spelled in one way."""
+    return _VARIABLE.sub(lambda each: f"${{{each[1] or each[2]}}}", name)
+
+
+def filled(written: Written, variables: Mapping[str, str]) -> str:
+    """The file's text, as the shell writes it."""
+    if written.literal:
+        return written.text
+    return _VARIABLE.sub(lambda each: variables.get(each[1] or each[2], each[0]), written.text)
+
+
+def _end(lines: list[str], start: int, word: str) -> int | None:
+    return next((number for number in range(start, len(lines)) if lines[number].strip() == word), None)
