@@ -8,6 +8,7 @@ from memcheck.configs import model_config
 from memcheck.configs.config_file import ConfigFile, located
 from memcheck.configs.evidence import all_keys, any_key
 from memcheck.configs.formats import FORMATS
+from memcheck.configs.launch_lines import starts_processes
 from memcheck.configs.syntax import ARGUMENTS, load_config, syntax_of
 from memcheck.configs.trainer_script import otherwise_named, overridden
 from memcheck.configs.types import ConfigError
@@ -112,6 +113,9 @@ def detect(path: str, text: str, *, named: bool = False) -> str:
             at = Location(path, Span(number, named_there.start("file") + 1, number, named_there.end("file") + 1))
             message = f"the launch's arguments are in `{named_there['file']}`, which it names"
             raise located(at, message, "name that file, with --gpus-per-node and --nodes for what this one sets")
+    if syntax == ARGUMENTS and starts_processes(config):
+        help = "state what it does beside it: --from transformers --model NAME; or write the plan"
+        raise ConfigError(f"{path}: this starts a script whose arguments are none that memcheck knows", help)
     raise ConfigError(f"{path}: this is no config that memcheck knows", HELP)
 
 

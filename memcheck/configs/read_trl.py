@@ -115,7 +115,7 @@ def _method(draft: Draft, *, opened: bool) -> bool:
         if four or eight:
             message = f"`{four or eight}` without `use_peft`: a quantized base is not trained whole"
             draft.refuse(four or eight, message)
-        refused = next((name for name in keys.ADAPTED if off(draft, name)), "use_peft")
+        refused = next((name for name in keys.ADAPTED if off(draft, name) and name not in keys.FOUR_BITS), "use_peft")
         draft.set("training.method", "full", refused)
         unused(draft, names)
         return True
@@ -143,8 +143,8 @@ def _adapter_keys(draft: Draft, switch: str, *, opened: bool) -> AdapterKeys:
 def _unswitched(draft: Draft) -> str:
     """An argument of adapters, or of a quantized base, beside which no known switch is stated."""
     stated = draft.config.values
-    if any(name in stated for name in keys.ADAPTED):
-        return ""
+    if any(name in stated for name in keys.ADAPTED if name not in keys.FOUR_BITS):
+        return ""  # `--q_lora False` leaves the adapters, of a script that always has them
     launched = keys.UNSWITCHED if commands(draft.config) else ()
     named = next((name for name in (*keys.NO_SWITCH, *launched) if name in stated), "")
     if named or not _foreign(draft.config):

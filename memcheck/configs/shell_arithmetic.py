@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 
 _MOST = 120
 """Letters of one expression, and digits of all its numbers together: what is longer is no batch size."""
-_OPENS = re.compile(r"(\$\(\(|\$\(\s?(?=expr\s)|`\s?(?=expr\s))(?:expr\s)?")
-_CLOSES = {"$((": "))", "$(": ")", "`": "`"}
+_OPENS = re.compile(r"(\$\(\(|\$\[|\$\(\s?(?=expr\s)|`\s?(?=expr\s))(?:expr\s)?")
+_CLOSES = {"$((": "))", "$[": "]", "$(": ")", "`": "`"}
 _ENDS = "\"'; \t\\"
 _PART = re.compile(r"\s*(?:(\d{1,18})|\$\{?([A-Za-z_]\w*)\}?|([A-Za-z_]\w*)|(\\?[-+*/()]))")
 _LARGEST = 2**62
@@ -16,7 +16,7 @@ _LARGEST = 2**62
 
 def worked_out(line: str, variables: Mapping[str, str], branches: Collection[str]) -> str:
     """The line with the value in place of each sum, as long as before; what hangs on a branch stays as it is."""
-    if "expr" not in line and "$((" not in line:
+    if "expr" not in line and "$((" not in line and "$[" not in line:
         return line
 
     found, at = "", 0

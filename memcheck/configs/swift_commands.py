@@ -9,7 +9,7 @@ from memcheck.configs.arguments import without_comment
 _TRAINS = re.compile(r"(?:^|[\s;&])(?:swift|megatron)\s+(?:sft|pt|rlhf)(?=\s|$)")
 _OTHER = re.compile(
     r"(?:^|[\s;&])(?:swift|megatron)\s+(?:infer|export|deploy|eval|app|app-ui|web-ui|merge-lora|rollout|sample)(?=\s|$)"
-    r"|(?:^|[\s;&])python[\d.]*\s+(?!\S*swift/)[\w./-]+\.py(?=\s|$)"
+    r"|(?:^|[\s;&])python[\d.]*\s+(?!\S*swift/)[\"']?[\w./${}~-]+\.py[\"']?(?=\s|$)"
 )
 
 

@@ -221,6 +221,7 @@ def _section_file(draft: Draft, section: str) -> dict[str, str] | None:
     at = config.at(section)
     for key, value in found.values.items():
         config.adopt(f"{section}.{key}", value, at)
+        config.see(f"{section}.{key}")
     return {key.removeprefix("fsdp_"): f"{section}.{key}" for key in found.values}
 
 

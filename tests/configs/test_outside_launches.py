@@ -170,3 +170,21 @@ def test_the_rank_of_the_first_scripts_of_trl_counts() -> None:
     text = "model_name_or_path: Qwen/Qwen3-4B\nper_device_train_batch_size: 1\nuse_peft: true\npeft_lora_r: 4\n"
     found = _read(f"{text}max_length: 128\nbf16: true\n", path="sft.yaml", hardware__gpus_per_node=8)
     assert found.settings["training.lora.rank"].value == 4
+
+
+@pytest.mark.parametrize("switch", ["--q_lora False", "--qlora False", "--use_qlora False"])
+def test_a_switch_of_quantization_that_is_off_says_nothing_of_adapters(switch: str) -> None:
+    """A script that always trains adapters trained everything."""
+    found = _read(f"{LAUNCH} --bf16 True --lora_r 8 {switch}\n")
+    assert "whether adapters are trained" in _messages(found)
+    plain = _read(f"{LAUNCH} --bf16 True {switch}\n")
+    assert "whether it trains all weights or adapters" in _messages(plain)
+    both = _read(f"{LAUNCH} --bf16 True --use_lora False {switch}\n")
+    assert both.settings["training.method"].value == "full"
+
+
+def test_a_launch_of_somebodys_own_loop_is_told_what_to_state() -> None:
+    """It was told of the formats that it is none of."""
+    with pytest.raises(ConfigError, match="arguments are none that memcheck knows") as raised:
+        _read("torchrun --nproc_per_node 8 main.py --lr 0.1 --total_batch 512\n")
+    assert "--from transformers" in raised.value.help

@@ -65,3 +65,11 @@ swift sft --gradient_accumulation_steps $(expr 16 / $gpus) --save_steps "$steps"
 """
     values = load_arguments("train.sh", script).values
     assert values == {"gradient_accumulation_steps": "4", "save_steps": "8", "run_name": "$(date +%s)"}
+
+
+def test_sums_in_square_brackets_are_sums() -> None:
+    """The shell's old spelling."""
+    assert load_arguments("run.sh", "N=8\nrun --steps $[128/(2*$N*4)] --tp $[ N / 2 ]").values == {
+        "steps": "2",
+        "tp": "4",
+    }
