@@ -38,6 +38,9 @@ _CALLED_WITH = ("$@", "$*", "${@}", "${*}")
 _UNSEEN = re.compile(r"(?:^|[;\s])([A-Za-z_]\w*)\+?=[\"']?(?:\$\(|`)|\bfor\s+([A-Za-z_]\w*)\s+in\b")
 """A variable that takes what a command prints, or each word of a list."""
 
+_PRINTED = re.compile(r"\s*(?:export\s+|local\s+)?[A-Za-z_]\w*=[\"']?(?:\$\(.*\)|`.*`)[\"']?\s*(?:#.*)?\Z")
+"""A variable that takes what a command prints: the command's arguments are its own."""
+_STARTED = re.compile(r"\b(?:python[\d.]*|torchrun|deepspeed|accelerate|swift|megatron|cat)\s")
 NO_DEFINES: Mapping[str, str] = {}
 
 
@@ -117,6 +120,8 @@ class _Script:
         if self._assigned(line) or self._holds(number, line):
             return []
         self._forget(without_comment(line))
+        if _PRINTED.match(line) and not _STARTED.search(line):
+            return []
         found = [self._word(word, number, column) for column, word in _words(line)]
         return [inner for word in found for inner in self._expanded(word)]
 

@@ -9,7 +9,7 @@ _FETCHES = re.compile(
     r"(?:uv\s+|python3?\s+-m\s+)?pip3?\s+(?:install|download|uninstall)"
     r"|(?:conda|mamba|apt|apt-get|yum|dnf)\s+(?:-y\s+)?(?:install|update|create)"
     r"|(?:huggingface-cli|hf|modelscope)\s+download"
-    r"|git\s+clone|wget|curl|rsync|wandb|scancel|squeue|scontrol|nvidia-smi|ray\s+(?:start|stop)"
+    r"|git\s+clone|wget|curl|rsync|nvcc|wandb|scancel|squeue|scontrol|nvidia-smi|ray\s+(?:start|stop)"
     r")(?=\s|$)"
 )
 _JOINED = re.compile(r"[;&|]")

@@ -110,11 +110,15 @@ def _method(draft: Draft, *, opened: bool) -> bool:
             rank = draft.config.values[ranked] if ranked in keys.RANKS else ""
             beside = f" --set training.lora.rank={rank}, or --set training.method=full" if rank else ""
             draft.refuse(ranked, message, f"state it: --set training.method=lora{beside}", ("training.method",))
-            if rank:
-                draft.note(ranked, "the rank counts where it is stated beside the method: training.lora.rank")
+            where = "the rank counts" if rank else "what it turns on counts"
+            section = "training.lora.rank" if rank else "training.lora, training.base"
+            draft.note(ranked, f"{where} where it is stated beside the method: {section}")
         if four or eight:
             message = f"`{four or eight}` without `use_peft`: a quantized base is not trained whole"
-            draft.refuse(four or eight, message)
+            told = ("training.method",) if ranked else ()
+            draft.refuse(four or eight, message, "state it: --set training.method=qlora" if told else "", told)
+            if told:
+                draft.note(four or eight, "it counts where it is stated: training.method=qlora, or training.base")
         refused = next((name for name in keys.ADAPTED if off(draft, name) and name not in keys.FOUR_BITS), "use_peft")
         draft.set("training.method", "full", refused)
         unused(draft, names)
@@ -182,7 +186,10 @@ def _of_examples(draft: Draft) -> None:
     said = [name for name in ("do_eval", "do_predict") if draft.config.at(name).path == draft.config.path]
     passes = next((name for name in said if on(draft, name)), "")  # a recipe of TRL's says it beside what it trains
     if (off(draft, "do_train") and _example(draft.config)) or (passes and not on(draft, "do_train")):
-        draft.refuse(passes or "do_train", "no `--do_train`: the script evaluates, and trains nothing")
+        known = _example(draft.config)
+        help = "" if known else "where it trains all the same, state what it optimizes: --set training.objective=sft"
+        message = "no `--do_train`: the script evaluates, and trains nothing"
+        draft.refuse(passes or "do_train", message, help, () if known else ("training.objective",))
     if not _example(draft.config):
         return
     head = next((keys.HEADS[name] for name in commands(draft.config) if name in keys.HEADS), "")

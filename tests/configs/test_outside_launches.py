@@ -188,3 +188,34 @@ def test_a_launch_of_somebodys_own_loop_is_told_what_to_state() -> None:
     with pytest.raises(ConfigError, match="arguments are none that memcheck knows") as raised:
         _read("torchrun --nproc_per_node 8 main.py --lr 0.1 --total_batch 512\n")
     assert "--from transformers" in raised.value.help
+
+
+@pytest.mark.parametrize("switch", ["--quantization_bit 4", "--w_bits $1", "--lora_enabled true", "--apply_adapter"])
+def test_what_asks_for_the_method_is_told_once_it_is_stated(switch: str) -> None:
+    """It was passed over without a word where the method stood beside it."""
+    found = _read(f"{LAUNCH} --bf16 True {switch}\n", training__method="lora", training__objective="sft")
+    name = switch.split(maxsplit=1)[0].removeprefix("--")
+    assert any(f"`{name}`: what it turns on counts where it is stated" in each.message for each in found.notes)
+
+
+def test_a_quantized_base_of_somebodys_own_script_is_stated_with_its_method() -> None:
+    """It stayed an error, whatever stood beside it."""
+    line = f"{LAUNCH} --fp16 True --lora_r 8 --load_in_4bit\n"
+    assert "a quantized base is not trained whole" in _messages(_read(line))
+    keys = {"training__method": "qlora", "training__objective": "sft", "training__precision__params": "bf16"}
+    found = _read(line, **keys)
+    assert not found.problems
+    assert any("`load_in_4bit`" in each.message for each in found.notes)
+
+
+def test_a_script_that_trains_without_being_told_to_is_stated_with_its_objective() -> None:
+    """It was refused as one that evaluates."""
+    line = f"{LAUNCH} --bf16 True --do_eval\n"
+    assert "trains nothing" in _messages(_read(line))
+    assert "trains nothing" not in _messages(_read(line, training__method="full", training__objective="sft"))
+
+
+def test_what_a_command_prints_has_no_arguments_of_the_job() -> None:
+    """``nvidia-smi --query-gpu`` in front of a launch was one of its script's."""
+    found = _read(f"GPUS=$(nvidia-smi --query-gpu=name --format=csv | wc -l)\nnvcc --version\n{LAUNCH} --bf16 True\n")
+    assert not {"query-gpu", "query_gpu", "format", "version"} & set(_messages(found).split("`"))
