@@ -12,6 +12,7 @@ from memcheck.configs.types import Note, ReadSetting
 from memcheck.finding import Location, Span
 
 GPUS, NODES, STAGE = "hardware.gpus_per_node", "hardware.nodes", "parallelism.zero_stage"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 _VISIBLE = re.compile(r"(?:^|[\s;])CUDA_VISIBLE_DEVICES=[\"']?([^\s\"';\\]+)")
 _TORCHRUN = re.compile(r"(?:^|[\s;&/])(torchrun|torch\.distributed\.(?:run|launch))\s")
 _LISTED = re.compile(r"(?:\d{1,3}|GPU-[\w-]+)(?:,\s*(?:\d{1,3}|GPU-[\w-]+))*,?\Z")
@@ -39,6 +40,15 @@ def allotted(draft: Draft) -> None:
         count, name, at = _asked(draft.config, ASKED_GPUS)
         if at is not None:
             draft.settings[GPUS] = ReadSetting(count, f"{at.path}:{at.span.line} {name}", at)
+
+
+def visible(draft: Draft) -> None:
+    """GPUs that a launcher sees which starts one process unless told otherwise (ms-swift's)."""
+    if GPUS in draft.settings or any(GPUS in each.keys for each in draft.problems):
+        return
+    count, name, at = _seen(draft.config, list(commands_of(draft.config.lines)))
+    if at is not None and name == VISIBLE:
+        draft.settings[GPUS] = ReadSetting(count, f"{at.path}:{at.span.line} {name}", at)
 
 
 def devices(draft: Draft) -> None:
@@ -104,7 +114,7 @@ def _seen(config: ConfigFile, jobs: list[Command]) -> tuple[int, str, Location |
         if values:
             counts = {len(text.strip(",").split(",")) for text in values if _LISTED.match(text)}
             if len(counts) == 1 and all(_LISTED.match(text) for text in values):
-                return counts.pop(), "CUDA_VISIBLE_DEVICES", next(iter(values.values()))
+                return counts.pop(), VISIBLE, next(iter(values.values()))
             return 0, "", None
     return _asked(config, ASKED_GPUS)
 

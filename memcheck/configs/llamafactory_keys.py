@@ -25,6 +25,8 @@ def recognise(config: ConfigFile) -> str:
     """A training of either generation; a chat or an export has neither a stage nor data."""
     if config.has("model_name_or_path"):
         return next((key for key in ("finetuning_type", "cutoff_len", "stage") if config.has(key)), "")
+    if config.has("stage") and config.has("finetuning_type"):
+        return "finetuning_type"  # the model is its first release's own
     if config.has("model"):
         return next((key for key in config.values if key.startswith(SECOND)), "")
     return ""

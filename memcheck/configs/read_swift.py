@@ -8,6 +8,7 @@ from memcheck.configs import trainer_arguments as arguments
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
+from memcheck.configs.launch_devices import visible
 from memcheck.configs.liger import liger_kernels
 from memcheck.configs.pictures import IMAGES, limited, scaled, sees, shown
 from memcheck.configs.pictures import parts as sides
@@ -33,6 +34,7 @@ def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
     trainer(draft, "ms-swift")
     parts.launcher(draft)
     environment(draft, keys.ENVIRONMENT)
+    visible(draft)
     if text(draft, "max_length") == "-1":  # no limit, before 3.0
         config.values["max_length"] = None
     for old, new in keys.FORMER.items():
@@ -151,7 +153,7 @@ def _precision(draft: Draft, split: Division, *, trains_all: bool) -> None:
     amp, path = arguments.mixed(draft)
     weights = DTYPES.get(written, "bf16")
     if written not in (*DTYPES, "", "auto"):
-        draft.refuse("torch_dtype", f"`torch_dtype: {written}` is no dtype", keys=("training.precision",))
+        parts.no_dtype(draft, "torch_dtype")
     switch = "bf16" if weights == "bf16" else "fp16"  # model_args.py: weights in fp32 are trained beside fp16
     if not amp and not parts.off(draft, switch):
         amp, path = switch, "torch_dtype"

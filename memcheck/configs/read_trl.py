@@ -88,6 +88,7 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     arguments.one_job(draft)
     draft.unmodelled(keys.UNMODELLED)
     parts.irrelevant(draft, keys.IRRELEVANT)
+    arguments.other_jobs(draft)
     settle(draft, multiple)
     if alone and not opened:
         _flattened(draft)
@@ -261,7 +262,7 @@ def _precision(draft: Draft, split: Division, *, alone: bool, opened: bool, trai
     if written in ("", "auto", "none"):
         weights = "bf16" if written == "auto" or opened or not (alone or unsaid or parts.older(draft, 5)) else "fp32"
     if not weights:
-        draft.refuse(name, f"`{name}: {written}` is no dtype", keys=("training.precision",))
+        parts.no_dtype(draft, name)
         return False
     config.see("dtype", "torch_dtype")
     parts.precision(draft, path or name, split, amp=amp, weights=weights, trains_all=trains_all)

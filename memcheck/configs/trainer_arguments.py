@@ -11,7 +11,7 @@ from memcheck.configs.trainer_accelerator import accelerator
 from memcheck.configs.trainer_adapters import HELD, starts
 from memcheck.configs.trainer_parts import Division, text
 from memcheck.configs.trainer_split import STAGE, deepspeed, fsdp, note_units
-from memcheck.configs.types import ConfigProblem, KeyRow
+from memcheck.configs.types import ConfigProblem, KeyRow, Note
 
 UNMODELLED: dict[str, tuple[object, str]] = {
     "ddp_static_graph": (False, "DDP's static graph is not modelled"),
@@ -41,6 +41,17 @@ def one_job(draft: Draft) -> None:
     problem = several(draft.config, [name for name in draft.config.values if name not in unread])
     if problem is not None:
         draft.problems.append(problem)
+
+
+def other_jobs(draft: Draft) -> None:
+    """Jobs of one script that differ in arguments that nobody here knows; their models are those of several jobs."""
+    problem = several(draft.config, draft.config.unread())
+    if problem is None or any("the script starts" in each.message for each in draft.problems):
+        return
+    if "model" in problem.message.rpartition("`")[0].rpartition("`")[2]:
+        draft.problems.append(problem)
+    else:
+        draft.notes.append(Note(problem.location, f"{problem.message}: the last one's are read"))
 
 
 def batch(draft: Draft, default: int = 8, why: str = "") -> None:

@@ -280,6 +280,7 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
 
 LAUNCHER: dict[str, str] = {
     "nnodes": "hardware.nodes",
+    "nnode": "hardware.nodes",
     "num_machines": "hardware.nodes",
     "nproc_per_node": "hardware.gpus_per_node",
     "nproc-per-node": "hardware.gpus_per_node",

@@ -112,6 +112,18 @@ def is_known(name: str) -> bool:
     return True
 
 
+def no_dtype(draft: Draft, path: str) -> None:
+    """Refuse what is no dtype, or a variable that the script does not set."""
+    written = text(draft, path)
+    variable = re.match(r"\$\{?(\w+)", written)
+    message = f"`{path}: {written}` is no dtype"
+    help = ""
+    if variable is not None:
+        message = f"`{path}`: `{written}` is not set in the script"
+        help = f"say what its caller does: --define {variable[1]}=bfloat16"
+    draft.refuse(path, message, help, ("training.precision",))
+
+
 def whole(draft: Draft, row: KeyRow, default: int | None, why: str = "") -> int | None:
     """A whole number of the config, or its framework's default."""
     draft.rows((row,))

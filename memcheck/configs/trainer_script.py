@@ -22,6 +22,11 @@ _RECIPE = re.compile(
     r"(?:[\w-]\.py|\btrl\s+[a-z_]+)[\"']?\s+[\"']?((?:[\w./~-]|\$\w+(?!\w)|\$\{\w+\})+)[\"']?(?=\s|$)"
 )
 _CALLED_RECIPE = re.compile(r"\$\{?\w*(?:conf|recipe|yaml|yml)\w*\}?\Z", re.IGNORECASE)
+_MODELS = (
+    *("model_name", "model-name", "model_id", "model-id", "pretrained_model_name_or_path", "base_model"),
+    *("base-model", "model_path", "model-path"),
+)
+"""Arguments by which scripts of one's own name their model."""
 _SUFFIXES = (".yaml", ".yml")
 _OVERRIDE = re.compile(
     r"(?:^|\s)\+{0,2}((?:grpo|policy|dpo|sft|rm|distillation|cluster)\.[\w.]+)=(?!=)"
@@ -77,7 +82,7 @@ def otherwise_named(config: ConfigFile) -> str:
     """The argument by which a script of one's own names its model; empty where it has the Trainer's examples' name."""
     if config.has("model_name_or_path"):
         return ""
-    return next((name for name in ("model_name", "model-name", "model_id", "model-id") if config.has(name)), "")
+    return next((name for name in _MODELS if config.has(name)), "")
 
 
 def overridden(lines: Iterable[str]) -> tuple[int, re.Match[str]] | None:

@@ -25,7 +25,7 @@ _OPEN = {
     METHOD: "whether it trains all weights or adapters",
     WEIGHTS: "which dtype it loads the weights in",
 }
-_NAMED = re.compile(r"(?:^|[\s/\"'=])((?:[\w.-]*[\w-])\.py)\b|\s(?:-m|--module)[\s=]+([\w.]+)")
+_NAMED = re.compile(r"(?:^|[\s/\"'=])((?:[\w.-]*[\w-])\.py)\b|\s(?:-m|--module)[\s=]+([A-Za-z_][\w.]*)")
 _LAUNCHERS = ("torch.distributed", "accelerate.", "deepspeed.", "torchrun")
 _STARTERS = names(
     """

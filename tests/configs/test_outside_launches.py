@@ -219,3 +219,46 @@ def test_what_a_command_prints_has_no_arguments_of_the_job() -> None:
     """``nvidia-smi --query-gpu`` in front of a launch was one of its script's."""
     found = _read(f"GPUS=$(nvidia-smi --query-gpu=name --format=csv | wc -l)\nnvcc --version\n{LAUNCH} --bf16 True\n")
     assert not {"query-gpu", "query_gpu", "format", "version"} & set(_messages(found).split("`"))
+
+
+def test_jobs_that_differ_in_their_models_are_several() -> None:
+    """Four were the last one of them, where their script names the model in its own way."""
+    line = "accelerate launch --num_processes 8 train.py --per_device_train_batch_size 2 --pretrained_model a/b-1b"
+    found = _read(f"{line}\n{line.replace('1b', '3b')}\n", training__objective="sft", model="llama-3.1-8b")
+    assert "the script starts 2 jobs, at lines 1 and 2, which differ in `pretrained_model`" in _messages(found)
+    told = _read(f"{line} --corpus a\n{line} --corpus b\n", training__objective="sft", model="llama-3.1-8b")
+    assert "starts 2 jobs" not in _messages(told)
+    assert any("which differ in `corpus`: the last one's are read" in each.message for each in told.notes)
+
+
+@pytest.mark.parametrize("name", ["pretrained_model_name_or_path", "base_model", "model_path"])
+def test_a_model_by_another_name_is_the_model(name: str) -> None:
+    """It was asked for beside the argument that names it."""
+    found = _read(LAUNCH.replace("model_name_or_path", name))
+    assert found.settings["model.name"].value == "Qwen/Qwen3-4B"
+
+
+@pytest.mark.parametrize("line", [LAUNCH, f"{SWIFT} --model Qwen/Qwen3-4B --max_length 64"])
+def test_a_dtype_in_a_variable_is_asked_for(line: str) -> None:
+    """It was no dtype, in small letters."""
+    found = _read(f"{line} --torch_dtype $DTYPE\n")
+    (problem,) = [each for each in found.problems if "DTYPE" in each.message]
+    assert problem.message == "`torch_dtype`: `$DTYPE` is not set in the script"
+    assert problem.help == "say what its caller does: --define DTYPE=bfloat16"
+
+
+def test_what_ms_swift_sees_is_how_many_it_uses() -> None:
+    """Eight GPUs that were stated stood in for the one that it sees."""
+    line = f"{SWIFT.partition(' ')[2]} --model Qwen/Qwen3-4B --max_length 64"
+    assert _read(f"CUDA_VISIBLE_DEVICES=0 {line}\n").settings["hardware.gpus_per_node"].value == 1
+    assert _read(f"CUDA_VISIBLE_DEVICES=0,1 {line}\n").settings["hardware.gpus_per_node"].value == 2
+    both = _read(f"CUDA_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=2 {line}\n")
+    assert both.settings["hardware.gpus_per_node"].value == 2
+
+
+def test_the_first_llama_factory_is_known_by_its_stage() -> None:
+    """Without a model its PPO was asked about as somebody's own script."""
+    line = "python ../src/train_bash.py --stage ppo --do_train --finetuning_type lora --per_device_train_batch_size 2"
+    found = _read(f"{line}\n", model="llama-3.1-8b")
+    assert found.format == "llamafactory"
+    assert "`stage: ppo` generates between its steps" in _messages(found)
