@@ -29,13 +29,20 @@ class Branches:
 
     def __init__(self) -> None:
         self._open: list[str] = []
-        self.compared = ""
-        """A variable that the last comparison hangs on which is not known."""
+        self._names: list[str] = []
+        """Of each, a variable that its comparison hangs on and that is not known."""
 
     @property
     def hanging(self) -> int:
         """How many of them hang on what is not known."""
         return self._open.count(UNKNOWN)
+
+    @property
+    def compared(self) -> str:
+        """A variable on which the innermost of them hangs; empty where that is not plain."""
+        return next(
+            (name for name, each in zip(self._names[::-1], self._open[::-1], strict=True) if each == UNKNOWN), ""
+        )
 
     @property
     def skipped(self) -> bool:
@@ -46,10 +53,9 @@ class Branches:
         """Open and close what the line does. ``branches``: variables whose value hangs on one."""
         head, other = _HEAD.match(code), _ELSE.match(code)
         holds = None if head is None else _holds(head[2], variables, branches)
-        if head is not None and holds is None:
-            named = _NAMED.findall(head[2])
-            self.compared = next((name for name in named if name not in variables or name in branches), "")
         if head is not None and head[1] == "if":
+            named = _NAMED.findall(head[2])
+            self._names.append(next((name for name in named if name not in variables or name in branches), ""))
             self._open.append(_state(holds))
             return
         if other is not None and self._open:
@@ -60,7 +66,9 @@ class Branches:
                 self._open[-1] = RUNS if other[1] == "else" else _state(holds)
             code = code[other.end() :] if other[1] == "else" else ""
         more = len(_OPENS.findall(code)) - len(_CLOSES.findall(code))
-        self._open = [*self._open, *[UNKNOWN] * more] if more > 0 else self._open[: max(0, len(self._open) + more)]
+        kept = max(0, len(self._open) + min(0, more))
+        self._open = [*self._open[:kept], *[UNKNOWN] * more]
+        self._names = [*self._names[:kept], *[""] * more]
 
 
 def _state(holds: bool | None) -> str:

@@ -88,6 +88,8 @@ FOUR_BITS = ("load_in_4bit", "use_qlora", "q_lora", "qlora", "use_4bit_quantizat
 EIGHT_BITS = ("load_in_8bit", "use_8bit_quantization", "use_8bit")
 TOWER_WORDS = frozenset({"vision", "visual", "vit", "image", "images", "video", "videos", "mm", "audio", "speech"})
 """What is in the names of arguments of scripts that build a tower beside a language model (LLaVA's and its kin)."""
+HELD_WORDS = frozenset({"fix", "fixed", "freeze", "frozen", "lock", "tune", "tunable", "train", "unfreeze"})
+"""Switches that say of a tower whether it trains: one that is off is still there."""
 MORE_WORDS = frozenset({"medusa", "eagle", "moe", "experts"})
 """What is in those of scripts that add heads or experts to the model that they name."""
 RETRIEVAL = ("train_group_size", "query_max_len", "passage_max_len", "negatives_cross_device")

@@ -14,7 +14,6 @@ from memcheck.configs.launch_lines import started_by
 from memcheck.configs.trainer_fields import names
 from memcheck.configs.trainer_frozen import architecture_named
 from memcheck.configs.trainer_keys import LAUNCHER, LAUNCHER_IRRELEVANT
-from memcheck.configs.trainer_parts import off
 from memcheck.configs.types import ConfigProblem
 from memcheck.finding import Location, Span
 
@@ -90,7 +89,8 @@ def towers(draft: Draft) -> None:
     seen = frozenset() if known is not None and known.vision is not None else trl_keys.TOWER_WORDS
     for name in draft.config.unread():
         words = set(name.lower().split("_"))
-        if not words & (seen | trl_keys.MORE_WORDS) or not draft.config.has(name) or off(draft, name):
+        switched = str(draft.config.values[name]).lower() in ("false", "0", "no") and not words & trl_keys.HELD_WORDS
+        if not words & (seen | trl_keys.MORE_WORDS) or not draft.config.has(name) or switched:
             continue
         message = f"`{name}`: the script trains on images or sound, and what it builds for them is not known"
         if words & trl_keys.MORE_WORDS:

@@ -262,3 +262,11 @@ def test_the_first_llama_factory_is_known_by_its_stage() -> None:
     found = _read(f"{line}\n", model="llama-3.1-8b")
     assert found.format == "llamafactory"
     assert "`stage: ppo` generates between its steps" in _messages(found)
+
+
+@pytest.mark.parametrize("switch", ["--fix_vit False", "--freeze_vision_tower False", "--tune_vision False"])
+def test_a_tower_that_is_said_to_train_is_there(switch: str) -> None:
+    """What is off of it was taken for a tower that is not there, without a word."""
+    assert "trains on images or sound" in _messages(_read(f"{LAUNCH} --bf16 True {switch}\n"))
+    told = _read(f"{LAUNCH} --bf16 True --use_vision False\n")
+    assert any("`use_vision`" in each.message for each in told.notes)

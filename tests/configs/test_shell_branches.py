@@ -187,3 +187,9 @@ def test_arguments_in_a_variable_that_nothing_sets_are_told() -> None:
         'EMPTY=""\nLIST=()\nrun $SCRIPT --tp 2 $MORE "${LIST[@]}" $EMPTY ${OTHER[@]} --pp $PP $AND "$@" | tee $LOG\n'
     )
     assert list(load_arguments("run.sh", script).loose) == ["$MORE", "${OTHER[@]}", "$AND"]
+
+
+def test_an_inner_branch_that_is_closed_is_not_asked_for() -> None:
+    """The outer one decides what stands behind it."""
+    script = "if [ $NODES -gt 1 ]; then\n  if [ $A = b ] ; then X=1; fi\n  run --tp 2\nfi\n"
+    assert load_arguments("run.sh", script).compared == {"tp": "NODES"}
