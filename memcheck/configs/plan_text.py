@@ -81,6 +81,14 @@ def scalar(value: object) -> str:
 
 def _plain(text: str) -> bool:
     """Whether YAML reads the bare word as this very text, in a flow collection, too."""
-    if not text or text != text.strip() or any(sign in text for sign in ",[]{}#:&*!|>'\"%@`\n"):
+    if (
+        not text
+        or text != text.strip()
+        or text.startswith(("...", "---"))
+        or any(sign in text for sign in ",[]{}#:&*!|>'\"%@`\n")
+    ):
         return False
-    return bool(yaml.safe_load(text) == text) and not text[0].isdigit()
+    try:
+        return bool(yaml.safe_load(text) == text) and not text[0].isdigit()
+    except yaml.YAMLError:  # `...` ends a document
+        return False

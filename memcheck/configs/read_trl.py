@@ -122,7 +122,7 @@ def _method(draft: Draft, *, opened: bool) -> bool:
                 draft.note(four or eight, "it counts where it is stated: training.method=qlora, or training.base")
         refused = next((name for name in keys.ADAPTED if off(draft, name) and name not in keys.FOUR_BITS), "use_peft")
         draft.set("training.method", "full", refused)
-        unused(draft, names)
+        unused(draft, names, ranked)
         return True
     draft.set("training.method", "qlora" if four else "lora", path)
     if eight:

@@ -100,10 +100,13 @@ def starts(draft: Draft, path: str, *, off: object = None) -> None:
         draft.note(path, "what working out the adapters' start takes, before the first step, is not modelled")
 
 
-def unused(draft: Draft, names: AdapterKeys) -> None:
-    """Keys of adapters in a config that trains none."""
+def unused(draft: Draft, names: AdapterKeys, asked: str = "") -> None:
+    """Keys of adapters in a config that trains none. ``asked``: that which leaves open whether it does."""
     listed = (names.rank, *names.targets, names.dropout, names.saved, names.dora, names.parameters)
-    draft.config.see(*filter(None, listed))
+    for name in filter(None, listed):
+        if asked and name != asked and draft.config.has(name):
+            draft.note(name, "it counts where it is stated beside the method: training.lora")
+        draft.config.see(name)
 
 
 def _targets(draft: Draft, names: AdapterKeys) -> None:

@@ -280,6 +280,9 @@ def launcher(draft: Draft) -> None:
     config = draft.config
     allocator(draft)
     for name, key in keys.LAUNCHER.items():
+        least = re.fullmatch(r"(\d+):\1", str(config.values.get(name, "")))  # torchrun's MIN:MAX
+        if least is not None:
+            config.values[name] = least[1]
         if config.has(name):
             draft.rows((KeyRow(name, key),))
     # accelerate's: of all machines that it is told of; what starts it on `num_nodes` multiplies them (open-instruct's)

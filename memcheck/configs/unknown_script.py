@@ -32,7 +32,7 @@ _STARTERS = names(
     deepspeed_hostfile deepspeed_multinode_launcher dynamo_mode dynamo_use_dynamic dynamo_use_fullgraph
     enable_each_rank_log export gpus_per_node gres job_id job_name jobid kill_on_bad_exit label launcher local_addr
     local_rank local_ranks_filter log_dir main_training_function mixed_precision mpi no_local_rank no_python nodelist
-    nodes ntasks ntasks_per_node num_nodes partition rank role save_pid start_method tee unbuffered wait
+    nodes ntasks ntasks_per_node num_nodes partition rank role save_pid start_method tee unbuffered use_env wait
     """
 )
 """Arguments of srun, torchrun, deepspeed and accelerate launch on the same line."""

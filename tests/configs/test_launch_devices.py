@@ -101,3 +101,13 @@ def test_megatron_runs_on_what_slurm_is_asked_for() -> None:
     text = f"#SBATCH --nodes=4\n#SBATCH --gpus-per-node=4\nsrun python pretrain_gpt.py {arguments} --bf16\n"
     found = import_config("run.sh", text.encode(), {"hardware.gpu": ReadSetting("h100-80gb", "test")})
     assert (found.settings[GPUS].value, found.settings["hardware.nodes"].value) == (4, 4)
+
+
+@pytest.mark.parametrize(("nnodes", "nodes"), [("2:2", 2), ("1:4", None)])
+def test_torchruns_least_and_most_nodes(nnodes: str, nodes: int | None) -> None:
+    """As many as at most are as many as they say; of others it is not known."""
+    found = _read(f"torchrun --nnodes {nnodes} --nproc_per_node 8 {ARGUMENTS}")
+    assert [each.message for each in found.problems] == (
+        [] if nodes else ["`nnodes: 1:4` has no counterpart in a plan"]
+    )
+    assert nodes is None or found.settings["hardware.nodes"].value == nodes

@@ -198,6 +198,22 @@ def test_what_asks_for_the_method_is_told_once_it_is_stated(switch: str) -> None
     assert any(f"`{name}`: what it turns on counts where it is stated" in each.message for each in found.notes)
 
 
+def test_adapters_of_a_method_that_is_stated_are_told() -> None:
+    """What they are was passed over with the question."""
+    adapters = "--lora_r 8 --lora_dropout 0.1 --lora_target_modules q_proj --lora_modules_to_save lm_head"
+    found = _read(f"{LAUNCH} --bf16 True {adapters}\n", training__method="lora", training__objective="sft")
+    told = {each.message.split("`")[1] for each in found.notes}
+    assert {"lora_r", "lora_dropout", "lora_target_modules", "lora_modules_to_save"} <= told
+
+
+@pytest.mark.parametrize("name", ["...", "---", "=", "-"])
+def test_a_name_that_yaml_has_another_use_for_is_a_name(name: str) -> None:
+    """A model called `...` until somebody names it was a defect of memcheck."""
+    found = _read(LAUNCH.replace("Qwen/Qwen3-4B", f'"{name}"'), training__method="full", training__objective="sft")
+    assert found.settings["model.name"].value == name
+    assert found.text
+
+
 def test_a_quantized_base_of_somebodys_own_script_is_stated_with_its_method() -> None:
     """It stayed an error, whatever stood beside it."""
     line = f"{LAUNCH} --fp16 True --lora_r 8 --load_in_4bit\n"
