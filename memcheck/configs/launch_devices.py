@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
@@ -25,7 +26,7 @@ def machines(draft: Draft) -> None:
     """Nodes that Slurm is asked for, on each of which ``srun`` starts the job; torchrun has to be told of them."""
     if NODES in draft.settings or any(NODES in each.keys for each in draft.problems):
         return
-    jobs = list(commands_of(draft.config.lines))
+    jobs = commands_of(draft.config.lines)
     apart = any(_TORCHRUN.search(each.text) for each in jobs)
     if apart or not any(_SRUN.search(each.text) for each in jobs):
         return
@@ -46,7 +47,7 @@ def visible(draft: Draft) -> None:
     """GPUs that a launcher sees which starts one process unless told otherwise (ms-swift's)."""
     if GPUS in draft.settings or any(GPUS in each.keys for each in draft.problems):
         return
-    count, name, at = _seen(draft.config, list(commands_of(draft.config.lines)))
+    count, name, at = _seen(draft.config, commands_of(draft.config.lines))
     if at is not None and name == VISIBLE:
         draft.settings[GPUS] = ReadSetting(count, f"{at.path}:{at.span.line} {name}", at)
 
@@ -85,7 +86,7 @@ def _one_process(draft: Draft, count: int, name: str, at: Location | None) -> No
         draft.assume(STAGE, 0, f"{why}, of which the script starts one")
 
 
-def _alone(config: ConfigFile, jobs: list[Command]) -> Location | None:
+def _alone(config: ConfigFile, jobs: Sequence[Command]) -> Location | None:
     """Where torchrun is called without a number of processes."""
     if any("nproc" in name for name in config.values):
         return None
@@ -101,7 +102,7 @@ def _alone(config: ConfigFile, jobs: list[Command]) -> Location | None:
     return alone[0] if alone and len(alone) == len(called) else None
 
 
-def _seen(config: ConfigFile, jobs: list[Command]) -> tuple[int, str, Location | None]:
+def _seen(config: ConfigFile, jobs: Sequence[Command]) -> tuple[int, str, Location | None]:
     """How many GPUs a job sees: what stands in front of it, what is exported, what Slurm is asked for."""
     before: dict[str, Location] = {}
     exported: dict[str, Location] = {}

@@ -10,6 +10,7 @@ from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.types import ConfigProblem
 from memcheck.finding import Location, Span
 from memcheck.record import Record
+from memcheck.remembered import lru_cache
 
 _STARTS = re.compile(r"\b(?:torchrun|deepspeed|sbatch|accelerate\s+launch|torch\.distributed\.(?:run|launch))\s")
 _ACCELERATE = re.compile(r"\baccelerate\s+launch\b|\baccelerate\.commands\.launch\b")
@@ -49,8 +50,18 @@ class Command(Record):
         return Location(path, Span(number, start - begin + 1, number, end - begin + 1))
 
 
-def commands_of(lines: Iterable[str]) -> Iterator[Command]:
+def commands_of(lines: Iterable[str]) -> tuple[Command, ...]:
     """Every command of a script. One goes on where its line ends with a backslash."""
+    return _walked(tuple(lines))
+
+
+@lru_cache(maxsize=4)
+def _walked(lines: tuple[str, ...]) -> tuple[Command, ...]:
+    """A script is asked about its commands several times, and walked once."""
+    return tuple(_commands(lines))
+
+
+def _commands(lines: Iterable[str]) -> Iterator[Command]:
     text, starts = "", []
     for number, line in enumerate(lines, 1):
         code = without_comment(line[:_WORDS])
@@ -94,7 +105,7 @@ def started_by(config: ConfigFile) -> tuple[str, Location | None]:
 def training_alone(text: str) -> str:
     """The script with blank lines in place of the programs that train nothing, where one of its commands trains."""
     lines = text.split("\n")
-    found = list(commands_of(lines))
+    found = commands_of(lines)
     if not any(trains(each) for each in found):
         return text
     for each in found:
