@@ -118,6 +118,7 @@ ARROWS: dict[str, set[str]] = {
         "models",
         "plan",
         "record",
+        "remembered",
         "result",
     },
     "check": {

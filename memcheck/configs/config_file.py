@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from memcheck.configs.shell_documents import Written, filled, plain
+from memcheck.configs.shell_documents import ScriptFile, filled, plain
 from memcheck.configs.types import ConfigError
 from memcheck.edge.libyaml import yaml
 from memcheck.finding import Location, Span
@@ -42,7 +42,7 @@ class ConfigFile:
         """Words behind arguments that may be more of them, in variables that the script does not set."""
         self.variables: Mapping[str, str] = {}
         """What a script sets its variables to, last."""
-        self.documents: Mapping[str, Written] = {}
+        self.documents: Mapping[str, ScriptFile] = {}
         """Files that a script writes itself, by the name that it gives them."""
         self.version = ""
         """Releases that were stated, of a trainer and of its framework: defaults moved under unchanged files."""

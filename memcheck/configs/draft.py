@@ -30,6 +30,8 @@ class Draft:
         self.sources: dict[str, tuple[str, ...]] = {config.path: config.lines}
         self.engine_precision: ReadSetting | None = None
         """What the file of an engine says of the precision: the trainer's arguments go before it."""
+        self.engine_batch: dict[str, ReadSetting] = {}
+        """What the file of an engine says of micro-batch and accumulation."""
 
     def set(self, key: str, value: object, path: str) -> None:
         """A value that the config states; where it has no such key, one that its framework decides."""

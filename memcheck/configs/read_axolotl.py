@@ -28,7 +28,7 @@ from memcheck.configs.trainer_frozen import architecture_named
 from memcheck.configs.trainer_objective import chosen_apart, objective, trainer, weighted
 from memcheck.configs.trainer_parts import Division, off, on, text
 from memcheck.configs.trainer_settled import masked, settle
-from memcheck.configs.trainer_split import GROUP, STAGE, deepspeed, fsdp, replicas
+from memcheck.configs.trainer_split import GROUP, STAGE, deepspeed, engine_batch, fsdp, replicas
 from memcheck.configs.types import KeyRow, ReadConfig
 
 
@@ -228,6 +228,7 @@ def _batch(draft: Draft) -> None:
         parts.whole(draft, KeyRow(keys.STEPS, steps), 1)
     else:
         draft.set(steps, max(1, total // micro), keys.TOTAL)
+    engine_batch(draft)
 
 
 def _precision(draft: Draft, split: Division, *, trains_all: bool) -> None:

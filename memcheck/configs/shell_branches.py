@@ -30,7 +30,7 @@ class Branches:
     def __init__(self) -> None:
         self._open: list[str] = []
         self._names: list[str] = []
-        """Of each, a variable that its comparison hangs on and that is not known."""
+        """For each open branch, a variable that its comparison hangs on and that is not known."""
 
     @property
     def hanging(self) -> int:

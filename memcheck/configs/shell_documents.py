@@ -17,7 +17,7 @@ _PIPED = re.compile(r"\|\s*(?:sbatch|bash|sh|qsub|ssh)\b")
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 
 
-class Written(Record):
+class ScriptFile(Record):
     """One file."""
 
     text: str
@@ -26,7 +26,7 @@ class Written(Record):
     """Variables in it stay as they are."""
 
 
-def split_documents(text: str) -> tuple[str, dict[str, Written]]:
+def split_documents(text: str) -> tuple[str, dict[str, ScriptFile]]:
     """The script with blank lines in place of such files, and each by the name that the script gives it.
 
     What is run is no file: ``sbatch <<EOF``, ``cat <<EOF | bash``, ``cat > job.sh <<EOF``. Text for nobody's file, such
@@ -35,7 +35,7 @@ def split_documents(text: str) -> tuple[str, dict[str, Written]]:
     if "<<" not in text:
         return text, {}
     lines = text.split("\n")
-    found: dict[str, Written] = {}
+    found: dict[str, ScriptFile] = {}
     number = 0
     while number < len(lines):
         opened = _OPENED.search(lines[number][:2000])
@@ -48,7 +48,7 @@ def split_documents(text: str) -> tuple[str, dict[str, Written]]:
             continue
         if into is not None:
             body = "\n".join([*[""] * number, *lines[number:end]])
-            found[plain(into[1])] = Written(text=body, literal=bool(opened["quote"]))
+            found[plain(into[1])] = ScriptFile(text=body, literal=bool(opened["quote"]))
         lines[number:end] = [""] * (end - number)
         number = end
     return "\n".join(lines), found
@@ -59,7 +59,7 @@ def plain(name: str) -> str:
     return _VARIABLE.sub(lambda each: f"${{{each[1] or each[2]}}}", name)
 
 
-def filled(written: Written, variables: Mapping[str, str]) -> str:
+def filled(written: ScriptFile, variables: Mapping[str, str]) -> str:
     """The file's text, as the shell writes it."""
     if written.literal:
         return written.text

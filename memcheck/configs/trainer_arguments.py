@@ -10,7 +10,7 @@ from memcheck.configs.launch_lines import several, started_by
 from memcheck.configs.trainer_accelerator import accelerator
 from memcheck.configs.trainer_adapters import HELD, starts
 from memcheck.configs.trainer_parts import Division, text
-from memcheck.configs.trainer_split import STAGE, deepspeed, fsdp, note_units
+from memcheck.configs.trainer_split import STAGE, deepspeed, engine_batch, fsdp, note_units
 from memcheck.configs.types import ConfigProblem, KeyRow, Note
 
 UNMODELLED: dict[str, tuple[object, str]] = {
@@ -60,6 +60,7 @@ def batch(draft: Draft, default: int = 8, why: str = "") -> None:
     row = KeyRow("per_device_train_batch_size", "training.micro_batch_size", aliases=names)
     parts.whole(draft, row, default, why)
     parts.whole(draft, KeyRow("gradient_accumulation_steps", "training.gradient_accumulation_steps"), 1)
+    engine_batch(draft)
 
 
 def split(

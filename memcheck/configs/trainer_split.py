@@ -10,7 +10,7 @@ from memcheck.configs.config_file import ConfigFile, load_json, parse_text
 from memcheck.configs.draft import Draft
 from memcheck.configs.read_deepspeed import read_deepspeed
 from memcheck.configs.trainer_parts import TRUE, Division
-from memcheck.configs.types import ConfigError, ConfigProblem, ReadConfig
+from memcheck.configs.types import ConfigError, ConfigProblem, Note, ReadConfig
 from memcheck.edge.observed import is_file, real_path
 from memcheck.edge.opener import repository
 from memcheck.plan.text import shown_path
@@ -18,12 +18,13 @@ from memcheck.plan.text import shown_path
 STAGE, GROUP = "parallelism.zero_stage", "parallelism.shard_group"
 RESHARDED = "parallelism.reshard_after_forward"
 PRECISION = "training.precision"
+MICRO, STEPS = "training.micro_batch_size", "training.gradient_accumulation_steps"
 OWN = (
     "training.framework",
     PRECISION,
     "training.activation_checkpointing",
-    "training.micro_batch_size",
-    "training.gradient_accumulation_steps",
+    MICRO,
+    STEPS,
     "training.global_batch_size",
     "training.clip_grad_norm",
 )
@@ -70,8 +71,14 @@ def deepspeed(
         if found is None:
             return Division(engine=True)
         engine = found
-    _join(draft, read_deepspeed(engine, world))
+    _join(draft, read_deepspeed(engine, world or _started(draft)))
     return Division(engine=True)
+
+
+def _started(draft: Draft) -> int | None:
+    """How many processes the launcher starts, where it says so."""
+    per_node, nodes = draft.value("hardware.gpus_per_node"), draft.value("hardware.nodes") or 1
+    return per_node * nodes if isinstance(per_node, int) and isinstance(nodes, int) else None
 
 
 def _named(draft: Draft, path: str, name: str, shipped: Mapping[str, Mapping[str, object]]) -> ConfigFile | None:
@@ -152,9 +159,27 @@ def _join(draft: Draft, engine: ReadConfig) -> None:
     said = engine.settings.get(PRECISION)
     if said is not None and not said.assumed and said.value != "fp32":
         draft.engine_precision = said
+    for key in (MICRO, STEPS):
+        if key in engine.settings and not engine.settings[key].assumed:
+            draft.engine_batch[key] = engine.settings[key]
     draft.notes += engine.notes
     draft.problems += beside(engine.problems, OWN)
     draft.sources.update(engine.sources)
+
+
+def engine_batch(draft: Draft) -> None:
+    """Sizes in the engine's file count where the arguments are silent; where they differ, the Trainer does not start
+    (``integrations/deepspeed.py``, trainer_config_process), and a script of its own may take either.
+    """
+    for key, said in draft.engine_batch.items():
+        held = draft.settings.get(key)
+        if held is None or held.value == said.value or said.location is None:
+            continue
+        if held.assumed:
+            draft.settings[key] = said
+        else:
+            message = f"`{key}` is {said.value} by the engine's file and {held.value} by the arguments, which are read"
+            draft.notes.append(Note(said.location, message))
 
 
 def beside(problems: Iterable[ConfigProblem], own: tuple[str, ...]) -> list[ConfigProblem]:

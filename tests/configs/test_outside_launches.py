@@ -119,6 +119,21 @@ def test_the_engines_precision_counts_where_the_script_is_silent(tmp_path: Path)
     assert "the precision" in _messages(_read(f"{LAUNCH} --deepspeed ds.json\n", str(tmp_path / "run.sh")))
 
 
+def test_the_engines_accumulation_counts_where_the_script_is_silent(tmp_path: Path) -> None:
+    """A default of TrainingArguments went before what the engine's file states."""
+    steps = "training.gradient_accumulation_steps"
+    silent = LAUNCH.replace(" --gradient_accumulation_steps 4", "") + " --bf16 True --deepspeed ds.json\n"
+    (tmp_path / "ds.json").write_text('{"gradient_accumulation_steps": 8, "zero_optimization": {"stage": 2}}')
+    assert _read(silent, str(tmp_path / "run.sh")).settings[steps].value == 8
+    said = _read(f"{LAUNCH} --bf16 True --deepspeed ds.json\n", str(tmp_path / "run.sh"))
+    assert said.settings[steps].value == 4
+    assert any("is 8 by the engine's file and 4 by the arguments" in each.message for each in said.notes)
+    (tmp_path / "ds.json").write_text(
+        '{"train_batch_size": 48, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}}'
+    )
+    assert _read(silent, str(tmp_path / "run.sh")).settings[steps].value == 3
+
+
 def test_a_rank_beside_no_switch_is_no_longer_lost() -> None:
     """With the method stated alone, the plan took a rank of its own."""
     found = _read(f"{LAUNCH} --bf16 True --lora_dim 128\n", training__method="lora")
