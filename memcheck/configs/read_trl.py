@@ -84,7 +84,7 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     _loss(draft, supervised=supervised)
     if alone and not opened:
         _casts(draft, supervised=supervised)
-    arguments.evaluation(draft)
+    arguments.evaluation(draft, own=unknown)
     arguments.one_job(draft)
     draft.unmodelled(keys.UNMODELLED)
     parts.irrelevant(draft, keys.IRRELEVANT)

@@ -160,11 +160,16 @@ def evaluates(draft: Draft, data: tuple[str, ...] = ()) -> bool:
     return draft.config.values.get("do_eval") in parts.TRUE
 
 
-def evaluation(draft: Draft, default: int = 8, data: tuple[str, ...] = ()) -> None:
-    """The pass between steps."""
+def evaluation(draft: Draft, default: int = 8, data: tuple[str, ...] = (), *, own: bool = False) -> None:
+    """The pass between steps. ``own``: nobody here knows whether the script has one where no argument says so."""
     runs = evaluates(draft, data)
     path = next((name for name in ("eval_strategy", "evaluation_strategy", "do_eval") if draft.config.has(name)), "")
     batches = ("per_device_eval_batch_size", "per_gpu_eval_batch_size")
+    batch = next((name for name in batches if own and not runs and not path and draft.config.has(name)), "")
+    if batch:
+        key = "training.evaluation.micro_batch_size"
+        size = draft.whole(batch, key)
+        draft.note(batch, f"no argument asks for an evaluation pass: where the script has one, --set {key}={size}")
     parts.evaluation(draft, path, batch=batches, default=default, runs=runs)
 
 

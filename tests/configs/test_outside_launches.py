@@ -134,6 +134,18 @@ def test_the_engines_accumulation_counts_where_the_script_is_silent(tmp_path: Pa
     assert _read(silent, str(tmp_path / "run.sh")).settings[steps].value == 3
 
 
+def test_an_evaluation_batch_of_somebodys_own_script_is_told() -> None:
+    """Scripts in the way of DeepSpeed-Chat's evaluate every epoch without being asked to."""
+    script = f"{LAUNCH} --bf16 True --per_device_eval_batch_size 64"
+    key = "training.evaluation.micro_batch_size"
+    assert any(f"--set {key}=64" in each.message for each in _read(script + "\n").notes)
+    never = _read(f"{script} --eval_strategy no\n")
+    assert not any(key in each.message for each in never.notes)
+    asked = _read(f"{script} --eval_strategy steps\n")
+    assert asked.settings[key].value == 64
+    assert not any(key in each.message for each in asked.notes)
+
+
 def test_a_rank_beside_no_switch_is_no_longer_lost() -> None:
     """With the method stated alone, the plan took a rank of its own."""
     found = _read(f"{LAUNCH} --bf16 True --lora_dim 128\n", training__method="lora")
