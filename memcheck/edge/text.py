@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 GIB = 2**30
+NARROW = frozenset(map(chr, (*range(0x20, 0x7F), 0x2026, *range(0x2500, 0x25A0))))
+"""What reports are drawn with, a cell each: ASCII, the ellipsis, lines, blocks. Unicode's table takes time to load."""
 
 
 def gib(count: int) -> str:
@@ -62,7 +64,7 @@ def _visible(char: str) -> str:
 
 def width(text: str) -> int:
     """Terminal cells of a text: wide East Asian characters take two, combining marks none."""
-    if text.isascii():
+    if text.isascii() or NARROW.issuperset(text):
         return len(text)
     from unicodedata import combining, east_asian_width
 

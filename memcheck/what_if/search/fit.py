@@ -5,13 +5,14 @@ from __future__ import annotations
 from bisect import bisect
 from itertools import combinations
 
+from memcheck.job.types import InferenceJob
 from memcheck.what_if.remedies.candidates import FREE
 from memcheck.what_if.remedies.price import LegalChange, Pricer
 from memcheck.what_if.remedies.types import HARDWARE, METHOD, UNCHANGED, CandidateChange, Priced, join
 from memcheck.what_if.search.choice import offered, roomy, slow
 from memcheck.what_if.search.explore import explore, fastest_first
 from memcheck.what_if.search.rank import cost_floor, least_cost, own_keys
-from memcheck.what_if.search.space import NOTHING, Space, singles, space_of, together
+from memcheck.what_if.search.space import NOTHING, Space, leaves_activations, singles, space_of, together
 
 STRONGEST = 6
 """Kinds of change of which a quick search tries pairs."""
@@ -22,8 +23,6 @@ MOST_TUNED = 256
 DEAR, MOST_TIMED = 0.25, 30_000
 """Time that a first answer may cost before a thorough search looks for the fastest of all plans, and of how many."""
 MOST_PILED = 5
-RESTING = ("zero", "group", "offload")
-"""Kinds of change that divide or move what rests between steps, and leave activations as they are."""
 DEGREES = ("tensor", "context")
 """Kinds of change of which each is twice the one before."""
 LOSS = "loss"
@@ -54,6 +53,8 @@ class Fit:
         self._put_off: list[tuple[int, LegalChange, bool]] = []
         """Single changes that nothing offered needs so far, each with its place among those that were tried, and
         whether it is put off because another is cheaper: otherwise it does not fit alone."""
+        self._unseen: list[tuple[int, CandidateChange]] = []
+        """Stronger ones of the kind of one that is put off because another is cheaper, which were not looked at."""
         self._places: list[int] = []
         """Places, among those that were tried, of the single changes that are priced."""
 
@@ -71,11 +72,17 @@ class Fit:
         return offered(self.mildest(self.found))
 
     def _search(self, priced: list[Priced]) -> None:
+        beyond: set[tuple[str, ...]] = set()
         for place, each in enumerate(self.tried):
+            if (each.kind, *each.set) in beyond:
+                self._unseen.append((place, each))
+                continue
             legal = self.pricer.look(each)
             if legal is None:
                 continue
             dearer = self._is_dearer(legal)
+            if dearer:
+                beyond.add((each.kind, *each.set))
             if dearer or self._is_no_answer(legal):
                 self.pricer.put_off(legal)
                 self._put_off.append((place, legal, dearer))
@@ -137,10 +144,11 @@ class Fit:
 
         It may be worth something beside another change.
         """
-        before, pricer = self.pricer.context.estimate, self.pricer
-        if self.thorough or before is None or legal.candidate.kind not in RESTING:
+        context, job = self.pricer.context, legal.resolved.job
+        if self.thorough or context.estimate is None or context.training is None or isinstance(job, InferenceJob):
             return False
-        return pricer.is_above(legal.resolved, before.components_bytes.get("activations", 0))
+        alike = leaves_activations(legal.candidate.kind, context.training, job)
+        return alike and self.pricer.is_above(legal.resolved, context.estimate.components_bytes.get("activations", 0))
 
     def _price_single(self, place: int, legal: LegalChange, priced: list[Priced]) -> Priced | None:
         """A single change at its place among the others."""
@@ -160,7 +168,7 @@ class Fit:
         best = self._fastest()
         for put_off in reversed(self._put_off.copy()):
             place, legal, dearer = put_off
-            if dearer:
+            if dearer or legal.candidate.cost != UNCHANGED:
                 continue
             if best is None or (self.pricer.slowdown(legal.candidate, legal.resolved) or 0.0) < best:
                 self._put_off.remove(put_off)
@@ -168,9 +176,11 @@ class Fit:
 
     def _price_the_others(self, priced: list[Priced]) -> None:
         """Put what was put off at its place."""
-        for place, legal, _ in reversed(self._put_off):
+        seen = [(place, legal, True) for place, each in self._unseen if (legal := self.pricer.look(each)) is not None]
+        for place, legal, _ in sorted([*self._put_off, *seen], key=_place, reverse=True):
             self._price_single(place, legal, priced)
         self._put_off.clear()
+        self._unseen.clear()
 
     def _settled(self) -> bool:
         """Whether anything that keeps the training and the hardware fits and is no slower than twice."""
@@ -324,7 +334,8 @@ class Fit:
             rest = [p for p in found.candidate.parts if p is not part]
             if len(rest) == len(found.candidate.parts) or not rest:
                 continue
-            if any(legal.candidate.kind == part.kind for _, legal, _ in self._put_off):
+            waiting = [*(legal.candidate for _, legal, _ in self._put_off), *(each for _, each in self._unseen)]
+            if any(each.kind == part.kind for each in waiting):
                 self._price_the_others(priced)
             milder = [p.candidate for p in priced if p.candidate.kind == part.kind and p.candidate is not part]
             for other in (None, *milder):
@@ -350,6 +361,10 @@ class Fit:
                 chosen.append(priced)
             room = room or first
         return chosen
+
+
+def _place(put_off: tuple[int, LegalChange, bool]) -> int:
+    return put_off[0]
 
 
 def _apart(one: CandidateChange, other: CandidateChange) -> bool:

@@ -19,6 +19,10 @@ STATES = ("optimizer", "precision", "offload", "offload-parameters", "method", "
 """Kinds of change that move the states which rest between steps; the other ones do not."""
 APART = ("zero", "group", "sequence", "sequence-length")
 """Kinds of change that the layouts hold already, and shorter sequences, which are tried with single other changes."""
+RESTING = ("zero", "group", "offload")
+"""Kinds of change that divide or move what rests between steps, whatever the step."""
+NODES = "nodes"
+"""The kind of change that divides what rests over more nodes, and gives each of them fewer micro-batches."""
 
 
 class Space(Record):
@@ -52,6 +56,18 @@ def singles(context: RuleContext) -> list[CandidateChange]:
         *more_nodes(context, job),
         *larger_gpus(context),
     ]
+
+
+def leaves_activations(kind: str, before: TrainingJob, after: TrainingJob) -> bool:
+    """Whether a change of this kind leaves alive at every instant what activations were.
+
+    More nodes do while micro-batches fill the pipeline all the same: a rank of an interleaved schedule has forwards of
+    its chunks in flight for fewer than twice as many micro-batches as there are ranks, and a loop holds the output of
+    the one before. Stages of ZeRO do not where FSDP takes the place of autocast, which keeps copies of weights.
+    """
+    if kind != NODES:
+        return kind in RESTING and before.recipe.autocast == after.recipe.autocast
+    return after.gradient_accumulation_steps >= 2 * after.layout.pipeline
 
 
 def space_of(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from memcheck.job.types import TrainingJob
+from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.remedies.types import UNCHANGED
 from memcheck.what_if.search.cluster import clusters
 from memcheck.what_if.search.explore import explore
 from memcheck.what_if.search.layouts import training_layouts
-from memcheck.what_if.search.space import space_of, together
-from tests.what_if.search.contexts import SERVING, TRAINING, context_of
+from memcheck.what_if.search.space import NODES, leaves_activations, singles, space_of, together
+from tests.what_if.search.contexts import EXPERTS, PIPELINED, SERVING, TRAINING, context_of
 
 EACH = pytest.mark.parametrize("text", TRAINING.values(), ids=list(TRAINING))
 
@@ -112,3 +113,63 @@ def test_the_space_of_some_keys_is_that_part_of_the_whole(text: str) -> None:
 
         expected = [[c for c in part if all(map(inside, c.set))] for part in whole]
         assert [list(part) for part in space_of(context, UNCHANGED, faster=True, keys=keys)] == expected
+
+
+STAGED = """\
+memcheck: 1
+model: mixtral-8x7b
+hardware: {gpu: h100-80gb, gpus_per_node: 8, nodes: 4}
+parallelism: {pipeline: 4, pipeline_schedule: interleaved-1f1b, virtual_stages: 8, expert: 8, zero_stage: 1}
+training: {framework: megatron, micro_batch_size: 1, sequence_length: 8192, global_batch_size: 256}
+"""
+
+
+COPIED = """\
+memcheck: 1
+model: llama-3.1-8b
+hardware: {gpu: h100-80gb, gpus_per_node: 8}
+parallelism: {zero_stage: 1}
+training: {framework: pytorch, micro_batch_size: 2, sequence_length: 8192, gradient_accumulation_steps: 4}
+"""
+
+
+@pytest.mark.parametrize("text", [PIPELINED, EXPERTS, STAGED], ids=["pipelined", "experts", "staged"])
+def test_what_only_divides_states_does_not_fit_where_activations_are_too_much(text: str) -> None:
+    """A change that leaves activations alive is too large, as soon as they and the least that rests are."""
+    context = context_of(text)
+    assert context.estimate is not None
+    assert context.training is not None
+    pricer = Pricer(context)
+    seen = 0
+    for candidate in singles(context):
+        legal = pricer.look(candidate)
+        if legal is None or not isinstance(legal.resolved.job, TrainingJob):
+            continue
+        alike = leaves_activations(candidate.kind, context.training, legal.resolved.job)
+        if alike and pricer.is_above(legal.resolved, context.estimate.components_bytes["activations"]):
+            priced = pricer.price_legal(legal, prune=False)
+            assert priced is not None
+            assert not pricer.fits(priced), candidate.title
+            seen += 1
+    assert seen
+
+
+@pytest.mark.parametrize(("batch", "expected"), [("256", [True, True]), ("128", [True, False])])
+def test_more_nodes_leave_activations_while_they_fill_the_pipeline(batch: str, expected: list[bool]) -> None:
+    """With as many micro-batches as ranks a pipeline holds fewer at once than with many."""
+    context = context_of(STAGED.replace("256", batch))
+    assert [alike for _, alike in _alike(context, NODES)] == expected
+
+
+def test_a_stage_that_does_away_with_autocast_does_away_with_its_copies() -> None:
+    """FSDP gathers in 16 bits what autocast had copied: ZeRO's third stage fits where those copies are half the GPU."""
+    context = context_of(COPIED)
+    assert [alike for change, alike in _alike(context, "zero") if change["parallelism.zero_stage"] == 3] == [False]
+
+
+def _alike(context: RuleContext, kind: str) -> list[tuple[dict[str, object], bool]]:
+    """Changes of this kind, and whether activations stay."""
+    assert context.training is not None
+    found = [each for each in map(Pricer(context).look, singles(context)) if each and each.candidate.kind == kind]
+    jobs = [(each.changes, each.resolved.job) for each in found]
+    return [(c, leaves_activations(kind, context.training, j)) for c, j in jobs if isinstance(j, TrainingJob)]
