@@ -140,6 +140,13 @@ def _offload(job: TrainingJob) -> Iterator[StandIn]:
         yield StandIn(key, job.checkpointing.offload, "kept on the GPU", why=why, changes=changes)
 
 
+def _trainer(job: TrainingJob) -> Iterator[StandIn]:
+    if job.objective.name == "sft" and (job.objective.in_model or job.objective.watched):
+        why = "the loss of TRL's trainer, which takes it from hidden states or reads the logits, is not run"
+        changes = {"training.trainer": None}
+        yield StandIn("training.trainer", "TRL's loss", "the model's own", why=why, changes=changes)
+
+
 def _method(job: TrainingJob) -> Iterator[StandIn]:
     if job.held_in:
         key, asked = ("training.base", job.held_in) if job.method == "lora" else ("training.method", job.method)
@@ -226,6 +233,7 @@ def _replicas(job: TrainingJob) -> Iterator[StandIn]:
 
 LOOKS: tuple[Callable[[TrainingJob], Iterator[StandIn]], ...] = (
     _framework,
+    _trainer,
     _method,
     _precision,
     _optimizer,
@@ -262,8 +270,8 @@ def _refusals(job: TrainingJob, architecture: Architecture) -> Iterator[tuple[bo
         "--set parallelism.pipeline_schedule=1f1b --set parallelism.virtual_stages=1",
     )
     yield (
-        job.objective.name == "reward",
-        "the loss of pairs of rewards is its trainer's, which is not run",
+        job.objective.name != "sft",
+        f"the loss of {job.objective.name} is its trainer's, which is not run",
         "--set training.objective=sft",
     )
     yield layout.zero_stage == 2, "plain PyTorch has no zero_stage 2", "--set parallelism.zero_stage=3"

@@ -88,6 +88,7 @@ PLANS = {
     "tensor and sequence, vocabulary": small(
         gpus=2, parallelism={"tensor": 2, "sequence": True}, loss="vocab-parallel", optimizer="sgd"
     ),
+    "tensor, Muon beside a loop": small(WIDE, gpus=2, parallelism={"tensor": 2}, optimizer="muon", sequence_length=8),
     "FSDP2 and tensor": small(gpus=8, precision=MIXED, parallelism={**FSDP, "tensor": 2, "sequence": True}),
     "pipeline": small(gpus=2, parallelism={"pipeline": 2}, gradient_accumulation_steps=4),
     "pipeline of FSDP2": small(

@@ -41,6 +41,8 @@ def test_what_can_be_run_stays_as_it_is() -> None:
         ({"compile": True}, "training.compile", {"compile": False}),
         ({"method": "qlora", "precision": "bf16-pure"}, "training.method", {"method": "lora"}),
         ({"activation_checkpointing": "selective"}, "training.activation_checkpointing", {}),
+        ({"framework": "huggingface", "trainer": {"name": "trl", "version": "1.10"}}, "training.trainer", {}),
+        ({"framework": "huggingface", "trainer": {"name": "trl", "version": "1.16"}}, "training.trainer", {}),
     ],
 )
 def test_one_replacement(stated: dict[str, Any], key: str, instead: dict[str, Any]) -> None:
@@ -150,6 +152,7 @@ def test_replicas_of_a_split_model_become_one() -> None:
         (plan(gpus=4, parallelism={"pipeline": 2, "tensor": 2}), "inside a pipeline"),
         (plan(gpus=2, parallelism={"tensor": 2}, method="lora"), "adapters"),
         (plan(gpus=2, parallelism={"tensor": 2}, loss="chunked"), "chunked loss"),
+        *((plan(framework="huggingface", objective=name), f"loss of {name}") for name in ("dpo", "kto", "orpo", "reward")),
     ],
 )
 def test_what_nothing_stands_for(found: dict[str, Any], message: str) -> None:

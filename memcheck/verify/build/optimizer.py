@@ -32,11 +32,12 @@ def _made(
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
         return ZeroRedundancyOptimizer(parameters, kind, **options)
-    return kind(_groups(parameters), **options)
+    lists = options.get("foreach") or options.get("fused")
+    return kind(_groups(parameters) if lists else parameters, **options)
 
 
 def _groups(parameters: list[nn.Parameter]) -> Groups:
-    """foreach kernels cannot mix DTensors and plain tensors in one group."""
+    """Kernels over lists of tensors cannot mix DTensors and plain ones; a loop takes them in the model's order."""
     wrapped = [p for p in parameters if is_wrapper(type(p))]
     plain = [p for p in parameters if not is_wrapper(type(p))]
     return [{"params": group} for group in (wrapped, plain) if group]
