@@ -6,7 +6,8 @@ Reports steps at which torch's FSDP stops. FSDP2 wants the trained parameters of
 none, in one dtype; FSDP1 all parameters of a unit, which it flattens into one tensor. FSDP1 gathers adapters by
 themselves, in the dtype of mixed precision, behind peft's cast of their rows to the dtype in which they rest. And
 behind the forward of its root FSDP1 has a shard in place of the head, on which a chunked loss runs. transformers'
-Adafactor adds FSDP2's sharded tensors to plain ones. And Accelerate from 1.14 on puts a tied matrix into two groups of
+Adafactor adds FSDP2's sharded tensors to plain ones, and torch's squares in place what each rank has a part of. And
+Accelerate from 1.14 on puts a tied matrix into two groups of
 FSDP2 where adapters train a whole copy of it.
 
 ## Why it matters
@@ -34,8 +35,9 @@ None.
 ## Source
 
 torch 2.13 `distributed/fsdp/_fully_shard/_fsdp_param_group.py` (`_init_mp_dtypes`), `distributed/fsdp/_flat_param.py`
-(`_validate_tensors_to_flatten`, `reshard`); peft `tuners/tuners_utils.py` (`_cast_input_dtype`); transformers 5.23
-`optimization.py` (`Adafactor.step`); accelerate 1.15 `utils/fsdp_utils.py`; each was run in real processes.
+(`_validate_tensors_to_flatten`, `reshard`), `optim/_adafactor.py`; peft `tuners/tuners_utils.py`
+(`_cast_input_dtype`); transformers 5.23 `optimization.py` (`Adafactor.step`); accelerate 1.15 `utils/fsdp_utils.py`;
+each was run in real processes.
 """
 
 from __future__ import annotations

@@ -91,3 +91,10 @@ NEWEST = 'options: {accelerate_version: "1.15"}'
 def test_shards_beside_whole_tensors(model: str, training: str, stops: bool) -> None:
     """Adafactor's plain statistics of sharded gradients; a tied matrix in the group of its copy and in another."""
     assert bool(found("MEM419", "zero_stage: 3", training, model=model)) == stops
+
+
+@pytest.mark.parametrize(("framework", "whose"), [("huggingface", "transformers' Adafactor"), ("pytorch", "torch's Adafactor")])
+def test_whose_adafactor_stops(framework: str, whose: str) -> None:
+    """The Trainer has transformers' own, a loop in plain PyTorch torch's; they stop for different reasons."""
+    (finding,) = found("MEM419", "zero_stage: 3", f"framework: {framework}, optimizer: adafactor")
+    assert finding.message.startswith(whose)

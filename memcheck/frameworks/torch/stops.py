@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import flattens, gathered_dtype, wraps
+from memcheck.frameworks.torch.resting import own_adafactor
 from memcheck.frameworks.torch.whole_model import model_tensors
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
@@ -38,7 +39,7 @@ def stops(job: TrainingJob, architecture: Architecture) -> Iterator[Stop]:
         yield from _late_head(job, groups[0])
     else:
         yield from _mixed_group(job, groups)
-        yield from _plain_statistics(job)
+        yield from _statistics(job)
         yield from _shared_twice(job, architecture)
 
 
@@ -57,16 +58,22 @@ def _mixed_group(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) ->
             return
 
 
-def _plain_statistics(job: TrainingJob) -> Iterator[Stop]:
-    """RuntimeError: aten.add_.Tensor got mixed torch.Tensor and DTensor: rows and columns of a squared gradient, which
-    is a DTensor, are added to plain tensors (transformers 5.23 optimization.py, ``Adafactor.step``).
+def _statistics(job: TrainingJob) -> Iterator[Stop]:
+    """Adafactor's rows and columns of a squared gradient, which is a DTensor.
+
+    RuntimeError: aten.add_.Tensor got mixed torch.Tensor and DTensor: transformers' are plain tensors (5.23
+    optimization.py, ``Adafactor.step``). RuntimeError: aten.pow_.Scalar: in-place operations that require placement
+    changes are not supported: torch's norm of a column is a part of it on every rank (torch/optim/_adafactor.py,
+    ``_single_tensor_adafactor``; ``_multi_tensor_adafactor`` likewise).
     """
-    if job.optimizer.name == "adafactor" and FRAMEWORKS[job.framework].runs_transformers:
-        yield Stop(
-            "transformers' Adafactor has plain tensors for rows and columns, to which it adds FSDP2's DTensors",
-            "/training/optimizer",
-            "write `optimizer: adamw`, or `options.fsdp_version: 1`",
-        )
+    if job.optimizer.name != "adafactor":
+        return
+    if own_adafactor(job):
+        message = "transformers' Adafactor has plain tensors for rows and columns, to which it adds FSDP2's DTensors"
+        yield Stop(message, "/training/optimizer", "write `optimizer: adamw`, or `options.fsdp_version: 1`")
+    else:
+        message = "torch's Adafactor squares in place the norm of a column, of which FSDP2's ranks have a part each"
+        yield Stop(message, "/training/optimizer", "write `optimizer: adamw`")
 
 
 def _shared_twice(job: TrainingJob, architecture: Architecture) -> Iterator[Stop]:
