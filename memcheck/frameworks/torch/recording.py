@@ -287,6 +287,10 @@ def recorded(
         from memcheck.frameworks.torch.chunks import record
 
         record(how, runs, each, root, beyond, recorder)
+    elif how.paired:
+        from memcheck.frameworks.torch.paired_step import PairedStep
+
+        PairedStep(how, runs, each, root, beyond[0], recorder, engine).run()
     else:
         Step(how, runs, each, root, beyond[0], recorder, engine).run()
     return recorder.program(units)

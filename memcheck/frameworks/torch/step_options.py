@@ -123,6 +123,8 @@ class StepOptions(Record):
     """What an interleaved pipeline's chunks run, in place of ``micro_batches``."""
     chunk_runs: tuple[int, ...] = ()
     """How many of the rank's runs each chunk has."""
+    paired: bool = False
+    """Two passes run before the backward, whose gradients meet."""
 
 
 class UnitGroups(Record):
@@ -179,7 +181,8 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
     if several:
         steps = job.run_micro_batches
     apart = unsynchronised or stays_gathered or views_late or profile.own_engine
-    walks = _walks(steps, held, apart)
+    paired = job.head.columns > 1
+    walks = _pairs(job.gradient_accumulation_steps, apart) if paired else _walks(steps, held, apart)
     how = StepOptions(
         micro_batches=tuple([MicroBatch(first, last, min(int(others), border.sends)) for first, last, others in walks]),
         all_at_once=held >= steps,
@@ -196,7 +199,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         loss_inside_root=not (pipelined or tied or job.carves_ends or job.objective.outside)
         and job.loss.kind in INSIDE
         and job.loss.upcast,
-        loss_behind_model=job.objective.outside or job.objective.watched or job.head.columns > 1,
+        loss_behind_model=job.objective.outside or job.objective.watched or paired,
         loss_behind_root=(tied and not job.carves_ends)
         or reduces_head(job)
         or (not pipelined and outside and profile.style.head_behind_model),
@@ -216,11 +219,13 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         gathers_ahead=sharded and layout.expert > 1 and profile.gathers_ahead,
         returns_first=isinstance(a, Architecture) and (_transforms_behind(a) or _layers_behind(a)),
         towers_stay=isinstance(a, Architecture) and a.vision is not None and _stays(job, a),
+        paired=paired,
     )
     if sharded and job.fsdp == 1:
         from memcheck.frameworks.torch.flat_moves import flat_options
 
         how = flat_options(how, job)
+        how = how._replace(flat_stays=how.flat_stays or paired)
     return how, tuple([others for _, _, others in walks])
 
 
@@ -272,6 +277,14 @@ def _walks(micro_batches: int, in_flight: float, apart: bool) -> list[tuple[bool
         return [(True, True, 0)]
     walks = [(True, False, n - 1), (False, m == 2, max(0.0, min(n - 1, m - 2)))]
     return [*walks, (False, True, 0)] if m > 2 and apart else walks
+
+
+def _pairs(micro_batches: int, apart: bool) -> list[tuple[bool, bool, float]]:
+    """Likewise for micro-batches of two passes: the first backward is of the second pass, while both are alive."""
+    walks: list[tuple[bool, bool, float]] = []
+    for last in (False,) * min(micro_batches - 1, 2 if apart else 1) + (True,):
+        walks += [(True, False, 1), (False, last, 0)]
+    return walks
 
 
 def step_sizes(job: TrainingJob, runs: list[Run], buffers: ModelBuffers, others: tuple[float, ...]) -> StepSizes:
