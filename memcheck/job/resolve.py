@@ -11,7 +11,7 @@ from memcheck.job.hardware import resolve_gpu
 from memcheck.job.head import resolve_head, with_head
 from memcheck.job.layout import resolve_layout
 from memcheck.job.model import resolve_model
-from memcheck.job.objective import resolve_companions, resolve_objective
+from memcheck.job.objective import as_run, resolve_companions, resolve_objective
 from memcheck.job.objective_types import Evaluation
 from memcheck.job.profile import Profile
 from memcheck.job.recipe import resolve_recipe, upcasts, with_optimizer
@@ -275,7 +275,7 @@ def _training_job(
         framework=framework.name,
         framework_version=training.framework_version,
         layout=layout,
-        recipe=with_optimizer(recipe, optimizer, framework),
+        recipe=with_optimizer(as_run(recipe, objective, between), optimizer, framework),
         optimizer=optimizer,
         micro_batch_size=1,
         sequence_length=1,

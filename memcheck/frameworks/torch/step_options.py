@@ -181,7 +181,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
     if several:
         steps = job.run_micro_batches
     apart = unsynchronised or stays_gathered or views_late or profile.own_engine
-    paired = job.head.columns > 1
+    paired, returned = job.head.columns > 1, job.objective.outside and not job.objective.fused
     walks = _pairs(job.gradient_accumulation_steps, apart) if paired else _walks(steps, held, apart)
     how = StepOptions(
         micro_batches=tuple([MicroBatch(first, last, min(int(others), border.sends)) for first, last, others in walks]),
@@ -196,9 +196,8 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         in_place=adds_in_place(job),
         stays_gathered=stays_gathered,
         casts_gradients=job.casts_gradients,
-        loss_inside_root=not (pipelined or tied or job.carves_ends or job.objective.outside)
-        and job.loss.kind in INSIDE
-        and job.loss.upcast,
+        loss_inside_root=not (pipelined or tied or job.carves_ends or returned)
+        and (job.objective.fused or (job.loss.kind in INSIDE and job.loss.upcast)),
         loss_behind_model=job.objective.outside or job.objective.watched or paired,
         loss_behind_root=(tied and not job.carves_ends)
         or reduces_head(job)

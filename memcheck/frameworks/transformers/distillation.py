@@ -90,22 +90,20 @@ def chunked_divergence(
     mine = index(
         tape, slices(tape, h, h.shape)[0], tape.new((scored, 2), "int64", "valid"), (scored, hidden), "h_s[valid]"
     )
-    theirs = None
+    theirs = whole = None
     if second is not None:
         enabled = tape.autocast
         whole, around = second_hidden(ctx, second)
         theirs = tape.value((scored, second.head.hidden), whole.dtype, "h_t[valid]")
-        del whole
         leave(ctx, around)
         tape.autocast = enabled
-    del h
     compute = s.autocast or mine.dtype
-    tile = (min(scored, TILE_TOKENS), TILE_VOCABULARY)
-    last = ((scored - 1) % TILE_TOKENS + 1, (vocab - 1) % TILE_VOCABULARY + 1)
+    tile = (min(scored, TILE_TOKENS), TILE_VOCABULARY)  # of the buffers, which a smaller vocabulary does not fill
+    gradients = [] if compute == "fp32" else _gradient_tiles(scored, vocab)
     statistics = tape.new((FP32_STATISTICS, scored), "fp32", "running sums")
     tiles = [tape.new(tile, "fp32", "tile of the student"), tape.new(tile, "fp32", "tile of the teacher")]
     tiles.clear()
-    del statistics
+    del statistics, h, whole  # arguments and variables of those that have called this
     out = tape.value((scored,), "fp32", "divergence")
     kept = (mine.storage, theirs.storage if theirs is not None else None, tape.new((3, scored), "fp32", "logsumexps"))
     wants, trained = mine.origin is not None, weight.requires_grad
@@ -115,12 +113,28 @@ def chunked_divergence(
         wide_x = tape.new(shape, "fp32", "hidden gradient in fp32") if wants else None
         wide_w = tape.new(w_shape, "fp32", "head gradient in fp32") if trained else None
         tiles = [tape.new(tile, "fp32", "tile of the student"), tape.new(tile, "fp32", "tile of the teacher")]
-        narrow = tape.new(tile, compute, "gradient of a tile")
-        del narrow
-        narrow = tape.new(last, compute, "gradient of the last tile")  # a variable to the end
+        narrow = None
+        for each in gradients:  # `grad_tile`, a variable until the next one is made, and to the end
+            narrow = tape.new(each, compute, "gradient of a tile")
         gx = wide_x if dtype == "fp32" or wide_x is None else tape.new(shape, dtype, "hidden gradient")
         gw = wide_w if w_dtype == "fp32" or wide_w is None else tape.new(w_shape, w_dtype, "head gradient")
         del wide_x, wide_w, tiles, narrow
         return [gx, gw]
 
     return total(tape, (tape.record(out, (mine, tape.parameter(weight)), run),))
+
+
+def _gradient_tiles(tokens: int, vocabulary: int) -> list[tuple[int, int]]:
+    """The first tile, the one behind it that may be the largest beside one before, and the last.
+
+    They go over the vocabulary, for some tokens after the other.
+    """
+    first = (min(tokens, TILE_TOKENS), min(vocabulary, TILE_VOCABULARY))
+    if (tokens, vocabulary) == first:
+        return [first]
+    last = ((tokens - 1) % TILE_TOKENS + 1, (vocabulary - 1) % TILE_VOCABULARY + 1)
+    if vocabulary > TILE_VOCABULARY:
+        second = first if vocabulary >= 2 * TILE_VOCABULARY else (first[0], last[1])
+    else:
+        second = first if tokens >= 2 * TILE_TOKENS else last
+    return [first, second] if second == last else [first, second, last]
