@@ -37,13 +37,14 @@ def generalized_jsd(
     shape = (s.batch, completion, vocab)
     student = slices(tape, student_outputs.logits, shape)[0]
     teacher = Value(teacher_outputs.logits.storage, shape, teacher_outputs.logits.dtype)
-    loss = total(tape, (_divergence(tape, [student, teacher], objective.beta),))
+    scored = s.batch * max(1, s.sequence - max(objective.prompt_length, 1))
+    loss = total(tape, (_divergence(tape, [student, teacher], objective.beta, scored),))
     del student_outputs, teacher_outputs, student, teacher
     return loss
 
 
-def _divergence(tape: Tape, logits: list[Value], beta: float) -> Value:
-    """``generalized_jsd_loss``, statement by statement."""
+def _divergence(tape: Tape, logits: list[Value], beta: float, scored: int) -> Value:
+    """``generalized_jsd_loss``, statement by statement. ``scored``: tokens that are no prompt's."""
     student_logits = scale(tape, logits[0], "student logits / temperature")
     teacher_logits = scale(tape, logits[1], "teacher logits / temperature")
     logits.clear()
@@ -62,9 +63,8 @@ def _divergence(tape: Tape, logits: list[Value], beta: float) -> Value:
         weighted = [scale(tape, kl_teacher, "beta * kl"), scale(tape, kl_student, "(1 - beta) * kl")]
         jsd = add(tape, weighted[0], weighted[1], "jsd")
         weighted.clear()
-    rows, tokens, vocab = jsd.shape
-    where = tape.new((rows * tokens, 2), "int64", "scored tokens")
-    jsd = index(tape, jsd, where, (rows * tokens, vocab), "jsd[mask]")
+    where = tape.new((scored, 2), "int64", "scored tokens")
+    jsd = index(tape, jsd, where, (scored, jsd.shape[-1]), "jsd[mask]")
     shape, dtype = jsd.shape, jsd.dtype
     out = tape.value((1,), "fp32", "sum")
     return tape.record(out, (jsd,), lambda grad: [tape.new(shape, dtype, "expanded gradient")])
