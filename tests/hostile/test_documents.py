@@ -207,9 +207,7 @@ def test_checkpoints_of_no_layer() -> None:
     assert [finding.pointer for finding in result.findings if finding.severity == "error"] == [
         "/training/options/recompute_num_layers"
     ]
-    small = text.replace("recompute_granularity: full, recompute_method: uniform, ", "").replace(
-        "h100-80gb", "rtx-3060"
-    )
+    small = text.replace("recompute_granularity: full, recompute_method: uniform, ", "").replace("h100-80gb", "rtx-3060")
     (failed,), _ = check_file("plan.yaml", small.encode(), Gate())
     assert failed.status == "failed"
 

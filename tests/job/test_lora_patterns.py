@@ -41,28 +41,12 @@ PATTERNS = (
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_expressions_match_as_pythons_do(pattern: str) -> None:
     """Every path matches or does not as ``re.fullmatch`` has it."""
-    assert [Expression(pattern).fullmatch(path) for path in PATHS] == [
-        bool(re.fullmatch(pattern, path)) for path in PATHS
-    ]
+    assert [Expression(pattern).fullmatch(path) for path in PATHS] == [bool(re.fullmatch(pattern, path)) for path in PATHS]
 
 
 @pytest.mark.parametrize(
     "pattern",
-    [
-        "(",
-        "a)",
-        "*a",
-        "a**",
-        "[",
-        "[z-a]",
-        r"\1",
-        "(?<=a)b",
-        "a{99999}",
-        "a{3,2}",
-        r"\p{L}",
-        "a" * 2000,
-        "(" * 50 + ")" * 50,
-    ],
+    ["(", "a)", "*a", "a**", "[", "[z-a]", r"\1", "(?<=a)b", "a{99999}", "a{3,2}", r"\p{L}", "a" * 2000, "(" * 50 + ")" * 50],
 )
 def test_what_is_no_expression_is_an_error(pattern: str) -> None:
     """An expression that cannot be read, or is of a kind that is not understood, is an error of its own type."""

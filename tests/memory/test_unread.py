@@ -108,20 +108,8 @@ def _recording(cls: type[Any]) -> type[Any]:
 RECORDING = {
     cls: _recording(cls)
     for cls in (
-        AltUp,
-        Attention,
-        Compressed,
-        Disentangled,
-        Handed,
-        LatentAttention,
-        Mixer,
-        Mlp,
-        Moe,
-        Block,
-        Norm,
-        PerLayer,
-        Relative,
-        Sources,
+        AltUp, Attention, Compressed, Disentangled, Handed, LatentAttention, Mixer, Mlp, Moe, Block, Norm, PerLayer,
+        Relative, Sources,
     )
 }
 
@@ -137,9 +125,7 @@ ENGINE = ("memcheck.accounts", "memcheck.autograd", "memcheck.frameworks", "memc
 @lru_cache(maxsize=1)
 def _caches(_modules: int) -> list[Any]:
     """The engine's caches, found anew when another module has been loaded."""
-    found = [
-        each for each in gc.get_objects() if type(each) is _lru_cache_wrapper
-    ]  # others may warn when they are asked
+    found = [each for each in gc.get_objects() if type(each) is _lru_cache_wrapper]  # others may warn when they are asked
     return [each for each in found if each.__module__.startswith(ENGINE)]
 
 

@@ -78,6 +78,4 @@ def test_only_megatron_runs_it() -> None:
     }
     resolve(build_plan(plan), FRAMEWORKS, base_dir=".")
     with pytest.raises(ResolutionError, match="megatron's own model"):
-        resolve(
-            build_plan({**plan, "training": {**plan["training"], "framework": "pytorch"}}), FRAMEWORKS, base_dir="."
-        )
+        resolve(build_plan({**plan, "training": {**plan["training"], "framework": "pytorch"}}), FRAMEWORKS, base_dir=".")

@@ -15,23 +15,16 @@ from memcheck.models.vision import Vision
 from tests.models.multimodal import MODELS, facts
 
 EMPTY = Vision(
-    kind="",
-    hidden=1,
-    blocks=(),
-    channels=1,
-    merge=1,
-    outputs=1,
-    stem=(),
-    projector=(),
-    hooked=True,
-    processor="none:see",
+    kind="", hidden=1, blocks=(), channels=1, merge=1, outputs=1, stem=(), projector=(), hooked=True, processor="none:see"
 )
 CLIP = EMPTY._replace(tile=577, tile_tokens=576, classes=1, patch=14)
 TILED = {
     "aria": EMPTY._replace(resampled=256, side=4900, patch=14, processor="square:see_resampled"),
     "gemma3": EMPTY._replace(kind="gemma3", tile=4096, tile_tokens=256, separators=4, processor="square:see"),
     "shieldgemma2": EMPTY._replace(kind="gemma3", tile=4096, tile_tokens=256, separators=4, processor="square:see"),
-    "gemma4": EMPTY._replace(tile=2520, tile_tokens=280, merge=9, patch=16, separators=2, processor="soft_tokens:see"),
+    "gemma4": EMPTY._replace(
+        tile=2520, tile_tokens=280, merge=9, patch=16, separators=2, processor="soft_tokens:see"
+    ),
     "gemma4_unified": EMPTY._replace(
         tile=280, tile_tokens=280, channels=6912, patch=16, separators=2, processor="soft_tokens:see_merged"
     ),
@@ -80,25 +73,7 @@ def seen(row: dict[str, Any]) -> Seen:
     """What the arithmetic says of a row."""
     kind, settings, clip = row["model_type"], row["processor"], row.get("video")
     height, width = (clip["height"], clip["width"]) if clip else row["image"]
-    if kind.startswith(
-        (
-            "qwen",
-            "glm",
-            "paddle",
-            "video",
-            "phi4",
-            "molmo",
-            "ernie",
-            "fuyu",
-            "minimax",
-            "hyperclovax",
-            "hunyuan",
-            "cohere_c",
-            "minicpm",
-            "lfm3",
-            "cosmos3",
-        )
-    ):
+    if kind.startswith(("qwen", "glm", "paddle", "video", "phi4", "molmo", "ernie", "fuyu", "minimax", "hyperclovax", "hunyuan", "cohere_c", "minicpm", "lfm3", "cosmos3")):
         return tokens_of(vision_of(kind), height, width, clip and clip["frames"], limits_of(settings))
     if kind == "paligemma":
         tile = (settings["size"]["height"] // 14) ** 2

@@ -49,9 +49,7 @@ def test_keys_of_the_hub_s_files() -> None:
     types = ["full_attention", "sliding_attention"] + ["full_attention"] * 43
     ours = {"layer_types": types, "sliding_window": 512}
     plain = changed(
-        **ours,
-        num_sliding_attention_heads=96,
-        mlp_layer_types=["dense"] * 4 + ["sparse"] * 41,
+        **ours, num_sliding_attention_heads=96, mlp_layer_types=["dense"] * 4 + ["sparse"] * 41,
         rope_parameters={"full_attention": {"partial_rotary_factor": 0.5}, "sliding_attention": {}},
     )
     named = changed(**ours, num_sliding_attention_heads=None, mlp_layer_types=None, rope_parameters=None)

@@ -105,11 +105,7 @@ def test_an_architecture_in_place():
     [
         ("precision: bf16-pure", "precision", PrecisionSpec(recipe="bf16-pure")),
         ("optimizer: adafactor", "optimizer", OptimizerSpec(name="adafactor")),
-        (
-            "activation_checkpointing: selective",
-            "activation_checkpointing",
-            ActivationCheckpointingSpec(mode="selective"),
-        ),
+        ("activation_checkpointing: selective", "activation_checkpointing", ActivationCheckpointingSpec(mode="selective")),
         (
             "activation_checkpointing: {modules: [mlp]}",
             "activation_checkpointing",

@@ -84,9 +84,7 @@ def written(name: str) -> str:
 @cache
 def judged(name: str) -> PlanResult:
     """The plan with everything that reports to pass on show."""
-    (plan,), traces = check_file(
-        f"{name}.yaml", written(name).encode(), Gate(dossier=make_dossier, remedies=with_remedies)
-    )
+    (plan,), traces = check_file(f"{name}.yaml", written(name).encode(), Gate(dossier=make_dossier, remedies=with_remedies))
     assert not traces, traces
     return plan
 

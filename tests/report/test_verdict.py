@@ -237,8 +237,7 @@ def test_host_memory_is_a_price() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slowdown", "told"),
-    [(None, "unknown"), (0.004, "0%"), (-0.004, "0%"), (0.18, "+18%"), (-0.25, "-25%"), (25.34, "+2,534%")],
+    ("slowdown", "told"), [(None, "unknown"), (0.004, "0%"), (-0.004, "0%"), (0.18, "+18%"), (-0.25, "-25%"), (25.34, "+2,534%")]
 )
 def test_no_time_has_a_sign_without_a_difference(slowdown: float | None, told: str) -> None:
     """Neither ``+0%`` nor ``-0%``."""

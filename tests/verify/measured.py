@@ -130,7 +130,6 @@ WHAT: dict[str, Callable[..., dict[str, Any]]] = {
     "stage": stage,
 }
 
-
 def _end() -> None:
     """Ends this process when the others have what they need, without Python's own end.
 

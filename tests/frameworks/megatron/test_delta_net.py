@@ -194,7 +194,9 @@ def test_heads_are_divided_by_tensor_ranks() -> None:
         ({"bridge_backend": "mcore-bridge"}, {}, "/training/options/bridge_backend"),
     ],
 )
-def test_nets_that_are_not_priced_are_refused(options: dict[str, object], layout: dict[str, int], pointer: str) -> None:
+def test_nets_that_are_not_priced_are_refused(
+    options: dict[str, object], layout: dict[str, int], pointer: str
+) -> None:
     """Modules of PyTorch, an exchange over a context group, transformers' own layers: each by name."""
     a = _qwen3_next()
     with pytest.raises(UnsupportedError) as caught:

@@ -25,8 +25,6 @@ def test_a_recompute_holds_returned_weights_to_its_end() -> None:
         "method": "lora",
     }
     hardware = {**plan["hardware"], "gpus_per_node": 2, "nodes": 1}
-    job, gpu, overhead = resolved(
-        {**plan, "memcheck": 1, "hardware": hardware, "parallelism": {}, "training": training}
-    )
+    job, gpu, overhead = resolved({**plan, "memcheck": 1, "hardware": hardware, "parallelism": {}, "training": training})
     backward = next(i for i in estimate(job, gpu, overhead).ranks[0].instants if i.name == "backward")
     assert -0.001 <= backward.allocated_bytes / TRACED_BYTES - 1 <= 0.011

@@ -21,11 +21,7 @@ from memcheck.plan.types import ModelSpec
 
 BATCH, LENGTH = 3, 1000
 LAYOUTS: tuple[dict[str, Any], ...] = ({}, {"tensor": 2, "sequence_parallel": True}, {"context": 2}, {"expert": 2})
-RECIPES: tuple[dict[str, Any], ...] = (
-    {},
-    {"autocast": "bf16", "params": "fp32", "compute": "fp32"},
-    {"has_grad": True},
-)
+RECIPES: tuple[dict[str, Any], ...] = ({}, {"autocast": "bf16", "params": "fp32", "compute": "fp32"}, {"has_grad": True})
 
 
 def architecture(name: str) -> Architecture:

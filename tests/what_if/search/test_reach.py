@@ -47,9 +47,7 @@ MORE = {
     "reduced micro-batches": (
         "parallelism.gradient_sync",
         "every",
-        plan_of("pytorch", "micro-batch").replace(
-            "parallelism: {}", "parallelism: {zero_stage: 3, gradient_sync: last}"
-        ),
+        plan_of("pytorch", "micro-batch").replace("parallelism: {}", "parallelism: {zero_stage: 3, gradient_sync: last}"),
     ),
     "allocator": ("training.expandable_segments", True, plan_of("pytorch", "micro-batch")),
     "views of buckets": ("parallelism.gradient_as_bucket_view", True, plan_of("pytorch", "micro-batch")),
