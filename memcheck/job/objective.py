@@ -100,17 +100,3 @@ def resolve_companions(
     narrow = objective.code == LLAMA_FACTORY and recipe.compute in ("bf16", "fp16")
     dtype = recipe.compute if narrow else recipe.params
     return (Companion(role="reference", architecture=architecture, place="host" if host else "device", dtype=dtype),)
-
-
-def as_run(recipe: Recipe, objective: Objective, defaults: Defaults) -> Recipe:
-    """The recipe in whose dtypes both models run.
-
-    TRL's distillation puts a method of its own in the place of the forward around which accelerate has put autocast
-    (TRL 1.16 models/utils.py, ``_ForwardRedirection``; trainer/distillation_trainer.py, ``compute_loss``).
-    """
-    if objective.name != "distill" or not objective.fused or not recipe.autocast:
-        return recipe
-    why = "TRL's distillation goes past the forward that accelerate has put autocast around"
-    defaults.note("training.precision.compute", recipe.params, why)
-    name = "fp32" if recipe.params == "fp32" else f"{recipe.params}-pure"
-    return recipe._replace(recipe=name, autocast=False, compute=recipe.params)

@@ -11,7 +11,7 @@ from memcheck.job.hardware import resolve_gpu
 from memcheck.job.head import resolve_head, with_head
 from memcheck.job.layout import resolve_layout
 from memcheck.job.model import resolve_model
-from memcheck.job.objective import as_run, resolve_companions, resolve_objective
+from memcheck.job.objective import resolve_companions, resolve_objective
 from memcheck.job.objective_types import Evaluation
 from memcheck.job.profile import Profile
 from memcheck.job.recipe import resolve_recipe, upcasts, with_optimizer
@@ -228,7 +228,9 @@ def _training_job(
         each_batch=options.get("sync_each_batch"),
     )
     if layout.pipeline > 1:
-        layout = layout._replace(fewer_layers=_fewer_layers(framework, options, defaults))
+        from memcheck.job.fewer_layers import fewer_layers
+
+        layout = layout._replace(fewer_layers=fewer_layers(framework, options, defaults))
     method = defaults.take("training.method", training.method, "full")
     between, after = Defaults(), Defaults()
     why = f"default of {framework.name}"
@@ -263,6 +265,10 @@ def _training_job(
     objective = resolve_objective(
         training, method, recipe, framework, architecture, checkpointing, between, prepared=prepared
     )
+    if objective.fused and objective.name == "distill":
+        from memcheck.job.redirected import without_autocast
+
+        recipe = without_autocast(recipe, between)
     offloaded = (training.offload and training.offload.parameters) or "none"
     head = resolve_head(training, architecture, between)
     architecture = with_head(architecture, head)
@@ -275,7 +281,7 @@ def _training_job(
         framework=framework.name,
         framework_version=training.framework_version,
         layout=layout,
-        recipe=with_optimizer(as_run(recipe, objective, between), optimizer, framework),
+        recipe=with_optimizer(recipe, optimizer, framework),
         optimizer=optimizer,
         micro_batch_size=1,
         sequence_length=1,
@@ -345,17 +351,6 @@ def _target(
     from memcheck.job.target import resolve_target
 
     return resolve_target(training, architecture, defaults)
-
-
-def _fewer_layers(framework: Profile, options: Mapping[str, object], defaults: Defaults) -> tuple[int, int]:
-    """Layers that the first and the last stage have less than others."""
-    found = []
-    for end, usual in zip(("first", "last"), framework.fewer_layers, strict=True):
-        name = f"pipeline_parallel_{end}_stage_less_layers"
-        stated = options.get(name) if name in framework.options else usual
-        counted = stated if isinstance(stated, int) else None
-        found.append(defaults.take(f"training.options.{name}", counted, usual, f"default of {framework.name}"))
-    return found[0], found[1]
 
 
 def _unstated(name: str, framework: Profile, options: Mapping[str, object]) -> bool:

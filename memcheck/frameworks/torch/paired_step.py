@@ -18,6 +18,18 @@ from memcheck.frameworks.torch.step_options import MicroBatch
 from memcheck.frameworks.torch.step_parts import NamedUnit
 
 
+def pairs(micro_batches: int, apart: bool) -> list[tuple[bool, bool, float]]:
+    """Passes that differ: (first of its pair, last of the step, others alive beside it).
+
+    The first backward is of the second pass, while both are alive. ``apart``: the last micro-batch differs from those
+    in the middle.
+    """
+    found: list[tuple[bool, bool, float]] = []
+    for last in (False,) * min(micro_batches - 1, 2 if apart else 1) + (True,):
+        found += [(True, False, 1), (False, last, 0)]
+    return found
+
+
 class MeetingReductions(FlatReductions):
     """FSDP1's, of flat gradients of which the second is added in place to the one that has waited."""
 

@@ -181,8 +181,12 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
     if several:
         steps = job.run_micro_batches
     apart = unsynchronised or stays_gathered or views_late or profile.own_engine
-    paired, returned = job.head.columns > 1, job.objective.outside and not job.objective.fused
-    walks = _pairs(job.gradient_accumulation_steps, apart) if paired else _walks(steps, held, apart)
+    paired, returned = job.head.columns > 1 and not pipelined, job.objective.outside and not job.objective.fused
+    walks = _walks(steps, held, apart)
+    if paired:
+        from memcheck.frameworks.torch.paired_step import pairs
+
+        walks = pairs(job.gradient_accumulation_steps, apart)
     how = StepOptions(
         micro_batches=tuple([MicroBatch(first, last, min(int(others), border.sends)) for first, last, others in walks]),
         all_at_once=held >= steps,
@@ -198,7 +202,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         casts_gradients=job.casts_gradients,
         loss_inside_root=not (pipelined or tied or job.carves_ends or returned)
         and (job.objective.fused or (job.loss.kind in INSIDE and job.loss.upcast)),
-        loss_behind_model=job.objective.outside or job.objective.watched or paired,
+        loss_behind_model=job.objective.outside or job.objective.watched or job.head.columns > 1,
         loss_behind_root=(tied and not job.carves_ends)
         or reduces_head(job)
         or (not pipelined and outside and profile.style.head_behind_model),
@@ -276,14 +280,6 @@ def _walks(micro_batches: int, in_flight: float, apart: bool) -> list[tuple[bool
         return [(True, True, 0)]
     walks = [(True, False, n - 1), (False, m == 2, max(0.0, min(n - 1, m - 2)))]
     return [*walks, (False, True, 0)] if m > 2 and apart else walks
-
-
-def _pairs(micro_batches: int, apart: bool) -> list[tuple[bool, bool, float]]:
-    """Likewise for micro-batches of two passes: the first backward is of the second pass, while both are alive."""
-    walks: list[tuple[bool, bool, float]] = []
-    for last in (False,) * min(micro_batches - 1, 2 if apart else 1) + (True,):
-        walks += [(True, False, 1), (False, last, 0)]
-    return walks
 
 
 def step_sizes(job: TrainingJob, runs: list[Run], buffers: ModelBuffers, others: tuple[float, ...]) -> StepSizes:
