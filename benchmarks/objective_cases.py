@@ -46,6 +46,7 @@ def plan(record: dict[str, Any]) -> dict[str, Any]:
         "torch_version": TORCH,
         "micro_batch_size": record["batch"],
         "sequence_length": record["seq"],
+        "gradient_accumulation_steps": record.get("grad_accum", 1),
         "precision": _precision(record),
         "optimizer": {
             "name": OPTIMIZERS[record["optimizer"]],
@@ -75,7 +76,7 @@ def plan(record: dict[str, Any]) -> dict[str, Any]:
         "name": record["id"],
         "model": {"architecture": architecture(record["dims"])},
         "hardware": {"gpu": {"name": "any", "memory_gib": 1000}, "gpus_per_node": world},
-        "parallelism": {"zero_stage": 3} if world > 1 else {},
+        "parallelism": {"zero_stage": 3, "gradient_sync": "every"} if world > 1 else {},
         "training": training,
     }
 

@@ -27,7 +27,9 @@ def fused_loss(
     tape, s = ctx.tape, ctx.setting
     scored = scored_tokens(ctx, objective)
     compute = s.autocast or box[0].dtype
+    kept = box[0] if objective.name == "sft" else None  # as large as what is scored: held until that is over
     found = fused_log_probabilities(tape, box, weights.weight, weights.bias, scored, compute)
+    del kept
     if objective.outside:
         tape.casts.clear()
         tape.autocast = None
