@@ -129,12 +129,12 @@ def fused_log_probabilities(
         tile = tape.new((min(scored, TILE_TOKENS), TILE_VOCABULARY), compute, "tile of logits")
         pieces = _narrow_pieces(tape, shape, x_dtype, (vocabulary, w_dtype), compute)
         if vocabulary > TILE_VOCABULARY:  # `w_chunk`, a variable until the next one is made
-            pieces += _narrow_pieces(tape, shape, compute, (vocabulary, w_dtype), compute)
-        del pieces
+            another = _narrow_pieces(tape, shape, compute, (vocabulary, w_dtype), compute)
+            del another
         gx = wide_x if wide_x is None or x_dtype == "fp32" else tape.new(shape, x_dtype, "hidden gradient")
         gw = wide_w if wide_w is None or w_dtype == "fp32" else tape.new(w_shape, w_dtype, "head gradient")
         gb = tape.new(b_shape, w_dtype, "head bias gradient") if b_trained and b_shape else None
-        del wide_x, wide_w, tile
+        del wide_x, wide_w, tile, pieces  # variables to the end
         return [gx, gw, gb] if b_shape else [gx, gw]
 
     leaves = tuple([tape.parameter(p) for p in (weight, bias) if p is not None])
