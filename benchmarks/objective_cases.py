@@ -1,4 +1,8 @@
-"""Traced steps of other objectives (``data/objectives.json``) to plans: losses, references, heads and evaluation."""
+"""Traced steps of other objectives to plans: losses, references, heads and evaluation.
+
+Those of ``data/objectives.json`` were chosen, and count in the tables; those of ``data/objectives_drawn.json`` were
+drawn at random, and are held to their traces by tests alone.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +19,19 @@ REFERENCES = {"model": "resident", "adapter_off": "adapter-off", None: "none"}
 
 
 def records() -> list[dict[str, Any]]:
-    """Every record."""
+    """Every record that was chosen."""
     found: list[dict[str, Any]] = load("objectives.json")["cases"]
     return found
 
 
+def drawn_records() -> list[dict[str, Any]]:
+    """Every record that was drawn."""
+    found: list[dict[str, Any]] = load("objectives_drawn.json")["cases"]
+    return found
+
+
 def cases() -> list[Case]:
-    """Every record with its plan."""
+    """Every record that was chosen, with its plan."""
     return [
         Case(
             id=record["id"],

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from benchmarks.objective_cases import plan, records
+from benchmarks.objective_cases import drawn_records, plan, records
 from benchmarks.score import resolved
 from memcheck.accounts.estimate import Estimate
 from memcheck.memory.estimate import estimate
@@ -14,7 +14,7 @@ from memcheck.memory.estimate import estimate
 pytestmark = pytest.mark.slow
 
 MIB = 2**20
-RECORDS = {record["id"]: record for record in records()}
+RECORDS = {record["id"]: record for record in (*records(), *drawn_records())}
 MOMENTS = {
     ("forward", "loss"): ("forward", "loss", "reference"),
     ("backward",): ("backward",),
