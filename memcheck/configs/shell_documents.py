@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Mapping
 
 from memcheck.record import Record
@@ -15,13 +16,16 @@ _INTO = re.compile(r"(?:>{1,2}|\btee\b(?:\s+-a)?)\s*[\"']?([^\s\"'<>|]+)")
 _RUN = re.compile(r"\.(?:sh|bash|slurm|sbatch|job|pbs)\Z")
 _PIPED = re.compile(r"\|\s*(?:sbatch|bash|sh|qsub|ssh)\b")
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
+MOST_FILLED = 1 << 20
+"""Characters that variables may add to a file; what asks for more is nobody's config."""
 
 
 class ScriptFile(Record):
     """One file."""
 
+    before: int
+    """How many lines stand before it in the script."""
     text: str
-    """As many lines as stand before it in the script, empty, and its own."""
     literal: bool
     """Variables in it stay as they are."""
 
@@ -35,6 +39,9 @@ def split_documents(text: str) -> tuple[str, dict[str, ScriptFile]]:
     if "<<" not in text:
         return text, {}
     lines = text.split("\n")
+    places: dict[str, list[int]] = {}
+    for number, line in enumerate(lines):
+        places.setdefault(line.strip(), []).append(number)
     found: dict[str, ScriptFile] = {}
     number = 0
     while number < len(lines):
@@ -42,13 +49,15 @@ def split_documents(text: str) -> tuple[str, dict[str, ScriptFile]]:
         number += 1
         if opened is None or lines[number - 1].lstrip().startswith("#") or _PIPED.search(opened["after"]):
             continue
-        end = _end(lines, number, opened["end"])
+        ends = places.get(opened["end"], ())
+        at = bisect_left(ends, number)
+        end = ends[at] if at < len(ends) else None
         into = _INTO.search(f"{opened['verb']} {opened['before']} {opened['after']}")
         if end is None or (into is not None and _RUN.search(into[1])):
             continue
         if into is not None:
-            body = "\n".join([*[""] * number, *lines[number:end]])
-            found[plain(into[1])] = ScriptFile(text=body, literal=bool(opened["quote"]))
+            body = "\n".join(lines[number:end])
+            found[plain(into[1])] = ScriptFile(before=number, text=body, literal=bool(opened["quote"]))
         lines[number:end] = [""] * (end - number)
         number = end
     return "\n".join(lines), found
@@ -60,11 +69,11 @@ def plain(name: str) -> str:
 
 
 def filled(written: ScriptFile, variables: Mapping[str, str]) -> str:
-    """The file's text, as the shell writes it."""
+    """The file's text, as the shell writes it, in the lines where it stands; as it stands where that would be long."""
+    before, text = "\n" * written.before, written.text
     if written.literal:
-        return written.text
-    return _VARIABLE.sub(lambda each: variables.get(each[1] or each[2], each[0]), written.text)
-
-
-def _end(lines: list[str], start: int, word: str) -> int | None:
-    return next((number for number in range(start, len(lines)) if lines[number].strip() == word), None)
+        return before + text
+    named = (variables.get(each[1] or each[2], "") for each in _VARIABLE.finditer(text))
+    if sum(map(len, named)) > MOST_FILLED:
+        return before + text
+    return before + _VARIABLE.sub(lambda each: variables.get(each[1] or each[2], each[0]), text)

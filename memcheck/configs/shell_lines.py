@@ -10,11 +10,16 @@ _PARTS = re.compile(r";\s*(?=(?:then|elif|else|fi)\b)|(?<=\bthen\s)|(?<=\belse\s
 _HEAD = re.compile(r"\s*(?:if|elif)\s")
 _TESTED = re.compile(r"(\s*)(\[\[\s[^\[\]]+\s\]\]|\[\s[^\[\]]+\s\])\s*(&&|\|\|)\s*(?=[A-Za-z_]\w*(?:\[\w+\])?\+?=)")
 _OTHERWISE = re.compile(r"\s*\|\|\s*(?=[A-Za-z_]\w*\+?=)")
+LONGEST = 400
+"""Characters of a line that is taken apart; one that is longer is left whole."""
 _CLOSED = re.compile(r"\bfi\b\s*;?\s*(?=\S)")
 
 
 def single(line: str) -> Iterator[str]:
     """The lines that a line stands for, in order; each has its words in the columns where they stand."""
+    if len(line) > LONGEST:
+        yield line
+        return
     tested = _TESTED.match(line)
     if tested is not None:
         yield from _tested(line, tested)

@@ -37,17 +37,25 @@ _SLURM = {
     "gres": ("SLURM_GPUS_ON_NODE",),
     "gpus-per-node": ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"),
 }
+MOST, DEEPEST = 4000, 16
+"""Characters of a word and of what variables add to it, and defaults of defaults, that are looked into."""
 
 
-def resolved(word: str, variables: Mapping[str, str]) -> str:
-    """Variables that the same file sets to plain text; a word with any other stays as it is."""
+def resolved(word: str, variables: Mapping[str, str], deep: int = 0) -> str:
+    """Variables that the same file sets to plain text; a word with any other stays as it is, and one that would be
+    long, or whose defaults have many defaults of their own.
+    """
+    if len(word) > MOST or deep > DEEPEST:
+        return word
     found = _VARIABLE.match(word)
     if found is None:
+        if sum([len(variables.get(each[1] or each[2], "")) for each in _PART.finditer(word)]) > MOST:
+            return word
         whole = _PART.sub(lambda each: variables.get(each[1] or each[2]) or each[0], word)
         return word if "$" in whole else whole
     value = variables.get(found[1] or found[3])
     if value is None:
-        value = resolved((found[2] or "").strip("\"'"), variables)
+        value = resolved((found[2] or "").strip("\"'"), variables, deep + 1)
     return value if value and "$" not in value else word
 
 
