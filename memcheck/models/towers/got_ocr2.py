@@ -49,7 +49,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
     ]
     if not config.flag("use_abs_pos", default=True):
         config.fail("use_abs_pos", "a tower without a table of positions has no memory model")
-    stem.append(ParameterTensor("pos_embed", (tile, width), "position"))
+    stem.append(ParameterTensor("pos_embed", (1, size.side, size.side, width), "position"))
     if size.side % 4:
         config.fail("image_size", f"{size.side} patches of a side are no multiple of 4, as convolutions want them")
     return Vision(

@@ -68,7 +68,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         outputs=outputs,
         stem=(
             *linear("embeddings.patch_projection", width, pixels, "vision", "none"),
-            ParameterTensor("embeddings.position_embedding", (side * side, width), "position"),
+            ParameterTensor("embeddings.position_embedding", (1, side * side, width), "position"),
             ParameterTensor("embeddings.cls_register_token", (classes, width), "vision"),
         ),
         projector=(
