@@ -29,6 +29,10 @@ class LocalTensor(Record):
     matrix: bool = False
     divided: int = 0
     """The dimension that FSDP2 cuts."""
+    waits: str = ""
+    """Where it wants a gradient that never comes: in a ``layer``, or ``beside`` them."""
+    part: str = ""
+    """``vision`` or ``projector``, of what is no layer there."""
 
     @property
     def numel(self) -> int:

@@ -143,10 +143,8 @@ class Profile(Record):
     """Its version is that of transformers, whose classes are the models."""
     unsplit: tuple[str, ...] = ()
     """Model types whose classes name no layers, at zero_stage 3 in one group for that."""
-    unsplit_towers: tuple[str, ...] = ()
-    """Kinds of towers of which that is true."""
-    attention_towers: tuple[str, ...] = ()
-    """Those whose classes name the attention of a layer alone: the rest is the root's."""
+    wraps_classes: bool = False
+    """FSDP makes units of the classes that a model of pictures names (``_no_split_modules``), not of layers alone."""
     wraps_one_rank: bool = False
     """At zero_stage 3 FSDP2 wraps the model on a single rank, too, for its mixed precision."""
     lacks: Mapping[str, str] = MappingProxyType({})

@@ -8,7 +8,8 @@ A batch of text alone sends one blank picture of a few patches through it, of wh
 from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor
-from memcheck.frameworks.torch.tower_tensors import idle_blocks, idle_tensors
+from memcheck.frameworks.torch.rank_tensors import Holding, block_tensors
+from memcheck.frameworks.torch.tower_tensors import idle_blocks
 from memcheck.models.types import Architecture
 from memcheck.remembered import lru_cache
 
@@ -18,5 +19,5 @@ def resting_towers(a: Architecture) -> tuple[LocalTensor, ...]:
     """The frozen tensors of everything beside the language model."""
     found: list[LocalTensor] = []
     for block, n, _ in idle_blocks(a, sees=False):
-        found += n * idle_tensors(block, None)
+        found += n * block_tensors(block, Holding(trained=False))
     return tuple(found)

@@ -11,7 +11,7 @@ from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, orthogon
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import wraps
 from memcheck.frameworks.torch.resting import states_dtype
-from memcheck.job.types import TrainingJob
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
 
 
@@ -42,6 +42,14 @@ def buckets(job: TrainingJob) -> Buckets:
     views = there and layout.gradient_as_bucket_view
     late = views and layout.gradient_sync == "last" and job.gradient_accumulation_steps > 1
     return Buckets(there, views and not late, late)
+
+
+def waiting(job: TrainingJob, kinds: Iterable[tuple[tuple[LocalTensor, ...], int]]) -> int:
+    """Bytes of gradients that buckets have room for and that never come: those of what does not run (reducer.cpp,
+    initialize_buckets).
+    """
+    found = [(t, count) for tensors, count in kinds for t in tensors if t.waits]
+    return sum(count * t.numel * DTYPE_BYTES[t.dtype or job.recipe.gradients] for t, count in found)
 
 
 def redundancy_free(job: TrainingJob) -> bool:

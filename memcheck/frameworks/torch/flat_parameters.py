@@ -77,8 +77,8 @@ def updated(job: TrainingJob, tensor: LocalTensor, unit: Iterable[LocalTensor]) 
     even = -(-tensor.numel // ways)
     if not job.freeze or not isinstance(a, Architecture):
         return even
-    if is_end(tensor):
-        mixed = any(word in ENDS for word in job.freeze)
+    if is_end(tensor) or tensor.part:
+        mixed = any(word in ENDS or word in PARTS for word in job.freeze)
         total, stepped = _ends(job._replace(freeze=flattened_freeze(job)), a, job.freeze)
     else:
         moved = [t.numel for t in every if is_stepped(job, t)]
@@ -88,10 +88,12 @@ def updated(job: TrainingJob, tensor: LocalTensor, unit: Iterable[LocalTensor]) 
 
 @lru_cache(maxsize=256)
 def _ends(job: TrainingJob, a: Architecture, freeze: tuple[str, ...]) -> tuple[int, int]:
-    """Elements of embedding, positions, final norm and head, and those of them that are stepped on."""
+    """Elements of embedding, positions, final norm and head, of what of towers is no layer, and those of them that are
+    stepped on.
+    """
     from memcheck.frameworks.torch.whole_model import model_tensors
 
-    ends = [t for tensors in model_tensors(job, a) for t in tensors if is_end(t)]
+    ends = [t for tensors in model_tensors(job, a) for t in tensors if is_end(t) or t.part]
     stated = job._replace(freeze=freeze)
     return sum(t.numel for t in ends), sum(t.numel for t in ends if is_stepped(stated, t))
 
@@ -135,18 +137,35 @@ def flattened_freeze(job: TrainingJob) -> tuple[str, ...]:
         return job.freeze
     table, head = is_table_frozen(job, a), is_head_frozen(job, a)
     kept = ENDS if table and head and (a.final_norm is None or "norm" in job.freeze) else ()
-    return tuple(word for word in job.freeze if word in (*kept, *PARTS) or word.startswith(LAYERS))
+    freeze = tuple(word for word in job.freeze if word in (*kept, *PARTS) or word.startswith(LAYERS))
+    if a.vision is None or job.lora is not None or not _roots_train(job, kept):
+        return freeze
+    from memcheck.frameworks.torch.flat_towers import flattened_parts
+
+    return flattened_parts(job, a, a.vision, freeze)
+
+
+def _roots_train(job: TrainingJob, kept: tuple[str, ...]) -> bool:
+    """Whether something is trained of what is no layer of a model of pictures."""
+    return not {"vision", "projector"} <= {*job.freeze} or ("language" not in job.freeze and not kept)
 
 
 def is_stepped(job: TrainingJob, tensor: LocalTensor) -> bool:
-    """Whether the optimizer steps on a tensor that gets a gradient."""
+    """Whether the optimizer steps on a tensor that gets a gradient: one of zeros, too, of what lies in the root's flat
+    tensor and does not run, for the views of its gradient are those of all that want one (_flat_param.py,
+    _use_sharded_grad_views).
+    """
+    if tensor.part in job.freeze and job.lora is None:
+        return False
+    if tensor.waits == "beside" and job.lora is None:
+        return True
     if not tensor.trained or not job.freeze:
         return tensor.trained
     end, a = _end(tensor), job.architecture
     if tensor.name.startswith("embed_tokens") and isinstance(a, Architecture):
-        return not is_table_frozen(job, a)
+        return not is_table_frozen(job, a) and "language" not in job.freeze
     if end:
-        return end not in job.freeze
+        return end not in job.freeze and "language" not in job.freeze
     patterns = tuple(w for w in job.freeze if w not in (*ENDS, *PARTS) and not w.startswith(LAYERS))
     return not is_frozen(tensor.name.removesuffix(".weight").removesuffix(".bias"), patterns)
 

@@ -39,7 +39,8 @@ from memcheck.frameworks.torch.recording import (
 from memcheck.frameworks.torch.resting import divided_over
 from memcheck.frameworks.torch.states import engine_hooks, rests
 from memcheck.frameworks.torch.step_options import (
-    TOWERS,
+    AT_REST,
+    NO_UNIT_GROUPS,
     UnitGroups,
     step_options,
     step_sizes,
@@ -311,22 +312,28 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
     wrapped = wrapped_kinds(job)
     leaves, carves, rest = flattens(job) and job.lora is not None, carves_ends(job), dict[int, Group]()
     vision = job.architecture.vision if isinstance(job.architecture, Architecture) else None
-    parted = vision is not None and vision.kind in FRAMEWORKS[job.framework].attention_towers
-    outside = [run.unit.kind not in wrapped or (parted and run.unit.kind in TOWERS) for run in units.runs]
+    parted = {}
+    if vision is not None:
+        from memcheck.frameworks.torch.tower_groups import parted_groups
+        from memcheck.frameworks.torch.tower_kinds import own_parts
+
+        parted = own_parts(job, vision)
+    outside = [run.unit.kind not in wrapped or run.unit.kind in parted for run in units.runs]
     ends = [held for beside, (held, _) in zip(outside, units.held.runs, strict=True) if beside]
     trains = rooted and any(t.trained for held in ends for t in held)  # type: ignore[attr-defined]
     for run, early, beside, (tensors, _) in zip(units.runs, units.reduced, outside, units.held.runs, strict=True):
         if id(tensors) not in known or early:
             own = trains and run.unit.kind not in wrapped
             whole = UnitGroups(group_of(job, tensors, trains=own))
-            if (leaves or carves) and run.unit.kind not in wrapped:  # what is trained, or carved out, is not the root's
+            if (leaves or carves) and run.unit.kind not in (*wrapped, *parted):
+                # what is trained, or carved out, is not the root's
                 apart = [t for t in tensors if (t.trained if leaves else is_carved(t))]
                 rest[id(tensors)] = group_of(job, tuple([t for t in tensors if t not in apart]))
                 whole = UnitGroups(group_of(job, tuple(apart)))
-            elif parted and run.unit.kind in TOWERS and rooted:
-                from memcheck.frameworks.torch.tower_groups import parted_groups
-
-                whole, rest[id(tensors)] = parted_groups(job, tensors, trains=trains)
+            elif run.unit.kind in parted and rooted:
+                whole, rest[id(tensors)] = parted_groups(job, tensors, parted[run.unit.kind], trains=trains)
+            if run.unit.kind in AT_REST and (run.unit.kind in wrapped or run.unit.kind in parted):
+                whole = NO_UNIT_GROUPS
             if early:
                 # a tied head's gradient is that of the embedding's matrix
                 owners: Any = tensors if any(t.name == early for t in tensors) else units.held.runs[0][0]

@@ -45,7 +45,7 @@ from memcheck.remembered import lru_cache
 
 NUMBERED = {
     "block": "layer", "tower": "vision layer", "gathered": "vision layer", "idle": "idle layer",
-    "encoder": "encoder layer",
+    "resting": "idle layer", "beside": "idle part", "encoder": "encoder layer",
 }  # fmt: skip
 """What layers of each kind are called, before their number."""
 
@@ -210,7 +210,7 @@ class Units:
 
     def _resting(self) -> list[Run]:
         """Layers of a model without a tower that a step of text does not run (Llama 3.2 Vision's)."""
-        from memcheck.frameworks.torch.towers import resting_units
+        from memcheck.frameworks.torch.resting_towers import resting_units
         from memcheck.job.images import NO_PICTURES
 
         found = resting_units(self.job, self.architecture, self.base, NO_PICTURES)

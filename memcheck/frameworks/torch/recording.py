@@ -292,6 +292,10 @@ def recorded(
 
         PairedStep(how, runs, each, root, beyond[0], recorder, engine).run()
     else:
+        if how.sinks:
+            from memcheck.frameworks.torch.tower_outputs import sunk
+
+            runs = sunk(runs)
         Step(how, runs, each, root, beyond[0], recorder, engine).run()
     return recorder.program(units)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Tensors = Sequence[tuple[LocalTensor, ...]]
 """One entry for each unit; equal units share the tuple."""
+Kinds = list[tuple[tuple[LocalTensor, ...], int]]
 
 
 def rests(job: TrainingJob, held: Held) -> Rest:
@@ -49,7 +50,7 @@ def rests(job: TrainingJob, held: Held) -> Rest:
 
         total = total.plus(Resting(optimizer_states=momentum_of_table(job, kinds)))
     return Rest(
-        components=_components(job, total, engine),
+        components=_components(job, total, engine, kinds),
         operation=operation,
         temporaries=temporaries,
         paged=_paged(job, kinds),
@@ -102,7 +103,7 @@ def counted(held: Held) -> list[tuple[tuple[LocalTensor, ...], int]]:
     return list(found.values())
 
 
-def _components(job: TrainingJob, total: Resting, engine: EngineBuffers | None) -> Components:
+def _components(job: TrainingJob, total: Resting, engine: EngineBuffers | None, kinds: Kinds) -> Components:
     found = [
         ("parameters", total.parameters),
         ("adapters", total.adapters),
@@ -114,12 +115,13 @@ def _components(job: TrainingJob, total: Resting, engine: EngineBuffers | None) 
 
         found.append(("parameters", companion_bytes(job)))
     if not wraps(job):
-        from memcheck.frameworks.torch.ddp import buckets
+        from memcheck.frameworks.torch.ddp import buckets, waiting
 
         ddp = buckets(job)
         if ddp.there:
             # DDP keeps its buckets from the first step on; with gradient_as_bucket_view they are the gradients
-            found.append(("gradients" if ddp.views else "communication_buffers", total.gradients))
+            size = total.gradients + waiting(job, kinds)
+            found.append(("gradients" if ddp.views else "communication_buffers", size))
     if engine is not None:
         found += [
             ("parameters", engine.persistent),

@@ -86,8 +86,8 @@ class Step:
         recorder, border, (first, last, sends) = self.recorder, self.border, each
         live = ((self.beyond.per_micro_batch, 1), (held, 1))
         arriving = NOTHING if first else border.input_gradient
-        here = self.how.stays_gathered and (not first or (held != NOTHING and not self.how.reshards))
-        here = here or (self.how.flat_stays and not first)
+        stays = self.how.stays_gathered and (not first or (held != NOTHING and not self.how.reshards))
+        here = stays or (self.how.flat_stays and not first)
         if first and here:
             before = recorder.here  # the first micro-batch gathers the parameters, alone; those behind find them
             self._forward(first, here=False)
@@ -148,8 +148,7 @@ class Step:
     def _forward(self, first: bool, here: bool) -> list[int]:
         """Forward of one micro-batch; ``here``: an earlier one has left the parameters gathered."""
         recorder = self.recorder
-        casts, states = list[tuple[int, int]](), list[tuple[int, int]]()
-        held_flat = ahead = NOTHING
+        casts, states, held_flat, ahead = list[tuple[int, int]](), list[tuple[int, int]](), NOTHING, NOTHING
         # the schedule's variable holds the last stage's output until the next forward returns (schedules.py)
         variables = Variables(recorder, embeds=any(each.kind == "embedding" for each in self.units))
         if self.how.pipelined and not first:

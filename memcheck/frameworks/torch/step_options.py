@@ -29,9 +29,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.frameworks.torch.interleaved import ChunkPass
 
-WRAPPED = ("block", "tower", "gathered", "idle", "encoder")
+RESTING = "resting"
+"""Layers that do not run: groups of their own, which are never gathered."""
+AT_REST = (RESTING, "beside")
+"""They, and what rests and is no layer."""
+WRAPPED = ("block", "tower", "gathered", "idle", RESTING, "encoder")
 """Kinds of units that FSDP makes groups of their own of: layers, by ``_no_split_modules``."""
-TOWERS = ("tower", "gathered", "idle")
+TOWERS = ("tower", "gathered", "idle", RESTING)
 """Those among them that are a tower's layers."""
 OF_LANGUAGE = ("block", "encoder")
 """The others."""
@@ -100,6 +104,8 @@ class StepOptions(Record):
     """It has returned when what stands in front of the loss runs (encoders)."""
     towers_stay: bool
     """It returns behind the loss, or its output carries what the tower has made: that lives until then."""
+    sinks: bool = False
+    """DDP's own function has all of the model's output, whatever of it the loss reads."""
     carved: bool = False
     """The ends are groups of their own beside a root, whose forward ends behind the loss."""
     collapses: bool = False
@@ -220,9 +226,10 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         carved=carves_ends(job),
         collapses=carves_ends(job) and isinstance(a, Architecture) and a.collapses,
         gathers_ahead=sharded and layout.expert > 1 and profile.gathers_ahead,
-        returns_first=isinstance(a, Architecture) and (_transforms_behind(a) or _layers_behind(a)),
+        returns_first=isinstance(a, Architecture) and bool(a.head_transform or a.task) and _returns_first(a),
         towers_stay=isinstance(a, Architecture) and a.vision is not None and _stays(job, a),
         paired=paired,
+        sinks=isinstance(a, Architecture) and a.vision is not None and _stays(job, a, sinks=True),
     )
     if sharded and job.fsdp == 1:
         from memcheck.frameworks.torch.flat_moves import flat_options
@@ -241,33 +248,28 @@ def wrapped_kinds(job: TrainingJob) -> tuple[str, ...]:
         return WRAPPED
     if a.model_type in profile.unsplit:
         return ()
-    whole = a.vision is not None and a.vision.kind in profile.unsplit_towers
-    return OF_LANGUAGE if whole else WRAPPED
+    if a.vision is None:
+        return WRAPPED
+    from memcheck.frameworks.torch.tower_kinds import wrapped_of
+
+    return wrapped_of(job, a.vision)
 
 
-def _stays(job: TrainingJob, a: Architecture) -> bool:
-    from memcheck.frameworks.torch.tower_outputs import stays
+def _stays(job: TrainingJob, a: Architecture, *, sinks: bool = False) -> bool:
+    from memcheck.frameworks.torch import tower_outputs
 
-    return a.vision is not None and stays(job, a.vision)
+    return a.vision is not None and (tower_outputs.sinks if sinks else tower_outputs.stays)(job, a.vision)
+
+
+def _returns_first(a: Architecture) -> bool:
+    from memcheck.frameworks.torch.ends_behind import layers_behind, transforms_behind
+
+    return transforms_behind(a) or layers_behind(a)
 
 
 def _leaves_graphs(a: Architecture) -> bool:
     """Whether an attribute of its layers is a state of the recurrence."""
     return any(isinstance(block.mixer, Mixer) and block.mixer.kind == "rg-lru" for block, _ in a.blocks)
-
-
-def _transforms_behind(a: Architecture) -> bool:
-    """Whether a layer in front of the head runs where the body has returned, and no norm ends a body whose variable has
-    the looked-up rows (UltraBERT's has).
-    """
-    return bool(a.head_transform) and (a.embeddings_apart or a.final_norm is None)
-
-
-def _layers_behind(a: Architecture) -> bool:
-    """Whether the head's part of the forward starts where the body has returned: no norm ends the body, or none while
-    a variable has the looked-up rows (modeling_modernbert.py, which rebinds ``hidden_states``).
-    """
-    return a.task is not None and (a.final_norm is None or (a.pooling is not None and a.pooling.norm))
 
 
 def _walks(micro_batches: int, in_flight: float, apart: bool) -> list[tuple[bool, bool, float]]:

@@ -8,7 +8,7 @@ from memcheck.accounts.program import NOTHING, Amount, Bundle, Recorder
 from memcheck.accounts.sizes import NamedCurve
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.rank_units import NUMBERED
-from memcheck.frameworks.torch.step_options import TOWERS, StepOptions, StepSizes, UnitGroups
+from memcheck.frameworks.torch.step_options import StepOptions, StepSizes, UnitGroups
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -18,7 +18,9 @@ else:
     Protocol = object  # what a protocol is to a running program
 
 
-TOWER = ("stem", "tower", "gathered", "idle", "merger", "projector", "source", "encoder", "encoded")
+TOWER = (
+    "stem", "tower", "gathered", "idle", "resting", "beside", "merger", "projector", "source", "encoder", "encoded",
+)  # fmt: skip
 """Kinds of units between the look-up of the text and the first layer, or in front of both."""
 
 
@@ -26,8 +28,8 @@ class NamedUnit(Record):
     """A unit with the places of its sizes."""
 
     kind: str
-    """``embedding`` | ``stem`` | ``tower`` | ``idle`` | ``merger`` | ``projector`` | ``source`` | ``encoder``
-    | ``encoded`` | ``block`` | ``head``."""
+    """``embedding`` | ``stem`` | ``tower`` | ``idle`` | ``resting`` | ``beside`` (what rests and is no layer)
+    | ``merger`` | ``projector`` | ``source`` | ``encoder`` | ``encoded`` | ``block`` | ``head``."""
     name: str
     fresh: NamedCurve
     again: NamedCurve
@@ -123,7 +125,7 @@ class Variables:
         """What variables of the model's forward refer to behind a unit. ``layer``: counted from the first one of text;
         ``times``: how many alike there are.
         """
-        if not self._of_tower(unit, curve, layer, times):
+        if not self.of_tower(unit, curve, layer, times):
             name = "looked up" if unit.kind == "embedding" else "outputs"  # of the model's loop over its layers
             self.assign(name, "activations", curve.returned)
         first = layer == 0 and not how.keeps_states and self._embeds
@@ -134,29 +136,22 @@ class Variables:
         # `causal_mask`: from the look-up of the rows until the stack has returned
         self.assign("causal_mask", "activations", NOTHING if unit.kind == "head" or layer < -1 else beyond.masks)
 
-    def _of_tower(self, unit: NamedUnit, curve: NamedCurve, layer: int, times: int) -> bool:
-        """Whether the unit is beside the language model's own; what is in variables behind it, if it is.
-
-        Image tokens are put into their places in a new tensor. The tower's last rows, with the graph of layers that
-        nothing reads, and its image tokens are in what the forward got from it (``mm_encoder_outputs``).
-        """
-        if unit.kind == "projector":
-            self.assign("rows", "activations", NOTHING)
-            for name in [name for name in self._held if name.startswith(("stem", "gathered"))]:
-                self.assign(name, "activations", NOTHING)
-            self.assign("last_hidden_state", "activations", curve.freed_input)
-            self.assign("pooler_output", "activations", curve.returned)
-        elif unit.kind == "stem":  # the tower's own variables
-            self.assign("stem", "activations", curve.returned)
-        elif unit.kind in ("idle", "merger", "gathered"):
-            self.assign(f"{unit.kind} {layer}", "activations", curve.returned, times)
-        else:
+    def of_tower(self, unit: NamedUnit, curve: NamedCurve, layer: int, times: int) -> bool:
+        """Whether the unit is beside the language model's own; what is in variables behind it, if it is."""
+        if unit.kind not in TOWER:
             return False
-        return True
+        from memcheck.frameworks.torch.tower_variables import behind_tower
+
+        return behind_tower(self, unit, curve, layer, times)
+
+    def starting(self, *names: str) -> list[str]:
+        """Variables whose names begin so."""
+        return [name for name in self._held if name.startswith(names)]
 
     def let_go(self, *, towers: bool = True) -> None:
         """The forward has returned. ``towers``: that which has what the tower made has, too."""
-        for name in [name for name in self._held if towers or not name.startswith(OF_TOWER)]:
+        kept = () if towers else self.starting(*OF_TOWER)
+        for name in [name for name in self._held if name not in kept]:
             component, size, times = self._held.pop(name)
             self._recorder.release(component, size, times)
 
@@ -179,6 +174,6 @@ def keep_inputs(
 
 
 def shared(unit: NamedUnit, groups: UnitGroups, own: Amount, root: Amount, times: int) -> tuple[Amount, Amount]:
-    """Gradients that a unit's own hook reduces, and that the root's does: those of a tower's layer may be in both."""
-    rest = groups.early.gathered if unit.kind in TOWERS else NOTHING
+    """Gradients that a unit's own hook reduces, and that the root's does: those of a tower's units may be in both."""
+    rest = groups.early.gathered if unit.kind in TOWER else NOTHING
     return ((*own, (rest, -1)), (*root, (rest, times))) if rest else (own, root)

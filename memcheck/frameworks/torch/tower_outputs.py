@@ -8,9 +8,13 @@ the output had the image tokens alone (``image_hidden_states``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from memcheck.accounts.unit import Unit
 from memcheck.autograd import Value
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.torch.ddp import buckets
+from memcheck.frameworks.torch.step_parts import NamedRun
 from memcheck.job.image_outputs import TRANSFORMERS, gives, has_outputs
 from memcheck.job.types import TrainingJob
 from memcheck.models.vision import Vision
@@ -28,6 +32,31 @@ def gives_towers(job: TrainingJob, vision: Vision) -> bool:
 def stays(job: TrainingJob, vision: Vision) -> bool:
     """Whether what a tower has made lives until the loss is there."""
     return vision.to_loss or gives_towers(job, vision)
+
+
+def sinks(job: TrainingJob, vision: Vision) -> bool:
+    """Whether DDP's function goes through layers behind the features that are trained: they get no gradient, so that
+    DDP has to be told to look for such.
+    """
+    trained = job.lora is not None or "vision" not in job.freeze
+    return bool(vision.idle) and buckets(job).there and trained and gives_towers(job, vision)
+
+
+def sunk(runs: Sequence[NamedRun]) -> list[NamedRun]:
+    """The runs where DDP looks for parameters without gradients: a function of its own goes through all tensors of the
+    model's output, so that graphs that nothing else reads live as long as the loss's (torch 2.13
+    nn/parallel/distributed.py, ``_DDPSink``).
+    """
+    found = []
+    for run in runs:
+        unit = run.unit
+        if unit.kind == "idle":
+            unit = unit._replace(
+                fresh=unit.fresh._replace(lingers=unit.fresh.returned),
+                again=unit.again._replace(lingers=unit.again.returned),
+            )
+        found.append(run._replace(unit=unit))
+    return found
 
 
 def kept_unit(job: TrainingJob, vision: Vision, unit: Unit) -> Unit:

@@ -28,7 +28,8 @@ def stem_unit(
     demand(met(run, whole(setting)), held, "the vision tower's stem", job.framework)
     fresh = stem_curve(vision, setting, graph, leaf, inventory)
     again = stem_curve(vision, setting.later(), graph, leaf, inventory) if adds else fresh
-    return Unit(kind="stem", name="patch embedding", tensors=part_tensors(block, setting), fresh=fresh, again=again)
+    tensors = part_tensors(block, setting, "vision")
+    return Unit(kind="stem", name="patch embedding", tensors=tensors, fresh=fresh, again=again)
 
 
 @lru_cache(maxsize=512)

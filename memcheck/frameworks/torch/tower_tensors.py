@@ -9,6 +9,8 @@ from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import rounded, rounded_bytes
 from memcheck.frameworks.torch.rank_tensors import Holding, block_tensors, holding_of
+from memcheck.frameworks.torch.step_options import RESTING
+from memcheck.frameworks.torch.tower_kinds import is_unsplit, names_classes, own_parts
 from memcheck.job.images import Pictures, are_there, pictures_of
 from memcheck.job.types import TrainingJob
 from memcheck.models.embedders import embedder_tensors
@@ -41,15 +43,50 @@ def closing_norms(vision: Vision) -> tuple[ParameterTensor, ...]:
     return tuple(t for t in vision.closing if t.group in ("norm", "vision"))
 
 
-def part_tensors(block: Block, setting: Setting) -> tuple[LocalTensor, ...]:
-    """The tensors of a block of that part, adapters included."""
-    return block_tensors(block, Holding(trained=setting.trained, frozen=setting.frozen, adapter=setting.adapter))
+def part_tensors(block: Block, setting: Setting, part: str = "") -> tuple[LocalTensor, ...]:
+    """The tensors of a block of that part, adapters included. ``part``: it is no layer, and of which part it is."""
+    found = block_tensors(block, Holding(trained=setting.trained, frozen=setting.frozen, adapter=setting.adapter))
+    return tuple(t._replace(part=part) for t in found) if part else found
 
 
-def idle_tensors(block: Block, adapter: Adapter | None) -> tuple[LocalTensor, ...]:
-    """The tensors of a block that no gradient reaches: adapters are there as well, and rest like it."""
-    found = block_tensors(block, Holding(trained=False, adapter=adapter))
-    return tuple(t._replace(trained=False) for t in found)
+def ending_tensors(
+    vision: Vision, projector: tuple[ParameterTensor, ...], setting: Setting
+) -> tuple[LocalTensor, ...]:
+    """The tensors of the projector, and of what runs in front of it behind the tower's layers."""
+    norms = {t.name for t in closing_norms(vision)}
+    found = part_tensors(as_block(vision.closing + projector), setting, "projector")
+    return tuple(t._replace(part="vision") if t.name in norms else t for t in found)
+
+
+PROBE = "head.probe"
+"""SigLIP's attention pooling has it (modeling_siglip.py, ``SiglipMultiheadAttentionPoolingHead``)."""
+
+
+def stands(job: TrainingJob, block: Block) -> str:
+    """Where FSDP has a block at rest: as a ``layer`` in a unit of its own, or ``beside`` what else is the root's."""
+    layer = block.mixer is not None or block.mlp is not None
+    pools = names_classes(job) and any(t.name == PROBE for t in block.extra_tensors)
+    return "layer" if layer or pools else "beside"
+
+
+def idle_tensors(
+    job: TrainingJob, block: Block, adapter: Adapter | None, *, trained: bool
+) -> tuple[LocalTensor, ...]:
+    """The tensors of a block that no gradient reaches: adapters are there as well, and rest like it. ``trained``: its
+    own want one all the same.
+    """
+    found = block_tensors(block, Holding(trained=trained, adapter=adapter))
+    where, a = stands(job, block), job.architecture
+    vision = a.vision if isinstance(a, Architecture) else None
+    own = own_parts(job, vision) if vision is not None else {}
+    whole = vision is None or not is_unsplit(job, vision)
+
+    def waits(name: str) -> str:
+        if where == "beside":
+            return "layer" if name.startswith(own.get("beside", ("none",))) else where
+        return where if whole and name.startswith(own.get(RESTING, ("",))) else "beside"
+
+    return tuple(t._replace(trained=False, waits=waits(t.name) if t.trained else "") for t in found)
 
 
 def embedders_on_rank(job: TrainingJob, a: Architecture) -> tuple[LocalTensor, ...]:
@@ -88,21 +125,27 @@ def side_tensors(job: TrainingJob, a: Architecture) -> Iterator[tuple[LocalTenso
         yield block_tensors(as_block(a.encoder.tensors), held)
     v, sees = a.vision, are_there(job)
     for block, n, part in idle_blocks(a, sees=sees):
-        yield from n * [idle_tensors(block, holding_of(job, part).adapter)]
+        held = holding_of(job, part)
+        yield from n * [idle_tensors(job, block, held.adapter, trained=held.trained)]
     if v is None or not sees:
         return
     tower, projector = holding_of(job, "vision"), holding_of(job, "projector")
-    yield block_tensors(as_block(v.stem), tower)
+    yield _of("vision", block_tensors(as_block(v.stem), tower))
     if v.between:
-        yield block_tensors(as_block(v.between), tower)
+        yield _of("vision", block_tensors(as_block(v.between), tower))
     for block, n in v.idle:
-        yield from n * [idle_tensors(block, tower.adapter)]
+        yield from n * [idle_tensors(job, block, tower.adapter, trained=tower.trained)]
     for block, n in v.blocks:
         yield from n * [block_tensors(block, tower)]
     norms = closing_norms(v)
     if norms:
-        yield block_tensors(as_block(norms), tower)
-    yield block_tensors(as_block(tuple(t for t in v.closing if t not in norms) + v.projector), projector)
+        yield _of("vision", block_tensors(as_block(norms), tower))
+    rest = tuple(t for t in v.closing if t not in norms) + v.projector
+    yield _of("projector", block_tensors(as_block(rest), projector))
+
+
+def _of(part: str, tensors: tuple[LocalTensor, ...]) -> tuple[LocalTensor, ...]:
+    return tuple(t._replace(part=part) for t in tensors)
 
 
 def side_buffers(a: Architecture, dtype: str) -> int:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from memcheck.accounts.unit import Unit
-from memcheck.autograd import Tape, Value
+from memcheck.autograd import Value
 from memcheck.autograd.completeness import demand, elements, met_by, whole
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.curve import Curve, High, checkpointed, high, replay
+from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.elementwise import cast
 from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.layers import layers_of
 from memcheck.frameworks.torch.cast_inputs import casts_inputs
+from memcheck.frameworks.torch.resting_towers import passing_unit, resting_units, told_apart
 from memcheck.frameworks.torch.stream import stream_dtype, widened_tower
 from memcheck.frameworks.torch.tower_outputs import given, gives_towers, kept_unit
 from memcheck.frameworks.torch.tower_stem import stem_unit
 from memcheck.frameworks.torch.tower_tensors import (
     as_block,
     closing_norms,
-    idle_blocks,
-    idle_tensors,
+    ending_tensors,
     part_setting,
     part_tensors,
     reaches,
@@ -31,13 +30,18 @@ from memcheck.frameworks.torch.units import block_unit
 from memcheck.frameworks.towers import scatter_code, tower_code
 from memcheck.job.images import Pictures, pictures_of
 from memcheck.job.types import TrainingJob
-from memcheck.models.types import Architecture, Block, ParameterTensor
+from memcheck.models.types import Architecture, ParameterTensor
 from memcheck.models.vision import Vision
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
 
 RECOMPUTED = "vit_gradient_checkpointing"
 """ms-swift's option: whether the tower's layers are recomputed with the language model's."""
+REBINDING = (
+    "ernie4_5_vl", "glm4v", "glm_ocr", "got_ocr2", "hunyuan", "kimi", "minimax_m3", "muse_glimmer", "qwen", "qwen2_5",
+    "qwen3",
+)  # fmt: skip
+"""Kinds of towers whose own forward loops over the layers, with one variable for the rows; others have an encoder."""
 PATCHED = ("qwen3",)
 """Kinds of towers whose patches only ms-swift's hook finds."""
 
@@ -63,7 +67,7 @@ def side_units(
     """
     pictures = pictures_of(job, vision)
     tower, projector = part_setting(job, base, "vision"), part_setting(job, base, "projector")
-    runs, pooled = _apart(resting_units(job, a, base, pictures), vision, pictures, base)
+    runs, pooled = told_apart(resting_units(job, a, base, pictures), vision, pictures, base)
     if pictures.rows == 0:
         return SideUnits(tuple(runs), rows_grad)
     stream = base.autocast if vision.narrow else widened_tower(vision, base)
@@ -73,26 +77,29 @@ def side_units(
         recomputed=vision.checkpointed and job.checkpointing.mode != "none" and bool(job.option(RECOMPUTED, True)),
     )  # fmt: skip
     hooked = (vision.hooked or (vision.kind in PATCHED and job.option(RECOMPUTED) is not None)) and is_hooked(job, a)
-    graph = tower.trained or _adapted(vision, tower) or hooked
-    leaf = hooked and not (tower.trained or reaches(tower, as_block(vision.stem)))
-    stem = stem_unit(job, vision, tower, graph=graph, leaf=leaf, adds=adds, inventory=inventory)
+    entry, layers = _flattened(job, vision, tower)
+    graph = entry.trained or layers.trained or _adapted(vision, tower) or hooked
+    leaf = hooked and not (entry.trained or reaches(tower, as_block(vision.stem)))
+    stem = stem_unit(job, vision, entry, graph=graph, leaf=leaf, adds=adds, inventory=inventory)
     index, stacked, stem_at = 0, list(vision.deepstack), len(runs)
     runs.append((stem, 1, 0))
-    below = tower.trained or hooked or reaches(tower, as_block(vision.stem))
+    below = entry.trained or hooked or reaches(tower, as_block(vision.stem))
     for kind, (block, times) in enumerate(vision.blocks):
         left = times
         if kind == 1 and vision.between:
             runs.append((_between(job, vision, tower._replace(input_grad=below), adds, inventory), 1, 0))
-            tower = shrunk(vision, tower)
+            tower, layers = shrunk(vision, tower), shrunk(vision, layers)
         while left:
-            setting = tower._replace(input_grad=below)
+            setting = layers._replace(input_grad=below)
             mode = recompute_mode(job, index) if vision.checkpointed and job.option(RECOMPUTED, True) else "none"
             unit = block_unit(job, block, setting, mode, adds, inventory)
-            after = below or tower.trained or reaches(tower, block)
-            some = 1 if after != below else left
+            after = below or layers.trained or reaches(layers, block)
+            entered = not (index or after) and vision.kind not in REBINDING
+            some = 1 if after != below or entered else left
             if stacked and stacked[0] < index + some:
                 some = stacked[0] + 1 - index
             unit = unit._replace(kind="tower", name=f"vision layer {index}")
+            unit = _entered(unit) if entered else unit
             runs.append((unit if kind or after else _listed(vision, unit), some, index))
             below, index, left = after, index + some, left - some
             if stacked and stacked[0] == index - 1:
@@ -104,11 +111,7 @@ def side_units(
                 runs.append((_merger_unit(job, vision, above, number, adds=adds, inventory=inventory), 1, 0))
                 stacked.pop(0)
     runs += pooled
-    for block, n in vision.idle:
-        setting = tower._replace(input_grad=below)
-        unit = kept_unit(job, vision, _passing(block, setting, recompute_mode(job, index), inventory))
-        runs.append((unit._replace(kind="gathered") if vision.puts else unit, n, 0))  # "gathered": to the projector
-        index += n
+    runs += _passing(job, vision, layers._replace(input_grad=below), index, inventory)
     projector = _ending(vision, tower, projector)._replace(
         hidden=vision.hidden,
         batch=1,
@@ -121,8 +124,7 @@ def side_units(
     )
     trained = projector.trained or reaches(projector, as_block(vision.projector))
     if vision.gathered and below:
-        waits = waiting_rows(vision, projector)
-        runs[stem_at] = (stem._replace(fresh=_taking(stem.fresh, waits), again=_taking(stem.again, waits)), 1, 0)
+        runs[stem_at] = (_taking(stem, waiting_rows(vision, projector)), 1, 0)
     if vision.crosses:
         from memcheck.frameworks.torch.crossing import reading_of, reading_unit
 
@@ -134,30 +136,25 @@ def side_units(
     return SideUnits((*runs, (end, 1, 0)), rows_grad or below or trained)
 
 
-def _apart(
-    resting: list[tuple[Unit, int, int]], vision: Vision, pictures: Pictures, base: Setting
-) -> tuple[list[tuple[Unit, int, int]], list[tuple[Unit, int, int]]]:
-    """Units that rest, and SigLIP's attention pooling, which runs behind the layers though nothing reads its rows: a
-    module of its own for FSDP (``_no_split_modules``), beside whose parameters are the keys and values of all rows.
-    """
-    found = [run for run in resting if pictures.rows and any(t.name == "head.probe" for t in run[0].tensors)]
-    rows = rounded_bytes((pictures.rows, vision.hidden), base.autocast or base.params)
-    highest = High(6 * rows, "keys and values", (("activations", 6 * rows),))
-    curve = NOTHING_RUNS._replace(forward=highest)
-    pooled = [(unit._replace(name="attention pooling", fresh=curve, again=curve), 1, 0) for unit, _, _ in found]
-    return [run for run in resting if run not in found], pooled
+def _flattened(job: TrainingJob, vision: Vision, tower: Setting) -> tuple[Setting, Setting]:
+    """The settings of stem and layers, which FSDP1 may tell apart."""
+    if not any(word.startswith("vision:") for word in job.freeze):
+        return tower, tower
+    from memcheck.frameworks.torch.flat_towers import layers_of_tower, stem_of_tower
 
-
-def resting_units(job: TrainingJob, a: Architecture, base: Setting, pictures: Pictures) -> list[tuple[Unit, int, int]]:
-    """Units whose weights rest, as :class:`SideUnits` has them."""
-    idle = idle_blocks(a, sees=pictures.rows > 0)
-    return [(_idle(block, part_setting(job, base, part)), n, 0) for block, n, part in idle]
+    return stem_of_tower(job, tower, vision), layers_of_tower(job, tower)
 
 
 def _between(job: TrainingJob, vision: Vision, setting: Setting, adds: bool, inventory: bool) -> Unit:
     from memcheck.frameworks.torch.crossing import between_unit
 
     return between_unit(job, vision, setting, adds=adds, inventory=inventory)
+
+
+def _entered(unit: Unit) -> Unit:
+    """The first layer of a tower without a graph, whose input is a variable of what calls the loop over the layers."""
+    fresh = unit.fresh._replace(returned=unit.fresh.freed_input)
+    return unit._replace(fresh=fresh, again=fresh)
 
 
 def _listed(vision: Vision, unit: Unit) -> Unit:
@@ -173,8 +170,21 @@ def waiting_rows(vision: Vision, setting: Setting) -> int:
     return len(vision.gathered) * rounded_bytes((setting.sequence, vision.hidden), stream_dtype(setting))
 
 
-def _taking(curve: Curve, waits: int) -> Curve:
-    return curve._replace(takes=curve.takes + waits)
+def _taking(unit: Unit, waits: int) -> Unit:
+    fresh, again = (curve._replace(takes=curve.takes + waits) for curve in (unit.fresh, unit.again))
+    return unit._replace(fresh=fresh, again=again)
+
+
+def _passing(
+    job: TrainingJob, vision: Vision, setting: Setting, first: int, inventory: bool
+) -> list[tuple[Unit, int, int]]:
+    """Layers behind the features. ``first``: the number of the first."""
+    found = []
+    for block, n in vision.idle:
+        unit = kept_unit(job, vision, passing_unit(job, block, setting, recompute_mode(job, first), inventory))
+        found.append((unit._replace(kind="gathered") if vision.puts else unit, n, 0))  # "gathered": to the projector
+        first += n
+    return found
 
 
 def _ending(vision: Vision, tower: Setting, projector: Setting) -> Setting:
@@ -196,43 +206,6 @@ def _adapted(vision: Vision, setting: Setting) -> bool:
     return any(reaches(setting, block) for block, _ in vision.blocks) or reaches(setting, as_block(vision.stem))
 
 
-NO_HIGH = High(0, "", ())
-NOTHING_RUNS = Curve(
-    saved=0, saved_inventory=(), saved_components=(), until_forward_ends=0, forward=NO_HIGH, backward=NO_HIGH,
-    gradients=0,
-)  # fmt: skip
-
-
-def _idle(block: Block, setting: Setting) -> Unit:
-    """Weights that rest: no gradient reaches them, so that they have no optimizer state either."""
-    held = idle_tensors(block, setting.adapter)
-    return Unit(kind="idle", name="idle layer", tensors=held, fresh=NOTHING_RUNS, again=NOTHING_RUNS)
-
-
-def _passing(block: Block, setting: Setting, recompute: str, inventory: bool) -> Unit:
-    """A layer behind the features: it runs, and its graph is in the tower's output as long as that lives."""
-    curve = passing_curve(block, setting, recompute, inventory)
-    return Unit(kind="idle", name="idle layer", tensors=idle_tensors(block, setting.adapter), fresh=curve, again=curve)
-
-
-@lru_cache(maxsize=512)
-def passing_curve(block: Block, setting: Setting, recompute: str, inventory: bool) -> Curve:
-    """Replay a layer whose output nothing reads. ``returned``: its graph and output, which ``last_hidden_state`` is."""
-    tape = Tape(autocast=setting.autocast, inventory=inventory)
-    ctx = Context(tape, setting)
-    shape, dtype = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v")), stream_dtype(setting)
-    x = Value(tape.new(shape, dtype, "block input"), shape, dtype, Leaf() if setting.input_grad else None)
-    forward, whole = layers_of(setting.style).recomputing(block, recompute)
-    y = checkpointed(ctx, forward, x) if whole else forward(ctx, x)
-    highest, held = high(tape), tape.live - rounded_bytes(shape, dtype)  # the features count as the projector's input
-    del y
-    x.storage = None
-    ctx.returned.clear()
-    casts = tape.live
-    tape.casts.clear()
-    return NOTHING_RUNS._replace(forward=highest, until_forward_ends=casts, returned=held - casts)
-
-
 def mergers(vision: Vision) -> list[tuple[ParameterTensor, ...]]:
     """The tensors of the last merger, and of those of earlier rows."""
     each = len(vision.projector) // (len(vision.deepstack) + 1)
@@ -251,7 +224,7 @@ def _merger_unit(
     demand(seen, elements(block), "a merger of earlier rows", job.framework)
     fresh = merger_curve(vision, setting, number, inventory)
     again = merger_curve(vision, setting.later(), number, inventory) if adds else fresh
-    tensors_here = part_tensors(block, setting)
+    tensors_here = part_tensors(block, setting, "projector")
     return Unit(kind="merger", name=f"merger {number}", tensors=tensors_here, fresh=fresh, again=again)
 
 
@@ -308,9 +281,8 @@ def _projector_unit(
     )
     fresh = _handing(vision, projector_curve(own, setting, end, inventory), setting, end)
     again = _handing(vision, projector_curve(own, setting.later(), end, inventory), setting, end) if adds else fresh
-    return Unit(
-        kind="projector", name="projector and scatter", tensors=part_tensors(block, setting), fresh=fresh, again=again
-    )
+    tensors_here = ending_tensors(vision, own.projector, setting)
+    return Unit(kind="projector", name="projector and scatter", tensors=tensors_here, fresh=fresh, again=again)
 
 
 def _handing(vision: Vision, curve: Curve, setting: Setting, end: _Ending) -> Curve:

@@ -14,7 +14,7 @@ WORDS = ("embed", "head", "norm", "vision", "projector", "language", "audio", "e
 
 def module_patterns(freeze: tuple[str, ...]) -> tuple[str, ...]:
     """What of ``training.freeze`` names modules."""
-    return tuple(f for f in freeze if f not in WORDS and not f.startswith(LAYERS))
+    return tuple(f for f in freeze if f not in WORDS and ":" not in f)
 
 
 def frozen_layers(freeze: tuple[str, ...]) -> set[int]:

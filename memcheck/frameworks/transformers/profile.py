@@ -17,10 +17,6 @@ UNSPLIT = (
     "mpnet", "openai-gpt", "rembert", "roberta-prelayernorm", "roformer",
 )  # fmt: skip
 """Model types whose classes have no layers among their ``_no_split_modules``."""
-UNSPLIT_TOWERS = ("got_ocr2", "paddleocr")
-"""Kinds of towers of which that is true."""
-ATTENTION_TOWERS = ("aria", "idefics2", "idefics3", "ovis2")
-"""Those of which attention alone is among them: ``Idefics3VisionAttention``."""
 
 PROFILE = Profile(
     name="huggingface",
@@ -113,7 +109,6 @@ PROFILE = Profile(
     # without `fsdp_transformer_layer_cls_to_wrap` accelerate wraps layers by their class's `_no_split_modules`
     versions_models=True,
     unsplit=UNSPLIT,
-    unsplit_towers=UNSPLIT_TOWERS,
-    attention_towers=ATTENTION_TOWERS,
+    wraps_classes=True,
     source="transformers 5.23.0, accelerate 1.15",
 )

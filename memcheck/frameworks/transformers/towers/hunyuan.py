@@ -29,11 +29,11 @@ def grid_positions(ctx: Context, table: ParameterTensor, rows: int, dtype: str, 
     """``interpolate_pos_encoding`` of every picture: the whole grid in fp32, resized by ``interpolate``, in the rows'
     dtype, repeated, put together. Each picture's gradient is one of the whole table. ``spare``: rows that are cut off.
     """
-    tape, width = ctx.tape, table.shape[1]
+    tape, (places, width) = ctx.tape, table.shape[-2:]
     pictures = max(1, ctx.setting.pictures)
     each = -(-rows // pictures)
     p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
-    own, whole, learns = p.dtype, (table.shape[0] - spare, width), p.requires_grad
+    own, whole, learns = p.dtype, (places - spare, width), p.requires_grad
     repeated = []
     for _ in range(pictures):
         grid = tape.new(whole, "fp32", "position grid in fp32") if own != "fp32" else None

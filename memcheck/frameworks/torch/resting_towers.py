@@ -1,0 +1,90 @@
+"""Units of a tower that nothing reads, or that do not run: layers behind the features, pooling, and what rests."""
+
+from __future__ import annotations
+
+from memcheck.accounts.unit import Unit
+from memcheck.autograd import Tape, Value
+from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.curve import Curve, High, checkpointed, high
+from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
+from memcheck.frameworks.layers import layers_of
+from memcheck.frameworks.torch.step_options import RESTING
+from memcheck.frameworks.torch.stream import stream_dtype
+from memcheck.frameworks.torch.tower_outputs import gives_towers
+from memcheck.frameworks.torch.tower_tensors import PROBE, idle_blocks, idle_tensors, part_setting, stands
+from memcheck.job.images import Pictures
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture, Block
+from memcheck.models.vision import Vision
+from memcheck.remembered import lru_cache
+
+NO_HIGH = High(0, "", ())
+NOTHING_RUNS = Curve(
+    saved=0, saved_inventory=(), saved_components=(), until_forward_ends=0, forward=NO_HIGH, backward=NO_HIGH,
+    gradients=0,
+)  # fmt: skip
+
+
+def resting_units(job: TrainingJob, a: Architecture, base: Setting, pictures: Pictures) -> list[tuple[Unit, int, int]]:
+    """Units whose weights rest, as :class:`SideUnits` has them."""
+    idle = idle_blocks(a, sees=pictures.rows > 0)
+    return [(_idle(job, block, part_setting(job, base, part)), n, 0) for block, n, part in idle]
+
+
+def told_apart(
+    resting: list[tuple[Unit, int, int]], vision: Vision, pictures: Pictures, base: Setting
+) -> tuple[list[tuple[Unit, int, int]], list[tuple[Unit, int, int]]]:
+    """Units that rest, and SigLIP's attention pooling, which runs behind the layers though nothing reads its rows: a
+    module of its own for FSDP (``_no_split_modules``), beside whose parameters are the keys and values of all rows.
+    """
+    found = [run for run in resting if pictures.rows and any(t.name == PROBE for t in run[0].tensors)]
+    rows = rounded_bytes((pictures.rows, vision.hidden), base.autocast or base.params)
+    highest = High(6 * rows, "keys and values", (("activations", 6 * rows),))
+    curve = NOTHING_RUNS._replace(forward=highest)
+    own = {RESTING: "idle"}
+    runs = [
+        u._replace(kind=own.get(u.kind, u.kind), name="attention pooling", fresh=curve, again=curve)
+        for u, _, _ in found
+    ]
+    return [run for run in resting if run not in found], [(unit, 1, 0) for unit in runs]
+
+
+def _idle(job: TrainingJob, block: Block, setting: Setting) -> Unit:
+    """Weights that rest: no gradient reaches them, so that they have no optimizer state either. What is no layer is in
+    the root's group, which is gathered for all that runs.
+    """
+    kind = RESTING if stands(job, block) == "layer" else "beside"
+    held = idle_tensors(job, block, setting.adapter, trained=setting.trained)
+    return Unit(kind=kind, name="idle layer", tensors=held, fresh=NOTHING_RUNS, again=NOTHING_RUNS)
+
+
+def passing_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str, inventory: bool) -> Unit:
+    """A layer behind the features: it runs, and its graph is in the tower's output as long as that lives."""
+    a = job.architecture
+    vision = a.vision if isinstance(a, Architecture) else None
+    given = vision is not None and gives_towers(job, vision)
+    curve = passing_curve(block, setting, recompute, given, inventory)
+    held = idle_tensors(job, block, setting.adapter, trained=setting.trained)
+    return Unit(kind="idle", name="idle layer", tensors=held, fresh=curve, again=curve)
+
+
+@lru_cache(maxsize=512)
+def passing_curve(block: Block, setting: Setting, recompute: str, given: bool, inventory: bool) -> Curve:
+    """Replay a layer whose output nothing reads. ``returned``: its graph and output, which ``last_hidden_state`` is.
+
+    ``given``: the model's output has it, so that the copies of weights in its graph outlive autocast's own.
+    """
+    tape = Tape(autocast=setting.autocast, inventory=inventory)
+    ctx = Context(tape, setting)
+    shape, dtype = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v")), stream_dtype(setting)
+    x = Value(tape.new(shape, dtype, "block input"), shape, dtype, Leaf() if setting.input_grad else None)
+    forward, whole = layers_of(setting.style).recomputing(block, recompute)
+    y = checkpointed(ctx, forward, x) if whole else forward(ctx, x)
+    highest, held = high(tape), tape.live - rounded_bytes(shape, dtype)  # the features count as the projector's input
+    del y
+    x.storage = None
+    ctx.returned.clear()
+    graph = setting.input_grad or setting.trained or setting.adapter is not None
+    casts = 0 if given and graph else tape.live
+    tape.casts.clear()
+    return NOTHING_RUNS._replace(forward=highest, until_forward_ends=casts, returned=held - casts)
