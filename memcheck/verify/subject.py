@@ -15,7 +15,9 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import Assumption, InferenceJob, Overhead, TrainingJob
 from memcheck.models.from_plan import LAYER_COUNTS, part_of, with_overrides
-from memcheck.models.inner import language_model
+from memcheck.models.inner import language_model, thinker_of
+from memcheck.models.multimodal import switched_off
+from memcheck.models.tower_readers import HEARING, TOWERS
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan
@@ -119,7 +121,8 @@ def load_subject(document: Document) -> Subject | PlanResult:
 
 
 def hugging_face_config(model: ModelSpec, base_dir: str) -> dict[str, Any]:
-    """What transformers builds the plan's model from: its configuration, overrides applied, language model only.
+    """What transformers builds the plan's model from: its configuration, overrides applied; the language model alone
+    where that is trained without its tower.
 
     Raises:
         MemcheckError: unknown name, unreadable config.json.
@@ -127,15 +130,23 @@ def hugging_face_config(model: ModelSpec, base_dir: str) -> dict[str, Any]:
     """
     overrides = model.overrides or {}
     if model.architecture is not None:
-        return dict(language_model(part_of(with_overrides(model.architecture, overrides), model.part)))
+        return _trained(part_of(with_overrides(model.architecture, overrides), model.part))
     if model.config is not None:
         from memcheck.catalog.config_file import read_config
 
         config = part_of(read_config(model.config, base_dir), model.part)
-        return dict(language_model(with_overrides(config, overrides)))
+        return _trained(with_overrides(config, overrides))
     if model.name is not None:
         from memcheck.catalog.models import find_model
 
         config = part_of(find_model(model.name).config, model.part)
-        return dict(language_model(with_overrides(config, overrides)))
+        return _trained(with_overrides(config, overrides))
     raise UsageError("model.rough says too little to build a model", "name a model, a config.json or an architecture")
+
+
+def _trained(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole configuration of a model whose tower runs, or its language model's."""
+    config = thinker_of(config)
+    kind = str(config.get("model_type"))
+    pictured = kind in TOWERS and kind not in HEARING and not switched_off(config)
+    return dict(config if pictured else language_model(config))

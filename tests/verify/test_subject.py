@@ -93,11 +93,13 @@ def test_configuration_of_the_language_model_alone() -> None:
 
 
 def test_configuration_of_a_named_models_language_part() -> None:
-    """``part: language`` of a catalog name leaves the tower out; the whole model is refused, because it is not run."""
+    """``part: language`` of a catalog name leaves the tower out; without it the model is whole, unless it hears."""
     named = subject(plan()).plan.model._replace(architecture=None, name="gemma-3-4b")
     assert hugging_face_config(named._replace(part="language"), ".")["model_type"] == "gemma3_text"
-    with pytest.raises(MemcheckError, match="vision tower"):
-        hugging_face_config(named, ".")
+    assert "vision_config" in hugging_face_config(named, ".")
+    hears = {"model_type": "voxtral", "audio_config": {}, "text_config": {}}
+    with pytest.raises(MemcheckError, match="audio tower"):
+        hugging_face_config(named._replace(name=None, architecture=hears), ".")
 
 
 def test_a_parameter_count_builds_no_model() -> None:

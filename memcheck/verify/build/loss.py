@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody writes it
@@ -22,7 +22,16 @@ from memcheck.verify.build.fused_linear import FusedLinearCrossEntropy
 from memcheck.verify.build.model import base_of, body_of, head_of
 from memcheck.verify.watch import Watch, enter_loss
 
-LossOf = Callable[[torch.Tensor, torch.Tensor, list[Any]], torch.Tensor]
+Brought: TypeAlias = "torch.Tensor | dict[str, torch.Tensor]"
+"""Token ids, or they and all that a model of pictures takes beside them, by name."""
+LossOf = Callable[[Brought, torch.Tensor, list[Any]], torch.Tensor]
+
+
+def named(brought: Brought) -> dict[str, torch.Tensor]:
+    """Inputs by the names of the model's arguments."""
+    if isinstance(brought, dict):
+        return brought
+    return {"input_features" if brought.is_floating_point() else "input_ids": brought}  # sounds are features
 
 
 def shifted(labels: torch.Tensor) -> torch.Tensor:
@@ -59,10 +68,10 @@ def reads_both_ways(job: TrainingJob) -> bool:
 def _standard(model: nn.Module, *, keep: bool, masks: bool) -> LossOf:
     """transformers' own: the model is given the labels, casts its logits to fp32 and returns both."""
 
-    def loss_of(ids: torch.Tensor, labels: torch.Tensor, kept: list[Any]) -> torch.Tensor:
-        name = "input_features" if ids.is_floating_point() else "input_ids"  # of sounds
-        more = {"attention_mask": torch.ones_like(ids)} if masks else {}
-        out = model(**{name: ids}, **more, labels=labels, use_cache=False)
+    def loss_of(ids: Brought, labels: torch.Tensor, kept: list[Any]) -> torch.Tensor:
+        given = named(ids)
+        more = {"attention_mask": torch.ones_like(given["input_ids"])} if masks else {}
+        out = model(**given, **more, labels=labels, use_cache=False)
         if keep:
             kept.append(out)
         loss: torch.Tensor = out.loss
@@ -74,8 +83,8 @@ def _standard(model: nn.Module, *, keep: bool, masks: bool) -> LossOf:
 def _on_logits(model: nn.Module, *, upcast: bool, keep: bool) -> LossOf:
     """torch's cross entropy on the logits, cast to fp32 or not."""
 
-    def loss_of(ids: torch.Tensor, labels: torch.Tensor, kept: list[Any]) -> torch.Tensor:
-        logits = model(input_ids=ids, use_cache=False).logits
+    def loss_of(ids: Brought, labels: torch.Tensor, kept: list[Any]) -> torch.Tensor:
+        logits = model(**named(ids), use_cache=False).logits
         if keep:
             kept.append(logits)
         flat = logits.flatten(0, 1)
@@ -90,16 +99,16 @@ def _chunked(model: nn.Module, inner: nn.Module, watch: Watch, chunks: int) -> L
 
     base, head = base_of(inner), head_of(inner)
 
-    def hidden(input_ids: torch.Tensor, **_: Any) -> torch.Tensor:  # PEFT passes all that a model may take
-        states: torch.Tensor = body_of(base)(input_ids=input_ids, use_cache=False)[0]
+    def hidden(input_ids: torch.Tensor, **more: Any) -> torch.Tensor:  # PEFT passes all that a model may take
+        states: torch.Tensor = body_of(base)(input_ids=input_ids, use_cache=False, **_tensors(more))[0]
         return states
 
     def part(rows: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(head(rows).float(), labels, reduction="sum")
 
-    def loss_of(ids: torch.Tensor, labels: torch.Tensor, kept: list[Any]) -> torch.Tensor:
+    def loss_of(ids: Brought, labels: torch.Tensor, kept: list[Any]) -> torch.Tensor:
         with _forward_is(base, hidden):
-            states = model(input_ids=ids)
+            states = model(**named(ids))
         enter_loss(watch)
         rows = states.reshape(-1, states.shape[-1]).chunk(chunks)
         del states
@@ -116,20 +125,25 @@ def _fused(model: nn.Module, inner: nn.Module, watch: Watch) -> LossOf:
     """Head and loss in one operation inside the model's forward, as Liger patches it in."""
     base, head = base_of(inner), head_of(inner)
 
-    def forward(input_ids: torch.Tensor, labels: torch.Tensor, **_: Any) -> torch.Tensor:
-        states = body_of(base)(input_ids=input_ids, use_cache=False)[0]
+    def forward(input_ids: torch.Tensor, labels: torch.Tensor, **more: Any) -> torch.Tensor:
+        states = body_of(base)(input_ids=input_ids, use_cache=False, **_tensors(more))[0]
         enter_loss(watch)
         loss: torch.Tensor = FusedLinearCrossEntropy.apply(
             states.reshape(-1, states.shape[-1]), head.weight, shifted(labels)
         )
         return loss
 
-    def loss_of(ids: torch.Tensor, labels: torch.Tensor, kept: list[Any]) -> torch.Tensor:
+    def loss_of(ids: Brought, labels: torch.Tensor, kept: list[Any]) -> torch.Tensor:
         with _forward_is(base, forward):
-            loss: torch.Tensor = model(input_ids=ids, labels=labels)
+            loss: torch.Tensor = model(**named(ids), labels=labels)
         return loss
 
     return loss_of
+
+
+def _tensors(more: dict[str, Any]) -> dict[str, Any]:
+    """What a model of pictures takes beside token ids; PEFT hands on everything else that it may take, too."""
+    return {name: value for name, value in more.items() if isinstance(value, torch.Tensor)}
 
 
 @contextmanager

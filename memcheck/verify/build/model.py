@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
@@ -86,7 +87,11 @@ def class_of(model_type: str) -> Any:
     return getattr(transformers, named)._from_config  # noqa: SLF001
 
 
-def _builder(job: TrainingJob, name: str, config: Any) -> Any:
+def _builder(job: TrainingJob, architecture: Architecture, name: str, config: Any) -> Any:
+    if architecture.vision is not None or architecture.embedders:
+        import transformers
+
+        return transformers.AutoModelForImageTextToText.from_config
     if job.head.kind == "lm":
         return class_of(name)
     from memcheck.verify.build.task import class_with_head
@@ -115,16 +120,17 @@ def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[st
         real.decoder_start_token_id = getattr(real, "decoder_start_token_id", None) or 0
         real.pad_token_id = getattr(real, "pad_token_id", None) or 0
     text = real.get_text_config()
+    text.use_cache = False
     if getattr(text, "pad_token_id", None) is not None and text.pad_token_id >= text.vocab_size:
         text.pad_token_id = None  # a reduced vocabulary has no row for it
     if any(isinstance(block.mlp, Moe) and not block.mlp.dense_dispatch for block, _ in architecture.blocks):
         # the eager loop over experts depends on where tokens go; the grouped product is transformers' default on a GPU
-        real._experts_implementation = "grouped_mm"  # noqa: SLF001
+        (real if architecture.vision is None else text)._experts_implementation = "grouped_mm"  # noqa: SLF001
     outside = torch.get_default_dtype()
     torch.set_default_dtype(DTYPES[job.recipe.params])
     try:
         with _no_initialisation():
-            model = _builder(job, name, real)(real, attn_implementation=attention_of(job, architecture))
+            model = _builder(job, architecture, name, real)(real, **_attention(job, architecture))
             model.tie_weights()
             _as_loaded(model, DTYPES[job.recipe.params])
             if job.option("fp32_embeddings", default=False):
@@ -180,8 +186,26 @@ def _own_names(kind: type, config: Mapping[str, Any]) -> dict[str, Any]:
             continue
         missing = (k for k in synonyms(key) if k in known and k not in config and others.get(k) not in config)
         own = next(missing, key)
-        found[own if key not in known else key] = value
+        found[own if key not in known else key] = _numbers(value)
     return found
+
+
+NUMBER = re.compile(r"[-+]?[0-9.]+[eE][-+]?[0-9]+|[-+]?Infinity")
+
+
+def _numbers(value: Any) -> Any:
+    """Numbers that YAML takes for words, for there is no point in ``1e-05``."""
+    if isinstance(value, Mapping):
+        return {key: _numbers(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_numbers(inner) for inner in value]
+    return float(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value
+
+
+def _attention(job: TrainingJob, architecture: Architecture) -> dict[str, str]:
+    """What the class is asked for; of several parts each takes what it has, unless the plan says eager."""
+    name = attention_of(job, architecture)
+    return {} if architecture.vision is not None and name == "sdpa" else {"attn_implementation": name}
 
 
 def attention_of(job: TrainingJob, architecture: Architecture) -> str:
@@ -225,6 +249,11 @@ def encoder_blocks_of(model: nn.Module, architecture: Architecture) -> list[nn.M
 def blocks_of(model: nn.Module, architecture: Architecture) -> nn.ModuleList:
     """The stack of layers."""
     base, path = base_of(model), architecture.paths.layers
+    if architecture.vision is not None:  # some classes have a whole causal language model inside
+        decoder = base.get_decoder()
+        while not hasattr(decoder, "layers"):
+            decoder = getattr(decoder, "model", None) or decoder.decoder
+        return nn.ModuleList(decoder.layers) if not isinstance(decoder.layers, nn.ModuleList) else decoder.layers
     if not hasattr(base, base.base_model_prefix):  # it is the body of other classes (AutoModel)
         path = path.removeprefix(f"{base.base_model_prefix}.")
     layers: nn.ModuleList = base.get_submodule(path)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
-from memcheck.verify.build.loss import make_loss
-from memcheck.verify.build.model import build_model, head_of
+from memcheck.verify.build.loss import Brought, make_loss
+from memcheck.verify.build.model import base_of, build_model, head_of
 from memcheck.verify.build.optimizer import make_optimizers
+from memcheck.verify.build.pictures import picture_batch, sees
 from memcheck.verify.build.place import HERE, DevicePlacement
 from memcheck.verify.build.step import StepParts, make_step, micro_batches, token_batches
 from memcheck.verify.build.trained import adapt, freeze
@@ -45,8 +46,20 @@ def build_single(
         head_of(wrapped.inner).register_forward_pre_hook(lambda *_: enter_loss(watch))
     loss_of = make_loss(job, wrapped.model, wrapped.inner, watch)
     # one micro-batch's tokens at a time, as a training loop moves them to the device
-    batches = token_batches(job, architecture, 1) * micro_batches(job)
+    batches = _batches(job, architecture, wrapped.inner)
     step = make_step(job, wrapped, loss_of, optimizers, batches, watch, place.device)
     return StepParts(
-        model=wrapped.model, inner=wrapped.inner, optimizers=optimizers, inputs=list(batches), received=list, step=step
+        model=wrapped.model,
+        inner=wrapped.inner,
+        optimizers=optimizers,
+        inputs=list(batches),
+        received=list,
+        step=step,
+        brought="pictures, token ids and labels" if sees(job, architecture) else "token ids and labels",
     )
+
+
+def _batches(job: TrainingJob, architecture: Architecture, model: Any) -> Sequence[tuple[Brought, torch.Tensor]]:
+    if architecture.vision is not None and sees(job, architecture):
+        return [picture_batch(job, architecture.vision, base_of(model).config)] * micro_batches(job)
+    return token_batches(job, architecture, 1) * micro_batches(job)

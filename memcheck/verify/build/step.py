@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -14,7 +14,7 @@ from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 from memcheck.verify.build.dtypes import DTYPES
-from memcheck.verify.build.loss import LossOf, autocast, loss_parallel
+from memcheck.verify.build.loss import Brought, LossOf, autocast, loss_parallel
 from memcheck.verify.build.trained import trained_parameters
 from memcheck.verify.build.wrap import Wrapped
 from memcheck.verify.watch import Watch
@@ -36,6 +36,8 @@ class StepParts(Record):
     received: Callable[[], list[Any]]
     """Buffers that pipeline neighbours write to."""
     step: Callable[[], None]
+    brought: str = "token ids and labels"
+    """What the inputs are."""
 
 
 def micro_batches(job: TrainingJob) -> int:
@@ -51,9 +53,7 @@ def token_batches(job: TrainingJob, architecture: Architecture, count: int) -> l
 
         columns = (job.head.columns,) if job.head.columns > 1 else ()
         ids = (*columns, batch, job.sequence_length)
-        return [
-            (torch.randint(0, vocabulary, ids), labels_of(job, batch, job.sequence_length)) for _ in range(count)
-        ]
+        return [(torch.randint(0, vocabulary, ids), labels_of(job, batch, job.sequence_length)) for _ in range(count)]
     shape = labels = (batch // job.joined, job.sequence_length * job.joined)
     if encoder is not None:
         shape, labels = (batch, encoder_length(job, encoder)), (batch, target_length(job, encoder))
@@ -69,14 +69,14 @@ def make_step(
     wrapped: Wrapped,
     loss_of: LossOf,
     optimizers: list[torch.optim.Optimizer],
-    batches: list[tuple[torch.Tensor, torch.Tensor]],
+    batches: Sequence[tuple[Brought, torch.Tensor]],
     watch: Watch,
     device: str,
 ) -> Callable[[], None]:
     """Forward, loss and backward of every micro-batch, then the optimizer."""
     count = len(batches)
 
-    def micro_batch(ids: torch.Tensor, labels: torch.Tensor) -> None:
+    def micro_batch(ids: Brought, labels: torch.Tensor) -> None:
         kept: list[Any] = []
         watch.enter("forward")
         with loss_parallel(job):

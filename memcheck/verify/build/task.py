@@ -85,5 +85,3 @@ def compared_columns(
         return F.cross_entropy(scores, torch.arange(scores.shape[0]))
 
     return loss_of
-
-

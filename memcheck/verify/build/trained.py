@@ -9,18 +9,23 @@ import torch
 from torch import nn
 
 from memcheck.autograd.context import is_frozen
-from memcheck.frameworks.torch.trained_parts import frozen_layers
+from memcheck.frameworks.torch.trained_parts import frozen_layers, module_patterns
 from memcheck.job.types import Lora, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.verify.build.dtypes import DTYPES
 from memcheck.verify.build.model import base_of, blocks_of, head_of
+from memcheck.verify.build.parts import part_of
 
 LABELLED = {"classification": "SEQ_CLS", "reward": "SEQ_CLS", "token-classification": "TOKEN_CLS"}
 """peft's task type by the kind of head: with it the matrix to the labels is trained whole, and gets no adapter."""
 
 
+SIDES = {"vision", "projector", "language", "audio"}
+"""Parts of a multimodal model that ``training.freeze`` names."""
+
+
 def freeze(model: nn.Module, architecture: Architecture, patterns: tuple[str, ...]) -> None:
-    """No gradients for ``embed``, ``head``, ``norm`` (the final one), ``layers:A-B`` and module names."""
+    """No gradients for ``embed``, ``head``, ``norm`` (the final one), ``layers:A-B``, parts and module names."""
     base = base_of(model)
     blocks = blocks_of(model, architecture)
     whole: list[nn.Module] = []
@@ -35,11 +40,15 @@ def freeze(model: nn.Module, architecture: Architecture, patterns: tuple[str, ..
     whole += [blocks[i] for i in frozen_layers(patterns) if i < len(blocks)]
     for module in whole:
         module.requires_grad_(requires_grad=False)
+    for part in SIDES & {*patterns}:
+        for name, parameter in base.named_parameters():
+            if part_of(name) == part:
+                parameter.requires_grad_(requires_grad=False)
     if "encoder" in patterns:  # without the table that it shares with the decoder
         for name, parameter in base.get_encoder().named_parameters():
             if "embed_tokens" not in name:
                 parameter.requires_grad_(requires_grad=False)
-    names = tuple(p for p in patterns if p not in ("embed", "head", "norm", "encoder") and not p.startswith("layers:"))
+    names = module_patterns(patterns)
     for block in blocks if names else ():
         for name, parameter in block.named_parameters():
             if is_frozen(name.removesuffix(".weight"), names):
@@ -50,7 +59,7 @@ def adapt(model: nn.Module, job: TrainingJob, lora: Lora) -> nn.Module:
     """The model with peft's LoRA adapters, made in the dtype that the plan states."""
     from peft import LoraConfig, get_peft_model
 
-    targets = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
+    targets = _targets(model, lora)
     settings = LoraConfig(
         r=lora.rank,
         lora_alpha=2 * lora.rank,
@@ -78,6 +87,23 @@ def adapt(model: nn.Module, job: TrainingJob, lora: Lora) -> nn.Module:
             module.weight = nn.Parameter(module.weight.detach().to(wanted))
     trained: nn.Module = adapted
     return trained
+
+
+def _targets(model: nn.Module, lora: Lora) -> str | list[str]:
+    """What peft is told to adapt: a word or a pattern, or names; of parts alone, the paths of all that they have."""
+    stated = lora.target_modules
+    if not lora.parts:
+        return stated if isinstance(stated, str) else list(stated)
+    head = head_of(model)
+    ends = None if isinstance(stated, str) else stated
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+        and module is not head
+        and part_of(name) in lora.parts
+        and (ends is None or any(name == end or name.endswith(f".{end}") for end in ends))
+    ]
 
 
 def _continues(model: nn.Module) -> bool:

@@ -10,13 +10,12 @@ import torch
 from torch import nn
 
 from memcheck.frameworks.torch.fsdp import flattens, gathered_dtype
-from memcheck.frameworks.torch.step_options import wrapped_kinds
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 from memcheck.verify.build.dtypes import DTYPES
-from memcheck.verify.build.model import blocks_of, encoder_blocks_of
 from memcheck.verify.build.trained import trained_parameters
+from memcheck.verify.build.units import units_of
 from memcheck.verify.errors import RefusedStepError
 
 Mesh = Any
@@ -73,8 +72,7 @@ def wrap(model: nn.Module, job: TrainingJob, architecture: Architecture, mesh: M
 
         parallelize(model, job, architecture, mesh["tensor"])
     if layout.zero_stage == 3 and layout.data > 1:
-        layers = [*encoder_blocks_of(model, architecture), *blocks_of(model, architecture)]
-        layers = layers if wrapped_kinds(job) else []
+        layers = units_of(model, job, architecture)
         if flattens(job):
             from memcheck.verify.build.flat import flatten
 
@@ -83,7 +81,7 @@ def wrap(model: nn.Module, job: TrainingJob, architecture: Architecture, mesh: M
         shard(model, layers, job, mesh)
         return Wrapped(model, model, _fsdp_sync(model, job))
     if layout.data > 1:
-        return _replicated(model, job, mesh)
+        return _replicated(model, job, architecture, mesh)
     return Wrapped(model, model, lambda _: nullcontext())
 
 
@@ -135,10 +133,14 @@ def _fsdp_sync(model: Any, job: TrainingJob) -> Callable[[bool], AbstractContext
     return synchronised
 
 
-def _replicated(model: nn.Module, job: TrainingJob, mesh: Mesh) -> Wrapped:
+def _replicated(model: nn.Module, job: TrainingJob, architecture: Architecture, mesh: Mesh) -> Wrapped:
+    """DDP, which is told that some parameters get no gradient where a tower has such: it stops otherwise."""
     from torch.nn.parallel import DistributedDataParallel
 
     options = {k: v for k, v in job.options if k in ("bucket_cap_mb", "static_graph", "find_unused_parameters")}
+    vision = architecture.vision
+    if vision is not None and (vision.idle or vision.unused or vision.others):
+        options.setdefault("find_unused_parameters", True)
     wrapped = DistributedDataParallel(
         model,
         process_group=mesh["replicate"].get_group(),

@@ -99,7 +99,7 @@ def _owners(parts: StepParts) -> dict[int, tuple[str, str]]:
                 for kind, value in states.items():
                     put(value, f"optimizer's {kind}", "optimizer_states")
     put(parts.received(), "pipeline receive buffers", "communication_buffers")
-    put(parts.inputs, "token ids and labels", "activations")
+    put(parts.inputs, parts.brought, "activations")
     for name, buffer in parts.inner.named_buffers():
         put(buffer, generic(name), "activations")
     return found

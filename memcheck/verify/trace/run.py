@@ -17,6 +17,7 @@ from memcheck.frameworks.torch.fsdp import flattens, outside_dtype
 from memcheck.frameworks.torch.whole_model import model_tensors
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Attention, Mixer
+from memcheck.verify.build.pictures import sees
 from memcheck.verify.build.place import DevicePlacement
 from memcheck.verify.build.step import StepParts, micro_batches
 from memcheck.verify.build.wrap import local_elements, make_mesh
@@ -81,7 +82,11 @@ def _notes(job: TrainingJob) -> tuple[str, ...]:
 
 
 def _fullest(job: TrainingJob, architecture: Architecture) -> int:
-    """The rank to look at: FSDP2's shards are largest on rank 0; ZeroRedundancyOptimizer's states may be elsewhere."""
+    """The rank to look at: FSDP2's shards are largest on rank 0; ZeroRedundancyOptimizer's states may be elsewhere, and
+    of FSDP1's flat tensor, in which a frozen tower comes first, the last rank has what is trained.
+    """
+    if architecture.vision is not None and flattens(job) and job.freeze and "language" not in job.freeze:
+        return job.layout.shard_group - 1
     if not redundancy_free(job):
         return 0
     return fullest_share(job, (t for tensors in model_tensors(job, architecture) for t in tensors))[0]
@@ -101,7 +106,10 @@ def _trace_rank(
         stack.enter_context(fake_ranks(job.layout.world_size, rank, alone=FRAMEWORKS[job.framework].runs_itself))
         stack.enter_context(exchanges(job.layout.gpus_per_node))
         ranks = stack.enter_context(_meshes(job, architecture))
-        with fake_tensors(masks=job.masks), flat_parameters() if flattens(job) else nullcontext():
+        with (
+            fake_tensors(masks=job.masks, values=sees(job, architecture)),
+            flat_parameters() if flattens(job) else nullcontext(),
+        ):
             in_place = outside_dtype(job) is not None or _adds_wholes(job, architecture)
             tracer = Tracer(interrupts.seen, progress.at, in_place=in_place)
             asked = tracer.account.sequence = Sequence(torch.cpu.current_stream)  # FSDP2 switches these as CUDA's

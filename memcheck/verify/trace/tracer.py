@@ -21,6 +21,8 @@ from memcheck.verify.trace.regions import collectives, shape_propagation
 
 PRODUCTS = frozenset(getattr(torch.ops.aten, name).default for name in ("mm", "addmm", "bmm", "baddbmm"))
 """Operators that multiply matrices of one dtype."""
+ATTENTION_BACKWARD = frozenset((torch.ops.aten._scaled_dot_product_flash_attention_backward.default,))  # noqa: SLF001
+"""Operators that CUDA leaves undefined where no gradient arrives (native/transformers/cuda/attention_backward.cu)."""
 Look = Callable[[str], None]
 
 
@@ -81,6 +83,8 @@ class Tracer(TorchDispatchMode):
             raise KeyboardInterrupt
         if func is torch.ops._c10d_functional.wait_tensor.default:  # noqa: SLF001
             return args[0]  # its fake kernel would make a new tensor; the real one waits
+        if func in ATTENTION_BACKWARD and args[0] is None:
+            return None, None, None  # as CUDA's do; the meta function makes gradients of nothing (DDP's unused outputs)
         if func in PRODUCTS:
             _demand_one_dtype(args)
         out = self._added(args) if func is torch.ops.aten.add.Tensor and not kwargs else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 from memcheck.verify.trace.kernels import CudaKernels, recomputes
 from memcheck.verify.trace.patch import patched
+from memcheck.verify.trace.values import known_values
 
 MESH_ARITHMETIC = (
     "__getitem__",
@@ -51,8 +52,10 @@ def _forget_meshes() -> None:
 
 
 @contextmanager
-def fake_tensors(*, masks: bool = False) -> Iterator[None]:
-    """Tensors without data, CUDA's kernels, and answers where libraries ask for values. ``masks``: rows have one."""
+def fake_tensors(*, masks: bool = False, values: bool = False) -> Iterator[None]:
+    """Tensors without data, CUDA's kernels, and answers where libraries ask for values. ``masks``: rows have one;
+    ``values``: whole numbers keep theirs.
+    """
     with ExitStack() as stack:
         stack.enter_context(_real_meshes())
         stack.enter_context(_packed_sequences(found=masks))
@@ -61,6 +64,7 @@ def fake_tensors(*, masks: bool = False) -> Iterator[None]:
         stack.enter_context(recomputes())
         stack.enter_context(_autocast_asked_for())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        stack.enter_context(known_values() if values else nullcontext())
         stack.enter_context(CudaKernels())
         yield
 
@@ -147,6 +151,9 @@ def _unpadded_sequences(*, found: bool) -> Iterator[None]:
 
 def _without_padding(asked: Callable[..., bool]) -> Callable[..., bool]:
     def ignores(padding_mask: object, *args: Any, **kwargs: Any) -> bool:
-        return asked(None, *args, **kwargs)
+        known = getattr(padding_mask, "constant", None)  # of pictures, whose masks keep their values
+        with unset_fake_temporarily():
+            pads = known is not None and not bool(known.all())
+        return not pads and asked(None, *args, **kwargs)
 
     return ignores
