@@ -26,6 +26,7 @@ from benchmarks import (  # noqa: E402
     objective_cases,
     outcomes,
     peers,
+    picture_cases,
     plots,
     replayed,
     report,
@@ -76,6 +77,7 @@ def run(only: str = "") -> Run:
             failed.append(found)
 
     retraced = [*drawn.cases(), *deepspeed_cases.cases(), *objective_cases.cases(), *base_cases.cases()]
+    retraced += picture_cases.cases()
     for case in [*traced.cases(), *measured.cases(), *outcomes.cases(), *retraced]:
         if isinstance(case, Unpriced):
             unpriced.append(case)
