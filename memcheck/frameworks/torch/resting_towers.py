@@ -87,4 +87,5 @@ def passing_curve(block: Block, setting: Setting, recompute: str, given: bool, i
     graph = setting.input_grad or setting.trained or setting.adapter is not None
     casts = 0 if given and graph else tape.live
     tape.casts.clear()
-    return NOTHING_RUNS._replace(forward=highest, until_forward_ends=casts, returned=held - casts)
+    features = rounded_bytes(shape, dtype)  # there while the layer is gathered
+    return NOTHING_RUNS._replace(forward=highest, until_forward_ends=casts, returned=held - casts, input=features)
