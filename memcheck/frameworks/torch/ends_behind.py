@@ -5,6 +5,11 @@ from __future__ import annotations
 from memcheck.models.types import Architecture
 
 
+def returns_first(a: Architecture) -> bool:
+    """Whether it is one of them."""
+    return transforms_behind(a) or layers_behind(a)
+
+
 def transforms_behind(a: Architecture) -> bool:
     """Whether a layer in front of the head runs where the body has returned, and no norm ends a body whose variable has
     the looked-up rows (UltraBERT's has).

@@ -322,17 +322,18 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
     ends = [held for beside, (held, _) in zip(outside, units.held.runs, strict=True) if beside]
     trains = rooted and any(t.trained for held in ends for t in held)  # type: ignore[attr-defined]
     for run, early, beside, (tensors, _) in zip(units.runs, units.reduced, outside, units.held.runs, strict=True):
+        kind = run.unit.kind
         if id(tensors) not in known or early:
-            own = trains and run.unit.kind not in wrapped
+            own = trains and kind not in wrapped
             whole = UnitGroups(group_of(job, tensors, trains=own))
-            if (leaves or carves) and run.unit.kind not in (*wrapped, *parted):
+            if (leaves or carves) and kind not in (*wrapped, *parted):
                 # what is trained, or carved out, is not the root's
                 apart = [t for t in tensors if (t.trained if leaves else is_carved(t))]
                 rest[id(tensors)] = group_of(job, tuple([t for t in tensors if t not in apart]))
                 whole = UnitGroups(group_of(job, tuple(apart)))
-            elif run.unit.kind in parted and rooted:
-                whole, rest[id(tensors)] = parted_groups(job, tensors, parted[run.unit.kind], trains=trains)
-            if run.unit.kind in AT_REST and (run.unit.kind in wrapped or run.unit.kind in parted):
+            elif kind in parted and rooted:
+                whole, rest[id(tensors)] = parted_groups(job, tensors, parted[kind], trains=trains)
+            if kind in AT_REST and kind in (*wrapped, *parted):
                 whole = NO_UNIT_GROUPS
             if early:
                 # a tied head's gradient is that of the embedding's matrix

@@ -100,9 +100,9 @@ class StepOptions(Record):
     """It keeps every layer's output in a list."""
     leaves_graphs: bool
     """A module keeps a state with the graph that made it, until its next forward (RecurrentGemma)."""
-    returns_first: bool
+    returns_first: bool = False
     """It has returned when what stands in front of the loss runs (encoders)."""
-    towers_stay: bool
+    towers_stay: bool = False
     """It returns behind the loss, or its output carries what the tower has made: that lives until then."""
     sinks: bool = False
     """DDP's own function has all of the model's output, whatever of it the loss reads."""
@@ -226,11 +226,16 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         carved=carves_ends(job),
         collapses=carves_ends(job) and isinstance(a, Architecture) and a.collapses,
         gathers_ahead=sharded and layout.expert > 1 and profile.gathers_ahead,
-        returns_first=isinstance(a, Architecture) and bool(a.head_transform or a.task) and _returns_first(a),
-        towers_stay=isinstance(a, Architecture) and a.vision is not None and _stays(job, a),
         paired=paired,
-        sinks=isinstance(a, Architecture) and a.vision is not None and _stays(job, a, sinks=True),
     )
+    if isinstance(a, Architecture) and a.vision is not None:
+        from memcheck.frameworks.torch.tower_outputs import with_towers
+
+        how = with_towers(how, job, a.vision)
+    if isinstance(a, Architecture) and (a.head_transform or a.task):
+        from memcheck.frameworks.torch.ends_behind import returns_first
+
+        how = how._replace(returns_first=returns_first(a))
     if sharded and job.fsdp == 1:
         from memcheck.frameworks.torch.flat_moves import flat_options
 
@@ -253,18 +258,6 @@ def wrapped_kinds(job: TrainingJob) -> tuple[str, ...]:
     from memcheck.frameworks.torch.tower_kinds import wrapped_of
 
     return wrapped_of(job, a.vision)
-
-
-def _stays(job: TrainingJob, a: Architecture, *, sinks: bool = False) -> bool:
-    from memcheck.frameworks.torch import tower_outputs
-
-    return a.vision is not None and (tower_outputs.sinks if sinks else tower_outputs.stays)(job, a.vision)
-
-
-def _returns_first(a: Architecture) -> bool:
-    from memcheck.frameworks.torch.ends_behind import layers_behind, transforms_behind
-
-    return transforms_behind(a) or layers_behind(a)
 
 
 def _leaves_graphs(a: Architecture) -> bool:

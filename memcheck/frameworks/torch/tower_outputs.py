@@ -14,6 +14,7 @@ from memcheck.accounts.unit import Unit
 from memcheck.autograd import Value
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.ddp import buckets
+from memcheck.frameworks.torch.step_options import StepOptions
 from memcheck.frameworks.torch.step_parts import NamedRun
 from memcheck.job.image_outputs import TRANSFORMERS, gives, has_outputs
 from memcheck.job.types import TrainingJob
@@ -32,6 +33,11 @@ def gives_towers(job: TrainingJob, vision: Vision) -> bool:
 def stays(job: TrainingJob, vision: Vision) -> bool:
     """Whether what a tower has made lives until the loss is there."""
     return vision.to_loss or gives_towers(job, vision)
+
+
+def with_towers(how: StepOptions, job: TrainingJob, vision: Vision) -> StepOptions:
+    """How a step runs beside a tower."""
+    return how._replace(towers_stay=stays(job, vision), sinks=sinks(job, vision))
 
 
 def sinks(job: TrainingJob, vision: Vision) -> bool:
