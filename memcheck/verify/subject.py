@@ -14,7 +14,7 @@ from memcheck.errors import UsageError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import Assumption, InferenceJob, Overhead, TrainingJob
-from memcheck.models.from_plan import LAYER_COUNTS, part_of, with_overrides
+from memcheck.models.from_plan import LAYER_COUNTS, merge, part_of, with_overrides
 from memcheck.models.inner import language_model, thinker_of
 from memcheck.models.multimodal import switched_off
 from memcheck.models.tower_readers import HEARING, TOWERS
@@ -81,7 +81,7 @@ def _without(values: object, keys: list[str]) -> object:
 
 
 def with_layers(document: Document, count: int) -> Document:
-    """The plan's model with fewer layers, in the key that its family has for them.
+    """The plan's language model with fewer layers, in the key that its family has for them.
 
     Raises:
         MemcheckError: the plan names no model that can be read.
@@ -93,11 +93,13 @@ def with_layers(document: Document, count: int) -> Document:
     if plan is None or not isinstance(model, dict):
         return document  # what is wrong with it is reported where it is judged
     config = hugging_face_config(plan.model, os.path.dirname(document.path))
-    key = next((k for k in LAYER_COUNTS if k in config), LAYER_COUNTS[0])
+    own = next((k for k in LAYER_COUNTS if k in config), None)
+    text = config.get("text_config") if own is None else None
+    key = own or next((k for k in LAYER_COUNTS if isinstance(text, dict) and k in text), LAYER_COUNTS[0])
+    change: dict[str, Any] = {"text_config": {key: count}} if isinstance(text, dict) else {key: count}
     if "architecture" in model:
-        return changed(document, {"model.architecture": with_overrides(model["architecture"], {key: count})})
-    overrides = {**(model.get("overrides") or {}), key: count}
-    return changed(document, {"model": {**model, "overrides": overrides}})
+        return changed(document, {"model.architecture": with_overrides(model["architecture"], change)})
+    return changed(document, {"model": {**model, "overrides": merge(model.get("overrides") or {}, change)}})
 
 
 def load_subject(document: Document) -> Subject | PlanResult:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from memcheck.errors import MemcheckError, UsageError
+from memcheck.models.types import Architecture
 from memcheck.plan.load import load_documents
 from memcheck.result import PlanResult
 from memcheck.verify.subject import (
@@ -107,3 +108,13 @@ def test_a_parameter_count_builds_no_model() -> None:
     rough = subject(plan()).plan.model._replace(architecture=None)
     with pytest.raises(UsageError, match="too little"):
         hugging_face_config(rough, ".")
+
+
+def test_fewer_layers_of_a_language_model_beside_a_tower() -> None:
+    """``--layers`` cuts the stack of text, which has a section of its own there."""
+    named = {**plan(images={"per_sample": 0}), "model": {"name": "gemma-3-4b"}}
+    (document,) = load_documents("plan.yaml", json.dumps(named).encode())
+    cut = load_subject(with_layers(document, 2))
+    assert isinstance(cut, Subject)
+    assert isinstance(cut.job.architecture, Architecture)
+    assert cut.job.architecture.num_layers == 2
