@@ -80,7 +80,7 @@ class Row(NamedTuple):
         if self.case.metric != "allocated":
             return reserved_between(self.intervals.seen, self.capacity_bytes, self.outside)
         ends, on_top = self.intervals.needed, self.needed_bytes - self.allocated_bytes
-        return ends[0] - on_top, ends[1] - on_top
+        return max(0, ends[0] - on_top), ends[1] - on_top
 
     @property
     def width(self) -> float:
