@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.job.image_outputs import TRANSFORMERS, gives
 from memcheck.job.torch import behaviour
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
@@ -40,6 +42,7 @@ def runnable(subject: Subject) -> Request:
         replaced += other
         if changes or other or (isinstance(subject.job, TrainingJob) and subject.job.torch != (behaviour(installed),)):
             changes[TORCH_VERSION] = installed
+    changes |= _older_transformers(subject, changes, versions().get("transformers"))
     if changes:
         found = load_subject(changed(subject.document, changes))
         if isinstance(found, PlanResult):
@@ -52,6 +55,19 @@ def runnable(subject: Subject) -> Request:
     refuse(job, job.architecture)
     config = hugging_face_config(subject.plan.model, subject.base_dir)
     return Request(subject=subject, job=job, architecture=job.architecture, config=config, replaced=replaced)
+
+
+def _older_transformers(subject: Subject, changes: dict[str, Any], installed: str | None) -> dict[str, Any]:
+    """The key that says which transformers is installed, where its models' outputs keep less of a tower than the newest
+    ones' do, for which a plan that states none is priced.
+    """
+    job, training = subject.job, subject.plan.training
+    if installed is None or gives(installed) or not isinstance(job, TrainingJob) or job.images is None:
+        return {}
+    named = FRAMEWORKS[str(changes.get("training.framework", job.framework))].versions_models
+    if training is None or (training.framework_version if named else job.option(TRANSFORMERS)):
+        return {}
+    return {"training.framework_version" if named else f"training.options.{TRANSFORMERS}": installed}
 
 
 def _other_torch(subject: Subject, installed: str) -> tuple[StandIn, ...]:

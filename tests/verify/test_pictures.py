@@ -13,8 +13,10 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 import torch  # noqa: E402
 
 from memcheck.frameworks.torch.whole_model import model_tensors  # noqa: E402
+from memcheck.job.image_outputs import gives  # noqa: E402
 from memcheck.verify.build.model import build_model  # noqa: E402
 from memcheck.verify.errors import RefusedStepError  # noqa: E402
+from memcheck.verify.extra import versions  # noqa: E402
 from memcheck.verify.request import runnable  # noqa: E402
 from tests.frameworks.torch.test_towers import TRACED  # noqa: E402
 from tests.models.multimodal import FACTS  # noqa: E402
@@ -49,7 +51,11 @@ def test_a_trace_is_that_of_tensors_with_values(name: str) -> None:
     recorded = STEPS[name]["phases_mib"]
     # Idefics 3 was given a mask of fewer bytes, of pictures that are not padded
     near = 2e-2 if STEPS[name]["config"] == "idefics3" else 3e-3
-    assert {phase: seen[phase] for phase in recorded} == pytest.approx(recorded, rel=near)
+    if gives(versions()["transformers"]):
+        assert {phase: seen[phase] for phase in recorded} == pytest.approx(recorded, rel=near)
+    else:  # whose outputs keep less of the tower
+        assert all(seen[phase] <= recorded[phase] * (1 + near) for phase in recorded)
+        assert seen["optimizer"] == pytest.approx(recorded["optimizer"], rel=near)
     assert comparison.agrees(WIDE.get(name, 0.03))
 
 
