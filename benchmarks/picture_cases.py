@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.cases import HERE, Case, load
 
 FILE = os.path.join(HERE, "data", "pictures.json")
+GROUP = "pictures on several GPUs, traced"
 SOURCE = "traces of torch 2.13, transformers 5.24, peft 0.21"
 
 
@@ -35,7 +36,7 @@ def cases() -> list[Case]:
         found.append(
             Case(
                 id=record["id"],
-                group="pictures on several GPUs, traced",
+                group=GROUP,
                 plan=record["plan"],
                 truth_bytes=instants[phase],
                 metric="allocated",
