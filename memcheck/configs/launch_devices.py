@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.launch_lines import Command, commands_of, starts, trains
-from memcheck.configs.shell_values import ASKED_GPUS, ASKED_NODES, resolved
+from memcheck.configs.shell_values import asked_of_slurm, resolved
 from memcheck.configs.types import Note, ReadSetting
 from memcheck.finding import Location, Span
 
 GPUS, NODES, STAGE = "hardware.gpus_per_node", "hardware.nodes", "parallelism.zero_stage"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+ASKED_NODES, ASKED_GPUS = {"nodes": 4, "N": 4}, {"gres": 3, "gpus-per-node": 3}
+"""Options of Slurm, and the digits that are taken for a number of nodes, and of GPUs of each."""
 _VISIBLE = re.compile(r"(?:^|[\s;])CUDA_VISIBLE_DEVICES=[\"']?([^\s\"';\\]+)")
 _TORCHRUN = re.compile(r"(?:^|[\s;&/])(torchrun|torch\.distributed\.(?:run|launch))\s")
 _LISTED = re.compile(r"(?:\d{1,3}|GPU-[\w-]+)(?:,\s*(?:\d{1,3}|GPU-[\w-]+))*,?\Z")
@@ -120,11 +122,10 @@ def _seen(config: ConfigFile, jobs: Sequence[Command]) -> tuple[int, str, Locati
     return _asked(config, ASKED_GPUS)
 
 
-def _asked(config: ConfigFile, what: re.Pattern[str]) -> tuple[int, str, Location | None]:
-    """The number that a batch script's own comments ask Slurm for."""
-    for number, line in enumerate(config.lines, 1):
-        asked = what.match(line)
-        if asked is not None:
-            place = Location(config.path, Span(number, asked.start(2) + 1, number, asked.end(2) + 1))
-            return int(asked[2]), asked[1] or "N", place
+def _asked(config: ConfigFile, options: Mapping[str, int]) -> tuple[int, str, Location | None]:
+    """The number that a batch script's own comments ask Slurm for; ``options``: the digits that each may have."""
+    for option, number, asked in asked_of_slurm(config.lines):
+        if len(asked[4]) <= options.get(option, 0):
+            place = Location(config.path, Span(number, asked.start(4) + 1, number, asked.end(4) + 1))
+            return int(asked[4]), option, place
     return 0, "", None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 _NAME = r"[A-Za-z_]\w*"
 _VARIABLE = re.compile(rf"\$(?:\{{({_NAME}|\d+)(?::?[-=](.*))?\}}|({_NAME}|\d+))\Z")
@@ -26,10 +26,9 @@ _OF_SCRIPT = (
 )
 
 _SBATCH = re.compile(
-    r"#SBATCH\s+(?:--(nodes|ntasks-per-node|gres|gpus-per-node)[=\s]|-(N)\s*)(?:gpu:)?(?:[A-Za-z][\w.-]*:)?(\d{1,4})(?=\s|$)"
+    r"#SBATCH\s+(?:--(nodes|ntasks-per-node)[=\s]|-(N)\s*|--(gres|gpus-per-node)[=\s](?:gpu:)?(?:[A-Za-z][\w.-]*:)?)"
+    r"(\d{1,4})(?=\s|$)"
 )
-ASKED_GPUS = re.compile(r"#SBATCH\s+--(gres|gpus-per-node)[=\s](?:gpu:)?(?:[A-Za-z][\w.-]*:)?(\d{1,3})(?=\s|$)")
-ASKED_NODES = re.compile(r"#SBATCH\s+(?:--(nodes)[=\s]|-(?:N)\s*)(\d{1,4})(?=\s|$)")
 _SLURM = {
     "N": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
     "nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
@@ -72,14 +71,17 @@ def with_default(line: str) -> tuple[str, str] | None:
     return None if found is None else (found[1], found[2].strip("\"'"))
 
 
+def asked_of_slurm(lines: Iterable[str]) -> Iterator[tuple[str, int, re.Match[str]]]:
+    """What a batch script's comments ask for: the option, its line from 1, and the match, whose last group counts."""
+    for number, line in enumerate(lines, 1):
+        asked = _SBATCH.match(line)
+        if asked is not None:
+            yield asked[1] or asked[2] or asked[3], number, asked
+
+
 def scheduled(lines: Iterable[str]) -> dict[str, str]:
     """What Slurm sets for a batch script that asks for nodes, tasks and GPUs in its own comments."""
-    found: dict[str, str] = {}
-    for line in lines:
-        asked = _SBATCH.match(line)
-        for name in () if asked is None else _SLURM[asked[1] or asked[2]]:
-            found[name] = "" if asked is None else asked[3]
-    return found
+    return {name: asked[4] for option, _, asked in asked_of_slurm(lines) for name in _SLURM[option]}
 
 
 def folder(line: str, variables: Mapping[str, str]) -> tuple[str, str] | None:
