@@ -122,7 +122,15 @@ def trains(command: Command) -> bool:
     return _STATES.search(command.text) is not None or _RECIPE.search(command.text) is not None
 
 
-def several(config: ConfigFile, places: Iterable[str]) -> ConfigProblem | None:
+class SeveralJobs(Record):
+    """A script that starts several jobs, which differ."""
+
+    name: str
+    """An argument in which they do; empty: they are given other files."""
+    problem: ConfigProblem
+
+
+def several(config: ConfigFile, places: Iterable[str]) -> SeveralJobs | None:
     """What is wrong with a script that starts several jobs, which differ in one of these arguments."""
     jobs = [each for each in commands_of(config.lines) if _PROGRAM.search(each.text) and trains(each)]
     if len(jobs) < 2:
@@ -138,4 +146,5 @@ def several(config: ConfigFile, places: Iterable[str]) -> ConfigProblem | None:
     what = f"`{names[0]}`" if names else "their files"
     message = f"the script starts {len(jobs)} jobs, at {where}, which differ in {what}"
     span = Span(numbers[1], 1, numbers[1], len(config.lines[numbers[1] - 1]) + 1)
-    return ConfigProblem(Location(config.path, span), message, "name a script for each of them")
+    problem = ConfigProblem(Location(config.path, span), message, "name a script for each of them")
+    return SeveralJobs(names[0] if names else "", problem)

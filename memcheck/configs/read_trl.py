@@ -85,10 +85,11 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     if alone and not opened:
         _casts(draft, supervised=supervised)
     arguments.evaluation(draft, own=unknown)
-    arguments.one_job(draft)
+    alike = arguments.one_job(draft)
     draft.unmodelled(keys.UNMODELLED)
     parts.irrelevant(draft, keys.IRRELEVANT)
-    arguments.other_jobs(draft)
+    if alike:
+        arguments.other_jobs(draft)
     settle(draft, multiple)
     if alone and not opened:
         _flattened(draft)

@@ -35,23 +35,23 @@ UNMODELLED: dict[str, tuple[object, str]] = {
 }
 
 
-def one_job(draft: Draft) -> None:
-    """A script that starts several jobs, which differ in what was read so far, is none of them."""
+def one_job(draft: Draft) -> bool:
+    """A script that starts several jobs, which differ in what was read so far, is none of them: whether it is one."""
     unread = set(draft.config.unread())
-    problem = several(draft.config, [name for name in draft.config.values if name not in unread])
-    if problem is not None:
-        draft.problems.append(problem)
+    jobs = several(draft.config, [name for name in draft.config.values if name not in unread])
+    draft.problems += [] if jobs is None else [jobs.problem]
+    return jobs is None
 
 
 def other_jobs(draft: Draft) -> None:
     """Jobs of one script that differ in arguments that nobody here knows; their models are those of several jobs."""
-    problem = several(draft.config, draft.config.unread())
-    if problem is None or any("the script starts" in each.message for each in draft.problems):
+    jobs = several(draft.config, draft.config.unread())
+    if jobs is None:
         return
-    if "model" in problem.message.rpartition("`")[0].rpartition("`")[2]:
-        draft.problems.append(problem)
+    if "model" in jobs.name:
+        draft.problems.append(jobs.problem)
     else:
-        draft.notes.append(Note(problem.location, f"{problem.message}: the last one's are read"))
+        draft.notes.append(Note(jobs.problem.location, f"{jobs.problem.message}: the last one's are read"))
 
 
 def batch(draft: Draft, default: int = 8, why: str = "") -> None:
