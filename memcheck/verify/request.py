@@ -37,12 +37,13 @@ def runnable(subject: Subject) -> Request:
     """
     replaced = stand_ins(subject.job)
     changes = {key: value for item in replaced for key, value in item.changes.items()}
-    if installed := versions().get("torch"):
+    here = versions()
+    if installed := here.get("torch"):
         other = _other_torch(subject, installed)
         replaced += other
         if changes or other or (isinstance(subject.job, TrainingJob) and subject.job.torch != (behaviour(installed),)):
             changes[TORCH_VERSION] = installed
-    changes |= _older_transformers(subject, changes, versions().get("transformers"))
+    changes |= _older_transformers(subject, changes, here.get("transformers"))
     if changes:
         found = load_subject(changed(subject.document, changes))
         if isinstance(found, PlanResult):

@@ -41,12 +41,11 @@ def told_apart(
     rows = rounded_bytes((pictures.rows, vision.hidden), base.autocast or base.params)
     highest = High(6 * rows, "keys and values", (("activations", 6 * rows),))
     curve = NOTHING_RUNS._replace(forward=highest)
-    own = {RESTING: "idle"}
-    runs = [
-        u._replace(kind=own.get(u.kind, u.kind), name="attention pooling", fresh=curve, again=curve)
-        for u, _, _ in found
-    ]
-    return [run for run in resting if run not in found], [(unit, 1, 0) for unit in runs]
+    runs = []
+    for unit, _, _ in found:
+        kind = "idle" if unit.kind == RESTING else unit.kind
+        runs.append((unit._replace(kind=kind, name="attention pooling", fresh=curve, again=curve), 1, 0))
+    return [run for run in resting if run not in found], runs
 
 
 def _idle(job: TrainingJob, block: Block, setting: Setting) -> Unit:

@@ -48,7 +48,7 @@ PARTS = (
 """Parts and what their modules' paths contain: the first that fits has it, the language model what is left."""
 
 
-def part_of(name: str) -> str:
+def part_of_path(name: str) -> str:
     """``vision`` | ``projector`` | ``audio`` | ``language``."""
     for part, words in PARTS:
         if any(word in name for word in words):

@@ -34,11 +34,13 @@ def _tower(config: Any) -> Any:
 
 def packed(seen: Brief) -> Inputs:
     """Rows of all pictures one behind the other, each a patch's numbers, with the grid of each picture."""
-    side = isqrt(seen.vision.merge)
-    grids = [(1, *grid) for grid in _grids(seen, side)]
+    return _rows(seen, _grids(seen, isqrt(seen.vision.merge)))
+
+
+def _rows(seen: Brief, grids: list[tuple[int, int]]) -> Inputs:
     return {
         "pixel_values": seen.pixels(seen.pictures.rows, seen.vision.channels),
-        "image_grid_thw": torch.tensor(grids),
+        "image_grid_thw": torch.tensor([(1, *grid) for grid in grids]),
     }
 
 
@@ -62,11 +64,8 @@ def bordered(seen: Brief) -> Inputs:
         fits = [g for g in _splits(seen, rows, side) for g in (g, g[::-1]) if _bordered(g, side) == tokens]
         if not fits:
             raise seen.refuse(f"{rows} rows do not become {tokens} tokens")
-        grids.append((1, *fits[0]))
-    return {
-        "pixel_values": seen.pixels(seen.pictures.rows, seen.vision.channels),
-        "image_grid_thw": torch.tensor(grids),
-    }
+        grids.append(fits[0])
+    return _rows(seen, grids)
 
 
 def _bordered(grid: tuple[int, int], side: int) -> int:

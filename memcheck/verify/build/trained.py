@@ -14,7 +14,7 @@ from memcheck.job.types import Lora, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.verify.build.dtypes import DTYPES
 from memcheck.verify.build.model import base_of, blocks_of, head_of
-from memcheck.verify.build.parts import part_of
+from memcheck.verify.build.parts import part_of_path
 
 LABELLED = {"classification": "SEQ_CLS", "reward": "SEQ_CLS", "token-classification": "TOKEN_CLS"}
 """peft's task type by the kind of head: with it the matrix to the labels is trained whole, and gets no adapter."""
@@ -42,7 +42,7 @@ def freeze(model: nn.Module, architecture: Architecture, patterns: tuple[str, ..
         module.requires_grad_(requires_grad=False)
     for part in SIDES & {*patterns}:
         for name, parameter in base.named_parameters():
-            if part_of(name) == part:
+            if part_of_path(name) == part:
                 parameter.requires_grad_(requires_grad=False)
     if "encoder" in patterns:  # without the table that it shares with the decoder
         for name, parameter in base.get_encoder().named_parameters():
@@ -101,7 +101,7 @@ def _targets(model: nn.Module, lora: Lora) -> str | list[str]:
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear)
         and module is not head
-        and part_of(name) in lora.parts
+        and part_of_path(name) in lora.parts
         and (ends is None or any(name == end or name.endswith(f".{end}") for end in ends))
     ]
 
