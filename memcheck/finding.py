@@ -46,6 +46,13 @@ ROLES = (CHEAP, ROOMY, HARDWARE)
 room, the least that other hardware would take."""
 
 
+SAME_RESULT, OTHER_RESULT = "same_hardware_same_result", "same_hardware_other_result"
+OTHER_HARDWARE = "other_hardware"
+GROUPS = (SAME_RESULT, OTHER_RESULT, OTHER_HARDWARE)
+"""What a remedy asks for, in the order in which remedies are shown: nothing but time and host memory, another result of
+the training or of the server, GPUs or nodes that the plan does not have."""
+
+
 class Remedy(Record):
     """A change of the plan that was re-computed by the engine."""
 
@@ -60,6 +67,8 @@ class Remedy(Record):
     there is no model of it."""
     safe: bool
     """True when the training result does not change beyond rounding and no hardware is added."""
+    group: str
+    """One of :data:`GROUPS`."""
     edits: tuple[Edit, ...] = ()
     """Edits of the plan's own file."""
     host_bytes_per_node: int = 0

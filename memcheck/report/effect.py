@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate
 from memcheck.edge.text import gib, percent
-from memcheck.finding import CHEAP, ROOMY, Remedy
+from memcheck.finding import CHEAP, OTHER_HARDWARE, ROOMY, SAME_RESULT, Remedy
 from memcheck.memory.fit import UNCERTAIN, gpu_fit, on_host
 from memcheck.report.verdict import short_of_host
 from memcheck.result import PlanResult
@@ -71,8 +71,8 @@ def beside_time(remedy: Remedy) -> tuple[str, ...]:
     found = [remedy.role] if remedy.role in (CHEAP, ROOMY) else []
     if not SERVED.isdisjoint(remedy.set):
         found.append("serves less")
-    elif not remedy.safe:
-        found.append("other hardware" if any(key.startswith("hardware.") for key in remedy.set) else "other results")
+    elif remedy.group != SAME_RESULT:
+        found.append("other hardware" if remedy.group == OTHER_HARDWARE else "other results")
     if not remedy.sure:
         found.append("uncertain")
     return tuple(found)

@@ -158,6 +158,7 @@ def remedy(item: Remedy) -> dict[str, object]:
         "interval_bytes": list(item.interval_bytes),
         "needed_bytes": item.needed_bytes,
         "needed_interval_bytes": list(item.needed_interval_bytes),
+        "group": item.group,
         "role": item.role or None,
         "slowdown": None if item.slowdown is None else round(item.slowdown, 6),
         "safe": item.safe,

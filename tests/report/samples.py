@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate, Formula, Instant, RankEstimate, TensorGroup
-from memcheck.finding import Edit, Finding, Location, Remedy, Span
+from memcheck.finding import OTHER_HARDWARE, SAME_RESULT, Edit, Finding, Location, Remedy, Span
 from memcheck.job.types import Assumption
 from memcheck.result import PlanResult, Report, Unreadable
 
@@ -106,6 +106,7 @@ REMEDIES = (
         31.2 / 39.38,
         0.31,
         True,
+        SAME_RESULT,
         (Edit(Span(16, 29, 16, 33), "full"),),
     ),
     Remedy(
@@ -115,8 +116,9 @@ REMEDIES = (
         28.1 / 39.38,
         0.06,
         True,
+        SAME_RESULT,
     ),
-    Remedy("A larger GPU", {"hardware.gpu": "h100-80gb"}, int(54.5 * GIB), 54.5 / 79.1, -0.4, False),
+    Remedy("A larger GPU", {"hardware.gpu": "h100-80gb"}, int(54.5 * GIB), 54.5 / 79.1, -0.4, False, OTHER_HARDWARE),
 )
 
 

@@ -132,6 +132,7 @@ def test_surface_is_frozen() -> None:
         "interval_bytes",
         "needed_bytes",
         "needed_interval_bytes",
+        "group",
         "role",
         "slowdown",
         "safe",

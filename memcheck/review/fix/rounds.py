@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from memcheck.check import Gate, check_file
-from memcheck.finding import SEVERITIES, Edit, FileEdits, Finding
+from memcheck.finding import OTHER_HARDWARE, SEVERITIES, Edit, FileEdits, Finding
 from memcheck.plan import codes
 from memcheck.plan.file_edits import disjoint, edited
 from memcheck.plan.text import read_bytes
@@ -120,11 +120,19 @@ def safe_fixes(path: str, results: Iterable[PlanResult]) -> list[Fix]:
 
 
 def remedy_fixes(path: str, results: Iterable[PlanResult]) -> list[Fix]:
-    """The first remedy of each plan that fails, if it can be written into the file; a warning is no reason to edit."""
+    """The first remedy of each plan that fails, if the file can be edited so; a warning is no reason to edit.
+
+    No fix changes the hardware: whether other GPUs are bought or taken is not decided by an edit.
+    """
     found = []
     for result in results:
         failing = [finding for finding in result.findings if finding.severity == SEVERITIES[-1]]
-        remedies = [(finding, remedy) for finding in failing for remedy in finding.remedies if remedy.is_edit]
+        remedies = [
+            (finding, remedy)
+            for finding in failing
+            for remedy in finding.remedies
+            if remedy.is_edit and remedy.group != OTHER_HARDWARE
+        ]
         if remedies:
             finding, remedy = remedies[0]
             found.append(

@@ -19,9 +19,10 @@ BITS = {"fp8": 8, "int8": 8, "fp4": 4.5, "int4": 4}
 
 
 def serving(context: RuleContext, job: InferenceJob) -> Iterator[CandidateChange]:
-    """More tensor ranks; smaller weights, a smaller cache; fewer sequences at a time, shorter contexts.
+    """More tensor ranks; fewer sequences at a time; smaller weights, a smaller cache; shorter contexts.
 
-    The last two change what can be served, and cost as much as another training does.
+    With fewer sequences at a time, every request is answered as before: it costs time alone. Shorter contexts refuse
+    requests, and cost as much as another training does.
     """
     yield from _tensor(job)
     yield from _stored(context, job)
@@ -31,7 +32,7 @@ def serving(context: RuleContext, job: InferenceJob) -> Iterator[CandidateChange
             "other requests wait"
         )
         slower = job.batch_size / size - 1
-        yield CandidateChange("batch", title, {"inference.batch_size": size}, slowdown=slower, cost=METHOD)
+        yield CandidateChange("batch", title, {"inference.batch_size": size}, slowdown=slower)
     for tokens in _less(job.context_length, LEAST_CONTEXT):
         title = (
             f"serve contexts of up to {tokens} tokens instead of {job.context_length}: longer requests cannot be served"

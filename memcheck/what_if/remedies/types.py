@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate
+from memcheck.finding import OTHER_HARDWARE, OTHER_RESULT, SAME_RESULT
 from memcheck.job.resolve import Resolved
 from memcheck.record import Record
 
@@ -14,10 +15,10 @@ UNCHANGED = 0
 """The training result stays what it was, beyond rounding, on the same hardware."""
 NUMERICS = 1
 """Other numbers on the way (8-bit states, a quantised cache): the result changes somewhat."""
-HARDWARE = 2
-"""More or other GPUs."""
-METHOD = 3
-"""Another experiment: adapters instead of full training. While serving, other requests: fewer at a time, or shorter."""
+METHOD = 2
+"""Another experiment: adapters instead of full training. While serving, shorter requests."""
+HARDWARE = 3
+"""More or other GPUs, whatever else."""
 
 
 SAME, EQUIVALENT, OTHER = "none", "equivalent", "changes results"
@@ -35,7 +36,7 @@ class CandidateChange(Record):
     slowdown: float = 0.0
     """What it costs where serving cannot be timed, on GPUs whose rates are not known."""
     cost: int = UNCHANGED
-    """What it asks for beside time: UNCHANGED, NUMERICS, HARDWARE or METHOD."""
+    """What it asks for beside time: UNCHANGED, NUMERICS, METHOD or HARDWARE."""
     numerics: str = SAME
     parts: tuple[CandidateChange, ...] = ()
     """The single changes of a combination."""
@@ -87,6 +88,12 @@ class Priced(Record):
     def sure(self) -> bool:
         """Whether the whole 95% interval of what is needed lies within the GPU (what rule MEM104 warns of)."""
         return self.estimate.needed_interval_bytes[1] <= self.estimate.capacity_bytes
+
+    @property
+    def group(self) -> str:
+        """What it asks for, as remedies are grouped: see :data:`memcheck.finding.GROUPS`."""
+        cost = self.candidate.cost
+        return OTHER_HARDWARE if cost == HARDWARE else SAME_RESULT if cost == UNCHANGED else OTHER_RESULT
 
     @property
     def rank(self) -> tuple[int, float, float]:

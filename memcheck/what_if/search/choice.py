@@ -26,13 +26,13 @@ def slow(priced: Priced) -> bool:
 
 
 def offered(found: Sequence[Priced]) -> list[Priced]:
-    """All but those that take twice as long while others do not, the cheapest first, each with its role.
+    """The changes to offer by group, the cheapest first in each, and each with its role.
 
-    What changes the results is another training: it is no reason to hide a slow way to run this one.
+    A change that takes more than twice as long is left out only where a faster one asks for no more: what changes the
+    results, or the hardware, is no reason to hide a slow way to run this training on these GPUs.
     """
-    fast = [p for p in found if not slow(p)]
-    kept = fast if any(p.candidate.cost in (UNCHANGED, HARDWARE) for p in fast) else list(found)
-    kept.sort(key=least_cost)
+    fast = min((p.candidate.cost for p in found if not slow(p)), default=HARDWARE + 1)
+    kept = sorted((p for p in found if not slow(p) or p.candidate.cost < fast), key=least_cost)
     same = [index for index, p in enumerate(kept) if p.candidate.cost == UNCHANGED]
     other = [index for index, p in enumerate(kept) if p.candidate.cost == HARDWARE]
     room = [index for index in same if roomy(kept[index])]

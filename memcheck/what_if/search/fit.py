@@ -99,10 +99,11 @@ class Fit:
         if not self._settled() and any(p.candidate.cost == UNCHANGED for p in self.found):  # but slow
             best = self._on_free(same)
             self.found += [] if best is None else [best]
-        if not any(p.candidate.cost == UNCHANGED and p.sure for p in self.found):
+        serves = self.pricer.context.training is None
+        if serves or not any(p.candidate.cost == UNCHANGED and p.sure for p in self.found):
             self._price_the_others(priced)
             partners = same
-            if self.pricer.context.training is None:  # what is stored and what is served are combined, too
+            if serves:  # what is stored and what is served are combined, too
                 partners = [p for p in priced if p.candidate.cost != HARDWARE]
             for other in priced:
                 if other.candidate.cost in {UNCHANGED, HARDWARE} or self.pricer.fits(other):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from memcheck.finding import Edit, FileEdits, Remedy
+from memcheck.finding import SAME_RESULT, Edit, FileEdits, Remedy
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
 from memcheck.plan.value_edits import edits
-from memcheck.what_if.remedies.types import UNCHANGED, Priced
+from memcheck.what_if.remedies.types import Priced
 
 
 def remedy_of(priced: Priced, document: Document) -> Remedy:
@@ -18,7 +18,8 @@ def remedy_of(priced: Priced, document: Document) -> Remedy:
         device_bytes=priced.estimate.device_bytes,
         utilization=priced.estimate.utilization,
         slowdown=None if priced.slowdown is None else round(priced.slowdown, 3),
-        safe=priced.candidate.cost == UNCHANGED,
+        safe=priced.group == SAME_RESULT,
+        group=priced.group,
         host_bytes_per_node=priced.estimate.host_bytes_per_node,
         interval_bytes=priced.estimate.interval_bytes,
         needed_bytes=priced.estimate.needed_bytes,

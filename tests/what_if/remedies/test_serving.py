@@ -10,7 +10,7 @@ import pytest
 
 from memcheck.__main__ import main
 from memcheck.check import Gate, check_document
-from memcheck.finding import Remedy
+from memcheck.finding import GROUPS, OTHER_HARDWARE, SAME_RESULT, Remedy
 from memcheck.plan.load import load_documents
 from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.remedies.serving import serving
@@ -74,15 +74,22 @@ def test_each_kind_is_found_and_does_what_it_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_can_be_served_is_named(name: str) -> None:
-    """A title says which requests have no answer any more; such a change is not safe, and ranks behind the others."""
-    values, _, less = CASES[name]
-    remedies = over_budget(text_of(values)).remedies
-    served = ["inference.batch_size" in r.set or "inference.context_length" in r.set for r in remedies]
-    assert served == sorted(served)
-    remedy = found(name)
+    """A title says which requests wait or have no answer any more; only what refuses requests is not safe."""
+    remedy, less = found(name), CASES[name][2]
     words = ("other requests wait", "longer requests cannot be served")
     assert any(each in remedy.title for each in words) is less
-    assert not (less and remedy.safe)
+    assert remedy.safe is (set(remedy.set) <= {"inference.batch_size", "parallelism.tensor"})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fewer_sequences_come_first(name: str) -> None:
+    """Remedies come by group, and those that serve shorter requests after all other ones on the same hardware."""
+    remedies = over_budget(text_of(CASES[name][0])).remedies
+    groups = [GROUPS.index(r.group) for r in remedies]
+    assert groups == sorted(groups)
+    refuses = ["inference.context_length" in r.set for r in remedies if r.group != OTHER_HARDWARE]
+    assert refuses == sorted(refuses)
+    assert {r.group for r in remedies if set(r.set) == {"inference.batch_size"}} <= {SAME_RESULT}
 
 
 def test_the_longest_context_that_helps_comes_first() -> None:
