@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memcheck.configs.config_file import ConfigFile, load_yaml
@@ -11,13 +11,15 @@ from memcheck.configs.shell_arithmetic import worked_out
 from memcheck.configs.shell_branches import Branches
 from memcheck.configs.shell_documents import plain, split_documents
 from memcheck.configs.shell_lines import single
+from memcheck.configs.shell_overrides import Positionals, sets_a_key
 from memcheck.configs.shell_values import folder, hangs_on, resolved, scheduled, with_default
 from memcheck.finding import Location, Span
 from memcheck.plan.text import split_lines
 from memcheck.record import Record
 
 YAML_SECTION = "MODEL_ARGS"
-_TOKEN = re.compile(r"""\$\([^()\s]*\s[^()]{0,200}\)|[^\s"'()#;|&<>\\]+(?:"[^"]*"|'[^']*')?|"[^"]*"|'[^']*'|[;|&<>]+""")
+_TOKEN = re.compile(r"""\$\([^()\s]*\s[^()]{0,200}\)|(?:[^\s"'()#;|&<>\\]+|"[^"]*"|'[^']*')+|[;|&<>]+""")
+_QUOTED = re.compile(r""""([^"]*)"|'([^']*)'""")
 _OPERATORS = {";", "|", "&", "<", ">"}
 _CASE = re.compile(r"(?:^|;|\bthen\b|\bdo\b|\belse\b)\s*case\b")
 _ESAC = re.compile(r"(?:^|[;\s])esac\b")
@@ -27,8 +29,11 @@ _CALLERS = re.compile(r"\$(?:\{?[1-9@]\}?|\{\w+#\*=\})\Z")
 _HOLDING = re.compile(
     r"""\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)(\+?=)(?:"([^"]*)"|'([^']*)'|(-[^\s;()]*))\s*(?:;\s*)?(?:\#.*)?\Z"""
 )
+_FLAG = re.compile(r"--([A-Za-z][\w.-]*)(?:=(.*))?\Z", re.DOTALL)
 _OPTION = re.compile(r"(?:^|[\s\"'])--[A-Za-z]")
 _PAIR = re.compile(r"--[A-Za-z][\w.-]*\s")
+_RUNS_TEXT = re.compile(r"-\w{0,3}c\Z|eval\Z")
+"""What takes a whole command as its next word: ``bash -c``, ``bash -lc``, ``eval``."""
 _USED = re.compile(r"\$\{?([A-Za-z_]\w*)(?:\[[@*]\])?\}?\Z")
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_]\w*)=([^\s()]*)\s*(?:#.*)?\Z")
 _OPENED = re.compile(r"(?:^|[;\s])([A-Za-z_]\w*)\+?=([(\"'])")
@@ -85,6 +90,8 @@ class _Word(Record):
     """It is in a branch of the script, or in a variable that is set in one."""
     compared: str = ""
     """A variable on which that branch hangs."""
+    sets: bool = False
+    """It sets a key of a config, and stands in a variable: it is no option's value where that is used."""
 
 
 class _Script:
@@ -96,12 +103,14 @@ class _Script:
         self.branches: set[str] = set()
         """Variables that are set in a branch."""
         self._defines = defines
-        self._held: dict[str, tuple[_Word, ...]] = {}
+        self._held: dict[str, Sequence[_Word]] = {}
         """Arguments that one line puts into a variable: they count where it is used."""
         self._open = Branches()
         self._cases = 0
         self._filled, self._closing = "", ""
         self._listed: set[str] = set()
+        self.inside = False
+        """Whether the line goes on with the arguments of a command: what looks like an assignment is none."""
 
     def words(self, number: int, whole: str) -> list[_Word]:
         """The words of a line that may be arguments; an assignment has none of its own."""
@@ -109,7 +118,7 @@ class _Script:
 
     def _of_line(self, number: int, whole: str) -> list[_Word]:
         code = without_comment(whole)
-        self._list(code)
+        filled = self._list(number, code)
         whole = worked_out(whole, self.variables, self.branches)
         self._open.line(code, self.variables, self.branches)
         self._cases = max(0, self._cases + len(_CASE.findall(code)) - len(_ESAC.findall(code)))
@@ -117,7 +126,7 @@ class _Script:
             return []
         arm = _ARM.match(whole) if self._cases else None
         line = whole if arm is None else " " * arm.end() + whole[arm.end() :]
-        if self._assigned(line) or self._holds(number, line):
+        if not (filled or self.inside) and (self._assigned(line) or self._holds(number, line)):
             return []
         self._forget(without_comment(line))
         if _PRINTED.match(line) and not _STARTED.search(line):
@@ -146,18 +155,40 @@ class _Script:
             self._held[name] = tuple(word._replace(hangs=True) for word in held)
         return True
 
-    def _list(self, line: str) -> None:
-        """Which variables hold arguments that are read where they stand, in an array or over several lines."""
+    def _list(self, number: int, line: str) -> bool:
+        """Note which variables hold arguments that are read where they stand, in an array or over several lines.
+
+        True for a line inside such a list: nothing on it is an assignment.
+        """
+        before, start = self._filled, 0
         opened = _OPENED.search(line)
         if opened is not None:
-            self._filled, self._closing = opened[1], _CLOSING[opened[2]]
-            self.arrays.update([opened[1]] if opened[2] == "(" else [])
-            line = line[opened.end() :]
-        inside, closed, _ = line.partition(self._closing) if self._filled else ("", "", "")
+            self._filled, self._closing, start = opened[1], _CLOSING[opened[2]], opened.end()
+            if opened[2] == "(":
+                self.arrays.add(opened[1])
+                self._held.pop(opened[1], None)
+        name = self._filled
+        inside, closed, _ = line[start:].partition(self._closing) if name else ("", "", "")
         if _OPTION.search(inside):
-            self._listed.add(self._filled)
+            self._listed.add(name)
+        if name and (self._closing == ")" or not (opened and closed)):
+            self._keep(name, number, start, inside)
         if closed:
             self._filled = ""
+        return bool(before)
+
+    def _keep(self, name: str, number: int, start: int, inside: str) -> None:
+        """Keep the words of a list that set keys of a config: they count where the list is used."""
+        option, found = False, []
+        for column, text in _words(inside):
+            if sets_a_key(text) and not option:
+                found.append(self._word(text, number, start + column)._replace(sets=True))
+            option = text.startswith("--") and "=" not in text
+        if found:
+            held = self._held.get(name, ())
+            listed = held if isinstance(held, list) else list(held)
+            listed += found
+            self._held[name] = listed
 
     def is_loose(self, word: str) -> bool:
         """Whether a word may be arguments that nothing in the script says."""
@@ -187,7 +218,8 @@ class _Script:
             for column, word in _words(inside)
             for inner in self._held.get(_used(word), (self._word(word, number, start + column),))
         ]
-        if not any(_OPTION.match(word.text) for word in words):
+        several = len(words) > 1 and any(sets_a_key(word.text) for word in words)
+        if not several and not any(_OPTION.match(word.text) for word in words):
             return False
         before = self._held.get(found[1], ()) if found[2] == "+=" else ()
         self._held[found[1]] = (*before, *words)
@@ -197,7 +229,7 @@ class _Script:
         hangs = self._open.hanging > 0
         return _Word(text=text, line=line, column=column, hangs=hangs, compared=self._open.compared if hangs else "")
 
-    def _expanded(self, word: _Word) -> tuple[_Word, ...]:
+    def _expanded(self, word: _Word) -> Sequence[_Word]:
         held = self._held.get(_used(word.text))
         if held is None:
             return (word,)
@@ -206,45 +238,80 @@ class _Script:
 
 def _from_text(path: str, text: str, lists: frozenset[str], defines: Mapping[str, str]) -> ConfigFile:
     lines = split_lines(text)
-    values: dict[str, Any] = {}
-    places: dict[str, Location] = {}
-    hanging: dict[str, str] = {}
-    loose: dict[str, Location] = {}
-    asked: dict[str, str] = {}
-    script = _Script({**scheduled(lines), **defines}, defines)
-    variables, branches = script.variables, script.branches
-    name, behind = "", False
+    reading = _Reading(path, lists, _Script({**scheduled(lines), **defines}, defines))
     for number, line in enumerate(lines, 1):
-        for word, at, column, hangs, compared in script.words(number, line):
-            place = Location(path, Span(at, column, at, column + len(word)))
-            flag = re.match(r"--([A-Za-z][\w.-]*)(?:=(.*))?\Z", word)
-            if flag is not None:
-                name, said = flag[1], None if flag[2] is None else flag[2].lstrip("\"'")
-                behind = True
-                values[name] = True if said is None else resolved(said, variables)
-                hanging.pop(name, None)
-                if hangs or (said is not None and hangs_on(said, branches)):
-                    hanging[name] = hangs_on(said or "", branches)
-                    asked[name] = compared
-                places[name] = place
-                continue
-            takes = bool(name) and (values[name] is True or name in lists)
-            if behind and not takes and script.is_loose(word):
-                loose.setdefault(word, place)
-            if not name or word[:1] in _OPERATORS or script.is_many(word):
-                name, behind = "", behind and word[:1] not in _OPERATORS
-            elif values[name] is True:
-                values[name] = resolved(word, variables)
-                if hangs_on(word, branches):
-                    hanging[name] = hangs_on(word, branches)
-            elif name in lists:
-                values[name] = f"{values[name]} {resolved(word, variables)}"
-        if not line.rstrip().endswith("\\"):
-            name, behind = "", False
-    found = ConfigFile(path, values, lambda key: places.get(key, Location(path, Span(1, 1, 1, 1))), lines)
-    found.hanging, found.variables, found.loose = hanging, variables, loose
-    found.compared = asked
+        reading.line(number, line)
+    places = reading.places
+    found = ConfigFile(path, reading.values, lambda key: places.get(key, Location(path, Span(1, 1, 1, 1))), lines)
+    found.hanging, found.compared, found.loose = reading.hanging, reading.compared, reading.loose
+    found.launch = True
+    found.variables, found.positionals = reading.script.variables, tuple(reading.positionals.found)
     return found
+
+
+class _Reading:
+    """Gives the words of a script to the arguments that they belong to."""
+
+    def __init__(self, path: str, lists: frozenset[str], script: _Script) -> None:
+        self.script = script
+        self.positionals = Positionals()
+        self.values: dict[str, Any] = {}
+        self.places: dict[str, Location] = {}
+        self.hanging: dict[str, str] = {}
+        self.compared: dict[str, str] = {}
+        self.loose: dict[str, Location] = {}
+        self._path = path
+        self._lists = lists
+        self._name, self._behind = "", False
+
+    def line(self, number: int, line: str) -> None:
+        """Read the next line."""
+        for word in self.script.words(number, line):
+            place = Location(self._path, Span(word.line, word.column, word.line, word.column + len(word.text)))
+            flag = _FLAG.match(word.text)
+            if flag is not None:
+                self._name, self._behind = flag[1], True
+                self.positionals.begun = True
+                self._set(flag[1], flag[2], word, place)
+            elif word.text[:1] in _OPERATORS:
+                self.positionals.operator(word.text)
+                self._name, self._behind = "", False
+            else:
+                self._plain(word, place)
+        if not line.rstrip().endswith("\\"):
+            self._name, self._behind = "", False
+            self.positionals.end()
+        self.script.inside = self.positionals.begun
+
+    def _set(self, name: str, said: str | None, word: _Word, place: Location) -> None:
+        """An argument; without a value it is a switch until its value comes."""
+        self.values[name] = True if said is None else resolved(said, self.script.variables)
+        self.places[name] = place
+        self.hanging.pop(name, None)
+        written = word.text.partition("=")[2] or word.text
+        variable = "" if said is None else hangs_on(written, self.script.branches)
+        if word.hangs or variable:
+            self.hanging[name] = variable
+            self.compared[name] = word.compared
+
+    def _plain(self, word: _Word, place: Location) -> None:
+        """A word that is an argument's value, one of several, or a positional one."""
+        script, name, told = self.script, self._name, resolved(word.text, self.script.variables)
+        takes = bool(name) and (self.values[name] is True or name in self._lists)
+        if self._behind and not takes and script.is_loose(word.text):
+            self.loose.setdefault(word.text, place)
+        many = word.sets or script.is_many(word.text)
+        key = self.positionals.word(told, place, taken=takes and not many)
+        if key:
+            self._set(key, self.positionals.found[-1].said, word, place)
+        elif many:
+            self._name = ""
+        elif takes and self.values[name] is True:
+            self.values[name] = told
+            if hangs_on(word.text, script.branches):
+                self.hanging[name] = hangs_on(word.text, script.branches)
+        elif takes:
+            self.values[name] = f"{self.values[name]} {told}"
 
 
 def _used(word: str) -> str:
@@ -260,12 +327,23 @@ def _words(line: str) -> list[tuple[int, str]]:
     """
     words: list[tuple[int, str]] = []
     for found in _TOKEN.finditer(without_comment(line)):
-        word = found[0].strip("\"'")
+        if words and _RUNS_TEXT.match(words[-1][1]) and _QUOTED.fullmatch(found[0]):
+            words += [(found.start() + 1 + column, word) for column, word in _plain_words(found[0][1:-1])]
+            continue
+        word = _QUOTED.sub(lambda quoted: quoted[1] or quoted[2] or "", found[0])
         if _PAIR.match(word):
             words += [(found.start() + 2 + each.start(), each[0]) for each in re.finditer(r"\S+", word)]
         else:
             words.append((found.start() + 1, word))
     return words
+
+
+def _plain_words(text: str) -> list[tuple[int, str]]:
+    """Words of a command that stands in quotes: ``bash -c "torchrun train.py batch_size=6"``."""
+    return [
+        (found.start() + 1, _QUOTED.sub(lambda quoted: quoted[1] or quoted[2] or "", found[0]))
+        for found in _TOKEN.finditer(text)
+    ]
 
 
 def without_comment(line: str) -> str:

@@ -109,18 +109,55 @@ BUILDERS = ("NeMoAutoModelFor", "transformers.", "ForCausalLM.", "ForConditional
 
 OWN = frozenset(
     (
-        "baichuan", "bailing_moe", "bailing_moe_v2", "deepseek_v3", "kimi_k2", "deepseek_v32", "deepseek_v4",
-        "ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "gemma4", "gemma4_text", "gpt_oss",
-        "hunyuan_v3", "kimi_linear", "llama", "minimax_m2", "mimo_v2_flash", "ministral3", "mistral4",
-        "mistral3", "nemotron_h", "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5", "qwen3_5_text",
-        "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_vl", "qwen3_vl_moe", "step3p5",
+        "baichuan",
+        "bailing_moe",
+        "bailing_moe_v2",
+        "deepseek_v3",
+        "kimi_k2",
+        "deepseek_v32",
+        "deepseek_v4",
+        "ernie4_5_moe",
+        "glm4_moe",
+        "glm4_moe_lite",
+        "glm_moe_dsa",
+        "gemma4",
+        "gemma4_text",
+        "gpt_oss",
+        "hunyuan_v3",
+        "kimi_linear",
+        "llama",
+        "minimax_m2",
+        "mimo_v2_flash",
+        "ministral3",
+        "mistral4",
+        "mistral3",
+        "nemotron_h",
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+        "qwen3_next",
+        "qwen3_5",
+        "qwen3_5_text",
+        "qwen3_5_moe",
+        "qwen3_5_moe_text",
+        "qwen3_vl",
+        "qwen3_vl_moe",
+        "step3p5",
     )
 )
 """Values of ``model_type`` whose classes are AutoModel's own (``_transformers/registry.py``, MODEL_ARCH_MAPPING)."""
 FUSED_NORMS = frozenset(
     (
-        "deepseek_v3", "kimi_k2", "ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "gpt_oss", "llama", "minimax_m2",
-        "qwen2", "qwen3_moe",
+        "deepseek_v3",
+        "kimi_k2",
+        "ernie4_5_moe",
+        "glm4_moe",
+        "glm4_moe_lite",
+        "gpt_oss",
+        "llama",
+        "minimax_m2",
+        "qwen2",
+        "qwen3_moe",
     )
 )
 """Those whose norms are of the backend (``initialize_rms_norm_module``): one kernel each, compiled, Transformer

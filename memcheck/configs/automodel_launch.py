@@ -13,7 +13,7 @@ from memcheck.configs.config_file import ConfigFile, load_yaml
 from memcheck.configs.evidence import any_key
 from memcheck.configs.trainer_keys import LAUNCHER, LAUNCHER_IRRELEVANT
 from memcheck.configs.trainer_split import load_named
-from memcheck.configs.types import ConfigError
+from memcheck.configs.types import ConfigError, Note
 
 _COMMAND = re.compile(r"\bautomodel\b|nemo_automodel|recipes/\w+/|finetune\.py|train_ft|benchmark\.py")
 _FILE = re.compile(
@@ -54,12 +54,22 @@ def launched(config: ConfigFile) -> ConfigFile:
         raise ConfigError(f"{config.path}: there is no `{name}`, which the command names", "mend the path")
     found.inside, found.read, found.version = config.inside, config.read, config.version
     found.gpus_per_node = config.gpus_per_node
+    bare = {each.key for each in config.positionals}
     for key, value in config.values.items():
-        if key in ("config", "c") or key in LAUNCHER_IRRELEVANT:
+        if key in bare or key in ("config", "c") or key in LAUNCHER_IRRELEVANT:
             continue
         plain = key.replace("-", "_") if key.replace("-", "_") in LAUNCHER else key
         found.adopt(plain, _scalar(value), config.at(key))
     return found
+
+
+def overlooked(config: ConfigFile) -> list[Note]:
+    """Overrides without dashes, which AutoModel's parser passes over (``_arg_parser.py``, parse_cli_argv)."""
+    return [
+        Note(each.location, f"`{each.text}`: AutoModel passes over a word without dashes; write --{each.text}")
+        for each in config.positionals
+        if each.key
+    ]
 
 
 def _scalar(value: object) -> object:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from memcheck.configs.shell_documents import ScriptFile, filled, plain
+from memcheck.configs.shell_overrides import Positional
 from memcheck.configs.types import ConfigError
 from memcheck.edge.libyaml import yaml
 from memcheck.finding import Location, Span
@@ -40,6 +41,10 @@ class ConfigFile:
         """The variable that such an ``if`` compares; empty where that is not plain."""
         self.loose: dict[str, Location] = {}
         """Words behind arguments that may be more of them, in variables that the script does not set."""
+        self.launch = False
+        """Whether it is a command line or a script, and no file of keys."""
+        self.positionals: tuple[Positional, ...] = ()
+        """Words of a script's commands that are neither an option nor an option's value; overrides are among them."""
         self.variables: Mapping[str, str] = {}
         """What a script sets its variables to, last."""
         self.documents: Mapping[str, ScriptFile] = {}
@@ -51,19 +56,18 @@ class ConfigFile:
         self.images = NO_IMAGES
         """The pictures of a sample, where they were stated: keys of ``training.images``."""
         self._locate = locate
+        self._adopted: dict[str, Location] = {}
         self._read: set[str] = set()
 
     def adopt(self, key: str, value: object, at: Location) -> None:
         """A key of a file that this one names, shown where it is named."""
-        own = self._locate
         self.values[key] = value
-        self._locate = lambda name: at if name == key else own(name)
+        self._adopted[key] = at
 
     def rename(self, key: str, plain: str) -> None:
         """Another spelling of a key."""
-        own = self._locate
-        self.values[plain] = self.values.pop(key)
-        self._locate = lambda name: own(key if name == plain else name)
+        at = self.at(key)
+        self.adopt(plain, self.values.pop(key), at)
 
     def take(self, key: str) -> object:
         """The value of a key, now read; None when the config is silent."""
@@ -89,7 +93,9 @@ class ConfigFile:
 
     def at(self, key: str) -> Location:
         """Where a key stands; where the config starts when it does not stand there."""
-        return self._locate(key) if key in self.values else Location(self.path, Span(1, 1, 1, 1))
+        if key not in self.values:
+            return Location(self.path, Span(1, 1, 1, 1))
+        return self._adopted[key] if key in self._adopted else self._locate(key)
 
     def unread(self) -> Iterator[str]:
         """Keys that nobody asked for, in the order of the file."""

@@ -6,6 +6,7 @@ import re
 
 from memcheck.configs import model_config
 from memcheck.configs.config_file import ConfigFile, located
+from memcheck.configs.draft import LONGEST
 from memcheck.configs.evidence import all_keys, any_key
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.launch_lines import starts_processes
@@ -13,6 +14,7 @@ from memcheck.configs.syntax import ARGUMENTS, load_config, syntax_of
 from memcheck.configs.trainer_script import otherwise_named, overridden
 from memcheck.configs.types import ConfigError
 from memcheck.finding import Location, Span
+from memcheck.plan.words import shorten
 
 NEMO_RL = "its rollout engine shares the GPU, and has no memory model here"
 MODELLESS = "a file of TrainingArguments without a model"
@@ -112,7 +114,10 @@ def detect(path: str, text: str, *, named: bool = False) -> str:
         if named_there is not None:
             at = Location(path, Span(number, named_there.start("file") + 1, number, named_there.end("file") + 1))
             message = f"the launch's arguments are in `{named_there['file']}`, which it names"
-            raise located(at, message, "name that file, with --gpus-per-node and --nodes for what this one sets")
+            more = ", ".join(f"`{each.text}`" for each in config.positionals if each.key)
+            message += f"; the launch changes {shorten(more, LONGEST)}" if more else ""
+            also = " and its changes written into it," if more else ""
+            raise located(at, message, f"name that file,{also} with --gpus-per-node and --nodes for what this one sets")
     if syntax == ARGUMENTS and starts_processes(config):
         help = "state what it does beside it: --from transformers --model NAME; or write the plan"
         raise ConfigError(f"{path}: this starts a script whose arguments are none that memcheck knows", help)

@@ -41,6 +41,7 @@ from memcheck.configs.read_swift import read_swift
 from memcheck.configs.read_torchtitan import read_torchtitan
 from memcheck.configs.read_torchtune import read_torchtune
 from memcheck.configs.read_trl import read_transformers, read_trl
+from memcheck.configs.recipe_launch import evidence
 from memcheck.configs.request import Export
 from memcheck.configs.swift_commands import training_alone
 from memcheck.configs.syntax import ARGUMENTS, JSON, TOML, YAML, load_config, syntax_of
@@ -91,9 +92,10 @@ FORMATS = {
         Format(
             name="axolotl",
             title="Axolotl YAML",
-            syntaxes=(YAML, JSON),
-            recognise=all_keys(*axolotl_keys.EVIDENCE),
+            syntaxes=(YAML, JSON, ARGUMENTS),
+            recognise=evidence("axolotl", all_keys(*axolotl_keys.EVIDENCE)),
             read=read_axolotl,
+            trains=launch_lines.training_alone,
         ),
         Format(
             name="automodel",
@@ -106,7 +108,7 @@ FORMATS = {
             name="llamafactory",
             title="LLaMA-Factory YAML",
             syntaxes=(YAML, JSON, ARGUMENTS),
-            recognise=llamafactory_keys.recognise,
+            recognise=evidence("llamafactory", llamafactory_keys.recognise),
             read=read_llamafactory,
             lists=trainer_keys.LISTS,
             trains=launch_lines.training_alone,
@@ -153,7 +155,6 @@ FORMATS = {
             syntaxes=(YAML, ARGUMENTS),
             recognise=torchtune_keys.recognise,
             read=read_torchtune,
-            lists=torchtune_keys.LISTS,
         ),
         Format(
             name="litgpt",
@@ -166,8 +167,8 @@ FORMATS = {
         Format(
             name="nanotron",
             title="nanotron YAML",
-            syntaxes=(YAML,),
-            recognise=nanotron_keys.recognise,
+            syntaxes=(YAML, ARGUMENTS),
+            recognise=evidence("nanotron", nanotron_keys.recognise),
             read=read_nanotron,
         ),
         Format(

@@ -48,9 +48,7 @@ def _resolved(config: ConfigFile, key: str, value: str, left: dict[str, str], de
     return (result, "") if "${" not in result else (value, value[:100])
 
 
-def _answer(
-    config: ConfigFile, key: str, found: re.Match[str], left: dict[str, str], depth: int
-) -> tuple[object, str]:
+def _answer(config: ConfigFile, key: str, found: re.Match[str], left: dict[str, str], depth: int) -> tuple[object, str]:
     name = _absolute(key, found[1].strip())
     if ":" in name or name not in config.values or isinstance(config.values[name], (dict, list)):
         return found[0], found[0]

@@ -204,6 +204,7 @@ def recognise(config: ConfigFile) -> str:
     shared = [name for name in SHARED if name in config.values]
     return any_key(*OWN)(config) or (shared[0] if len(shared) >= 3 else "")
 
+
 REFUSED = {
     "hybrid-layer-pattern": "a Mamba hybrid",
     "hybrid-override-pattern": "a Mamba hybrid",

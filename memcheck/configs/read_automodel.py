@@ -7,7 +7,7 @@ import re
 from memcheck.configs import automodel_keys as keys
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.automodel_batch import SIZES, batch, evaluation, length
-from memcheck.configs.automodel_launch import launched
+from memcheck.configs.automodel_launch import launched, overlooked
 from memcheck.configs.automodel_layout import layout
 from memcheck.configs.automodel_model import architecture, backend, liger, model, predicts, returned
 from memcheck.configs.automodel_peft import excludes_tower, method
@@ -29,6 +29,7 @@ def read_automodel(config: ConfigFile, world: int | None) -> ReadConfig:
     launch, config = config, launched(config)
     draft = Draft(config, "automodel", keys.TITLE)
     draft.sources[launch.path] = launch.lines
+    draft.notes += overlooked(launch)
     parts.launcher(draft)
     _variables(draft)
     draft.derive("training.framework", "pytorch", "AutoModel's loop over transformers' classes, or its own like them")

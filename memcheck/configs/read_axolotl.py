@@ -12,6 +12,7 @@ from memcheck.configs.draft import Draft
 from memcheck.configs.liger import liger_kernels
 from memcheck.configs.model_overrides import override
 from memcheck.configs.pictures import FREEZE, pictures, sees, text_alone
+from memcheck.configs.recipe_launch import join_recipe
 from memcheck.configs.shipped import AXOLOTL
 from memcheck.configs.trainer_accelerator import accelerator
 from memcheck.configs.trainer_adapters import (
@@ -37,6 +38,7 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
     draft = Draft(config, "axolotl", keys.TITLE)
     draft.derive("training.framework", "huggingface", "Axolotl runs transformers.Trainer")
     trainer(draft, "axolotl")
+    join_recipe(draft)
     _refuse(draft)
     parts.model(draft, keys.MODEL)
     dimensions(draft)

@@ -12,6 +12,7 @@ from memcheck.configs.liger import liger_kernels
 from memcheck.configs.pictures import IMAGES, scaled, shown
 from memcheck.configs.pictures import parts as sides
 from memcheck.configs.read_llamafactory_v1 import is_second, read_second
+from memcheck.configs.recipe_launch import join_recipe
 from memcheck.configs.shipped import LLAMA_FACTORY
 from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, resumed, starts, unused
 from memcheck.configs.trainer_frozen import last_layers
@@ -25,6 +26,7 @@ from memcheck.configs.types import KeyRow, ReadConfig
 def read_llamafactory(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one job. ``world``: how many GPUs run it, where that is known."""
     draft = Draft(config, "llamafactory", keys.TITLE)
+    join_recipe(draft)
     if is_second(config):
         return read_second(draft, world)
     draft.derive("training.framework", "huggingface", "LLaMA-Factory runs transformers.Trainer")

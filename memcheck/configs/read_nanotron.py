@@ -7,6 +7,7 @@ from math import prod
 from memcheck.configs import nanotron_keys as keys
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
+from memcheck.configs.recipe_launch import join_recipe
 from memcheck.configs.trainer_parts import FALSE, RECOMPUTE, off, on, text
 from memcheck.configs.types import KeyRow, ReadConfig
 
@@ -18,6 +19,7 @@ def read_nanotron(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one job. ``world``: how many GPUs run it, where that is known."""
     draft = Draft(config, "nanotron", keys.TITLE)
     draft.derive("training.framework", "nanotron", "the config's keys are nanotron's")
+    join_recipe(draft)
     _model(draft)
     _layout(draft, world)
     draft.rows(keys.ROWS)

@@ -14,7 +14,7 @@ from memcheck.configs.torchtune_step import checkpointing, loss, optimizer
 from memcheck.configs.trainer_parts import FALSE, on, text
 from memcheck.configs.trainer_settled import settle
 from memcheck.configs.trainer_split import GROUP, STAGE
-from memcheck.configs.types import ConfigProblem, KeyRow, Note, ReadConfig
+from memcheck.configs.types import ConfigProblem, KeyRow, Note, ReadConfig, ReadSetting
 
 OFFLOADED = ("training.offload.parameters", "training.optimizer.offload")
 
@@ -168,6 +168,9 @@ def _world(draft: Draft, world: int | None) -> int | None:
 def _split(draft: Draft, world: int | None, run: RecipeRun | None) -> None:
     """One GPU holds everything; on several, only the distributed recipes run, which shard with FSDP2."""
     offloads = on(draft, "fsdp_cpu_offload")
+    if world is None and run is not None and run.single and not run.comment:
+        why = f"`{run.recipe}` runs on one GPU"
+        draft.settings["hardware.gpus_per_node"] = ReadSetting(1, why, run.location)
     if world in (None, 1):  # a plan that says nothing of its GPUs has one
         draft.derive(STAGE, 0, "one GPU: nothing is sharded")
         if offloads:

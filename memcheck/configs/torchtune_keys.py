@@ -10,7 +10,6 @@ from memcheck.configs.types import KeyRow
 VERSION = "torchtune at bd2a0fc7c (April 2026)"
 TITLE = "torchtune"
 COMPONENT = "_component_"
-LISTS = frozenset({"config"})
 """Overrides of a launch line, ``key=value``, stand behind ``--config``."""
 
 

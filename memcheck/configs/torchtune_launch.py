@@ -6,20 +6,26 @@ import re
 
 from memcheck.configs.config_file import ConfigFile, load_yaml
 from memcheck.configs.draft import Draft
+from memcheck.configs.launch_lines import commands_of
+from memcheck.configs.shell_overrides import Positional
 from memcheck.configs.torchtune_keys import COMPONENT, launched
 from memcheck.configs.trainer_keys import LAUNCHER_IRRELEVANT
 from memcheck.configs.trainer_split import load_named
-from memcheck.configs.types import ConfigError, KeyRow
+from memcheck.configs.types import ConfigError, ConfigProblem, KeyRow, Note
 from memcheck.edge.libyaml import yaml
 from memcheck.finding import Location, Span
 from memcheck.record import Record
 
-_RUN = re.compile(r"tune run\s+(?P<options>(?:--?[\w-]+(?:[= ]\S+)?\s+)*?)(?P<recipe>[\w./]+)\s+--config\b")
+_RUN = re.compile(r"tune run\s+(?:--?[\w-]+(?:=\S+|\s+(?!-)\S+)?\s+)*?(?P<recipe>[\w./]+)(?=\s)")
+_VARIABLE = re.compile(r"\$\{(\w+)[^}]*\}")
+"""A variable of the shell, which is no reference to a key of the config."""
 _LAUNCHER = (
     KeyRow("nnodes", "hardware.nodes"),
     KeyRow("nproc_per_node", "hardware.gpus_per_node", aliases=("nproc-per-node",)),
 )
 SINGLE = "_single_device"
+PROGRAM, STARTS = "tune", ("run",)
+"""The program, and its word before the recipe's name."""
 
 
 class RecipeRun(Record):
@@ -38,6 +44,10 @@ class RecipeRun(Record):
 
 def command_of(config: ConfigFile) -> RecipeRun | None:
     """The first command of a launch line; in a config, the first that its comments name."""
+    for command in commands_of(config.lines) if config.launch else ():
+        found = _RUN.search(command.text[:2000])
+        if found is not None:
+            return RecipeRun(found["recipe"], command.at(config.path, *found.span("recipe")), comment=False)
     for number, line in enumerate(config.lines, 1):
         found = _RUN.search(line[:2000])
         if found is not None:
@@ -53,16 +63,23 @@ def join_launch(draft: Draft) -> bool:
         return True
     draft.rows(_LAUNCHER)
     draft.harmless(LAUNCHER_IRRELEVANT)
-    name, *overrides = str(config.take("config")).split()
-    at = config.at("config")
-    found = _named(draft, name)
+    words = [each for each in config.positionals if each.program == PROGRAM]
+    recipe = next((number for number, each in enumerate(words) if each.text not in STARTS), len(words))
+    overrides = {each.key for each in words if each.key}
+    found = _named(draft, str(config.take("config")))
     if found is None:
         return False
+    said = {key: (config.values[key], config.at(key)) for key in overrides if key in config.values}
+    for key in said:
+        del config.values[key]
     for key, value in found.values.items():
         config.adopt(key, value, found.at(key))
     draft.sources[found.path] = found.lines
-    for each in overrides:
-        _override(draft, each, at)
+    for each in words[recipe + 1 :]:
+        if each.key in said:
+            _override(draft, each.key, *said.pop(each.key))
+        elif not each.key:
+            _remove(draft, each)
     return True
 
 
@@ -83,20 +100,26 @@ def _named(draft: Draft, name: str) -> ConfigFile | None:
     return None
 
 
-def _override(draft: Draft, written: str, at: Location) -> None:
-    """``key=value``, ``component=path`` or ``~key``."""
+def _remove(draft: Draft, word: Positional) -> None:
+    """``~key``. A word of any other form is an error of torchtune's own, but for what the script's caller adds."""
     config = draft.config
-    if written.startswith("~"):
-        gone = written[1:].partition("=")[0]
+    if word.text.startswith("~"):
+        gone = word.text[1:].partition("=")[0]
         for key in [each for each in config.values if each == gone or each.startswith(f"{gone}.")]:
             del config.values[key]
-        return
-    key, sign, text = written.partition("=")
-    if not sign:
-        draft.refuse("config", f"`{written}` is no override of torchtune's", "write key=value")
-        return
+    elif "$" in word.text:
+        message = f"`{word.text}`: the script does not set it, and overrides in it are not read"
+        draft.notes.append(Note(word.location, message))
+    else:
+        message = f"`{word.text}` is no override of torchtune's"
+        draft.problems.append(ConfigProblem(word.location, message, "write key=value"))
+
+
+def _override(draft: Draft, key: str, text: object, at: Location) -> None:
+    """``key=value``, or ``component=path``."""
+    config = draft.config
     key = f"{key}.{COMPONENT}" if f"{key}.{COMPONENT}" in config.values else key
-    config.adopt(key, _value(text), at)
+    config.adopt(key, _value(_VARIABLE.sub(r"$\1", str(text))), at)
 
 
 def _value(text: str) -> object:

@@ -18,9 +18,7 @@ _SCRIPT = re.compile(r"(?:^|[\s/\"'])(?:run[_-])?([\w.-]*?\w)(?:[_-](?:training|
 _MODULE = re.compile(
     r"(?:^|\s)(?:-m|--module)[\s=]+(?!torch\.|accelerate\.|deepspeed\.|axolotl\.)(?:\w+\.)*(\w+)(?=\s|$)"
 )
-_RECIPE = re.compile(
-    r"(?:[\w-]\.py|\btrl\s+[a-z_]+)[\"']?\s+[\"']?((?:[\w./~-]|\$\w+(?!\w)|\$\{\w+\})+)[\"']?(?=\s|$)"
-)
+_RECIPE = re.compile(r"(?:[\w-]\.py|\btrl\s+[a-z_]+)[\"']?\s+[\"']?((?:[\w./~-]|\$\w+(?!\w)|\$\{\w+\})+)[\"']?(?=\s|$)")
 _CALLED_RECIPE = re.compile(r"\$\{?\w*(?:conf|recipe|yaml|yml)\w*\}?\Z", re.IGNORECASE)
 _MODELS = (
     *("model_name", "model-name", "model_id", "model-id", "pretrained_model_name_or_path", "base_model"),
@@ -28,9 +26,7 @@ _MODELS = (
 )
 """Arguments by which scripts of one's own name their model."""
 _SUFFIXES = (".yaml", ".yml")
-_OVERRIDE = re.compile(
-    r"(?:^|\s)\+{0,2}((?:grpo|policy|dpo|sft|rm|distillation|cluster)\.[\w.]+)=(?!=)"
-)
+_OVERRIDE = re.compile(r"(?:^|\s)\+{0,2}((?:grpo|policy|dpo|sft|rm|distillation|cluster)\.[\w.]+)=(?!=)")
 _COMMAND = re.compile(r"\b(?:trl|swift|llamafactory-cli)\s+([a-z_]+)")
 
 

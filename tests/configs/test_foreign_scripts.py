@@ -262,9 +262,8 @@ def test_llama_factory_on_megatron_is_no_job_of_the_trainer() -> None:
     ("line", "named"),
     [
         ("NPROC_PER_NODE=2 swift sft recipes/sft.yaml", "recipes/sft.yaml"),
-        ("llamafactory-cli train a.yaml", "a.yaml"),
         ('megatron rlhf --use_ray true --config "$HERE/a.yaml"', "$HERE/a.yaml"),
-        ("accelerate launch --config_file fsdp.yaml -m axolotl.cli.train a.yml", "a.yml"),
+        ("accelerate launch --config_file fsdp.yaml -m other.cli.train a.yml", "a.yml"),
         ("deepspeed train.py --deepspeed ds.json", ""),
         ("cp a.yaml b.yaml", ""),
     ],

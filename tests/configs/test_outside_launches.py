@@ -177,7 +177,7 @@ def test_what_hangs_on_an_if_and_is_no_key_is_told_once() -> None:
 def test_a_sourced_environment_is_no_place_of_arguments(sourced: str) -> None:
     """Its name stood in the message in place of the file of arguments."""
     with pytest.raises(ConfigError, match=r"a\.yaml"):
-        _read(f"source {sourced}\nllamafactory-cli train a.yaml\n")
+        _read(f"source {sourced}\nswift sft a.yaml\n")
 
 
 def test_what_a_folder_calls_its_recipe_counts_wherever_the_command_runs(
