@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from memcheck.catalog.names import DATA, canonical_names, find_record
+from memcheck.catalog.names import DATA, UnknownNameError, canonical_names, find_record
 from memcheck.catalog.types import Gpu
 from memcheck.own_json import read_own_json
 from memcheck.record import Record
@@ -31,7 +31,11 @@ def find_gpu(name: str) -> Gpu:
         UnknownNameError: the catalog has no such GPU.
         AmbiguousNameError: the name stands for cards of different memory.
     """
-    canonical, record = find_record("gpu", name)
+    try:
+        canonical, record = find_record("gpu", name)
+    except UnknownNameError as error:
+        _explain(error, name)
+        raise
     return Gpu(
         name=canonical,
         memory_bytes=record["memory_bytes"],
@@ -53,6 +57,15 @@ def find_gpu(name: str) -> Gpu:
         peer_access=record.get("peer_access", True),
         context_read=record.get("context_read", False),
     )
+
+
+def _explain(error: UnknownNameError, name: str) -> None:
+    """A cloud's type of machine is known by the GPUs that it has."""
+    from memcheck.plan.foreign import instance
+
+    machine = instance(name)
+    if machine is not None:
+        error.help = f"it is a machine with {machine[1]} x {machine[0]}: name the GPU"
 
 
 def gpu_names() -> tuple[str, ...]:

@@ -48,6 +48,8 @@ class _Explainer:
         self._root = root
         self._seen: set[tuple[str, str]] = set()
         self._misspelled: dict[str, set[str]] = {}
+        values = document.values if isinstance(document.values, dict) else {}
+        self._serving = "inference" in values and "training" not in values
         self.findings: list[Finding] = []
 
     def add(self, error: Any) -> None:
@@ -77,7 +79,7 @@ class _Explainer:
             if key not in names and not self._renamed(tokens, key, error.instance):
                 at = self._key_location([*tokens, key])
                 message = f"{key_path(tokens)} has no key `{key}`"
-                help, better = unknown_key(key, tokens, error.instance, error.schema)
+                help, better = unknown_key(key, tokens, error.instance, error.schema, serving=self._serving)
                 fix = (Edit(at.span, better),) if better and self._is_own(at) else ()
                 self._report(codes.UNKNOWN_KEY, [*tokens, key], message, at, help=help, fix=fix)
 

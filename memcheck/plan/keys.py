@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Any
 
 from memcheck.edge.closest import closest
+from memcheck.plan.foreign import answered, plain, served, written
 from memcheck.plan.lookup import branches
 from memcheck.plan.renamed import renamed
 from memcheck.plan.schema import load_schema
@@ -16,8 +16,13 @@ from memcheck.plan.valid import Schema
 from memcheck.plan.words import key_path, listed
 
 
-def unknown_key(key: str, tokens: list[str], mapping: dict[str, Any], schema: Schema) -> tuple[str, str]:
-    """Help for a key that a mapping does not have, and the text to write when there is one right one."""
+def unknown_key(
+    key: str, tokens: list[str], mapping: dict[str, Any], schema: Schema, *, serving: bool = False
+) -> tuple[str, str]:
+    """Help for a key that a mapping does not have, and the text to write when there is one right one.
+
+    ``serving``: the plan is one of inference.
+    """
     names = schema["properties"]
     name, colon, value = key.partition(":")
     if colon and name in names:
@@ -29,8 +34,13 @@ def unknown_key(key: str, tokens: list[str], mapping: dict[str, Any], schema: Sc
     if meant:
         return f"did you mean `{meant}`?", meant if meant not in mapping and _only(key, meant, names) else ""
     elsewhere = _elsewhere(key, tokens)
-    if elsewhere:
+    answer = answered(key, tokens, mapping.get(key), serving=serving)
+    if answer and (serving or not elsewhere or any(f"`{each}" in answer for each in elsewhere) or _second(elsewhere)):
+        return answer, ""
+    if len(elsewhere) > 1 and not serving:
         return f"it is written {listed(elsewhere)}", ""
+    if elsewhere:
+        return (served if serving else written)(elsewhere[0], mapping.get(key)), ""
     if len(names) <= 12:
         return f"{key_path(tokens)} has {listed(names, 'and')}", ""
     return "`memcheck schema` prints every key", ""
@@ -38,7 +48,7 @@ def unknown_key(key: str, tokens: list[str], mapping: dict[str, Any], schema: Sc
 
 def misspelled(key: str, tokens: list[str], names: Schema) -> str:
     """The key of the same mapping that was meant; empty when none is close enough."""
-    snake = _snake(key)
+    snake = plain(key)
     for name in names:
         if _bare(name) == _bare(key):
             return name
@@ -48,20 +58,25 @@ def misspelled(key: str, tokens: list[str], names: Schema) -> str:
     section, _, name = KEYS.get(snake, "").rpartition(".")
     if name in names and section == ".".join(tokens):
         return name
-    if _elsewhere(key, tokens):
+    if _elsewhere(key, tokens) or answered(key, tokens, None):
         return ""
     return next(iter(closest(snake, names, 1, 0.7)), "")
 
 
 def _only(key: str, meant: str, names: Schema) -> bool:
     """Whether a slip of the finger explains the key, and no other key of the mapping is anything like it."""
-    snake = _snake(key)
+    snake = plain(key)
     return closest(snake, names, 2, 0.7) == [meant] and bool(closest(snake, [meant], 1, 0.85))
+
+
+def _second(places: list[str]) -> bool:
+    """Whether a key only stands where a model is described roughly, or a second one is."""
+    return all(each.startswith(("model.rough.", "training.teacher.")) for each in places)
 
 
 def _elsewhere(key: str, tokens: list[str]) -> list[str]:
     """Where in a plan a key of this name stands; at most two places."""
-    snake = _snake(key)
+    snake = plain(key)
     for known in (f"{tokens[-1]}.{snake}" if tokens else snake, snake):
         if known in KEYS:
             return [KEYS[known]]
@@ -85,11 +100,6 @@ def _paths(schema: Schema, root: Schema, prefix: str) -> Iterator[str]:
             yield from _paths(item, root, f"{prefix}{name}.")
 
 
-def _snake(key: str) -> str:
-    """``micro-batch-size``, ``microBatchSize`` and ``Micro_Batch_Size`` are one key."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).replace("-", "_").replace(" ", "_").lower()
-
-
 @lru_cache(maxsize=1024)
 def _bare(key: str) -> str:
-    return _snake(key).replace("_", "")
+    return plain(key).replace("_", "")

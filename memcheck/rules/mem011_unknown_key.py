@@ -2,7 +2,9 @@
 
 ## What it does
 
-Reports every key that the schema does not have, with the closest ones that it has.
+Reports every key that the schema does not have. A misspelt key is answered with the closest one. A key of another tool
+(transformers, PEFT, TRL, Accelerate, DeepSpeed, Megatron-LM, vLLM, a cloud) is answered with the plan's key for it and
+the value in the plan's words, or with the reason why it can be left out.
 
 ## Why it matters
 

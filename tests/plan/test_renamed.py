@@ -125,4 +125,4 @@ def test_what_is_renamed_is_not_missing() -> None:
 def test_another_section_is_named_and_not_edited() -> None:
     """Moving a key between sections is for its author: the line that it belongs to is not known."""
     finding = one(f"{SMALL}  tensor_model_parallel_size: 2\n")
-    assert (finding.code, finding.help, finding.fix) == ("MEM011", "it is written `parallelism.tensor`", ())
+    assert (finding.code, finding.help, finding.fix) == ("MEM011", "it is written `parallelism.tensor: 2`", ())
