@@ -42,4 +42,5 @@ class Growth:
 
     def _refused(self, name: str, line: int, most: str, own: str) -> Exception:
         at = Location(self._path, Span(line, 1, line, 2))
-        return located(at, f"the script's variables grow to {most}: `{name or "an argument"}` alone is {own} here", _HELP)
+        what = f"`{name}`" if name else "an argument"
+        return located(at, f"the script's variables grow to {most}: {what} alone is {own} here", _HELP)

@@ -7,8 +7,8 @@ import tracemalloc
 import pytest
 
 from memcheck.configs.arguments import load_arguments
-from memcheck.configs.shell_growth import MOST_WORDS
 from memcheck.configs.shell_documents import filled, split_documents
+from memcheck.configs.shell_growth import MOST_WORDS
 from memcheck.configs.shell_lines import LONGEST, single
 from memcheck.configs.shell_values import MOST, resolved
 from memcheck.configs.types import ConfigError
