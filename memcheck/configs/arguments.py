@@ -10,7 +10,7 @@ from memcheck.configs.config_file import ConfigFile, load_yaml
 from memcheck.configs.shell_arithmetic import worked_out
 from memcheck.configs.shell_branches import Branches
 from memcheck.configs.shell_documents import plain, split_documents
-from memcheck.configs.shell_growth import Growth
+from memcheck.configs.shell_growth import ScriptGrowth
 from memcheck.configs.shell_lines import single
 from memcheck.configs.shell_overrides import Positionals, sets_a_key
 from memcheck.configs.shell_values import folder, hangs_on, resolved, scheduled, with_default
@@ -98,7 +98,7 @@ class _Word(Record):
 class _Script:
     """A shell script as it is read, line by line: its variables, and the arguments that they hold."""
 
-    def __init__(self, variables: Mapping[str, str], defines: Mapping[str, str], growth: Growth) -> None:
+    def __init__(self, variables: Mapping[str, str], defines: Mapping[str, str], growth: ScriptGrowth) -> None:
         self._growth = growth
         self.variables: dict[str, str] = dict(variables)
         self.arrays: set[str] = set()
@@ -254,7 +254,7 @@ class _Script:
 
 def _from_text(path: str, text: str, lists: frozenset[str], defines: Mapping[str, str]) -> ConfigFile:
     lines = split_lines(text)
-    reading = _Reading(path, lists, _Script({**scheduled(lines), **defines}, defines, Growth(path)))
+    reading = _Reading(path, lists, _Script({**scheduled(lines), **defines}, defines, ScriptGrowth(path)))
     for number, line in enumerate(lines, 1):
         reading.line(number, line)
     reading.end()

@@ -12,7 +12,7 @@ MOST_CHARACTERS = 4 << 20
 _HELP = "write the arguments where the command starts, each of them once"
 
 
-class Growth:
+class ScriptGrowth:
     """The budget of one script."""
 
     def __init__(self, path: str) -> None:
