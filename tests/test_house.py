@@ -124,7 +124,6 @@ ARROWS: dict[str, set[str]] = {
     "check": {
         "config",
         "configs",
-        "edge",
         "errors",
         "finding",
         "frameworks",

@@ -8,7 +8,7 @@ from memcheck.configs.arguments import NO_DEFINES
 from memcheck.configs.config_file import NO_IMAGES, parse_text
 from memcheck.configs.detect import detect
 from memcheck.configs.formats import FORMATS
-from memcheck.configs.pictures import STATED
+from memcheck.configs.pictures import IMAGES, NUMBER, STATED
 from memcheck.configs.plan_text import plan_text, plan_values
 from memcheck.configs.release import release_key
 from memcheck.configs.served import reading_for
@@ -162,6 +162,8 @@ def merged(reading: ReadConfig, stated: dict[str, ReadSetting]) -> tuple[dict[st
     """The settings of both, and where they disagree."""
     settings = dict(reading.settings)
     problems = [each for each in reading.problems if not _settled(each, stated)]
+    if any(_within(each, IMAGES) for each in stated) and NUMBER in settings and settings[NUMBER].assumed:
+        del settings[NUMBER]
     for key, setting in stated.items():
         for other in [each for each in settings if _within(each, key) or _within(key, each)]:
             found = settings[other]

@@ -7,15 +7,15 @@ Source: ms-swift 4 ``swift/megatron/arguments/megatron_args.py`` (``freeze_llm``
 from __future__ import annotations
 
 from memcheck.configs.draft import Draft
+from memcheck.configs.pictures import NUMBER, named_data
 from memcheck.configs.trainer_frozen import architecture_named
 from memcheck.configs.trainer_parts import on
 
 PARTS = {"freeze_vit": "vision", "freeze_aligner": "projector"}
-IMAGES = "training.images.per_sample"
 
 
 def tower(draft: Draft) -> None:
-    """Freeze the tower of a model that has one, and ask how many pictures a sample has."""
+    """Freeze the tower of a model that has one, and ask how many pictures a sample of such data has."""
     config, found = draft.config, architecture_named(draft)
     if found is None or (found.vision is None and not found.others):
         return
@@ -34,4 +34,5 @@ def tower(draft: Draft) -> None:
         draft.set(key, what, path)
     else:
         draft.assume(key, what)
-    draft.ask(IMAGES, "how many pictures a sample has", f"where samples are text alone: --set {IMAGES}=0")
+    if named_data(draft, ("dataset",)):
+        draft.ask(NUMBER, "how many pictures a sample has", f"where samples are text alone: --set {NUMBER}=0")

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from memcheck.configs.draft import Draft
 from memcheck.configs.trainer_frozen import architecture_named
+from memcheck.configs.trainer_parts import words
 from memcheck.configs.types import ReadSetting
 from memcheck.models.types import Architecture
 
 IMAGES, FREEZE, PARTS = "training.images", "training.freeze", "training.lora.parts"
 NUMBER = f"{IMAGES}.per_sample"
+FILL = "fill"
+"""``per_sample`` of as many pictures as a sequence holds."""
 STATED = "--images"
 HELP = "state them: --images 'per_sample: 1, width: 1280, height: 720'"
-FILLED = "pictures are priced as many as fill the sequence, an upper bound, unless --images states them"
+FILLED = "estimated with as many pictures as fill the sequence, an upper bound; --images states what a sample has"
+DATA_WORDS = frozenset(
+    (
+        *("mllm", "vlm", "vl", "vision", "visual", "multimodal", "mm", "image", "images", "img", "picture", "pictures"),
+        *("video", "videos", "llava", "vqa", "docvqa", "chartqa", "textvqa", "ocr", "caption", "captions", "coco"),
+        *("captioning", "laion", "sharegpt4v", "screenshot", "screenshots", "chart", "charts", "figure", "figures"),
+    )
+)
+"""Words in the name of a data set, or of a script, for pictures or video."""
 SOUND = "`{}`: the model hears, too, and sound has no memory model here"
 
 
@@ -36,13 +48,38 @@ def pictures(draft: Draft, path: str, message: str, more: str = "", *, silent: b
         help = f"if the job has none, say which pictures it has instead, or none of them: {STATED} 'per_sample: 0'"
         draft.refuse(path, SOUND.format(path), help, (IMAGES,))
     elif found is not None and not draft.config.images and NUMBER not in draft.settings:
-        draft.note(path, FILLED + more)
+        fill(draft, path, more)
     draft.config.see(path)
 
 
-def shown(draft: Draft, names: Iterable[str]) -> None:
-    """The first key of these that the config has says that the job trains on images or video."""
+def fill(draft: Draft, said: str, more: str = "") -> None:
+    """As many pictures as a sequence holds, of a model with a tower whose config says that it trains on some.
+
+    ``said``: the key that says so, or the script.
+    """
+    draft.assume(NUMBER, FILL, f"`{said}` says that there are pictures, and not how many")
+    draft.note(said, FILLED + more)
+
+
+def named_data(draft: Draft, names: Iterable[str]) -> str:
+    """The first key whose data sets' names say that they hold pictures or video; empty where none does."""
+    return next((name for name in names if any(_of_pictures(each) for each in words(draft, name))), "")
+
+
+def _of_pictures(name: str) -> bool:
+    return not DATA_WORDS.isdisjoint(re.findall(r"[a-z]+(?:4v)?", name.lower()[:1000]))
+
+
+def shown(draft: Draft, names: Iterable[str], data: Iterable[str] = (), scripts: Iterable[str] = ()) -> None:
+    """The first key of these that the config has says that the job trains on images or video.
+
+    So may the names of its ``data`` sets and of its ``scripts``, of a model with a tower.
+    """
     name = next((name for name in names if draft.config.has(name)), "")
+    if not name and not draft.config.images and NUMBER not in draft.settings and sees(draft) is not None:
+        said = next((name for name in scripts if _of_pictures(name)), "") or named_data(draft, data)
+        if said:
+            fill(draft, said)
     if name:
         message = f"`{name}`: the job trains on images or video, and the model has no vision tower that is known"
         pictures(draft, name, message)

@@ -128,7 +128,7 @@ def _pictures(draft: Draft) -> None:
     (``model/model_utils/visual.py``, ``misc.py``).
     """
     config = draft.config
-    shown(draft, keys.VISION)
+    shown(draft, keys.VISION, ("dataset",))
     _scaled(draft)
     tower, projector, language = keys.FROZEN
     frozen = {

@@ -205,7 +205,7 @@ def _takes_logits(draft: Draft) -> str:
 def _pictures(draft: Draft) -> None:
     """Tower and projector are frozen, and have no adapters, unless a switch says otherwise (tuner_args.py)."""
     config = draft.config
-    shown(draft, keys.VISION)
+    shown(draft, keys.VISION, ("dataset",))
     pixels = draft.whole("max_pixels", IMAGES)
     if pixels:  # swift/template/base.py rescales in front of the processor
         scaled(draft, "max_pixels", pixels)

@@ -14,6 +14,7 @@ from memcheck.configs.launch_devices import devices
 from memcheck.configs.launch_lines import starts_processes
 from memcheck.configs.liger import liger_kernels
 from memcheck.configs.open_instruct import own_engine, own_loop
+from memcheck.configs.pictures import shown
 from memcheck.configs.trainer_accelerator import synchronised
 from memcheck.configs.trainer_adapters import (
     HELD,
@@ -64,6 +65,7 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
         towers(draft)
         _of_examples(draft)
     retrieves(draft)
+    shown(draft, (), keys.DATA, launched_as)
     if opened:
         own_engine(draft)
     launched = join_launch(draft, world)
@@ -216,13 +218,12 @@ def _casts(draft: Draft, *, supervised: bool) -> None:
 def _length(draft: Draft, *, alone: bool) -> int:
     """How long rows are; returned is of how many tokens the collator makes each a multiple."""
     packed = on(draft, "packing")
-    draft.config.see("packing")
     names = ("max_length", "max_seq_length", "block_size", "model_max_length", "max_seq_len", "max_token_length")
     stated_none = any(name in draft.config.values and not draft.config.has(name) for name in names)
     cut = not any(each.startswith(keys.UNCUT) for each in commands(draft.config))
     default = 1024 if alone and cut and not stated_none else None
     parts.length(draft, names, default, packed, "TRL's default max_length")
-    draft.config.see(*names)
+    draft.config.see("packing", *names)
     help = "state the longest that a row gets: --sequence-length 4096"
     draft.ask("training.sequence_length", "how long a sequence is", help)
     key, path = "training.sequence_length", "pad_to_multiple_of"

@@ -121,6 +121,8 @@ OPEN_ADAPTERS = ADAPTERS._replace(
 OLMO_CORE = re.compile(r"^[^#]*\b(open_instruct/(?:olmo_core_finetune|dpo)\.py)")
 """open-instruct's scripts that are no loop over transformers' classes."""
 
+DATA = ("dataset_name", "dataset", "datasets", "dataset_mixer_list")
+"""Names of data sets, some of which say that they hold pictures."""
 UNCUT = ("sft_vlm", "sft_video")
 """Scripts whose own collator cuts no row, or that turn the limit off: TRL's for pictures and their kin."""
 

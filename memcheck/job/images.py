@@ -42,6 +42,15 @@ class Pictures(Record):
 
 
 NO_PICTURES = Pictures(0, 0, 0)
+NONE = Images(0, 0, 0)
+"""A sample of text alone."""
+FILL = "fill"
+"""``per_sample`` of a sample whose pictures take every place of its sequence: the most that its length can hold."""
+UNSTATED = (
+    "not stated: samples of text alone; state pictures by `training.images` or "
+    "`--images 'per_sample: 1, width: 1280, height: 720'`"
+)
+"""Why a plan that does not mention pictures has none."""
 
 
 def resolve_pictures(
@@ -57,7 +66,8 @@ def resolve_pictures(
         return resolve_resting(training, a, defaults)
     if vision is None and training.images is None:
         return None
-    if vision is not None and (training.images is None or training.images.per_sample != 0):
+    stated = training.images
+    if vision is not None and (vision.wraps if stated is None else stated.per_sample != 0):
         note_version(training, vision, framework, options, defaults)
     return resolve_images(training, vision, defaults)
 
@@ -95,7 +105,9 @@ def filling(vision: Vision, sequence: int) -> Images:
 
 
 def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, defaults: Defaults) -> Images | None:
-    """What the processor makes of one sample's pictures; None where the plan does not state them.
+    """What the processor makes of one sample's pictures. None: as many as fill the sequence.
+
+    A plan that does not mention pictures has samples of text, unless the model's class takes no text by itself.
 
     Raises:
         ResolutionError: the model has no tower, or the pictures have more tokens than the sequence.
@@ -105,26 +117,22 @@ def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, def
         if stated is not None:
             _fail("a model without a vision tower gets no pictures", "remove `images`, or name a vision-language model")
         return None
-    if stated is None and (vision.crosses or vision.single):
-        why = "how many a sequence has is not bounded by its length" if vision.crosses else "the class takes no more"
-        why = "not stated: " + why
-        defaults.note("training.images", "one picture a sample", why)
-        return None
     if stated is None:
-        why = "not stated: pictures that fill the sequence, the most that it can hold"
-        defaults.note("training.images", "sequence_length image tokens a sample", why)
+        return _unmentioned(vision, defaults)
+    if stated.per_sample == FILL:
+        _fills(stated, vision, defaults)
         return None
-    several = len(stated.patches) if isinstance(stated.patches, tuple) else stated.per_sample or 1
+    several = len(stated.patches) if isinstance(stated.patches, tuple) else _number(stated) or 1
     if vision.single and several > 1:
         _fail(f"{several} pictures a sample: the model's class takes one picture for each text", "split the samples")
     if stated.patches is not None and stated.tokens is not None:
         found = _stated(training, vision, stated.patches, stated.tokens, defaults)
         return found if vision.crosses else _fitting(training, vision, found, defaults)
-    per_sample = defaults.take("training.images.per_sample", stated.per_sample, 1)
+    per_sample = defaults.take("training.images.per_sample", _number(stated), 1)
     if per_sample == 0 and vision.wraps:
         _fail("the model's class takes no batch without pictures", "write how many a sample has")
     elif per_sample == 0:
-        found = Images(0, 0, 0)
+        found = NONE
     elif stated.width is not None and stated.height is not None:
         from memcheck.models.pictures import Limits, PictureError, tokens_of
 
@@ -148,13 +156,39 @@ def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, def
     return _fitting(training, vision, found, defaults)
 
 
+def _number(images: plan_types.ImagesSpec) -> int | None:
+    """The pictures of a sample that a plan counts; None where it does not."""
+    return images.per_sample if isinstance(images.per_sample, int) else None
+
+
+def _unmentioned(vision: Vision, defaults: Defaults) -> Images:
+    """No pictures; one a sample, if the model's class takes no batch without."""
+    if not vision.wraps:
+        defaults.note("training.images", "none", UNSTATED)
+        return NONE
+    why = "not stated, and the model's class takes no batch without pictures"
+    defaults.note("training.images", "one picture a sample", why)
+    return Images(1, vision.side or vision.tile, vision.resampled or vision.tile_tokens)
+
+
+def _fills(stated: plan_types.ImagesSpec, vision: Vision, defaults: Defaults) -> None:
+    """As many pictures as the sequence holds, because the plan says so."""
+    if stated != plan_types.ImagesSpec(per_sample=FILL):
+        _fail("`per_sample: fill` takes pictures of any size", "write `images: {per_sample: fill}`, or count them")
+    if vision.crosses or vision.single:
+        why = "sequence_length does not bound their number" if vision.crosses else "the class takes no more"
+        defaults.note("training.images", "one picture a sample", why)
+        return
+    defaults.note("training.images", "sequence_length image tokens a sample", "the most that a sequence holds")
+
+
 def _stated(
     training: plan_types.TrainingSpec, vision: Vision, rows: int | tuple[int, ...], tokens: int, defaults: Defaults
 ) -> Images:
     """The pictures of a plan that says their patches: of all together, or of each."""
     images = training.images or plan_types.ImagesSpec()
     sizes = () if isinstance(rows, int) else rows
-    per_sample = len(sizes) or defaults.take("training.images.per_sample", images.per_sample, 1)
+    per_sample = len(sizes) or defaults.take("training.images.per_sample", _number(images), 1)
     if images.per_sample not in (None, per_sample):
         _fail(f"patches of {per_sample} pictures, and per_sample is {images.per_sample}", "remove per_sample")
     patches = rows if isinstance(rows, int) else sum(rows)
@@ -182,18 +216,21 @@ def resolve_resting(training: plan_types.TrainingSpec, a: Architecture, defaults
         message = f"transformers' class of {a.model_type} has no gradient checkpointing: enabling it is an error"
         help = "remove it, or take the language model alone: `model: {part: language}`"
         raise ResolutionError((JobProblem("images", "/training/activation_checkpointing", message, help=help),))
-    if stated is not None and stated.per_sample == 0:
-        return Images(0, 0, 0)
+    if stated is None:
+        defaults.note("training.images", "none", UNSTATED)
+        return NONE
+    if stated.per_sample == 0:
+        return NONE
     each = max((e.tokens for e in a.embedders), default=0)
     if not each:
         _fail(
-            "memcheck has no model of this model's tower as it runs, only of one that rests",
+            "memcheck has no model of this model's tower as it runs, only of one that is resident",
             "where samples are text alone, without pictures and sounds, write `images: {per_sample: 0}`; for the "
             "language model by itself `model: {part: language}`",
         )
-    if stated is None:
+    if stated.per_sample == FILL:
         _fail("the plan does not say how many pictures a sample has", "write `images: {per_sample: 0}`, or how many")
-    pictures = defaults.take("training.images.per_sample", stated.per_sample, 1)
+    pictures = defaults.take("training.images.per_sample", _number(stated), 1)
     if stated.tokens is not None and stated.tokens != pictures * each:
         _fail(f"{stated.tokens:,} image tokens are not those of {pictures} pictures", f"a picture becomes {each}")
     patches = sum(stated.patches) if isinstance(stated.patches, tuple) else stated.patches
@@ -256,7 +293,7 @@ def _fitting(
     share = Images(-(-found.pictures // samples), -(-found.patches // samples), -(-found.tokens // samples))
     stated = training.images
     if samples > 1 and stated is not None and isinstance(stated.patches, int) and share.tokens < sequence:
-        if stated.per_sample is not None and not vision.tile:
+        if isinstance(stated.per_sample, int) and not vision.tile:
             share = share._replace(pictures=stated.per_sample)
         why = f"{found.tokens:,} are more than a sequence of {sequence:,} holds: read as of all {samples} samples"
         defaults.note("training.images.tokens", share.tokens, why)

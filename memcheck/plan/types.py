@@ -87,7 +87,7 @@ class LoraSpec(Record):
 class ImagesSpec(Record):
     """``training.images``: of one sample."""
 
-    per_sample: int | None = None
+    per_sample: int | str | None = None
     width: int | None = None
     height: int | None = None
     patches: int | tuple[int, ...] | None = None

@@ -158,9 +158,11 @@ TOWER = LINE.replace("Qwen/Qwen3-30B-A3B-Base", "Qwen/Qwen3.6-35B-A3B")
     ],
 )
 def test_a_tower_is_frozen(more: str, key: str, value: object) -> None:
-    """As it is by default, and adapters are the language model's; how many pictures a sample has is asked for."""
+    """As it is by default, and adapters are the language model's; data of pictures ask how many a sample has."""
     found = read(f"{TOWER.rstrip()} {more}\n")
     assert found.settings[key].value == value
+    assert not found.problems
+    found = read(f"{TOWER.rstrip()} {more} --dataset AI-ModelScope/LaTeX_OCR\n")
     assert [each.message for each in found.problems] == ["the config does not say how many pictures a sample has"]
 
 

@@ -14,6 +14,11 @@ FULL = FACTORY.replace("meta-llama/Llama-3.1-8B", SEES)
 LORA = FULL.replace("finetuning_type: full", "finetuning_type: lora\nlora_target: all")
 LAUNCH = SWIFT.replace("Qwen/Qwen2.5-7B-Instruct", SEES).replace("NPROC_PER_NODE=4 ", "").rstrip()
 
+VISUAL = (
+    f"accelerate launch --num_processes 8 trl/scripts/sft_vlm.py --model_name_or_path {SEES} "
+    "--max_length 2048 --per_device_train_batch_size 1 --bf16"
+)
+
 
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
@@ -35,7 +40,22 @@ LAUNCH = SWIFT.replace("Qwen/Qwen2.5-7B-Instruct", SEES).replace("NPROC_PER_NODE
             {"training.options.vit_gradient_checkpointing": None},
         ),
         ("s.sh", f"{LAUNCH} --freeze_aligner false\n", {"training.lora.parts": ["projector", "language"]}),
-        ("a.yml", f"{VLM}processor_type: AutoProcessor\n", {"training.images.per_sample": None}),
+        ("a.yml", f"{VLM}processor_type: AutoProcessor\n", {"training.images.per_sample": "fill"}),
+        ("f.yaml", f"{FULL}dataset: mllm_demo,identity\n", {"training.images.per_sample": "fill"}),
+        ("f.yaml", f"{FULL}dataset: identity,alpaca_en_demo\n", {"training.images.per_sample": None}),
+        ("s.sh", f"{LAUNCH} --dataset AI-ModelScope/LaTeX_OCR\n", {"training.images.per_sample": "fill"}),
+        ("s.sh", f"{LAUNCH}\n", {"training.images.per_sample": None}),
+        ("t.sh", f"{VISUAL} --dataset_name trl-lib/tldr\n", {"training.images.per_sample": "fill"}),
+        (
+            "t.sh",
+            f"{VISUAL.replace('sft_vlm', 'sft')} --dataset_name HuggingFaceH4/llava-instruct-mix-vsft\n",
+            {"training.images.per_sample": "fill"},
+        ),
+        (
+            "t.sh",
+            f"{VISUAL.replace('sft_vlm', 'sft')} --dataset_name HuggingFaceH4/ultrachat_200k\n",
+            {"training.images.per_sample": None},
+        ),
         ("a.yml", VLM, {"training.images.per_sample": 0}),
         (
             "a.yml",
@@ -64,7 +84,7 @@ def test_a_recipe_of_pictures_is_priced_as_if_they_filled_the_sequence() -> None
         assert result.estimate is not None
         needed.append(result.estimate.needed_bytes)
         said = [each.message for each in found.notes]
-        assert any("as many as fill the sequence" in each for each in said) == ("processor_type" in text)
+        assert any("as many pictures as fill the sequence" in each for each in said) == ("processor_type" in text)
     assert needed[0] > needed[1]
 
 

@@ -77,11 +77,29 @@ def test_numbers_of_all_samples_are_shared_out() -> None:
     assert assumed(found)["training.images.tokens"] == 999
 
 
-def test_unstated_pictures_fill_the_sequence() -> None:
-    """Without the key as many pictures are priced as the sequence can hold, and the output says so."""
+def test_a_plan_that_does_not_mention_pictures_has_none() -> None:
+    """Every family with a tower is estimated on text, as if the plan said so, and one note tells how to state more."""
     found = resolved(None)
+    assert pictures(found) == (0, 0, 0)
+    (note,) = (each for each in found.assumptions if each.key == "training.images")
+    assert "--images" in note.why
+    assert found.job == resolved({"per_sample": 0}).job
+    for model in MODELS.values():
+        config = model.config
+        if config["model_type"] in ("blip-2", "instructblip"):
+            assert pictures(resolved(None, config)) == (1, 257, 32)
+            assert "no batch without pictures" in str(resolved(None, config).assumptions)
+        else:
+            assert resolved(None, config).job == resolved({"per_sample": 0}, config).job
+
+
+def test_pictures_that_fill_the_sequence() -> None:
+    """On request as many pictures are counted as the sequence can hold, and the output says so."""
+    found = resolved({"per_sample": "fill"})
     assert pictures(found) == (1, 4 * 2048, 2048)
     assert "training.images" in assumed(found)
+    with pytest.raises(ResolutionError, match="pictures of any size"):
+        resolved({"per_sample": "fill", "width": 640, "height": 480})
 
 
 def test_no_pictures() -> None:
