@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.finding import Finding, Location, Span
+from memcheck.finding import OTHER_HARDWARE, SEVERITIES, Finding, Location, Remedy, Span
 from memcheck.job.types import Assumption
 from memcheck.record import Record
 
@@ -69,6 +69,19 @@ class PlanResult(Record):
     def accepted(self) -> tuple[Hidden, ...]:
         """Errors that are hidden, where the plan passes only because they are."""
         return tuple(each for each in self.hidden if each.finding.severity == "error" and self.status == PASSED)
+
+    def fixable(self, finding: Finding) -> bool:
+        """Whether ``--fix`` mends a finding: it has text edits with one right outcome, in the plan's own file."""
+        return bool(finding.fix) and finding.location.path == self.path
+
+    def written_by_unsafe_fixes(self, finding: Finding) -> Remedy | None:
+        """The remedy that ``--fix --unsafe-fixes`` writes for a finding.
+
+        A warning is no reason to edit. No edit changes the hardware: whether GPUs are bought is not decided by one.
+        """
+        if finding.severity != SEVERITIES[-1]:
+            return None
+        return next((each for each in finding.remedies if each.is_edit and each.group != OTHER_HARDWARE), None)
 
     def count(self, severity: str) -> int:
         """Findings of one severity."""

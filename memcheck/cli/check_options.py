@@ -131,6 +131,7 @@ CHECK_OPTIONS = (
     Option(("--allow-empty",), "Exit 0 if there is nothing to check."),
     Option(("--exit-zero",), "Exit 0 even if plans fail."),
     Option(("--quiet", "-q"), "Show only findings."),
+    Option(("--verbose", "-v"), "Show the memory budget, the largest tensors and every default that was used."),
     Option(("--statistics",), "Add counts per rule and the fullest plans."),
     Option(("--color",), "Colours on stdout.", choices=values.COLORS, default="auto"),
     Option(("--stdin-filename",), "The name of what `-` reads, for messages and relative paths.", "PATH"),

@@ -146,9 +146,9 @@ def rendered(form: str, report: Report, screen: Screen, *, formulas: bool) -> st
 def section(plan: PlanResult, screen: Screen, *, formulas: bool) -> str:
     """The breakdown of one plan, or why there is none."""
     if plan.estimate is None:
-        from memcheck.report.full import plan_section
+        from memcheck.report.full import alone
 
-        return plan_section(plan, screen) + "\n"
+        return alone(plan, screen) + "\n"
     from memcheck.report.breakdown import breakdown
 
     return breakdown(plan, plan.estimate, screen, formulas=formulas)

@@ -33,16 +33,18 @@ OTHER_WORDS = {
 @click.argument("rule", metavar="CODE|NAME|WORD...", nargs=-1, required=True, shell_complete=one_of(rules))
 @COLOR
 def command(rule: tuple[str, ...], color: str) -> int:
-    """Explain a rule: what it does, why, an example, how to fix it.
+    """Explain rules: what each does, why, an example, how to fix it.
 
-    A word that several rules have in them lists those.
+    Several codes show the page of each. A word that several rules have in them lists those.
     """
     from memcheck.rules.registry import RULES
 
     screen = screen_of(sys.stdout, color)
-    found = about(" ".join(rule), RULES)
-    if len(found) == 1:
-        write_stdout(styled(found[0].explain(), screen))
+    found = tuple(each for word in rule if (each := coded(word, RULES)) is not None)
+    named = len(found) == len(rule)
+    found = found if named else about(" ".join(rule), RULES)
+    if named or len(found) == 1:
+        write_stdout("\n".join(styled(each.explain(), screen) for each in found))
         return 0
     if found:
         rows = [(each.code, each.name, each.summary) for each in found]
@@ -55,6 +57,11 @@ def command(rule: tuple[str, ...], color: str) -> int:
     close = closest("-".join(rule).lower(), [known.name for known in RULES])
     hint = f"; did you mean {close[0]}?" if close else ""
     raise UsageError(f"no rule {written!r}{hint}", "`memcheck list rules` shows every rule")
+
+
+def coded(word: str, known: tuple[Rule, ...]) -> Rule | None:
+    """The rule of a code or a name."""
+    return next((rule for rule in known if word.lower() in (rule.code.lower(), rule.name)), None)
 
 
 def about(written: str, known: tuple[Rule, ...]) -> tuple[Rule, ...]:

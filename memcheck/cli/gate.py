@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from memcheck import __version__
 from memcheck.cli.guard import DEFECT, complain
@@ -25,6 +25,7 @@ from memcheck.what_if import make_dossier, with_remedies
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # read only where one is configured
     from memcheck.cli.kept import Keeper
+    from memcheck.edge.screen import Screen
     from memcheck.review.baseline.file import AcceptedFinding
     from memcheck.review.baseline.ratchet import Baseline
 
@@ -71,7 +72,7 @@ def _run(options: CheckOptions, configurations: Configurations, gates: Gates, ke
         whole = WholeRun(keeper.verdicts, options, configurations)
         known, found = whole.known(candidates(options, configurations))
         if known:
-            write_each(options.outputs, options.color, whole.say(), quiet=options.quiet)
+            write_all(options, whole.say())
             return FINDINGS if whole.fails and not options.exit_zero else CLEAN
     checked = check_paths(options, configurations, gates, keeper, found)
     report, fails = checked.report, checked.fails
@@ -90,7 +91,7 @@ def _run(options: CheckOptions, configurations: Configurations, gates: Gates, ke
     if whole is None or not checked.repeatable:
         write_reports(report, options)
     else:
-        write_each(options.outputs, options.color, whole.heard(report), quiet=options.quiet)
+        write_all(options, whole.heard(report))
         whole.keep(checked.files, fails=fails)
     if report.defects:
         from memcheck.cli.defect import write_bug_report
@@ -334,8 +335,13 @@ def write_reports(report: Report, options: CheckOptions) -> None:
     """Each format to where it was asked for, and then statistics."""
     from memcheck.report import renderer
 
-    write_each(options.outputs, options.color, lambda form, screen: renderer(form)(report, screen), quiet=options.quiet)
+    write_all(options, lambda form, screen: renderer(form)(report, screen))
     if options.statistics:
         from memcheck.cli.statistics import write_statistics
 
         write_statistics(report, options)
+
+
+def write_all(options: CheckOptions, render: Callable[[str, Screen], str | bytes]) -> None:
+    """Render every format that was asked for, and send each to where it was asked for."""
+    write_each(options.outputs, options.color, render, quiet=options.quiet, verbose=options.verbose)

@@ -134,8 +134,8 @@ def write_new(path: str, text: str) -> None:
 def verdict(path: str, text: str) -> str:
     """What ``check`` says of the new plan."""
     from memcheck.check import Gate, check_file
-    from memcheck.report.full import plan_section
+    from memcheck.report.full import alone
     from memcheck.what_if import with_remedies
 
     results, _ = check_file(path.replace(os.sep, "/"), text.encode(), Gate(remedies=with_remedies))
-    return "\n\n".join(plan_section(result, screen_of(sys.stdout)) for result in results)
+    return "\n\n".join(alone(result, screen_of(sys.stdout)) for result in results)

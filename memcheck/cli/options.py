@@ -52,6 +52,8 @@ class CheckOptions(Record):
     allow_empty: bool = False
     exit_zero: bool = False
     quiet: bool = False
+    verbose: bool = False
+    """Whether a finding comes with the budget, the largest tensors, the assumptions and every remedy."""
     statistics: bool = False
     color: str = "auto"
     stdin_filename: str | None = None

@@ -93,9 +93,9 @@ def command(**given: Any) -> int:
         document = with_layers(document, options.layers)
     subject = load_subject(document)
     if isinstance(subject, PlanResult):
-        from memcheck.report.full import plan_section
+        from memcheck.report.full import alone
 
-        write_stdout(plan_section(subject, screen_of(sys.stdout, options.color)) + "\n")
+        write_stdout(alone(subject, screen_of(sys.stdout, options.color)) + "\n")
         return DIFFERS
     if options.observed is None:
         return _run(options, subject)

@@ -69,7 +69,7 @@ class WholeRun:
     def _asked(self) -> str:
         """What is written, how it may look, and all other options."""
         options = self._options
-        screens = shown_on(options.outputs, options.color, quiet=options.quiet)
+        screens = shown_on(options.outputs, options.color, quiet=options.quiet, verbose=options.verbose)
         return repr((options._replace(arguments=(), jobs=None), screens, os.environ.get(DOCS_URL)))
 
     def _parts(self, held: Iterable[Found]) -> Iterator[tuple[str, bytes]]:

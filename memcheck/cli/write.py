@@ -33,25 +33,35 @@ def prepare(outputs: Iterable[Output]) -> None:
 
 
 def write_each(
-    outputs: Iterable[Output], color: str, render: Callable[[str, Screen], str | bytes], *, quiet: bool = False
+    outputs: Iterable[Output],
+    color: str,
+    render: Callable[[str, Screen], str | bytes],
+    *,
+    quiet: bool = False,
+    verbose: bool = False,
 ) -> None:
     """Render each format and send it where it was asked for; files first: a closed pipe must not lose one.
 
-    ``quiet`` is for stdout: a file holds everything.
+    ``quiet`` is for stdout: a file names every plan.
     """
-    for output, screen in shown_on(outputs, color, quiet=quiet):
+    for output, screen in shown_on(outputs, color, quiet=quiet, verbose=verbose):
         write(output.file, render(output.format, screen), commands=output.format == "github")
 
 
-def shown_on(outputs: Iterable[Output], color: str, *, quiet: bool = False) -> list[tuple[Output, Screen]]:
+def shown_on(
+    outputs: Iterable[Output], color: str, *, quiet: bool = False, verbose: bool = False
+) -> list[tuple[Output, Screen]]:
     """What is written in this order, each with how it may look."""
     from memcheck.cli.terminal import screen_of
     from memcheck.edge.screen import Screen
 
-    return [
-        (output, Screen() if output.file is not None else screen_of(sys.stdout, color)._replace(quiet=quiet))
-        for output in sorted(outputs, key=lambda item: item.file is None)
-    ]
+    def screen(file: str | None) -> Screen:
+        if file is not None:
+            return Screen(verbose=verbose)
+        return screen_of(sys.stdout, color)._replace(quiet=quiet, verbose=verbose)
+
+    ordered = sorted(outputs, key=lambda item: item.file is None)
+    return [(output, screen(output.file)) for output in ordered]
 
 
 def write(file: str | None, report: str | bytes, *, commands: bool = False) -> None:

@@ -45,6 +45,8 @@ class Screen(Record):
     unicode: bool = True
     quiet: bool = False
     """Show findings only: nothing about what is in order."""
+    verbose: bool = False
+    """Show all that is known about a finding, not one screen of it."""
     links: bool = False
     """Text may carry the address that a click on it opens (OSC 8)."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.accounts.estimate import Estimate
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, gib, one_line, percent, width, words, wrap
-from memcheck.report.gauge import gauge
+from memcheck.report.gauge import Gauge, drawn, gauge_of
 from memcheck.result import PlanResult
 
 LABELS = {"passed": ("pass", "good"), "failed": ("fail", "error"), "error": ("fail", "error")}
@@ -14,8 +14,11 @@ BAR = 40
 LEAST_BAR = 12
 
 
-def block(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
-    """Verdict, name and place; the bar with its numbers; what holds the most."""
+def block(plan: PlanResult, estimate: Estimate, screen: Screen, *, with_host: bool = True) -> list[str]:
+    """Verdict, name and place; the bar with its numbers; what holds the most.
+
+    ``with_host``: nothing else has told of the memory of a node.
+    """
     label, style = ("accepted", "dim") if plan.accepted else LABELS[plan.status]
     name = one_line(plan.name)
     path = one_line(plan.path)
@@ -24,19 +27,9 @@ def block(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
         lines[0] += f"  {screen.paint(path, 'dim')}"
     else:
         lines.append(f"      {screen.paint(path, 'dim')}")
-    low, high = estimate.needed_interval_bytes
-    used = f"{percent(estimate.utilization).rjust(6)}"
-    need = gib(estimate.needed_bytes).rjust(6)
-    numbers = f"{need} of {gib(estimate.capacity_bytes)} GiB, 95% {gib(low)} to {gib(high)}"
-    cells = min(screen.columns - 64, BAR)  # the same for every plan, so that bars can be compared
-    if cells >= LEAST_BAR and 6 + cells + 1 + len(used) + 2 + len(numbers) <= screen.columns:
-        bar = gauge(plan, estimate, cells, screen)
-        lines.append(f"      {bar} {screen.paint(used, 'strong')}  {numbers}")
-    else:
-        bar = gauge(plan, estimate, screen.columns - 6 - len(used) - 1, screen)
-        lines += [f"      {bar} {screen.paint(used, 'strong')}", f"      {numbers.strip()}"]
+    lines += bar(plan, estimate, screen)
     lines += [f"      {line}" for line in wrap(facts(plan, estimate, screen.columns - 6), screen.columns - 6)]
-    lines += [f"      {line}" for line in host(plan, estimate, screen)]
+    lines += [f"      {line}" for line in (host(plan, estimate, screen) if with_host else [])]
     if plan.accepted:
         from memcheck.report.verdict import accepted
 
@@ -44,6 +37,34 @@ def block(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
         said = wrap(clean(f"accepted: {reason}"), screen.columns - 6)
         lines += [f"      {screen.paint(line, 'dim')}" for line in said]
     return lines
+
+
+def bar(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
+    """The bar of a GPU's memory with its numbers, or above them where there is no room."""
+    low, high = estimate.needed_interval_bytes
+    need = gib(estimate.needed_bytes).rjust(6)
+    numbers = f"{need} of {gib(estimate.capacity_bytes)} GiB, 95% {gib(low)} to {gib(high)}"
+    return _with_numbers(gauge_of(plan, estimate), percent(estimate.utilization), numbers, screen)
+
+
+def host_bar(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
+    """The bar of a node's memory at its fullest moment; nothing where the plan does not state how much a node has."""
+    moment, capacity = estimate.host_moment, plan.host_capacity_bytes
+    if moment is None or not capacity:
+        return []
+    style = "bad-bar" if moment.bytes > capacity else "good-bar"
+    numbers = f"{gib(moment.bytes).rjust(6)} of {gib(capacity)} GiB of a node's memory"
+    gauge = Gauge(need=moment.bytes, seen=moment.bytes, capacity=capacity, limit=capacity, style=style)
+    return _with_numbers(gauge, percent(moment.bytes / capacity), numbers, screen)
+
+
+def _with_numbers(gauge: Gauge, share: str, numbers: str, screen: Screen) -> list[str]:
+    used = share.rjust(6)
+    cells = min(screen.columns - 64, BAR)  # the same for every plan, so that bars can be compared
+    if cells >= LEAST_BAR and 6 + cells + 1 + len(used) + 2 + len(numbers) <= screen.columns:
+        return [f"      {drawn(gauge, cells, screen)} {screen.paint(used, 'strong')}  {numbers}"]
+    shown = drawn(gauge, screen.columns - 6 - len(used) - 1, screen)
+    return [f"      {shown} {screen.paint(used, 'strong')}", f"      {numbers.strip()}"]
 
 
 def host(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:

@@ -8,7 +8,7 @@ from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, one_line, plural, value, wrap
 from memcheck.finding import Finding
 from memcheck.report.block import block
-from memcheck.report.summary import summary_line
+from memcheck.report.summary import closing_lines
 from memcheck.result import PlanResult, Report
 
 MOST_LINES = 10
@@ -19,7 +19,7 @@ def render(report: Report, screen: Screen) -> str:
     """Plans with findings, each in at most ten lines, and the summary; plans without any in the summary alone."""
     sections = ["\n".join(plan_lines(plan, screen)) for plan in report.plans if plan.findings or plan.accepted]
     if not screen.quiet:
-        sections.append(summary_line(report, screen))
+        sections.append("\n".join(closing_lines(report, screen)))
     return "\n\n".join(sections) + "\n" if sections else ""
 
 

@@ -6,6 +6,7 @@ from memcheck.accounts.estimate import Estimate
 from memcheck.edge.text import gib, percent
 from memcheck.finding import CHEAP, OTHER_HARDWARE, ROOMY, SAME_RESULT, Remedy
 from memcheck.memory.fit import UNCERTAIN, gpu_fit, on_host
+from memcheck.record import Record
 from memcheck.report.verdict import short_of_host
 from memcheck.result import PlanResult
 
@@ -18,22 +19,36 @@ NAMED_HOST_BYTES = 2**30
 """Growth of host memory from which on it is part of a remedy's price."""
 
 
-def effects(plan: PlanResult, remedy: Remedy, arrow: str = "->") -> tuple[tuple[str, str], ...]:
-    """What is measured, and its figures before and after.
+class Measure(Record):
+    """A figure of a plan, before and after a remedy."""
 
-    First host memory where a node lacks it, or the upper end of the interval where only that is too much; then the
-    share of a GPU.
+    name: str
+    """:data:`SHARE`, :data:`HOST` or :data:`HIGH`."""
+    before: str
+    """Empty where the plan has no estimate."""
+    after: str
+
+
+def measures(plan: PlanResult, remedy: Remedy) -> tuple[Measure, ...]:
+    """The figures that a remedy moves, the one that fails the plan first.
+
+    Host memory comes first where a node lacks it, the upper end of the interval where only that is too much. The share
+    of a GPU's memory is always the last.
     """
     if plan.estimate is None:
-        return ((SHARE, percent(remedy.utilization)),)
-    share = (SHARE, f"{percent(plan.estimate.utilization)} {arrow} {percent(remedy.utilization)}")
+        return (Measure(SHARE, "", percent(remedy.utilization)),)
+    share = Measure(SHARE, percent(plan.estimate.utilization), percent(remedy.utilization))
     if short_of_host(plan):
-        host = f"{gib(plan.estimate.host_bytes_per_node)} {arrow} {gib(remedy.host_bytes_per_node)}"
-        return (HOST, host), share
+        return Measure(HOST, gib(plan.estimate.host_bytes_per_node), gib(remedy.host_bytes_per_node)), share
     if gpu_fit(plan.estimate, plan.fail_above) != UNCERTAIN:
         return (share,)
-    high = f"{percent(high_utilization(plan.estimate))} {arrow} {percent(remedy.high_utilization)}"
-    return (HIGH, high), share
+    return Measure(HIGH, percent(high_utilization(plan.estimate)), percent(remedy.high_utilization)), share
+
+
+def effects(plan: PlanResult, remedy: Remedy, arrow: str = "->") -> tuple[tuple[str, str], ...]:
+    """The name of every measure, and its figures before and after in one text."""
+    found = measures(plan, remedy)
+    return tuple((each.name, f"{each.before} {arrow} {each.after}" if each.before else each.after) for each in found)
 
 
 def high_utilization(estimate: Estimate) -> float:

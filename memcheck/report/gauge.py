@@ -5,6 +5,7 @@ from __future__ import annotations
 from memcheck.accounts.estimate import Estimate
 from memcheck.edge.screen import Screen
 from memcheck.memory.fit import RUNS, UNCERTAIN, gpu_fit
+from memcheck.record import Record
 from memcheck.result import PlanResult
 
 
@@ -16,17 +17,40 @@ def tone(plan: PlanResult, estimate: Estimate) -> str:
     return "warning-bar" if fit == UNCERTAIN or plan.count("warning") else "good-bar"
 
 
-def gauge(plan: PlanResult, estimate: Estimate, cells: int, screen: Screen) -> str:
-    """One horizontal bar: what is needed, the cache behind it, what is free, and a mark where the policy says stop."""
-    full = max(estimate.device_bytes, estimate.capacity_bytes, 1)
-    used = min(cells, max(1, round(estimate.needed_bytes / full * cells)))
-    seen = max(used, min(cells, round(estimate.device_bytes / full * cells)))
-    limit = min(estimate.capacity_bytes, full) * plan.fail_above / full
-    at = min(cells - 1, round(limit * cells))
+class Gauge(Record):
+    """What a bar is drawn of, in bytes."""
+
+    need: int
+    seen: int
+    """The need and the cache on top of it."""
+    capacity: int
+    limit: int
+    """Where the policy says stop."""
+    style: str
+
+
+def gauge_of(plan: PlanResult, estimate: Estimate) -> Gauge:
+    """The memory of a plan's GPUs."""
+    capacity = estimate.capacity_bytes
+    limit = int(capacity * min(plan.fail_above, 1.0))
+    return Gauge(
+        need=estimate.needed_bytes,
+        seen=estimate.device_bytes,
+        capacity=capacity,
+        limit=limit,
+        style=tone(plan, estimate),
+    )
+
+
+def drawn(gauge: Gauge, cells: int, screen: Screen) -> str:
+    """One horizontal bar: what is needed, the cache behind it, what is free, and a mark at the limit."""
+    full = max(gauge.seen, gauge.need, gauge.capacity, 1)
+    used = min(cells, max(1, round(gauge.need / full * cells)))
+    seen = max(used, min(cells, round(gauge.seen / full * cells)))
+    at = min(cells - 1, round(gauge.limit / full * cells))
     chars = [screen.glyph("full")] * used + [screen.glyph("tail")] * (seen - used)
     chars += [screen.glyph("track")] * (cells - seen)
-    style = tone(plan, estimate)
-    if at >= used:
-        chars[at] = screen.glyph("limit")
-    filled = screen.paint("".join(chars[:used]), style)
-    return filled + screen.paint("".join(chars[used:]), "dim")
+    chars[at] = screen.glyph("limit")
+    parts = [(0, min(at, used), gauge.style), (min(at, used), at + 1, "dim")]
+    parts += [(at + 1, max(used, at + 1), gauge.style), (max(used, at + 1), cells, "dim")]
+    return "".join(screen.paint("".join(chars[first:last]), style) for first, last, style in parts)

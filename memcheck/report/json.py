@@ -64,7 +64,7 @@ def plan_record(plan: PlanResult, *, diagnostics: bool) -> dict[str, object]:
         "estimate": None if plan.estimate is None else estimate_record(plan, plan.estimate),
     }
     if diagnostics:
-        record["diagnostics"] = [diagnostic(finding) for finding in plan.findings]
+        record["diagnostics"] = [diagnostic(plan, finding) for finding in plan.findings]
     return record
 
 
@@ -122,8 +122,8 @@ def rank_record(rank: RankEstimate) -> dict[str, object]:
     }
 
 
-def diagnostic(finding: Finding) -> dict[str, object]:
-    """One finding."""
+def diagnostic(plan: PlanResult, finding: Finding) -> dict[str, object]:
+    """One finding of a plan."""
     return {
         "code": finding.code,
         "name": finding.name,
@@ -134,6 +134,7 @@ def diagnostic(finding: Finding) -> dict[str, object]:
         "pointer": finding.pointer,
         "related": [{"label": label, **location(where)} for label, where in finding.related],
         "fix": [edit(item) for item in finding.fix],
+        "fixable": plan.fixable(finding),
         "remedies": [remedy(item) for item in finding.remedies],
     }
 

@@ -22,7 +22,7 @@ def records(report: Report) -> list[dict[str, object]]:
     for plan in report.plans:
         found.append({"type": "plan", **plan_record(plan, diagnostics=False)})
         owner = {"path": plan.path, "document": plan.document, "plan": plan.name}
-        found += [{"type": "diagnostic", **owner, **diagnostic(finding)} for finding in plan.findings]
+        found += [{"type": "diagnostic", **owner, **diagnostic(plan, finding)} for finding in plan.findings]
     found += [{"type": "unreadable", "path": item.path, "message": item.message} for item in report.unreadable]
     found.append({"type": "summary", "report": 1, "memcheck": report.version, **summary(report)})
     return found

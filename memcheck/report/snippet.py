@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import beginning, clean, one_line, width, wrap
@@ -18,8 +18,13 @@ class Underline(Record):
     primary: bool
 
 
-def snippet(finding: Finding, sources: Mapping[str, tuple[str, ...]], screen: Screen) -> list[str]:
-    """Lines from ``-->`` to the last underline; places in one file share a block, in order of their lines."""
+def snippet(
+    finding: Finding, sources: Mapping[str, tuple[str, ...]], screen: Screen, *, compact: bool = False
+) -> list[str]:
+    """Lines from ``-->`` to the last underline; places in one file share a block, in order of their lines.
+
+    ``compact``: what is said about other places stands behind their lines, once, and gaps between lines are not shown.
+    """
     marks = [Underline(finding.location, finding.location.note, True)]
     marks += [Underline(where, _label(label, where.note), False) for label, where in finding.related]
     gutter = len(str(max(mark.location.span.line for mark in marks)))
@@ -31,7 +36,7 @@ def snippet(finding: Finding, sources: Mapping[str, tuple[str, ...]], screen: Sc
         lead = next((mark for mark in here if mark.primary), here[0]).location.span
         arrow = "-->" if not lines else ":::"
         lines.append(f"{' ' * gutter}{screen.paint(arrow, 'gutter')} {one_line(path)}:{lead.line}:{lead.column}")
-        lines += _block(here, sources.get(path, ()), gutter, style, screen)
+        lines += (_compact if compact else _block)(here, sources.get(path, ()), gutter, style, screen)
     return lines
 
 
@@ -63,6 +68,57 @@ def _block(marks: list[Underline], source: tuple[str, ...], gutter: int, style: 
             lines.append(_source_line(number, source[number - 1], gutter, screen, offset))
         lines += [f"{empty} {row}" for row in _underline(mark, source[number - 1], offset, gutter, style, screen)]
     return [*lines, empty] if len(lines) > 1 else []
+
+
+def _compact(marks: list[Underline], source: tuple[str, ...], gutter: int, style: str, screen: Screen) -> list[str]:
+    """Every line once; behind it what is said of it, else below it with the place underlined."""
+    bar = screen.paint("|", "gutter")
+    empty = f"{' ' * gutter} {bar}"
+    by_line: dict[int, list[Underline]] = {}
+    for mark in marks:
+        if mark.location.span.line <= len(source):
+            by_line.setdefault(mark.location.span.line, []).append(mark)
+    room = screen.columns - gutter - 3
+    told = dict(_notes(by_line))
+    notes = {number: note for number, note in told.items() if note and _fits(source[number - 1], note, room)}
+    column = max((width(clean(source[number - 1])) for number in notes), default=0) + len(GAP)
+    column = min(column, room - max((width(note) for note in notes.values()), default=0) - len(POINTER))
+    lines: list[str] = []
+    for number, here in by_line.items():
+        if told.get(number) == "":
+            continue
+        text = source[number - 1]
+        shown = notes.get(number)
+        offset = 0 if shown else _offset(text, min(mark.location.span.column for mark in here), room)
+        line = _source_line(number, text, gutter, screen, offset)
+        if shown:
+            gap = " " * max(column - width(clean(text)), len(GAP))
+            lines.append(f"{line}{gap}{screen.paint(POINTER + shown, 'info')}")
+        else:
+            lines.append(line)
+            for mark in here:
+                lines += [f"{empty} {row}" for row in _underline(mark, text, offset, gutter, style, screen)]
+    return [*lines, empty] if lines else []
+
+
+GAP, POINTER = "  ", "<- "
+
+
+def _notes(by_line: Mapping[int, list[Underline]]) -> Iterator[tuple[int, str]]:
+    """What is said of each line but the finding's own: nothing twice, so that nothing may be left."""
+    said: set[str] = set()
+    for number, here in by_line.items():
+        if any(mark.primary for mark in here):
+            said.update(mark.label for mark in here)
+            continue
+        told = dict.fromkeys(mark.label for mark in here if mark.label and mark.label not in said)
+        said.update(told)
+        yield number, clean(", ".join(told))
+
+
+def _fits(line: str, note: str, room: int) -> bool:
+    """Whether a line has room for a note behind it."""
+    return len(line) <= room and width(clean(line)) + len(GAP) + len(POINTER) + width(note) <= room
 
 
 def _most(room: int) -> int:

@@ -297,6 +297,8 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
             "--config",
             "--quiet",
             "-q",
+            "--verbose",
+            "-v",
             "--color",
         },
         "estimate": {

@@ -84,11 +84,13 @@ def written(name: str) -> str:
 @cache
 def judged(name: str) -> PlanResult:
     """The plan with everything that reports to pass on show."""
-    (plan,), traces = check_file(f"{name}.yaml", written(name).encode(), Gate(dossier=make_dossier, remedies=with_remedies))
+    (plan,), traces = check_file(
+        f"{name}.yaml", written(name).encode(), Gate(dossier=make_dossier, remedies=with_remedies)
+    )
     assert not traces, traces
     return plan
 
 
 def said(form: str, *names: str) -> str:
-    """What a format says of plans."""
-    return renderer(form)(Report("0.1.0", tuple(judged(name) for name in names)), Screen())
+    """All that a format says of plans."""
+    return renderer(form)(Report("0.1.0", tuple(judged(name) for name in names)), Screen(verbose=True))

@@ -9,7 +9,7 @@ from memcheck.accounts.estimate import COMPONENTS
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import words
 from memcheck.report.budget import budget
-from memcheck.report.gauge import gauge
+from memcheck.report.gauge import drawn, gauge_of
 from tests.report import samples
 
 GIB = 2**30
@@ -64,11 +64,14 @@ def test_verdict_of_the_rows() -> None:
 
 @given(st.floats(0, 50), st.sampled_from([12, 36, 40]))
 def test_gauge_has_its_width(used: float, cells: int) -> None:
-    """The bar of a plan is always as wide as it should be, and a plan over its threshold hides the mark."""
+    """The bar of a plan is as wide as it should be; its mark stands before what is too much, and behind what is not."""
     plan = samples.result(estimate=samples.estimate(used), fail_above=0.9)
-    text = gauge(plan, plan.estimate, cells, Screen())
+    text = drawn(gauge_of(plan, plan.estimate), cells, Screen())
     assert len(text) == cells
+    before, mark, behind = text.partition("│")
+    assert mark
     if plan.estimate.utilization < 0.85:
-        assert "│" in text
-    if plan.estimate.utilization > 1:
-        assert set(text) == {"█"}
+        assert "█" not in behind
+    if plan.estimate.utilization > 1.1:
+        assert set(before) == {"█"}
+        assert behind.startswith("█")

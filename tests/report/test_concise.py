@@ -11,6 +11,7 @@ plans/llama-3.1-8b-docs-sft.yaml:11:3: MEM101 needs 54.31 GiB per GPU, 14.93 GiB
 plans/llama-3.1-8b-docs-sft.yaml:8:11: MEM203 tensor: 16 spans 2 nodes of 8 GPUs
 plans/llama-3.1-8b-docs-sft.yaml:11:3: MEM010 unknown key `micro_batchsize` in training; did you mean `micro_batch_size`?
 checked 4 plans: 2 passed, 2 failed (2 errors, 1 warning)
+1 of 3 findings can be fixed with --fix --unsafe-fixes
 """
 
 

@@ -63,9 +63,31 @@ remedies, each re-computed                            of capacity      time
   3. hardware.gpu: a100-40gb -> h100-80gb             137.9% -> 68.9%  -40%, other hardware
 
 help: full recompute is the cheapest change that makes it fit
-more: memcheck explain MEM101
 
+more: memcheck explain MEM101
 checked 1 plan: 0 passed, 1 failed (1 error)
+1 of 1 finding can be fixed with --fix --unsafe-fixes
+"""
+
+ONE_SCREEN = """\
+error[MEM101] exceeds-capacity: needs 54.31 GiB per GPU, 14.93 GiB more than an a100-40gb has (39.38
+  GiB)
+  --> plans/llama-3.1-8b-docs-sft.yaml:11:3
+ 5 |   gpu: a100-40gb         <- 39.38 GiB usable of 40 GB
+11 |   micro_batch_size: 4
+   |   ^^^^^^^^^^^^^^^^^^^
+12 |   sequence_length: 8192  <- activations grow with this
+   |
+      ███████████████████████│████████████ 137.9%   54.31 of 39.38 GiB, 95% 53.22 to 55.40
+remedies, each re-computed: of capacity, time, change
+  1. 79.2%  +31%  training.activation_checkpointing: none -> full
+  2. 71.4%   +6%  training.micro_batch_size: 4 -> 1, training.gradient_accumulation_steps: 1 -> 4
+  3. 68.9%  -40%  hardware.gpu: a100-40gb -> h100-80gb (other hardware)
+help: `--fix --unsafe-fixes` writes remedy 1; `memcheck suggest` finds more
+
+more: memcheck explain MEM101; -v shows the budget and what was assumed
+checked 1 plan: 0 passed, 1 failed (1 error)
+1 of 1 finding can be fixed with --fix --unsafe-fixes
 """
 
 PASSED = """\
@@ -83,7 +105,12 @@ def failed_plan() -> PlanResult:
 
 def test_plan_that_does_not_fit() -> None:
     """The diagnostic, its budget, the peak, the largest tensors, the assumptions, the remedies, where to read on."""
-    assert render(samples.report(failed_plan()), Screen(100)) == OVER
+    assert render(samples.report(failed_plan()), Screen(100, verbose=True)) == OVER
+
+
+def test_one_screen_of_a_plan_that_does_not_fit() -> None:
+    """The diagnostic, the bar, the remedies, one line of help; then where to read more and what can be fixed."""
+    assert render(samples.report(failed_plan()), Screen(100)) == ONE_SCREEN
 
 
 def test_plan_that_fits() -> None:
@@ -112,7 +139,8 @@ def test_budget_is_shown_once() -> None:
     """A second memory finding of the same plan does not repeat the rows."""
     other = samples.over()._replace(code="MEM104", name="interval-crosses-limit", remedies=())
     plan = samples.result("failed", (samples.over(), other), estimate=samples.estimate())
-    assert render(samples.report(plan), Screen(100)).count("device memory needed") == 1
+    assert render(samples.report(plan), Screen(100, verbose=True)).count("device memory needed") == 1
+    assert render(samples.report(plan), Screen(100)).count("54.31 of 39.38 GiB") == 1
 
 
 def test_finding_about_something_else_leaves_the_block() -> None:
@@ -131,6 +159,7 @@ def test_nothing_is_wider_than_the_screen(columns: int, unicode: bool) -> None:
     pipeline = samples.result(estimate=samples.estimate(54.31, ranks=12))
     texts = [
         render(samples.mixed(), screen),
+        render(samples.mixed(), screen._replace(verbose=True)),
         breakdown(pipeline, pipeline.estimate, screen, formulas=True),
     ]
     for text in texts:
@@ -183,7 +212,7 @@ def test_user_text_cannot_drive_the_terminal() -> None:
 def test_bars_never_lie_about_the_limit(used: float) -> None:
     """Something stands behind the capacity line exactly if the plan does not fit."""
     plan = samples.result("failed", (samples.over(),), estimate=samples.estimate(39.38 * used))
-    lines = render(samples.report(plan), Screen(100)).splitlines()
+    lines = render(samples.report(plan), Screen(100, verbose=True)).splitlines()
     needed = next(line for line in lines if line.startswith("device memory needed"))
     assert needed.count("│") == 1
     assert bool(needed.rpartition("│")[2].strip()) == (plan.estimate.needed_bytes > plan.estimate.capacity_bytes)

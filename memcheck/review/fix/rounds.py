@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from memcheck.check import Gate, check_file
-from memcheck.finding import OTHER_HARDWARE, SEVERITIES, Edit, FileEdits, Finding
+from memcheck.finding import Edit, FileEdits, Finding
 from memcheck.plan import codes
 from memcheck.plan.file_edits import disjoint, edited
 from memcheck.plan.text import read_bytes
@@ -114,7 +114,7 @@ def safe_fixes(path: str, results: Iterable[PlanResult]) -> list[Fix]:
         Fix(document=result.document, finding=finding, title=finding.message, edits=finding.fix)
         for result in results
         for finding in result.findings
-        if finding.fix and finding.location.path == result.path
+        if result.fixable(finding)
     ]
     return sorted(found, key=lambda fix: fix.edits[0].span)
 
@@ -126,15 +126,9 @@ def remedy_fixes(path: str, results: Iterable[PlanResult]) -> list[Fix]:
     """
     found = []
     for result in results:
-        failing = [finding for finding in result.findings if finding.severity == SEVERITIES[-1]]
-        remedies = [
-            (finding, remedy)
-            for finding in failing
-            for remedy in finding.remedies
-            if remedy.is_edit and remedy.group != OTHER_HARDWARE
-        ]
-        if remedies:
-            finding, remedy = remedies[0]
+        remedies = [(finding, result.written_by_unsafe_fixes(finding)) for finding in result.findings]
+        finding, remedy = next(((finding, remedy) for finding, remedy in remedies if remedy is not None), (None, None))
+        if finding is not None and remedy is not None:
             found.append(
                 Fix(
                     document=result.document,

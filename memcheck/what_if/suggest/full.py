@@ -28,9 +28,9 @@ LONG = 8
 def render(answer: Suggestions, screen: Screen) -> str:
     """The plan, what is suggested, and what was searched."""
     if answer.status == NOT_JUDGED or answer.plan.estimate is None:
-        from memcheck.report.full import plan_section
+        from memcheck.report.full import alone
 
-        shown = plan_section(answer.plan, screen) + "\n"
+        shown = alone(answer.plan, screen) + "\n"
         if answer.plan.estimate is None:
             return shown
         text = "what fails is not about memory, which is all that suggest changes: mend it first"

@@ -50,7 +50,7 @@ def document(answer: Suggestions) -> dict[str, object]:
             "timed_as": answer.timed_as or None,
         },
         "smallest_cluster": None if answer.smallest is None else suggestion(answer.smallest),
-        "diagnostics": [diagnostic(finding) for finding in plan.findings] if answer.status == NOT_JUDGED else [],
+        "diagnostics": [diagnostic(plan, finding) for finding in plan.findings] if answer.status == NOT_JUDGED else [],
     }
 
 
