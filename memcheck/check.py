@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from memcheck.config.gate import Gate
-from memcheck.config.types import Settings
+from memcheck.config.types import UNCERTAIN, Settings
 from memcheck.configs.documents import load_plans
 from memcheck.errors import UnsupportedError
 from memcheck.finding import SEVERITIES, Finding, Location, Span
@@ -35,19 +35,25 @@ from memcheck.rules.checks import CHECKS
 from memcheck.rules.profiles import GATE
 from memcheck.rules.run import check_layout, check_memory, make_context, rules_for
 
+CLOSE, UNSURE = "MEM103", "MEM104"
 MARK = "memcheck: ignore"
 """What every suppressing comment holds; without it in the text, nothing looks for comments."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from memcheck.config.suppressions import Suppressions  # imported only for a file with such a comment
     from memcheck.rules.governance import LockedLimits
+
+    Stated = TypeVar("Stated")
 
 __all__ = ["DEFAULT_FAIL_ABOVE", "DEFAULT_WARN_ABOVE", "Gate", "check_file", "refused"]
 
 DEFAULT_FAIL_ABOVE = 0.95
 DEFAULT_WARN_ABOVE = 0.9
 """Shares of a GPU that a plan may need; docs/accuracy.md has the published jobs that they were judged from."""
+WARN, FAIL = UNCERTAIN
 
 
 def check_file(path: str, data: bytes, gate: Gate) -> tuple[list[PlanResult], list[str]]:
@@ -164,6 +170,8 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
         result = result._replace(assumptions=with_effects(result.assumptions, answer))
     context = context._replace(estimate=answer)
     memory = check_memory(context, rules)
+    if len(memory) > 1 and gate.counts(UNSURE):  # the finding says how close the plan is to its limit, too
+        memory = [each for each in memory if each.code != CLOSE or not any(other.code == UNSURE for other in memory)]
     if memory:
         # What a report of a full GPU needs and a passing plan does not pay for.
         if not detailed:
@@ -216,7 +224,7 @@ def effective_policy(stated: PolicySpec, gate: Gate) -> PolicySpec:
 
         stated = held(stated, configured_limits(settings))
 
-    def first(*values: float | None) -> float | None:
+    def first(*values: Stated | None) -> Stated | None:
         return next((value for value in values if value is not None), None)
 
     return stated._replace(
@@ -224,6 +232,7 @@ def effective_policy(stated: PolicySpec, gate: Gate) -> PolicySpec:
         warn_above=first(gate.warn_above, stated.warn_above, settings.warn_above, DEFAULT_WARN_ABOVE),
         waste_below=first(stated.waste_below, settings.waste_below),
         overhead=settings.overhead if stated.overhead is None else stated.overhead,
+        uncertain=first(gate.uncertain, stated.uncertain, settings.uncertain),
     )
 
 
@@ -233,7 +242,10 @@ def configured_limits(settings: Settings) -> LockedLimits:
 
     fail, warn = settings.fail_above, settings.warn_above
     return LockedLimits(
-        DEFAULT_FAIL_ABOVE if fail is None else fail, DEFAULT_WARN_ABOVE if warn is None else warn, settings.overhead
+        fail_above=DEFAULT_FAIL_ABOVE if fail is None else fail,
+        warn_above=DEFAULT_WARN_ABOVE if warn is None else warn,
+        overhead=settings.overhead,
+        uncertain=settings.uncertain or WARN,
     )
 
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from memcheck.accounts.estimate import Estimate
 from memcheck.finding import OTHER_HARDWARE, SEVERITIES, Finding, Location, Remedy, Span
 from memcheck.job.types import Assumption
+from memcheck.memory.fit import VERDICTS, verdict_of
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -69,6 +70,14 @@ class PlanResult(Record):
     def accepted(self) -> tuple[Hidden, ...]:
         """Errors that are hidden, where the plan passes only because they are."""
         return tuple(each for each in self.hidden if each.finding.severity == "error" and self.status == PASSED)
+
+    @property
+    def verdict(self) -> str:
+        """``fits`` | ``uncertain`` | ``does_not_fit``: what the figures say, whatever the findings do; empty without
+        an estimate.
+        """
+        estimate = self.estimate
+        return "" if estimate is None else verdict_of(estimate, self.fail_above, self.host_capacity_bytes)
 
     def fixable(self, finding: Finding) -> bool:
         """Whether ``--fix`` mends a finding: it has text edits with one right outcome, in the plan's own file."""
@@ -137,6 +146,12 @@ class Report(Record):
     def failed(self) -> int:
         """Plans that failed or could not be estimated."""
         return len(self.plans) - self.passed
+
+    @property
+    def verdicts(self) -> dict[str, int]:
+        """How many plans have each verdict; those without an estimate have none."""
+        found = [plan.verdict for plan in self.plans]
+        return {each: found.count(each) for each in VERDICTS}
 
     def count(self, severity: str) -> int:
         """Findings of one severity in all plans."""

@@ -103,7 +103,7 @@ ARROWS: dict[str, set[str]] = {
         "record",
         "timing",
     },
-    "result": {"accounts", "finding", "job", "record"},
+    "result": {"accounts", "finding", "job", "memory", "record"},
     "config": {"accounts", "edge", "errors", "finding", "plan", "record", "result", "rules"},
     "cache": {"accounts", "config", "edge", "finding", "job", "own_json", "result"},
     "configs": {

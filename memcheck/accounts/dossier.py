@@ -27,6 +27,8 @@ class OnGpu(Record):
     """What the speed there rests on that nobody has stated or measured."""
     relative_speed: float | None = None
     """Tokens per second over those on the plan's own GPU, by the roofline; None without a time."""
+    needed_low_bytes: int = 0
+    """The lower end of the 95% interval."""
 
     @property
     def utilization(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from memcheck.cli import values
-from memcheck.config.types import FAIL_ON
+from memcheck.config.types import FAIL_ON, UNCERTAIN
 from memcheck.record import Record
 from memcheck.rules.profiles import PROFILES
 
@@ -62,6 +62,11 @@ CHECK_OPTIONS = (
     Option(("--fail-on",), "Lowest severity that fails the run [default: error].", choices=FAIL_ON),
     Option(("--fail-above",), "Fail plans that need more of the capacity, e.g. 90%.", "SHARE", values.share),
     Option(("--warn-above",), "Warn about plans above this use of the capacity.", "SHARE", values.share),
+    Option(
+        ("--uncertain",),
+        "What a plan does whose interval crosses the limit [default: warn].",
+        choices=UNCERTAIN,
+    ),
     Option(
         ("--profile",),
         "The rules that count: what may stop a merge (gate, the default), also what a reviewer asks, or all.",

@@ -154,6 +154,7 @@ class Gates:
             fail_on=options.fail_on or settings.fail_on or DEFAULT_FAIL_ON,
             fail_above=options.fail_above,
             warn_above=options.warn_above,
+            uncertain=options.uncertain,
             profile=options.profile or settings.profile or GATE,
             select=select,
             ignore=(*self._ignore, *inherited),

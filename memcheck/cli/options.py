@@ -27,6 +27,7 @@ class CheckOptions(Record):
     fail_on: str | None = None
     fail_above: float | None = None
     warn_above: float | None = None
+    uncertain: str | None = None
     profile: str | None = None
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()

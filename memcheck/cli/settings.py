@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
+from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, WARN
 from memcheck.cli.gate import Gates, configurations_of
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.write import write_stdout
@@ -46,6 +46,11 @@ def show_settings(options: CheckOptions) -> int:
         ),
         ("waste-below", settings.waste_below, _origin(None, settings.waste_below, source)),
         ("overhead", _first(settings.overhead, "modeled"), _origin(None, settings.overhead, source)),
+        (
+            "uncertain",
+            _first(gate.uncertain, settings.uncertain, WARN),
+            _origin(gate.uncertain, settings.uncertain, source),
+        ),
         ("fail-on", gate.fail_on, _origin(options.fail_on, settings.fail_on, source)),
         ("profile", gate.profile, _origin(options.profile, settings.profile, source)),
         ("select", select, _origin(options.select, settings.select, source)),

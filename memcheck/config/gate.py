@@ -30,6 +30,8 @@ class Gate(Record):
     fail_above: float | None = None
     """From the command line: goes before the plan's own policy, so that a stricter gate cannot be talked out of it."""
     warn_above: float | None = None
+    uncertain: str | None = None
+    """From the command line, as ``fail_above``."""
     profile: str = GATE
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
@@ -65,4 +67,4 @@ class Gate(Record):
     @property
     def as_written(self) -> bool:
         """Whether plans are judged as their files and the configuration have it."""
-        return not self.changes and self.fail_above is None and self.warn_above is None
+        return not self.changes and (self.fail_above, self.warn_above, self.uncertain) == (None, None, None)

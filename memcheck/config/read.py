@@ -8,7 +8,7 @@ from collections.abc import Callable
 from memcheck import __version__
 from memcheck.config.find import LARGEST, Files
 from memcheck.config.fraction import fraction
-from memcheck.config.types import FAIL_ON, ConfigHardware, Settings
+from memcheck.config.types import FAIL_ON, UNCERTAIN, ConfigHardware, Settings
 from memcheck.config.version import accepts, is_release
 from memcheck.edge.opener import is_inside, repository
 from memcheck.edge.toml import TomlError, parse_toml
@@ -125,6 +125,12 @@ def _fail_on(written: object) -> str:
     return str(written)
 
 
+def _uncertain(written: object) -> str:
+    if written not in UNCERTAIN:
+        raise ValueError(f"{written!r} is not one of {', '.join(UNCERTAIN)}")
+    return str(written)
+
+
 def _profile(written: object) -> str:
     if written not in PROFILES:
         raise ValueError(f"{written!r} is not one of {', '.join(PROFILES)}")
@@ -184,6 +190,7 @@ READERS: dict[str, Callable[[object], object]] = {
     "warn-above": fraction,
     "waste-below": fraction,
     "overhead": _overhead,
+    "uncertain": _uncertain,
     "profile": _profile,
     "select": _selectors,
     "extend-select": _selectors,

@@ -40,6 +40,8 @@ class Settings(Record):
     waste_below: float | None = None
     overhead: str | float | None = None
     """``modeled`` or a flat fraction."""
+    uncertain: str | None = None
+    """One of ``UNCERTAIN``."""
     profile: str | None = None
     select: tuple[str, ...] = ()
     extend_select: tuple[str, ...] = ()
@@ -85,5 +87,7 @@ class Settings(Record):
         )[1]
 
 
+UNCERTAIN = ("warn", "fail")
+"""What a plan does whose interval crosses the limit or the capacity, the milder first."""
 FAIL_ON = ("error", "warning", "never")
 DEFAULT_FAIL_ON = "error"

@@ -14,6 +14,18 @@ def gib(count: int) -> str:
     return f"{count / GIB:,.2f}"
 
 
+def between(ends: tuple[int, int]) -> str:
+    """An interval of bytes in GiB, without the unit: ``between 108.5 and 121.6``.
+
+    The ends are rounded outwards, to one decimal; below 10 GiB to two.
+    """
+    low, high = (round(each / GIB, 3) for each in ends)
+    places = 1 if high >= 10 else 2
+    scale: int = 10**places
+    down, up = int(round(low * scale, 1)), -int(-round(high * scale, 1) // 1)
+    return f"between {down / scale:,.{places}f} and {up / scale:,.{places}f}"
+
+
 def percent(fraction: float) -> str:
     """A share with one decimal: ``97.1%``."""
     return f"{fraction:,.1%}"

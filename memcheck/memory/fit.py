@@ -6,9 +6,12 @@ from memcheck.accounts.estimate import Estimate, HostMoment
 
 FITS, UNCERTAIN, ABOVE, TOO_LARGE = "fits", "uncertain", "above-limit", "does-not-fit"
 """What MEM101 (more than the capacity), MEM102 (more than the plan may use) and MEM104 (the interval reaches beyond
-the capacity) say; the gravest counts."""
+what the plan may use) say; the gravest counts."""
 RUNS = frozenset({FITS, UNCERTAIN})
-"""Verdicts that fail no plan."""
+"""Answers for which the predicted need itself is within the limit."""
+DOES_NOT_FIT = "does_not_fit"
+VERDICTS = (FITS, UNCERTAIN, DOES_NOT_FIT)
+"""What the whole interval of the need says, from good to bad."""
 GIB = 2**30
 
 
@@ -18,7 +21,29 @@ def on_gpu(needed_bytes: int, high_bytes: int, capacity_bytes: int, fail_above: 
         return TOO_LARGE
     if capacity_bytes and needed_bytes / capacity_bytes > fail_above:
         return ABOVE
-    return UNCERTAIN if high_bytes > capacity_bytes else FITS
+    return FITS if within(high_bytes, capacity_bytes, fail_above) else UNCERTAIN
+
+
+def within(count: int, capacity_bytes: int, fail_above: float) -> bool:
+    """Whether so many bytes are within the capacity of a GPU and within the share of it that a plan may need."""
+    return count <= capacity_bytes and (not capacity_bytes or count / capacity_bytes <= fail_above)
+
+
+def verdict_of(estimate: Estimate, fail_above: float, host_bytes: int | None = None) -> str:
+    """One of :data:`VERDICTS`: where the interval of the need lies, below the limit, around it or above it.
+
+    ``host_bytes``: the memory of a node; a plan that needs more of it does not fit.
+    """
+    if not on_host(estimate.host_bytes_per_node, host_bytes):
+        return DOES_NOT_FIT
+    return verdict_in(estimate.needed_interval_bytes, estimate.capacity_bytes, fail_above)
+
+
+def verdict_in(needed: tuple[int, int], capacity_bytes: int, fail_above: float) -> str:
+    """One of :data:`VERDICTS` for an interval of bytes on one GPU."""
+    if not within(needed[0], capacity_bytes, fail_above):
+        return DOES_NOT_FIT
+    return FITS if within(needed[1], capacity_bytes, fail_above) else UNCERTAIN
 
 
 def gpu_fit(estimate: Estimate, fail_above: float) -> str:

@@ -270,6 +270,8 @@ class PolicySpec(Record):
     waste_below: float | None = None
     overhead: str | float | None = None
     """``modeled`` or a flat fraction."""
+    uncertain: str | None = None
+    """``warn`` | ``fail``: what an interval that crosses the limit or the capacity does to the plan."""
 
 
 class Plan(Record):

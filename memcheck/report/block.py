@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate
 from memcheck.edge.screen import Screen
-from memcheck.edge.text import clean, gib, one_line, percent, width, words, wrap
+from memcheck.edge.text import between, clean, gib, one_line, percent, width, words, wrap
 from memcheck.report.gauge import Gauge, drawn, gauge_of
 from memcheck.result import PlanResult
 
@@ -41,9 +41,8 @@ def block(plan: PlanResult, estimate: Estimate, screen: Screen, *, with_host: bo
 
 def bar(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
     """The bar of a GPU's memory with its numbers, or above them where there is no room."""
-    low, high = estimate.needed_interval_bytes
     need = gib(estimate.needed_bytes).rjust(6)
-    numbers = f"{need} of {gib(estimate.capacity_bytes)} GiB, 95% {gib(low)} to {gib(high)}"
+    numbers = f"{need} of {gib(estimate.capacity_bytes)} GiB, {between(estimate.needed_interval_bytes)}"
     return _with_numbers(gauge_of(plan, estimate), percent(estimate.utilization), numbers, screen)
 
 

@@ -41,11 +41,11 @@ def heading(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
 def totals(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
     """The quantities one compares with torch and nvidia-smi."""
     text = (
-        f"allocated {gib(estimate.allocated_bytes)}, needed {gib(estimate.needed_bytes)} GiB; interval"
+        f"allocated {gib(estimate.allocated_bytes)}, needed {gib(estimate.needed_bytes)} GiB,"
         f" {interval(estimate)}"
     )
     seen = (
-        f"reserved {gib(estimate.reserved_bytes)}, nvidia-smi {gib(estimate.device_bytes)} GiB with the cache; interval"
+        f"reserved {gib(estimate.reserved_bytes)}, nvidia-smi {gib(estimate.device_bytes)} GiB with the cache,"
         f" {span(estimate.interval_bytes)}"
     )
     lines = labelled("peak", peak(estimate), screen) + labelled("total", text, screen) + labelled("seen", seen, screen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate, TensorGroup
 from memcheck.edge.screen import Screen
-from memcheck.edge.text import clean, gib, one_line, value, width, words, wrap
+from memcheck.edge.text import between, clean, gib, one_line, value, width, words, wrap
 from memcheck.finding import Remedy
 from memcheck.result import PlanResult
 
@@ -57,13 +57,13 @@ def host_line(estimate: Estimate) -> str:
 
 
 def interval(estimate: Estimate) -> str:
-    """The 95 % interval of what is needed: ``56.10 to 57.90 GiB (95%)``."""
+    """The interval of what is needed: ``between 56.1 and 57.9 GiB (95%)``."""
     return span(estimate.needed_interval_bytes)
 
 
 def span(ends: tuple[int, int]) -> str:
     """Both ends of a 95 % interval."""
-    return f"{gib(ends[0])} to {gib(ends[1])} GiB (95%)"
+    return f"{between(ends)} GiB (95%)"
 
 
 def largest(groups: tuple[TensorGroup, ...], screen: Screen) -> list[str]:

@@ -12,7 +12,7 @@ from memcheck.result import PlanResult
 
 SERVED = frozenset({"inference.batch_size", "inference.context_length"})
 """Keys of what is served, which remedies only lower."""
-SHARE, HOST, HIGH = "of capacity", "host GiB", "95% up to"
+SHARE, HOST, HIGH = "of capacity", "host GiB", "up to"
 UNNOTICED = 0.005
 """Relative times below this are no difference that a whole percentage could show."""
 NAMED_HOST_BYTES = 2**30
@@ -59,7 +59,7 @@ def high_utilization(estimate: Estimate) -> float:
 def effect(plan: PlanResult, remedy: Remedy, arrow: str = "->") -> str:
     """On one line: ``206.7% -> 62.1%``, or ``host 2,102.66 -> 262.83 GiB, GPU 80.1% -> 80.1%``.
 
-    Of a plan that is uncertain: ``95% up to 103.2% -> 95.1%, predicted 88.0% -> 81.0%``.
+    Of a plan that is uncertain: ``up to 103.2% -> 95.1%, predicted 88.0% -> 81.0%``.
     """
     found = effects(plan, remedy, arrow)
     if len(found) == 1:

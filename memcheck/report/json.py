@@ -6,7 +6,7 @@ from memcheck.accounts.estimate import COMPONENTS, Estimate, RankEstimate, Tenso
 from memcheck.edge.json_text import dumps
 from memcheck.edge.screen import Screen
 from memcheck.finding import Edit, Finding, Location, Remedy, Span
-from memcheck.memory.fit import gpu_fit
+from memcheck.memory.fit import UNCERTAIN, gpu_fit
 from memcheck.report.verdict import short_of_host
 from memcheck.result import BASELINE, COMMENT, SELECTION, PlanResult, Report
 
@@ -39,6 +39,7 @@ def summary(report: Report) -> dict[str, int]:
         "passed": report.passed,
         "accepted": report.accepted,
         "failed": report.failed,
+        "uncertain": report.verdicts[UNCERTAIN],
         "errors": report.count("error"),
         "warnings": report.count("warning"),
         "infos": report.count("info"),
@@ -76,6 +77,7 @@ def estimate_record(plan: PlanResult, estimate: Estimate) -> dict[str, object]:
         "device_bytes": estimate.device_bytes,
         "capacity_bytes": estimate.capacity_bytes,
         "utilization": round(estimate.utilization, 6),
+        "verdict": plan.verdict,
         "fits": {"gpu": gpu_fit(estimate, plan.fail_above), "host": not short_of_host(plan)},
         "interval_bytes": list(estimate.interval_bytes),
         "needed_bytes": estimate.needed_bytes,

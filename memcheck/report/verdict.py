@@ -1,23 +1,36 @@
 """The answer for one plan, in a word, in a sentence and in figures: every report takes it from here.
 
-What fails a plan is one of: the memory of a GPU, the memory of a node, a rule that is about neither, or the lack of an
-estimate. A word names the gravest, a sentence all of them.
+A verdict says where the whole interval of the need lies: the plan fits, it is uncertain, or it does not fit. The status
+says what the gate makes of the plan: passed, failed or error. A plan may fail by the memory of a GPU, by the memory of
+a node, by a rule that is about neither, or for lack of an estimate. A word names the gravest, a sentence all of them.
 """
 
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate, HostMoment
-from memcheck.edge.text import gib, percent, plural
+from memcheck.edge.text import between, gib, percent, plural
 from memcheck.finding import Finding
-from memcheck.memory.fit import ABOVE, FITS, RUNS, TOO_LARGE, UNCERTAIN, gpu_fit, host_excess, on_host
+from memcheck.memory.fit import (
+    ABOVE,
+    DOES_NOT_FIT,
+    FITS,
+    RUNS,
+    TOO_LARGE,
+    UNCERTAIN,
+    gpu_fit,
+    host_excess,
+    verdict_of,
+)
 from memcheck.record import Record
 from memcheck.result import BASELINE, COMMENT, PASSED, SELECTION, PlanResult
 
-WORDS = {FITS: "Fits", UNCERTAIN: "Uncertain", ABOVE: "Above the limit", TOO_LARGE: "Does not fit"}
-TONES = {FITS: "good", UNCERTAIN: "warn", ABOVE: "bad", TOO_LARGE: "bad"}
+WORDS = {FITS: "Fits", UNCERTAIN: "Uncertain", DOES_NOT_FIT: "Does not fit"}
+TONES = {FITS: "good", UNCERTAIN: "warn", DOES_NOT_FIT: "bad"}
+GPU_TONES = {FITS: "good", UNCERTAIN: "warn", ABOVE: "bad", TOO_LARGE: "bad"}
+"""By what is said of a GPU's memory, where a report draws it."""
 HOST_TOO_SMALL, FAILS, WARNS, NOT_ESTIMATED = (
-    "Host memory too small",
-    "Fails the check",
+    "Does not fit: host memory",
+    "{}, fails the check",
     "Fits, with a warning",
     "Not estimated",
 )
@@ -40,19 +53,25 @@ class Verdict(Record):
     word: str
     tone: str
     """``good``, ``warn``, ``bad``, or ``note`` for what is accepted."""
+    fails: bool = False
+    """Whether something else than the need fails the plan."""
 
-
-def said(gpu: str, *, host: bool = True) -> Verdict:
-    """What the figures alone say: the verdict on a GPU, and whether a node has what its processes need."""
-    if gpu in RUNS and not host:
-        return Verdict(HOST_TOO_SMALL, "bad")
-    return Verdict(WORDS[gpu], TONES[gpu])
+    def failing(self) -> Verdict:
+        """The word of a plan with this memory that fails by something else."""
+        return Verdict(FAILS.format(self.word), "bad", fails=True)
 
 
 def on_figures(plan: PlanResult, estimate: Estimate) -> Verdict:
     """What the figures of a plan say, whatever the findings do."""
-    host = on_host(estimate.host_bytes_per_node, plan.host_capacity_bytes)
-    return said(gpu_fit(estimate, plan.fail_above), host=host)
+    answer = verdict_of(estimate, plan.fail_above)
+    return said(answer, gpu_fit(estimate, plan.fail_above), host=not short_of_host(plan))
+
+
+def said(answer: str, gpu: str, *, host: bool = True) -> Verdict:
+    """What figures say: a verdict, what the need says of a GPU, and whether a node has what its processes need."""
+    if gpu in RUNS and not host:
+        return Verdict(HOST_TOO_SMALL, "bad")
+    return Verdict(WORDS[answer], "bad" if gpu not in RUNS else TONES[answer])
 
 
 def verdict(plan: PlanResult, *, judged: bool = True) -> Verdict:
@@ -63,10 +82,12 @@ def verdict(plan: PlanResult, *, judged: bool = True) -> Verdict:
     if judged and plan.accepted:
         return Verdict(ACCEPTED, "note")
     found = on_figures(plan, estimate)
-    if not judged or found.tone == "bad" or (plan.status == PASSED and not plan.count("warning")):
+    if not judged or found.word in (WORDS[DOES_NOT_FIT], HOST_TOO_SMALL):
         return found
     if plan.status != PASSED:
-        return Verdict(FAILS, "bad")
+        return found.failing()
+    if found.tone == "bad" or not plan.count("warning"):
+        return found
     return Verdict(WARNS if found.word == WORDS[FITS] else found.word, "warn")
 
 
@@ -168,16 +189,26 @@ def gpu_sentence(plan: PlanResult, estimate: Estimate) -> str:
     found = gpu_fit(estimate, plan.fail_above)
     if found == TOO_LARGE:
         missing = gib(need - capacity)
-        return f"Needs {gib(need)} GiB on each {gpu}{when}, which has {gib(capacity)} GiB: {missing} GiB too much."
+        told = f"Needs {gib(need)} GiB on each {gpu}{when}, which has {gib(capacity)} GiB: {missing} GiB too much."
+        return f"{told}{uncertain(plan, estimate)}"
     sentence = f"Needs {gib(need)} of the {gib(capacity)} GiB of each {gpu}{when}: {gib(capacity - need)} GiB are left."
     if found == ABOVE:
         over = gib(need - int(capacity * plan.fail_above))
-        return f"{sentence} That is {over} GiB more than the {percent(plan.fail_above)} that the plan may use."
+        told = f"{sentence} That is {over} GiB more than the {percent(plan.fail_above)} that the plan may use."
+        return f"{told}{uncertain(plan, estimate)}"
     if found == UNCERTAIN:
-        high = estimate.needed_interval_bytes[1]
-        over = gib(high - capacity)
-        return f"{sentence} The upper end of the 95% interval, {gib(high)} GiB, does not fit, by {over} GiB."
+        ends = estimate.needed_interval_bytes
+        limit = "the capacity" if plan.fail_above >= 1 else f"the {percent(plan.fail_above)} that the plan may use"
+        over = gib(ends[1] - min(capacity, int(capacity * plan.fail_above)))
+        return f"{sentence} It may be {between(ends)} GiB, which is up to {over} GiB more than {limit}."
     return sentence
+
+
+def uncertain(plan: PlanResult, estimate: Estimate) -> str:
+    """What an interval adds to a need that is too much, where its lower end is not."""
+    if verdict_of(estimate, plan.fail_above) != UNCERTAIN:
+        return ""
+    return f" It may be {between(estimate.needed_interval_bytes)} GiB, so that this is uncertain."
 
 
 def host_sentences(plan: PlanResult) -> list[str]:

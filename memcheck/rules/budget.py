@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate, HostMoment
+from memcheck.edge.text import between
+from memcheck.memory.fit import UNCERTAIN, verdict_of
 from memcheck.rules.place import stated
 from memcheck.rules.types import RuleContext
 from memcheck.rules.words import component, gib, listed, percent
@@ -20,6 +22,13 @@ def need(context: RuleContext, estimate: Estimate) -> str:
     """``needs 96.31 GiB of the 79.10 GiB of h100-80gb (121.8%)``."""
     capacity = f"{gib(estimate.capacity_bytes)} of {context.resolved.gpu.name}"
     return f"needs {gib(estimate.needed_bytes)} of the {capacity} ({percent(estimate.utilization)})"
+
+
+def doubt(context: RuleContext, estimate: Estimate) -> str:
+    """``; uncertain: it may be between 73.6 and 89.7 GiB``, for a need above the limit whose interval crosses it."""
+    if verdict_of(estimate, context.fail_above) != UNCERTAIN:
+        return ""
+    return f"; uncertain: it may be {between(estimate.needed_interval_bytes)} GiB"
 
 
 def lacking(moment: HostMoment, host_bytes: int, gpus: int) -> str:

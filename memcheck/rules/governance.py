@@ -37,6 +37,8 @@ class LockedLimits(Record):
     warn_above: float
     overhead: str | float | None = None
     """None: as the engine models it."""
+    uncertain: str = "warn"
+    """What an interval that crosses the limit does."""
 
 
 def held(stated: PolicySpec, limits: LockedLimits) -> PolicySpec:
@@ -46,4 +48,5 @@ def held(stated: PolicySpec, limits: LockedLimits) -> PolicySpec:
         fail_above=None if fail is None else min(fail, limits.fail_above),
         warn_above=None if warn is None else min(warn, limits.warn_above),
         overhead=None,
+        uncertain=limits.uncertain if limits.uncertain == "fail" else stated.uncertain,
     )

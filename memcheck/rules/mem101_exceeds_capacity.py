@@ -47,13 +47,14 @@ def check(context: RuleContext) -> Iterator[Finding]:
     estimate = context.estimate
     if estimate is None or gpu_fit(estimate, context.fail_above) != TOO_LARGE:
         return
-    from memcheck.rules.budget import key_pointer, need, peak, related  # for a finding alone
+    from memcheck.rules.budget import doubt, key_pointer, need, peak, related  # for a finding alone
     from memcheck.rules.defaulted import hanging
 
     missing = estimate.needed_bytes - estimate.capacity_bytes
     yield RULE.finding(
         context,
-        f"{need(context, estimate)}, {gib(missing)} too much; {peak(context, estimate)}{hanging(context, estimate)}",
+        f"{need(context, estimate)}, {gib(missing)} too much{doubt(context, estimate)}; "
+        f"{peak(context, estimate)}{hanging(context, estimate)}",
         key_pointer(context, estimate),
         help="shard the states, recompute activations, lower the micro-batch, or take a larger GPU",
         related=related(context),

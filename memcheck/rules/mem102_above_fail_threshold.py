@@ -43,14 +43,15 @@ def check(context: RuleContext) -> Iterator[Finding]:
     estimate = context.estimate
     if estimate is None or gpu_fit(estimate, context.fail_above) != ABOVE:
         return
-    from memcheck.rules.budget import key_pointer, need, peak, related  # for a finding alone
+    from memcheck.rules.budget import doubt, key_pointer, need, peak, related  # for a finding alone
     from memcheck.rules.defaulted import hanging
 
     over = estimate.needed_bytes - int(context.fail_above * estimate.capacity_bytes)
     limit = f"above the limit of {percent(context.fail_above)} by {gib(over)}"
     yield RULE.finding(
         context,
-        f"{need(context, estimate)}, {limit}; {peak(context, estimate)}{hanging(context, estimate)}",
+        f"{need(context, estimate)}, {limit}{doubt(context, estimate)}; "
+        f"{peak(context, estimate)}{hanging(context, estimate)}",
         key_pointer(context, estimate),
         help="free a little memory, or raise `policy.fail_above` if this plan is known to run",
         related=(*related(context), ("the limit", "/policy/fail_above")),

@@ -2,9 +2,8 @@
 
 ## What it does
 
-Compares the predicted utilisation (`needed / capacity`) with `warn_above`. What lies above `fail_above` is MEM102's.
-Also reports a plan that a default alone keeps below `fail_above`: one whose head scores texts and that leaves
-`training.sequences` out, where padded rows would need more than that.
+Compares the predicted utilisation (`needed / capacity`) with `warn_above`. A plan above `fail_above` is reported by
+MEM102. A plan whose interval crosses the limit is reported by MEM104 alone, which also says how full the GPU is.
 
 ## Why it matters
 
@@ -16,8 +15,7 @@ There is little room left for a longer sequence, one more feature, or an error o
 
 ## How to fix
 
-Nothing has to be done. Leave it, or take the cheapest of the finding's remedies. Where a default decides, state the
-key that the finding names.
+Nothing has to be done. Leave it, or take the cheapest of the finding's remedies.
 
 ## Options
 
@@ -33,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.memory.fit import FITS, RUNS, gpu_fit, hangs
+from memcheck.memory.fit import RUNS, gpu_fit
 from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.when import strained
 from memcheck.rules.words import gib, percent
@@ -42,23 +40,17 @@ from memcheck.rules.words import gib, percent
 def check(context: RuleContext) -> Iterator[Finding]:
     """One finding between ``warn_above`` and ``fail_above``."""
     estimate = context.estimate
-    if estimate is None:
+    if estimate is None or estimate.utilization <= context.warn_above:
         return
-    fit, close = gpu_fit(estimate, context.fail_above), estimate.utilization > context.warn_above
-    by_default = fit == FITS and hangs(estimate, context.fail_above)  # of a wider interval MEM104 says so
-    if fit not in RUNS or not (close or by_default):
+    if gpu_fit(estimate, context.fail_above) not in RUNS:
         return
     from memcheck.rules.budget import key_pointer, need, peak, related  # for a finding alone
-    from memcheck.rules.defaulted import STATE_ROWS, unstated
 
     left = gib(estimate.capacity_bytes - estimate.needed_bytes)
-    above = f", above {percent(context.warn_above)}" if close else ""
-    other = unstated(context, estimate) if by_default else ""
     yield RULE.finding(
         context,
-        f"{need(context, estimate)}{above}; {left} left; {peak(context, estimate)}{other}",
+        f"{need(context, estimate)}, above {percent(context.warn_above)}; {left} left; {peak(context, estimate)}",
         key_pointer(context, estimate),
-        help=STATE_ROWS if by_default else "",
         related=(*related(context), ("the threshold", "/policy/warn_above")),
     )
 

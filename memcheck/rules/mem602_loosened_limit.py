@@ -3,8 +3,8 @@
 ## What it does
 
 Under `[policy] locked = true`, compares the plan's `policy.fail_above` and `policy.warn_above` with the
-configuration's, or the defaults, and reports an `overhead` of the plan's own. The configured values count; stricter
-ones of the plan are taken.
+configuration's, or the defaults. Also reports an `overhead` of the plan's own, and `uncertain: warn` where the
+configuration says `fail`. The configured values apply; stricter ones of the plan are taken.
 
 ## Why it matters
 
@@ -20,7 +20,7 @@ Leave the key out, or change the configuration, in a pull request of its own.
 
 ## Options
 
-`[policy] locked`, `fail-above`, `warn-above`, `overhead` of the configuration.
+`[policy] locked`, `fail-above`, `warn-above`, `overhead`, `uncertain` of the configuration.
 
 ## Source
 
@@ -50,6 +50,9 @@ def check(context: RuleContext) -> Iterator[Finding]:
         if written is not None and written > most:
             message = f"`{key}: {percent(written)}` is above the {percent(most)} that the policy locks"
             yield RULE.finding(context, message, f"/policy/{key}", help=help)
+    if stated.uncertain is not None and stated.uncertain != limits.uncertain == "fail":
+        message = f"`uncertain: {stated.uncertain}` is milder than the `fail` that the policy locks"
+        yield RULE.finding(context, message, "/policy/uncertain", help=help)
     if stated.overhead is not None and stated.overhead != (limits.overhead or "modeled"):
         configured = "as modeled" if limits.overhead in (None, "modeled") else shown(limits.overhead)
         message = f"the plan states an overhead of its own; the policy locks it {configured}"

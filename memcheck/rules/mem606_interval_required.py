@@ -2,8 +2,9 @@
 
 ## What it does
 
-Under `[policy] require-interval = true`, fails a plan whose prediction fits while the upper end of its 95 % interval is
-beyond the capacity, of which MEM104 only warns.
+Under `[policy] require-interval = true`, fails a plan that is uncertain: the predicted need fits, and the upper end of
+its 95 % interval is above `fail_above` or the capacity. Without that policy MEM104 warns of it, or fails the plan where
+`uncertain = "fail"` is set, which a plan may change unless the policy is locked.
 
 ## Why it matters
 
@@ -11,7 +12,7 @@ A run of weeks that dies of the one case in forty is dearer than the memory that
 
 ## Example
 
-    # predicted 74.9 GiB of 79.1 GiB, interval 72.0 to 80.3 GiB; memcheck.toml: [policy] require-interval = true
+    # predicted 74.9 GiB of 79.1 GiB, between 72.0 and 80.3 GiB; memcheck.toml: [policy] require-interval = true
 
 ## How to fix
 
@@ -37,7 +38,7 @@ from memcheck.rules.when import governed
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding when only the upper end of the interval is beyond the capacity."""
+    """One finding when only the upper end of the interval is above the limit."""
     governance, estimate = context.governance, context.estimate
     if governance is None or not governance.require_interval or estimate is None:
         return

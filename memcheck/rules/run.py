@@ -34,6 +34,7 @@ def make_context(
         fail_above=fail_above if policy.fail_above is None else policy.fail_above,
         warn_above=warn_above if policy.warn_above is None else policy.warn_above,
         waste_below=policy.waste_below,
+        uncertain=policy.uncertain or "warn",
     )
 
 

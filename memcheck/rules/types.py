@@ -33,6 +33,8 @@ class RuleContext(Record):
     fail_above: float
     warn_above: float
     waste_below: float | None = None
+    uncertain: str = "warn"
+    """``warn`` or ``fail``: what an interval does that crosses the limit or the capacity."""
     governance: Governance | None = None
     """What the configuration lays down for every plan; None for nothing."""
     limits: LockedLimits | None = None

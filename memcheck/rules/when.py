@@ -8,7 +8,7 @@ does.
 from __future__ import annotations
 
 from memcheck.job.types import InferenceJob
-from memcheck.memory.fit import FITS, gpu_fit, hangs
+from memcheck.memory.fit import FITS, gpu_fit
 from memcheck.models.types import Moe
 from memcheck.plan.types import Plan
 from memcheck.rules.types import RuleContext
@@ -30,14 +30,11 @@ def locked(context: RuleContext) -> bool:
 
 
 def strained(context: RuleContext) -> bool:
-    """A need above a limit or the threshold for warnings, one whose interval reaches beyond the capacity, or one that
-    a default alone keeps below the limit.
-    """
+    """A need above the threshold for warnings, or one whose interval ends above the limit."""
     estimate = context.estimate
     return estimate is not None and (
         estimate.utilization > context.warn_above
         or gpu_fit(estimate, context.fail_above) != FITS
-        or hangs(estimate, context.fail_above)
     )
 
 

@@ -53,6 +53,7 @@ def on_gpus(context: RuleContext, answer: Estimate, gate: Gate) -> tuple[OnGpu, 
         gpu=gpu.name,
         capacity_bytes=gpu.memory_bytes,
         needed_bytes=answer.needed_bytes,
+        needed_low_bytes=answer.needed_interval_bytes[0],
         needed_high_bytes=answer.needed_interval_bytes[1],
         bf16_tflops=gpu.bf16_tflops,
         fails="".join(f"{error.code}: {error.message}" for error in errors[:1]),
@@ -85,6 +86,7 @@ def on_gpu(name: str, there: Point, here: Point) -> OnGpu:
         return found._replace(refused=_first(there))
     found = found._replace(
         needed_bytes=there.needed_bytes,
+        needed_low_bytes=there.needed_interval_bytes[0],
         needed_high_bytes=there.needed_interval_bytes[1],
         host_short=there.host_short,
     )

@@ -41,7 +41,7 @@ def test_every_example_is_kept() -> None:
 def test_every_plan_is_kept_with_its_figures() -> None:
     """Neither file has a plan that the other lacks, and both together stay small enough to be read in a diff."""
     assert list(PLANS) == list(RECORDED)
-    assert sum(os.path.getsize(path) for path in (figures.PLANS, figures.FILE)) <= 400_000
+    assert sum(os.path.getsize(path) for path in (figures.PLANS, figures.FILE)) <= 420_000
 
 
 def test_the_plans_reach_every_framework() -> None:

@@ -246,6 +246,7 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
             "--fail-on",
             "--fail-above",
             "--warn-above",
+            "--uncertain",
             "--profile",
             "--select",
             "--ignore",

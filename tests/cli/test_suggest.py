@@ -314,7 +314,7 @@ def test_an_uncertain_plan_is_told_with_its_interval(capsys: Capture) -> None:
     Path("uncertain.yaml").write_text(written("uncertain"), encoding="utf-8")
     assert suggestions(capsys, "uncertain.yaml")["status"] == "fits"
     assert main(["suggest", "uncertain.yaml"]) == 0
-    assert "95% interval ends at 27.06 of 25.00 GiB (MEM104)" in " ".join(capsys.readouterr().out.split())
+    assert "it is uncertain: it may need up to 27.06 of 25.00 GiB (MEM104)" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ def estimate(device: float, ranks: int = 1) -> Estimate:
 def dossier(answer: Estimate, gpu: str) -> Dossier:
     """What goes with it: one GPU where it fits, one where it may, two where it does not, one where it cannot run."""
     need = answer.needed_bytes
+    low = int(need * 0.98)
     others = (
         OnGpu("a100-80gb", int(79.15 * GIB), need, int(need * 1.05), 312, relative_speed=1.25),
         OnGpu("tight", int(need * 1.12), need, int(need * 1.13), 400),
@@ -34,7 +35,7 @@ def dossier(answer: Estimate, gpu: str) -> Dossier:
     )
     own = OnGpu(gpu, answer.capacity_bytes, need, answer.needed_interval_bytes[1], 312, relative_speed=1.0)
     ranks = tuple(RankDevice(rank.pipeline_rank, "backward", dict(answer.parts_bytes)) for rank in answer.ranks)
-    return Dossier(ranks, (own, *others), "megatron/dense; allocator: megatron/default", 8)
+    return Dossier(ranks, tuple(each._replace(needed_low_bytes=low) for each in (own, *others)), "megatron/dense; allocator: megatron/default", 8)
 
 
 def result(device: float, ranks: int = 1, status: str = "passed", **changes: object) -> PlanResult:

@@ -45,7 +45,7 @@ capacity of a100-40gb      39.38       100.0%                                   
 missing                    14.93        37.9%
 
 peak: backward, during softmax backward of layer 31
-interval: 53.22 to 55.40 GiB (95%)
+interval: between 53.2 and 55.4 GiB (95%)
 
 largest live tensors at the peak (GiB)
 7.00  32 x  mlp.act_fn(gate) * up  [4, 8192, 3584] bf16  activations
@@ -78,7 +78,7 @@ error[MEM101] exceeds-capacity: needs 54.31 GiB per GPU, 14.93 GiB more than an 
    |   ^^^^^^^^^^^^^^^^^^^
 12 |   sequence_length: 8192  <- activations grow with this
    |
-      ███████████████████████│████████████ 137.9%   54.31 of 39.38 GiB, 95% 53.22 to 55.40
+      ███████████████████████│████████████ 137.9%   54.31 of 39.38 GiB, between 53.2 and 55.4
 remedies, each re-computed: of capacity, time, change
   1. 79.2%  +31%  training.activation_checkpointing: none -> full
   2. 71.4%   +6%  training.micro_batch_size: 4 -> 1, training.gradient_accumulation_steps: 1 -> 4
@@ -92,7 +92,7 @@ checked 1 plan: 0 passed, 1 failed (1 error)
 
 PASSED = """\
 pass  llama-3.1-8b-docs-sft  plans/llama-3.1-8b-docs-sft.yaml
-      ██████████████████████████░░░░░░│░░░  71.4%   28.10 of 39.38 GiB, 95% 27.54 to 28.66
+      ██████████████████████████░░░░░░│░░░  71.4%   28.10 of 39.38 GiB, between 27.5 and 28.7
       4 x a100-40gb; megatron; peak in backward: activations 12.64, gradients 3.93
 
 checked 1 plan: 1 passed, 0 failed
@@ -225,8 +225,8 @@ def test_breakdown_tells_where_and_when() -> None:
     for part in (
         "llama-3.1-8b, 8,030,261,248 parameters, 4 x a100-40gb, megatron",
         "peak: backward on pipeline rank 0 of 4, during softmax backward of layer 31",
-        "total: allocated 28.80, needed 30.00 GiB; interval 29.40 to 30.60 GiB (95%)",
-        "seen: reserved 29.30, nvidia-smi 30.00 GiB with the cache; interval 29.40 to 30.60 GiB (95%)",
+        "total: allocated 28.80, needed 30.00 GiB, between 29.4 and 30.6 GiB (95%)",
+        "seen: reserved 29.30, nvidia-smi 30.00 GiB with the cache, between 29.4 and 30.6 GiB (95%)",
         "rank 3",
         "training.clip_grad_norm  true      default of megatron",
     ):

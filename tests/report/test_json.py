@@ -92,6 +92,7 @@ def test_surface_is_frozen() -> None:
         "device_bytes",
         "capacity_bytes",
         "utilization",
+        "verdict",
         "fits",
         "interval_bytes",
         "needed_bytes",
@@ -146,17 +147,8 @@ def test_surface_is_frozen() -> None:
 
 def test_summary_counts_plans_and_findings() -> None:
     """A plan that could not be estimated counts as failed; errors and warnings count findings, not plans."""
-    counts = {
-        "plans": 4,
-        "passed": 2,
-        "accepted": 0,
-        "failed": 2,
-        "errors": 2,
-        "warnings": 1,
-        "infos": 0,
-        "unchanged": 0,
-    }
-    hidden = {"suppressed": 0, "baselined": 0, "deselected": 0}
+    counts = {"plans": 4, "passed": 2, "accepted": 0, "failed": 2, "uncertain": 0, "errors": 2, "warnings": 1}
+    hidden = {"infos": 0, "unchanged": 0, "suppressed": 0, "baselined": 0, "deselected": 0}
     assert document(REPORTS["mixed"])["summary"] == {**counts, **hidden}
 
 

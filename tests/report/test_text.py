@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memcheck.edge.text import clean, gib, percent, plural, value, width, words, wrap
+from memcheck.edge.text import between, clean, gib, percent, plural, value, width, words, wrap
 
 
 def test_sizes_are_gib_with_two_decimals() -> None:
@@ -14,6 +14,21 @@ def test_sizes_are_gib_with_two_decimals() -> None:
     assert gib(2**30) == "1.00"
     assert gib(1536 * 2**30) == "1,536.00"
     assert percent(0.9714) == "97.1%"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "told"),
+    [
+        (108.51, 121.55, "between 108.5 and 121.6"),
+        (29.4, 30.6, "between 29.4 and 30.6"),
+        (1.234, 9.871, "between 1.23 and 9.88"),
+        (1000.0, 2000.01, "between 1,000.0 and 2,000.1"),
+        (0.0, 0.0, "between 0.00 and 0.00"),
+    ],
+)
+def test_intervals_are_told_without_a_second_percentage(low: float, high: float, told: str) -> None:
+    """Rounded outwards, so that an interval that crosses a limit is not shown to end at it."""
+    assert between((int(low * 2**30), int(high * 2**30))) == told
 
 
 def test_counts_agree_with_their_noun() -> None:

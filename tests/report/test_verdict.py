@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from memcheck.edge.screen import Screen
-from memcheck.edge.text import gib, percent
+from memcheck.edge.text import between, gib, percent
 from memcheck.memory.fit import host_excess
 from memcheck.report.details import SILENT, change
 from memcheck.report.effect import effect, mends, on_the_host, time
@@ -26,16 +26,16 @@ from tests.report.failing import PLANS, judged, said
 from tests.report.html_page import Element, Page
 
 WORDS = {
-    "host-load": "Host memory too small",
-    "host-step": "Host memory too small",
+    "host-load": "Does not fit: host memory",
+    "host-step": "Does not fit: host memory",
     "host-and-gpu": "Does not fit",
-    "host-and-rule": "Host memory too small",
+    "host-and-rule": "Does not fit: host memory",
     "gpu-load": "Does not fit",
     "gpu-save": "Does not fit",
     "gpu-step": "Does not fit",
-    "above-limit": "Above the limit",
+    "above-limit": "Uncertain, fails the check",
     "uncertain": "Uncertain",
-    "rule": "Fails the check",
+    "rule": "Fits, fails the check",
     "illegal": "Not estimated",
     "serving": "Does not fit",
     "serving-fits": "Fits",
@@ -73,8 +73,10 @@ def test_the_word_is_the_same_everywhere(name: str) -> None:
     (record,) = json.loads(said("json", name))["plans"]
     fits = record["estimate"]["fits"]
     assert fits["host"] == (name not in SHORT)
-    gpu = {"Does not fit": "does-not-fit", "Above the limit": "above-limit", "Uncertain": "uncertain"}
+    gpu = {"Does not fit": "does-not-fit", "Uncertain, fails the check": "above-limit", "Uncertain": "uncertain"}
     assert fits["gpu"] == gpu.get(word, "fits")
+    answer = record["estimate"]["verdict"]
+    assert answer.replace("_", " ") == word.lower().partition(",")[0].partition(":")[0]
 
 
 @pytest.mark.parametrize("name", SHORT)
@@ -158,7 +160,7 @@ def test_no_other_gpu_gives_a_node_more_memory(name: str) -> None:
     cards = next(each for each in page(name).all("ul") if "grid" in each.classes).all("li")
     assert len(cards) > 5
     for card in cards:
-        assert "Host memory too small" in card.text or "Does not fit" in card.text
+        assert "Does not fit" in card.text
         assert "Fits" not in card.text
     assert "None of them gives a node more host memory" in page(name).text
 
@@ -166,7 +168,7 @@ def test_no_other_gpu_gives_a_node_more_memory(name: str) -> None:
 def test_gpu_cards_of_a_plan_that_a_rule_fails() -> None:
     """The plan's own GPU lacks bf16 and says so; the others have it, and fit."""
     cards = next(each for each in page("rule").all("ul") if "grid" in each.classes).all("li")
-    assert "Fails the check" in cards[0].text
+    assert "Fits, fails the check" in cards[0].text
     assert "MEM301" in cards[0].text
     assert all("Fits" in card.text for card in cards[1:])
 
@@ -204,7 +206,8 @@ def test_uncertain_says_by_how_much() -> None:
     plan = judged("uncertain")
     low, high = plan.estimate.needed_interval_bytes
     assert low < plan.estimate.needed_bytes <= plan.estimate.capacity_bytes < high
-    assert f"{gib(high)} GiB, does not fit, by {gib(high - plan.estimate.capacity_bytes)} GiB" in lead(plan)
+    over = gib(high - int(plan.estimate.capacity_bytes * plan.fail_above))
+    assert f"It may be {between((low, high))} GiB, which is up to {over} GiB more than " in lead(plan)
 
 
 def test_what_a_comment_accepts_is_told_all_the_same() -> None:
@@ -213,7 +216,7 @@ def test_what_a_comment_accepts_is_told_all_the_same() -> None:
     hidden = plan._replace(status="passed", findings=(), hidden=(Hidden(plan.findings[0], COMMENT, "known"),))
     assert verdict(hidden).word == "Accepted"
     root = Page(render(Report("0.1.0", (hidden,)))).root
-    assert "Fails the check" not in root.text
+    assert "fails the check" not in root.text
     host = judged("host-load")
     accepted = host._replace(status="passed", findings=(), hidden=(Hidden(host.findings[0], COMMENT, "known"),))
     assert verdict(accepted).word == "Accepted"
@@ -222,7 +225,7 @@ def test_what_a_comment_accepts_is_told_all_the_same() -> None:
 
 def test_estimates_judge_figures_alone() -> None:
     """Without findings the page still says what the figures do: a node that lacks memory, and no rule."""
-    assert verdict(judged("host-load"), judged=False).word == "Host memory too small"
+    assert verdict(judged("host-load"), judged=False).word == "Does not fit: host memory"
     assert verdict(judged("rule"), judged=False).word == "Fits"
     assert "MEM301" not in lead(judged("rule"), judged=False)
 
@@ -330,13 +333,13 @@ def test_remedies_of_an_uncertain_plan_show_where_its_interval_ends() -> None:
         assert remedy.sure
         assert remedy.interval_bytes[0] <= remedy.device_bytes <= remedy.interval_bytes[1]
         assert remedy.utilization <= remedy.high_utilization <= 1
-        assert effect(plan, remedy).startswith(f"95% up to {now} -> {then}, predicted ")
+        assert effect(plan, remedy).startswith(f"up to {now} -> {then}, predicted ")
         assert f"{now} -> {then}" in said("full", "uncertain")
         assert f"{now} → {then}" in said("markdown", "uncertain")
     step = next(each for each in page("uncertain").all("ol") if "steps" in each.classes).all("li")[0]
     labels = [each.text for each in step.all("span") if "badge" not in each.classes]
-    assert labels == ["95% now", "95% then", "predicted now", "predicted then"]
+    assert labels == ["up to, now", "up to, then", "predicted now", "predicted then"]
     ends = percent(found[0].high_utilization)
-    assert f"interval then ends at {ends} of the capacity instead of {now}" in plan_story(plan, judged=True).advice
+    assert f"It then needs up to {ends} of the capacity instead of {now}" in plan_story(plan, judged=True).advice
     (finding,) = plan.findings
-    assert finding.help.endswith(f"the interval ends at {ends} of the capacity instead of {now}")
+    assert finding.help.endswith(f"up to {ends} of the capacity instead of {now}")

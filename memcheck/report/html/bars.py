@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.edge.text import gib, percent, words
+from memcheck.edge.text import between, gib, percent, words
 from memcheck.report.html.escape import Html, joined, shape, tag, text
 from memcheck.report.html.palette import css
 from memcheck.report.story.blocks import Bar, Chart, Scale
@@ -78,7 +78,7 @@ def big(chart: Chart) -> Html:
         a, b = place(low, scale), place(high, scale)
         parts.append(shape("line", class_="span", x1=a, x2=b, y1=y, y2=y))
         parts += [shape("line", class_="span", x1=x, x2=x, y1=y - 4, y2=y + 4) for x in (a, b)]
-        parts.append(said((low + high) // 2, scale, y + 17, f"95% interval {gib(low)} to {gib(high)}"))
+        parts.append(said((low + high) // 2, scale, y + 17, between(chart.interval_bytes)))
         y += 18
     named = f"{chart.capacity_name} {gib(scale.capacity_bytes)} GiB"
     parts.append(said(scale.capacity_bytes, scale, y + 17, named, "strong"))

@@ -6,7 +6,7 @@ from reportlab.pdfgen.canvas import Canvas
 from reportlab.platypus import Flowable
 
 from memcheck.accounts.estimate import CACHE
-from memcheck.edge.text import gib, percent
+from memcheck.edge.text import between, gib, percent
 from memcheck.report.html.palette import CACHE_OPACITY
 from memcheck.report.pdf.style import BOLD, PLAIN, colour, words
 from memcheck.report.story.blocks import Bar, Chart, Scale
@@ -54,7 +54,7 @@ class Big(Flowable):
             canvas.line(first, 25, last, 25)
             for x in (first, last):
                 canvas.line(x, 22.5, x, 27.5)
-            say(canvas, (first + last) / 2, 13, f"95% interval {gib(low)} to {gib(high)}", width)
+            say(canvas, (first + last) / 2, 13, between((low, high)), width)
         name = f"{self.chart.capacity_name} {gib(scale.capacity_bytes)} GiB"
         say(canvas, at(scale.capacity_bytes, scale, width), 2, name, width, font=BOLD)
 

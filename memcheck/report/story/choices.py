@@ -6,7 +6,7 @@ from memcheck.accounts.dossier import OnGpu
 from memcheck.accounts.estimate import Estimate
 from memcheck.edge.text import gib, percent, plural, value
 from memcheck.finding import CHEAP, HARDWARE, ROOMY, Remedy
-from memcheck.memory.fit import UNCERTAIN, gpu_fit, on_host
+from memcheck.memory.fit import UNCERTAIN, gpu_fit, on_host, verdict_in
 from memcheck.memory.fit import on_gpu as gpu_verdict
 from memcheck.report.details import stated
 from memcheck.report.effect import beside_time, high_utilization, on_the_host
@@ -22,7 +22,7 @@ from memcheck.report.story.blocks import (
     Section,
     Segment,
 )
-from memcheck.report.verdict import FAILS, TONES, Verdict, said, short_of_host, verdict
+from memcheck.report.verdict import GPU_TONES, Verdict, said, short_of_host, verdict
 from memcheck.result import PlanResult
 
 TONES_OF = {HARDWARE: "note", CHEAP: "good", ROOMY: "good"}
@@ -47,11 +47,11 @@ def advice(plan: PlanResult) -> str:
         then.append(f"Host memory of a node goes from {now} to {after} GiB")
     elif gpu_fit(plan.estimate, plan.fail_above) == UNCERTAIN:
         now, after = percent(high_utilization(plan.estimate)), percent(first.high_utilization)
-        then.append(f"The 95% interval then ends at {after} of the capacity instead of {now}")
+        then.append(f"It then needs up to {after} of the capacity instead of {now}")
     now, after = percent(plan.estimate.utilization), percent(first.utilization)
     gpu = "GPU memory" if then else "Memory"
     then.append(f"{gpu} stays at {now}" if now == after else f"{gpu} goes from {now} to {after}")
-    close = "" if first.sure else " The upper end of its 95% interval does not fit."
+    close = "" if first.sure else " It is uncertain whether the plan then fits."
     return f"Cheapest change that helps: {arrows(first.title)}. {', '.join(then)}, {time_of(first)}.{close}"
 
 
@@ -97,7 +97,7 @@ def one_step(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale) 
 def on_gpu(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale, whose: str) -> Chart:
     """Both bars are shares of the capacity that they are held against, which other hardware changes."""
     after = int(remedy.utilization * estimate.capacity_bytes)
-    here = TONES[gpu_fit(estimate, plan.fail_above)]
+    here = GPU_TONES[gpu_fit(estimate, plan.fail_above)]
     fits = "bad" if remedy.utilization > min(plan.fail_above, 1.0) else "good" if remedy.sure else "warn"
     before = Bar(f"{whose}now", (Segment(here, estimate.needed_bytes),), percent(estimate.utilization))
     then = Bar(f"{whose}then", (Segment(fits, after),), percent(remedy.utilization))
@@ -109,9 +109,9 @@ def upper_end(estimate: Estimate, remedy: Remedy) -> Chart:
     """How far the intervals reach, as shares of the capacity that each is held against."""
     capacity, now = estimate.capacity_bytes, estimate.needed_interval_bytes[1]
     after = int(remedy.high_utilization * capacity)
-    before = Bar("95% now", (Segment("warn", now),), percent(high_utilization(estimate)))
-    then = Bar("95% then", (Segment("good" if remedy.sure else "warn", after),), percent(remedy.high_utilization))
-    title = f"The interval ends at {before.figure} of the capacity now, at {then.figure} then"
+    before = Bar("up to, now", (Segment("warn", now),), percent(high_utilization(estimate)))
+    then = Bar("up to, then", (Segment("good" if remedy.sure else "warn", after),), percent(remedy.high_utilization))
+    title = f"Up to {before.figure} of the capacity now, up to {then.figure} then"
     return Chart(title, (before, then), Scale(max(capacity, now, after), capacity))
 
 
@@ -130,7 +130,7 @@ def costs(plan: PlanResult, remedy: Remedy) -> tuple[tuple[str, str], ...]:
     tone = "note" if remedy.slowdown is None else "warn" if remedy.slowdown >= 0.005 else "good"
     found = [(tone, time_of(remedy))]
     for words in beside_time(remedy):
-        told = {"other results": "changes results", "uncertain": "the 95% interval does not fit"}.get(words, words)
+        told = {"other results": "changes results", "uncertain": "uncertain whether it fits"}.get(words, words)
         found.append((TONES_OF.get(words, "warn"), told))
     found += [("note", paid)] if (paid := on_the_host(plan, remedy)) else []
     return (*found, ("good", "same results")) if remedy.safe else tuple(found)
@@ -141,7 +141,8 @@ def gpus(plan: PlanResult, *, judged: bool) -> Section | None:
     if plan.dossier is None:
         return None
     own, *others = plan.dossier.gpus
-    first = card(plan, own, "as planned", judged=judged)._replace(**verdict(plan, judged=judged)._asdict())
+    here = verdict(plan, judged=judged)
+    first = card(plan, own, "as planned", judged=judged)._replace(word=here.word, tone=here.tone)
     cards = (first, *(card(plan, each, judged=judged) for each in others))
     note = f"The same plan on {plural(plan.gpus, 'GPU')} of another kind. TFLOPS are dense bf16, as the maker states."
     if all(each.host_short for each in plan.dossier.gpus if not each.refused):
@@ -177,10 +178,10 @@ def card(plan: PlanResult, there: OnGpu, note: str = "", *, judged: bool = True)
     found = verdict_on(plan, there, judged=judged)
     needs = f"{gib(there.needed_bytes)} of {has}"
     share = percent(there.utilization)
-    bar = Bar("", (Segment(TONES[fit_on(plan, there)], there.needed_bytes),), share)
+    bar = Bar("", (Segment(GPU_TONES[fit_on(plan, there)], there.needed_bytes),), share)
     axis = Scale(max(there.capacity_bytes, there.needed_bytes), there.capacity_bytes)
     chart = Chart(f"{share} of {there.gpu}", (bar,), axis)
-    why = there.fails if found.word == FAILS else ""
+    why = there.fails if found.fails else ""
     return Card(
         title=there.gpu,
         word=found.word,
@@ -192,13 +193,15 @@ def card(plan: PlanResult, there: OnGpu, note: str = "", *, judged: bool = True)
 
 
 def fit_on(plan: PlanResult, there: OnGpu) -> str:
-    """The verdict on the memory of that GPU."""
+    """What the need says of the memory of that GPU."""
     return gpu_verdict(there.needed_bytes, there.needed_high_bytes, there.capacity_bytes, plan.fail_above)
 
 
 def verdict_on(plan: PlanResult, there: OnGpu, *, judged: bool = True) -> Verdict:
     """The verdict on the plan with that GPU. What is hidden on its own GPU fails it on no other."""
-    found = said(fit_on(plan, there), host=not there.host_short)
+    interval = there.needed_low_bytes, there.needed_high_bytes
+    answer = verdict_in(interval, there.capacity_bytes, plan.fail_above)
+    found = said(answer, fit_on(plan, there), host=not there.host_short)
     accepted = {hidden.finding.code for hidden in plan.hidden}
     fails = judged and there.fails and there.fails.partition(":")[0] not in accepted
-    return Verdict(FAILS, "bad") if fails and found.tone != "bad" else found
+    return found.failing() if fails and found.tone != "bad" else found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate
 from memcheck.edge.screen import Screen
-from memcheck.edge.text import gib, plural, value
+from memcheck.edge.text import between, gib, plural, value
 from memcheck.finding import Finding
 from memcheck.report.seen import formula_head
 from memcheck.report.snippet import snippet
@@ -37,11 +37,10 @@ def excerpt(plan: PlanResult, finding: Finding) -> Excerpt:
 
 def certainty(plan: PlanResult, estimate: Estimate) -> Section:
     """The interval and how it was measured; the quantities to compare with."""
-    (low, high), seen = estimate.needed_interval_bytes, estimate.interval_bytes
     text = (
-        f"The 95% interval of what is needed is {gib(low)} to {gib(high)} GiB: the prediction with the largest errors"
-        " that it was seen to make, and with what the allocator was seen to be unable to return."
-        f" The verdict goes by it. With the allocator's cache {gib(seen[0])} to {gib(seen[1])} GiB are seen."
+        f"What is needed lies {between(estimate.needed_interval_bytes)} GiB (95% interval). These are the largest"
+        " errors that the prediction was seen to make, with what the allocator was seen to be unable to return. The"
+        f" verdict goes by it. What is seen, with the allocator's cache, lies {between(estimate.interval_bytes)} GiB."
     )
     if plan.dossier is not None:
         text += (

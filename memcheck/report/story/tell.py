@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.edge.text import gib, percent, plural
+from memcheck.edge.text import between, gib, percent, plural
 from memcheck.report.seen import cache_note
 from memcheck.report.story import choices, grounds, memory
 from memcheck.report.story.blocks import PlanStory, Section, Story
@@ -70,10 +70,9 @@ def facts(plan: PlanResult) -> tuple[tuple[str, str], ...]:
     where = f"{plan.gpus:,} × {plan.gpu}" if plan.gpus else plan.gpu
     rows = [("GPUs", where), ("Model", plan.model), ("Framework", plan.framework)]
     if estimate is not None:
-        low, high = estimate.needed_interval_bytes
         rows = [
             ("Used of each GPU", percent(estimate.utilization)),
-            ("95% interval", f"{gib(low)} to {gib(high)} GiB"),
+            ("95% interval", f"{between(estimate.needed_interval_bytes)} GiB"),
             ("Seen with the cache", f"{gib(estimate.device_bytes)} GiB" if cache_note(estimate) else ""),
             *host_facts(plan, estimate),
             *rows,

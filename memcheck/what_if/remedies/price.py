@@ -91,6 +91,8 @@ class Pricer:
         """Hears how many plans were looked at, now and then."""
         self.budget = Budget()
         """How long may be searched; without end unless somebody gives one."""
+        self.whole = context.fail_above
+        """The share of the capacity that the whole interval has to stay below, for a plan to be sure."""
         self.sure = False
         """Whether plans fit only if the whole interval of what they need does."""
         self._only: frozenset[str] | None = None
@@ -281,7 +283,7 @@ class Pricer:
         except MemcheckError:
             self.counts["illegal"] += 1
             return None
-        found = Priced(*legal[:3], estimate=answer, slowdown=0.0)
+        found = Priced(*legal[:3], estimate=answer, slowdown=0.0, limit=self.whole)
         fits = self.fits(found)
         self.counts["fitting" if fits else "too_large"] += 1
         return found._replace(slowdown=self.slowdown(legal.candidate, legal.resolved)) if fits else found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from memcheck.accounts.estimate import Estimate
 from memcheck.finding import OTHER_HARDWARE, OTHER_RESULT, SAME_RESULT
 from memcheck.job.resolve import Resolved
+from memcheck.memory.fit import within
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -81,13 +82,15 @@ class Priced(Record):
     estimate: Estimate
     slowdown: float | None
     """Relative time of a token against the plan as written; None where there is no model of it."""
+    limit: float = 1.0
+    """The share of the capacity that the plan may need."""
     role: str = ""
     """Why it is offered among others: see :data:`memcheck.finding.ROLES`."""
 
     @property
     def sure(self) -> bool:
-        """Whether the whole 95% interval of what is needed lies within the GPU (what rule MEM104 warns of)."""
-        return self.estimate.needed_interval_bytes[1] <= self.estimate.capacity_bytes
+        """Whether the changed plan fits with its whole interval, so that it is not uncertain (MEM104)."""
+        return within(self.estimate.needed_interval_bytes[1], self.estimate.capacity_bytes, self.limit)
 
     @property
     def group(self) -> str:

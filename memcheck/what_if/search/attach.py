@@ -103,14 +103,15 @@ def _mended(finding: Finding, context: RuleContext, found: dict[str, tuple[tuple
 
 def _answers(question: str, context: RuleContext) -> Search:
     """The least changes after which the finding is gone, re-computed by the engine."""
-    estimate = context.estimate
+    estimate, limit = context.estimate, context.fail_above
     if question == CLOSE:
         context = context._replace(fail_above=min(context.fail_above, context.warn_above))
     elif question == UNCERTAIN and estimate is not None and estimate.needed_interval_bytes[1]:
         # Intervals grow about as the need does: this is where to look, and the interval itself decides.
         aim = estimate.utilization * estimate.capacity_bytes / estimate.needed_interval_bytes[1]
-        context = context._replace(fail_above=min(context.fail_above, aim))
+        context = context._replace(fail_above=limit * min(1.0, aim))
     pricer = Pricer(context)
+    pricer.whole = limit
     pricer.budget = Budget(effort=Effort(context.job), steps=MOST)
     pricer.sure = question == UNCERTAIN
     search = Fit(pricer, thorough=False)
@@ -145,7 +146,7 @@ def _gain(best: Remedy, context: RuleContext, question: str) -> str:
         return f"{best.title}: {now:,.2f} -> {then:,.2f} GiB of host memory in a node"
     if question == UNCERTAIN:
         now = context.estimate.needed_interval_bytes[1] / context.estimate.capacity_bytes
-        return f"{best.title}: the interval ends at {best.high_utilization:.1%} of the capacity instead of {now:.1%}"
+        return f"{best.title}: up to {best.high_utilization:.1%} of the capacity instead of {now:.1%}"
     return f"{best.title}: {context.estimate.utilization:.1%} -> {best.utilization:.1%}"
 
 

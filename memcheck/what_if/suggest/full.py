@@ -70,7 +70,7 @@ def _fits(answer: Suggestions) -> str:
     if estimate is None or gpu_fit(estimate, answer.plan.fail_above) != UNCERTAIN:
         return "nothing to do: the plan fits"
     high, has = gib(estimate.needed_interval_bytes[1]), gib(estimate.capacity_bytes)
-    told = f"nothing to do: the plan fits as predicted; its 95% interval ends at {high} of {has} GiB (MEM104)"
+    told = f"nothing to do: the plan passes, but it is uncertain: it may need up to {high} of {has} GiB (MEM104)"
     return f"{told}: check lists what would end it"
 
 
@@ -127,7 +127,7 @@ def costs(item: Suggestion, answer: Suggestions) -> str:
     if item.remedy.role in (CHEAP, ROOMY):
         parts.insert(0, item.remedy.role)
     if not item.remedy.sure:
-        parts.append("close: the 95% interval ends beyond the GPU (MEM104)")
+        parts.append("uncertain whether it fits (MEM104)")
     if item.gpus != answer.plan.gpus:
         parts.append(f"{plural(item.gpus, 'GPU')} instead of {answer.plan.gpus:,}")
     parts.append(on_the_host(answer.plan, item.remedy))

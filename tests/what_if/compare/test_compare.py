@@ -148,8 +148,9 @@ def test_usage_errors(tmp_path: Path, capsys: Capture, arguments: list[str], mes
 
 
 def test_verdicts_are_those_of_the_gate() -> None:
-    """Beyond the capacity, above the plan's limit, an interval beyond the capacity: the gravest of them counts."""
-    assert on_gpu(89, 99, 100, 0.9) == FITS
+    """Beyond the capacity, above the plan's limit, an interval beyond either: the gravest of them counts."""
+    assert on_gpu(89, 90, 100, 0.9) == FITS
+    assert on_gpu(89, 91, 100, 0.9) == UNCERTAIN
     assert on_gpu(89, 101, 100, 0.9) == UNCERTAIN
     assert on_gpu(91, 99, 100, 0.9) == ABOVE
     assert on_gpu(91, 101, 100, 0.9) == ABOVE

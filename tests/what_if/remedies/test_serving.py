@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.check import Gate, check_document
+from memcheck.check import DEFAULT_FAIL_ABOVE, Gate, check_document
 from memcheck.finding import GROUPS, OTHER_HARDWARE, SAME_RESULT, Remedy
 from memcheck.plan.load import load_documents
 from memcheck.what_if.remedies.price import Pricer
@@ -94,7 +94,7 @@ def test_fewer_sequences_come_first(name: str) -> None:
 
 def test_the_longest_context_that_helps_comes_first() -> None:
     """Contexts go down by quarters, and the first that fits with its whole interval is offered, not a shorter one."""
-    context = context_of(text_of(LONG))
+    context = context_of(text_of(LONG))._replace(fail_above=DEFAULT_FAIL_ABOVE)
     tried = [c for c in serving(context, context.job) if c.kind == "context"]  # type: ignore[arg-type]
     lengths = [c.set["inference.context_length"] for c in tried]
     assert lengths[:5] == [49152, 32768, 24576, 16384, 12288]
