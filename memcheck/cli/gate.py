@@ -15,7 +15,6 @@ from memcheck.config.find import Configurations
 from memcheck.config.gate import Gate
 from memcheck.config.select import known
 from memcheck.config.types import DEFAULT_FAIL_ON, Settings
-from memcheck.errors import UsageError
 from memcheck.record import Record
 from memcheck.report import WITH_DOSSIER
 from memcheck.result import PlanResult, Report, Unreadable
@@ -84,10 +83,9 @@ def _run(options: CheckOptions, configurations: Configurations, gates: Gates, ke
 
             tell_of_empty_share(report.elsewhere, options)
         elif not options.allow_empty:
-            raise UsageError(
-                f"nothing to check: no plan in {', '.join(options.paths) or 'the working directory'}",
-                "a plan is a YAML file with the top-level key `memcheck: 1`; --allow-empty accepts none",
-            )
+            from memcheck.cli.nothing import nothing_to_check
+
+            raise nothing_to_check(options, configurations)
     if whole is None or not checked.repeatable:
         write_reports(report, options)
     else:

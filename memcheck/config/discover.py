@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from memcheck.edge.opener import RefusedError, begin_search, end_search, resolved
@@ -92,7 +93,7 @@ def find_candidates(
             except RefusedError as error:
                 yield _unreadable(_shown(path), error)
                 continue
-            for found in _walk(path, SUFFIXES if configured is None else (*SUFFIXES, *CONFIG_SUFFIXES)):
+            for found in walk(path, SUFFIXES if configured is None else (*SUFFIXES, *CONFIG_SUFFIXES)):
                 if isinstance(found, Unreadable):
                     yield found
                     continue
@@ -118,18 +119,21 @@ def _shown(path: str) -> str:
     return os.path.normpath(path).replace(os.sep, "/")
 
 
-def _walk(folder: str, suffixes: tuple[str, ...]) -> Iterator[str | Unreadable]:
-    """Files with these suffixes below a folder; links to folders are not followed, so that no loop can arise."""
-    waiting = [folder]  # no recursion: folders may be deeper than the interpreter's stack
+def walk(folder: str, suffixes: tuple[str, ...], *, shallow_first: bool = False) -> Iterator[str | Unreadable]:
+    """Files with these suffixes below a folder; links to folders are not followed, so that no loop can arise.
+
+    ``shallow_first``: the files of a folder before those of any folder inside it.
+    """
+    waiting = deque([folder])  # no recursion: folders may be deeper than the interpreter's stack
     while waiting:
-        folder = waiting.pop()
+        folder = waiting.popleft() if shallow_first else waiting.pop()
         try:
             with os.scandir(folder) as found:
-                entries = sorted(found, key=lambda entry: entry.name)
+                entries = sorted(found, key=lambda entry: entry.name, reverse=not shallow_first)
         except OSError as error:
             yield _unreadable(_shown(folder), error)
             continue
-        for entry in reversed(entries):
+        for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 if not entry.name.startswith(".") and entry.name not in SKIPPED_FOLDERS:
                     waiting.append(entry.path)

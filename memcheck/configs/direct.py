@@ -86,14 +86,19 @@ def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Doc
     return found._replace(findings=findings)
 
 
+def unstated(document: Document) -> frozenset[str]:
+    """The keys of :data:`NEEDED` that neither a config nor the command line states."""
+    return frozenset(key for key, _, _ in NEEDED if _value(document, key) is None)
+
+
 def _missing(document: Document) -> list[Any]:
     """What nobody said."""
-    at = document.locate("")
-    found = []
-    for key, what, help in NEEDED:
-        if _value(document, key) is None:
-            found.append(codes.UNUSABLE_SOURCE.at(at, f"the config does not say {what}", help=help))
-    return found
+    at, keys = document.locate(""), unstated(document)
+    return [
+        codes.UNUSABLE_SOURCE.at(at, f"the config does not say {what}", help=help)
+        for key, what, help in NEEDED
+        if key in keys
+    ]
 
 
 def _value(document: Document, key: str) -> object:

@@ -40,24 +40,14 @@ def block(plan: PlanResult, estimate: Estimate, screen: Screen, *, with_host: bo
 
 
 def bar(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
-    """The bar of a GPU's memory with its numbers, or above them where there is no room."""
+    """The bar of a GPU's memory with its numbers."""
     need = gib(estimate.needed_bytes).rjust(6)
     numbers = f"{need} of {gib(estimate.capacity_bytes)} GiB, {between(estimate.needed_interval_bytes)}"
-    return _with_numbers(gauge_of(plan, estimate), percent(estimate.utilization), numbers, screen)
+    return with_numbers(gauge_of(plan, estimate), percent(estimate.utilization), numbers, screen)
 
 
-def host_bar(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
-    """The bar of a node's memory at its fullest moment; nothing where the plan does not state how much a node has."""
-    moment, capacity = estimate.host_moment, plan.host_capacity_bytes
-    if moment is None or not capacity:
-        return []
-    style = "bad-bar" if moment.bytes > capacity else "good-bar"
-    numbers = f"{gib(moment.bytes).rjust(6)} of {gib(capacity)} GiB of a node's memory"
-    gauge = Gauge(need=moment.bytes, seen=moment.bytes, capacity=capacity, limit=capacity, style=style)
-    return _with_numbers(gauge, percent(moment.bytes / capacity), numbers, screen)
-
-
-def _with_numbers(gauge: Gauge, share: str, numbers: str, screen: Screen) -> list[str]:
+def with_numbers(gauge: Gauge, share: str, numbers: str, screen: Screen) -> list[str]:
+    """A bar with its numbers behind it, or below it where there is no room."""
     used = share.rjust(6)
     cells = min(screen.columns - 64, BAR)  # the same for every plan, so that bars can be compared
     if cells >= LEAST_BAR and 6 + cells + 1 + len(used) + 2 + len(numbers) <= screen.columns:

@@ -8,7 +8,7 @@ from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, one_line, plural, value, wrap
 from memcheck.finding import Finding
 from memcheck.report.block import block
-from memcheck.report.summary import closing_lines
+from memcheck.report.full import closing_lines
 from memcheck.result import PlanResult, Report
 
 MOST_LINES = 10

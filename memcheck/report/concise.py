@@ -5,7 +5,8 @@ from __future__ import annotations
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, one_line
 from memcheck.finding import Finding
-from memcheck.report.summary import FIXABLE, fixes, summary
+from memcheck.report.closing import FIXABLE, fixes
+from memcheck.report.summary import summary
 from memcheck.result import PlanResult, Report
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from memcheck.edge.screen import Screen
-from memcheck.edge.text import clean, wrap
-from memcheck.finding import Finding
 from memcheck.report.block import block
-from memcheck.report.summary import FIXABLE, closing_lines
-from memcheck.result import DEFECT, PlanResult, Report
+from memcheck.report.summary import summary_line
+from memcheck.result import PlanResult, Report
+
+HOST = "MEM106"
+"""The one memory finding that is about the node and not about the GPU."""
 
 
 def render(report: Report, screen: Screen) -> str:
@@ -17,8 +16,7 @@ def render(report: Report, screen: Screen) -> str:
     plans = [plan for plan in report.plans if plan.findings or not screen.quiet]
     sections = [section for plan in plans if (section := plan_section(plan, screen))]
     if not screen.quiet:
-        more = further([finding for plan in plans for finding in plan.findings], screen)
-        sections.append("\n".join([*more, *closing_lines(report, screen)]))
+        sections.append("\n".join([*_more(plans, screen), *closing_lines(report, screen)]))
     return "\n\n".join(sections) + "\n" if sections else ""
 
 
@@ -27,6 +25,9 @@ def plan_section(plan: PlanResult, screen: Screen) -> str:
     parts: list[list[str]] = []
     shown = False
     for finding in plan.findings:
+        # Imported here because a run without findings needs none of it.
+        from memcheck.report.diagnostic import diagnostic
+
         first = not shown and finding.about_memory and finding.code != HOST and plan.estimate is not None
         shown |= first
         parts.append(diagnostic(plan, finding, screen, first=first))
@@ -38,52 +39,24 @@ def plan_section(plan: PlanResult, screen: Screen) -> str:
 
 def alone(plan: PlanResult, screen: Screen) -> str:
     """The section of a plan that nothing else stands beside, and where to read more."""
-    more = "\n".join(further(plan.findings, screen))
+    more = "\n".join(_more([plan], screen))
     return plan_section(plan, screen) + (f"\n\n{more}" if more else "")
 
 
-MOST_LINES = 18
-"""Lines of a finding that are aimed at: with what stands below the last plan, a plan that fails takes 22."""
-HOST = "MEM106"
-"""The one memory finding that is about the node and not about the GPU."""
+def closing_lines(report: Report, screen: Screen) -> list[str]:
+    """The summary, and below it what can be fixed."""
+    lines = [summary_line(report, screen)]
+    if any(plan.findings for plan in report.plans):
+        from memcheck.report.closing import fixes
+
+        lines += fixes(report, screen.columns)
+    return lines
 
 
-def diagnostic(plan: PlanResult, finding: Finding, screen: Screen, *, first: bool) -> list[str]:
-    """One finding: headline, source, memory, remedies, help. ``first``: none before it showed the memory of the GPU."""
-    # Imported here because a run without findings needs none of it.
-    head = headline(plan, finding, screen)
-    if screen.verbose:
-        from memcheck.report.verbose import everything
-
-        return head + everything(plan, finding, screen, first=first)
-    from memcheck.report.one_screen import one_screen
-
-    return head + one_screen(plan, finding, screen, first=first, lines=MOST_LINES - len(head))
-
-
-def headline(plan: PlanResult, finding: Finding, screen: Screen) -> list[str]:
-    """``error[MEM101] exceeds-capacity: message``, wrapped with an indent; with a mark where ``--fix`` mends it."""
-    label = f"{finding.severity}[{finding.code}]"
-    mark = f" {FIXABLE}" if plan.fixable(finding) else ""
-    lead = f"{label}{mark} {finding.name}:"
-    message = wrap(clean(finding.message), screen.columns - 2, len(lead) - 1)
-    shown = screen.paint(label, finding.severity)
-    if screen.links:
-        from memcheck.report.links import page
-
-        shown = screen.link(shown, page(finding.code))
-    first = f"{shown}{screen.paint(mark, 'good')} {screen.paint(finding.name + ':', 'strong')} "
-    return [first + screen.paint(message[0], "strong"), *("  " + screen.paint(m, "strong") for m in message[1:])]
-
-
-def further(findings: Iterable[Finding], screen: Screen) -> list[str]:
-    """How to read about every rule that was met, and how to see all of what is known."""
-    findings = [finding for finding in findings if finding.code != DEFECT]
+def _more(plans: list[PlanResult], screen: Screen) -> list[str]:
+    findings = [finding for plan in plans for finding in plan.findings]
     if not findings:
         return []
-    from memcheck.report.details import labelled
+    from memcheck.report.closing import further
 
-    commands = f"memcheck explain {' '.join(sorted({finding.code for finding in findings}))}"
-    if not screen.verbose and any(finding.about_memory for finding in findings):
-        commands += "; -v shows the budget and what was assumed"
-    return labelled("more", commands, screen, "dim")
+    return further(findings, screen)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from memcheck.accounts.estimate import Estimate
 from memcheck.edge.screen import Screen
-from memcheck.edge.text import clean, wrap
+from memcheck.edge.text import clean, gib, percent, wrap
 from memcheck.finding import CHEAP, ROOMY, Finding, Remedy
-from memcheck.report.block import bar, host_bar
+from memcheck.report.block import bar, with_numbers
 from memcheck.report.details import NUMBER, change, labelled
 from memcheck.report.effect import beside_time, measures, mends, on_the_host, time
 from memcheck.report.full import HOST
+from memcheck.report.gauge import Gauge
 from memcheck.report.snippet import snippet
 from memcheck.result import PlanResult
 
@@ -31,6 +33,17 @@ def one_screen(plan: PlanResult, finding: Finding, screen: Screen, *, first: boo
         found += remedies(plan, offered, screen, lines - len(found) - 1)
         help = _help(plan, finding)
     return found + (labelled("help", help, screen, "info") if help else [])
+
+
+def host_bar(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
+    """The bar of a node's memory at its fullest moment; nothing where the plan does not state how much a node has."""
+    moment, capacity = estimate.host_moment, plan.host_capacity_bytes
+    if moment is None or not capacity:
+        return []
+    style = "bad-bar" if moment.bytes > capacity else "good-bar"
+    numbers = f"{gib(moment.bytes).rjust(6)} of {gib(capacity)} GiB of a node's memory"
+    gauge = Gauge(need=moment.bytes, seen=moment.bytes, capacity=capacity, limit=capacity, style=style)
+    return with_numbers(gauge, percent(moment.bytes / capacity), numbers, screen)
 
 
 def _help(plan: PlanResult, finding: Finding) -> str:

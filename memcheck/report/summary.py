@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.edge.screen import Screen
-from memcheck.edge.text import plural, wrap
+from memcheck.edge.text import plural
 from memcheck.memory.fit import DOES_NOT_FIT, FITS, UNCERTAIN
 from memcheck.result import BASELINE, COMMENT, SELECTION, Report
 
@@ -50,28 +50,6 @@ WORDS_OF = (
     {FITS: "fit", UNCERTAIN: "uncertain", DOES_NOT_FIT: "do not fit"},
 )
 """The verdicts after one plan, and after several."""
-
-
-FIXABLE = "[*]"
-"""Stands beside a finding that ``--fix`` mends."""
-
-
-def fixes(report: Report) -> list[str]:
-    """``[*] 4 of 6 findings can be fixed with --fix, 1 more with --fix --unsafe-fixes``; no line where none can."""
-    shown = sum(len(plan.findings) for plan in report.plans)
-    safe = sum(plan.fixable(finding) for plan in report.plans for finding in plan.findings)
-    unsafe = sum(
-        plan.written_by_unsafe_fixes(finding) is not None for plan in report.plans for finding in plan.findings
-    )
-    if not safe:
-        return [f"{unsafe} of {plural(shown, 'finding')} can be fixed with --fix --unsafe-fixes"] if unsafe else []
-    more = f", {unsafe} more with --fix --unsafe-fixes" if unsafe else ""
-    return [f"{FIXABLE} {safe} of {plural(shown, 'finding')} can be fixed with --fix{more}"]
-
-
-def closing_lines(report: Report, screen: Screen) -> list[str]:
-    """The summary, and below it what can be fixed."""
-    return [summary_line(report, screen), *(line for text in fixes(report) for line in wrap(text, screen.columns))]
 
 
 def summary_line(report: Report, screen: Screen) -> str:

@@ -275,6 +275,8 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
             "--allow-empty",
             "--exit-zero",
             "--quiet",
+            "--verbose",
+            "-v",
             "--statistics",
             "-q",
             "--color",
@@ -298,8 +300,6 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
             "--config",
             "--quiet",
             "-q",
-            "--verbose",
-            "-v",
             "--color",
         },
         "estimate": {
