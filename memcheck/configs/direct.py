@@ -15,6 +15,7 @@ from memcheck.configs.syntax import YAML, syntax_of
 from memcheck.configs.types import ConfigError
 from memcheck.edge.toml import TomlError
 from memcheck.finding import Location, Span
+from memcheck.job.rows import LONGEST, UNPACKED
 from memcheck.plan import codes
 from memcheck.plan.document import Document, Provenance
 from memcheck.plan.text import read_bytes, split_lines
@@ -71,9 +72,12 @@ def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Doc
         return sourced(bare, lambda each: data if each == path else read_bytes(each), pictures, direct=True)
 
     found = read()
-    if LENGTH in stated and _value(found, f"training.{LENGTH}") is None:
-        values = grown(values, {f"training.{LENGTH}": stated[LENGTH]})
+    if LENGTH in stated:
+        values = grown(values, _length(found, stated[LENGTH]))
         found = read()
+        if _value(found, "training.sequences") in UNPACKED and _value(found, LONGEST) is None:
+            values = grown(values, {LONGEST: stated[LENGTH]})
+            found = read()
     settings = stated.get(SETTINGS)
     if isinstance(settings, dict) and any(each.severity == "error" for each in found.findings):
         values = grown(values, {key: each for key, each in settings.items() if _value(found, key) is None})
@@ -89,6 +93,15 @@ def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Doc
 def unstated(document: Document) -> frozenset[str]:
     """The keys of :data:`NEEDED` that neither a config nor the command line states."""
     return frozenset(key for key, _, _ in NEEDED if _value(document, key) is None)
+
+
+def _length(document: Document, stated: object) -> dict[str, object]:
+    """The keys of a plan that take a stated length: of rows that are not packed, the config's own is only the limit."""
+    limit = _value(document, f"training.{LENGTH}")
+    unpacked = _value(document, "training.sequences") in UNPACKED
+    if unpacked and isinstance(limit, int) and isinstance(stated, int) and stated <= limit:
+        return {LONGEST: stated}
+    return {f"training.{LENGTH}": stated}
 
 
 def _missing(document: Document) -> list[Any]:

@@ -18,16 +18,18 @@ from memcheck.finding import Location, Span
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.errors import ResolutionError
 from memcheck.job.resolve import resolve
+from memcheck.job.rows import LONGEST, UNPACKED
 from memcheck.plan import types as plan_types
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
 from memcheck.record import Record
 
+LENGTH = "training.sequence_length"
 ASKS = (
     ("model", "which model it trains", "name one of the catalog: --model llama-3.1-8b (`memcheck list models`)"),
     ("hardware.gpu", "which GPU it runs on", "name one of the catalog: --gpu h100-80gb (`memcheck list gpus`)"),
     ("hardware.gpus_per_node", "how many GPUs run it", "state them: --gpus-per-node 8, and --nodes for more than one"),
-    ("training.sequence_length", "how long a sequence is", "state the tokens: --sequence-length 8192"),
+    (LENGTH, "how long a sequence is", "state the tokens: --sequence-length 8192"),
     ("training.micro_batch_size", "how many sequences a GPU takes at once", "state them: --micro-batch-size 1"),
 )
 """What a plan cannot do without: its key, what it is, how to state it."""
@@ -169,6 +171,8 @@ def merged(reading: ReadConfig, stated: dict[str, ReadSetting]) -> tuple[dict[st
             found = settings[other]
             if other == key and found.value == setting.value:
                 continue
+            if other == key == LENGTH and _is_limit(settings, setting.value):
+                continue
             if other == "model.name" and not is_known(str(found.value)):
                 del settings[other]  # what is called so is built like the model that was stated
                 continue
@@ -180,7 +184,17 @@ def merged(reading: ReadConfig, stated: dict[str, ReadSetting]) -> tuple[dict[st
             del settings[other]
         if key not in settings:
             settings[key] = setting
+    if LENGTH in stated and _is_limit(settings, stated[LENGTH].value):
+        settings.setdefault(LONGEST, stated[LENGTH])
     return settings, problems
+
+
+def _is_limit(settings: dict[str, ReadSetting], stated: object) -> bool:
+    """Whether the config's length is only the limit of its rows, so that a stated one below it is the longest row's."""
+    laid, limit = settings.get("training.sequences"), settings.get(LENGTH)
+    if laid is None or limit is None or not isinstance(stated, int) or not isinstance(limit.value, int):
+        return False
+    return laid.value in UNPACKED and stated <= limit.value
 
 
 def _settled(problem: ConfigProblem, stated: dict[str, ReadSetting]) -> bool:

@@ -31,6 +31,7 @@ from memcheck.configs.trainer_parts import Division, off, on, text
 from memcheck.configs.trainer_settled import masked, settle
 from memcheck.configs.trainer_split import GROUP, STAGE, deepspeed, engine_batch, fsdp, replicas
 from memcheck.configs.types import KeyRow, ReadConfig
+from memcheck.job.rows import UNPACKED
 
 
 def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
@@ -81,10 +82,18 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
     draft.unmodelled(keys.UNMODELLED)
     parts.irrelevant(draft, keys.IRRELEVANT)
     settle(draft, 1 if off(draft, "pad_to_sequence_len") else keys.MULTIPLE)
+    _padded(draft)
     if packed:  # utils/collators/batching.py, monkeypatch/attention/sdpa_varlen.py
         why = "without FlashAttention a mask keeps documents apart, or a kernel that repeats keys: an upper bound"
         masked(draft, "sample_packing", "masked", why)
     return draft.finish()
+
+
+def _padded(draft: Draft) -> None:
+    """Rows that are padded to the limit have its length (``core/builders/causal.py``, pad_to_multiple_of)."""
+    limit = draft.value("training.sequence_length")
+    if draft.value("training.sequences") in UNPACKED and on(draft, "pad_to_sequence_len") and isinstance(limit, int):
+        draft.set("training.longest_row", limit, "pad_to_sequence_len")
 
 
 def _refuse(draft: Draft) -> None:

@@ -240,7 +240,8 @@ def _length(draft: Draft, *, pretrains: bool) -> None:
         help = "state the longest there, or beside the config: --sequence-length 2048"
         draft.refuse(keys.LENGTH, message, help, (key,))
     padded = "rows are padded to the longest of a micro-batch without a mask: an upper bound"
-    draft.assume("training.sequences", "packed", "rows are cut out of one text" if pretrains else padded)
+    whole = "rows are cut out of one text"
+    draft.assume("training.sequences", *(("packed", whole) if pretrains else ("unpacked", padded)))
 
 
 def _precision(draft: Draft, *, quantized: bool, sharded_adapters: bool) -> None:

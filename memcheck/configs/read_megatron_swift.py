@@ -141,7 +141,7 @@ def _length(draft: Draft) -> None:
     mask = f"{OPTION}create_attention_mask_in_dataloader"
     draft.assume(mask, not laid, "rows without padding need no mask" if laid else "its collator makes a mask")
     said = "rows are packed" if packed else "every row is as long as it may be: an upper bound"
-    draft.assume("training.sequences", "packed", said)
+    draft.assume("training.sequences", "packed" if packed else "unpacked", said)
 
 
 def _optimizer(draft: Draft) -> None:

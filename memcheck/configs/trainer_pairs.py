@@ -126,7 +126,7 @@ def reconciled(found: dict[str, ReadSetting], formats: tuple[str, ...]) -> list[
         gone += [TRAINER] if trainer.value not in FRAMEWORKS[str(framework.value)].trainers else []
     rows = found.get(ROWS)
     if framework is not None and rows is not None and rows.assumed and not FRAMEWORKS[str(framework.value)].pads:
-        gone.append(ROWS)
+        found[ROWS] = rows._replace(value="unpacked") if rows.value == "padded" else rows
     if PARAMETERS not in found:
         return gone
     stage, method = found.get(STAGE), found.get("training.method")

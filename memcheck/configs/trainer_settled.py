@@ -28,10 +28,10 @@ def settle(draft: Draft, multiple: int = 1) -> None:
     if draft.value(ROWS) == "padded":
         why = _as_full(draft, multiple)
         if why:
-            draft.settings[ROWS] = ReadSetting("packed", why, assumed=True)
+            draft.settings[ROWS] = ReadSetting("unpacked", why, assumed=True)
         elif _alone(draft):
             why = f"a row is padded to a multiple of {multiple} tokens, with a mask"
-            draft.settings[ROWS] = ReadSetting("masked", why, assumed=True)
+            draft.settings[ROWS] = ReadSetting("unpacked-masked", why, assumed=True)
     cut = any(isinstance(degree := draft.value(key), int) and degree > 1 for key in CUTS)
     if _passes_less(draft) and (not profile.evaluates or cut or sees(draft) is not None):
         for key in [key for key in draft.settings if key.startswith(EVALUATION)]:

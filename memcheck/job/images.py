@@ -287,7 +287,7 @@ def _fitting(
 
     Numbers that are too many for one sample, and not for all samples of the micro-batch together, are those of all.
     """
-    sequence, samples = training.sequence_length, training.micro_batch_size or 1
+    sequence, samples = training.longest_row or training.sequence_length, training.micro_batch_size or 1
     if sequence is None or vision.crosses or found.tokens + vision.separators * found.pictures < sequence:
         return found
     share = Images(-(-found.pictures // samples), -(-found.patches // samples), -(-found.tokens // samples))

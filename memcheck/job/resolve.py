@@ -314,7 +314,7 @@ def _training_job(
         objective=objective,
         head=head,
         evaluation=_evaluation(training.evaluation, after),
-        sequences=(rows := resolve_rows(training.sequences, architecture, framework, attention, layout, after))[0],
+        sequences=(rows := resolve_rows(training, architecture, framework, attention, layout, after))[0],
         may_pad=rows[1],
         companions=resolve_companions(objective, architecture, recipe, offloaded, teacher),
         ssm_kernels=(training.kernels or NO_KERNELS).ssm or "fused",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from memcheck.job.defaults import Defaults
+from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.job.profile import Profile
 from memcheck.job.training import encodes
 from memcheck.models.padding import maskable, unpaddable
 from memcheck.models.types import Architecture, Rough
+from memcheck.plan.types import TrainingSpec
 
 MASKED = ("sdpa", "eager")
 """Attentions that are given a mask, whose memory model is known."""
@@ -50,3 +52,36 @@ def rows_of_texts(
         why = "what encoders read: rows of many lengths; `packed` if every row is full"
         return defaults.take(key, None, "padded", why), False
     return defaults.take(key, None, "packed", AS_FULL), True
+
+
+def unpacked_rows(
+    architecture: Architecture, framework: Profile, attention: str, context: int, defaults: Defaults
+) -> str:
+    """How rows lie whose longest is stated, in a plan that does not say more: padded, where that has a memory model."""
+    what = unmodelled("padded", architecture, framework, attention, context)
+    why = f"padded rows under {what} are estimated as full ones" if what else "longest_row is stated"
+    return defaults.take("training.sequences", None, "packed" if what else "padded", why)
+
+
+LONGEST = "training.longest_row"
+UNPACKED = ("padded", "unpacked", "unpacked-masked")
+"""Values of ``training.sequences`` for rows that are one text each: ``sequence_length`` is only their limit."""
+
+
+def check_longest(training: TrainingSpec, limit: int) -> int:
+    """The longest row that a plan states, if rows of at most ``limit`` tokens can have it.
+
+    Raises:
+        ResolutionError: it is longer, or the plan says that every row is full.
+    """
+    longest, laid = training.longest_row or limit, training.sequences
+    key = "/training/longest_row"
+    if laid is not None and laid not in UNPACKED:
+        message = f"`longest_row` is of rows that are not packed, and `sequences: {laid}` are full"
+        problem = JobProblem("rows", key, message, help="leave it out: every row has `sequence_length` tokens")
+        raise ResolutionError((problem,))
+    if longest > limit:
+        message = f"longest_row is {longest:,} tokens, and sequence_length, the limit of a row, is {limit:,}"
+        problem = JobProblem("rows", key, message, help="raise sequence_length, or state a shorter longest row")
+        raise ResolutionError((problem,))
+    return longest

@@ -28,10 +28,10 @@ GATHERS = "stage3_gather_16bit_weights_on_model_save"
 
 
 def resolve_batch(training: plan_types.TrainingSpec, defaults: Defaults) -> tuple[int, int]:
-    """Sequences per forward pass and tokens per sequence.
+    """Sequences per forward pass and tokens per sequence: of the longest row, where rows are not packed.
 
     Raises:
-        ResolutionError: no sequence length, which has no sensible default.
+        ResolutionError: no sequence length, which has no sensible default; or a longest row that cannot be.
     """
     if training.sequence_length is None:
         problem = JobProblem(
@@ -41,7 +41,12 @@ def resolve_batch(training: plan_types.TrainingSpec, defaults: Defaults) -> tupl
             help="write the number of tokens per sequence, e.g. `sequence_length: 8192`",
         )
         raise ResolutionError((problem,))
-    return defaults.take("training.micro_batch_size", training.micro_batch_size, 1), training.sequence_length
+    length = training.sequence_length
+    if training.longest_row is not None:
+        from memcheck.job.rows import check_longest
+
+        length = check_longest(training, length)
+    return defaults.take("training.micro_batch_size", training.micro_batch_size, 1), length
 
 
 def resolve_accumulation(
@@ -150,8 +155,12 @@ def resolve_loss(
     return Loss(kind=kind, chunks=chunks, upcast=upcast, keep_logits=keep, shifts=shifts)
 
 
+LAID = {"unpacked": "packed", "unpacked-masked": "masked"}
+"""Rows of one text each that are estimated like full ones: without padding."""
+
+
 def resolve_rows(
-    stated: str | None,
+    training: plan_types.TrainingSpec,
     architecture: Architecture | Rough,
     framework: Profile,
     attention: str,
@@ -161,12 +170,15 @@ def resolve_rows(
     """``training.sequences``, and whether rows that are taken as full may be padded: those that a head scores or an
     encoder reads, where the plan does not say how they lie.
     """
+    stated = training.sequences
     if stated is not None or not isinstance(architecture, Architecture):
-        return stated or "packed", False
-    if architecture.task is None and not encodes(architecture):
+        return LAID.get(stated or "packed", stated or "packed"), False
+    if architecture.task is None and not encodes(architecture) and training.longest_row is None:
         return "packed", False
-    from memcheck.job.rows import rows_of_texts
+    from memcheck.job.rows import rows_of_texts, unpacked_rows
 
+    if training.longest_row is not None:
+        return unpacked_rows(architecture, framework, attention, layout.context, defaults), False
     return rows_of_texts(architecture, framework, attention, layout.context, defaults)
 
 

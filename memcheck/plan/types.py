@@ -227,6 +227,7 @@ class TrainingSpec(Record):
     freeze: tuple[str, ...] | None = None
     micro_batch_size: int | None = None
     sequence_length: int | None = None
+    longest_row: int | None = None
     target_length: int | None = None
     """Tokens of an encoder-decoder's labels."""
     images: ImagesSpec | None = None

@@ -15,6 +15,7 @@ PROBLEM_CODES = {
     "architecture": codes.UNSUPPORTED_ARCHITECTURE,
     "config-key": codes.UNREAD_CONFIG_KEY,
     "images": codes.INVALID_VALUE,
+    "rows": codes.INVALID_VALUE,
     "base": codes.INVALID_VALUE,
     "lora": codes.INVALID_VALUE,
     "target": codes.INVALID_VALUE,

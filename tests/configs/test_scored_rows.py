@@ -52,4 +52,4 @@ def test_pairs_of_a_single_sample_are_padded() -> None:
 def test_a_scored_row_that_is_alone_is_full() -> None:
     """What pads to the longest of one row pads nothing."""
     found = values(read("r.sh", EXAMPLE.format("run_ner").replace("batch_size 4", "batch_size 1")))
-    assert found["training.sequences"] == "packed"
+    assert found["training.sequences"] == "unpacked"

@@ -292,9 +292,9 @@ def test_what_is_optimized_reaches_the_plan(added: str, found: dict[str, object]
     ("added", "gone"),
     [
         ("sample_packing: false\n", {"training.sequences": "padded"}),
-        ("sample_packing: false\nattn_implementation: flex_attention\n", {"training.sequences": "packed"}),
+        ("sample_packing: false\nattn_implementation: flex_attention\n", {"training.sequences": "unpacked"}),
         ("sample_packing: false\nattn_implementation: sdpa\n", {"training.sequences": "padded"}),
-        ("sample_packing: false\nattn_implementation: sdpa\nmicro_batch_size: 1\n", {"training.sequences": "masked"}),
+        ("sample_packing: false\nattn_implementation: sdpa\nmicro_batch_size: 1\n", {"training.sequences": "unpacked-masked"}),
         ("deepspeed: deepspeed_configs/zero1.json\nval_set_size: 0.1\n", {"training.trainer.name": "axolotl"}),
         ("tensor_parallel_size: 2\nval_set_size: 0.1\n", {"training.evaluation.micro_batch_size": None}),
         (

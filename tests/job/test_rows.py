@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from memcheck.job.errors import ResolutionError
 from memcheck.job.types import TrainingJob
 from tests.job.test_resolve import resolved
 
@@ -51,3 +52,29 @@ def test_whisper_reads_sounds_that_nothing_masks() -> None:
     found = resolved(PLAN.replace("512", "1500").format("whisper-tiny", ""))
     assert isinstance(found.job, TrainingJob)
     assert found.job.sequences == "packed"
+
+
+@pytest.mark.parametrize("laid", ["", ", sequences: padded", ", sequences: unpacked", ", sequences: unpacked-masked"])
+def test_a_step_is_estimated_at_the_longest_row(laid: str) -> None:
+    """`sequence_length` is then only the limit: the job is that of a plan whose rows are no longer."""
+    plan = PLAN.replace("sequence_length: 512", "sequence_length: 4096")
+    found = resolved(plan.format("llama-3.2-1b", f", longest_row: 512{laid}")).job
+    kept = laid or ", sequences: padded"
+    assert found == resolved(PLAN.format("llama-3.2-1b", kept)).job
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (", longest_row: 513", "longest_row is 513 tokens, and sequence_length, the limit of a row, is 512"),
+        (", longest_row: 100, sequences: packed", "`sequences: packed` are full"),
+        (", longest_row: 100, sequences: flattened", "`sequences: flattened` are full"),
+    ],
+)
+def test_a_longest_row_that_cannot_be_is_an_error_at_its_key(more: str, message: str) -> None:
+    """No row is longer than the limit, and full rows have no other length."""
+    with pytest.raises(ResolutionError) as raised:
+        resolved(PLAN.format("llama-3.2-1b", more))
+    (problem,) = raised.value.problems
+    assert message in problem.message
+    assert problem.pointer == "/training/longest_row"
