@@ -122,6 +122,11 @@ class Profile(Record):
     are. Empty: constants are always quantised once more."""
     masters_adapters: bool = False
     """It steps on a master copy of every trained tensor. Else adapters, which have a dtype of their own, have none."""
+    flattens_units: bool = False
+    """Its FSDP is the first one (``FullyShardedDataParallel``), whatever the version."""
+    wraps_adapters_since: tuple[int, int] | None = None
+    """The first version whose Trainer makes FSDP1 units of adapters (peft ``fsdp_auto_wrap_policy``). None: its option
+    ``wraps_adapters`` decides; without that option, layers alone are units."""
     fsdp2_since: tuple[int, int] | None = None
     """The first version whose default is FSDP2; before it, that is FSDP1. None: it always was."""
     stacks_experts_since: tuple[int, int] | None = None

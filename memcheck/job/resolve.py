@@ -28,7 +28,7 @@ from memcheck.job.training import (
     resolve_rows,
 )
 from memcheck.job.types import LIGER_KERNELS, Assumption, Images, InferenceJob, Overhead, TrainingJob
-from memcheck.job.versions import resolve_carving, resolve_fsdp, resolve_kbit
+from memcheck.job.versions import note_adapter_units, resolve_carving, resolve_fsdp, resolve_kbit
 from memcheck.models.types import Architecture, Mixer, Moe, Rough
 from memcheck.plan import types as plan_types
 from memcheck.record import Record
@@ -252,6 +252,8 @@ def _training_job(
     optimizer = resolve_optimizer(training.optimizer, framework, between)
     wrapper = Defaults()  # said last
     fsdp = resolve_fsdp(training.framework_version, options, layout, framework, wrapper)
+    if fsdp == 1 and method != "full":
+        note_adapter_units(training, options, layout, framework, wrapper)
     upcast = upcasts(recipe, layout, framework, fsdp, held_in)
     lora = None
     if method != "full":

@@ -212,6 +212,8 @@ class TrainingJob(Record):
     """Accelerate makes FSDP2 groups of the embedding, and of final norm and head, beside the root's."""
     upcast: bool = False
     """What is trained is cast to fp32 before FSDP shards it, whatever it was loaded in."""
+    whole_gradients: bool = False
+    """In the job of units alone: frozen weights get gradients, because one flat parameter holds them and adapters."""
     objective: Objective = Objective()
     head: ModelHead = ModelHead()
     evaluation: Evaluation | None = None

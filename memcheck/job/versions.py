@@ -18,6 +18,8 @@ FSDP = "fsdp_version"
 """The option that states it, under its name in Accelerate's config."""
 ACCELERATE = "accelerate_version"
 """The option that states Accelerate's version, which is a package of its own."""
+WRAPS = "wraps_adapters"
+"""The option that says whether adapters are FSDP1 units of their own."""
 CARVES = (1, 14)
 """Accelerate's first version whose FSDP2 wraps the ends apart. """
 KBIT = "prepare_model_for_kbit_training"
@@ -41,6 +43,8 @@ def resolve_fsdp(
     version: str | None, options: Mapping[str, object], layout: Layout, framework: Profile, defaults: Defaults
 ) -> int:
     """1 or 2: which FSDP wraps the model, where one does."""
+    if framework.flattens_units:
+        return 1
     stated = options.get(FSDP)
     if isinstance(stated, int):
         return stated
@@ -54,6 +58,36 @@ def resolve_fsdp(
     else:
         why = f"default of {framework.name} since {'.'.join(map(str, framework.fsdp2_since))}"
     return defaults.take(f"training.options.{FSDP}", None, 1 if old else 2, why)
+
+
+def wraps_adapters(framework: Profile, version: str | None, stated: object) -> bool:
+    """Whether FSDP1 makes units of adapters (peft ``fsdp_auto_wrap_policy``), and not of layers alone.
+
+    ``stated``: the option's value. transformers' Trainer sets that policy since 4.39 (trainer.py,
+    ``_fsdp_qlora_plugin_updates``).
+    """
+    if isinstance(stated, bool):
+        return stated
+    return WRAPS in framework.options and not is_before(version, framework.wraps_adapters_since)
+
+
+def note_adapter_units(
+    training: plan_types.TrainingSpec,
+    options: Mapping[str, object],
+    layout: Layout,
+    framework: Profile,
+    defaults: Defaults,
+) -> None:
+    """List whether FSDP1 makes units of a plan's adapters, where the plan does not say so."""
+    if WRAPS not in framework.options or layout.zero_stage < 2 or layout.shard_group == 1:
+        return
+    made, since = wraps_adapters(framework, training.framework_version, None), framework.wraps_adapters_since
+    why = "peft's fsdp_auto_wrap_policy, as its recipes set it"
+    if since is not None:
+        first = ".".join(map(str, since))
+        why = f"default of {framework.name} {'since' if made else 'before'} {first}"
+    stated = options.get(WRAPS)
+    defaults.take(f"training.options.{WRAPS}", stated if isinstance(stated, bool) else None, made, why)
 
 
 def resolve_carving(

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 from memcheck.accounts.estimate import Estimate
 from memcheck.errors import MemcheckError
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.torch.fsdp import mixes_adapters
 from memcheck.job.types import Assumption, TrainingJob
-from memcheck.job.versions import FSDP, KBIT
+from memcheck.job.versions import FSDP, KBIT, WRAPS
 from memcheck.memory.fit import hangs
 from memcheck.record import Record
 from memcheck.rules.deviations import stated
@@ -90,7 +92,11 @@ def _others(context: RuleContext) -> Iterator[Other]:
     options = (training.options if training is not None else None) or {}
     if job.prepares_kbit and KBIT not in options:
         yield Other(key=f"training.options.{KBIT}", value=True, other=False, job=job._replace(prepares_kbit=False))
-    if job.fsdp == 1 and FSDP not in options:
+    known = FRAMEWORKS[job.framework].options
+    if job.fsdp == 1 and FSDP in known and FSDP not in options:
         yield Other(key=f"training.options.{FSDP}", value=1, other=2, job=job._replace(fsdp=2))
+    if mixes_adapters(job) and WRAPS in known and WRAPS not in options:
+        apart = job._replace(options=tuple(sorted([*job.options, (WRAPS, True)])))
+        yield Other(key=f"training.options.{WRAPS}", value=False, other=True, job=apart)
     if job.sequences == "padded" and training is not None and training.sequences is None:
         yield Other(key=ROWS, value="padded", other="packed", job=job._replace(sequences="packed"))

@@ -46,6 +46,7 @@ OWN = {
     **dict.fromkeys(("pin_memory", "buffer_count", "buffer_size"), (OFFLOADED,)),
     "dispatcher": ((ROUTED, "zero_stage: 3, expert: 2", "precision: bf16-pure"),),
     "fsdp_version": ((DENSE, "zero_stage: 3, gradient_sync: last", ""),),
+    "wraps_adapters": ((DENSE, "zero_stage: 3", "method: lora"),),
     "reference_fsdp": ((DENSE, "zero_stage: 3", "objective: dpo, reference: resident"),),
     "vit_gradient_checkpointing": (("qwen2.5-vl-7b", "", "method: lora, activation_checkpointing: full"),),
     "tp_recompute_allgather": ((DENSE, "tensor: 2, sequence: true", ""),),
@@ -59,6 +60,7 @@ OWN = {
 """Layouts of options that count in few."""
 AWARE: dict[str, object] = {"use_precision_aware_optimizer": True}
 BESIDE: dict[str, dict[str, object]] = {
+    "wraps_adapters": {"fsdp_version": 1},
     "cross_entropy_fusion_impl": {"cross_entropy_loss_fusion": True},
     "moe_flex_dispatcher_backend": {"moe_token_dispatcher_type": "flex"},
     "moe_pad_expert_input_to_capacity": {"moe_expert_capacity_factor": 1.5},

@@ -1,8 +1,10 @@
-"""LitGPT: Lightning's own model code and LoRA layers, on one GPU or under FSDP2.
+"""LitGPT: Lightning's own model code and LoRA layers, on one GPU or under FSDP1.
 
 Sources: Lightning-AI/litgpt 26857050 (``finetune/lora.py``, ``finetune/full.py``, ``lora.py``, ``model.py``,
 ``utils.py``) and Lightning Fabric, whose precision plugin returns every output of the model in the default dtype, fp32
-(``lightning/fabric/plugins/precision/half.py``, ``convert_output``).
+(``lightning/fabric/plugins/precision/half.py``, ``convert_output``). On several GPUs its scripts take Fabric's
+``FSDPStrategy(auto_wrap_policy={Block})``, which is ``FullyShardedDataParallel`` with ``use_orig_params=True``
+(``lightning/fabric/strategies/fsdp.py``): one flat parameter for each block, and one for embedding, norm and head.
 """
 
 from __future__ import annotations
@@ -63,6 +65,7 @@ PROFILE = Profile(
         keeps_graph=True,
     ),
     own_adapters=True,
+    flattens_units=True,
     # Fabric replaces every nn.Linear (plugins/precision/bitsandbytes.py)
     quantizes_head=True,
     default_quantization="bnb.nf4",

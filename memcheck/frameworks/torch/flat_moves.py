@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from memcheck.accounts.program import NOTHING, Amount
 from memcheck.accounts.sizes import NamedCurve
-from memcheck.frameworks.torch.fsdp import Group, flattens, skips_reduction
+from memcheck.frameworks.torch.fsdp import Group, flattens, leaves_apart, skips_reduction
 from memcheck.frameworks.torch.gathers import WHERE, Gathers
 from memcheck.frameworks.torch.reductions import Reductions
 from memcheck.frameworks.torch.step_options import StepOptions
@@ -123,7 +123,7 @@ def flat_options(how: StepOptions, job: TrainingJob) -> StepOptions:
     return how._replace(
         flat=flat,
         flat_stays=flat and skips_reduction(job) and not layout.reshard_after_forward,
-        leaves_apart=flat and job.lora is not None,
+        leaves_apart=leaves_apart(job),
         reenters=flat and reentrant,
         keeps_inputs=reentrant,
     )

@@ -12,9 +12,11 @@ from memcheck.accounts.quantised import FOUR_BITS
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.context import is_frozen
 from memcheck.autograd.tensor import rounded
-from memcheck.frameworks.torch.fsdp import Group
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.torch.fsdp import Group, leaves_apart, mixes_adapters
 from memcheck.frameworks.torch.trained_parts import LAYERS, is_head_frozen, is_table_frozen
 from memcheck.job.types import DTYPE_BYTES, Recipe, TrainingJob
+from memcheck.models.task import is_saved
 from memcheck.models.types import Architecture
 from memcheck.remembered import lru_cache
 
@@ -24,6 +26,8 @@ ALIGNMENT = 16
 
 ENDS = ("embed", "head", "norm")
 PARTS = ("language", "vision", "projector", "encoder")
+ADAPTERS = (".lora_", ".modules_to_save.")
+"""Parts of the names of tensors that peft or LitGPT adds to a frozen model."""
 NAMED_ENDS = {"embed_": "embed", "embedding_norm": "embed", "lm_head": "head", "final_norm": "norm"}
 """How names of tensors begin, and the words of ``freeze`` for them."""
 
@@ -75,8 +79,11 @@ def updated(job: TrainingJob, tensor: LocalTensor, unit: Iterable[LocalTensor]) 
     """
     ways, a, every = job.layout.shard_group, job.architecture, tuple(unit)
     even = -(-tensor.numel // ways)
-    if not job.freeze or not isinstance(a, Architecture):
+    if not isinstance(a, Architecture) or not (job.freeze or mixes_adapters(job)):
         return even
+    if mixes_adapters(job):
+        rows = _rows(job, _end_tensors(job, a) if is_end(tensor) else every)
+        return next(parts[fullest_row(job)] for each, parts in rows if each.name == tensor.name)
     if is_end(tensor) or tensor.part:
         mixed = any(word in ENDS or word in PARTS for word in job.freeze)
         total, stepped = _ends(job._replace(freeze=flattened_freeze(job)), a, job.freeze)
@@ -91,11 +98,60 @@ def _ends(job: TrainingJob, a: Architecture, freeze: tuple[str, ...]) -> tuple[i
     """Elements of embedding, positions, final norm and head, of what of towers is no layer, and those of them that are
     stepped on.
     """
+    ends, stated = _end_tensors(job, a), job._replace(freeze=freeze)
+    return sum(t.numel for t in ends), sum(t.numel for t in ends if is_stepped(stated, t))
+
+
+def _end_tensors(job: TrainingJob, a: Architecture) -> tuple[LocalTensor, ...]:
+    """The tensors of no layer: those of embedding, positions, final norm and head, and of towers what is no layer."""
     from memcheck.frameworks.torch.whole_model import model_tensors
 
-    ends = [t for tensors in model_tensors(job, a) for t in tensors if is_end(t) or t.part]
-    stated = job._replace(freeze=freeze)
-    return sum(t.numel for t in ends), sum(t.numel for t in ends if is_stepped(stated, t))
+    return tuple([t for tensors in model_tensors(job, a) for t in tensors if is_end(t) or t.part])
+
+
+@lru_cache(maxsize=256)
+def fullest_row(job: TrainingJob) -> int:
+    """The rank that holds most elements of adapters, where flat parameters mix these and frozen weights."""
+    from memcheck.frameworks.torch.whole_model import model_tensors
+
+    a, held = job.architecture, [0] * job.layout.shard_group
+    assert isinstance(a, Architecture)  # noqa: S101 - only such have flat parameters
+    ends = _end_tensors(job, a)
+    layers = [t for t in model_tensors(job, a) if not any(is_end(each) for each in t)]
+    alike: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}
+    for tensors in (ends, *layers):
+        alike[id(tensors)] = (tensors, alike.get(id(tensors), (tensors, 0))[1] + 1)
+    for tensors, times in alike.values():
+        for tensor, parts in _rows(job, tensors):
+            for rank, numel in enumerate(parts if is_stepped(job, tensor) else ()):
+                held[rank] += times * numel
+    return held.index(max(held))
+
+
+def _rows(job: TrainingJob, unit: tuple[LocalTensor, ...]) -> list[tuple[LocalTensor, tuple[int, ...]]]:
+    """Each tensor of a unit with the elements of it in each rank's row of the flat parameter.
+
+    A module's own parameters come before those of the modules inside it (_flat_param.py,
+    ``_init_flat_param_and_metadata``): peft's adapters after the layer that they wrap, LitGPT's before it.
+    """
+    ways = job.layout.shard_group
+    order = list(unit)
+    if FRAMEWORKS[job.framework].own_adapters:
+        names = [_layer_of(t) for t in unit]
+        order.sort(key=lambda t: (names.index(_layer_of(t)), ".lora_" not in t.name))
+    row, at = -(-sum(t.numel for t in unit) // ways), 0
+    found = []
+    for t in order:
+        begin, end = at, at + t.numel
+        at = end
+        parts = [max(0, min(end, (rank + 1) * row) - max(begin, rank * row)) for rank in range(ways)]
+        found.append((t, tuple(parts)))
+    return found
+
+
+def _layer_of(tensor: LocalTensor) -> str:
+    """The name of the layer that a tensor or its adapter belongs to."""
+    return tensor.name.partition(".lora_")[0].removesuffix(".weight").removesuffix(".bias")
 
 
 def flat_pieces(
@@ -112,7 +168,7 @@ def flat_pieces(
     for tensors, count in kinds:
         row = -(-(ends if count == 1 else sum(t.numel for t in tensors)) // ways)
         for t in tensors:
-            even = job.lora is not None  # each adapter is a unit of its own
+            even = leaves_apart(job)  # each adapter is a unit of its own
             numel = min(t.numel, row) if whole and not even else updated(job, t, tensors)
             found += count * [(t._replace(shape=(t.numel,), matrix=False), numel)] if is_stepped(job, t) else []
     return found
@@ -145,6 +201,15 @@ def flattened_freeze(job: TrainingJob) -> tuple[str, ...]:
     return flattened_parts(job, a, a.vision, freeze)
 
 
+def frozen_ends(job: TrainingJob) -> tuple[str, ...]:
+    """``freeze`` for the units of a job whose flat parameters mix adapters and frozen weights: embedding, norm and head
+    share one flat parameter, which wants no gradient where it holds no adapter.
+    """
+    a = job.architecture
+    trains = isinstance(a, Architecture) and any(t.trained for t in _end_tensors(job, a))
+    return () if trains else ENDS
+
+
 def _roots_train(job: TrainingJob, kept: tuple[str, ...]) -> bool:
     """Whether something is trained of what is no layer of a model of pictures."""
     return not {"vision", "projector"} <= {*job.freeze} or ("language" not in job.freeze and not kept)
@@ -155,6 +220,8 @@ def is_stepped(job: TrainingJob, tensor: LocalTensor) -> bool:
     tensor and does not run, for the views of its gradient are those of all that want one (_flat_param.py,
     _use_sharded_grad_views).
     """
+    if mixes_adapters(job):
+        return any(word in tensor.name for word in ADAPTERS) or (tensor.trained and is_saved(tensor.name))
     if tensor.part in job.freeze and job.lora is None:
         return False
     if tensor.waits == "beside" and job.lora is None:

@@ -9,6 +9,7 @@ from memcheck.accounts.unit import Unit
 from memcheck.autograd.curve import High
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.load_and_save import sharding_at
+from memcheck.frameworks.torch.resting import is_updated
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 
 RECIPES = "docs/memory-model.md, bytes per parameter of each stack"
@@ -47,10 +48,14 @@ def training_formulas(job: TrainingJob, units: list[Unit], peak: Instant, high: 
 def _states(job: TrainingJob, units: list[Unit], peak: Instant) -> list[Formula]:
     recipe, cut, at_peak = job.recipe, sharding_at(job, peak.name), peak.components_bytes
     known = {  # layers that are alike share their tensors
-        id(u.tensors): (sum([t.numel for t in u.tensors]), sum([t.numel for t in u.tensors if t.trained]))
+        id(u.tensors): (
+            sum([t.numel for t in u.tensors]),
+            sum([t.numel for t in u.tensors if t.trained]),
+            sum([t.numel for t in u.tensors if is_updated(job, t)]),
+        )
         for u in {id(u.tensors): u for u in units}.values()
     }
-    total, trained = (sum([known[id(u.tensors)][which] for u in units]) for which in (0, 1))
+    total, trained, updated = (sum([known[id(u.tensors)][which] for u in units]) for which in (0, 1, 2))
     count = STATES_PER_PARAMETER[job.optimizer.name]
     master = 0 if recipe.master == "none" else DTYPE_BYTES[recipe.master]
     rows = (
@@ -58,13 +63,13 @@ def _states(job: TrainingJob, units: list[Unit], peak: Instant) -> list[Formula]
         ("gradients", trained, cut.gradients, f"{DTYPE_BYTES[recipe.gradients]} B ({recipe.gradients})"),
         (
             "master_weights",
-            trained,
+            updated,
             cut.optimizer,
             f"{master} B ({recipe.master})",
         ),
         (
             "optimizer_states",
-            trained,
+            updated,
             cut.optimizer,
             f"{count} x {DTYPE_BYTES[recipe.optimizer_states]} B ({recipe.optimizer_states})",
         ),

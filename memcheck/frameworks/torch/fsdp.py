@@ -15,6 +15,7 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.pipelining import SPLIT
 from memcheck.job.torch import reduces_wider
 from memcheck.job.types import DTYPE_BYTES, Layout, Recipe, TrainingJob
+from memcheck.job.versions import WRAPS, wraps_adapters
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 
@@ -32,11 +33,31 @@ def flattens(job: TrainingJob) -> bool:
     return wraps(job) and job.fsdp == 1 and job.layout.shard_group > 1 and job.layout.pipeline == 1
 
 
-def autocast_of(job: TrainingJob) -> str | None:
-    """Dtype of ``torch.autocast`` around the model's forward: the recipe's, or that which accelerate has around FSDP1,
-    too, whose policy casts what it gathers; not around FSDP2 (accelerate 1.15 accelerator.py, ``prepare_model``).
+def mixes_adapters(job: TrainingJob) -> bool:
+    """Whether one flat parameter holds a layer's frozen weights and its adapters.
+
+    A flat parameter wants a gradient if one of its tensors does, and then every tensor in it gets one (torch 2.13
+    distributed/fsdp/_flat_param.py, ``FlatParamHandle._init_flat_param_and_metadata``; _wrap_utils.py,
+    ``_validate_frozen_params`` warns of it). The optimizer still steps on adapters alone.
     """
-    around = job.recipe.autocast or (job.fsdp == 1 and casts_units(job) and FRAMEWORKS[job.framework].wide_outputs)
+    if job.lora is None or not flattens(job):
+        return False
+    return not wraps_adapters(FRAMEWORKS[job.framework], job.framework_version, job.option(WRAPS))
+
+
+def leaves_apart(job: TrainingJob) -> bool:
+    """Whether FSDP1 makes units of what is trained in frozen layers."""
+    return job.lora is not None and flattens(job) and not mixes_adapters(job)
+
+
+def autocast_of(job: TrainingJob) -> str | None:
+    """Dtype of ``torch.autocast`` around the model's forward: the recipe's, or that of accelerate and Lightning Fabric
+    around FSDP1, whose policy casts what it gathers; not around FSDP2 (accelerate 1.15 accelerator.py,
+    ``prepare_model``; lightning/fabric/plugins/precision/fsdp.py, ``forward_context``).
+    """
+    profile = FRAMEWORKS[job.framework]
+    flat = job.fsdp == 1 and (profile.wide_outputs or profile.flattens_units)
+    around = job.recipe.autocast or (flat and casts_units(job))
     return job.recipe.compute if around else None
 
 
@@ -82,6 +103,28 @@ def demand_own_tensors(job: TrainingJob, architecture: Architecture) -> None:
             "memcheck has no model of layers that share tensors under FSDP",
             "replicate the model, or cut it by DeepSpeed's ZeRO",
             "/parallelism",
+        )
+
+
+def demand_plain_units(job: TrainingJob, architecture: Architecture) -> None:
+    """Nothing, unless one flat parameter would hold adapters and weights that are packed, or those of a tower.
+
+    Raises:
+        UnsupportedError: it would.
+    """
+    if not mixes_adapters(job):
+        return
+    if job.held_in and FRAMEWORKS[job.framework].own_adapters:  # NotImplementedError (litgpt finetune/lora.py, setup)
+        message = f"the scripts of {job.framework} refuse to train a quantised model on several GPUs"
+        raise UnsupportedError(message, "train on one GPU, or write `method: lora`", "/training/method")
+    what = "quantised weights" if job.held_in else ""
+    if architecture.vision is not None or architecture.encoder is not None or architecture.others:
+        what = "a tower or an encoder"
+    if what:
+        raise UnsupportedError(
+            f"memcheck has no model of FSDP1 units in which adapters share one flat parameter with {what}",
+            f"write `options.{WRAPS}: true`, or `options.fsdp_version: 2`",
+            "/training/method",
         )
 
 

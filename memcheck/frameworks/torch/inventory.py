@@ -7,7 +7,7 @@ from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, weight_b
 from memcheck.autograd.curve import High, Inventory
 from memcheck.frameworks.torch.rank_steps import Motion
 from memcheck.frameworks.torch.rank_units import Run
-from memcheck.frameworks.torch.resting import resting_dtype, shard_of, states_dtype
+from memcheck.frameworks.torch.resting import is_updated, resting_dtype, shard_of, states_dtype
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 
 STEP = ("init", "forward", "loss", "backward", "optimizer")
@@ -48,7 +48,7 @@ def largest_tensors(
             dtype = resting_dtype(job, t)
             size = weight_bytes(t, dtype, mine)
             rows = [("adapters" if ".lora_" in t.name else "parameters", "", size, mine, dtype)]
-            if t.trained and held:
+            if is_updated(job, t) and held:
                 mine, dtype = shard_of(job, t, cut.optimizer, cut.flat), states_dtype(job, t)
                 states = optimizer_state_bytes(t, mine, job.optimizer.name, dtype)
                 rows.append(("optimizer_states", f"{job.optimizer.name} states of ", states, mine, dtype))

@@ -21,7 +21,7 @@ from memcheck.accounts.moves import Held
 from memcheck.accounts.segments import unfilled
 from memcheck.accounts.state import optimizer_state_bytes, weight_bytes
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch.resting import Sharding, resting_dtype, sharding, states_dtype
+from memcheck.frameworks.torch.resting import Sharding, is_updated, resting_dtype, sharding, states_dtype
 from memcheck.frameworks.torch.states import PACKED, counted, engine_of
 from memcheck.job.reduced import timeless
 from memcheck.job.types import TrainingJob
@@ -84,7 +84,7 @@ def _whole(job: TrainingJob, held: Held) -> Whole:
                 adapters += size
             else:
                 parameters += size
-            if t.trained:
+            if is_updated(job, t):
                 states += count * optimizer_state_bytes(t, t.numel, job.optimizer.name, states_dtype(job, t))
     return Whole(parameters, adapters, states)
 

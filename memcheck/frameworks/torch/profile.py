@@ -49,6 +49,7 @@ PROFILE = Profile(
         "static_graph": (bool,),
         "find_unused_parameters": (bool,),
         "fsdp_version": (int,),
+        "wraps_adapters": (bool,),
         "prepare_model_for_kbit_training": (bool,),
         "dispatcher": (str,),
         "fused_norms": (bool,),

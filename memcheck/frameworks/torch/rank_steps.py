@@ -16,6 +16,8 @@ from memcheck.frameworks.torch.fsdp import (
     gathered_dtype,
     group,
     is_carved,
+    leaves_apart,
+    mixes_adapters,
     partitioned,
     reduces_head,
     replicates,
@@ -272,8 +274,14 @@ def _unit_job(job: TrainingJob) -> TrainingJob:
         from memcheck.frameworks.torch.flat_parameters import flattened_freeze
 
         freeze = flattened_freeze(job)
+    mixes = mixes_adapters(job)
+    if mixes:
+        from memcheck.frameworks.torch.flat_parameters import frozen_ends
+
+        freeze = frozen_ends(job)
     return job._replace(
         freeze=freeze,
+        whole_gradients=mixes,
         layout=alone,
         optimizer=job.optimizer if job.optimizer.in_backward else BEHIND_BACKWARD,
         gradient_accumulation_steps=UNREAD,
@@ -310,7 +318,7 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
     root = NO_GROUP
     tensors: Any
     wrapped = wrapped_kinds(job)
-    leaves, carves, rest = flattens(job) and job.lora is not None, carves_ends(job), dict[int, Group]()
+    leaves, carves, rest = leaves_apart(job), carves_ends(job), dict[int, Group]()
     vision = job.architecture.vision if isinstance(job.architecture, Architecture) else None
     parted = {}
     if vision is not None:
@@ -357,7 +365,7 @@ def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...], *, trains: bool
     if flattens(job):
         from memcheck.frameworks.torch.flat_parameters import flat_group
 
-        whole = job.lora is None and (trains or any(t.trained for t in tensors))
+        whole = not leaves_apart(job) and (trains or any(t.trained for t in tensors))
         return flat_group(tensors, job.recipe, ways, casts=gathered_dtype(job) is not None, whole=whole)
     divided = [divided_over(job, t, ways) for t in tensors]
     recipe = job.recipe

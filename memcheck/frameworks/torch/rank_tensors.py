@@ -34,7 +34,7 @@ class Holding(Record):
 
 def holding_of(job: TrainingJob, part: str = "language") -> Holding:
     """What decides the tensors of one part of a job's model. Parts beside its language model are whole everywhere."""
-    trained, adapter = job.method == "full" and part not in job.freeze, None
+    trained, adapter = (job.method == "full" or job.whole_gradients) and part not in job.freeze, None
     if job.lora is not None and job.method != "full":
         from memcheck.frameworks.torch.block_adapters import adapter_of
 

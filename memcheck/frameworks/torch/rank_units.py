@@ -20,7 +20,7 @@ from memcheck.frameworks.torch.fsdp import (
     skips_reduction,
     wraps,
 )
-from memcheck.frameworks.torch.rank_tensors import holding, trains_table
+from memcheck.frameworks.torch.rank_tensors import holding, layer_tensors, trains_table
 from memcheck.frameworks.torch.states import engine_sums, saves_inputs
 from memcheck.frameworks.torch.stream import embedded_dtype, stream_dtype
 from memcheck.frameworks.torch.trained_parts import (
@@ -177,7 +177,7 @@ class Units:
             left = times
             while left:
                 graph = block.has_graph
-                trained, input_grad = base.trained and index not in frozen and graph, input_grad and graph
+                trained, input_grad = self._trains(block) and index not in frozen and graph, input_grad and graph
                 external = index == part.first > 0
                 # the backward's first layer is where gradients start that all of an encoder-decoder's add up
                 ends = index + left == reads
@@ -194,6 +194,13 @@ class Units:
                 _put(runs, unit, index, some)
                 input_grad, index, left = after, index + some, left - some
         return self._with_head(runs, part, input_grad, outliving)
+
+    def _trains(self, block: Block) -> bool:
+        """Whether a layer's own weights want gradients: with adapters in one flat parameter, if there is an adapter."""
+        if not self.job.whole_gradients:
+            return self.base.trained
+        held = holding(self.base)._replace(trained=False)
+        return any(t.trained for t in layer_tensors(self.job, block, held))
 
     def _input_wants(self, part: Part) -> bool:
         """Whether the first layer's input wants a gradient."""

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from memcheck.accounts.estimate import Instant, Pools, RankEstimate
 from memcheck.accounts.moves import Components, Held, Rest, highest, laid_on, peak_on
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch.fsdp import demand_own_tensors, demand_whole_recompute, runs_chunks
+from memcheck.frameworks.torch.fsdp import demand_own_tensors, demand_plain_units, demand_whole_recompute, runs_chunks
 from memcheck.frameworks.torch.pipelining import fullest, parts
 from memcheck.frameworks.torch.rank_steps import (
     Motion,
@@ -44,6 +44,7 @@ def remembered_ranks(job: TrainingJob, architecture: Architecture, inventory: bo
     """The ranks of equal jobs: what differs between the plans of one repository often does not matter here."""
     demand_own_tensors(job, architecture)
     demand_whole_recompute(job)
+    demand_plain_units(job, architecture)
     numbers = tuple(range(job.layout.pipeline))
     states = states_of(timeless(job))
     if not inventory:
@@ -64,6 +65,7 @@ class Behaviours:
         """``job``: any of them."""
         demand_own_tensors(job, architecture)
         demand_whole_recompute(job)
+        demand_plain_units(job, architecture)
         self._architecture = architecture
         self._any_batch: dict[str, AnyBatch] = {}
         for torch in job.torch:

@@ -76,12 +76,23 @@ def shard_of(job: TrainingJob, tensor: LocalTensor, ways: int, flat: bool) -> in
     return -(-tensor.numel // ways) if flat else shard_numel(tensor, ways)
 
 
+def is_updated(job: TrainingJob, tensor: LocalTensor) -> bool:
+    """Whether the optimizer steps on a tensor: on every one with a gradient, but for those that FSDP1's flat parameters
+    give a gradient that nobody asked for.
+    """
+    if not flattens(job):
+        return tensor.trained
+    from memcheck.frameworks.torch.flat_parameters import is_stepped
+
+    return is_stepped(job, tensor)
+
+
 def tensors_resting(job: TrainingJob, tensors: Iterable[LocalTensor]) -> Resting:
     """Bytes of some tensors on one rank: parameters, gradients while they exist, master weights, optimizer states."""
     recipe, cut = job.recipe, sharding(job)
     rows, every = flattens(job), tuple(tensors)  # rows of FSDP1's flat tensor: optimizers see one dimension
     if rows:
-        from memcheck.frameworks.torch.flat_parameters import is_stepped, updated
+        from memcheck.frameworks.torch.flat_parameters import updated
     masters_all = FRAMEWORKS[job.framework].masters_adapters
     parameters = adapters = gradients = master = states = 0
     for t in every:
@@ -91,7 +102,7 @@ def tensors_resting(job: TrainingJob, tensors: Iterable[LocalTensor]) -> Resting
             adapters += size
         else:
             parameters += size
-        if not (is_stepped(job, t) if rows else t.trained):
+        if not is_updated(job, t):
             continue
         adapter = None if masters_all else t.dtype
         reduced = held if cut.gradients == cut.parameters else shard_of(job, t, cut.gradients, cut.flat)

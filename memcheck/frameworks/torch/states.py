@@ -11,7 +11,14 @@ from memcheck.autograd.tensor import BLOCK_BYTES
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import flattens, wraps
 from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
-from memcheck.frameworks.torch.resting import offloads_states, own_adafactor, shard_of, sharding, tensors_resting
+from memcheck.frameworks.torch.resting import (
+    is_updated,
+    offloads_states,
+    own_adafactor,
+    shard_of,
+    sharding,
+    tensors_resting,
+)
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 
 TYPE_CHECKING = False
@@ -90,7 +97,7 @@ def _paged(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]]) -
         return 0
     found = 0
     for tensors, count in kinds:
-        trained = (t for t in tensors if t.trained)
+        trained = (t for t in tensors if is_updated(job, t))
         found += count * sum(paged_bytes(shard_of(job, t, cut.optimizer, cut.flat), name) for t in trained)
     return found
 
@@ -144,7 +151,7 @@ def _temporaries(
         return 0
     trained: list[tuple[LocalTensor, int]] = []
     for tensors, count in kinds:
-        trained += count * [(t, shard_of(job, t, cut.optimizer, cut.flat)) for t in tensors if t.trained]
+        trained += count * [(t, shard_of(job, t, cut.optimizer, cut.flat)) for t in tensors if is_updated(job, t)]
     if flattens(job):
         from memcheck.frameworks.torch.flat_parameters import flat_pieces
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch.fsdp import flattens, gathered_dtype, wraps
+from memcheck.frameworks.torch.fsdp import flattens, gathered_dtype, leaves_apart, mixes_adapters, wraps
 from memcheck.frameworks.torch.resting import own_adafactor
 from memcheck.frameworks.torch.whole_model import model_tensors
 from memcheck.job.types import TrainingJob
@@ -95,12 +95,13 @@ def _shared_twice(job: TrainingJob, architecture: Architecture) -> Iterator[Stop
 def _mixed_flat(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) -> Iterator[Stop]:
     """ValueError: Must flatten tensors with uniform dtype (_flat_param.py, _validate_tensors_to_flatten).
 
-    What is trained beside frozen modules is a unit of its own; a quantised base is stored as its units need it.
+    What is trained beside frozen modules is a unit of its own, unless layers alone are units; a quantised base is
+    stored as its units need it.
     """
     if job.held_in:
         return
     for tensors in groups:
-        together = [t for t in tensors if job.lora is None or not t.trained]
+        together = [t for t in tensors if not (t.trained and leaves_apart(job))]
         found = sorted({_dtype(job, t) for t in together})
         if len(found) > 1:
             odd = next(t.name for t in together if _dtype(job, t) != job.recipe.params)
@@ -121,8 +122,8 @@ def _mixed_product(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) 
     only then does FSDP1 gather these, which it wraps by themselves, in ``MixedPrecision(param_dtype)``. FSDP2 has
     gathered them with their layer.
     """
-    if not FRAMEWORKS[job.framework].own_loop:
-        return  # accelerate's autocast casts rows and weights alike
+    if not FRAMEWORKS[job.framework].own_loop or mixes_adapters(job):
+        return  # accelerate's autocast casts rows and weights alike; adapters of a layer's unit are gathered with it
     gathered = gathered_dtype(job)
     rests = {_dtype(job, t) for tensors in groups for t in tensors if ".lora_" in t.name}
     for dtype in sorted(rests - {gathered} if gathered is not None else ()):

@@ -62,6 +62,7 @@ PROFILE = Profile(
         "torch_empty_cache_steps": (int,),
         "sync_each_batch": (bool,),
         "fsdp_version": (int,),
+        "wraps_adapters": (bool,),
         "accelerate_version": (str,),
         "prepare_model_for_kbit_training": (bool,),
         "quantize_experts": (bool,),
@@ -73,6 +74,8 @@ PROFILE = Profile(
     },
     choices={"quantizer": ("int8-int4",), "fsdp_version": (1, 2), "reference_fsdp": ("whole_model", "per_layer")},
     fsdp2_since=(5, 10),
+    # transformers 4.39 trainer.py, _fsdp_qlora_plugin_updates
+    wraps_adapters_since=(4, 39),
     stacks_experts_since=(5, 0),
     # loss/loss_utils.py, ForCausalLMLoss: `logits[..., :-1, :].contiguous()` up to 4.48; up to 4.45 it was written in
     # each model's forward, where `logits = logits.float()` let go of the others

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from memcheck.frameworks.torch.fsdp import gathered_dtype
+from memcheck.frameworks.torch.fsdp import gathered_dtype, leaves_apart
 from memcheck.job.types import TrainingJob
 from memcheck.verify.build.dtypes import DTYPES
 
@@ -28,7 +28,7 @@ def flatten(
         mixed = MixedPrecision(compute, DTYPES[recipe.reduce], cast_forward_inputs=False)
 
     def unit(module: nn.Module) -> bool:
-        return id(module) in layers or (job.lora is not None and _is_trained_leaf(module))
+        return id(module) in layers or (leaves_apart(job) and _is_trained_leaf(module))
 
     replicates = job.layout.data > job.layout.shard_group
     shard = mesh["shard"].get_group()

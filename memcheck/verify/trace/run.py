@@ -13,7 +13,8 @@ import torch
 from memcheck.accounts.estimate import Instant
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.ddp import fullest_share, redundancy_free
-from memcheck.frameworks.torch.fsdp import flattens, outside_dtype
+from memcheck.frameworks.torch.flat_parameters import fullest_row
+from memcheck.frameworks.torch.fsdp import flattens, mixes_adapters, outside_dtype
 from memcheck.frameworks.torch.whole_model import model_tensors
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Attention, Mixer
@@ -83,10 +84,13 @@ def _notes(job: TrainingJob) -> tuple[str, ...]:
 
 def _fullest(job: TrainingJob, architecture: Architecture) -> int:
     """The rank to look at: FSDP2's shards are largest on rank 0; ZeroRedundancyOptimizer's states may be elsewhere, and
-    of FSDP1's flat tensor, in which a frozen tower comes first, the last rank has what is trained.
+    of FSDP1's flat tensor, in which a frozen tower comes first, the last rank has what is trained. Of one that mixes
+    adapters and frozen weights, some rank holds most of the adapters.
     """
     if architecture.vision is not None and flattens(job) and job.freeze and "language" not in job.freeze:
         return job.layout.shard_group - 1
+    if mixes_adapters(job):
+        return fullest_row(job)
     if not redundancy_free(job):
         return 0
     return fullest_share(job, (t for tensors in model_tensors(job, architecture) for t in tensors))[0]
