@@ -16,6 +16,7 @@ from pathlib import Path
 import yaml
 
 from memcheck.rules.types import Rule
+from memory_keys import memory_keys
 from plan_format import plan_format
 from rule_registry import registries, rules
 
@@ -110,9 +111,10 @@ def stale(texts: dict[Path, str]) -> list[Path]:
 
 def main(arguments: list[str]) -> int:
     """Write the pages, or with ``--check`` name the stale ones."""
+    modules = {**registries(), **memory_keys()}
     if arguments != ["--check"]:  # first, because the commands whose output is shown run with them
-        write(stale(registries()), registries())
-    texts = {**registries(), **pages()}
+        write(stale(modules), modules)
+    texts = {**modules, **pages()}
     old = stale(texts)
     if arguments == ["--check"]:
         for path in old:

@@ -17,7 +17,7 @@ from memcheck.plan.schema import integer_keys, load_schema, schema_path
 from memcheck.plan.valid import CHECKS, conforms, target
 
 SCHEMA = load_schema()
-ANNOTATIONS = {"$schema", "title", "description", "examples", "default", "definitions"}
+ANNOTATIONS = {"$schema", "title", "description", "examples", "default", "definitions", "x-memory", "x-memory-options"}
 DEPENDENT = {"then", "else"}
 """Keywords that ``if`` reads."""
 

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from memcheck.frameworks.torch.ddp import buckets
 from memcheck.frameworks.torch.fsdp import skips_reduction
 from memcheck.frameworks.torch.padding import filled_group, padded_layer
+from memcheck.job.profile import Profile
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.rules.types import RuleContext
+from memcheck.what_if.remedies.annotated import annotated
 from memcheck.what_if.remedies.load_and_save import loading_and_saving
 from memcheck.what_if.remedies.types import EQUIVALENT, METHOD, NUMERICS, OTHER, CandidateChange
 
@@ -22,6 +24,8 @@ STAGE_WORDS = {
 }
 RESHARD, SYNC = "parallelism.reshard_after_forward", "parallelism.gradient_sync"
 BUCKETS = "parallelism.gradient_as_bucket_view"
+MOST_CHUNKS = 64
+"""Parts of the tokens from which on the logits are no large part of the memory."""
 LEAST_SEQUENCE = 1024
 """Tokens below which no shorter sequences are suggested."""
 FREE = ("attention", "implementation", "kernels", "allocator", "logits", "buckets", "sync", "reshard", "sequence")
@@ -33,6 +37,7 @@ def same_hardware(context: RuleContext, job: TrainingJob) -> Iterator[CandidateC
     yield from loading_and_saving(
         context, job
     )  # first: what decides a moment that is too much is what a finding points at
+    yield from annotated(context, job)
     yield from _kernels(context, job)
     yield from _loss(context, job)
     yield from _sharding(context, job)
@@ -48,8 +53,10 @@ def same_hardware(context: RuleContext, job: TrainingJob) -> Iterator[CandidateC
 def _kernels(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     framework = context.framework
     if job.attention == "eager":
-        change = {"training.attention": "sdpa"}
-        yield CandidateChange("attention", "use a fused attention kernel", change, numerics=EQUIVALENT)
+        for kernel in _fused_attention(job):
+            change = {"training.attention": kernel}
+            title = f"compute attention in a fused kernel ({kernel})"
+            yield CandidateChange("attention", title, change, numerics=EQUIVALENT)
     chooses = framework is not None and "training.optimizer.implementation" not in framework.lacks
     if chooses and job.optimizer.implementation == "foreach" and job.optimizer.name in FOREACH_CLASS:
         change = {"training.optimizer.implementation": "fused"}
@@ -59,6 +66,13 @@ def _kernels(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange
     if not job.expandable_segments and framework is not None and "expandable" in framework.allocators:
         title = "let the allocator grow its segments (PYTORCH_ALLOC_CONF=expandable_segments:True)"
         yield CandidateChange("allocator", title, {"training.expandable_segments": True})
+
+
+def _fused_attention(job: TrainingJob) -> tuple[str, ...]:
+    """Kernels that keep no matrix of attention: scores that are capped are computed by two of them alone."""
+    a = job.architecture
+    capped = isinstance(a, Architecture) and any(getattr(block.mixer, "softcap", False) for block, _ in a.blocks)
+    return ("flash", "flex") if capped else ("sdpa",)
 
 
 def _liger(job: TrainingJob) -> Iterator[CandidateChange]:
@@ -96,6 +110,12 @@ def _loss(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     elif job.loss.kind == "standard" and "chunked" in losses:
         change = {"training.loss.kind": "chunked"}
         yield CandidateChange("loss", "compute head and loss in chunks", change, numerics=EQUIVALENT)
+    elif job.loss.kind == "chunked" and job.loss.chunks < MOST_CHUNKS:
+        title = f"compute head and loss in {MOST_CHUNKS} chunks instead of {job.loss.chunks}"
+        yield CandidateChange("loss", title, {"training.loss.chunks": MOST_CHUNKS}, numerics=EQUIVALENT)
+    if job.loss.kind == "standard" and "in-place" in losses:
+        title = "put the gradient of the logits where the logits were (the cross-entropy of Liger or Unsloth)"
+        yield CandidateChange("loss", title, {"training.loss.kind": "in-place"}, numerics=EQUIVALENT)
 
 
 def _sharding(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
@@ -145,6 +165,8 @@ def _micro_batch(job: TrainingJob) -> Iterator[CandidateChange]:
 def _recompute(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     framework, mode = context.framework, job.checkpointing.mode
     if framework is None or mode == "full":
+        if framework is not None:
+            yield from _more_recompute(framework, job)
         if job.held_in == "int8" and not job.checkpointing.reentrant:
             title = "checkpoint with use_reentrant, without a graph that holds the inputs of int8 products"
             yield CandidateChange("reentrant", title, {"training.activation_checkpointing.reentrant": True})
@@ -153,6 +175,20 @@ def _recompute(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChan
     if mode == "none" and framework.selective_recompute:
         yield CandidateChange("recompute", "recompute selectively in backward", {key: "selective"})
     yield CandidateChange("recompute", "recompute every block in backward", {key: "full"})
+    yield from _more_recompute(framework, job)
+
+
+def _more_recompute(framework: Profile, job: TrainingJob) -> Iterator[CandidateChange]:
+    """Every block instead of some, and what checkpoints keep in host memory."""
+    key, now = "training.activation_checkpointing.", job.checkpointing
+    if now.mode != "none" and now.every_n_layers > 1:
+        title = f"recompute every block, not one of each {now.every_n_layers}"
+        yield CandidateChange("recompute", title, {f"{key}every_n_layers": 1})
+    if now.offload == "none" and f"{key}offload" not in framework.lacks:
+        title = "keep the inputs of recomputed blocks in host memory"
+        full = {} if now.mode == "full" else {f"{key}mode": "full"}
+        title = title if not full else "recompute every block in backward, and keep its input in host memory"
+        yield CandidateChange("recompute", title, {**full, f"{key}offload": "cpu"})
 
 
 def _optimizer(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
@@ -239,6 +275,8 @@ def either_way(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChan
         if other != mode:
             title = "keep every activation" if other == "none" else f"recompute {other}"
             yield CandidateChange("recompute", title, {"training.activation_checkpointing.mode": other})
+    if framework is not None:
+        yield from _more_recompute(framework, job)
     if job.optimizer.offload != "none":
         change = {"training.optimizer.offload": "none"}
         yield CandidateChange("offload", "keep the optimizer states on the GPU", change, numerics=EQUIVALENT)

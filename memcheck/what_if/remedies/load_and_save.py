@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memcheck.job.objective_types import Evaluation
 from memcheck.job.profile import Profile
 from memcheck.job.training import shards_parameters
 from memcheck.job.types import TrainingJob
@@ -40,12 +41,20 @@ def loading_and_saving(context: RuleContext, job: TrainingJob) -> Iterator[Candi
                 yield CandidateChange("initialization", TITLES[place], {"training.initialization.place": place})
     if "save" in moments:
         yield from _saving(job, framework)
+    if "evaluation" in moments and job.evaluation is not None:
+        yield from _evaluating(job.evaluation)
     if "step" in moments:
-        yield from _keeping(job)
+        yield from _keeping(job, framework)
 
 
-def _keeping(job: TrainingJob) -> Iterator[CandidateChange]:
+def _keeping(job: TrainingJob, framework: Profile) -> Iterator[CandidateChange]:
     """Less that is offloaded: only where a node lacks memory while the steps run."""
+    if job.optimizer.offload == "cpu" and "nvme" in framework.offload_places:
+        title = "keep the optimizer states on the NVMe drives of the node"
+        yield CandidateChange("offload", title, {"training.optimizer.offload": "nvme"}, numerics=EQUIVALENT)
+    if job.parameter_offload == "cpu" and "nvme" in framework.offload_places:
+        title = "keep the sharded parameters on the NVMe drives of the node"
+        yield CandidateChange("offload-parameters", title, {"training.offload.parameters": "nvme"}, numerics=EQUIVALENT)
     if job.optimizer.offload != "none":
         title = "keep the optimizer states on the GPU"
         yield CandidateChange("offload", title, {"training.optimizer.offload": "none"}, numerics=EQUIVALENT)
@@ -67,6 +76,15 @@ def _saving(job: TrainingJob, framework: Profile) -> Iterator[CandidateChange]:
     elif checkpoint.optimizer:
         title = "save the model without the optimizer states, from which training cannot resume"
         yield CandidateChange("saved-states", title, {"training.checkpoint.optimizer": False})
+
+
+def _evaluating(evaluation: Evaluation) -> Iterator[CandidateChange]:
+    """Smaller batches of the evaluation, which move no result."""
+    size = evaluation.micro_batch_size
+    while size > 1:
+        size //= 2
+        title = f"evaluate {size} {'sequence' if size == 1 else 'sequences'} at a time"
+        yield CandidateChange("evaluation", title, {"training.evaluation.micro_batch_size": size})
 
 
 def critical(context: RuleContext) -> set[str]:

@@ -11,13 +11,14 @@ from memcheck.what_if.remedies.price import LegalChange, Pricer
 from memcheck.what_if.remedies.types import HARDWARE, METHOD, UNCHANGED, CandidateChange, Priced, join
 from memcheck.what_if.search.choice import offered, roomy, slow
 from memcheck.what_if.search.explore import explore, fastest_first
+from memcheck.what_if.search.pairs import apart, faster, strongest
 from memcheck.what_if.search.rank import cost_floor, least_cost, own_keys
 from memcheck.what_if.search.space import NOTHING, Space, leaves_activations, singles, space_of, together
 
-STRONGEST = 6
-"""Kinds of change of which a quick search tries pairs."""
 MOST_PRICED = 24
 """Pairs whose memory a quick search looks at; all of them are timed, which takes less."""
+MOST_OTHERS = 6
+"""Pairs among which a quick search looks for one without any part of the only change that fits."""
 MOST_TUNED = 256
 """Plans among which a quick search looks for better values of the keys that its answer sets."""
 DEAR, MOST_TIMED = 0.25, 30_000
@@ -108,7 +109,7 @@ class Fit:
             for other in priced:
                 if other.candidate.cost in {UNCHANGED, HARDWARE} or self.pricer.fits(other):
                     continue
-                pairs = [join(other.candidate, s.candidate) for s in partners if _apart(s.candidate, other.candidate)]
+                pairs = [join(other.candidate, s.candidate) for s in partners if apart(s.candidate, other.candidate)]
                 best = self._cheapest(pairs)
                 if best is None and self.thorough:
                     best = self._piled(partners, other)
@@ -137,7 +138,9 @@ class Fit:
         job, slowdown = legal.resolved.job, self.pricer.slowdown(legal.candidate, legal.resolved)
         if cost == HARDWARE:  # of two GPUs that are worth the same the smaller one
             return any(least_cost(other)[:-1] <= cost_floor(legal, slowdown) for other in like)
-        floor = (*cost_floor(legal, slowdown), legal.shared.least_host_bytes(job))
+        floor = cost_floor(legal, slowdown)
+        if cost != UNCHANGED:
+            floor = (*floor, legal.shared.least_host_bytes(job))
         return any(least_cost(other) <= floor for other in like)
 
     def _is_no_answer(self, legal: LegalChange) -> bool:
@@ -194,8 +197,8 @@ class Fit:
         until one leaves room. One alone that fits is no reason to do without: two cheap ones may cost less.
         """
         best = self._fastest()
-        pool = same if self.thorough else _faster(_strongest(same, self.pricer), best, self.pricer)
-        pairs = [join(a.candidate, b.candidate) for a, b in combinations(pool, 2) if _apart(a.candidate, b.candidate)]
+        pool = same if self.thorough else faster(strongest(same, self.pricer), best, self.pricer)
+        pairs = [join(a.candidate, b.candidate) for a, b in combinations(pool, 2) if apart(a.candidate, b.candidate)]
         legal = [(each, i) for i, pair in enumerate(pairs) if (each := self.pricer.look(pair)) is not None]
         time_of = self.pricer.slowdown
         timed = [(time_of(each.candidate, each.resolved) or 0.0, len(each.candidate.set), i, each) for each, i in legal]
@@ -207,6 +210,24 @@ class Fit:
                 self.found.append(priced)
                 if roomy(priced):
                     break
+        self._another([each for _, _, _, each in sorted(timed, key=lambda each: each[:3])])
+
+    def _another(self, pairs: list[LegalChange]) -> None:
+        """A pair without anything of the only change that fits, if one of the fastest such pairs fits.
+
+        Not everybody can make the first change: a reference can be scored before the training only where its data are
+        at hand.
+        """
+        fit = [p for p in self.found if p.candidate.cost == UNCHANGED and not slow(p)]
+        if self.thorough or not fit or any(not set(p.candidate.kinds) & set(fit[0].candidate.kinds) for p in fit):
+            return
+        kinds = {kind for p in fit for kind in p.candidate.kinds}
+        others = [each for each in pairs if not kinds & set(each.candidate.kinds)]
+        for each in others[:MOST_OTHERS]:
+            priced = self.pricer.price_legal(each)
+            if priced is not None and self.pricer.fits(priced):
+                self.found.append(priced)
+                return
 
     def _more(self, same: list[Priced]) -> None:
         """As many changes as it takes; where that is not enough, any plan of the hardware."""
@@ -304,7 +325,7 @@ class Fit:
         for _ in range(MOST_PILED - 1):
             if pile is None:
                 return None
-            rest = [join(pile.candidate, p.candidate) for p in same if _apart(pile.candidate, p.candidate)]
+            rest = [join(pile.candidate, p.candidate) for p in same if apart(pile.candidate, p.candidate)]
             best = self.emptiest(rest)
             if best is None or need(best) >= need(pile):
                 return None
@@ -339,12 +360,14 @@ class Fit:
             if any(each.kind == part.kind for each in waiting):
                 self._price_the_others(priced)
             milder = [p.candidate for p in priced if p.candidate.kind == part.kind and p.candidate is not part]
+            before = [p.candidate for p in priced[: _index(priced, part)]]
             for other in (None, *milder):
                 tried = self.pricer.price(together(*rest, *([other] if other is not None else [])))
-                if tried is None or not self.pricer.fits(tried) or least_cost(tried) >= least_cost(found):
+                if tried is None or not self.pricer.fits(tried) or least_cost(tried) > least_cost(found):
                     continue
-                found = tried
-                break
+                if least_cost(tried) < least_cost(found) or other is None or other in before:
+                    found = tried
+                    break
         return found
 
     def mildest(self, found: list[Priced]) -> list[Priced]:
@@ -368,28 +391,6 @@ def _place(put_off: tuple[int, LegalChange, bool]) -> int:
     return put_off[0]
 
 
-def _apart(one: CandidateChange, other: CandidateChange) -> bool:
-    """Whether two changes can be made together."""
-    return not set(one.kinds) & set(other.kinds)
-
-
-def _strongest(same: list[Priced], pricer: Pricer) -> list[Priced]:
-    """The most effective change of every kind, and the fastest that has any effect where that is another one."""
-    best: dict[str, list[Priced]] = {}
-    estimate = pricer.context.estimate
-    before = pricer.full(estimate) if estimate else 0.0
-    for each in sorted(same, key=pricer.pressure):
-        if pricer.pressure(each) < before:
-            best.setdefault(each.candidate.kind, []).append(each)
-    found = list(best.values())[:STRONGEST]
-    quick = [min(some, key=lambda p: pricer.slowdown(p.candidate, p.resolved) or 0.0) for some in found]
-    return [each for some, fast in zip(found, quick, strict=True) for each in (some[0], fast)[: 1 + (fast != some[0])]]
-
-
-def _faster(pool: list[Priced], best: float | None, pricer: Pricer) -> list[Priced]:
-    """Those with which a pair may be faster than ``best``, if the two cost what each of them costs alone."""
-    if best is None:
-        return pool
-    times = [pricer.slowdown(p.candidate, p.resolved) or 0.0 for p in pool]
-    gained = min(0.0, *times) if times else 0.0
-    return [p for p, time in zip(pool, times, strict=True) if time + gained < best]
+def _index(priced: list[Priced], part: CandidateChange) -> int:
+    """The place of a single change among those that are priced: what frees less comes before what frees more."""
+    return next((index for index, each in enumerate(priced) if each.candidate is part), 0)

@@ -26,23 +26,24 @@ def changed_keys(changes: Mapping[str, object]) -> int:
 def least_cost(priced: Priced) -> tuple[object, ...]:
     """What it asks for; of what keeps results and hardware, time to a whole percentage, then how many settings change.
 
-    Of the others whether they may fail and how many settings change come before GPUs and time. Of equal ones the
-    mildest comes first.
+    Of the others whether they may fail and how many settings change come before GPUs and time. Host memory decides
+    between those that are equal otherwise, and of equal ones the mildest comes first.
     """
     asks, slower = priced.price
     host, keys, close = priced.estimate.host_bytes_per_node, changed(priced), not priced.sure
     if asks == UNCHANGED:
         time = priced.slowdown or 0.0
-        return asks, round(time, 2), keys, close, gpus(priced), round(time, 3), host
+        return asks, round(time, 2), keys, close, gpus(priced), host, round(time, 3)
     return asks, close, keys, gpus(priced), slower, host
 
 
 def cost_floor(legal: LegalChange, slowdown: float | None) -> tuple[object, ...]:
     """The start of the least :func:`least_cost` that an unpriced plan can have."""
-    asks, keys, world = legal.candidate.cost, changed_keys(legal.changes), legal.resolved.job.layout.world_size
+    asks, keys, job = legal.candidate.cost, changed_keys(legal.changes), legal.resolved.job
+    world = job.layout.world_size
     if asks == UNCHANGED:
-        time = slowdown or 0.0
-        return asks, round(time, 2), keys, False, world, round(time, 3)
+        time, host = slowdown or 0.0, legal.shared.least_host_bytes(job)
+        return asks, round(time, 2), keys, False, world, host, round(time, 3)
     return asks, False, keys, world, max(0.0, round(slowdown or 0.0, 3))
 
 

@@ -11,6 +11,7 @@ from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.candidates import FREE, either_way, same_hardware
 from memcheck.what_if.remedies.degrees import degrees
 from memcheck.what_if.remedies.hardware import larger_gpus, more_nodes
+from memcheck.what_if.remedies.memory_keys import LOWER
 from memcheck.what_if.remedies.types import METHOD, CandidateChange, join
 from memcheck.what_if.search.layouts import serving_layouts, training_layouts
 
@@ -123,7 +124,7 @@ def _knobs(options: list[CandidateChange]) -> list[list[CandidateChange]]:
     kinds: dict[str, list[CandidateChange]] = {}
     for option in options:
         kinds.setdefault(option.kind, []).append(option)
-    free = [kinds.pop(kind)[-1] for kind in FREE if kind in kinds]
+    free = [kinds.pop(kind)[-1] for kind in (*FREE, *LOWER) if kind in kinds]
     knobs = [[*reversed(each), NOTHING] for each in kinds.values()]
     return [[join(*free), NOTHING], *knobs] if free else knobs
 

@@ -1,0 +1,36 @@
+"""Which changes of a plan are combined with one another."""
+
+from __future__ import annotations
+
+from memcheck.what_if.remedies.price import Pricer
+from memcheck.what_if.remedies.types import CandidateChange, Priced
+
+STRONGEST = 6
+"""Kinds of change of which a quick search tries pairs."""
+
+
+def apart(one: CandidateChange, other: CandidateChange) -> bool:
+    """Whether two changes can be made together."""
+    return not set(one.kinds) & set(other.kinds)
+
+
+def strongest(same: list[Priced], pricer: Pricer) -> list[Priced]:
+    """The most effective change of every kind, and the fastest that has any effect where that is another one."""
+    best: dict[str, list[Priced]] = {}
+    estimate = pricer.context.estimate
+    before = pricer.full(estimate) if estimate else 0.0
+    for each in sorted(same, key=pricer.pressure):
+        if pricer.pressure(each) < before:
+            best.setdefault(each.candidate.kind, []).append(each)
+    found = list(best.values())[:STRONGEST]
+    quick = [min(some, key=lambda p: pricer.slowdown(p.candidate, p.resolved) or 0.0) for some in found]
+    return [each for some, fast in zip(found, quick, strict=True) for each in (some[0], fast)[: 1 + (fast != some[0])]]
+
+
+def faster(pool: list[Priced], best: float | None, pricer: Pricer) -> list[Priced]:
+    """Those with which a pair may be faster than ``best``, if the two cost what each of them costs alone."""
+    if best is None:
+        return pool
+    times = [pricer.slowdown(p.candidate, p.resolved) or 0.0 for p in pool]
+    gained = min(0.0, *times) if times else 0.0
+    return [p for p, time in zip(pool, times, strict=True) if time + gained < best]
