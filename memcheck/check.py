@@ -8,6 +8,7 @@ from collections.abc import Callable
 from memcheck.config.gate import Gate
 from memcheck.config.types import UNCERTAIN, Settings
 from memcheck.configs.documents import load_plans
+from memcheck.edge.opener import begin_reading_once, end_reading_once
 from memcheck.errors import UnsupportedError
 from memcheck.finding import SEVERITIES, Finding, Location, Span
 from memcheck.frameworks.registry import FRAMEWORKS
@@ -36,6 +37,8 @@ from memcheck.rules.profiles import GATE
 from memcheck.rules.run import check_layout, check_memory, make_context, rules_for
 
 CLOSE, UNSURE = "MEM103", "MEM104"
+MOST_OF_A_CODE = 5000
+"""Findings of one code about one file. The last of them counts those that follow."""
 MARK = "memcheck: ignore"
 """What every suppressing comment holds; without it in the text, nothing looks for comments."""
 
@@ -58,6 +61,14 @@ WARN, FAIL = UNCERTAIN
 
 def check_file(path: str, data: bytes, gate: Gate) -> tuple[list[PlanResult], list[str]]:
     """The results of every document, and a traceback for each one on which memcheck itself failed."""
+    begin_reading_once()
+    try:
+        return _check_file(path, data, gate)
+    finally:
+        end_reading_once()
+
+
+def _check_file(path: str, data: bytes, gate: Gate) -> tuple[list[PlanResult], list[str]]:
     results: list[PlanResult] = []
     traces: list[str] = []
 
@@ -78,9 +89,10 @@ def check_file(path: str, data: bytes, gate: Gate) -> tuple[list[PlanResult], li
 
         results.append(PlanResult(path=path, document=0, name=stem(path), status=ERROR, findings=(no_document(path),)))
     comments = None
+    marked: dict[int, bool] = {}
     for document in documents:
         try:
-            if comments is None and is_marked(document, data):
+            if comments is None and is_marked(document, data, marked):
                 from memcheck.config.suppressions import Suppressions
 
                 comments = Suppressions(gate.as_written)
@@ -94,14 +106,54 @@ def check_file(path: str, data: bytes, gate: Gate) -> tuple[list[PlanResult], li
             results = [with_findings(each, [*each.findings, *about.get(each.document, ())], gate) for each in results]
         except Exception as error:  # noqa: BLE001
             failed(error, 0, stem(path))
+    if sum(len(each.findings) for each in results) > MOST_OF_A_CODE:
+        results = _bounded(results)
     return results, traces
 
 
-def is_marked(document: Document, data: bytes) -> bool:
-    """Whether the file, or one that the plan extends, may hold a suppressing comment."""
-    if len(document.sources) > 1:
-        return any(MARK in line for lines in document.sources.values() for line in lines)
-    return MARK.encode() in data
+def _bounded(results: list[PlanResult]) -> list[PlanResult]:
+    """The results of one file with the first findings of each code. Of the others, those that a fix needs stay."""
+    counts: dict[str, int] = {}
+    more: dict[str, int] = {}
+    last: dict[str, Finding] = {}
+    kept: list[list[Finding]] = []
+    for result in results:
+        own: list[Finding] = []
+        for finding in result.findings:
+            counts[finding.code] = counts.get(finding.code, 0) + 1
+            if counts[finding.code] <= MOST_OF_A_CODE or finding.fix or finding.remedies or not own:
+                own.append(finding)
+            else:
+                more[finding.code] = more.get(finding.code, 0) + 1
+            if counts[finding.code] == MOST_OF_A_CODE:
+                last[finding.code] = finding
+        kept.append(own)
+
+    def counted(finding: Finding) -> Finding:
+        if last.get(finding.code) is not finding or finding.code not in more:
+            return finding
+        others = f"so it is in {more[finding.code]:,} more places of this file"
+        return finding._replace(message=f"{finding.message}; {others}")
+
+    return [
+        result._replace(findings=tuple(counted(each) for each in own))
+        for result, own in zip(results, kept, strict=True)
+    ]
+
+
+def is_marked(document: Document, data: bytes, known: dict[int, bool]) -> bool:
+    """Whether the file, or one that the plan extends, may hold a suppressing comment.
+
+    ``known``: the answers for the lines of files, by identity, which many documents share.
+    """
+    if len(document.sources) <= 1:
+        return MARK.encode() in data
+    for lines in document.sources.values():
+        if id(lines) not in known:
+            known[id(lines)] = any(MARK in line for line in lines)
+        if known[id(lines)]:
+            return True
+    return False
 
 
 def check_document(document: Document, gate: Gate, comments: Suppressions | None = None) -> PlanResult:

@@ -124,6 +124,7 @@ ARROWS: dict[str, set[str]] = {
     "check": {
         "config",
         "configs",
+        "edge",
         "errors",
         "finding",
         "frameworks",

@@ -62,8 +62,10 @@ FIELDS: dict[type, dict[str, Any]] = {
 def written(results: list[PlanResult]) -> str | None:
     """The results as one line of JSON; None where they would not come back as they are."""
     try:
-        text = own_json.written([_sources_as_lists(each) for each in results])
-        same = repr(read(own_json.parsed(text))) == repr(results)
+        text = own_json.written(_with_files(results))
+        again = read(own_json.parsed(text))
+        one, other = (repr([each._replace(sources={}) for each in those]) for those in (again, results))
+        same = one == other and all(a.sources == dict(b.sources) for a, b in zip(again, results, strict=True))
     except (TypeError, ValueError, RecursionError, IndexError):
         return None
     return text if same else None
@@ -71,19 +73,33 @@ def written(results: list[PlanResult]) -> str | None:
 
 def read(found: Any) -> list[PlanResult]:
     """The results that JSON holds; raises TypeError, ValueError, KeyError or IndexError where it holds none."""
-    return [_with_sources(_READ_RESULT(each)) for each in found]
+    files, results = found
+    lines = [tuple(each) for each in files]
+    return [_with_sources(_READ_RESULT(each), lines) for each in results]
 
 
-def _sources_as_lists(result: PlanResult) -> list[object]:
-    return [*result[:_SOURCES], dict(result.sources), *result[_SOURCES + 1 :]]
+def _with_files(results: list[PlanResult]) -> list[object]:
+    """The lines of every file, and the results, which name a file's lines by their number: many share them."""
+    files: list[tuple[str, ...]] = []
+    numbers: dict[int, int] = {}
+    made: list[object] = []
+    for result in results:
+        sources: dict[str, int] = {}
+        for path, lines in result.sources.items():
+            if id(lines) not in numbers:
+                numbers[id(lines)] = len(files)
+                files.append(lines)
+            sources[path] = numbers[id(lines)]
+        made.append([*result[:_SOURCES], sources, *result[_SOURCES + 1 :]])
+    return [files, made]
 
 
 _SOURCES = PlanResult._fields.index("sources")
 
 
-def _with_sources(result: PlanResult) -> PlanResult:
-    lines = result[_SOURCES]
-    return result._replace(sources={path: tuple(each) for path, each in lines.items()})  # type: ignore[attr-defined]
+def _with_sources(result: PlanResult, files: list[tuple[str, ...]]) -> PlanResult:
+    numbers: Any = result[_SOURCES]
+    return result._replace(sources={path: files[number] for path, number in numbers.items()})
 
 
 def _reader(shape: Any) -> Callable[[Any], Any]:

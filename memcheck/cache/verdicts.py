@@ -8,12 +8,13 @@ from memcheck import own_json
 from memcheck.cache import store
 from memcheck.cache.version import identity
 from memcheck.config.gate import Gate
-from memcheck.edge import observed, opener
+from memcheck.edge import opener
+from memcheck.edge.questions import holds
 from memcheck.result import PlanResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from typing import Any
 
     Note = tuple[str, str, int, str]
@@ -69,7 +70,7 @@ class Verdicts:
 
         try:
             notes, beside, results = own_json.parsed(text)
-            if _holds(notes):
+            if holds(notes):
                 found = read(results), beside
                 self._count(notes)
                 return found
@@ -110,7 +111,7 @@ class Verdicts:
             return None
         try:
             notes, told = own_json.parsed(text)
-            return told if _holds(notes) else None
+            return told if holds(notes) else None
         except (TypeError, ValueError, KeyError, RecursionError, StopIteration):
             return None
 
@@ -133,32 +134,3 @@ class Verdicts:
 
 def _digest(text: str) -> str:
     return opener.digest(text.encode("utf-8", "surrogatepass"))
-
-
-def _holds(notes: Any) -> bool:
-    """Whether every answer is today's."""
-    return all(_says(question, path, limit) == answer for question, path, limit, answer in notes)
-
-
-def _says(question: str, path: str, limit: int) -> str:
-    """Today's answer to a question."""
-    return QUESTIONS[question](path, limit)
-
-
-def _start(path: str, limit: int) -> str:
-    try:
-        return opener.digest(opener.read_start(path, limit))
-    except OSError as error:
-        return opener.described(error)
-
-
-QUESTIONS: dict[str, Callable[[str, int], str]] = {
-    "start": _start,
-    "is_file": lambda path, limit: str(observed.is_file(path)),
-    "is_folder": lambda path, limit: str(observed.is_folder(path)),
-    "exists": lambda path, limit: str(observed.exists(path)),
-    "real_path": lambda path, limit: observed.real_path(path),
-    "repository": lambda path, limit: repr(opener.repository(path)),
-    "today": lambda path, limit: observed.today(),
-}
-"""What can be asked of files, under the names of the notes."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from memcheck.configs.config_file import ConfigFile, load_yaml
 from memcheck.configs.shell_arithmetic import worked_out
 from memcheck.configs.shell_branches import Branches
 from memcheck.configs.shell_documents import plain, split_documents
+from memcheck.configs.shell_growth import ScriptGrowth
 from memcheck.configs.shell_lines import single
 from memcheck.configs.shell_overrides import Positionals, sets_a_key
 from memcheck.configs.shell_values import folder, hangs_on, resolved, scheduled, with_default
@@ -97,13 +98,14 @@ class _Word(Record):
 class _Script:
     """A shell script as it is read, line by line: its variables, and the arguments that they hold."""
 
-    def __init__(self, variables: Mapping[str, str], defines: Mapping[str, str]) -> None:
+    def __init__(self, variables: Mapping[str, str], defines: Mapping[str, str], growth: ScriptGrowth) -> None:
+        self._growth = growth
         self.variables: dict[str, str] = dict(variables)
         self.arrays: set[str] = set()
         self.branches: set[str] = set()
         """Variables that are set in a branch."""
         self._defines = defines
-        self._held: dict[str, Sequence[_Word]] = {}
+        self._held: dict[str, list[_Word]] = {}
         """Arguments that one line puts into a variable: they count where it is used."""
         self._open = Branches()
         self._cases = 0
@@ -126,7 +128,7 @@ class _Script:
             return []
         arm = _ARM.match(whole) if self._cases else None
         line = whole if arm is None else " " * arm.end() + whole[arm.end() :]
-        if not (filled or self.inside) and (self._assigned(line) or self._holds(number, line)):
+        if not (filled or self.inside) and (self._assigned(number, line) or self._holds(number, line)):
             return []
         self._forget(without_comment(line))
         if _PRINTED.match(line) and not _STARTED.search(line):
@@ -134,7 +136,17 @@ class _Script:
         found = [self._word(word, number, column) for column, word in _words(line)]
         return [inner for word in found for inner in self._expanded(word)]
 
-    def _assigned(self, line: str) -> bool:
+    def resolved(self, name: str, number: int, word: str) -> str:
+        """A word with its variables filled in, which counts towards what the script's variables add to it.
+
+        Raises:
+            ConfigError: they add too much.
+        """
+        found = resolved(word, self.variables)
+        self._growth.characters(name, number, word, found)
+        return found
+
+    def _assigned(self, number: int, line: str) -> bool:
         default, own = with_default(line), folder(line, self.variables)
         if default is not None and (self.variables.get(default[0]) or default[0] in self._held):
             return True
@@ -149,10 +161,11 @@ class _Script:
             return True  # an argument of the script's own: called without any, it runs with what stands above
         if self._open.hanging:
             self.branches.add(name)
-        self.variables[name] = resolved(value, self.variables)
+        self.variables[name] = self.resolved(name, number, value)
         held = self._held.pop(name, None)
         if held is not None and self._open.hanging:
-            self._held[name] = tuple(word._replace(hangs=True) for word in held)
+            self._growth.words(name, number, len(held))
+            self._held[name] = [word._replace(hangs=True) for word in held]
         return True
 
     def _list(self, number: int, line: str) -> bool:
@@ -185,10 +198,7 @@ class _Script:
                 found.append(self._word(text, number, start + column)._replace(sets=True))
             option = text.startswith("--") and "=" not in text
         if found:
-            held = self._held.get(name, ())
-            listed = held if isinstance(held, list) else list(held)
-            listed += found
-            self._held[name] = listed
+            self._held.setdefault(name, []).extend(found)
 
     def is_loose(self, word: str) -> bool:
         """Whether a word may be arguments that nothing in the script says."""
@@ -213,34 +223,41 @@ class _Script:
             return False
         inside = next(group for group in found.groups()[2:] if group is not None)
         start = line.index(inside, found.end(2)) if inside else 0
-        words = [
-            inner
-            for column, word in _words(inside)
-            for inner in self._held.get(_used(word), (self._word(word, number, start + column),))
-        ]
+        words: list[_Word] = []
+        for column, word in _words(inside):
+            held = self._held.get(_used(word))
+            if held is None:
+                words.append(self._word(word, number, start + column))
+            else:
+                self._growth.words(_used(word), number, len(held))
+                words += held
         several = len(words) > 1 and any(sets_a_key(word.text) for word in words)
         if not several and not any(_OPTION.match(word.text) for word in words):
             return False
-        before = self._held.get(found[1], ()) if found[2] == "+=" else ()
-        self._held[found[1]] = (*before, *words)
+        if found[2] == "+=":
+            self._held.setdefault(found[1], []).extend(words)
+        else:
+            self._held[found[1]] = words
         return True
 
     def _word(self, text: str, line: int, column: int) -> _Word:
         hangs = self._open.hanging > 0
         return _Word(text=text, line=line, column=column, hangs=hangs, compared=self._open.compared if hangs else "")
 
-    def _expanded(self, word: _Word) -> Sequence[_Word]:
+    def _expanded(self, word: _Word) -> list[_Word]:
         held = self._held.get(_used(word.text))
         if held is None:
-            return (word,)
-        return held if not word.hangs else tuple(each._replace(hangs=True) for each in held)
+            return [word]
+        self._growth.words(_used(word.text), word.line, len(held))
+        return held if not word.hangs else [each._replace(hangs=True) for each in held]
 
 
 def _from_text(path: str, text: str, lists: frozenset[str], defines: Mapping[str, str]) -> ConfigFile:
     lines = split_lines(text)
-    reading = _Reading(path, lists, _Script({**scheduled(lines), **defines}, defines))
+    reading = _Reading(path, lists, _Script({**scheduled(lines), **defines}, defines, ScriptGrowth(path)))
     for number, line in enumerate(lines, 1):
         reading.line(number, line)
+    reading.end()
     places = reading.places
     found = ConfigFile(path, reading.values, lambda key: places.get(key, Location(path, Span(1, 1, 1, 1))), lines)
     found.hanging, found.compared, found.loose = reading.hanging, reading.compared, reading.loose
@@ -262,6 +279,8 @@ class _Reading:
         self.loose: dict[str, Location] = {}
         self._path = path
         self._lists = lists
+        self._more: dict[str, list[str]] = {}
+        """The further values of an argument that takes several."""
         self._name, self._behind = "", False
 
     def line(self, number: int, line: str) -> None:
@@ -283,9 +302,15 @@ class _Reading:
             self.positionals.end()
         self.script.inside = self.positionals.begun
 
+    def end(self) -> None:
+        """Join the values of the arguments that take several."""
+        for name, told in self._more.items():
+            self.values[name] = " ".join([self.values[name], *told])
+
     def _set(self, name: str, said: str | None, word: _Word, place: Location) -> None:
         """An argument; without a value it is a switch until its value comes."""
-        self.values[name] = True if said is None else resolved(said, self.script.variables)
+        self.values[name] = True if said is None else self.script.resolved(name, word.line, said)
+        self._more.pop(name, None)
         self.places[name] = place
         self.hanging.pop(name, None)
         written = word.text.partition("=")[2] or word.text
@@ -296,7 +321,7 @@ class _Reading:
 
     def _plain(self, word: _Word, place: Location) -> None:
         """A word that is an argument's value, one of several, or a positional one."""
-        script, name, told = self.script, self._name, resolved(word.text, self.script.variables)
+        script, name, told = self.script, self._name, self.script.resolved(self._name, word.line, word.text)
         takes = bool(name) and (self.values[name] is True or name in self._lists)
         if self._behind and not takes and script.is_loose(word.text):
             self.loose.setdefault(word.text, place)
@@ -311,7 +336,7 @@ class _Reading:
             if hangs_on(word.text, script.branches):
                 self.hanging[name] = hangs_on(word.text, script.branches)
         elif takes:
-            self.values[name] = f"{self.values[name]} {told}"
+            self._more.setdefault(name, []).append(told)
 
 
 def _used(word: str) -> str:

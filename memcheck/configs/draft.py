@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from memcheck.configs.config_file import ConfigFile, shown
 from memcheck.configs.types import ConfigProblem, KeyRow, Note, ReadConfig, ReadSetting
@@ -14,6 +15,8 @@ from memcheck.plan.words import shorten
 MISSING = object()
 LONGEST = 100
 """Characters of a value that a message quotes."""
+MOST_SAID = 50
+"""Notes, and problems, of one config. Every plan that takes it as its source has them."""
 _LONG_VALUE = re.compile(rf"`([^`]{{{LONGEST + 1},}})`")
 
 
@@ -162,10 +165,21 @@ class Draft:
         return ReadConfig(
             format=self.format,
             settings=self.settings,
-            notes=tuple([each._replace(message=clipped(each.message)) for each in self.notes]),
-            problems=tuple([each._replace(message=clipped(each.message)) for each in self.problems]),
+            notes=_first([each._replace(message=clipped(each.message)) for each in self.notes]),
+            problems=_first([each._replace(message=clipped(each.message)) for each in self.problems]),
             sources=self.sources,
         )
+
+
+_Said = TypeVar("_Said", Note, ConfigProblem)
+
+
+def _first(said: list[_Said]) -> tuple[_Said, ...]:
+    """The first notes, or problems, of a config. The last of them counts those that follow."""
+    first, more = said[:MOST_SAID], len(said) - MOST_SAID
+    if more > 0:
+        first[-1] = first[-1]._replace(message=f"{first[-1].message}; and {more:,} more like it")
+    return tuple(first)
 
 
 def clipped(message: str) -> str:

@@ -33,6 +33,8 @@ _HANDS_ON = re.compile(
 """Arguments that stand elsewhere: of the script's caller, of an array, of a variable that is no argument's value."""
 _VALUES = re.compile(r"--[A-Za-z][\w.-]*[=\s]+(?:\"\$[^\"\s]*\"|\$\S+)")
 """Arguments whose value is a variable."""
+_NAMED = 10
+"""Lines that a message names."""
 _WORDS, _WHOLE = 4000, 40_000
 """How much of a line, and of a command, is looked at."""
 
@@ -122,6 +124,20 @@ def trains(command: Command) -> bool:
     return _STATES.search(command.text) is not None or _RECIPE.search(command.text) is not None
 
 
+@lru_cache(maxsize=4)
+def _jobs(path: str, lines: tuple[str, ...]) -> tuple[tuple[Command, ...], frozenset[str]]:
+    """The commands of a script that train, and the arguments in which they differ. Readers ask several times."""
+    jobs = tuple(each for each in commands_of(lines) if _PROGRAM.search(each.text) and trains(each))
+    counts: dict[str, dict[str, int]] = {}
+    for each in jobs if len(jobs) > 1 else ():
+        plain = {name.replace("-", "_"): value for name, value in load_arguments(path, each.text).values.items()}
+        for name, value in plain.items():
+            if value is not None:
+                said = counts.setdefault(name, {})
+                said[str(value)] = said.get(str(value), 0) + 1
+    return jobs, frozenset(name for name, said in counts.items() if len(said) > 1 or sum(said.values()) < len(jobs))
+
+
 class SeveralJobs(Record):
     """A script that starts several jobs, which differ."""
 
@@ -132,17 +148,17 @@ class SeveralJobs(Record):
 
 def several(config: ConfigFile, places: Iterable[str]) -> SeveralJobs | None:
     """What is wrong with a script that starts several jobs, which differ in one of these arguments."""
-    jobs = [each for each in commands_of(config.lines) if _PROGRAM.search(each.text) and trains(each)]
+    jobs, differing = _jobs(config.path, config.lines)
     if len(jobs) < 2:
         return None
-    stated = [load_arguments(config.path, each.text).values for each in jobs]
-    plain = [{name.replace("-", "_"): value for name, value in each.items()} for each in stated]
-    names = [name for name in places if len({str(each.get(name)) for each in plain}) > 1]
+    names = [name for name in places if name in differing]
     handed = {tuple(each.group(1, 2) for each in _RECIPE.finditer(job.text)) for job in jobs}
     if not names and len(handed) < 2:
         return None
     numbers = [each.lines[0][1] for each in jobs]
-    where = f"lines {', '.join(str(each) for each in numbers[:-1])} and {numbers[-1]}"
+    where = f"lines {', '.join(str(each) for each in numbers[:-1][:_NAMED])} and {numbers[-1]}"
+    if len(jobs) > _NAMED + 1:
+        where = f"lines {', '.join(str(each) for each in numbers[:_NAMED])} and further down"
     what = f"`{names[0]}`" if names else "their files"
     message = f"the script starts {len(jobs)} jobs, at {where}, which differ in {what}"
     span = Span(numbers[1], 1, numbers[1], len(config.lines[numbers[1] - 1]) + 1)

@@ -28,26 +28,40 @@ class Branches:
     """The branches that are open at a line."""
 
     def __init__(self) -> None:
-        self._open: list[str] = []
-        self._names: list[str] = []
-        """For each open branch, a variable that its comparison hangs on and that is not known."""
+        self._open: list[tuple[str, str]] = []
+        """State of each open branch, and a variable that its comparison depends on and that is not known."""
+        self._unknown: list[str] = []
+        """Those variables, of the branches that are UNKNOWN alone. With the next, it saves a walk for each line."""
+        self._unread = 0
+        """Open branches that are SKIPPED or DONE."""
 
     @property
     def hanging(self) -> int:
         """How many of them hang on what is not known."""
-        return self._open.count(UNKNOWN)
+        return len(self._unknown)
 
     @property
     def compared(self) -> str:
         """A variable on which the innermost of them hangs; empty where that is not plain."""
-        return next(
-            (name for name, each in zip(self._names[::-1], self._open[::-1], strict=True) if each == UNKNOWN), ""
-        )
+        return self._unknown[-1] if self._unknown else ""
 
     @property
     def skipped(self) -> bool:
         """Whether this line never runs."""
-        return SKIPPED in self._open or DONE in self._open
+        return self._unread > 0
+
+    def _push(self, state: str, name: str = "") -> None:
+        self._open.append((state, name))
+        if state == UNKNOWN:
+            self._unknown.append(name)
+        self._unread += state in (SKIPPED, DONE)
+
+    def _pop(self) -> tuple[str, str]:
+        state, name = self._open.pop()
+        if state == UNKNOWN:
+            self._unknown.pop()
+        self._unread -= state in (SKIPPED, DONE)
+        return state, name
 
     def line(self, code: str, variables: Mapping[str, str], branches: Collection[str]) -> None:
         """Open and close what the line does. ``branches``: variables whose value hangs on one."""
@@ -55,20 +69,21 @@ class Branches:
         holds = None if head is None else _holds(head[2], variables, branches)
         if head is not None and head[1] == "if":
             named = _NAMED.findall(head[2])
-            self._names.append(next((name for name in named if name not in variables or name in branches), ""))
-            self._open.append(_state(holds))
+            self._push(_state(holds), next((name for name in named if name not in variables or name in branches), ""))
             return
         if other is not None and self._open:
-            before = self._open[-1]
+            before, name = self._pop()
             if before in (RUNS, DONE):
-                self._open[-1] = DONE
+                before = DONE
             elif before == SKIPPED:
-                self._open[-1] = RUNS if other[1] == "else" else _state(holds)
+                before = RUNS if other[1] == "else" else _state(holds)
+            self._push(before, name)
             code = code[other.end() :] if other[1] == "else" else ""
         more = len(_OPENS.findall(code)) - len(_CLOSES.findall(code))
-        kept = max(0, len(self._open) + min(0, more))
-        self._open = [*self._open[:kept], *[UNKNOWN] * more]
-        self._names = [*self._names[:kept], *[""] * more]
+        for _ in range(min(-more, len(self._open))):
+            self._pop()
+        for _ in range(more):
+            self._push(UNKNOWN)
 
 
 def _state(holds: bool | None) -> str:

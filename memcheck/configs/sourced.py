@@ -8,11 +8,12 @@ from typing import Any
 
 from memcheck.catalog.models import find_model
 from memcheck.catalog.names import UnknownNameError
-from memcheck.configs.config_file import NO_IMAGES, parse_text
+from memcheck.configs.config_file import NO_IMAGES
 from memcheck.configs.documents import NO_TEXTS
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.leaves import grown, leaves, spelled_out
 from memcheck.configs.pictures import IMAGES, NUMBER
+from memcheck.configs.readings import Asked, reading_of
 from memcheck.configs.served import SERVING, reading_for
 from memcheck.configs.trainer_pairs import reconciled
 from memcheck.configs.trainer_parts import is_known
@@ -84,13 +85,16 @@ class _Source:
         try:
             kind = FORMATS[name]
             shown = source_file(self.document, path)
-            config = kind.load(shown, parse_text(shown, self.read(shown)))
-            config.inside, _ = repository(real_path(os.path.dirname(self.document.path) or "."))
-            config.read = self.read
-            config.version, config.images = self._version(), self.images
             per_node = self.stated.get("hardware.gpus_per_node")
-            config.gpus_per_node = per_node if isinstance(per_node, int) else None
-            reading = reading_for(kind.read(config, self._world()), serving=self.serving)
+            asked = Asked(
+                path=shown,
+                inside=repository(real_path(os.path.dirname(self.document.path) or "."))[0],
+                version=self._version(),
+                images=self.images,
+                gpus_per_node=per_node if isinstance(per_node, int) else None,
+                world=self._world(),
+            )
+            reading = reading_for(reading_of(kind, self.read(shown), asked, self.read), serving=self.serving)
         except ConfigError as error:
             related = () if error.location is None else ((error.message.rpartition(": ")[2], error.location),)
             self._unusable(pointer, at, f"`{path}` cannot be used: {error.message}", error.help, related)

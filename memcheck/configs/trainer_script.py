@@ -13,6 +13,7 @@ from memcheck.configs.shell_values import resolved
 from memcheck.configs.trainer_fields import TRAINING_ARGUMENTS, TRL
 from memcheck.configs.types import ConfigError
 from memcheck.finding import Location
+from memcheck.remembered import lru_cache
 
 _SCRIPT = re.compile(r"(?:^|[\s/\"'])(?:run[_-])?([\w.-]*?\w)(?:[_-](?:training|trainer|finetune|llm))?\.py\b")
 _MODULE = re.compile(
@@ -67,11 +68,17 @@ def _spread(config: ConfigFile, name: str, written: str) -> None:
 
 def commands(config: ConfigFile) -> list[str]:
     """The names of scripts and subcommands on the lines of a launch."""
+    return list(_commands(config.lines))
+
+
+@lru_cache(maxsize=4)
+def _commands(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """Readers ask for them several times for one script."""
     found = []
-    for line in config.lines:
+    for line in lines:
         code = without_comment(line)[:2000]
         found += _COMMAND.findall(code) + _SCRIPT.findall(code) + _MODULE.findall(code)
-    return [each.lower().replace("-", "_") for each in found]
+    return tuple(each.lower().replace("-", "_") for each in found)
 
 
 def otherwise_named(config: ConfigFile) -> str:

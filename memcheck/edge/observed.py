@@ -8,20 +8,37 @@ from __future__ import annotations
 
 import os
 
-_heard: list[tuple[str, str, int, str]] | None = None
+_heard: dict[tuple[str, str, int, str], None] | None = None
 
 
 def listen() -> None:
     """Take down from now on what is asked and answered."""
     global _heard  # noqa: PLW0603 - one plan is judged at a time in a process
-    _heard = []
+    _heard = {}
 
 
 def heard() -> list[tuple[str, str, int, str]]:
     """Every question since :func:`listen`, each with its path, its limit in bytes and the answer, and no more of it."""
     global _heard
-    found, _heard = _heard or [], None
+    found, _heard = list(_heard or ()), None
     return found
+
+
+class Overheard:
+    """What is asked between two points, which whoever listens hears as well."""
+
+    def __init__(self) -> None:
+        self._outer = _heard
+        self.notes: tuple[tuple[str, str, int, str], ...] = ()
+        """What was asked, once it has ended."""
+        listen()
+
+    def end(self) -> None:
+        """Hand on what was asked."""
+        global _heard
+        self.notes, _heard = tuple(heard()), self._outer
+        for question, path, limit, answer in self.notes:
+            note(question, path, answer, limit)
 
 
 def is_listening() -> bool:
@@ -32,9 +49,7 @@ def is_listening() -> bool:
 def note(question: str, path: str, answer: str, limit: int = 0) -> None:
     """Take down one answer."""
     if _heard is not None:
-        entry = (question, path, limit, answer)
-        if entry not in _heard:
-            _heard.append(entry)
+        _heard[question, path, limit, answer] = None
 
 
 def is_file(path: str) -> bool:

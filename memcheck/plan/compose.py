@@ -28,6 +28,8 @@ TOO_DEEP = f"the document is nested more than {MAX_DEPTH} levels deep"
 SHALLOW = "a plan needs fewer than ten levels"
 MAX_NODES = 20_000
 """Values of one document, those that aliases repeat included."""
+MAX_REPEATED = 200_000
+"""Values that the documents of one file may take from elsewhere, all together: by aliases, and by ``extends``."""
 MAX_DOCUMENTS = 2000
 """Documents of one file, empty ones included: of more, none has room for a plan."""
 
@@ -68,6 +70,8 @@ class Composed(Record):
     root: Any
     problems: tuple[ComposeProblem, ...]
     odd: bool
+    size: int
+    """How many values it holds, those that aliases repeat included."""
 
 
 class OpenCollection:
@@ -90,6 +94,7 @@ class Composer:
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self._repeated = 0
         self._next: Any = None
         self._begin()
 
@@ -137,7 +142,8 @@ class Composer:
                 value, place, via = self._alias(event)
             if not stack:
                 following()  # the end of the document
-                return Composed(values=value, root=place, problems=tuple(self._problems), odd=self._odd)
+                problems = tuple(self._problems)
+                return Composed(values=value, root=place, problems=problems, odd=self._odd, size=self._count)
             frame = stack[-1]
             if frame.names is None:
                 frame.values.append(value)
@@ -260,6 +266,10 @@ class Composer:
         value, place, size = found
         self._count += size
         self._check_count(event)
+        self._repeated += size
+        if self._repeated > MAX_REPEATED:
+            message = f"the aliases of this file repeat more than {MAX_REPEATED:,} values"
+            raise ComposeError(ComposeProblem(codes.TOO_COMPLEX, message, event, help="split the file"))
         return value, place, Via("", event, f"*{name}")
 
 

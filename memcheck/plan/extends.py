@@ -10,11 +10,12 @@ from memcheck.edge.observed import exists, is_file, real_path
 from memcheck.edge.opener import repository
 from memcheck.finding import Finding, Location
 from memcheck.plan import codes
-from memcheck.plan.compose import Composed, ComposeError, Composer
+from memcheck.plan.compose import MAX_REPEATED, Composed, ComposeError, Composer
 from memcheck.plan.document import Document
-from memcheck.plan.load import locate, syntax_finding
+from memcheck.plan.load import Inherited, locate, syntax_finding
 from memcheck.plan.places import Collection, Entry, Marks, Via
 from memcheck.plan.text import decode, read_bytes, shown_path, split_lines
+from memcheck.remembered import lru_cache
 
 MAX_CHAIN = 16
 
@@ -33,7 +34,8 @@ class _BrokenError(Exception):
 class _Reader:
     """Follows ``extends`` from one file to the next, and remembers what it read."""
 
-    def __init__(self, path: str, lines: tuple[str, ...]) -> None:
+    def __init__(self, path: str, lines: tuple[str, ...], inherited: Inherited) -> None:
+        self.inherited = inherited
         self.sources = {path: lines}
         self.findings: list[Finding] = []
         self.odd = False
@@ -84,14 +86,7 @@ class _Reader:
             data = read_bytes(target)
         except OSError as error:
             raise _BrokenError(at, f"`{name}` cannot be read: {error.strerror}", "mind its permissions") from error
-        text, finding = decode(target, data)
-        self.sources[target] = split_lines(text)
-        documents: list[Composed] = []
-        if finding is None:
-            try:
-                documents += [each for each in Composer(text).documents() if each.values is not None]
-            except (ComposeError, yaml.YAMLError) as error:
-                finding = syntax_finding(target, text, self.sources[target], error)
+        self.sources[target], documents, finding = _composed(target, data)
         if finding is not None:
             related = ((finding.message, finding.location),)
             raise _BrokenError(at, f"`{name}` cannot be read: {finding.message}", finding.help, related)
@@ -100,12 +95,29 @@ class _Reader:
             raise _BrokenError(at, f"`{name}` {count}", "a plan to extend is one document")
         if not isinstance(documents[0].values, dict):
             raise _BrokenError(at, f"`{name}` is not a mapping", "a plan to extend is a mapping like this one")
+        self.inherited.count += documents[0].size
+        if self.inherited.count > MAX_REPEATED:
+            message = f"the documents of this file take more than {MAX_REPEATED:,} values from those that they extend"
+            raise _BrokenError(at, message, "split the file")
         return documents[0]
 
 
-def extended(path: str, index: int, lines: tuple[str, ...], composed: Composed) -> Document:
+@lru_cache(maxsize=8)
+def _composed(path: str, data: bytes) -> tuple[tuple[str, ...], tuple[Composed, ...], Finding | None]:
+    """Lines and documents of a file that is extended, and what is wrong with it: many plans extend the same one."""
+    text, finding = decode(path, data)
+    lines = split_lines(text)
+    if finding is not None:
+        return lines, (), finding
+    try:
+        return lines, tuple(each for each in Composer(text).documents() if each.values is not None), None
+    except (ComposeError, yaml.YAMLError) as error:
+        return lines, (), syntax_finding(path, text, lines, error)
+
+
+def extended(path: str, index: int, lines: tuple[str, ...], composed: Composed, inherited: Inherited) -> Document:
     """The document with everything that it extends under it; as it stands alone, with a finding, when that fails."""
-    reader = _Reader(path, lines)
+    reader = _Reader(path, lines, inherited)
     values, root = composed.values, composed.root
     try:
         values, root = reader.resolve(path, composed)

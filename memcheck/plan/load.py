@@ -27,6 +27,7 @@ def load_documents(path: str, data: bytes) -> list[Document]:
         return [_unreadable(path, 0, lines, finding)]
     documents: list[Document] = []
     composer = Composer(text).documents()
+    inherited = Inherited()
     index = -1
     while True:
         index += 1
@@ -38,15 +39,22 @@ def load_documents(path: str, data: bytes) -> list[Document]:
         if composed is None:
             return documents
         if composed.values is not None:
-            documents.append(_document(path, index, lines, composed))
+            documents.append(_document(path, index, lines, composed, inherited))
 
 
-def _document(path: str, index: int, lines: tuple[str, ...], composed: Composed) -> Document:
+class Inherited:
+    """How many values the documents of one file have taken from those that they extend."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+def _document(path: str, index: int, lines: tuple[str, ...], composed: Composed, inherited: Inherited) -> Document:
     values = composed.values
     if isinstance(values, dict) and "extends" in values:
         from memcheck.plan.extends import extended
 
-        return extended(path, index, lines, composed)
+        return extended(path, index, lines, composed, inherited)
     sources = {path: lines}
     marks = Marks(path, composed.root, sources)
     findings = tuple(locate(problem, marks) for problem in composed.problems)
