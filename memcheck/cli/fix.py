@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from difflib import unified_diff
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import SequenceMatcher, unified_diff
 
 from memcheck.cli.gate import CLEAN, FINDINGS, USAGE, Gates, configurations_of, plan_files
 from memcheck.cli.guard import DEFECT, complain
@@ -82,8 +82,55 @@ def _refuse(options: CheckOptions) -> None:
 
 def difference(path: str, before: bytes, after: bytes) -> str:
     """A unified diff that ``patch -p0`` applies; carriage returns and a missing last line end are kept."""
-    lines = unified_diff(_lines(before), _lines(after), path, path)
+    lines = _unified(_lines(before), _lines(after), path)
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _unified(old: list[str], new: list[str], path: str) -> Iterator[str]:
+    """The lines of a unified diff.
+
+    Where no line came or went, lines are compared one by one: difflib takes a time that grows with their square.
+    """
+    if len(old) != len(new):
+        yield from unified_diff(old, new, path, path)
+        return
+    yield f"--- {path}\n"
+    yield f"+++ {path}\n"
+    for group in _Paired(None, old, new).get_grouped_opcodes():
+        first, end = group[0][1], group[-1][2]
+        place = f"{first + 1}" if end - first == 1 else f"{first + 1},{end - first}"
+        yield f"@@ -{place} +{place} @@\n"
+        for kind, start, stop, _, _ in group:
+            if kind == "equal":
+                yield from (f" {line}" for line in old[start:stop])
+            else:
+                yield from (f"-{line}" for line in old[start:stop])
+                yield from (f"+{line}" for line in new[start:stop])
+
+
+class _Paired(SequenceMatcher[str]):
+    """Lines of two texts, as many in each, compared one by one."""
+
+    def set_seqs(self, a: Sequence[str], b: Sequence[str]) -> None:
+        """Keep the lines, without an index of them."""
+        self._pair = a, b
+
+    def get_opcodes(self) -> list[tuple[str, int, int, int, int]]:  # type: ignore[override]
+        """Equal and replaced lines in turn."""
+        return [
+            ("equal" if same else "replace", first, end, first, end)
+            for same, first, end in _stretches(*self._pair)
+        ]
+
+
+def _stretches(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[bool, int, int]]:
+    """Runs of equal lines and of changed ones: whether they are equal, the first, and the one behind the last."""
+    first = 0
+    for number in range(1, len(old) + 1):
+        same = old[first] == new[first]
+        if number == len(old) or (old[number] == new[number]) != same:
+            yield same, first, number
+            first = number
 
 
 def _lines(data: bytes) -> list[str]:

@@ -32,8 +32,8 @@ from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
+from memcheck.plan.excerpt import excerpt, moved, read_excerpt
 from memcheck.plan.file_edits import edited
-from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan
 from memcheck.plan.value_edits import edits
@@ -170,7 +170,7 @@ class _Change:
             return None
         texts = {each.path: each.text.encode() for each in self.configs}
         texts.update((each.path, edited(texts[each.path], each.edits)) for each in mended)
-        own = "".join(f"{line}\n" for line in document.sources[document.path])
+        own = "".join(f"{line}\n" for line in excerpt(document))
         alone = _document(document, own)
         if alone is None:
             return None
@@ -184,7 +184,7 @@ class _Change:
         after = _document(document, edited(own.encode(), made).decode())
         if after is None or not _gives(with_source(after, texts), document, self.wanted):
             return None
-        return _Attempt(left=len(left), values=values, own=made, elsewhere=mended)
+        return _Attempt(left=len(left), values=values, own=moved(made, document.lines[0]), elsewhere=mended)
 
     def left(self, now: Document) -> dict[str, object]:
         """The fields that do not have their new value yet."""
@@ -253,8 +253,8 @@ def _config_edits(config: _Config, values: Mapping[str, object]) -> tuple[Edit, 
 
 def _document(document: Document, text: str) -> Document | None:
     """The plan without what its configs say."""
-    found = [each for each in load_documents(document.path, text.encode()) if each.index == document.index]
-    return found[0] if found and isinstance(found[0].values, dict) else None
+    found = read_excerpt(document, text)
+    return found if found is not None and isinstance(found.values, dict) else None
 
 
 def _gives(after: Document, before: Document, wanted: Resolved) -> bool:

@@ -72,6 +72,8 @@ class Composed(Record):
     odd: bool
     size: int
     """How many values it holds, those that aliases repeat included."""
+    lines: tuple[int, int]
+    """Its first line in the file, from 0, and the one behind its last."""
 
 
 class OpenCollection:
@@ -110,7 +112,8 @@ class Composer:
         self._next = events(self._text)  # the pure Python parser objects to some characters here already
         count = 0
         while True:
-            kind = self._next().__class__
+            event = self._next()
+            kind = event.__class__
             if kind is yaml.StreamEndEvent:
                 return
             if kind is yaml.DocumentStartEvent:
@@ -118,9 +121,9 @@ class Composer:
                 if count > MAX_DOCUMENTS:
                     message = f"the file holds more than {MAX_DOCUMENTS:,} documents"
                     raise ComposeError(ComposeProblem(codes.TOO_COMPLEX, message, self._next(), help="split it"))
-                yield self._document()
+                yield self._document(event.start_mark.line)
 
-    def _document(self) -> Composed:
+    def _document(self, first: int) -> Composed:
         self._begin()
         stack, following = self._stack, self._next
         while True:
@@ -141,9 +144,15 @@ class Composer:
             else:
                 value, place, via = self._alias(event)
             if not stack:
-                following()  # the end of the document
-                problems = tuple(self._problems)
-                return Composed(values=value, root=place, problems=problems, odd=self._odd, size=self._count)
+                end = following().end_mark
+                return Composed(
+                    values=value,
+                    root=place,
+                    problems=tuple(self._problems),
+                    odd=self._odd,
+                    size=self._count,
+                    lines=(first, end.line + (end.column > 0)),
+                )
             frame = stack[-1]
             if frame.names is None:
                 frame.values.append(value)

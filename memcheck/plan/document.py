@@ -35,6 +35,8 @@ class Document(Record):
     """What reading already found: syntax errors, duplicate keys, broken ``extends``."""
     odd: bool = False
     """Some unquoted scalar means different things to different YAML readers, or is no finite number."""
+    lines: tuple[int, int] = (0, 0)
+    """Its first line in its file, from 0, and the one behind its last; equal where nobody knows."""
     changed: tuple[str, ...] = ()
     """Pointers whose values were replaced after reading: what is written there is not what counts."""
 

@@ -132,6 +132,7 @@ def extended(path: str, index: int, lines: tuple[str, ...], composed: Composed, 
         sources=reader.sources,
         findings=tuple(reader.findings),
         odd=reader.odd,
+        lines=composed.lines,
     )
 
 

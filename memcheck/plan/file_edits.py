@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TypeVar
 
 from memcheck.finding import Edit, Span
@@ -21,13 +22,24 @@ def disjoint(groups: Iterable[tuple[_Group, Sequence[Edit]]]) -> list[tuple[_Gro
     second waits.
     """
     taken: set[Edit] = set()
+    spans: list[Span] = []
+    """Of what is taken, in order; no two of them overlap."""
     chosen = []
     for group, edits in groups:
-        new = set(edits) - taken
-        if not any(_overlap(edit.span, other.span) for edit in new for other in taken | (new - {edit})):
-            taken |= new
+        new = sorted({edit for edit in edits if edit not in taken})
+        apart = not any(_overlap(one.span, other.span) for one, other in pairwise(new))
+        if apart and not any(_meets(spans, edit.span) for edit in new):
+            taken.update(new)
+            for edit in new:
+                insort(spans, edit.span)
             chosen.append((group, tuple(edits)))
     return chosen
+
+
+def _meets(spans: Sequence[Span], span: Span) -> bool:
+    """Whether a span overlaps one of these, of which no two do."""
+    at = bisect_left(spans, span)
+    return any(_overlap(span, other) for other in spans[max(0, at - 1) : at + 1])
 
 
 def edited(data: bytes, edits: Iterable[Edit]) -> bytes:
@@ -40,17 +52,18 @@ def edited(data: bytes, edits: Iterable[Edit]) -> bytes:
     def offset(line: int, column: int) -> int:
         return offsets[line - 1] + column - 1
 
-    # From the last to the first, so that the offsets of what is still to come stay right.
-    for edit in sorted(set(edits), reverse=True):
+    parts, at = [], 0
+    for edit in sorted(set(edits)):
         span = edit.span
-        new = edit.text.replace("\n", line_end(lines, span.line))
-        text = text[: offset(span.line, span.column)] + new + text[offset(span.end_line, span.end_column) :]
-    return text.encode("utf-8")
+        first = offset(span.line, span.column)
+        parts += [text[at:first], edit.text.replace("\n", line_end(lines, span.line))]
+        at = offset(span.end_line, span.end_column)
+    return "".join([*parts, text[at:]]).encode("utf-8")
 
 
 def line_end(lines: Sequence[str], number: int) -> str:
     """How a line ends, or the one before it if it is the last."""
-    for line in reversed(lines[:number]):
+    for line in (lines[index] for index in range(min(number, len(lines)) - 1, -1, -1)):
         for end in ("\r\n", "\n", "\r"):
             if line.endswith(end):
                 return end

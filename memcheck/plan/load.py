@@ -59,7 +59,14 @@ def _document(path: str, index: int, lines: tuple[str, ...], composed: Composed,
     marks = Marks(path, composed.root, sources)
     findings = tuple(locate(problem, marks) for problem in composed.problems)
     return Document(
-        path=path, index=index, values=values, marks=marks, sources=sources, findings=findings, odd=composed.odd
+        path=path,
+        index=index,
+        values=values,
+        marks=marks,
+        sources=sources,
+        findings=findings,
+        odd=composed.odd,
+        lines=composed.lines,
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
 
 from memcheck.finding import Edit, Span
 from memcheck.own_json import written
 from memcheck.plan.document import Document
-from memcheck.plan.load import load_documents
+from memcheck.plan.excerpt import excerpt, moved, read_excerpt
 
 
 def edits(document: Document, changes: Mapping[str, object], wanted: object) -> tuple[Edit, ...]:
@@ -129,14 +130,17 @@ def flow_text(value: object) -> str:
 def apply_edits(lines: tuple[str, ...], made: tuple[Edit, ...]) -> str:
     """The text of a file after the edits; they must not overlap."""
     text = [line if line.endswith("\n") else line + "\n" for line in lines]
-    for edit in sorted(made, reverse=True):
+    whole = "".join(text)
+    starts = [0, *accumulate(map(len, text))]
+    parts, at = [], 0
+    for edit in sorted(made):
         span = edit.span
-        first, last = text[span.line - 1], text[span.end_line - 1]
-        text[span.line - 1 : span.end_line] = [first[: span.column - 1] + edit.text + last[span.end_column - 1 :]]
-    return "".join(text)
+        parts += [whole[at : starts[span.line - 1] + span.column - 1], edit.text]
+        at = starts[span.end_line - 1] + span.end_column - 1
+    return "".join([*parts, whole[at:]])
 
 
 def _reads_as(document: Document, made: tuple[Edit, ...], wanted: object) -> bool:
-    text = apply_edits(document.sources[document.path], made)
-    again = load_documents(document.path, text.encode())
-    return len(again) > document.index and again[document.index].values == wanted
+    lines = excerpt(document)
+    again = read_excerpt(document, apply_edits(lines, moved(made, -document.lines[0])))
+    return again is not None and again.values == wanted

@@ -66,6 +66,8 @@ def fix_file(path: str, data: bytes, gate: Gate, *, unsafe: bool = False) -> Fix
     done: list[Fix] = []
     texts: dict[str, bytes] = {}
     refused: set[tuple[int, str, str, str]] = set()
+    most: dict[int, int] = {}
+    """How many fixes of a document are tried at once, where all together do not make it better."""
     for _ in range(MAX_ROUNDS):
         gate = gate._replace(texts={**gate.texts, **texts})
         quick = gate._replace(remedies=None, inventory=False)
@@ -79,33 +81,45 @@ def fix_file(path: str, data: bytes, gate: Gate, *, unsafe: bool = False) -> Fix
         together = [fix for fix, _ in disjoint((fix, fix.edits) for fix in fixes)]
         if any(fix.elsewhere for fix in together):
             together = together[:1]  # two plans may share a config
+        together = _at_most(together, most)
         if not together:
             break
-        after = attempt(path, data, together, results, quick)
-        if after is None:
-            together, after = _first_alone(path, data, together, results, quick, refused)
-        if after is not None:
+        after, worse = attempt(path, data, together, results, quick)
+        if worse:
+            _narrow(together, worse, most, refused)
+            together = [fix for fix in together if fix.document not in worse]
+            after, worse = attempt(path, data, together, results, quick) if together else (None, set())
+        if after is not None and not worse:
             data = after.data
             texts.update(after.texts)
             done += together
+            most = {document: 2 * count for document, count in most.items()}
+        elif after is None:
+            refused.update(fix.key for fix in together)
     return Fixed(data, tuple(done), texts=texts)
 
 
-def _first_alone(
-    path: str,
-    data: bytes,
-    fixes: Sequence[Fix],
-    results: Sequence[PlanResult],
-    gate: Gate,
-    refused: set[tuple[int, str, str, str]],
-) -> tuple[list[Fix], Fixed | None]:
-    """The first fix that is good on its own; those before it are refused for good."""
+def _at_most(fixes: Sequence[Fix], most: Mapping[int, int]) -> list[Fix]:
+    """The first fixes of each document, as many as are tried at once."""
+    counts: Counter[int] = Counter()
+    found = []
     for fix in fixes:
-        after = attempt(path, data, [fix], results, gate)
-        if after is not None:
-            return [fix], after
-        refused.add(fix.key)
-    return [], None
+        counts[fix.document] += 1
+        if counts[fix.document] <= most.get(fix.document, len(fixes)):
+            found.append(fix)
+    return found
+
+
+def _narrow(
+    fixes: Sequence[Fix], worse: set[int], most: dict[int, int], refused: set[tuple[int, str, str, str]]
+) -> None:
+    """Try half as many fixes of each document that they do not make better; one that fails alone is refused."""
+    tried = Counter(fix.document for fix in fixes)
+    for document in worse & tried.keys():
+        most[document] = tried[document] // 2
+        if not most[document]:
+            refused.update(fix.key for fix in fixes if fix.document == document)
+            del most[document]
 
 
 def safe_fixes(path: str, results: Iterable[PlanResult]) -> list[Fix]:
@@ -141,35 +155,45 @@ def remedy_fixes(path: str, results: Iterable[PlanResult]) -> list[Fix]:
     return found
 
 
-def attempt(path: str, data: bytes, fixes: Sequence[Fix], before: Sequence[PlanResult], gate: Gate) -> Fixed | None:
-    """The files with these fixes, or None if they would not be better."""
+def attempt(
+    path: str, data: bytes, fixes: Sequence[Fix], before: Sequence[PlanResult], gate: Gate
+) -> tuple[Fixed | None, set[int]]:
+    """The files with these fixes, and the documents that would not be better; None if the fixes change nothing."""
     after = edited(data, (edit for fix in fixes for edit in fix.edits))
     texts: dict[str, bytes] = {}
     for file in (file for fix in fixes for file in fix.elsewhere):
         now = gate.texts[file.path] if file.path in gate.texts else read_bytes(file.path)
         texts[file.path] = edited(now, file.edits)
     if after == data and not texts:
-        return None
+        return None, set()
     results, traces = check_file(path, after, gate._replace(texts={**gate.texts, **texts}))
-    return Fixed(after, texts=texts) if not traces and is_better(before, results, fixes) else None
+    worse = {fix.document for fix in fixes} if traces else not_better(before, results, fixes)
+    return Fixed(after, texts=texts), worse
 
 
-def is_better(before: Sequence[PlanResult], after: Sequence[PlanResult], fixes: Sequence[Fix]) -> bool:
-    """Whether every mended finding is gone, and no plan is further from being judged than it was."""
+def not_better(before: Sequence[PlanResult], after: Sequence[PlanResult], fixes: Sequence[Fix]) -> set[int]:
+    """The documents of which a mended finding is not gone, or that are further from being judged than they were."""
     if len(before) != len(after):
+        return {fix.document for fix in fixes}
+    own: dict[int, list[Fix]] = {}
+    for fix in fixes:
+        own.setdefault(fix.document, []).append(fix)
+    return {
+        old.document
+        for old, new in zip(before, after, strict=True)
+        if not _is_better(old, new, own.get(old.document, ()))
+    }
+
+
+def _is_better(old: PlanResult, new: PlanResult, fixes: Sequence[Fix]) -> bool:
+    codes_left = Counter(finding.code for finding in new.findings)
+    if _stage(new) < _stage(old) or sum(codes_left[code] for code in BROKEN) > _count(old, BROKEN):
         return False
-    for old, new in zip(before, after, strict=True):
-        if _stage(new) < _stage(old) or _count(new, BROKEN) > _count(old, BROKEN):
+    for fix in fixes:
+        if fix.finding.remedies and (codes_left[fix.finding.code] or not _needs_less(new, old, fix.finding)):
             return False
-        mine = [fix for fix in fixes if fix.document == old.document]
-        gone = Counter(_said(old)) - Counter(_said(new))
-        for fix in mine:
-            remains = _count(new, frozenset({fix.finding.code}))
-            if fix.finding.remedies and (remains or not _needs_less(new, old, fix.finding)):
-                return False
-        if Counter((f.finding.code, f.finding.message) for f in mine if not f.finding.remedies) - gone:
-            return False
-    return True
+    gone = Counter(_said(old)) - Counter(_said(new))
+    return not Counter((f.finding.code, f.finding.message) for f in fixes if not f.finding.remedies) - gone
 
 
 def _needs_less(new: PlanResult, old: PlanResult, finding: Finding) -> bool:
