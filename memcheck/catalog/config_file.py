@@ -22,6 +22,15 @@ def read_config(path: str, base_dir: str = ".") -> dict[str, Any]:
     Raises:
         ConfigFileError: unreadable, outside of the repository, larger than :data:`MAX_BYTES`, no JSON, or no object.
     """
+    return parse_config(*read_config_bytes(path, base_dir))
+
+
+def read_config_bytes(path: str, base_dir: str = ".") -> tuple[bytes, str]:
+    """The bytes that :func:`read_config` parses, and the file's name in messages.
+
+    Raises:
+        ConfigFileError: unreadable, outside of the repository, or larger than :data:`MAX_BYTES`.
+    """
     base_dir = base_dir or os.curdir
     full = os.path.join(base_dir, path)
     if is_folder(full):
@@ -36,11 +45,15 @@ def read_config(path: str, base_dir: str = ".") -> dict[str, Any]:
         raise ConfigFileError(f"cannot read {path}: {error.strerror}", "the path is relative to the plan") from None
     if len(data) > MAX_BYTES:
         raise ConfigFileError(f"{path} is larger than {MAX_BYTES} bytes", "name a Hugging Face config.json")
-    return _parse(data, path)
+    return data, path
 
 
-def _parse(data: bytes, path: str) -> dict[str, Any]:
-    """The object of a config. ``Infinity`` and ``NaN``, as Python's json writes them, become text, which is no size."""
+def parse_config(data: bytes, path: str) -> dict[str, Any]:
+    """The object of a config. ``Infinity`` and ``NaN``, as Python's json writes them, become text, which is no size.
+
+    Raises:
+        ConfigFileError: no JSON, or no object.
+    """
     import json
 
     try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from memcheck.catalog.errors import ConfigFileError
+from memcheck.errors import MemcheckError
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.registry import read_architecture
 from memcheck.models.types import Architecture, Rough
@@ -31,9 +33,13 @@ def architecture_of(model: ModelSpec, base_dir: str = ".") -> Architecture | Rou
     if model.architecture is not None:
         return read_architecture(part_of(merge(model.architecture, model.overrides or {}), model.part), strict=True)
     if model.config is not None:
-        from memcheck.catalog.config_file import read_config
+        from memcheck.catalog.config_file import read_config_bytes
 
-        return _overridden(part_of(read_config(model.config, base_dir), model.part), model.overrides or {})
+        data, path = read_config_bytes(model.config, base_dir)
+        read = _of_config(data, path, model.part, _Overrides(model.overrides or {}))
+        if isinstance(read, MemcheckError):
+            raise read.with_traceback(None)
+        return read
     if model.name is None:
         raise ArchitectureError("the plan names no model", "write `model: llama-3.1-8b`")
     if not model.overrides:
@@ -42,6 +48,31 @@ def architecture_of(model: ModelSpec, base_dir: str = ".") -> Architecture | Rou
 
     found = find_model(model.name)
     return _noted(_overridden(part_of(found.config, model.part), model.overrides), found.read_as)
+
+
+class _Overrides:
+    """Overrides by what they say, which tells 1 from 1.0 and from true."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.values = values
+        self._said = repr(values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Overrides) and self._said == other._said
+
+    def __hash__(self) -> int:
+        return hash(self._said)
+
+
+@lru_cache(maxsize=8)
+def _of_config(data: bytes, path: str, part: str | None, overrides: _Overrides) -> Architecture | MemcheckError:
+    """The architecture of a ``config.json``, or what is wrong with it: many plans name the same one."""
+    from memcheck.catalog.config_file import parse_config
+
+    try:
+        return _overridden(part_of(parse_config(data, path), part), overrides.values)
+    except (ConfigFileError, ArchitectureError) as error:
+        return error
 
 
 @lru_cache(maxsize=512)

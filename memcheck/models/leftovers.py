@@ -10,6 +10,9 @@ from memcheck.models.keys import synonyms
 from memcheck.models.reader import ConfigReader, shown
 from memcheck.models.types import Architecture, Attention, LatentAttention, Mlp, Moe
 
+MOST_NAMED = 50
+"""Keys that were not read and that are named: every plan of the model lists them."""
+
 
 def check_leftovers(reader: ConfigReader, architecture: Architecture, *, written: frozenset[str]) -> None:
     """Refuse a key that might be a size; accept one that repeats what is known; note the rest.
@@ -22,6 +25,8 @@ def check_leftovers(reader: ConfigReader, architecture: Architecture, *, written
         return
     facts = _facts(architecture)
     known = reader.known_keys()
+    unstated = known - set(reader.config)
+    unread = 0
     for key, value in leftovers:
         strict = key.partition(".")[0] in written
         if value is None and (not strict or key in facts):
@@ -30,7 +35,7 @@ def check_leftovers(reader: ConfigReader, architecture: Architecture, *, written
             if isinstance(value, (list, dict)) or value not in facts[key]:  # no set holds the former
                 _refuse_contradiction(reader, key, value, facts[key], known)
             continue
-        close = closest(key, known - set(reader.config), 1, 0.8)
+        close = closest(key, unstated, 1, 0.8)
         if close:
             reader.fail(key, f"unknown key {key}", f"did you mean {close[0]!r}?")
         if strict:
@@ -38,7 +43,11 @@ def check_leftovers(reader: ConfigReader, architecture: Architecture, *, written
             reader.fail(key, f"unknown key {key}", f"close: {near[0]}" if near else "remove it")
         if may_carry_size(value):
             reader.fail(key, f"{key} = {shown(value)} was not read, and may decide sizes", "remove it if it does not")
-        reader.note(f"{key} was not read")
+        unread += 1
+        if unread <= MOST_NAMED:
+            reader.note(f"{key} was not read")
+    if unread > MOST_NAMED:
+        reader.note(f"{unread - MOST_NAMED:,} more keys were not read")
 
 
 def may_carry_size(value: Any) -> bool:
