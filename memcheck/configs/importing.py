@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from memcheck.configs.arguments import NO_DEFINES
@@ -14,6 +15,8 @@ from memcheck.configs.release import release_key
 from memcheck.configs.served import reading_for
 from memcheck.configs.trainer_parts import is_known
 from memcheck.configs.types import ConfigProblem, Note, ReadConfig, ReadSetting
+from memcheck.edge.observed import real_path
+from memcheck.edge.opener import is_inside, repository
 from memcheck.finding import Location, Span
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.errors import ResolutionError
@@ -88,6 +91,7 @@ def import_config(
     text = parse_text(path, data)
     kind = FORMATS[format or detect(path, text, named="model" in stated)]
     config = kind.load(path, text, defines)
+    config.inside = _project(path)
     config.version, config.images = version, images
     per_node = stated.get("hardware.gpus_per_node")
     config.gpus_per_node = per_node.value if per_node is not None and isinstance(per_node.value, int) else None
@@ -112,6 +116,16 @@ def import_config(
         sources=reading.sources,
     )
     return imported if problems else imported._replace(problems=tuple(invalid(imported, start)))
+
+
+def _project(path: str) -> str:
+    """The folder within which a config may name other files: its repository; in none, where the command runs, or the
+    config's own folder.
+    """
+    folder = real_path(os.path.dirname(path) or ".")
+    root, in_git = repository(folder)
+    here = real_path(".")
+    return here if not in_git and is_inside(folder, here) else root
 
 
 def _carry(key: str, version: str, settings: dict[str, ReadSetting]) -> None:

@@ -6,7 +6,7 @@ from memcheck.configs import accelerate_keys as keys
 from memcheck.configs.config_file import ConfigFile, load_json, parse_text
 from memcheck.configs.draft import Draft
 from memcheck.configs.read_deepspeed import below_stage_three, read_deepspeed
-from memcheck.configs.trainer_split import named_files, note_units
+from memcheck.configs.trainer_split import missing, named_files, note_units
 from memcheck.configs.types import ConfigError, ReadConfig
 from memcheck.edge.observed import is_file
 
@@ -186,7 +186,7 @@ def _deepspeed(draft: Draft, world: int | None) -> ReadConfig | None:
                 draft.refuse(keys.DEEPSPEED_FILE, error.message, error.help)
                 return None
     help = f"mend the path, or state how the job is split: --set {STAGE}=3"
-    draft.refuse(keys.DEEPSPEED_FILE, f"there is no `{name}` beside the config, nor here", help, (STAGE,))
+    draft.refuse(keys.DEEPSPEED_FILE, missing(config, str(name)), help, (STAGE,))
     return None
 
 

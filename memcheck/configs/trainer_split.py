@@ -12,7 +12,7 @@ from memcheck.configs.read_deepspeed import read_deepspeed
 from memcheck.configs.trainer_parts import TRUE, Division
 from memcheck.configs.types import ConfigError, ConfigProblem, Note, ReadConfig
 from memcheck.edge.observed import is_file, real_path
-from memcheck.edge.opener import repository
+from memcheck.edge.opener import is_inside, repository
 from memcheck.plan.text import shown_path
 
 STAGE, GROUP = "parallelism.zero_stage", "parallelism.shard_group"
@@ -97,9 +97,11 @@ def _named(draft: Draft, path: str, name: str, shipped: Mapping[str, Mapping[str
     if stem in shipped:
         at = config.at(path)
         return ConfigFile(config.path, dict(shipped[stem]), lambda _key: at, config.lines)
-    message = f"there is no `{name}` beside the config, nor at the top of its repository"
     draft.refuse(
-        path, message, "mend the path, or state how the job is split: --set parallelism.zero_stage=3", (STAGE,)
+        path,
+        missing(config, name),
+        "mend the path, or state how the job is split: --set parallelism.zero_stage=3",
+        (STAGE,),
     )
     return None
 
@@ -115,7 +117,7 @@ def refuse_unread(draft: Draft, path: str, name: str, instead: str = "", keys: t
 def named_files(config: ConfigFile, name: str) -> list[str]:
     """Where a file that a config names may be: beside it, in a folder above it, or where the command runs."""
     folder = os.path.dirname(config.path)
-    root, _ = repository(real_path(config.inside or folder or "."))
+    root = config.inside or repository(real_path(folder or "."))[0]
     found = []
     here = real_path(folder or ".")
     while True:
@@ -123,12 +125,17 @@ def named_files(config: ConfigFile, name: str) -> list[str]:
         if here == root or os.path.dirname(here) == here or not here.startswith(root):
             break
         here = os.path.dirname(here)
-    if not config.inside:
-        found.append(real_path(name))
-    inside = [each for each in found if os.path.commonpath((root, real_path(each))) == root]
-    usable = inside if config.inside else found
+    found.append(real_path(name))
+    usable = [each for each in found if is_inside(real_path(each), root)]
     absolute = os.path.isabs(config.path)
-    return [shown_path(each if absolute else os.path.relpath(each)) for each in usable]
+    return [shown_path(each if absolute else os.path.relpath(each)) for each in dict.fromkeys(usable)]
+
+
+def missing(config: ConfigFile, name: str) -> str:
+    """Why no file of this name is read."""
+    if not named_files(config, name):
+        return f"`{name}` lies outside the repository of the config, and no file outside of it is read"
+    return f"there is no `{name}` beside the config, nor at the top of its repository"
 
 
 def load_named(config: ConfigFile, name: str, load: Callable[[str, str], ConfigFile]) -> ConfigFile | None:
