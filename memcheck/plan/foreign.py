@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from memcheck.edge.lookalike import skeleton
 from memcheck.own_json import read_own_json
 from memcheck.plan.lookup import branches
 from memcheck.plan.schema import load_schema
@@ -45,8 +46,8 @@ class ForeignKey(Record):
 
 
 def plain(key: str) -> str:
-    """``micro-batch-size``, ``microBatchSize`` and ``Micro_Batch_Size`` are one key."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).replace("-", "_").replace(" ", "_").lower()
+    """``micro-batch-size``, ``microBatchSize`` and ``Micro_Batch_Size`` are one key, in letters that look so, too."""
+    return skeleton(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).replace("-", "_").replace(" ", "_"))
 
 
 def answered(key: str, tokens: list[str], value: object, *, serving: bool = False) -> str:

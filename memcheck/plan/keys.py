@@ -7,6 +7,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from memcheck.edge.closest import closest
+from memcheck.edge.lookalike import other_letters
 from memcheck.plan.foreign import answered, plain, served, written
 from memcheck.plan.lookup import branches
 from memcheck.plan.renamed import renamed
@@ -29,7 +30,8 @@ def unknown_key(
         return f"write `{name}: {value}`, with a space behind the colon", ""
     same = next((name for name in names if _bare(name) == _bare(key)), None)
     if same is not None:
-        return f"write `{same}`", same if same not in mapping else ""
+        letters = "" if key.isascii() else f" in plain letters, not with {other_letters(key)}"
+        return f"write `{same}`{letters}", same if same not in mapping else ""
     meant = misspelled(key, tokens, names)
     if meant:
         return f"did you mean `{meant}`?", meant if meant not in mapping and _only(key, meant, names) else ""

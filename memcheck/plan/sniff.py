@@ -6,7 +6,10 @@ Only a file whose bytes could spell the mark, in a way that no pattern is sure o
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
+
+from memcheck.edge.lookalike import looks_like, skeleton
 
 # A key at the start of a line whose value is on that line, or nowhere: `memcheck:` over an indented block is a section
 # of some other tool's file, such as a CI job of that name.
@@ -24,7 +27,7 @@ _TOKEN = re.compile(
 
 # Within double quotes each letter may be an escape, and a line break may be escaped away.
 _ESCAPED_BREAK = re.compile(rb"\\(?:\r\n|[\r\n]|\xc2\x85|\xe2\x80[\xa8\xa9])[ \t]*")
-_ESCAPED_LETTER = re.compile(rb"\\(?:x|u00|U000000)(6[0-9A-Fa-f])")
+_ESCAPED_LETTER = re.compile(rb"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8}))")
 _UNPRINTABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ENCODINGS = (
     (b"\xff\xfe\0\0", "utf-32"),
@@ -53,11 +56,24 @@ def looks_like_plan(data: bytes) -> bool:
 
 
 def may_spell(data: bytes) -> bool:
-    """Whether the bytes hold the mark, in letters or in escapes."""
+    """Whether the bytes hold the mark, in letters, in escapes, or in letters that look like its own."""
     mark = _MARK.encode()
-    if mark in data or b"\\" not in data:
-        return mark in data
-    return mark in _ESCAPED_LETTER.sub(lambda found: bytes([int(found[1], 16)]), _ESCAPED_BREAK.sub(b"", data))
+    if mark in data:
+        return True
+    if b"\\" in data:
+        data = _ESCAPED_LETTER.sub(_letter, _ESCAPED_BREAK.sub(b"", data))
+        if mark in data:
+            return True
+    return not data.isascii() and _MARK in skeleton(data.decode("utf-8", "replace"))
+
+
+def _letter(escape: re.Match[bytes]) -> bytes:
+    code = int(escape[escape.lastindex or 0], 16)
+    return chr(code).encode("utf-8", "replace") if code <= sys.maxunicode else b"?"
+
+
+def _is_mark(key: object) -> bool:
+    return isinstance(key, str) and looks_like(key, _MARK)
 
 
 def _other_encoding(data: bytes) -> str:
@@ -134,7 +150,7 @@ class _TopKeys:
         if self.depth != 1 or not self._in_mapping:
             return
         if self._has_key:
-            self.found |= self._key == _MARK and text is not None
+            self.found |= _is_mark(self._key) and text is not None
         else:
             self._key = text
         self._has_key = not self._has_key
@@ -147,7 +163,8 @@ def _is_composed_as_plan(text: str) -> bool:
 
     try:
         return any(
-            isinstance(each.values, dict) and not isinstance(each.values.get(_MARK, []), (dict, list))
+            isinstance(each.values, dict)
+            and any(_is_mark(key) and not isinstance(value, (dict, list)) for key, value in each.values.items())
             for each in Composer(text).documents()
         )
     except (ComposeError, yaml.YAMLError):

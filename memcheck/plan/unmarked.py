@@ -6,7 +6,7 @@ import re
 
 _SECTION = re.compile(rb"^(model|hardware|training)[ \t]*:", re.MULTILINE)
 _VERSION = re.compile(
-    rb"""^["']?([A-Za-z_-]{5,12})["']?[ \t]*:[ \t]*["']?1["']?[ \t]*(?:\#[^\n]*)?\r?$""",
+    rb"""^["']?([A-Za-z_][A-Za-z_. -]{4,13})["']?[ \t]*:[ \t]*["']?1["']?[ \t]*(?:\#[^\n]*)?\r?$""",
     re.MULTILINE,
 )
 _OWN = re.compile(rb"\b(?:gpus_per_node|gpu|micro_batch_size|sequence_length|zero_stage)[ \t]*:")
@@ -18,6 +18,7 @@ _ALIKE = 0.8
 
 def misspells_mark(data: bytes) -> bool:
     """Whether a key that is like the mark has its value, beside a section of a plan: ``memchek: 1``."""
+    data = _plain(data)
     if not _SECTION.search(data):
         return False
     words = {found.decode("ascii").lower() for found in _VERSION.findall(data)}
@@ -28,6 +29,16 @@ def misspells_mark(data: bytes) -> bool:
     return bool(closest(_MARK, words, 1, _ALIKE))
 
 
+def _plain(data: bytes) -> bytes:
+    """The bytes with plain letters in place of those that look like them."""
+    if data.isascii():
+        return data
+    from memcheck.edge.lookalike import skeleton
+
+    return skeleton(data.decode("utf-8", "replace")).encode()
+
+
 def resembles_plan(data: bytes) -> bool:
     """Whether two of a plan's sections stand at the top, with a key that only a plan's have."""
+    data = _plain(data)
     return len(set(_SECTION.findall(data))) >= 2 and _OWN.search(data) is not None

@@ -115,7 +115,7 @@ PLANS: dict[str, Kind] = {
         300,
         one_file(
             lambda count, salt: f"{HEAD.format(name=salt, model='gpt2')}training:\n  micro_batch_size: 1\n"
-            + "  sequence_length: 128\n  options:\n"
+             "  sequence_length: 128\n  options:\n"
             + each(count, "    k{0}: 1\n")
         ),
         CHECK,
@@ -301,7 +301,7 @@ PLANS: dict[str, Kind] = {
         lambda count, salt: {
             **documents(
                 lambda name: SOURCED.format(name=name, kind="deepspeed", file="ds.json")
-                + f"model: gpt2\ntraining: {{micro_batch_size: 1, sequence_length: 128}}\n"
+                + "model: gpt2\ntraining: {micro_batch_size: 1, sequence_length: 128}\n"
             )(count, salt),
             "ds.json": json.dumps({"zero_optimization": {"stage": 3}, **{f"k{n}": salt for n in range(50 * count)}}),
         },
