@@ -11,7 +11,7 @@ from memcheck.errors import UsageError
 
 COMMANDS = {
     "baseline": ("memcheck.cli.baseline", "Accept today's findings; plans may only get better."),
-    "check": ("memcheck.cli.check", "Judge plans: exit 1 if one does not fit or is wrong."),
+    "check": ("memcheck.cli.check", "Check plans: exit 1 if one does not fit or is wrong."),
     "compare": ("memcheck.cli.compare", "Compare plans on GPUs: memory, verdict, speed."),
     "diff": ("memcheck.cli.diff", "Show what changed between two states of plans."),
     "estimate": ("memcheck.cli.estimate", "Show where a plan's memory goes, and when."),
@@ -21,9 +21,9 @@ COMMANDS = {
     "init": ("memcheck.cli.init", "Write a first plan."),
     "list": ("memcheck.cli.list", "List models, gpus, rules, frameworks or architectures."),
     "schema": ("memcheck.cli.schema", "Print the JSON Schema of plans, reports or a command's JSON."),
-    "suggest": ("memcheck.cli.suggest", "Find plans nearby that fit, are fastest or need the fewest GPUs."),
+    "suggest": ("memcheck.cli.suggest", "Find similar plans that fit, are fastest or need the fewest GPUs."),
     "sweep": ("memcheck.cli.sweep", "Evaluate a grid of a plan's values."),
-    "verify": ("memcheck.cli.verify", "Run a plan's step in real PyTorch, or take a figure from a run, and compare."),
+    "verify": ("memcheck.cli.verify", "Compare a plan with its step in real PyTorch, or with a figure of a run."),
 }
 
 

@@ -48,103 +48,176 @@ class Option(Record):
         return values.one_of(self.choices, written) if self.choices else self.read(written)
 
 
-CHECK_OPTIONS = (
-    Option(
-        ("--format",),
-        "full (default), concise, brief, github, markdown, html, pdf, json, jsonl, csv, sarif, junit, gitlab, "
-        "checkstyle or rdjson; =FILE writes there instead of stdout. Repeatable.",
-        "FORMAT[=FILE]",
-        lambda written: (values.output(written),),
-        repeatable=True,
-        completion="formats",
-        field="outputs",
+CHECK_SECTIONS = (
+    (
+        "What to check",
+        (
+            Option(
+                ("--sequence-length",),
+                "Tokens per row, for a config that does not state it.",
+                "N",
+                values.count,
+            ),
+            Option(
+                ("--images",),
+                "Pictures per sample, for a config that trains on pictures: 'per_sample: 2, width: 1280, height: 720'.",
+                "MAPPING",
+                values.images,
+            ),
+            Option(
+                ("--framework-version",),
+                "The framework's release, for a config that does not state it [default: the newest].",
+                "VERSION",
+                values.release,
+            ),
+            Option(("--stdin-filename",), "The file name of what `-` reads from stdin.", "PATH"),
+            Option(("--skip-unmarked",), "Skip named files without the key `memcheck:` (for hooks)."),
+            Option(("--allow-empty",), "Exit 0 if there is nothing to check."),
+            Option(
+                ("--config",),
+                "Use this configuration file instead of the nearest memcheck.toml or pyproject.toml.",
+                "FILE",
+                completion="files",
+            ),
+            Option(
+                ("--show-settings",),
+                "Print the settings that apply to FILE, and check nothing.",
+                "FILE",
+                completion="files",
+            ),
+        ),
     ),
-    Option(("--fail-on",), "Lowest severity that fails the run [default: error].", choices=FAIL_ON),
-    Option(("--fail-above",), "Fail plans that need more of the capacity, e.g. 90%.", "SHARE", values.share),
-    Option(("--warn-above",), "Warn about plans above this use of the capacity.", "SHARE", values.share),
-    Option(
-        ("--uncertain",),
-        "What a plan does whose interval crosses the limit [default: warn].",
-        choices=UNCERTAIN,
+    (
+        "Hardware",
+        (
+            Option(
+                ("--gpu",),
+                "Check on this GPU instead of the plan's own; `memcheck list gpus` shows the names.",
+                "NAME",
+                values.gpu,
+                completion="gpus",
+            ),
+            Option(("--gpus-per-node",), "Check with N GPUs in each node.", "N", values.count),
+            Option(("--nodes",), "Check with N nodes.", "N", values.count),
+        ),
     ),
-    Option(
-        ("--profile",),
-        "The rules that count: what may stop a merge (gate, the default), also what a reviewer asks, or all.",
-        choices=PROFILES,
+    (
+        "Limits",
+        (
+            Option(
+                ("--fail-above",),
+                "Fail a plan that needs more than this share of the GPU's memory, e.g. 90%.",
+                "SHARE",
+                values.share,
+            ),
+            Option(
+                ("--warn-above",),
+                "Warn about a plan that needs more than this share of the GPU's memory.",
+                "SHARE",
+                values.share,
+            ),
+            Option(
+                ("--uncertain",),
+                "Warn about a plan whose interval crosses the limit, or fail it [default: warn].",
+                choices=UNCERTAIN,
+            ),
+        ),
     ),
-    Option(
-        ("--select",),
-        "Only these rules, by code, prefix or name: MEM1,MEM203.",
-        "RULES",
-        values.selectors,
-        repeatable=True,
-        completion="rules",
+    (
+        "Rules",
+        (
+            Option(
+                ("--profile",),
+                "gate: rules that may stop a merge (default); review: also what a reviewer asks; research: all rules.",
+                choices=PROFILES,
+            ),
+            Option(
+                ("--select",),
+                "Use only these rules, by code, prefix or name: MEM1,MEM203.",
+                "RULES",
+                values.selectors,
+                repeatable=True,
+                completion="rules",
+            ),
+            Option(
+                ("--ignore",), "Leave out these rules.", "RULES", values.selectors, repeatable=True, completion="rules"
+            ),
+            Option(
+                ("--extend-select",),
+                "Add these rules, even if the configuration ignores them.",
+                "RULES",
+                values.selectors,
+                repeatable=True,
+                completion="rules",
+            ),
+            Option(("--fail-on",), "The lowest severity that fails the run [default: error].", choices=FAIL_ON),
+            Option(("--no-suppressions",), "Ignore the comments in plans that hide findings (for gates)."),
+        ),
     ),
-    Option(("--ignore",), "Not these rules.", "RULES", values.selectors, repeatable=True, completion="rules"),
-    Option(
-        ("--extend-select",),
-        "These rules too, whatever the configuration ignores.",
-        "RULES",
-        values.selectors,
-        repeatable=True,
-        completion="rules",
+    (
+        "Output",
+        (
+            Option(
+                ("--verbose", "-v"),
+                "Show the memory budget, the largest tensors, every default that was used, and all remedies.",
+            ),
+            Option(("--quiet", "-q"), "Show only findings."),
+            Option(
+                ("--format",),
+                "full (default), concise, brief, github, markdown, html, pdf, json, jsonl, csv, sarif, junit, gitlab, "
+                "checkstyle or rdjson. =FILE writes to a file. Repeatable.",
+                "FORMAT[=FILE]",
+                lambda written: (values.output(written),),
+                repeatable=True,
+                completion="formats",
+                field="outputs",
+            ),
+            Option(("--brief",), "Use the format `brief` if no --format is given (for hooks)."),
+            Option(("--statistics",), "Add the number of findings per rule, and the fullest plans."),
+            Option(("--color",), "Colours on stdout.", choices=values.COLORS, default="auto"),
+        ),
     ),
-    Option(("--gpu",), "Judge the plans on this GPU instead of their own.", "NAME", values.gpu, completion="gpus"),
-    Option(("--gpus-per-node",), "Judge on so many GPUs of a node.", "N", values.count),
-    Option(("--nodes",), "Judge on so many nodes.", "N", values.count),
-    Option(("--sequence-length",), "Tokens of a row, for configs that do not say.", "N", values.count),
-    Option(
-        ("--images",),
-        "The pictures of a sample, for configs that train on them: per_sample: 2, width: 1280, height: 720.",
-        "MAPPING",
-        values.images,
+    (
+        "Git and CI",
+        (
+            Option(
+                ("--from-ref",),
+                "Check only plans that changed since this git ref; of a branch, since its merge base.",
+                "REF",
+            ),
+            Option(
+                ("--config-from-ref",),
+                "Read the configuration and the baseline from this git ref, not from the working tree (for gates).",
+                "REF",
+            ),
+            Option(
+                ("--baseline",),
+                "Hide the findings that this baseline accepts; an empty value uses no baseline.",
+                "FILE",
+            ),
+            Option(("--shard",), "Check the I-th of N parts of the plan files (for a CI matrix).", "I/N", values.shard),
+            Option(
+                ("--jobs", "-j"),
+                "Check in N processes where there are many plans; auto: one per core [default: 1].",
+                "N",
+                values.jobs,
+                default="1",
+            ),
+            Option(("--no-cache",), "Check every plan again, and keep no result."),
+            Option(("--exit-zero",), "Exit 0 even if plans fail."),
+        ),
     ),
-    Option(
-        ("--framework-version",),
-        "The framework's release, whose defaults count for configs that do not say [default: the newest].",
-        "VERSION",
-        values.release,
-    ),
-    Option(("--config",), "This configuration file instead of the nearest one.", "FILE", completion="files"),
-    Option(
-        ("--config-from-ref",),
-        "Configuration and baseline as this git ref has them, not as the working tree has (for gates).",
-        "REF",
-    ),
-    Option(
-        ("--from-ref",),
-        "Judge only plans that changed against this git ref; the merge base where it is a branch.",
-        "REF",
-    ),
-    Option(
-        ("--jobs", "-j"),
-        "Processes that judge where there are many plans; auto: one for each core [default: 1].",
-        "N",
-        values.jobs,
-        default="1",
-    ),
-    Option(
-        ("--shard",),
-        "Judge only the I-th of N shares of the plan files, by their paths (for a CI matrix).",
-        "I/N",
-        values.shard,
-    ),
-    Option(("--no-cache",), "Judge every plan anew, and keep no verdict."),
-    Option(("--no-suppressions",), "Comments in plans hide nothing (for gates)."),
-    Option(("--skip-unmarked",), "Skip named files that carry no `memcheck:` key (for hooks)."),
-    Option(("--brief",), "Print `brief` where no --format is given (for hooks)."),
-    Option(("--allow-empty",), "Exit 0 if there is nothing to check."),
-    Option(("--exit-zero",), "Exit 0 even if plans fail."),
-    Option(("--quiet", "-q"), "Show only findings."),
-    Option(("--verbose", "-v"), "Show the memory budget, the largest tensors and every default that was used."),
-    Option(("--statistics",), "Add counts per rule and the fullest plans."),
-    Option(("--color",), "Colours on stdout.", choices=values.COLORS, default="auto"),
-    Option(("--stdin-filename",), "The name of what `-` reads, for messages and relative paths.", "PATH"),
-    Option(("--baseline",), "Hide what this baseline accepts; empty: none, whatever is configured.", "FILE"),
-    Option(("--fix",), "Mend what has one right answer, then check."),
-    Option(("--unsafe-fixes",), "With --fix or --diff: also make the first remedy of plans that fail."),
-    Option(("--diff",), "Show what --fix would change, and write nothing; exit 1 if it would."),
-    Option(
-        ("--show-settings",), "Print the settings that apply to FILE, and check nothing.", "FILE", completion="files"
+    (
+        "Fix",
+        (
+            Option(("--fix",), "Make every change that has one right answer (marked [*]), then check."),
+            Option(
+                ("--unsafe-fixes",),
+                "With --fix or --diff: also make the first remedy of each plan that fails; it never changes the GPUs.",
+            ),
+            Option(("--diff",), "Show what --fix would change, and write nothing; exit 1 if it would change a file."),
+        ),
     ),
 )
+"""The options by what they are about, as ``--help`` shows them."""
+CHECK_OPTIONS = tuple(option for _, section in CHECK_SECTIONS for option in section)

@@ -14,6 +14,7 @@ from memcheck.cli.job import JOB, job_of
 from memcheck.cli.options import DATA, Output
 from memcheck.cli.parameters import COLOR, CONFIG, outputs, setting
 from memcheck.cli.parameters import gpu as known_gpu
+from memcheck.cli.sections import SectionedCommand
 from memcheck.cli.write import prepare, write_document, write_each
 from memcheck.config.discover import PlanFile, find_plans
 from memcheck.config.find import Configurations
@@ -27,7 +28,16 @@ FORMATS = ("full", "json", "csv", "html", "pdf")
 """Those of ``check`` that have room for figures without a verdict."""
 
 
-@click.command("estimate")
+SECTIONS = {
+    "What to change": ("settings", "model"),
+    "Hardware": ("gpu", "gpus", "gpus_per_node", "nodes"),
+    "A model by its name": ("method", "micro_batch_size", "zero_stage"),
+    "What a config or a command leaves out": ("sequence_length", "images", "framework_version"),
+    "Output": ("formulas", "outputs", "color"),
+}
+
+
+@click.command("estimate", cls=SectionedCommand, sections=SECTIONS)
 @click.argument("paths", nargs=-1, required=True, metavar="PLAN|MODEL|-- COMMAND...", shell_complete=files)
 @click.option(
     "--set",
@@ -44,15 +54,15 @@ FORMATS = ("full", "json", "csv", "html", "pdf")
     type=known_gpu,
     metavar="NAME",
     shell_complete=one_of(gpus),
-    help="Estimate for this GPU instead of the plan's own.",
+    help="The GPU; of a plan, instead of its own.",
 )
-@click.option("--gpus-per-node", type=click.IntRange(1), help="On so many GPUs of a node.")
-@click.option("--nodes", type=click.IntRange(1), help="On so many nodes.")
+@click.option("--gpus-per-node", type=click.IntRange(1), metavar="N", help="The number of GPUs in each node.")
+@click.option("--nodes", type=click.IntRange(1), metavar="N", help="The number of nodes.")
 @click.option(
     "--model",
     metavar="NAME",
     shell_complete=one_of(models),
-    help="Estimate this model instead of the plan's own, or where a config or a command names none.",
+    help="The model; instead of the plan's own, or where a config or a command names none.",
 )
 @JOB
 @CONFIG
@@ -66,12 +76,13 @@ def command(
     color: str,
     **job: object,
 ) -> int:
-    """Show the memory of plans: components, instants of the step, pipeline ranks, largest tensors, assumptions.
+    """Show where the memory goes: components, instants of a step, pipeline ranks, largest tensors, assumptions.
 
-    Instead of a plan: a framework's own config, with --gpu, --gpus-per-node and --nodes; a model's name or its
-    config.json, with --gpu and --gpus, whose plan is printed; or, behind --, the command that launches the job.
+    Four kinds of jobs are estimated. A plan. A framework's own config, with --gpu, --gpus-per-node and --nodes. A
+    model's name or its config.json, with --gpu and --gpus; the plan that was assumed is printed. The command that
+    launches a job, after --.
 
-    Exit code 0 if every plan could be estimated, whether it fits or not.
+    The exit code is 0 if every job could be estimated, whether it fits or not.
     """
     hardware = {key: job[key] for key in ("gpu", "gpus_per_node", "nodes") if job[key] is not None}
     changes = dict(settings)

@@ -34,27 +34,30 @@ COMMAND = "<command>"
 """What messages call a command line that was given instead of a file."""
 SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".txt")
 _OPTIONS = (
-    click.option("--gpus", type=click.IntRange(1), help="How many GPUs, for a model's name."),
-    click.option("--method", type=click.Choice(METHODS), help="How a model that is named is trained [default: full]."),
+    click.option("--gpus", type=click.IntRange(1), metavar="N", help="The number of all GPUs, for a model's name."),
+    click.option("--method", type=click.Choice(METHODS), help="How the model is trained [default: full]."),
     click.option(
         "--sequence-length",
         type=click.IntRange(1),
-        help="Tokens per sequence, for a model's name or a config that does not say.",
+        metavar="N",
+        help="Tokens per sequence; also for a model's name.",
     ),
     click.option(
         "--images",
         type=typed(values.images),
         metavar="MAPPING",
-        help="The pictures of a sample: per_sample: 2, width: 1280, height: 720.",
+        help="Pictures per sample: 'per_sample: 2, width: 1280, height: 720'.",
     ),
     click.option(
         "--framework-version",
         type=typed(values.release),
         metavar="VERSION",
-        help="The framework's release, whose defaults count [default: the newest].",
+        help="The framework's release, whose defaults apply [default: the newest].",
     ),
-    click.option("--micro-batch-size", type=click.IntRange(1), help="Sequences per GPU, for a model's name."),
-    click.option("--zero-stage", type=click.IntRange(0, 3), help="How its state is sharded: 0 not at all, 3 fully."),
+    click.option(
+        "--micro-batch-size", type=click.IntRange(1), metavar="N", help="Sequences per GPU in each forward pass."
+    ),
+    click.option("--zero-stage", type=click.IntRange(0, 3), help="How the states are sharded: 0 not at all, 3 fully."),
 )
 KEYS = ("gpus", "method", "sequence_length", "micro_batch_size", "zero_stage", "images")
 
