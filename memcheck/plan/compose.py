@@ -98,11 +98,16 @@ class Composer:
         self._text = text
         self._repeated = 0
         self._next: Any = None
+        self._anchors: dict[str, tuple[object, Any, int]] = {}
+        self._earlier: dict[str, Any] = {}
+        """Where anchors of the documents before this one are set."""
         self._begin()
 
     def _begin(self) -> None:
         self._stack: list[OpenCollection] = []
-        self._anchors: dict[str, tuple[object, Any, int]] = {}
+        for name, (_, place, _) in self._anchors.items():
+            self._earlier[name] = place.start if isinstance(place, Collection) else place
+        self._anchors = {}
         self._problems: list[ComposeProblem] = []
         self._count = 0
         self._odd = False
@@ -268,6 +273,11 @@ class Composer:
                 raise ComposeError(
                     ComposeProblem(codes.INVALID_YAML, f"the alias `*{name}` stands inside the value it repeats", event)
                 )
+            if name in self._earlier:
+                message = f"the alias `*{name}` repeats nothing: `&{name}` belongs to an earlier document"
+                help = "an anchor ends with its document, at `---`: write the value again, or share it by `extends:`"
+                set_at = ((f"`&{name}` is set here", self._earlier[name]),)
+                raise ComposeError(ComposeProblem(codes.INVALID_YAML, message, event, help=help, related=set_at))
             message = f"the alias `*{name}` repeats nothing: there is no `&{name}` above it"
             known = ", ".join(f"`&{known}`" for known in self._anchors)
             help = f"anchors above: {known}" if known else f'quote the value if it is text: "*{name}"'

@@ -166,3 +166,14 @@ def test_documents_before_a_broken_one_are_kept():
 def test_a_file_without_content_has_no_documents(data):
     """Nothing to check is not an error of the reader."""
     assert load_documents("x.yaml", data) == []
+
+
+@pytest.mark.parametrize("anchor", ["b: &b 1", "b: &b {c: 1}", "b: &b [1]"])
+def test_an_anchor_ends_with_its_document(anchor):
+    """What is set in an earlier document is shown, and that it cannot be repeated in this one."""
+    *_, last = load_documents("x.yaml", f"{anchor}\n---\nx: 1\n---\na: *b\n".encode())
+    (finding,) = last.findings
+    assert "`&b` belongs to an earlier document" in finding.message
+    ((label, at),) = finding.related
+    assert (label, at.span.line, at.span.column) == ("`&b` is set here", 1, 7)
+    assert "`---`" in finding.help
