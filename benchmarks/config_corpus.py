@@ -50,6 +50,8 @@ _NO_TEXT = re.compile(
 _ELSEWHERE = (
     "no config that memcheck knows",
     "which it names",
+    "its launch is on line",
+    "the launch is in `",
     "is not a YAML mapping",
     "is not a JSON object",
     "a Hugging Face config.json",

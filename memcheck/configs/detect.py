@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from memcheck.configs import model_config
 from memcheck.configs.config_file import ConfigFile, located
-from memcheck.configs.draft import LONGEST
 from memcheck.configs.evidence import all_keys, any_key
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.launch_lines import starts_processes
+from memcheck.configs.refusals import after_formats, another_file, before_formats, before_syntax
 from memcheck.configs.syntax import ARGUMENTS, load_config, syntax_of
-from memcheck.configs.trainer_script import otherwise_named, overridden
+from memcheck.configs.trainer_script import otherwise_named
 from memcheck.configs.types import ConfigError
 from memcheck.finding import Location, Span
-from memcheck.plan.words import shorten
 
-NEMO_RL = "its rollout engine shares the GPU, and has no memory model here"
 MODELLESS = "a file of TrainingArguments without a model"
 UNREAD = (
     (any_key("memcheck"), "a plan already", "`memcheck check FILE` judges it"),
@@ -30,21 +29,6 @@ UNREAD = (
         any_key("sharding_parallel_degree", "pipeline_parallel_degree", "enable_auto_parallel"),
         "a PaddleNLP launch",
         "its engine has no memory model here: write the plan with the framework that comes closest",
-    ),
-    (
-        any_key("actor_rollout_ref.", "actor_rollout_ref"),
-        "a verl job",
-        "its rollout engine shares the GPU, and has no memory model here",
-    ),
-    (
-        any_key("grpo.", "policy.generation.", "policy.dtensor_cfg.", "policy.megatron_cfg."),
-        "a NeMo-RL job",
-        NEMO_RL,
-    ),
-    (
-        any_key("ds.zero_stage", "pretrain", "actor.model_name_or_path", "ref_num_nodes", "vllm_num_engines"),
-        "an OpenRLHF launch",
-        "its arguments are not read: write the plan with training.framework: deepspeed",
     ),
     (any_key("infer_backend"), "a chat, a server or an evaluation, which trains nothing", ""),
     (
@@ -70,11 +54,12 @@ UNREAD = (
 )
 """Kinds of files that memcheck knows and does not read as a job: the evidence, the name, what to do instead."""
 
+NOTHING: Mapping[str, object] = {}
 BEFORE = 4
 """How many of them stand before every format: a part of their keys is DeepSpeed's."""
 _NAMED = re.compile(
     r"(?:^|[\s;&])(?:swift|megatron|llamafactory-cli|axolotl|trl|tune|torchrun|deepspeed|python3?|accelerate)\s"
-    r"(?:.*?\s)??[\"']?(?P<file>[\w./${}~-]+\.(?:ya?ml|json))[\"']?(?=\s|$)"
+    r"(?:.*?\s)??[\"']?(?P<file>[\w./${}~-]+\.(?:ya?ml|json|toml))[\"']?(?=\s|$)"
 )
 """A launcher's line and the first file of arguments on it, which is not its own ``--config_file``."""
 _ENVIRONMENT = re.compile(r"/activate\b|conda|\.(?:bashrc|bash_profile|profile|zshrc|env)\b|/etc/profile|modules?/init")
@@ -82,28 +67,29 @@ _ENVIRONMENT = re.compile(r"/activate\b|conda|\.(?:bashrc|bash_profile|profile|z
 HELP = f"memcheck reads {', '.join(each.title for each in FORMATS.values())}; --from says which"
 
 
-def detect(path: str, text: str, *, named: bool = False) -> str:
-    """The name of the format. ``named``: the model is stated beside the config.
+def detect(path: str, text: str, *, named: bool = False, beside: Mapping[str, object] = NOTHING) -> str:
+    """The name of the format.
+
+    ``named``: the model is stated beside the config. ``beside``: the GPU and the counts that are, which the command in
+    a refusal repeats.
 
     Raises:
         ConfigError: another framework's config, nobody's, or no text of any config's syntax.
     """
+    before_syntax(path, text, beside)
     syntax = syntax_of(path, text)
     config = load_config(path, text, syntax)
+    before_formats(config, syntax, beside)
     name = recognised(config, syntax)
     if name:
         return name
+    after_formats(path, text, config, syntax, beside)
     for recognise, kind, help in UNREAD:
         key = recognise(config)
         if key and kind == MODELLESS and (named or (syntax == ARGUMENTS and otherwise_named(config))):
             return "transformers"
         if key:
             raise located(config.at(key), f"this is {kind}", help or HELP)
-    found = overridden(config.lines) if syntax == ARGUMENTS else None
-    if found is not None:
-        number, set_here = found
-        at = Location(path, Span(number, set_here.start(1) + 1, number, set_here.end(1) + 1))
-        raise located(at, f"`{set_here[1]}`: this is a launch of NeMo-RL", NEMO_RL)
     for number, line in enumerate(config.lines if syntax == ARGUMENTS else (), 1):
         sourced = re.match(r"\s*(?:source|\.)\s+(\S+)", line)
         if sourced is not None and not _ENVIRONMENT.search(line):
@@ -114,10 +100,7 @@ def detect(path: str, text: str, *, named: bool = False) -> str:
         if named_there is not None:
             at = Location(path, Span(number, named_there.start("file") + 1, number, named_there.end("file") + 1))
             message = f"the launch's arguments are in `{named_there['file']}`, which it names"
-            more = ", ".join(f"`{each.text}`" for each in config.positionals if each.key)
-            message += f"; the launch changes {shorten(more, LONGEST)}" if more else ""
-            also = " and its changes written into it," if more else ""
-            raise located(at, message, f"name that file,{also} with --gpus-per-node and --nodes for what this one sets")
+            raise located(at, message, another_file(path, named_there["file"], config, beside))
     if syntax == ARGUMENTS and starts_processes(config):
         help = "state what it does beside it: --from transformers --model NAME; or write the plan"
         raise ConfigError(f"{path}: this starts a script whose arguments are none that memcheck knows", help)
@@ -134,7 +117,5 @@ def _named(line: str) -> re.Match[str] | None:
 def recognised(config: ConfigFile, syntax: str) -> str:
     """The name of the first format that finds its evidence; empty when none does."""
     if any(recognise(config) for recognise, _, _ in UNREAD[:BEFORE]):
-        return ""
-    if syntax == ARGUMENTS and overridden(config.lines):
         return ""
     return next((name for name, each in FORMATS.items() if syntax in each.syntaxes and each.recognise(config)), "")

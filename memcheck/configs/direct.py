@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from memcheck.configs.config_file import parse_text
+from memcheck.configs.config_file import composed, located, parse_text
 from memcheck.configs.detect import detect
 from memcheck.configs.leaves import grown
+from memcheck.configs.own_yaml import is_meant_as_plan, seen
 from memcheck.configs.release import release_key
 from memcheck.configs.sourced import sourced
 from memcheck.configs.syntax import YAML, syntax_of
@@ -19,6 +20,7 @@ from memcheck.job.rows import LONGEST, UNPACKED
 from memcheck.plan import codes
 from memcheck.plan.document import Document, Provenance
 from memcheck.plan.text import read_bytes, split_lines
+from memcheck.plan.unmarked import misspells_mark
 
 STATED = "stated beside the config"
 LENGTH, IMAGES, MODEL, RELEASE, SETTINGS = "sequence_length", "images", "model", "framework_version", "settings"
@@ -46,11 +48,11 @@ def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Doc
     except ConfigError as error:
         return None if path.lower().endswith((".yaml", ".yml")) else _failed(path, "", error)
     try:
-        name = detect(path, text, named=MODEL in stated)
+        name = detect(path, text, named=MODEL in stated, beside=stated)
     except (ConfigError, TomlError) as error:
         known = isinstance(error, ConfigError) and error.location is not None and "this is" in error.message
         if syntax_of(path, text) == YAML and not known:
-            return None  # a plan without its mark, or no plan at all: the plan's own reader says so
+            return _own(path, text, stated)
         return _failed(path, text, error)
     start = Location(path, Span(1, 1, 1, 1))
     lines = split_lines(text)
@@ -102,6 +104,23 @@ def _length(document: Document, stated: object) -> dict[str, object]:
     if unpacked and isinstance(limit, int) and isinstance(stated, int) and stated <= limit:
         return {LONGEST: stated}
     return {f"training.{LENGTH}": stated}
+
+
+def _own(path: str, text: str, stated: Mapping[str, object]) -> Document | None:
+    """YAML that is nobody's config: a team's own file. None for a plan without its mark, or what is no mapping: the
+    plan's own reader says what is wrong with those.
+    """
+    try:
+        values = composed(path, text).values
+    except ConfigError:
+        return None
+    if not isinstance(values, dict) or is_meant_as_plan(values) or misspells_mark(text.encode()):
+        return None
+    at = Location(path, Span(1, 1, 1, 2))
+    message = "this is no plan and no config that memcheck knows"
+    document = _failed(path, text, located(at, message, seen(values).way_on(stated)))
+    (finding,) = document.findings
+    return document._replace(findings=(codes.INVALID_PLAN.at(at, finding.message, help=finding.help),))
 
 
 def _missing(document: Document) -> list[Any]:

@@ -69,7 +69,7 @@ def answers() -> dict[str, list[ForeignKey]]:
 
 
 def _add(listed: list[ForeignKey], answer: ForeignKey) -> None:
-    """Of several tools the best answer counts: a plan's key, which may be several, goes before anything else."""
+    """Keep the best answer of several tools. Keys of the plan go before anything else, and may be several."""
     best = RANKS.index(listed[0].kind) if listed else len(RANKS)
     rank = RANKS.index(answer.kind)
     if rank < best:

@@ -32,6 +32,8 @@ SERVED = {
 }
 """Keys of training, and those of a plan of inference for the same thing."""
 _MOST_WORDS = 6
+DEEPEST = 8
+"""Words of a dotted key that are looked at, from its end."""
 
 
 class ForeignKey(Record):
@@ -72,7 +74,7 @@ def meanings(key: str) -> list[ForeignKey]:
 
 def _found(key: str, tokens: list[str]) -> list[ForeignKey]:
     """By the whole path, by shorter and shorter ends of it."""
-    path = [*tokens, *key.split(".")]
+    path = [*tokens, *key.rsplit(".", DEEPEST)][-DEEPEST:]
     for start in range(len(path)):
         rows = _index().get(".".join(path[start:]))
         if rows:
@@ -113,7 +115,7 @@ def written(key: str, value: object, words: Mapping[str, str] = NO_WORDS) -> str
 
 
 def served(key: str, value: object, words: Mapping[str, str] = NO_WORDS) -> str:
-    """The same in a plan of inference, which has no key of `training`."""
+    """The help that names a key of a plan of inference, which has no key of `training`."""
     own = SERVED.get(key, key)
     if own.startswith("training."):
         return f"leave it out: it is `{own}` of a training plan, and this plan is of inference"

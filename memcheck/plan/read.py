@@ -39,7 +39,7 @@ from memcheck.plan.valid import conforms
 _MULTIPLES: dict[str, int] = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _ALONE = frozenset(("MEM006", "MEM503"))
 """What a plan takes from other files is not there: what it lacks for itself says nothing."""
-_BROKEN = frozenset(("MEM001", "MEM002", "MEM007", "MEM503"))
+_BROKEN = frozenset(("MEM001", "MEM002", "MEM007", "MEM010", "MEM503"))
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

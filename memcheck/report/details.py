@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from memcheck.accounts.estimate import Estimate, TensorGroup
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import between, clean, gib, one_line, value, width, words, wrap
@@ -21,6 +23,8 @@ SILENT: dict[str, object] = {
 """What a plan means that does not write a degree: the defaults of its schema, which are no assumptions."""
 NUMBER = 5
 """Columns of a remedy's number, with the space around it."""
+COMMAND = "    "
+"""In front of a line of a help that is a command."""
 LARGEST = 5
 """Tensor groups shown: the rest is in the JSON report."""
 
@@ -29,9 +33,28 @@ def labelled(label: str, text: str, screen: Screen, style: str = "strong", inden
     """``label: text``, wrapped, with the continuation lines under the text."""
     head = f"{label}: "
     room = screen.columns - indent - len(head)
-    lines = wrap(clean(text), room)
+    lines = [line for part in clean(text).split("\n") for line in _part(part, room)]
     pad = " " * (indent + len(head))
     return [f"{' ' * indent}{screen.paint(label + ':', style)} {lines[0]}", *(f"{pad}{line}" for line in lines[1:])]
+
+
+def _part(text: str, room: int) -> list[str]:
+    """Lines of a text. A command, which is indented, can be copied with its line ends: only a shell's words are parted.
+
+    A plan in quotes is parted as well, where YAML may go on in the next line.
+    """
+    if not text.startswith(COMMAND):
+        return wrap(text, room)
+    lines, line = [], ""
+    for word in re.findall(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+|['"]""", text):
+        for number, part in enumerate(re.findall(r"[^,]+,?|,", word) if word.startswith("'{") else [word]):
+            glue = "" if number or not line.strip() else " "
+            if line.strip() and len(line) + len(glue) + len(part) + 2 > room:
+                lines.append(line if number else f"{line} \\")
+                line = "  " + part.strip()
+            else:
+                line += glue + part
+    return [*lines, line]
 
 
 def name_and_place(name: str, path: str, screen: Screen) -> list[str]:

@@ -5,6 +5,9 @@
 Reports a `source` that is missing, cannot be parsed, lies outside the repository, belongs to a framework whose configs
 memcheck does not read, or leaves open what the plan does not say either.
 
+A file that was named and cannot be judged is called by its name: a job of reinforcement learning, a Kubernetes Job, a
+vLLM server, Python. The help has the command that goes on.
+
 ## Why it matters
 
 Without it the plan is half of a job: nothing is judged.

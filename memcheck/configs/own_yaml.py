@@ -1,0 +1,107 @@
+"""YAML of a team's own, neither a plan nor a framework's config: the nearest command, from the keys that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from memcheck.configs.go_on import Machine, gpu_named, model_named, of_model
+from memcheck.plan.foreign import KEY, meanings
+from memcheck.plan.schema import load_schema
+from memcheck.record import Record
+
+_MODEL = ("model", "model.config")
+_SIZES = {
+    "training.micro_batch_size": "batch",
+    "inference.batch_size": "batch",
+    "training.sequence_length": "length",
+    "inference.context_length": "length",
+    "hardware.gpus_per_node": "gpus",
+    "hardware.nodes": "nodes",
+}
+MOST_MODELS = 20
+"""Names that are looked up in the catalog."""
+
+
+class OwnYaml(Record):
+    """What the keys of a file say, as far as they are anybody's."""
+
+    model: str
+    method: str
+    gpu: str
+    batch: int
+    length: int
+    gpus: int
+    nodes: int
+
+    def way_on(self, beside: Mapping[str, object]) -> str:
+        """The command."""
+        machine = Machine(gpu=self.gpu, gpus_per_node=self.gpus, nodes=max(1, self.nodes)).stated(beside)
+        intro = "the nearest question, from its keys"
+        return of_model(intro, self.model, machine, method=self.method, batch=self.batch, length=self.length)
+
+
+def seen(values: Mapping[str, object]) -> OwnYaml:
+    """What a file says under names that some tool has, at any depth: the first of each."""
+    sizes: dict[str, int] = {}
+    named: list[str] = []
+    method, gpu = "", ""
+    for name, value in _leaves(values):
+        if isinstance(value, str) and (name.lower() in ("name", "path", "id", "hf_id") or "model" in name.lower()):
+            named.append(value)
+        if "lora" in name.lower() and value is not False and not method:
+            method = "qlora" if "qlora" in name.lower() else "lora"
+        for each in meanings(name):
+            if each.kind != KEY:
+                continue
+            if each.text in _MODEL and isinstance(value, str):
+                named.append(value)
+            elif each.text == "hardware.gpu" and not gpu:
+                gpu, count = gpu_named(value)
+                if count:
+                    sizes.setdefault("gpus", count)
+            elif each.text == "training.method":
+                method = _method(method, each.words.get(str(value).lower(), ""))
+            elif each.text in _SIZES and type(value) is int and 0 < value < 10**7:
+                sizes.setdefault(_SIZES[each.text], value)
+    known = next((name for name in dict.fromkeys(named[:MOST_MODELS]) if model_named(name)), next(iter(named), ""))
+    return OwnYaml(
+        model=known,
+        method=method,
+        gpu=gpu,
+        batch=sizes.get("batch", 0),
+        length=sizes.get("length", 0),
+        gpus=min(sizes.get("gpus", 0), 4096),
+        nodes=min(sizes.get("nodes", 1), 4096),
+    )
+
+
+def _method(before: str, said: str) -> str:
+    return "qlora" if "qlora" in (before, said) else said or before
+
+
+def _leaves(values: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Every scalar with the last word of its key; None for a section."""
+    waiting: list[tuple[str, object]] = [("", values)]
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, dict):
+            if value and name:
+                yield name, None
+            waiting += reversed([(str(key), each) for key, each in value.items()])
+        elif isinstance(value, list):
+            waiting += [(name, each) for each in reversed(value[:100])]
+        else:
+            yield name, value
+
+
+def is_meant_as_plan(values: Mapping[str, object]) -> bool:
+    """Whether a mapping without the mark is a plan all the same: most keys of its sections are those of a plan."""
+    sections = load_schema()["definitions"]
+    known = unknown = 0
+    for section in ("hardware", "training", "parallelism", "inference"):
+        below = values.get(section)
+        names = sections[section]["properties"]
+        if isinstance(below, dict):
+            hits = sum(name in names for name in below)
+            known, unknown = known + hits, unknown + len(below) - hits
+    return known > unknown

@@ -1,0 +1,172 @@
+"""Python files and notebooks: named as Python, which is not run. What they say in literals goes into a command."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+from collections.abc import Iterator
+
+from memcheck.configs.go_on import LIKE, NO_MACHINE, Machine, model_named, of_command, of_model
+from memcheck.configs.launch_lines import commands_of, starts, trains
+from memcheck.configs.wrappers import asked
+
+SUFFIXES = {".py": "Python", ".ipynb": "a Jupyter notebook, whose code is Python", ".pyw": "Python"}
+MOST = 1 << 18
+"""Characters of code in which literals are looked for."""
+_BATCH = ("per_device_train_batch_size", "per_gpu_train_batch_size", "micro_batch_size", "micro_batch_size_per_gpu")
+_LENGTH = ("max_seq_length", "max_length", "max_seq_len", "seq_length", "seq_len", "block_size", "model_max_length")
+_MODEL = (
+    "model_name",
+    "model_name_or_path",
+    "pretrained_model_name_or_path",
+    "model_id",
+    "base_model",
+    "model",
+    "model_path",
+)
+MOST_NAMES = 20
+"""Names that are looked up in the catalog."""
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+\Z")
+_FOUR = ("load_in_4bit",)
+_ADAPTERS = frozenset({"LoraConfig", "get_peft_model", "PeftConfig"})
+
+
+class Literals:
+    """What a module says in constants: keyword arguments and assignments, by name."""
+
+    def __init__(self, code: str) -> None:
+        self.values: dict[str, list[object]] = {}
+        self.texts: list[str] = []
+        self.adapted = self.opened = False
+        """Whether adapters are made; whether the code could be read."""
+        self.lists: list[tuple[int, list[str]]] = []
+        """Lists of words, by line: the commands of launchers that a script starts."""
+        tree = parsed(code)
+        if tree is None:
+            return
+        self.opened = True
+        constants: dict[str, object] = {
+            node.targets[0].id: node.value.value
+            for node in tree.body
+            if isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and isinstance(node.value, ast.Constant)
+        }
+        for node in walked(tree):
+            self._node(node, constants)
+
+    def _node(self, node: ast.AST, constants: dict[str, object]) -> None:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 2000:
+            self.texts.append(node.value)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            self._take(node.targets[0].id, node.value, constants)
+        elif isinstance(node, ast.keyword) and node.arg is not None:
+            self._take(node.arg, node.value, constants)
+        elif isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            self.adapted |= name in _ADAPTERS
+            if name == "from_pretrained" and node.args:
+                self._take("model_name", node.args[0], constants)
+        elif isinstance(node, ast.List) and node.elts:
+            words = [each.value for each in node.elts if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+            if len(words) == len(node.elts):
+                self.lists.append((node.lineno, words))
+
+    def _take(self, name: str, value: ast.expr, constants: dict[str, object]) -> None:
+        found: object = value.value if isinstance(value, ast.Constant) else None
+        if isinstance(value, ast.Name):
+            found = constants.get(value.id)
+        if found is not None:
+            self.values.setdefault(name, []).append(found)
+
+    def one(self, *names: str) -> int:
+        """The only number that names have; 0 where there are several, or none."""
+        found = {each for name in names for each in self.values.get(name, ()) if type(each) is int and 0 < each < 10**7}
+        return found.pop() if len(found) == 1 else 0
+
+    @property
+    def model(self) -> str:
+        """The only model of the catalog that is named; empty where there are several, or none."""
+        named = [each for name in _MODEL for each in self.values.get(name, ()) if isinstance(each, str)]
+        return _only(named) or _only([text for text in self.texts if _HUB_ID.match(text)])
+
+    @property
+    def method(self) -> str:
+        """How it trains, where adapters are made."""
+        if any(each is True for name in _FOUR for each in self.values.get(name, ())):
+            return "qlora"
+        return "lora" if self.adapted else ""
+
+
+def _only(names: list[str]) -> str:
+    found = {each for each in map(model_named, list(dict.fromkeys(names))[:MOST_NAMES]) if each}
+    return found.pop() if len(found) == 1 else ""
+
+
+def parsed(code: str) -> ast.Module | None:
+    """The tree of a module, which is not run; None for code that is too long or none."""
+    if len(code) > MOST:
+        return None
+    try:
+        return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def walked(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node, in the order of the text."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += reversed(list(ast.iter_child_nodes(node)))
+
+
+def kind_of(path: str, text: str) -> str:
+    """What a file is called whose text is Python; empty for every other file."""
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix in SUFFIXES:
+        return SUFFIXES[suffix]
+    first = text[:200].partition("\n")[0]
+    if first.startswith("#!") and "python" in first:
+        return "Python"
+    notebook = suffix in ("", ".json") and '"cells"' in text[:200_000] and '"nbformat"' in text
+    return SUFFIXES[".ipynb"] if notebook and text.lstrip()[:1] == "{" else ""
+
+
+def code_of(text: str) -> str:
+    """The code of a file; of a notebook its cells, without the lines that are for the shell."""
+    if text.lstrip()[:1] != "{":
+        return text
+    try:
+        cells = json.loads(text).get("cells", ())
+        code = [each.get("source", "") for each in cells if each.get("cell_type") == "code"]
+        joined = "\n".join("".join(each) for each in code)
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return ""
+    return "\n".join("" if line.lstrip()[:1] in ("!", "%") else line for line in joined.split("\n"))
+
+
+def way_on(text: str, machine: Machine = NO_MACHINE) -> tuple[int, str]:
+    """The line of a launch inside, or 1, and the command that goes on."""
+    found = Literals(code_of(text))
+    gpu, count = next(map(asked, found.values.get("gpu", ())), ("", 0))
+    machine = Machine(machine.gpu or gpu, machine.gpus_per_node or count, machine.nodes)
+    for line, words in found.lists:
+        (command,) = commands_of([" ".join(words)]) or (None,)
+        if command is not None and (starts(command) or trains(command)):
+            return line, of_command("judge the launch inside", words, machine)
+    if not found.model and not found.values:
+        intro = "state what it trains, for example"
+        return 1, of_model(intro, LIKE, machine, method="lora", batch=1, length=4096)
+    intro = "state what it says"
+    return 1, of_model(
+        intro,
+        found.model,
+        machine,
+        method=found.method,
+        batch=found.one(*_BATCH),
+        length=found.one(*_LENGTH),
+    )

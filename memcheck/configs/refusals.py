@@ -1,0 +1,153 @@
+"""Files that no reader takes: each is named for what it is, with the one command that goes on."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from memcheck.configs import python_source
+from memcheck.configs.config_file import ConfigFile, located
+from memcheck.configs.go_on import LIKE, NO_MACHINE, Machine, of_command, of_file, of_model
+from memcheck.configs.launch_lines import Command, commands_of
+from memcheck.configs.rl_launches import RlJob, named, of_keys, of_launch, stated_by, way_on
+from memcheck.configs.servers import server
+from memcheck.configs.shell_values import asked_of_slurm, resolved
+from memcheck.configs.syntax import ARGUMENTS, YAML, syntax_of
+from memcheck.configs.trainer_script import overridden
+from memcheck.configs.types import ConfigError
+from memcheck.configs.wrappers import WrappedLaunch, wrapped
+from memcheck.finding import Location, Span
+
+_PLATFORM = re.compile(r"^(?:apiVersion|kind|type|services|run|setup|jobs|resources|\"?\$schema\"?)\s*:", re.MULTILINE)
+_DOCKER = re.compile(r"(?:^|[\s;&])(?:docker|podman|nerdctl|singularity|apptainer)\s+(?:run|exec)\s")
+_SCRIPT = re.compile(
+    r"(?:^|[\s;&])(?:bash|sh|srun|sbatch|exec|qsub)\s(?:[^|;&]*?\s)??[\"']?((?:[\w.~/-]|\$\{?\w+\}?)+\.(?:sh|slurm|sbatch))\b"
+)
+_CALLED = re.compile(r"^\s*(?:[A-Za-z_]\w*=\S+\s+)*[\"']?((?:\.{1,2}|[\w-]+)?/[\w./-]+\.(?:sh|slurm|sbatch))\b")
+_TOML = re.compile(
+    r"(?:--(?:job\.)?config[_-]file[=\s]+|CONFIG_FILE=)[\"']?(?:\$\{CONFIG_FILE:-)?[\"']?([\w./~-]+\.toml)"
+)
+MOST = 2000
+"""Characters of a command that are looked at for another file."""
+
+
+def before_syntax(path: str, text: str, beside: Mapping[str, object]) -> None:
+    """Files that are recognised as they stand: Python, notebooks, and what starts jobs on a platform.
+
+    Raises:
+        ConfigError: the file is one of them.
+    """
+    kind = python_source.kind_of(path, text)
+    if kind:
+        line, help = python_source.way_on(text, NO_MACHINE.stated(beside))
+        what = "a launch stands on this line, and the file is not run" if line > 1 else "it is not run"
+        raise located(Location(path, Span(line, 1, line, 2)), f"this is {kind}: {what}", help)
+    if syntax_of(path, text) == YAML and _PLATFORM.search(text):
+        found = wrapped(path, text)
+        if found is not None and found.titled:
+            raise _wrapper(found, beside)
+
+
+def _wrapper(found: WrappedLaunch, beside: Mapping[str, object]) -> ConfigError:
+    """A platform's file, by what it starts."""
+    machine = found.machine.stated(beside)
+    line = found.location.span.line
+    if found.job is not None:
+        said = stated_by((Command(text=" ".join(found.words), lines=((0, line),)),))
+        counts = {"gpus_per_node": machine.gpus_per_node, "nodes": machine.nodes if machine.nodes > 1 else 0}
+        stated: dict[str, object] = {key: each for key, each in counts.items() if each}
+        stated.update({"gpu": machine.gpu} if machine.gpu else {})
+        return located(found.location, _within(found, found.job.message), way_on(found.job, said, stated))
+    if found.server is not None:
+        return located(found.location, _within(found, found.server.message), found.server.way_on(machine))
+    if found.words:
+        message = f"this is {found.title}: its launch is on line {line}"
+        return located(found.location, message, of_command("judge the launch", found.words, machine))
+    message = f"this is {found.title}, in which no command launches a training"
+    help = of_model("its image decides what runs; estimate its model, for example", LIKE, machine)
+    return located(found.location, message, help)
+
+
+def _within(found: WrappedLaunch, message: str) -> str:
+    return f"{message} (it is launched by {found.title}, on line {found.location.span.line})"
+
+
+def before_formats(config: ConfigFile, syntax: str, beside: Mapping[str, object]) -> None:
+    """Jobs of reinforcement learning, which have a trainer's arguments among their own.
+
+    Raises:
+        ConfigError: the config or the script is one of them.
+    """
+    commands = commands_of(config.lines) if syntax == ARGUMENTS else ()
+    job = of_launch(config.path, commands) or of_keys(config)
+    set_here = overridden(config.lines) if syntax == ARGUMENTS and job is None else None
+    if set_here is not None:
+        number, key = set_here
+        job = named("a NeMo-RL job", Location(config.path, Span(number, key.start(1) + 1, number, key.end(1) + 1)))
+    if job is not None:
+        raise rl_error(job, config, commands, beside)
+
+
+def rl_error(
+    job: RlJob, config: ConfigFile, commands: tuple[Command, ...], beside: Mapping[str, object]
+) -> ConfigError:
+    """The refusal of a job of reinforcement learning."""
+    said: dict[str, object] = {**config.values, **stated_by(commands)}
+    said = {key: resolved(each, config.variables) if isinstance(each, str) else each for key, each in said.items()}
+    return located(job.location, job.message, way_on(job, said, beside))
+
+
+def after_formats(path: str, text: str, config: ConfigFile, syntax: str, beside: Mapping[str, object]) -> None:
+    """What is told once no framework's reader has taken the file.
+
+    Raises:
+        ConfigError: a server, a container's command, a script that calls another, a file that starts a job.
+    """
+    machine = _asked_for(config).stated(beside)
+    if syntax == YAML:
+        found = wrapped(path, text)
+        if found is not None and found.words:
+            raise _wrapper(found, beside)
+    if syntax != ARGUMENTS:
+        return
+    commands = commands_of(config.lines)
+    job = of_keys(config, late=True)
+    if job is not None:
+        raise rl_error(job, config, commands, beside)
+    served = server(path, commands)
+    if served is not None:
+        raise located(served.location, served.message, served.way_on(machine))
+    for command in commands:
+        head = command.text[:MOST]
+        for pattern, what in (
+            (_TOML, "the job's config is"),
+            (_SCRIPT, "the launch is in"),
+            (_CALLED, "the launch is in"),
+        ):
+            file = pattern.search(head)
+            if file is not None:
+                at = command.at(path, file.start(1), file.end(1))
+                message = f"{what} `{file[1]}`, which line {at.span.line} names"
+                raise located(at, message, another_file(path, resolved(file[1], config.variables), config, beside))
+
+
+def another_file(path: str, name: str, config: ConfigFile, beside: Mapping[str, object]) -> str:
+    """The command for a file that a script names: beside the script, where it lies there."""
+    near = os.path.join(os.path.dirname(path), name)
+    shown = near if os.path.dirname(path) and os.path.isfile(near) else name
+    return of_file("name that file", shown.replace(os.sep, "/"), _asked_for(config).stated(beside))
+
+
+def _asked_for(config: ConfigFile) -> Machine:
+    """What the script's own comments ask Slurm for, or its launcher is told."""
+    per_node = nodes = 0
+    for option, _, asked in asked_of_slurm(config.lines):
+        if option in ("gres", "gpus-per-node"):
+            per_node = int(asked[4])
+        elif option in ("nodes", "N"):
+            nodes = int(asked[4])
+    for name in ("nproc_per_node", "nproc-per-node", "num_gpus"):
+        value = resolved(str(config.values.get(name, "")), config.variables)
+        per_node = per_node or (int(value) if value.isdecimal() and len(value) < 3 else 0)
+    return Machine(gpus_per_node=per_node, nodes=max(nodes, 1))

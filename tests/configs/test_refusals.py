@@ -1,0 +1,146 @@
+"""What people hold that cannot be judged: each is called by its name, in few lines, with a command that goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import statistics
+from pathlib import Path
+
+import pytest
+import yaml
+
+from memcheck.__main__ import main
+from memcheck.check import Gate, check_file
+from memcheck.edge.screen import Screen
+from memcheck.record import Record
+from memcheck.report.full import alone
+
+
+class Refused(Record):
+    """One input, and what is right for it."""
+
+    name: str
+    path: str
+    text: str
+    says: str
+    line: int
+    command: str = ""
+    asks: bool = False
+
+
+INPUTS = Path(__file__).with_name("refused_inputs.yaml")
+REFUSED = [Refused(**each) for each in yaml.safe_load(INPUTS.read_text())]
+GATE = Gate(hardware={"gpu": "a100-80gb"})
+EACH = pytest.mark.parametrize("case", REFUSED, ids=[each.name for each in REFUSED])
+LINES, MEDIAN, COLUMNS = 25, 12, 100
+OTHERS = {
+    "sh": "torchrun -m trl.scripts.sft --model_name_or_path gpt2 --per_device_train_batch_size 1 --max_length 1024 --bf16\n",
+    "toml": '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 2048\n',
+}
+"""Files that scripts name, by their suffix."""
+
+
+def shown(case: Refused, gate: Gate = GATE) -> list[str]:
+    """The lines of a refusal at a terminal."""
+    (result, *_), traces = check_file(case.path, case.text.encode(), gate)
+    assert traces == []
+    assert result.estimate is None
+    return alone(result, Screen(width=COLUMNS)).split("\n")
+
+
+def refusal(case: Refused, gate: Gate = GATE) -> tuple[str, str, int]:
+    """The message of the only finding, its help and its line."""
+    (result, *_), _ = check_file(case.path, case.text.encode(), gate)
+    (finding,) = result.findings
+    return finding.message, finding.help, finding.location.span.line
+
+
+@EACH
+def test_a_file_is_called_by_its_name(case: Refused) -> None:
+    """The kind of thing that it is, and the line that says so; never "invalid YAML" or a plan with mistakes."""
+    message, _, line = refusal(case)
+    assert case.says in message
+    assert line == case.line
+    assert "memcheck: 1" not in message
+
+
+@EACH
+def test_a_refusal_is_short(case: Refused) -> None:
+    """Whatever the file holds."""
+    assert len(shown(case)) <= LINES
+
+
+def test_the_median_refusal_is_shorter() -> None:
+    """Over a fixed set of inputs of every kind."""
+    assert len(REFUSED) >= 40
+    assert statistics.median(len(shown(case)) for case in REFUSED) <= MEDIAN
+
+
+@EACH
+def test_the_command_goes_on(
+    case: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is printed is pasted into a shell as it is, over several lines as well, and gives an answer."""
+    lines = shown(case)
+    below = lines[next(number for number, line in enumerate(lines) if line.startswith("help:")) + 1 : -2]
+    pasted = "\n".join(below[next(n for n, line in enumerate(below) if re.match(r" +(?:memcheck|echo) ", line)) :])
+    words = shlex.split(pasted.replace("\\\n", " "))
+    assert [" ".join(word.split()) for word in words] == shlex.split(case.command)
+    if "|" in words:
+        (result,), _ = check_file("plan.yaml", words[1].encode(), Gate())
+        assert result.estimate is not None
+        return
+    monkeypatch.chdir(tmp_path)
+    for word in words:
+        if word.endswith((".sh", ".toml")) and "--" not in words:  # another file of the reader's
+            (tmp_path / word).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / word).write_text(OTHERS[word.rpartition(".")[2]])
+    assert main(words[1:]) == (1 if case.asks else 0)
+    assert capsys.readouterr().out
+
+
+@EACH
+def test_what_is_stated_on_the_command_line_is_repeated(case: Refused) -> None:
+    """The GPU, the GPUs of a node and the nodes; without them the example says that it is one."""
+    gate = Gate(hardware={"gpu": "h200", "gpus_per_node": 2, "nodes": 3})
+    help = refusal(case, gate)[1]
+    if "memcheck list models" in help:
+        return
+    assert "h200" in help
+    assert "h100-80gb" not in help
+    bare = refusal(case, Gate())[1]
+    assert "with your GPU for h100-80gb" in bare or "H100" in case.text or "A100" in case.text or "p4de" in case.text
+
+
+@pytest.mark.parametrize("name", ["job.yaml", "run.sh", "train.py", "x.ipynb"])
+def test_hostile_text_stays_bounded(name: str) -> None:
+    """A megabyte of one word, of brackets, of variables that repeat each other: a refusal all the same."""
+    texts = {
+        "job.yaml": "kind: Job\napiVersion: v1\nenv: {A: "
+        + "x" * 5000
+        + "}\ncommand: [torchrun, "
+        + "$(A)" * 5000
+        + "]\n",
+        "run.sh": "python -m verl." + "a." * 300_000 + "\n" + "x=1 " * 10_000,
+        "train.py": "(" * 100_000,
+        "x.ipynb": '{"cells": ' + "[" * 100_000,
+    }
+    case = Refused(name, name, texts[name], says="", line=1)
+    lines = shown(case)
+    assert len(lines) <= LINES
+    assert max(map(len, lines)) < 2000
+
+
+def test_a_folder_is_passed_over_in_silence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Foreign YAML that nobody named stays nobody's business."""
+    for case in REFUSED:
+        if case.path.endswith((".yaml", ".yml")):
+            (tmp_path / f"{case.name.replace(' ', '-')}.yaml").write_text(case.text)
+    (tmp_path / "plan.yaml").write_text(
+        "memcheck: 1\nmodel: llama-3.2-1b\nhardware: {gpu: h100-80gb}\ntraining: {micro_batch_size: 1, sequence_length: 2048}\n"
+    )
+    assert main(["check", str(tmp_path), "--format", "json", "--no-cache"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["summary"]["plans"] == 1
