@@ -5,6 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree as ET
 
 from memcheck.edge.screen import Screen
+from memcheck.report.neutral import neutral
 from memcheck.report.xml import element, serialized
 from memcheck.result import Report
 
@@ -34,7 +35,9 @@ def render(report: Report, screen: Screen | None = None) -> str:
                 "line": str(span.line),
                 "column": str(span.column),
                 "severity": finding.severity,
-                "message": " ".join(f"{finding.message} ({finding.help})".split()) if finding.help else finding.message,
+                "message": neutral(
+                    " ".join(f"{finding.message} ({finding.help})".split()) if finding.help else finding.message
+                ),
                 "source": f"memcheck.{finding.code}",
             }
             parts = (finding.location.path, *record.values())

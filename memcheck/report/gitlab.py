@@ -10,6 +10,7 @@ from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean
 from memcheck.finding import Finding
 from memcheck.report.fingerprint import identified
+from memcheck.report.neutral import neutral
 from memcheck.report.repository import repository_path
 from memcheck.result import Report
 
@@ -27,7 +28,7 @@ def issue(finding: Finding, identity: str) -> dict[str, object]:
     """One finding. Issues of equal fingerprint would be shown as one, so every finding has its own."""
     span = finding.location.span
     return {
-        "description": f"{finding.code} {clean(finding.message)}",
+        "description": f"{finding.code} {neutral(clean(finding.message))}",
         "check_name": finding.name,
         "fingerprint": identity,
         "severity": severity(finding),

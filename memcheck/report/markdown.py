@@ -10,6 +10,7 @@ from memcheck.edge.text import clean, gib, percent, plural, value, words
 from memcheck.finding import Finding
 from memcheck.report.details import change, interval, peak
 from memcheck.report.effect import cost, effect, on_the_host
+from memcheck.report.neutral import broken
 from memcheck.report.seen import CACHE_ROW, cache_note
 from memcheck.report.summary import summary as summary_text
 from memcheck.report.verdict import accepted, pressure, short_of_host, verdict
@@ -138,13 +139,6 @@ def budget(plan: PlanResult, estimate: Estimate) -> list[str]:
     return [*lines, "", said.rstrip(), ""]
 
 
-_LINKS = re.compile(
-    r"(?<=:)(?=//)|(?<=@)|(?<=#)(?=\w)|(?<=[Gg][Hh]-)(?=\d)|(?<=[Ww]{3})(?=\.)|(?<=\b[Mm]ailto)(?=:)|(?<=\bxmpp)(?=:)"
-)
-"""Where what GitHub would link is broken: addresses, mentions, numbers of issues. It links after it has read
-entities, and cmark-gfm links addresses inside ``<code>``, too, because raw HTML tells it nothing."""
-_COMMIT = re.compile(r"\b(?=\d*[a-f])[0-9a-f]{7,40}\b")
-"""GitHub links seven digits of a commit and more."""
 _FIRST = re.compile(r"^([-+=]|:(?=:)|\d+(?=[.)]))")
 """What would start a list, a heading, a line or a runner's command at the beginning of a paragraph."""
 SPECIAL = {ord(char): f"&#{ord(char)};" for char in "&<>\\`*_[]|~#$!"}
@@ -167,7 +161,4 @@ def code(text: str) -> str:
 
 def _inline(text: str, *, commits: bool = False) -> str:
     """One line without markup, and with a character of no width wherever a link would begin."""
-    shown = _LINKS.sub("\u200b", " ".join(clean(text).split()))
-    if not commits:
-        shown = _COMMIT.sub(lambda found: "\u200b".join(re.findall(".{1,6}", found[0])), shown)
-    return shown.translate(SPECIAL)
+    return broken(" ".join(clean(text).split()), commits=commits).translate(SPECIAL)

@@ -1,4 +1,4 @@
-"""Reviewdog's diagnostic format, with suggestions that it can post for one-click use.
+"""Reviewdog's diagnostic format, with suggestions that it can post for one-click use. It posts messages as Markdown.
 
 https://github.com/reviewdog/reviewdog/tree/master/proto/rdf. Columns count bytes of UTF-8, and a suggestion is posted
 only if it lies on the lines of its diagnostic.
@@ -14,6 +14,7 @@ from memcheck.edge.text import clean
 from memcheck.finding import Edit, Finding, Location, Span
 from memcheck.report.advice import advice
 from memcheck.report.links import published
+from memcheck.report.neutral import neutral
 from memcheck.result import DEFECT, PlanResult, Report
 
 SEVERITIES = {"error": "ERROR", "warning": "WARNING", "info": "INFO"}
@@ -30,14 +31,14 @@ def diagnostic(plan: PlanResult, finding: Finding) -> dict[str, object]:
     """One finding."""
     url = published(finding.code) if finding.code != DEFECT else ""
     record: dict[str, object] = {
-        "message": "\n".join([clean(finding.message), *advice(plan, finding)]),
+        "message": "\n".join([neutral(line) for line in (clean(finding.message), *advice(plan, finding))]),
         "location": location(finding.location, plan),
         "severity": SEVERITIES[finding.severity],
         "code": {"value": finding.code, **({"url": url} if url else {})},
     }
     if finding.related:
         record["related_locations"] = [
-            {"message": clean(label), "location": location(where, plan)} for label, where in finding.related
+            {"message": neutral(clean(label)), "location": location(where, plan)} for label, where in finding.related
         ]
     if found := suggestions(plan, finding):
         record["suggestions"] = found
