@@ -16,6 +16,8 @@ from memcheck.job.errors import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
+from memcheck.memory.fit import RUNS, gpu_fit
+from memcheck.memory.fit import UNCERTAIN as UNSETTLED
 from memcheck.plan import codes
 from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan
@@ -221,6 +223,18 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
 
         result = result._replace(assumptions=with_effects(result.assumptions, answer))
     context = context._replace(estimate=answer)
+    if gate.grounds is not None:
+        known = frozenset(finding.code for finding in findings)
+        if result._replace(estimate=answer).verdict == UNSETTLED:
+            from memcheck.rules.grounds import settled_by
+
+            context = context._replace(settled_by=settled_by(context, known))
+            result = result._replace(settled_by=context.settled_by)
+        if gate.grounds and (gate.inventory or gpu_fit(answer, context.fail_above) in RUNS):
+            from memcheck.rules.grounds import rests_on
+
+            moving, untried = rests_on(context, known, gate.grounds)
+            result = result._replace(rests_on=moving, untried=untried)
     memory = check_memory(context, rules)
     if len(memory) > 1 and gate.counts(UNSURE):  # the finding says how close the plan is to its limit, too
         memory = [each for each in memory if each.code != CLOSE or not any(other.code == UNSURE for other in memory)]

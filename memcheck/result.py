@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from memcheck.accounts.estimate import Estimate
 from memcheck.finding import OTHER_HARDWARE, SEVERITIES, Finding, Location, Remedy, Span
-from memcheck.job.types import Assumption
+from memcheck.job.types import Assumption, Ground
 from memcheck.memory.fit import VERDICTS, verdict_of
 from memcheck.record import Record
 
@@ -63,6 +63,12 @@ class PlanResult(Record):
     """Host memory of a node; None where the plan does not state it, so that it is not judged."""
     fail_above: float = 1.0
     """The fraction of capacity from which this plan fails; drawn as a mark on the bars."""
+    rests_on: tuple[Ground, ...] = ()
+    """The assumptions that move the need by more than 1 %, the largest first; empty unless a report shows them."""
+    untried: int = 0
+    """How many more assumptions may move it."""
+    settled_by: str = ""
+    """What would settle whether an uncertain plan fits; empty where that is certain, or was not asked for."""
     dossier: Dossier | None = None
     """What a report to pass on shows beside all this; None unless such a report was asked for."""
 

@@ -9,7 +9,7 @@ from memcheck import own_json
 from memcheck.accounts.dossier import Dossier, OnGpu, RankDevice
 from memcheck.accounts.estimate import Estimate, Formula, HostMoment, Instant, Pools, RankEstimate, TensorGroup
 from memcheck.finding import Edit, FileEdits, Finding, Location, Remedy, Span
-from memcheck.job.types import Assumption
+from memcheck.job.types import Assumption, Ground
 from memcheck.result import Hidden, PlanResult
 
 TYPE_CHECKING = False
@@ -29,6 +29,7 @@ FIELDS: dict[type, dict[str, Any]] = {
         "assumptions": [Assumption],
         "findings": [Finding],
         "hidden": [Hidden],
+        "rests_on": [Ground],
         "dossier": Dossier,
     },
     Estimate: {

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import click
 
 from memcheck import __version__
-from memcheck.check import Gate, check_file
+from memcheck.check import check_file
 from memcheck.cli.completion import files, gpus, models, one_of
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.job import JOB, job_of
@@ -18,6 +18,7 @@ from memcheck.cli.sections import SectionedCommand
 from memcheck.cli.write import prepare, write_document, write_each
 from memcheck.config.discover import PlanFile, find_plans
 from memcheck.config.find import Configurations
+from memcheck.config.gate import EVERY, Gate
 from memcheck.edge.screen import Screen
 from memcheck.errors import UsageError
 from memcheck.report import WITH_DOSSIER
@@ -92,7 +93,8 @@ def command(
     outputs = outputs or (Output("full"),)
     prepare(outputs)
     data = {key: job[key] for key in (*DATA, "model") if job[key] is not None}
-    gate = Gate(changes=changes, hardware={**hardware, **data, "settings": dict(settings)}, inventory=True)
+    hardware |= {**data, "settings": dict(settings)}
+    gate = Gate(changes=changes, hardware=hardware, inventory=True, grounds=EVERY)
     if any(each.format == "csv" or each.format in WITH_DOSSIER for each in outputs):
         gate = gate._replace(dossier=make_dossier, remedies=with_remedies)
     told = job_of(paths, job)

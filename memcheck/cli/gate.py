@@ -12,11 +12,11 @@ from memcheck.cli.options import DATA, CheckOptions, Output
 from memcheck.cli.write import prepare, write_each
 from memcheck.config.discover import STDIN, Candidate, PlanFile, find_candidates, plans_among
 from memcheck.config.find import Configurations
-from memcheck.config.gate import Gate
+from memcheck.config.gate import EVERY, QUICK, Gate
 from memcheck.config.select import known
 from memcheck.config.types import DEFAULT_FAIL_ON, Settings
 from memcheck.record import Record
-from memcheck.report import WITH_DOSSIER
+from memcheck.report import WITH_DOSSIER, WITH_GROUNDS
 from memcheck.result import PlanResult, Report, Unreadable
 from memcheck.rules.profiles import GATE
 from memcheck.what_if import make_dossier, with_remedies
@@ -114,6 +114,13 @@ def configurations_of(options: CheckOptions) -> Configurations:
     return Configurations(options.config, committed_files(options.config_from_ref))
 
 
+def _grounds(options: CheckOptions) -> int:
+    """How many estimates may be made of what plans that pass rest on: none where no report shows it."""
+    if not any(output.format in WITH_GROUNDS for output in options.outputs):
+        return 0
+    return EVERY if options.verbose else QUICK
+
+
 class Gates:
     """How strictly to judge each file: the command line over the file's configuration."""
 
@@ -162,6 +169,7 @@ class Gates:
             baseline_file="" if baseline is None else baseline.file,
             suppressions=not options.no_suppressions,
             remedies=with_remedies,
+            grounds=_grounds(options),
             dossier=make_dossier if any(output.format in WITH_DOSSIER for output in options.outputs) else None,
         )
 

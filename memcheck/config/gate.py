@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     DossierMaker = Callable[[RuleContext, Estimate, "Gate"], Dossier]
 
 
+QUICK, EVERY = 2, 1000
+"""Estimates for the line of a plan that passes, each of which costs a tenth of what judging the plan does or more; and
+as many as there are assumptions."""
+
+
 class Gate(Record):
     """How strictly to judge, and what to judge instead of what is written."""
 
@@ -41,6 +46,9 @@ class Gate(Record):
     """Whether comments hide findings; what is wrong with a comment is said either way."""
     inventory: bool = False
     """Whether to list the largest live tensors of plans that pass, too."""
+    grounds: int | None = None
+    """How many estimates may be made of what a plan that passes rests on, and whether to say what would settle an
+    uncertain one; None: neither."""
     baseline: Callable[[PlanResult, Finding], Finding | None] | None = None
     """What was accepted before becomes None, what got worse says so."""
     baseline_file: str = ""

@@ -27,6 +27,17 @@ class Assumption(Record):
     why: str
 
 
+class Ground(Record):
+    """A value that the plan did not state, and what the plan would need with another one."""
+
+    key: str
+    value: object
+    other: object
+    needed_bytes: int
+    utilization: float
+    """``needed / capacity``, both with the other value."""
+
+
 class Layout(Record):
     """How the job is cut over ranks. ``world_size == tensor * context * pipeline * data``."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate
 from memcheck.edge.screen import Screen
-from memcheck.edge.text import between, clean, gib, one_line, percent, width, words, wrap
+from memcheck.edge.text import between, clean, gib, one_line, percent, value, width, words, wrap
 from memcheck.report.gauge import Gauge, drawn, gauge_of
-from memcheck.result import PlanResult
+from memcheck.result import PASSED, PlanResult
 
 LABELS = {"passed": ("pass", "good"), "failed": ("fail", "error"), "error": ("fail", "error")}
 TOP_COMPONENTS = 3
@@ -29,6 +29,7 @@ def block(plan: PlanResult, estimate: Estimate, screen: Screen, *, with_host: bo
         lines.append(f"      {screen.paint(path, 'dim')}")
     lines += bar(plan, estimate, screen)
     lines += [f"      {line}" for line in wrap(facts(plan, estimate, screen.columns - 6), screen.columns - 6)]
+    lines += [f"      {line}" for line in (grounds(plan, screen.columns - 6) if plan.status == PASSED else [])]
     lines += [f"      {line}" for line in (host(plan, estimate, screen) if with_host else [])]
     if plan.accepted:
         from memcheck.report.verdict import accepted
@@ -37,6 +38,21 @@ def block(plan: PlanResult, estimate: Estimate, screen: Screen, *, with_host: bo
         said = wrap(clean(f"accepted: {reason}"), screen.columns - 6)
         lines += [f"      {screen.paint(line, 'dim')}" for line in said]
     return lines
+
+
+def grounds(plan: PlanResult, columns: int) -> list[str]:
+    """The assumptions that move the figure, as many as fit on one line, and how many more there are."""
+    found = plan.rests_on
+    told = []
+    for each in found:
+        key = each.key.partition(".")[2]
+        told.append(clean(f"{key}: {value(each.value)} ({percent(each.utilization)} with {value(each.other)})"))
+    for count in range(len(told), 0, -1):
+        left = len(told) - count + plan.untried
+        line = f"assumes {', '.join(told[:count])}{f'; {left} more in memcheck estimate' if left else ''}"
+        if width(line) <= columns or count == 1:
+            return wrap(line, columns)
+    return []
 
 
 def bar(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:

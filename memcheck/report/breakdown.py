@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate, Formula, RankEstimate
 from memcheck.edge.screen import Screen
-from memcheck.edge.text import clean, gib, value, width, wrap
+from memcheck.edge.text import clean, gib, percent, value, width, wrap
 from memcheck.report.budget import budget, host_budget
 from memcheck.report.details import host_line, interval, labelled, largest, name_and_place, peak, span
 from memcheck.report.seen import formula_head
@@ -49,6 +49,14 @@ def totals(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
         f" {span(estimate.interval_bytes)}"
     )
     lines = labelled("peak", peak(estimate), screen) + labelled("total", text, screen) + labelled("seen", seen, screen)
+    if plan.settled_by:
+        lines += labelled("uncertain", f"to settle it: {plan.settled_by}", screen)
+    if plan.rests_on:
+        rests = "; ".join(
+            f"{each.key}: {value(each.value)}, would be {percent(each.utilization)} with {value(each.other)}"
+            for each in plan.rests_on
+        )
+        lines += labelled("assumes", f"for {percent(estimate.utilization)}: {rests}", screen)
     if estimate.host_bytes_per_node and plan.host_capacity_bytes is None:
         lines += labelled("host", host_line(estimate), screen)
     return lines

@@ -96,6 +96,17 @@ def estimate_record(plan: PlanResult, estimate: Estimate) -> dict[str, object]:
         "host_instants_bytes": {moment.name: moment.bytes for moment in estimate.host_moments},
         "ranks": [rank_record(rank) for rank in estimate.ranks],
         "largest_tensors": [tensors(group) for group in estimate.largest],
+        "rests_on": [
+            {
+                "key": each.key,
+                "value": each.value,
+                "other": each.other,
+                "needed_bytes": each.needed_bytes,
+                "utilization": round(each.utilization, 6),
+            }
+            for each in plan.rests_on
+        ],
+        "settled_by": plan.settled_by or None,
         "assumptions": [{"key": item.key, "value": item.value, "why": item.why} for item in plan.assumptions],
     }
 

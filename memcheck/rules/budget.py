@@ -28,7 +28,12 @@ def doubt(context: RuleContext, estimate: Estimate) -> str:
     """``; uncertain: it may be between 73.6 and 89.7 GiB``, for a need above the limit whose interval crosses it."""
     if verdict_of(estimate, context.fail_above) != UNCERTAIN:
         return ""
-    return f"; uncertain: it may be {between(estimate.needed_interval_bytes)} GiB"
+    return f"; uncertain: it may be {between(estimate.needed_interval_bytes)} GiB{settling(context)}"
+
+
+def settling(context: RuleContext) -> str:
+    """``; to settle it: ...``, where that is known of an uncertain plan."""
+    return f"; to settle it: {context.settled_by}" if context.settled_by else ""
 
 
 def lacking(moment: HostMoment, host_bytes: int, gpus: int) -> str:

@@ -50,7 +50,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
     estimate = context.estimate
     if estimate is None or gpu_fit(estimate, context.fail_above) != UNCERTAIN:
         return
-    from memcheck.rules.budget import key_pointer, need, related  # for a finding alone
+    from memcheck.rules.budget import key_pointer, need, related, settling  # for a finding alone
     from memcheck.rules.defaulted import STATE_ROWS, unstated
 
     capacity, high = estimate.capacity_bytes, estimate.needed_interval_bytes[1]
@@ -63,7 +63,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
     yield RULE.finding(
         context,
         f"{need(context, estimate)}{close}; uncertain: it may be {between(estimate.needed_interval_bytes)} GiB, "
-        f"up to {gib(high - limit)} above {what}{open_rows}",
+        f"up to {gib(high - limit)} above {what}{open_rows}{settling(context)}",
         key_pointer(context, estimate),
         help=STATE_ROWS if open_rows else f"free {gib(high - limit)}, or measure the plan with `memcheck verify`",
         related=(*related(context), ("the limit", "/policy/fail_above"), ("the policy", "/policy/uncertain")),

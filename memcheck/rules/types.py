@@ -41,6 +41,8 @@ class RuleContext(Record):
     """The configured limits that the plan is held to; None where it may state its own."""
     stated: PolicySpec = PolicySpec()
     """The policy as the plan has it, before the configuration's."""
+    settled_by: str = ""
+    """What would settle whether the plan fits; empty where that is certain, or was not asked for."""
     estimate: Estimate | None = None
     """None while only the layout rules run."""
 

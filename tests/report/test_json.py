@@ -111,6 +111,8 @@ def test_surface_is_frozen() -> None:
         "host_instants_bytes",
         "ranks",
         "largest_tensors",
+        "rests_on",
+        "settled_by",
         "assumptions",
     ]
     assert list(diagnostic) == [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate
 from memcheck.edge.screen import Screen
-from memcheck.edge.text import between, gib, plural, value
+from memcheck.edge.text import between, gib, percent, plural, value
 from memcheck.finding import Finding
 from memcheck.report.seen import formula_head
 from memcheck.report.snippet import snippet
@@ -47,6 +47,14 @@ def certainty(plan: PlanResult, estimate: Estimate) -> Section:
             f" They were taken on plans of this kind ({plan.dossier.basis}; at least"
             f" {plural(plan.dossier.cases, 'case')}), against traced PyTorch steps and measured runs: docs/accuracy.md."
         )
+    if plan.settled_by:
+        text += f" To settle whether the plan fits: {plan.settled_by}."
+    if plan.rests_on:
+        rests = (
+            f"{each.key}: {value(each.value)} (it would be {percent(each.utilization)} with {value(each.other)})"
+            for each in plan.rests_on
+        )
+        text += f" The figure of {percent(estimate.utilization)} assumes {', '.join(rests)}."
     rows = [
         ("allocated", gib(estimate.allocated_bytes), "torch.cuda.max_memory_allocated()"),
         ("needed", gib(estimate.needed_bytes), "the smallest GPU on which the step runs"),
