@@ -42,8 +42,8 @@ class FileEdits(Record):
 
 CHEAP, ROOMY, HARDWARE = "cheap", "roomy", "other hardware"
 ROLES = (CHEAP, ROOMY, HARDWARE)
-"""What a remedy is among several: the one that costs least time with the same results, the cheapest of those that leave
-room, the least that other hardware would take."""
+"""What a remedy is among several: the one with the same results that takes least time, the one of these that leaves
+room and takes least, the least that other hardware would take."""
 
 
 SAME_RESULT, OTHER_RESULT = "same_hardware_same_result", "same_hardware_other_result"

@@ -60,7 +60,7 @@ def keys() -> list[tuple[str, str]]:
     type=click.Choice(GOALS),
     default="fit",
     show_default=True,
-    help="What to look for: the cheapest change "
+    help="What to look for: the least change "
     "that fits, the fastest layout, the fewest GPUs, the largest micro-batch, the longest sequence.",
 )
 @click.option(

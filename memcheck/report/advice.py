@@ -5,13 +5,13 @@ from __future__ import annotations
 from memcheck.edge.text import clean
 from memcheck.finding import Finding, Remedy
 from memcheck.report.details import change
-from memcheck.report.effect import cost, effect, on_the_host
+from memcheck.report.effect import ASKS, cost, effect, on_the_host
 from memcheck.result import PlanResult
 
 
 def advice(plan: PlanResult, finding: Finding) -> list[str]:
     """A line per remedy, then the help."""
-    lines = [f"remedy: {remedy_line(plan, remedy)}" for remedy in finding.remedies]
+    lines = [f"remedy ({ASKS[remedy.group]}): {remedy_line(plan, remedy)}" for remedy in finding.remedies]
     return [*lines, f"help: {clean(finding.help)}"] if finding.help else lines
 
 

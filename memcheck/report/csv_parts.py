@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from memcheck.accounts.estimate import COMPONENTS, Estimate
 from memcheck.edge.text import value
 from memcheck.report.details import change
-from memcheck.report.effect import cost, on_the_host
+from memcheck.report.effect import ASKS, cost, on_the_host
 from memcheck.report.story.choices import all_remedies, verdict_on
 from memcheck.result import PlanResult
 
@@ -29,7 +29,7 @@ def parts(plan: PlanResult, estimate: Estimate) -> Iterator[tuple[str, Row]]:
     for group in estimate.largest:
         yield "tensor", _row(group.name, group.shape, group.component, group.bytes, count=group.copies)
     for remedy in all_remedies(plan):
-        price = "; ".join(filter(None, (cost(remedy), on_the_host(plan, remedy))))
+        price = "; ".join(filter(None, (ASKS[remedy.group], cost(remedy), on_the_host(plan, remedy))))
         cells = _row(remedy.title, "; ".join(change(plan, remedy)), price, remedy.needed_bytes)
         yield "remedy", {**cells, "share": round(remedy.utilization, 6)}
     for row in gpus(plan):

@@ -131,10 +131,10 @@ def assumptions(plan: PlanResult, screen: Screen) -> list[str]:
 
 
 def remedies(plan: PlanResult, options: tuple[Remedy, ...], screen: Screen) -> list[str]:
-    """Numbered changes with what each does to the memory, cheapest first as the search ranked them."""
+    """Numbered changes with what each does to the memory, below what the changes of their group ask for."""
     if not options or plan.estimate is None:
         return []
-    from memcheck.report.effect import cost, effect, effects, mends, on_the_host
+    from memcheck.report.effect import ASKS, cost, effect, effects, mends, on_the_host
 
     heads = [head for head, _ in effects(plan, options[0])]
     rows = [
@@ -149,7 +149,11 @@ def remedies(plan: PlanResult, options: tuple[Remedy, ...], screen: Screen) -> l
     named = "".join(f"  {head.ljust(cells)}" for head, cells in zip(heads, wide, strict=True))
     head = f"{_pad(title, NUMBER + changes)}{named}  time" if in_columns else f"{title}:"
     lines = [screen.paint(title, "strong") + screen.paint(head[len(title) :], "dim")]
+    group = ""
     for number, (remedy, (keys, told, price)) in enumerate(zip(options, rows, strict=True), 1):
+        if remedy.group != group:
+            group = remedy.group
+            lines.append("  " + screen.paint(ASKS[group], "dim"))
         style = "good" if mends(plan, remedy) else "warning"
         first = f"{number}. ".rjust(NUMBER)
         if in_columns:

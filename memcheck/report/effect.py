@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate
 from memcheck.edge.text import gib, percent
-from memcheck.finding import CHEAP, OTHER_HARDWARE, ROOMY, SAME_RESULT, Remedy
+from memcheck.finding import CHEAP, OTHER_HARDWARE, OTHER_RESULT, ROOMY, SAME_RESULT, Remedy
 from memcheck.memory.fit import UNCERTAIN, gpu_fit, on_host
 from memcheck.record import Record
 from memcheck.report.verdict import short_of_host
@@ -13,6 +13,14 @@ from memcheck.result import PlanResult
 SERVED = frozenset({"inference.batch_size", "inference.context_length"})
 """Keys of what is served, which remedies only lower."""
 SHARE, HOST, HIGH = "of capacity", "host GiB", "up to"
+PURPOSES = {CHEAP: "least time", ROOMY: "leaves room"}
+"""What a remedy is for, by its role."""
+ASKS = {
+    SAME_RESULT: "same hardware, same result",
+    OTHER_RESULT: "same hardware, other result",
+    OTHER_HARDWARE: "other hardware",
+}
+"""What the remedies of a group ask for."""
 UNNOTICED = 0.005
 """Relative times below this are no difference that a whole percentage could show."""
 NAMED_HOST_BYTES = 2**30
@@ -82,8 +90,13 @@ def time(slowdown: float | None) -> str:
 
 
 def beside_time(remedy: Remedy) -> tuple[str, ...]:
-    """What a remedy is for, then what is given beside time: hardware, results, answers of a server, certainty."""
-    found = [remedy.role] if remedy.role in (CHEAP, ROOMY) else []
+    """What a remedy is for, then what it takes as well as time."""
+    return (*((PURPOSES[remedy.role],) if remedy.role in PURPOSES else ()), *taken(remedy))
+
+
+def taken(remedy: Remedy) -> tuple[str, ...]:
+    """What a remedy takes as well as time: hardware, results, answers of a server, certainty."""
+    found = []
     if not SERVED.isdisjoint(remedy.set):
         found.append("serves less")
     elif remedy.group != SAME_RESULT:

@@ -9,7 +9,7 @@ from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, gib, percent, plural, value, words
 from memcheck.finding import Finding
 from memcheck.report.details import change, interval, peak
-from memcheck.report.effect import cost, effect, on_the_host
+from memcheck.report.effect import ASKS, cost, effect, on_the_host
 from memcheck.report.neutral import broken
 from memcheck.report.seen import CACHE_ROW, cache_note
 from memcheck.report.summary import summary as summary_text
@@ -99,7 +99,11 @@ def diagnostic(plan: PlanResult, finding: Finding) -> list[str]:
     lines = [f"**{finding.severity} {finding.code}** {finding.name} at {place}", "", escape(finding.message), ""]
     if finding.remedies and plan.estimate is not None:
         lines += ["| Remedy | Memory | Step time |", "|---|---:|---|"]
+        group = ""
         for remedy in finding.remedies:
+            if remedy.group != group:
+                group = remedy.group
+                lines.append(f"| **{ASKS[group]}** | | |")
             paid = on_the_host(plan, remedy)
             keys = "<br>".join([*(code(line) for line in change(plan, remedy)), *([paid] if paid else [])])
             lines.append(f"| {keys} | {effect(plan, remedy, '→')} | {cost(remedy)} |")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from memcheck.accounts.estimate import Estimate
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, gib, percent, wrap
-from memcheck.finding import CHEAP, ROOMY, Finding, Remedy
+from memcheck.finding import Finding, Remedy
 from memcheck.report.block import bar, with_numbers
 from memcheck.report.details import NUMBER, change, labelled
-from memcheck.report.effect import beside_time, measures, mends, on_the_host, time
+from memcheck.report.effect import measures, mends, on_the_host, taken, time
 from memcheck.report.full import HOST
 from memcheck.report.gauge import Gauge
 from memcheck.report.snippet import snippet
@@ -82,5 +82,5 @@ def remedies(plan: PlanResult, options: tuple[Remedy, ...], screen: Screen, line
 
 def _change(plan: PlanResult, remedy: Remedy) -> str:
     """The keys that a remedy changes, then what it takes beside time."""
-    taken = [each for each in (*beside_time(remedy), on_the_host(plan, remedy)) if each not in ("", CHEAP, ROOMY)]
-    return clean(", ".join(change(plan, remedy)) + (f" ({'; '.join(taken)})" if taken else ""))
+    paid = [each for each in (*taken(remedy), on_the_host(plan, remedy)) if each]
+    return clean(", ".join(change(plan, remedy)) + (f" ({'; '.join(paid)})" if paid else ""))

@@ -11,7 +11,7 @@ from itertools import pairwise
 from memcheck.edge.json_text import dumps
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean
-from memcheck.finding import Edit, Finding, Location, Span
+from memcheck.finding import OTHER_HARDWARE, Edit, Finding, Location, Span
 from memcheck.report.advice import advice
 from memcheck.report.links import published
 from memcheck.report.neutral import neutral
@@ -66,12 +66,15 @@ def byte_column(plan: PlanResult, path: str, line: int, column: int) -> int:
 
 
 def suggestions(plan: PlanResult, finding: Finding) -> list[dict[str, object]]:
-    """The fix and the remedies that are edits of the finding's own line alone, each as one replacement."""
+    """The fix and the remedies that edit nothing but the finding's own line, each as one replacement.
+
+    None changes the hardware: a suggestion is accepted with one click.
+    """
     where = finding.location
     choices = [finding.fix]
     for remedy in finding.remedies:
         files = remedy.files(plan.path)
-        if [file.path for file in files] == [where.path]:
+        if [file.path for file in files] == [where.path] and remedy.group != OTHER_HARDWARE:
             choices.append(files[0].edits)
     found: list[dict[str, object]] = []
     for edits in choices:

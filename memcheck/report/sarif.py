@@ -13,7 +13,7 @@ from memcheck.edge.json_text import dumps
 from memcheck.edge.opener import read_whole
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean
-from memcheck.finding import SEVERITIES, FileEdits, Finding, Location, Span
+from memcheck.finding import OTHER_HARDWARE, SEVERITIES, FileEdits, Finding, Location, Span
 from memcheck.report.advice import advice, remedy_line
 from memcheck.report.fingerprint import Keyed, keyed
 from memcheck.report.line_hash import line_hashes
@@ -201,7 +201,9 @@ def region(span: Span) -> dict[str, int]:
 
 
 def fixes_of(plan: PlanResult, finding: Finding) -> list[dict[str, object]]:
-    """The one right correction if there is one, and every remedy that can be written as edits of the file."""
+    """The one right correction if there is one, and every remedy that edits of the file make, but none that takes other
+    hardware.
+    """
     found = []
     if finding.fix:
         files = (FileEdits(finding.location.path, finding.fix),)
@@ -209,7 +211,7 @@ def fixes_of(plan: PlanResult, finding: Finding) -> list[dict[str, object]]:
     found += [
         fix(f"{remedy.title}: {remedy_line(plan, remedy)}", remedy.files(plan.path))
         for remedy in finding.remedies
-        if remedy.is_edit
+        if remedy.is_edit and remedy.group != OTHER_HARDWARE
     ]
     return found
 

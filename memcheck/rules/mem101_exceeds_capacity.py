@@ -18,7 +18,8 @@ accumulation set the peak. A gate that says so costs seconds; a queued node cost
 
 ## How to fix
 
-The finding lists remedies that were re-computed by the same engine, cheapest first. In short: shard the states
+The finding lists remedies that were re-computed by the same engine. First come those that keep hardware and result,
+then those that change the result, then other hardware. In short: shard the states
 (`parallelism.zero_stage`, `tensor`, `pipeline`), recompute activations (`training.activation_checkpointing`), do not
 materialise the logits (`training.loss: fused-linear`), or lower `training.micro_batch_size` and accumulate.
 

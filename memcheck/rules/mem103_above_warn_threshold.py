@@ -15,7 +15,7 @@ There is little room left for a longer sequence, one more feature, or an error o
 
 ## How to fix
 
-Nothing has to be done. Leave it, or take the cheapest of the finding's remedies.
+Nothing has to be done. Leave it, or take the first of the finding's remedies.
 
 ## Options
 

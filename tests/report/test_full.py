@@ -57,9 +57,11 @@ assumed: hardware.nodes: 1 (default); parallelism.sequence: true (default of meg
          (default of megatron)
 
 remedies, each re-computed                            of capacity      time
+  same hardware, same result
   1. training.activation_checkpointing: none -> full  137.9% -> 79.2%  +31%
   2. training.micro_batch_size: 4 -> 1                137.9% -> 71.4%  +6%
      training.gradient_accumulation_steps: 1 -> 4
+  other hardware
   3. hardware.gpu: a100-40gb -> h100-80gb             137.9% -> 68.9%  -40%, other hardware
 
 help: full recompute is the cheapest change that makes it fit

@@ -67,7 +67,7 @@ def test_failure_is_the_report_for_people() -> None:
     failure = parsed(render(report("mixed"))).find(".//failure")
     assert failure.get("message") == samples.over().message
     assert failure.get("type") == "error MEM101"
-    for part in ("11 |   micro_batch_size: 4", "optimizer states", "missing", "remedy: ", "137.9% -> 79.2%", "help: "):
+    for part in ("11 |   micro_batch_size: 4", "optimizer states", "missing", "remedy (", "137.9% -> 79.2%", "help: "):
         assert part in failure.text
 
 

@@ -14,7 +14,7 @@ from memcheck.edge.screen import Screen
 from memcheck.edge.text import between, gib, percent
 from memcheck.memory.fit import host_excess
 from memcheck.report.details import SILENT, change
-from memcheck.report.effect import effect, mends, on_the_host, time
+from memcheck.report.effect import ASKS, effect, mends, on_the_host, time
 from memcheck.report.html import render
 from memcheck.report.statistics import fullest
 from memcheck.report.story.choices import all_remedies
@@ -265,10 +265,11 @@ def test_annotations_say_what_a_remedy_costs() -> None:
     """Where no table is shown, a remedy's line has its time, and that it changes results."""
     plan = judged("host-load")
     lines = said("github", "host-load").replace("%25", "%").replace("%0A", "\n").splitlines()
-    told = [line for line in lines if line.startswith("remedy: ")]
+    told = [line for line in lines if line.startswith("remedy (")]
     assert len(told) == len(all_remedies(plan))
     for line, remedy in zip(told, all_remedies(plan), strict=True):
         assert f"; time {time(remedy.slowdown)}" in line
+        assert line.startswith(f"remedy ({ASKS[remedy.group]}): ")
         assert ("other results" in line) == (not remedy.safe)
 
 

@@ -113,8 +113,9 @@ def card(item: Card) -> Html:
 
 
 def steps(item: RemedySteps, name: str) -> Html:
-    """Changes, numbered by their place."""
-    return tag("ol", *(step(each) for each in item.steps), class_="steps")
+    """Changes, numbered by their place among all, below what they ask for."""
+    title = tag("p", tag("b", text(item.title))) if item.title else NOTHING
+    return joined((title, tag("ol", *(step(each) for each in item.steps), class_="steps", start=item.first)))
 
 
 def step(item: RemedyStep) -> Html:

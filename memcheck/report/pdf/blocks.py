@@ -124,8 +124,9 @@ def card(item: Card, width: float) -> list[Flowable]:
 
 
 def steps(item: RemedySteps, width: float) -> list[Flowable]:
-    """Changes under each other."""
-    return [step(each, number, width) for number, each in enumerate(item.steps, start=1)]
+    """Changes under each other, below what they ask for."""
+    found: list[Flowable] = [Paragraph(markup(item.title), style.SUBHEAD)] if item.title else []
+    return found + [step(each, number, width) for number, each in enumerate(item.steps, start=item.first)]
 
 
 def step(item: RemedyStep, number: int, width: float) -> Flowable:

@@ -105,9 +105,13 @@ class RemedyStep(Record):
 
 
 class RemedySteps(Record):
-    """Changes, the cheapest first."""
+    """The changes of one group, those that take least first."""
 
     steps: tuple[RemedyStep, ...]
+    title: str = ""
+    """What the changes of the group ask for."""
+    first: int = 1
+    """The number of the first of them."""
 
 
 class Excerpt(Record):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from memcheck.accounts.dossier import OnGpu
 from memcheck.accounts.estimate import Estimate
 from memcheck.edge.text import gib, percent, plural, value
-from memcheck.finding import CHEAP, HARDWARE, ROOMY, Remedy
+from memcheck.finding import GROUPS, HARDWARE, Remedy
 from memcheck.memory.fit import UNCERTAIN, gpu_fit, on_host, verdict_in
 from memcheck.memory.fit import on_gpu as gpu_verdict
 from memcheck.report.details import stated
-from memcheck.report.effect import beside_time, high_utilization, on_the_host
+from memcheck.report.effect import ASKS, PURPOSES, beside_time, high_utilization, on_the_host
 from memcheck.report.story.blocks import (
     Bar,
     Card,
@@ -25,19 +25,19 @@ from memcheck.report.story.blocks import (
 from memcheck.report.verdict import GPU_TONES, Verdict, said, short_of_host, verdict
 from memcheck.result import PlanResult
 
-TONES_OF = {HARDWARE: "note", CHEAP: "good", ROOMY: "good"}
+TONES_OF = {HARDWARE: "note", **dict.fromkeys(PURPOSES.values(), "good")}
 
 
 def all_remedies(plan: PlanResult) -> tuple[Remedy, ...]:
-    """Those of all findings, each once."""
+    """Those of all findings, each once, by what they ask for."""
     found: list[Remedy] = []
     for finding in plan.findings:
         found += [remedy for remedy in finding.remedies if remedy not in found]
-    return tuple(found)
+    return tuple(sorted(found, key=lambda remedy: GROUPS.index(remedy.group)))
 
 
 def advice(plan: PlanResult) -> str:
-    """The cheapest remedy in a sentence."""
+    """The first remedy in a sentence, with what it asks for."""
     found = all_remedies(plan)
     if not found or plan.estimate is None:
         return ""
@@ -52,7 +52,8 @@ def advice(plan: PlanResult) -> str:
     gpu = "GPU memory" if then else "Memory"
     then.append(f"{gpu} stays at {now}" if now == after else f"{gpu} goes from {now} to {after}")
     close = "" if first.sure else " It is uncertain whether the plan then fits."
-    return f"Cheapest change that helps: {arrows(first.title)}. {', '.join(then)}, {time_of(first)}.{close}"
+    asks = ASKS[first.group].capitalize()
+    return f"{asks}: {arrows(first.title)}. {', '.join(then)}, {time_of(first)}.{close}"
 
 
 def arrows(title: str) -> str:
@@ -70,14 +71,19 @@ def time_of(remedy: Remedy) -> str:
 
 
 def remedies(plan: PlanResult, estimate: Estimate) -> Section | None:
-    """Every remedy with its bars, the cheapest first."""
+    """Every remedy with its bars, by what it asks for."""
     found = all_remedies(plan)
     if not found:
         return None
     axis = Scale(max(estimate.capacity_bytes, estimate.needed_bytes), estimate.capacity_bytes)
-    note = "Each is priced by the same model as the plan, cheapest first. Times are a model's, not measured."
-    steps = tuple(one_step(plan, estimate, remedy, axis) for remedy in found)
-    return Section("remedies", "What would help", (Prose(note), RemedySteps(steps)))
+    note = "Each change is estimated by the same model as the plan. Times are a model's, not measured."
+    groups: list[RemedySteps] = []
+    for group in GROUPS:
+        steps = tuple(one_step(plan, estimate, remedy, axis) for remedy in found if remedy.group == group)
+        if steps:
+            first = 1 + sum(len(each.steps) for each in groups)
+            groups.append(RemedySteps(steps, title=ASKS[group].capitalize(), first=first))
+    return Section("remedies", "What would help", (Prose(note), *groups))
 
 
 def one_step(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale) -> RemedyStep:

@@ -74,6 +74,10 @@ def _gathers_reference(context: RuleContext, job: TrainingJob) -> bool:
     return _compares(context, job) and wraps(job)
 
 
+def _flattens_adapters(context: RuleContext, job: TrainingJob) -> bool:
+    return job.fsdp == 1 and wraps(job) and job.method != "full"
+
+
 def _sees(context: RuleContext, job: TrainingJob) -> bool:
     return isinstance(job.architecture, Architecture) and job.architecture.vision is not None
 
@@ -125,6 +129,7 @@ READ: dict[str, Callable[[RuleContext, TrainingJob], bool]] = {
     "training.optimizer.in_backward": _steps_in_backward,
     "training.kernels.ssm": _slow_kernels,
     "training.options.reference_fsdp": _gathers_reference,
+    "training.options.wraps_adapters": _flattens_adapters,
     "training.options.vit_gradient_checkpointing": _sees,
     "training.options.stage3_max_live_parameters": _sharded,
     "training.options.suggested_communication_unit_size": _sharded,

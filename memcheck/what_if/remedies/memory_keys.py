@@ -42,6 +42,12 @@ LOWER: dict[str, tuple[str, tuple[tuple[object, str], ...]]] = {
             ("per_layer", "wrap each layer of the reference in FSDP, before the trainer wraps it whole"),
         ),
     ),
+    "training.options.wraps_adapters": (
+        "same",
+        (
+            (True, "make FSDP units of the adapters (the wrap policy of PEFT)"),
+        ),
+    ),
     "training.options.vit_gradient_checkpointing": (
         "same",
         (

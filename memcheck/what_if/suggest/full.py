@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, gib, one_line, plural, value, width, wrap
-from memcheck.finding import CHEAP, ROOMY
 from memcheck.memory.fit import UNCERTAIN, gpu_fit
 from memcheck.report.block import block
 from memcheck.report.details import change, labelled
-from memcheck.report.effect import effect, on_the_host
+from memcheck.report.effect import PURPOSES, effect, on_the_host
 from memcheck.report.effect import time as relative_time
 from memcheck.what_if.remedies.price import LayoutTally
 from memcheck.what_if.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, Suggestion, Suggestions
 
 GOALS = {
-    "fit": "the cheapest change that makes it fit",
+    "fit": "the least change that makes it fit",
     "throughput": "the fastest layout on this hardware",
     "gpus": "the fewest GPUs",
     "max-batch": "the largest batch that fits",
@@ -124,8 +123,8 @@ def costs(item: Suggestion, answer: Suggestions) -> str:
     parts = [numbers[item.numerics] if answer.plan.framework != "inference" else _serving(item)]
     if item.serves:
         parts.append(f"changes what can be served: {item.serves}")
-    if item.remedy.role in (CHEAP, ROOMY):
-        parts.insert(0, item.remedy.role)
+    if item.remedy.role in PURPOSES:
+        parts.insert(0, PURPOSES[item.remedy.role])
     if not item.remedy.sure:
         parts.append("uncertain whether it fits (MEM104)")
     if item.gpus != answer.plan.gpus:

@@ -32,6 +32,12 @@ PLANS = {
         "zero_stage: 3, shard_group: 2, reshard_after_forward: false, gradient_sync: last",
     ),
     "a reference": plan("framework: huggingface, objective: dpo", "zero_stage: 3", model="qwen2.5-7b"),
+    "flat adapters": plan(
+        "framework: huggingface, method: lora, activation_checkpointing: full, loss: fused-linear, "
+        "options: {fsdp_version: 1, wraps_adapters: false}",
+        "zero_stage: 3",
+        size=1,
+    ),
     "pictures": plan(
         "framework: huggingface, options: {vit_gradient_checkpointing: false}, "
         "activation_checkpointing: full, images: {per_sample: 4, width: 1280, height: 720}",
