@@ -27,7 +27,7 @@ from memcheck.job.training import (
     resolve_optimizer,
     resolve_rows,
 )
-from memcheck.job.types import LIGER_KERNELS, Assumption, Images, InferenceJob, Overhead, TrainingJob
+from memcheck.job.types import LIGER_KERNELS, Assumption, Images, InferenceJob, Overhead, Recipe, TrainingJob
 from memcheck.job.versions import note_adapter_units, resolve_carving, resolve_fsdp, resolve_kbit
 from memcheck.models.types import Architecture, Mixer, Moe, Rough
 from memcheck.plan import types as plan_types
@@ -318,7 +318,7 @@ def _training_job(
         evaluation=_evaluation(training.evaluation, after),
         sequences=(rows := resolve_rows(training, architecture, framework, attention, layout, after))[0],
         may_pad=rows[1],
-        companions=resolve_companions(objective, architecture, recipe, offloaded, teacher),
+        companions=resolve_companions(objective, architecture, _loaded(precision, recipe), offloaded, teacher),
         ssm_kernels=(training.kernels or NO_KERNELS).ssm or "fused",
         liger=_liger((training.kernels or NO_KERNELS).liger),
     )
@@ -327,6 +327,12 @@ def _training_job(
 
         job = job._replace(architecture=resting(architecture))
     return job, (defaults.taken(), between.taken(), (*after.taken(), *wrapper.taken()))
+
+
+def _loaded(precision: plan_types.PrecisionSpec | None, recipe: Recipe) -> Recipe:
+    """The recipe with the dtype in which models are loaded: what is trained may be cast to fp32 afterwards."""
+    stated = precision.params if precision is not None else None
+    return recipe._replace(params=stated or recipe.params)
 
 
 def _images(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from memcheck.accounts.state import LocalTensor, shard_numel, weight_bytes
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded, rounded_bytes
@@ -28,20 +30,30 @@ def alone(job: TrainingJob, companion: Companion) -> TrainingJob:
         liger=(),  # whose kernels are put into the model that is trained
         objective=Objective(),
         companions=(),
+        upcast=False,  # accelerate casts what it prepares for training (utils/fsdp_utils.py, fsdp2_prepare_model)
         recipe=job.recipe._replace(params=companion.dtype),
     )
 
 
 def companion_bytes(job: TrainingJob) -> int:
-    """What rests of all companions on one rank's GPU: FSDP2 and ZeRO-3 shard them, others hold whole copies."""
+    """What rests of all companions on one rank's GPU: FSDP and ZeRO-3 shard them, others hold whole copies."""
     shards = sum(_shards(job, companion) for companion in job.companions if companion.place == "device")
     return shards + sum(_beside(job, companion) for companion in job.companions)
 
 
 def _shards(job: TrainingJob, companion: Companion) -> int:
-    ways = job.layout.shard_group if wraps(job) or partitioned(job) else 1
+    ways = job.layout.shard_group if _wraps(job, companion) or partitioned(job) else 1
     other = alone(job, companion)
     return sum(weight_bytes(t, companion.dtype, shard_numel(t, ways)) for t in companion_tensors(other))
+
+
+def _wraps(job: TrainingJob, companion: Companion) -> bool:
+    """Whether FSDP wraps a companion: a reference, and what a framework's own recipe shards.
+
+    TRL's distillation trainers hand their teacher to accelerate's ``prepare_model(evaluation_mode=True)``, which wraps
+    nothing (TRL 0.24 to 1.16 gkd_trainer.py, distillation_trainer.py; accelerate 1.15 accelerator.py).
+    """
+    return wraps(job) and (companion.role != "teacher" or FRAMEWORKS[job.framework].own_objectives)
 
 
 def _beside(job: TrainingJob, companion: Companion) -> int:
@@ -51,7 +63,8 @@ def _beside(job: TrainingJob, companion: Companion) -> int:
 
         other = alone(job, companion)
         return engine_beside()[0](other, companion_tensors(other))
-    stays = wraps(job) and _by_layer(job) and (companion.place == "device" or FRAMEWORKS[job.framework].own_objectives)
+    runs = companion.place == "device" or FRAMEWORKS[job.framework].own_objectives
+    stays = runs and _wraps(job, companion) and _by_layer(job)
     return _root(job, companion).gathered if stays else 0
 
 
@@ -74,10 +87,21 @@ def _by_layer(job: TrainingJob) -> bool:
 
 def _root(job: TrainingJob, companion: Companion) -> Group:
     """Embedding, final norm and head, which stay gathered behind a forward, and have no backward to free them."""
-    other = alone(job, companion)
-    units = list(model_tensors(other, companion.architecture))
-    divided = [(t, job.layout.shard_group) for t in (*units[0], *units[-1])]
-    return group(divided, job.recipe._replace(params=companion.dtype), casts=False, waits=job.recipe.reduce)
+    units = list(model_tensors(alone(job, companion), companion.architecture))
+    return _gathered_group(job, companion, (*units[0], *units[-1]))
+
+
+def _gathered_group(job: TrainingJob, companion: Companion, tensors: Iterable[LocalTensor]) -> Group:
+    """What FSDP gathers of a companion as one group, by the policy of the model that is trained: under mixed precision
+    in the dtype of the products, whichever the companion rests in (TRL models/utils.py, ``prepare_fsdp``:
+    ``mp_policy=fsdp_plugin.mixed_precision_policy``).
+    """
+    divided = [(t, job.layout.shard_group) for t in tensors]
+    recipe = job.recipe._replace(params=companion.dtype)
+    casts = gathered_dtype(job) is not None
+    if not casts:
+        recipe = recipe._replace(compute=companion.dtype)
+    return group(divided, recipe, casts=casts, waits=job.recipe.reduce)
 
 
 def companion_tensors(job: TrainingJob) -> list[LocalTensor]:
@@ -106,8 +130,9 @@ def second_pass(job: TrainingJob, architecture: Architecture, base: Setting) -> 
     layers, casts = passing(as_built(alone(job, companion), other) if companion else other, setting)
     gathered = 0
     if wraps(job):
-        gathered = _gathered(job, companion) if companion is not None else 0
-        if companion is not None and _by_layer(job):
+        wrapped = companion is not None and _wraps(job, companion)
+        gathered = _gathered(job, companion) if companion is not None and wrapped else 0
+        if companion is not None and wrapped and _by_layer(job):
             whole = base._replace(trained=True, frozen=(), adapter=None, hidden=other.hidden_size)
             found = _fullest(alone(job, companion), other, whole)
             gathered = found.gathered + found.flat
@@ -145,13 +170,7 @@ def _gathered(job: TrainingJob, companion: Companion) -> int:
     """TRL wraps a reference as one FSDP2 unit (``models/utils.py``, ``prepare_fsdp``): its parameters and their flat
     buffer live as long as its forward runs.
     """
-    ways = job.layout.shard_group
-    found = group(
-        [(t, ways) for t in companion_tensors(alone(job, companion))],
-        job.recipe._replace(params=companion.dtype),
-        casts=False,
-        waits=job.recipe.reduce,
-    )
+    found = _gathered_group(job, companion, companion_tensors(alone(job, companion)))
     return found.gathered + found.flat
 
 
