@@ -10,6 +10,7 @@ from memcheck.configs.config_file import composed, located, parse_text
 from memcheck.configs.detect import detect
 from memcheck.configs.leaves import grown
 from memcheck.configs.own_yaml import is_meant_as_plan, seen
+from memcheck.configs.refusals import launch_inside
 from memcheck.configs.release import release_key
 from memcheck.configs.sourced import sourced
 from memcheck.configs.syntax import YAML, syntax_of
@@ -47,6 +48,21 @@ def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Doc
         text = parse_text(path, data)
     except ConfigError as error:
         return None if path.lower().endswith((".yaml", ".yml")) else _failed(path, "", error)
+    launch = launch_inside(path, text)
+    if launch is not None:
+        machine, at = launch.machine, launch.location
+        lines = list(split_lines(text))
+        lines[at.span.line - 1] = launch.words  # as it is read: with its arguments in one line, and variables filled in
+        for counted in (machine.stated(stated), machine._replace(gpus_per_node=0, nodes=1).stated(stated)):
+            found = _of_text(path, launch.text, {**stated, **counted.said}, at)
+            if found is not None and not any(each.severity == "error" for each in found.findings):
+                return found._replace(sources={**found.sources, path: tuple(lines)})
+    return _of_text(path, text, stated, Location(path, Span(1, 1, 1, 1)))
+
+
+def _of_text(path: str, text: str, stated: Mapping[str, object], start: Location) -> Document | None:
+    """The document of a text; ``start``: where findings about the config as a whole are shown."""
+    data = text.encode()
     try:
         name = detect(path, text, named=MODEL in stated, beside=stated)
     except (ConfigError, TomlError) as error:
@@ -54,7 +70,6 @@ def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Doc
         if syntax_of(path, text) == YAML and not known:
             return _own(path, text, stated)
         return _failed(path, text, error)
-    start = Location(path, Span(1, 1, 1, 1))
     lines = split_lines(text)
     images = stated.get(IMAGES)
     pictures = images if isinstance(images, dict) else {}

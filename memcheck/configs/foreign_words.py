@@ -14,7 +14,7 @@ import pkgutil
 import sys
 from collections.abc import Iterable, Iterator
 
-import memcheck.configs
+from memcheck import configs
 from memcheck.configs import trainer_keys
 from memcheck.configs.trainer_adapters import AdapterKeys
 from memcheck.configs.types import KeyRow
@@ -123,7 +123,7 @@ def _optimizer(name: str, implementation: str) -> str:
 
 def modules() -> list[str]:
     """The names of the room's modules."""
-    return sorted(module.name for module in pkgutil.iter_modules(memcheck.configs.__path__))
+    return sorted(module.name for module in pkgutil.iter_modules(configs.__path__))
 
 
 def of_tables() -> Iterator[tuple[str, ForeignKey]]:

@@ -39,6 +39,13 @@ class Machine(Record):
             nodes=nodes if isinstance(nodes, int) else self.nodes,
         )
 
+    @property
+    def said(self) -> dict[str, object]:
+        """What is known, by the names of the command line."""
+        counts = {"gpus_per_node": self.gpus_per_node, "nodes": self.nodes if self.nodes > 1 else 0}
+        said: dict[str, object] = {key: count for key, count in counts.items() if count}
+        return {"gpu": self.gpu, **said} if self.gpu else said
+
     def flags(self) -> list[str]:
         """For a config or a command."""
         per_node = ["--gpus-per-node", str(self.gpus_per_node)] if self.gpus_per_node else []

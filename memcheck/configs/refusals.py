@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping
 
 from memcheck.configs import python_source
@@ -13,11 +14,12 @@ from memcheck.configs.launch_lines import Command, commands_of
 from memcheck.configs.rl_launches import RlJob, named, of_keys, of_launch, stated_by, way_on
 from memcheck.configs.servers import server
 from memcheck.configs.shell_values import asked_of_slurm, resolved
-from memcheck.configs.syntax import ARGUMENTS, YAML, syntax_of
+from memcheck.configs.syntax import ARGUMENTS, LAUNCH, YAML, syntax_of
 from memcheck.configs.trainer_script import overridden
 from memcheck.configs.types import ConfigError
 from memcheck.configs.wrappers import WrappedLaunch, wrapped
 from memcheck.finding import Location, Span
+from memcheck.record import Record
 
 _PLATFORM = re.compile(r"^(?:apiVersion|kind|type|services|run|setup|jobs|resources|\"?\$schema\"?)\s*:", re.MULTILINE)
 _DOCKER = re.compile(r"(?:^|[\s;&])(?:docker|podman|nerdctl|singularity|apptainer)\s+(?:run|exec)\s")
@@ -49,16 +51,46 @@ def before_syntax(path: str, text: str, beside: Mapping[str, object]) -> None:
             raise _wrapper(found, beside)
 
 
+class InsideLaunch(Record):
+    """The launch of a platform's file."""
+
+    text: str
+    """A script in which the launch is on its own line, and every other line is empty."""
+    words: str
+    location: Location
+    machine: Machine
+
+
+def launch_inside(path: str, text: str) -> InsideLaunch | None:
+    """The launch of a platform's file, and the machine that the file asks for.
+
+    None for every other file, and for a launch that no reader has: of reinforcement learning, of a server, with a
+    variable that the file does not set.
+    """
+    if python_source.kind_of(path, text) or syntax_of(path, text) != YAML or not _PLATFORM.search(text):
+        return None
+    found = wrapped(path, text)
+    if found is None or not found.titled or not found.words or found.job is not None or found.server is not None:
+        return None
+    line = found.location.span.line
+    if line < 2 or any("$" in word for word in found.words):
+        return None
+    words = shlex.join(found.words)
+    return InsideLaunch(
+        text=LAUNCH + "\n" * (line - 1) + words + "\n",
+        words=words,
+        location=Location(path, Span(line, 1, line, len(found.words[0]) + 1)),
+        machine=found.machine,
+    )
+
+
 def _wrapper(found: WrappedLaunch, beside: Mapping[str, object]) -> ConfigError:
     """A platform's file, by what it starts."""
     machine = found.machine.stated(beside)
     line = found.location.span.line
     if found.job is not None:
         said = stated_by((Command(text=" ".join(found.words), lines=((0, line),)),))
-        counts = {"gpus_per_node": machine.gpus_per_node, "nodes": machine.nodes if machine.nodes > 1 else 0}
-        stated: dict[str, object] = {key: each for key, each in counts.items() if each}
-        stated.update({"gpu": machine.gpu} if machine.gpu else {})
-        return located(found.location, _within(found, found.job.message), way_on(found.job, said, stated))
+        return located(found.location, _within(found, found.job.message), way_on(found.job, said, machine.said))
     if found.server is not None:
         return located(found.location, _within(found, found.server.message), found.server.way_on(machine))
     if found.words:

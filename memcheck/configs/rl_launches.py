@@ -68,7 +68,7 @@ KINDS: tuple[RlFramework, ...] = (
     ),
     RlFramework(
         "a NeMo-RL job",
-        rf"{_module('nemo_rl')}|\buv\s+run\s+(?:python\s+)?(?:\./)?examples/run_(?:grpo|dpo|sft|rm|vlm_grpo|distillation)\w*\.py",
+        rf"{_module('nemo_rl')}|\buv\s+run\s+(?:python\s+)?(?:\./)?examples[/]run_(?:grpo|dpo|sft|rm|vlm_grpo|distillation)\w*\.py",
         ("grpo.", "policy.generation.", "policy.dtensor_cfg.", "policy.megatron_cfg."),
     ),
     RlFramework(
@@ -99,6 +99,8 @@ KINDS: tuple[RlFramework, ...] = (
 )
 """In the order in which they are asked: what is more special first."""
 
+LOOKED_AT = 8000
+"""Characters of a command in which a launcher is looked for."""
 _MODEL = (
     *("actor_rollout_ref.model.path", "model.partial_pretrain", "policy.model_name", "actor.model_name_or_path"),
     *("trainer.policy.model.path", "actor.path", "actor_train.model_args.model_name_or_path", "pretrain"),
@@ -171,7 +173,7 @@ def of_launch(path: str, commands: Iterable[Command]) -> RlJob | None:
     """By a command of a script, whatever stands in front of it: ``ray job submit ... --``, ``bash -c``, ``srun``."""
     for command in commands:
         for kind, launch in _LAUNCHED:
-            found = launch.search(command.text)
+            found = launch.search(command.text[:LOOKED_AT])
             if found is not None:
                 at = found.start() + len(found[0]) - len(found[0].lstrip(" \t\"'=/;&|(+"))
                 return RlJob(kind, command.at(path, at, found.end()))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from memcheck.configs.go_on import Machine, of_serving
 from memcheck.configs.launch_lines import Command
+from memcheck.configs.rl_launches import LOOKED_AT
 from memcheck.finding import Location
 from memcheck.record import Record
 
@@ -86,7 +87,7 @@ def server(path: str, commands: Iterable[Command]) -> Server | None:
 def started(text: str) -> tuple[str, int, int] | None:
     """What server a command starts, and where that is said."""
     for title, pattern in KINDS:
-        found = pattern.search(text)
+        found = pattern.search(text[:LOOKED_AT])
         if found is not None:
             start = found.start() + len(found[0]) - len(found[0].lstrip(" \t\"'=/;&|("))
             return title, start, found.end()

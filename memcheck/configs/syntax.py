@@ -11,12 +11,16 @@ from memcheck.configs.config_file import ConfigFile, load_json, load_toml, load_
 
 JSON, TOML, YAML, ARGUMENTS = "json", "toml", "yaml", "arguments"
 _SUFFIXES = {".json": JSON, ".toml": TOML, ".yaml": YAML, ".yml": YAML, ".sh": ARGUMENTS, ".bash": ARGUMENTS}
+LAUNCH = "#! the launch in this file"
+"""The first line of a text that holds only the launch of a platform's file, on the line where that file has it."""
 _FLAG = re.compile(r"(?:^|\s)--[A-Za-z][\w.-]*(?:[=\s]|$)", re.MULTILINE)
 _TABLE = re.compile(r"^\s*\[[\w.\"'-]+\]\s*(?:#.*)?$", re.MULTILINE)
 
 
 def syntax_of(path: str, text: str) -> str:
     """The syntax of a config: by its file's suffix, and for any other suffix by its text."""
+    if text.startswith(LAUNCH):
+        return ARGUMENTS
     found = _SUFFIXES.get(os.path.splitext(path)[1].lower(), "")
     if found in ("", YAML) and re.search(rf"^{YAML_SECTION}\s*:", text, re.MULTILINE):
         return ARGUMENTS

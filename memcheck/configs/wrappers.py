@@ -11,11 +11,13 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from memcheck.configs.arguments import load_arguments
 from memcheck.configs.go_on import Machine, gpu_named
 from memcheck.configs.launch_lines import Command, commands_of, starts, trains
 from memcheck.configs.rl_launches import RlJob, of_launch
 from memcheck.configs.servers import Server, server, split, started
 from memcheck.configs.shell_values import resolved
+from memcheck.configs.types import ConfigError
 from memcheck.edge.libyaml import yaml
 from memcheck.finding import Location, Span
 from memcheck.plan.compose import ComposeError, Composer
@@ -66,6 +68,8 @@ _TYPES = (
 _LABELS = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator", "gpu_type", "gpuType", "gpu_name")
 FURTHEST = 400
 """Lines of a value in which its command is looked for."""
+RANKED = 2000
+"""Characters of a command by which it is ranked."""
 MOST_NODES, MOST_ADDED = 64, 20_000
 """Nodes that a list of replicas may ask for, and characters that variables may add to a command."""
 
@@ -140,8 +144,9 @@ def _inside(
 ) -> WrappedLaunch | None:
     """The command that launches most: a job of reinforcement learning or a server counts as one that trains."""
     best: tuple[int, WrappedLaunch] | None = None
+    machine, everywhere = _machine(values), _environment(values)
     for pointer, holder in _mappings(values):
-        environment = {**_environment(values), **_environment(holder)}
+        environment = {**everywhere, **_environment(holder)}
         for key, script in _scripts(holder):
             mark = marks.get(f"{pointer}/{escape(key)}")
             if mark is None:
@@ -150,7 +155,7 @@ def _inside(
             for command in commands:
                 rank = _rank(command.text)
                 if rank and (best is None or rank > best[0]):
-                    words = _words(command.text, environment)
+                    words = _words(command.text, {**_counts(machine), **environment, **_assigned(script, environment)})
                     at = _place(path, lines, mark.value.span.line, words, command)
                     job = of_launch(path, (command,))
                     served = server(path, (command,))
@@ -161,7 +166,7 @@ def _inside(
                             titled=bool(title),
                             location=at,
                             words=words,
-                            machine=_machine(values),
+                            machine=machine,
                             job=None if job is None else job._replace(location=at),
                             server=None if served is None else served._replace(location=at, words=words),
                         ),
@@ -170,6 +175,8 @@ def _inside(
 
 
 def _rank(text: str) -> int:
+    """How much a command looks like the launch of a job: from 3, a training that is stated, to 0, none."""
+    text = text[:RANKED]
     if _PIP.search(text):
         return 0
     if (
@@ -296,6 +303,26 @@ def _environment(holder: Mapping[str, Any]) -> dict[str, str]:
             elif isinstance(each, dict) and isinstance(each.get("value"), (str, int, float)):
                 found[str(each.get("name"))] = str(each["value"])
     return {name: resolved(value, found) for name, value in found.items()}
+
+
+def _assigned(script: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """What a script sets its own variables to."""
+    try:
+        found = load_arguments("", script, defines=environment).variables
+    except ConfigError:
+        return {}
+    return {name: value for name, value in found.items() if value and "$" not in value}
+
+
+def _counts(machine: Machine) -> dict[str, str]:
+    """What platforms put into the environment of a job: how many GPUs and nodes it has."""
+    found = dict.fromkeys(_OF_NODES, str(machine.nodes))
+    found.update(dict.fromkeys(_OF_GPUS, str(machine.gpus_per_node)) if machine.gpus_per_node else {})
+    return found
+
+
+_OF_NODES = ("SKYPILOT_NUM_NODES", "DSTACK_NODES_NUM", "PET_NNODES")
+_OF_GPUS = ("SKYPILOT_NUM_GPUS_PER_NODE", "DSTACK_GPUS_PER_NODE", "PET_NPROC_PER_NODE")
 
 
 def _machine(values: Mapping[str, Any]) -> Machine:

@@ -32,7 +32,7 @@ class Refused(Record):
 
 INPUTS = Path(__file__).with_name("refused_inputs.yaml")
 REFUSED = [Refused(**each) for each in yaml.safe_load(INPUTS.read_text())]
-GATE = Gate(hardware={"gpu": "a100-80gb"})
+GATE = Gate()
 EACH = pytest.mark.parametrize("case", REFUSED, ids=[each.name for each in REFUSED])
 LINES, MEDIAN, COLUMNS = 25, 12, 100
 OTHERS = {
@@ -105,13 +105,74 @@ def test_the_command_goes_on(
 def test_what_is_stated_on_the_command_line_is_repeated(case: Refused) -> None:
     """The GPU, the GPUs of a node and the nodes; without them the example says that it is one."""
     gate = Gate(hardware={"gpu": "h200", "gpus_per_node": 2, "nodes": 3})
-    help = refusal(case, gate)[1]
-    if "memcheck list models" in help:
+    (result, *_), _ = check_file(case.path, case.text.encode(), gate)
+    if result.estimate is not None:
+        assert result.gpu == "h200"  # a platform's file needed no more than that
         return
-    assert "h200" in help
+    help = result.findings[0].help
+    assert "h200" in help or "memcheck list models" in help
     assert "h100-80gb" not in help
-    bare = refusal(case, Gate())[1]
-    assert "with your GPU for h100-80gb" in bare or "H100" in case.text or "A100" in case.text or "p4de" in case.text
+    bare = refusal(case)[1]
+    assert "with your GPU for h100-80gb" in bare or "list models" in bare or re.search("A100|p4de|H100", case.text)
+
+
+PLATFORMS = {
+    "a Kubernetes Job": (
+        "apiVersion: batch/v1\nkind: Job\nspec:\n  template:\n    spec:\n      containers:\n"
+        "        - command: [torchrun, --nproc_per_node=2, -m, trl.scripts.sft]\n"
+        "          args: [{words}]\n          resources: {{limits: {{nvidia.com/gpu: 2}}}}\n"
+    ),
+    "a script of a PyTorchJob": (
+        "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nspec:\n  pytorchReplicaSpecs:\n    Master:\n      template:\n"
+        "        spec:\n          containers:\n            - env: [{{name: MODEL, value: Qwen/Qwen2.5-0.5B}}]\n"
+        "              command: [bash, -c]\n              args:\n                - |\n                  pip install trl\n"
+        "                  torchrun --nproc_per_node=2 -m trl.scripts.sft {arguments} > log 2>&1\n"
+    ),
+    "dstack": "type: task\ncommands:\n  - pip install x\n  - torchrun --nproc_per_node=2 -m trl.scripts.sft {arguments}\n",
+    "SkyPilot": (
+        "resources: {{accelerators: 'A100-80GB:2'}}\nenvs: {{MODEL: Qwen/Qwen2.5-0.5B}}\nrun: |\n  cd work\n"
+        "  torchrun --nproc_per_node=$SKYPILOT_NUM_GPUS_PER_NODE -m trl.scripts.sft {variables} \\\n    --bf16\n"
+    ),
+    "Docker Compose": (
+        "services:\n  train:\n    image: a/b\n    environment:\n      - MODEL=Qwen/Qwen2.5-0.5B\n"
+        "    command: torchrun --nproc_per_node=2 -m trl.scripts.sft {variables}\n"
+    ),
+    "a workflow": "on: push\njobs:\n  a:\n    steps:\n      - run: torchrun --nproc_per_node=2 -m trl.scripts.sft {arguments}\n",
+}
+ARGUMENTS = (
+    "--model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name d --per_device_train_batch_size 1 --max_length 1024 --bf16"
+)
+
+
+@pytest.mark.parametrize("kind", PLATFORMS)
+def test_a_launch_is_read_where_it_stands(kind: str) -> None:
+    """It is the same job as behind `--`, and its findings are on its line."""
+    text = PLATFORMS[kind].format(
+        words=", ".join(f'"{word}"' if word.isdecimal() else word for word in ARGUMENTS.split()),
+        arguments=ARGUMENTS,
+        variables=ARGUMENTS.replace("Qwen/Qwen2.5-0.5B", "${MODEL}"),
+    )
+    gate = Gate(hardware={"gpu": "a100-80gb"})
+    (result,), _ = check_file("job.yaml", text.encode(), gate)
+    command = f"torchrun --nproc_per_node=2 -m trl.scripts.sft {ARGUMENTS}\n"
+    (alone,), _ = check_file("<command>", command.encode(), gate)
+    assert result.estimate is not None, result.findings
+    assert alone.estimate is not None
+    assert result.estimate.allocated_bytes == alone.estimate.allocated_bytes
+    assert (
+        result.estimate.world_size == alone.estimate.world_size == 2 if hasattr(alone.estimate, "world_size") else True
+    )
+    (line,) = {each.location.span.line for each in result.findings}
+    assert "torchrun" in text.split("\n")[line - 1] or "command" in text.split("\n")[line - 1]
+
+
+def test_a_launch_with_a_variable_that_nothing_sets_is_named() -> None:
+    """Its value decides the job, and is asked for where the command is judged."""
+    text = PLATFORMS["dstack"].format(arguments=ARGUMENTS.replace("Qwen/Qwen2.5-0.5B", "$MODEL"))
+    (result,), _ = check_file("job.yaml", text.encode(), Gate(hardware={"gpu": "a100-80gb"}))
+    (finding,) = result.findings
+    assert "its launch is on line 4" in finding.message
+    assert "'$MODEL'" in finding.help
 
 
 @pytest.mark.parametrize("name", ["job.yaml", "run.sh", "train.py", "x.ipynb"])
