@@ -222,6 +222,10 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
         from memcheck.rules.defaulted import with_effects  # for plans that leave open how rows lie
 
         result = result._replace(assumptions=with_effects(result.assumptions, answer))
+    if gpu_fit(answer, context.fail_above) not in RUNS:
+        from memcheck.rules.longest_rows import with_longest
+
+        answer = with_longest(context, answer)
     context = context._replace(estimate=answer)
     if gate.grounds is not None:
         known = frozenset(finding.code for finding in findings)
@@ -241,7 +245,8 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
     if memory:
         # What a report of a full GPU needs and a passing plan does not pay for.
         if not detailed:
-            answer = estimate(job, resolved.gpu, resolved.overhead, inventory=True)
+            row = answer.longest_row
+            answer = estimate(job, resolved.gpu, resolved.overhead, inventory=True)._replace(longest_row=row)
         if gate.remedies is not None:
             memory = gate.remedies(memory, context._replace(estimate=answer))
     if gate.dossier is not None:
@@ -299,6 +304,7 @@ def effective_policy(stated: PolicySpec, gate: Gate) -> PolicySpec:
         waste_below=first(stated.waste_below, settings.waste_below),
         overhead=settings.overhead if stated.overhead is None else stated.overhead,
         uncertain=first(gate.uncertain, stated.uncertain, settings.uncertain),
+        unpacked=first(stated.unpacked, settings.unpacked),
     )
 
 
@@ -312,6 +318,7 @@ def configured_limits(settings: Settings) -> LockedLimits:
         warn_above=DEFAULT_WARN_ABOVE if warn is None else warn,
         overhead=settings.overhead,
         uncertain=settings.uncertain or WARN,
+        unpacked=settings.unpacked or WARN,
     )
 
 

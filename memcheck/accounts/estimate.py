@@ -154,6 +154,9 @@ class Estimate(Record):
     """What ``host_bytes_per_node`` is made of."""
     host_moments: tuple[HostMoment, ...] = ()
     """Moments in which host memory holds anything, in the order of a run."""
+    longest_row: int = 0
+    """Tokens of the longest row with which the job fits, where rows are not packed and it does not fit at their limit.
+    """
     padded_bytes: int = 0
     """What is needed if rows are padded that are taken as full, which the intervals cover; 0: the plan says how they
     lie, or it makes no difference."""

@@ -125,7 +125,7 @@ def _fail_on(written: object) -> str:
     return str(written)
 
 
-def _uncertain(written: object) -> str:
+def _warn_or_fail(written: object) -> str:
     if written not in UNCERTAIN:
         raise ValueError(f"{written!r} is not one of {', '.join(UNCERTAIN)}")
     return str(written)
@@ -190,7 +190,8 @@ READERS: dict[str, Callable[[object], object]] = {
     "warn-above": fraction,
     "waste-below": fraction,
     "overhead": _overhead,
-    "uncertain": _uncertain,
+    "uncertain": _warn_or_fail,
+    "unpacked": _warn_or_fail,
     "profile": _profile,
     "select": _selectors,
     "extend-select": _selectors,

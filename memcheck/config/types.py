@@ -42,6 +42,8 @@ class Settings(Record):
     """``modeled`` or a flat fraction."""
     uncertain: str | None = None
     """One of ``UNCERTAIN``."""
+    unpacked: str | None = None
+    """Likewise."""
     profile: str | None = None
     select: tuple[str, ...] = ()
     extend_select: tuple[str, ...] = ()
@@ -88,6 +90,6 @@ class Settings(Record):
 
 
 UNCERTAIN = ("warn", "fail")
-"""What a plan does whose interval crosses the limit or the capacity, the milder first."""
+"""What a plan does whose interval crosses the limit or the capacity, or that fits up to a row, the milder first."""
 FAIL_ON = ("error", "warning", "never")
 DEFAULT_FAIL_ON = "error"

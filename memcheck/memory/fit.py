@@ -36,6 +36,8 @@ def verdict_of(estimate: Estimate, fail_above: float, host_bytes: int | None = N
     """
     if not on_host(estimate.host_bytes_per_node, host_bytes):
         return DOES_NOT_FIT
+    if estimate.longest_row:
+        return UNCERTAIN
     return verdict_in(estimate.needed_interval_bytes, estimate.capacity_bytes, fail_above)
 
 
@@ -48,6 +50,8 @@ def verdict_in(needed: tuple[int, int], capacity_bytes: int, fail_above: float) 
 
 def gpu_fit(estimate: Estimate, fail_above: float) -> str:
     """The verdict on an estimate's GPU memory, with the upper end of the need's interval."""
+    if estimate.longest_row:
+        return UNCERTAIN
     return on_gpu(estimate.needed_bytes, estimate.needed_interval_bytes[1], estimate.capacity_bytes, fail_above)
 
 

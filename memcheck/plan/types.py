@@ -271,6 +271,7 @@ class PolicySpec(Record):
     waste_below: float | None = None
     overhead: str | float | None = None
     """``modeled`` or a flat fraction."""
+    unpacked: str | None = None
     uncertain: str | None = None
     """``warn`` | ``fail``: what an interval that crosses the limit or the capacity does to the plan."""
 

@@ -78,6 +78,7 @@ def estimate_record(plan: PlanResult, estimate: Estimate) -> dict[str, object]:
         "capacity_bytes": estimate.capacity_bytes,
         "utilization": round(estimate.utilization, 6),
         "verdict": plan.verdict,
+        "longest_row": estimate.longest_row or None,
         "fits": {"gpu": gpu_fit(estimate, plan.fail_above), "host": not short_of_host(plan)},
         "interval_bytes": list(estimate.interval_bytes),
         "needed_bytes": estimate.needed_bytes,

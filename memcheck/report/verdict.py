@@ -196,6 +196,9 @@ def gpu_sentence(plan: PlanResult, estimate: Estimate) -> str:
         over = gib(need - int(capacity * plan.fail_above))
         told = f"{sentence} That is {over} GiB more than the {percent(plan.fail_above)} that the plan may use."
         return f"{told}{uncertain(plan, estimate)}"
+    if estimate.longest_row:
+        row = f"{estimate.longest_row:,} tokens"
+        return f"{sentence} Its rows are not packed: it fits while the longest row of a micro-batch has at most {row}."
     if found == UNCERTAIN:
         ends = estimate.needed_interval_bytes
         limit = "the capacity" if plan.fail_above >= 1 else f"the {percent(plan.fail_above)} that the plan may use"

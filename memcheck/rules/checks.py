@@ -14,6 +14,7 @@ CHECKS: tuple[Gated, ...] = (
     Gated("MEM104", "mem104_interval_crosses_limit", when.strained, needs_estimate=True),
     Gated("MEM105", "mem105_wasted_memory", when.wasteful, needs_estimate=True),
     Gated("MEM106", "mem106_host_memory", when.states_host_memory, needs_estimate=True),
+    Gated("MEM108", "mem108_unpacked_rows", when.limited_rows, needs_estimate=True),
     Gated("MEM201", "mem201_world_size", when.miscounted, blocking=True),
     Gated("MEM202", "mem202_heads_not_divisible", when.split, blocking=True),
     Gated("MEM203", "mem203_kv_heads_not_divisible", when.split, blocking=True),

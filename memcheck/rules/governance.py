@@ -39,6 +39,8 @@ class LockedLimits(Record):
     """None: as the engine models it."""
     uncertain: str = "warn"
     """What an interval that crosses the limit does."""
+    unpacked: str = "warn"
+    """What rows do that are not packed and fit only up to a length."""
 
 
 def held(stated: PolicySpec, limits: LockedLimits) -> PolicySpec:
@@ -49,4 +51,5 @@ def held(stated: PolicySpec, limits: LockedLimits) -> PolicySpec:
         warn_above=None if warn is None else min(warn, limits.warn_above),
         overhead=None,
         uncertain=limits.uncertain if limits.uncertain == "fail" else stated.uncertain,
+        unpacked=limits.unpacked if limits.unpacked == "fail" else stated.unpacked,
     )

@@ -42,7 +42,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
     estimate = context.estimate
     if estimate is None or estimate.utilization <= context.warn_above:
         return
-    if gpu_fit(estimate, context.fail_above) not in RUNS:
+    if estimate.longest_row or gpu_fit(estimate, context.fail_above) not in RUNS:
         return
     from memcheck.rules.budget import key_pointer, need, peak, related  # for a finding alone
 

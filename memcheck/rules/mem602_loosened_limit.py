@@ -50,9 +50,13 @@ def check(context: RuleContext) -> Iterator[Finding]:
         if written is not None and written > most:
             message = f"`{key}: {percent(written)}` is above the {percent(most)} that the policy locks"
             yield RULE.finding(context, message, f"/policy/{key}", help=help)
-    if stated.uncertain is not None and stated.uncertain != limits.uncertain == "fail":
-        message = f"`uncertain: {stated.uncertain}` is milder than the `fail` that the policy locks"
-        yield RULE.finding(context, message, "/policy/uncertain", help=help)
+    for key, chosen, least in (
+        ("uncertain", stated.uncertain, limits.uncertain),
+        ("unpacked", stated.unpacked, limits.unpacked),
+    ):
+        if chosen is not None and chosen != least == "fail":
+            message = f"`{key}: {chosen}` is milder than the `fail` that the policy locks"
+            yield RULE.finding(context, message, f"/policy/{key}", help=help)
     if stated.overhead is not None and stated.overhead != (limits.overhead or "modeled"):
         configured = "as modeled" if limits.overhead in (None, "modeled") else shown(limits.overhead)
         message = f"the plan states an overhead of its own; the policy locks it {configured}"

@@ -35,6 +35,7 @@ def make_context(
         warn_above=warn_above if policy.warn_above is None else policy.warn_above,
         waste_below=policy.waste_below,
         uncertain=policy.uncertain or "warn",
+        unpacked=policy.unpacked or "warn",
     )
 
 

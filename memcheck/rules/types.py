@@ -33,6 +33,8 @@ class RuleContext(Record):
     fail_above: float
     warn_above: float
     waste_below: float | None = None
+    unpacked: str = "warn"
+    """What rows do that are not packed and fit only up to a length: ``warn`` | ``fail``."""
     uncertain: str = "warn"
     """``warn`` or ``fail``: what an interval does that crosses the limit or the capacity."""
     governance: Governance | None = None

@@ -38,6 +38,11 @@ def strained(context: RuleContext) -> bool:
     )
 
 
+def limited_rows(context: RuleContext) -> bool:
+    """Rows that are not packed, and fit only up to a length."""
+    return context.estimate is not None and context.estimate.longest_row > 0
+
+
 def wasteful(context: RuleContext) -> bool:
     """A need below what the plan wants to use at least."""
     estimate, least = context.estimate, context.waste_below

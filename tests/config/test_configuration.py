@@ -22,6 +22,7 @@ warn-above = 0.8
 waste-below = "40%"
 overhead = "10%"
 uncertain = "fail"
+unpacked = "fail"
 profile = "review"
 select = ["MEM1", "world-size"]
 extend-select = ["MEM217"]
@@ -60,6 +61,7 @@ def test_everything_that_can_be_set(project: Path) -> None:
         waste_below=0.4,
         overhead=0.1,
         uncertain="fail",
+        unpacked="fail",
         profile="review",
         select=("MEM1", "MEM201"),
         extend_select=("MEM217",),
@@ -132,6 +134,7 @@ def test_named_file_governs_everything(project: Path) -> None:
         ("per-file-ignores = {a = 'MEM1'}", "memcheck.toml: per-file-ignores: 'MEM1' is not a list of strings"),
         ("required-version = 1", "memcheck.toml: required-version: 1 is not a version requirement"),
         ("uncertain = 'never'", "memcheck.toml: uncertain: 'never' is not one of warn, fail"),
+        ("unpacked = 'never'", "memcheck.toml: unpacked: 'never' is not one of warn, fail"),
         ("uncertain = true", "memcheck.toml: uncertain: True is not one of warn, fail"),
         ("overhead = 'some'", "memcheck.toml: overhead: 'some' is not a share of capacity"),
         ("fail-above = ", "memcheck.toml is not valid TOML"),

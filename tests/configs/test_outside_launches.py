@@ -155,7 +155,7 @@ def test_a_rank_beside_no_switch_is_no_longer_lost() -> None:
 
 
 def test_a_length_of_torchtunes_data_is_read() -> None:
-    """Before 0.3 the dataset cuts the rows, and what was stated beside it could differ."""
+    """Before 0.3 the dataset cuts the rows; a shorter length that is stated is the longest row, and no row is longer."""
     text = (
         "model: {_component_: torchtune.models.llama3.llama3_8b}\ntokenizer: {_component_: torchtune.models.llama3.llama3"
         "_tokenizer}\ndataset: {_component_: torchtune.datasets.chat_dataset, max_seq_len: 8192}\nbatch_size: 2\n"
@@ -163,7 +163,9 @@ def test_a_length_of_torchtunes_data_is_read() -> None:
     )
     found = _read(text, "recipe.yaml", hardware__gpus_per_node=8)
     assert found.settings["training.sequence_length"].value == 8192
-    assert "8192" in _messages(_read(text, "recipe.yaml", hardware__gpus_per_node=8, training__sequence_length=2048))
+    assert "8192" in _messages(_read(text, "recipe.yaml", hardware__gpus_per_node=8, training__sequence_length=9000))
+    found = _read(text, "recipe.yaml", hardware__gpus_per_node=8, training__sequence_length=2048)
+    assert found.settings["training.longest_row"].value == 2048
 
 
 def test_what_hangs_on_an_if_and_is_no_key_is_told_once() -> None:

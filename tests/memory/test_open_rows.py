@@ -153,6 +153,6 @@ def test_padded_rows_that_a_trainer_assumes_of_encoders_are_named_where_they_are
         "training": {"framework": "huggingface", "micro_batch_size": 16, "sequence_length": 1024, "precision": "bf16-pure"},
     }  # fmt: skip
     (result,), _ = check_file("plan.yaml", json.dumps(plan).encode(), Gate())
-    (found,) = [each for each in result.findings if each.code == "MEM101"]
+    (found,) = [each for each in result.findings if each.code == "MEM108"]
     assert "with `training.sequences: packed` instead of `padded` the plan needs" in found.message
     assert found.message.endswith("and passes")

@@ -93,6 +93,7 @@ def test_surface_is_frozen() -> None:
         "capacity_bytes",
         "utilization",
         "verdict",
+        "longest_row",
         "fits",
         "interval_bytes",
         "needed_bytes",

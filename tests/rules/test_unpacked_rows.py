@@ -1,0 +1,104 @@
+"""MEM108: up to which row a plan fits whose rows are not packed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from memcheck.accounts.estimate import Estimate
+from memcheck.check import Gate, check_file
+from memcheck.config.types import Settings
+from memcheck.memory.fit import FITS, gpu_fit
+from memcheck.report.json import render
+from memcheck.result import PlanResult, Report
+
+PLAN = """
+memcheck: 1
+model: llama-3-8b
+hardware: {{gpu: {gpu}}}
+training:
+  framework: huggingface
+  method: lora
+  lora: {{rank: 16, target_modules: all-linear}}
+  micro_batch_size: 32
+  sequence_length: 4096
+  precision: bf16-mixed
+  activation_checkpointing: full
+  {more}
+policy: {{{policy}}}
+"""
+
+
+def judged(more: str = "sequences: padded", policy: str = "", gpu: str = "a100-80gb", gate: Gate | None = None) -> PlanResult:
+    """The verdict on the plan."""
+    text = PLAN.format(gpu=gpu, more=more, policy=policy)
+    (result,), traces = check_file("plan.yaml", text.encode(), gate or Gate())
+    assert not traces
+    return result
+
+
+def codes(result: PlanResult) -> list[str]:
+    """The rules about memory that found something."""
+    return [each.code for each in result.findings if each.code.startswith("MEM1")]
+
+
+def needed(result: PlanResult) -> Estimate:
+    """Its estimate."""
+    assert result.estimate is not None
+    return result.estimate
+
+
+@pytest.mark.parametrize("laid", ["padded", "unpacked", "unpacked-masked"])
+def test_a_plan_says_up_to_which_row_it_fits(laid: str) -> None:
+    """The whole interval fits at that row, as the engine says of a plan that states it, and not at one that is longer."""
+    result = judged(f"sequences: {laid}")
+    row = needed(result).longest_row
+    assert (result.status, result.verdict, codes(result)) == ("passed", "uncertain", ["MEM108"])
+    assert 64 <= row < 4096
+    assert not row % 8
+    assert f"at most {row:,} tokens" in result.findings[0].message
+    fits = [gpu_fit(needed(judged(f"sequences: {laid}\n  longest_row: {n}")), 0.95) == FITS for n in (row, row + 8)]
+    assert fits == [True, False]
+
+
+def test_the_figures_are_those_of_the_limit() -> None:
+    """What is needed at `sequence_length` stays the answer, and the report has the row beside it."""
+    result, full = judged(), judged("sequences: padded\n  longest_row: 4096")
+    assert needed(result).needed_bytes == needed(full).needed_bytes
+    (plan,) = json.loads(render(Report("", (result,))))["plans"]
+    assert plan["estimate"]["longest_row"] == needed(result).longest_row
+    (plan,) = json.loads(render(Report("", (full,))))["plans"]
+    assert plan["estimate"]["longest_row"] is None
+
+
+@pytest.mark.parametrize(
+    ("more", "gpu"),
+    [
+        ("sequences: packed", "a100-80gb"),
+        ("sequences: padded\n  longest_row: 4096", "a100-80gb"),
+        ("sequences: padded", "rtx-3060"),
+        ("", "a100-80gb"),
+    ],
+)
+def test_full_rows_a_stated_row_and_short_rows_that_do_not_fit_are_errors(more: str, gpu: str) -> None:
+    """Then no row makes the plan fit, or the plan says which one it has."""
+    result = judged(more, gpu=gpu)
+    assert (result.status, result.verdict, codes(result)) == ("failed", "does_not_fit", ["MEM101"])
+
+
+@pytest.mark.parametrize(
+    ("policy", "configured", "status"),
+    [
+        ("", None, "passed"),
+        ("unpacked: warn", None, "passed"),
+        ("unpacked: fail", None, "failed"),
+        ("", "fail", "failed"),
+        ("unpacked: warn", "fail", "passed"),
+        ("unpacked: fail", "warn", "failed"),
+    ],
+)
+def test_the_policy_decides(policy: str, configured: str | None, status: str) -> None:
+    """The plan's goes before the configuration's; either way the finding is the same."""
+    result = judged(policy=policy, gate=Gate(settings=Settings(unpacked=configured)))
+    assert (result.status, codes(result)) == (status, ["MEM108"])
