@@ -334,7 +334,8 @@ def plan_name(document: Document) -> str:
 def refused(item: Unreadable, gate: Gate) -> PlanResult:
     """A file that is not read, because of what lies under its name: it must neither pass nor hide the others."""
     at = Location(item.path, Span(1, 1, 1, 1))
-    finding = codes.UNREADABLE_FILE.at(at, f"the file is not read: {item.message}", help="commit the file itself")
+    help = item.help or "commit the file itself"
+    finding = codes.UNREADABLE_FILE.at(at, f"the file is not read: {item.message}", help=help)
     return with_findings(PlanResult(path=item.path, document=0, name=stem(item.path), status=ERROR), [finding], gate)
 
 

@@ -123,6 +123,8 @@ class Unreadable(Record):
     message: str
     refused: bool = False
     """What lies under the path is not read, whatever its permissions: a finding on the file, not a wrong command."""
+    help: str = ""
+    """What to do about it; empty: to commit the file itself."""
 
 
 class Report(Record):

@@ -24,6 +24,7 @@ from memcheck.what_if import make_dossier, with_remedies
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # read only where one is configured
     from memcheck.cli.kept import Keeper
+    from memcheck.config.unseen import UnseenPlans
     from memcheck.edge.screen import Screen
     from memcheck.review.baseline.file import AcceptedFinding
     from memcheck.review.baseline.ratchet import Baseline
@@ -65,15 +66,18 @@ def run_check(options: CheckOptions) -> int:
 def _run(options: CheckOptions, configurations: Configurations, gates: Gates, keeper: Keeper | None = None) -> int:
     """Run with what was found out so far, and return the exit code."""
     whole = found = None
+    unseen = unseen_plans(options, configurations)
     if keeper is not None and keeper.verdicts.usable and may_be_many(options):
         from memcheck.cli.whole import WholeRun
 
         whole = WholeRun(keeper.verdicts, options, configurations)
-        known, found = whole.known(candidates(options, configurations))
+        known, found = whole.known(candidates(options, configurations, unseen))
         if known:
+            tell_of_unseen(unseen)
             write_all(options, whole.say())
             return FINDINGS if whole.fails and not options.exit_zero else CLEAN
-    checked = check_paths(options, configurations, gates, keeper, found)
+    checked = check_paths(options, configurations, gates, keeper, found, unseen)
+    tell_of_unseen(unseen)
     report, fails = checked.report, checked.fails
     for item in report.unreadable:
         complain(f"cannot read {item.path}: {item.message}")
@@ -245,13 +249,40 @@ def may_be_many(options: CheckOptions) -> bool:
     return len(options.paths) >= MANY or not options.paths or any(map(os.path.isdir, options.paths))
 
 
-def candidates(options: CheckOptions, configurations: Configurations) -> Iterator[Candidate | Unreadable]:
+def unseen_plans(options: CheckOptions, configurations: Configurations) -> UnseenPlans | None:
+    """What looks into the folders that a search leaves out: a plan in there fails where nobody may walk round a check.
+
+    That is under ``forbid-unseen``, and where the configuration is a commit's. None where only files were named.
+    """
+    if options.paths and not any(map(os.path.isdir, options.paths)):
+        return None
+    from memcheck.config.unseen import UnseenPlans
+
+    def strict(folder: str) -> bool:
+        policy = configurations.of_folder(os.path.abspath(folder)).policy
+        return options.config_from_ref is not None or (policy is not None and policy.forbid_unseen)
+
+    return UnseenPlans(strict)
+
+
+def tell_of_unseen(unseen: UnseenPlans | None) -> None:
+    """Say what was left out, where it holds plans."""
+    if unseen is not None and (unseen.found.plans or unseen.found.left):
+        from memcheck.cli.notices import warn_of_unseen
+
+        warn_of_unseen(unseen.found)
+
+
+def candidates(
+    options: CheckOptions, configurations: Configurations, unseen: UnseenPlans | None = None
+) -> Iterator[Candidate | Unreadable]:
     """Every file that the options, or else the configuration, mean, and that may hold plans."""
     return find_candidates(
         options.paths or configurations.of_folder(os.getcwd()).paths or (".",),
         skip_unmarked=options.skip_unmarked,
         stdin_filename=options.stdin_filename,
         configured=lambda path: configurations.of(path).hardware_of(path) is not None,
+        left_out=None if unseen is None else unseen.left_out,
     )
 
 
@@ -302,8 +333,12 @@ def check_paths(
     gates: Gates,
     keeper: Keeper | None = None,
     found: Iterator[Candidate | Unreadable] | None = None,
+    unseen: UnseenPlans | None = None,
 ) -> Checked:
-    """The report over all paths; ``found`` are their files, if those were read already."""
+    """The report over all paths; ``found`` are their files, if those were read already.
+
+    ``unseen`` looks into what a search leaves out.
+    """
     plans: list[PlanResult] = []
     unreadable: list[Unreadable] = []
     defects: list[str] = []
@@ -312,6 +347,7 @@ def check_paths(
     unchanged: list[str] = []
     elsewhere: list[str] = []
     unmarked: list[str] = []
+    found = candidates(options, configurations, unseen) if found is None else found
     files = plan_files(options, configurations, unchanged, elsewhere, unmarked, found)
     for file, results, traces in verdicts(files, gates, options, keeper):
         judged += 1

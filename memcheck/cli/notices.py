@@ -12,6 +12,7 @@ from memcheck.result import PlanResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from memcheck.config.unseen import Unseen
     from memcheck.review.baseline.file import AcceptedFinding
 
 
@@ -31,12 +32,28 @@ def warn_of_unmarked(unmarked: Sequence[str], plans: Sequence[PlanResult]) -> bo
     bases = {os.path.normpath(path) for plan in plans for path in plan.sources}
     left = [path for path in unmarked if os.path.normpath(path) not in bases]
     if left:
-        shown = ", ".join(map(one_line, left[:5])) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
         tell(
-            f"memcheck: warning: not judged, for lack of `memcheck: 1` at the top: {shown}\n"
+            f"memcheck: warning: not judged, for lack of `memcheck: 1` at the top: {_first(left)}\n"
             "  help: a plan has that key; a file that plans extend needs none\n",
         )
     return bool(left)
+
+
+def warn_of_unseen(unseen: Unseen) -> None:
+    """Say which plans, and which folders, the search of a folder left out."""
+    said = []
+    if unseen.plans:
+        count = len(unseen.plans)
+        what = f"{count:,} {'plan' if count == 1 else 'plans'} in folders that a search leaves out"
+        said.append(f"{what}: {_first(unseen.plans)}")
+    if unseen.left:
+        said.append(f"not looked into, for too many files or a link out of the repository: {_first(unseen.left)}")
+    tell(f"memcheck: warning: not checked: {'; '.join(said)}\n  help: name the folder in the paths to check it\n")
+
+
+def _first(paths: Sequence[str]) -> str:
+    """The first paths, and how many more there are."""
+    return ", ".join(map(one_line, paths[:5])) + (f" and {len(paths) - 5:,} more" if len(paths) > 5 else "")
 
 
 def tell_of_stale(file: str, stale: Sequence[AcceptedFinding]) -> None:

@@ -18,6 +18,8 @@ CONFIG_SUFFIXES = (".json", ".toml", ".sh")
 SKIPPED_FOLDERS = {"node_modules", "__pycache__"}
 """Besides those whose names start with a dot."""
 STDIN = "-"
+LeftOut = Callable[[Sequence[str], Sequence[str]], Iterable[Unreadable]]
+"""Told the folders that a search leaves out, and those that it searched."""
 
 
 class PlanFile(Record):
@@ -80,9 +82,14 @@ def find_candidates(
     skip_unmarked: bool = False,
     stdin_filename: str | None = None,
     configured: Callable[[str], bool] | None = None,
+    left_out: LeftOut | None = None,
 ) -> Iterator[Candidate | Unreadable]:
-    """Every file of the paths that may hold plans, with its bytes; see :func:`find_plans`."""
+    """Every file of the paths that may hold plans, with its bytes; see :func:`find_plans`.
+
+    ``left_out`` is told what the search does not look into, and gives what fails for that.
+    """
     named: dict[str, bool] = {}
+    skipped: list[str] = []
     stdin = False
     for path in paths:
         if path == STDIN:
@@ -93,7 +100,7 @@ def find_candidates(
             except RefusedError as error:
                 yield _unreadable(_shown(path), error)
                 continue
-            for found in walk(path, SUFFIXES if configured is None else (*SUFFIXES, *CONFIG_SUFFIXES)):
+            for found in walk(path, SUFFIXES if configured is None else (*SUFFIXES, *CONFIG_SUFFIXES), skipped=skipped):
                 if isinstance(found, Unreadable):
                     yield found
                     continue
@@ -106,6 +113,8 @@ def find_candidates(
             named[_shown(path)] = True
     if stdin:
         yield _read(stdin_filename or "<stdin>", must_be_marked=skip_unmarked, stdin=True)
+    if skipped and left_out is not None:
+        yield from left_out(skipped, [path for path in paths if path != STDIN and os.path.isdir(path)])
     begin_search()
     try:
         for path in sorted(named):
@@ -119,10 +128,18 @@ def _shown(path: str) -> str:
     return os.path.normpath(path).replace(os.sep, "/")
 
 
-def walk(folder: str, suffixes: tuple[str, ...], *, shallow_first: bool = False) -> Iterator[str | Unreadable]:
+def is_skipped(name: str) -> bool:
+    """Whether a search leaves out folders of this name."""
+    return name.startswith(".") or name in SKIPPED_FOLDERS
+
+
+def walk(
+    folder: str, suffixes: tuple[str, ...], *, shallow_first: bool = False, skipped: list[str] | None = None
+) -> Iterator[str | Unreadable]:
     """Files with these suffixes below a folder; links to folders are not followed, so that no loop can arise.
 
-    ``shallow_first``: the files of a folder before those of any folder inside it.
+    ``shallow_first``: the files of a folder before those of any folder inside it. ``skipped`` takes the folders, and
+    links to folders, that are left out, but for git's own.
     """
     waiting = deque([folder])  # no recursion: folders may be deeper than the interpreter's stack
     while waiting:
@@ -135,9 +152,14 @@ def walk(folder: str, suffixes: tuple[str, ...], *, shallow_first: bool = False)
             continue
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                if not entry.name.startswith(".") and entry.name not in SKIPPED_FOLDERS:
+                if not is_skipped(entry.name):
                     waiting.append(entry.path)
-            elif entry.name.lower().endswith(suffixes) and not (entry.is_symlink() and os.path.isdir(entry.path)):
+                elif skipped is not None and entry.name != ".git":
+                    skipped.append(_shown(entry.path))
+            elif entry.is_symlink() and os.path.isdir(entry.path):
+                if skipped is not None:
+                    skipped.append(_shown(entry.path))
+            elif entry.name.lower().endswith(suffixes):
                 yield entry.path  # a link to nowhere, a pipe or a device, too: that the user must be told
 
 

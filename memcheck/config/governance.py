@@ -68,4 +68,5 @@ READERS: dict[str, Callable[[object], object]] = {
     "max-gpu-hours": _hours,
     "forbid-suppressions": _switch,
     "require-interval": _switch,
+    "forbid-unseen": _switch,
 }

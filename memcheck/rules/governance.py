@@ -24,6 +24,8 @@ class Governance(Record):
     """No comment hides anything."""
     require_interval: bool = False
     """The upper end of the 95 % interval has to fit, too."""
+    forbid_unseen: bool = False
+    """No folder that a search leaves out may hold a plan."""
 
     def locks(self, code: str) -> bool:
         """Whether no comment may hide findings of a rule."""
