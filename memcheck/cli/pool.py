@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -39,6 +40,8 @@ class Worker:
 
     def __init__(self, method: str, options: CheckOptions, others: Iterable[Worker]) -> None:
         """Start the process beside ``others``; raises OSError if the system has none left."""
+        if method == "spawn":  # the process starts as `python -c`, which would look for modules in the checkout first
+            os.environ.setdefault("PYTHONSAFEPATH", "1")
         context: Any = multiprocessing.get_context(method)
         self.pipe, theirs = context.Pipe()
         inherited = [self.pipe, *(each.pipe for each in others)] if method == "fork" else []

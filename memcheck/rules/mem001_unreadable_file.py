@@ -4,6 +4,7 @@
 
 Reports a file that cannot be decoded: another encoding, or binary content under a YAML name. Also a file that is not
 read at all: a link that leads out of the repository or back to itself, a device, a pipe, or what lies inside `.git`.
+Under `[policy] forbid-unseen`, and with `--config-from-ref`, also a plan in a folder that a search leaves out.
 
 ## Why it matters
 
@@ -15,11 +16,12 @@ A plan that cannot be read cannot be judged, and must not pass unjudged.
 
 ## How to fix
 
-Save the file as UTF-8; commit the file itself instead of a link.
+Save the file as UTF-8; commit the file itself instead of a link. Move a plan out of a folder that is left out, or name
+that folder in the paths to check.
 
 ## Options
 
-None.
+`[policy] forbid-unseen`.
 
 ## Source
 

@@ -107,6 +107,22 @@ HELD: dict[str, tuple[str, ...]] = {
     ),
     "They are JSON": ("cache/test_hostile.py::test_kept_verdicts_are_json",),
     "Whoever can write as the user": ("cache/test_same.py::test_nothing_is_kept_on_request",),
+    "A folder check names the plans": (
+        "hostile/test_unseen.py::test_a_plan_is_named",
+        "hostile/test_unseen.py::test_links_to_folders",
+    ),
+    "Under `[policy] forbid-unseen`": (
+        "hostile/test_unseen.py::test_a_plan_fails_under_the_policy",
+        "hostile/test_unseen.py::test_a_plan_fails_with_the_configuration_of_a_commit",
+    ),
+    "A plan's mark in letters": ("hostile/test_marks.py::test_a_mark_in_other_letters_fails",),
+    "`import` and `check` of a framework's config": ("hostile/test_outside.py::test_a_config_reads_nothing_outside",),
+    "Time and memory grow no faster": (
+        "hostile/test_growth.py::test_time_and_memory_grow_with_the_input",
+        "hostile/test_growth.py::test_a_file_that_many_plans_name_is_read_once",
+    ),
+    "Under `torchrun`, start it": ("hostile/test_outside.py::test_the_command_imports_nothing_of_the_checkout",),
+    "`torchrun -m memcheck` and": ("hostile/test_outside.py::test_nobody_is_told_to_run_the_module",),
     "`memcheck verify` is the exception": ("cli/test_process.py::test_clean_check_imports_nothing_heavy",),
     "The Action needs `contents: read`": (
         "action/test_comparison.py::test_missing_token_stays_green",

@@ -45,8 +45,8 @@ def measure(job: TrainingJob, architecture: Architecture, config: Mapping[str, A
     if world != ranks:
         raise UsageError(
             f"the plan has {ranks} ranks, and {world} {'process runs' if world == 1 else 'processes run'}",
-            f"torchrun --nproc-per-node {job.layout.gpus_per_node} --nnodes {job.layout.nodes} -m memcheck verify ..."
-            " --measure, or measure a smaller plan with --set hardware.gpus_per_node=1",
+            f"torchrun --nproc-per-node {job.layout.gpus_per_node} --nnodes {job.layout.nodes} --no-python memcheck"
+            " verify ... --measure, or measure a smaller plan with --set hardware.gpus_per_node=1",
         )
     rank = int(os.environ.get("RANK", "0"))
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
