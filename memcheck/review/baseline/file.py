@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 from collections.abc import Callable, Iterable
 
 from memcheck import __version__
 from memcheck.edge.opener import read_whole
 from memcheck.errors import ConfigurationError
 from memcheck.finding import key_of
+from memcheck.plan.words import shorten
 from memcheck.record import Record
 from memcheck.result import PlanResult
 
@@ -54,8 +57,14 @@ def entries_in(data: bytes, file: str) -> tuple[AcceptedFinding, ...]:
         ConfigurationError: it is no baseline of this format.
     """
     try:
-        written = json.loads(data)
+        written = json.loads(data, parse_constant=_no_number, parse_float=_finite)
         version, entries = written["baseline"], tuple(_entry(item) for item in written["findings"])
+    except _NumberError as error:
+        text = data.decode("utf-8", "replace")
+        at = next((found.start() for found in _NUMBERS.finditer(text) if found[0] == error.args[0]), 0)
+        line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+        message = f"{file}:{line}:{column}: {shorten(error.args[0])} is no finite number, and accepts nothing"
+        raise ConfigurationError(message, "write the number that was predicted") from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigurationError(f"{file} is no baseline: {error}", "`memcheck baseline write` writes one") from error
     if version != FORMAT:
@@ -69,9 +78,32 @@ def _entry(item: dict[str, object]) -> AcceptedFinding:
     entry = AcceptedFinding(**item)  # type: ignore[arg-type]  # checked below
     wanted: tuple[type | tuple[type, ...], ...] = (str, str, str, str, (int, float, type(None)), int)
     for name, value, types in zip(entry._fields, tuple(entry), wanted, strict=True):
-        if not isinstance(value, types):
-            raise TypeError(f"{name} is {value!r}")
+        if not isinstance(value, types) or isinstance(value, bool):
+            raise TypeError(f"{name} is {shorten(repr(value))}")
+        if isinstance(value, (int, float)) and not 0 <= value < LARGEST_NUMBER:
+            raise TypeError(f"{name} is {shorten(repr(value))}, which no plan needs")
     return entry
+
+
+LARGEST_NUMBER = 2**63
+"""Every number of an entry is below it."""
+_NUMBERS = re.compile(r'"(?:[^"\\]|\\.)*"|[^\s\[\]{}:,"]+')
+"""Texts, and what stands outside of them."""
+
+
+class _NumberError(ValueError):
+    """A number that is none, as it is written."""
+
+
+def _no_number(written: str) -> object:
+    raise _NumberError(written)
+
+
+def _finite(written: str) -> float:
+    value = float(written)
+    if not math.isfinite(value):
+        raise _NumberError(written)
+    return value
 
 
 def rendered(entries: Iterable[AcceptedFinding]) -> str:
@@ -79,9 +111,14 @@ def rendered(entries: Iterable[AcceptedFinding]) -> str:
     lines = []
     for entry in sorted(set(entries), key=lambda each: each[:4]):
         stated = {key: value for key, value in entry._asdict().items() if value not in {"", None, 0}}
-        lines.append("  " + json.dumps(stated, ensure_ascii=False))
+        lines.append("  " + _encodable(json.dumps(stated, ensure_ascii=False)))
     body = "[\n" + ",\n".join(lines) + "\n ]" if lines else "[]"
     return f'{{\n "baseline": {FORMAT},\n "memcheck": {json.dumps(__version__)},\n "findings": {body}\n}}\n'
+
+
+def _encodable(text: str) -> str:
+    """JSON in which half a pair of surrogates is an escape: a file name that is no UTF-8 has them."""
+    return "".join(f"\\u{ord(char):04x}" if "\ud800" <= char <= "\udfff" else char for char in text)
 
 
 def entries_of(result: PlanResult, folder: str) -> list[AcceptedFinding]:
