@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from memcheck.configs import python_source
 from memcheck.configs.config_file import ConfigFile, located
+from memcheck.configs.containers import in_container
 from memcheck.configs.go_on import LIKE, NO_MACHINE, Machine, of_command, of_file, of_model
 from memcheck.configs.launch_lines import Command, commands_of
 from memcheck.configs.rl_launches import RlJob, named, of_keys, of_launch, stated_by, way_on
@@ -22,11 +23,14 @@ from memcheck.finding import Location, Span
 from memcheck.record import Record
 
 _PLATFORM = re.compile(r"^(?:apiVersion|kind|type|services|run|setup|jobs|resources|\"?\$schema\"?)\s*:", re.MULTILINE)
-_DOCKER = re.compile(r"(?:^|[\s;&])(?:docker|podman|nerdctl|singularity|apptainer)\s+(?:run|exec)\s")
 _SCRIPT = re.compile(
     r"(?:^|[\s;&])(?:bash|sh|srun|sbatch|exec|qsub)\s(?:[^|;&]*?\s)??[\"']?((?:[\w.~/-]|\$\{?\w+\}?)+\.(?:sh|slurm|sbatch))\b"
 )
 _CALLED = re.compile(r"^\s*(?:[A-Za-z_]\w*=\S+\s+)*[\"']?((?:\.{1,2}|[\w-]+)?/[\w./-]+\.(?:sh|slurm|sbatch))\b")
+_APPLIED = re.compile(
+    r"(?:^|[\s;&])(?:sky\s+(?:jobs\s+)?(?:launch|exec)|dstack\s+apply|kubectl\s+(?:apply|create|replace)|docker[\s-]compose"
+    r"|modal\s+run)\s[^|;&]{0,500}?(?<![\w./~-])([\w./~-]+\.(?:ya?ml|py))\b"
+)
 _TOML = re.compile(
     r"(?:--(?:job\.)?config[_-]file[=\s]+|CONFIG_FILE=)[\"']?(?:\$\{CONFIG_FILE:-)?[\"']?([\w./~-]+\.toml)"
 )
@@ -153,6 +157,7 @@ def after_formats(path: str, text: str, config: ConfigFile, syntax: str, beside:
     for command in commands:
         head = command.text[:MOST]
         for pattern, what in (
+            (_APPLIED, "the job is in"),
             (_TOML, "the job's config is"),
             (_SCRIPT, "the launch is in"),
             (_CALLED, "the launch is in"),
@@ -162,6 +167,11 @@ def after_formats(path: str, text: str, config: ConfigFile, syntax: str, beside:
                 at = command.at(path, file.start(1), file.end(1))
                 message = f"{what} `{file[1]}`, which line {at.span.line} names"
                 raise located(at, message, another_file(path, resolved(file[1], config.variables), config, beside))
+        if in_container(command):
+            number = command.lines[0][1]
+            message = f"this starts a container on line {number}, and no launch is on the line"
+            intro = "its image decides what runs; estimate its model, for example"
+            raise located(Location(path, Span(number, 1, number, 2)), message, of_model(intro, LIKE, machine))
 
 
 def another_file(path: str, name: str, config: ConfigFile, beside: Mapping[str, object]) -> str:

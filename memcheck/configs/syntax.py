@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from memcheck.configs.arguments import NO_DEFINES, YAML_SECTION, load_arguments
 from memcheck.configs.config_file import ConfigFile, load_json, load_toml, load_yaml
+from memcheck.configs.containers import without_containers
 
 JSON, TOML, YAML, ARGUMENTS = "json", "toml", "yaml", "arguments"
 _SUFFIXES = {".json": JSON, ".toml": TOML, ".yaml": YAML, ".yml": YAML, ".sh": ARGUMENTS, ".bash": ARGUMENTS}
@@ -52,5 +53,5 @@ def load_config(
     if syntax == TOML:
         return load_toml(path, text)
     if syntax == ARGUMENTS:
-        return load_arguments(path, text, lists, defines)
+        return load_arguments(path, without_containers(text), lists, defines)
     return load_yaml(path, text)

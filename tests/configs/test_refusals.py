@@ -36,6 +36,7 @@ GATE = Gate()
 EACH = pytest.mark.parametrize("case", REFUSED, ids=[each.name for each in REFUSED])
 LINES, MEDIAN, COLUMNS = 25, 12, 100
 OTHERS = {
+    "yaml": "resources: {accelerators: 'A100-80GB:1'}\nrun: python train.py --config x\n",
     "sh": "torchrun -m trl.scripts.sft --model_name_or_path gpt2 --per_device_train_batch_size 1 --max_length 1024 --bf16\n",
     "toml": '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 2048\n',
 }
@@ -94,7 +95,7 @@ def test_the_command_goes_on(
         return
     monkeypatch.chdir(tmp_path)
     for word in words:
-        if word.endswith((".sh", ".toml")) and "--" not in words:  # another file of the reader's
+        if word.endswith((".sh", ".toml", "task.yaml")) and "--" not in words:  # another file of the reader's
             (tmp_path / word).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / word).write_text(OTHERS[word.rpartition(".")[2]])
     assert main(words[1:]) == (1 if case.asks else 0)
@@ -164,6 +165,28 @@ def test_a_launch_is_read_where_it_stands(kind: str) -> None:
     )
     (line,) = {each.location.span.line for each in result.findings}
     assert "torchrun" in text.split("\n")[line - 1] or "command" in text.split("\n")[line - 1]
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "docker run --gpus all --rm -v $PWD:/w img:1 {}",
+        "docker run --gpus all \\\n  -e A=b \\\n  img:1 \\\n  {}",
+        "sudo docker exec -it box bash -c '{}'",
+        "srun apptainer exec --nv box.sif {}",
+        "kubectl exec pod -- {}",
+    ],
+)
+def test_a_launch_in_a_container_is_read(start: str) -> None:
+    """The options of what starts it are not those of the job."""
+    command = f"torchrun --nproc_per_node=2 -m trl.scripts.sft {ARGUMENTS}"
+    gate = Gate(hardware={"gpu": "a100-80gb"})
+    for path in ("run.sh", "<command>"):
+        (alone,), _ = check_file(path, f"{command}\n".encode(), gate)
+        (result,), _ = check_file(path, f"{start.format(command)}\n".encode(), gate)
+        assert result.estimate is not None, result.findings
+        assert alone.estimate is not None
+        assert result.estimate.allocated_bytes == alone.estimate.allocated_bytes
 
 
 def test_a_launch_with_a_variable_that_nothing_sets_is_named() -> None:
