@@ -16,6 +16,11 @@ class Span(Record):
     end_line: int
     end_column: int
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds no character: of a file as a whole, or of a place where something is missing."""
+        return (self.line, self.column) == (self.end_line, self.end_column)
+
 
 class Location(Record):
     """A span in a file, and how the value came to be there."""

@@ -39,6 +39,8 @@ class SuggestOptions(Record):
     diff: bool
     document: int | None
     gpu: str | None
+    gpus_per_node: int | None
+    nodes: int | None
     fail_above: float | None
     config: str | None
     budget: float
@@ -75,6 +77,8 @@ def keys() -> list[tuple[str, str]]:
 @click.option("--diff", is_flag=True, help="Show what --apply N (or the first) would change, and write nothing.")
 @click.option("--document", type=click.IntRange(0), metavar="N", help="Which plan of a file with several, from 0.")
 @click.option("--gpu", type=known_gpu, metavar="NAME", help="Search on this GPU instead of the plan's own.")
+@click.option("--gpus-per-node", type=click.IntRange(1), metavar="N", help="Search with N GPUs in each node.")
+@click.option("--nodes", type=click.IntRange(1), metavar="N", help="Search with N nodes.")
 @click.option(
     "--fail-above",
     type=typed(share),
@@ -109,12 +113,19 @@ def command(**given: Any) -> int:
     from memcheck.what_if.suggest.run import suggest
 
     check_keys(options.keep)
-    path, data, document = load_one(options.plan, options.document, "suggest searches around it")
-    if (options.apply or options.diff) and options.gpu is not None:
-        raise UsageError("--apply and --diff mend the plan as it is written, not on another --gpu", "leave out --gpu")
-    settings = Configurations(options.config).of(path)
-    changes = {} if options.gpu is None else {"hardware.gpu": options.gpu}
-    gate = Gate(settings=settings, fail_above=options.fail_above)
+    stated = {key: given[key] for key in ("gpu", "gpus_per_node", "nodes") if given[key] is not None}
+    configurations = Configurations(options.config)
+    mapped = configurations.of(options.plan).hardware_of(options.plan) or {}
+    hardware = {**mapped, **stated}
+    path, data, document = load_one(options.plan, options.document, "suggest searches around it", hardware)
+    if (options.apply or options.diff) and stated:
+        named = f"--{next(iter(stated)).replace('_', '-')}"
+        raise UsageError(
+            f"--apply and --diff mend the plan as it is written, not on another {named}", f"leave out {named}"
+        )
+    settings = configurations.of(path)
+    changes = {f"hardware.{key}": value for key, value in stated.items()}
+    gate = Gate(settings=settings, fail_above=options.fail_above, hardware=hardware)
     if changes:
         from memcheck.plan.changes import with_changes
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from memcheck.config.discover import find_plans
-from memcheck.configs.documents import load_plans
+from memcheck.configs.documents import NOTHING, load_plans
 from memcheck.errors import UsageError
 from memcheck.plan.document import Document
 from memcheck.result import Unreadable
 
 
-def load_one(path: str, number: int | None, purpose: str) -> tuple[str, bytes, Document]:
+def load_one(
+    path: str, number: int | None, purpose: str, hardware: Mapping[str, object] = NOTHING
+) -> tuple[str, bytes, Document]:
     """The path as it is shown, the file's bytes, and its only document or the ``number``-th.
+
+    ``hardware``: what a framework's own config runs on; a plan states that itself.
 
     Raises:
         UsageError: no file, unreadable, or several plans and no number; ``purpose`` says why one is needed.
@@ -21,7 +27,7 @@ def load_one(path: str, number: int | None, purpose: str) -> tuple[str, bytes, D
     (file,) = files
     if isinstance(file, Unreadable):
         raise UsageError(f"cannot read {file.path}: {file.message}")
-    documents = load_plans(file.path, file.data)
+    documents = load_plans(file.path, file.data, hardware=hardware)
     if not documents:
         raise UsageError(f"{path} holds no document", "a plan starts with `memcheck: 1`")
     if number is None and len(documents) > 1:

@@ -20,6 +20,7 @@ from memcheck.configs.trainer_parts import is_known
 from memcheck.configs.types import ConfigError, ReadConfig, ReadSetting
 from memcheck.edge.observed import real_path
 from memcheck.edge.opener import repository
+from memcheck.edge.text import value
 from memcheck.finding import Finding, Location
 from memcheck.plan import codes
 from memcheck.plan.document import Document, Provenance
@@ -190,7 +191,7 @@ class _Source:
     def _mark(self, key: str, setting: ReadSetting, at: Location) -> None:
         parts = [escape(part) for part in key.split(".")]
         where = at if setting.location is None else setting.location
-        if setting.location is not None:
+        if setting.location is not None and where.path != self.document.path:
             where = where._replace(note=f"{TAKEN} {where.path}")
         for count in range(1, len(parts)):
             pointer = "/" + "/".join(parts[:count])
@@ -226,11 +227,10 @@ class _Source:
         """What no config says and its framework decides, in one finding."""
         assumed = {key: setting for key, setting in self.found.items() if setting.assumed}
         if assumed:
-            listed = "; ".join(f"{key}: {setting.value} ({setting.why})" for key, setting in assumed.items())
+            listed = "; ".join(f"{key}: {value(setting.value)} ({setting.why})" for key, setting in assumed.items())
             at = self.document.locate("/source")
-            self.findings.append(
-                codes.CONFIG_DEFAULT.at(at, f"taken because no config says more: {listed}", pointer="/source")
-            )
+            message = f"the config leaves these keys to the framework: {listed}"
+            self.findings.append(codes.CONFIG_DEFAULT.at(at, message, pointer="/source"))
 
     def result(self, values: dict[str, Any]) -> Document:
         """The document with everything in it."""

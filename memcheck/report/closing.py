@@ -34,12 +34,21 @@ def fixes(report: Report, columns: int | None = None) -> list[str]:
     return [text] if columns is None else wrap(text, columns)
 
 
+LONG_NOTE = 240
+"""Characters of a note that one screen shows: it lists what was assumed."""
+
+
+def is_long(finding: Finding) -> bool:
+    """Whether only the long form shows all of a note."""
+    return finding.severity == "info" and len(finding.message) > LONG_NOTE
+
+
 def further(findings: Iterable[Finding], screen: Screen) -> list[str]:
     """How to read about every rule that was met, and how to see all of what is known."""
     findings = [finding for finding in findings if finding.code != DEFECT]
     if not findings:
         return []
     commands = f"memcheck explain {' '.join(sorted({finding.code for finding in findings}))}"
-    if not screen.verbose and any(finding.about_memory for finding in findings):
+    if not screen.verbose and any(finding.about_memory or is_long(finding) for finding in findings):
         commands += "; -v shows the budget and what was assumed"
     return labelled("more", commands, screen, "dim")

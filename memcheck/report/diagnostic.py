@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from memcheck.edge.screen import Screen
-from memcheck.edge.text import clean, wrap
+from memcheck.edge.text import beginning, clean, wrap
 from memcheck.finding import Finding
-from memcheck.report.closing import FIXABLE
+from memcheck.report.closing import FIXABLE, LONG_NOTE, is_long
 from memcheck.result import PlanResult
 
 MOST_LINES = 18
@@ -29,7 +29,10 @@ def headline(plan: PlanResult, finding: Finding, screen: Screen) -> list[str]:
     label = f"{finding.severity}[{finding.code}]"
     mark = f" {FIXABLE}" if plan.fixable(finding) else ""
     lead = f"{label}{mark} {finding.name}:"
-    message = wrap(clean(finding.message), screen.columns - 2, len(lead) - 1)
+    text = clean(finding.message)
+    if not screen.verbose and is_long(finding):
+        text = f"{beginning(text, LONG_NOTE).rpartition(' ')[0]} ..."
+    message = wrap(text, screen.columns - 2, len(lead) - 1)
     shown = screen.paint(label, finding.severity)
     if screen.links:
         from memcheck.report.links import page

@@ -26,7 +26,9 @@ def snippet(
     ``compact``: what is said about other places stands behind their lines, once, and gaps between lines are not shown.
     """
     marks = [Underline(finding.location, finding.location.note, True)]
-    marks += [Underline(where, _label(label, where.note), False) for label, where in finding.related]
+    whole = _is_whole_file(finding.location)
+    others = [(label, where) for label, where in finding.related if not (whole and where == finding.location)]
+    marks += [Underline(where, _label(label, where.note), False) for label, where in others]
     gutter = len(str(max(mark.location.span.line for mark in marks)))
     paths = dict.fromkeys(mark.location.path for mark in marks)
     style = finding.severity
@@ -36,8 +38,14 @@ def snippet(
         lead = next((mark for mark in here if mark.primary), here[0]).location.span
         arrow = "-->" if not lines else ":::"
         lines.append(f"{' ' * gutter}{screen.paint(arrow, 'gutter')} {one_line(path)}:{lead.line}:{lead.column}")
-        lines += (_compact if compact else _block)(here, sources.get(path, ()), gutter, style, screen)
+        if len(marks) > 1 or not whole:
+            lines += (_compact if compact else _block)(here, sources.get(path, ()), gutter, style, screen)
     return lines
+
+
+def _is_whole_file(where: Location) -> bool:
+    """Whether a place stands for the whole file: no line of it says more than the others."""
+    return where.span.is_empty and (where.span.line, where.span.column) == (1, 1) and not where.note
 
 
 def _label(label: str, note: str) -> str:

@@ -31,6 +31,15 @@ def place(document: Document, pointer: str) -> Location:
 def stated(document: Document, *pointers: str) -> str:
     """The first of several pointers that the plan writes, or the first one."""
     for pointer in pointers:
-        if pointer in document.marks:
+        if is_written(document, pointer):
             return pointer
     return pointers[0]
+
+
+def is_written(document: Document, pointer: str) -> bool:
+    """Whether a key has a place of its own, in the plan or in the config that it is taken from.
+
+    What a config leaves to its framework has a mark as well: the place where the config is named.
+    """
+    mark = document.marks.get(pointer)
+    return mark is not None and (mark.key is not None or mark.used_at is not None)

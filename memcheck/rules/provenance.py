@@ -31,7 +31,7 @@ def _use(finding: Finding, document: Document) -> Location | None:
     while pointer and pointer not in document.marks:
         pointer = pointer.rpartition("/")[0]
     mark = document.marks.get(pointer) if pointer else None
-    if mark is None or mark.used_at is None:
+    if mark is None or mark.used_at is None or mark.used_at.span.is_empty:
         return None
     own = {mark.value.path} | ({mark.key.path} if mark.key is not None else set())
     return mark.used_at if finding.location.path in own else None

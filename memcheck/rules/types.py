@@ -14,7 +14,7 @@ from memcheck.models.types import Architecture, Rough
 from memcheck.plan.document import Document
 from memcheck.plan.types import Plan, PolicySpec
 from memcheck.record import Record
-from memcheck.rules.place import place
+from memcheck.rules.place import is_written, place
 from memcheck.rules.profiles import GATE
 
 TYPE_CHECKING = False
@@ -145,8 +145,8 @@ class Rule(Record):
         severity: str = "",
     ) -> Finding:
         """A finding of this rule. ``related`` are labels with pointers; those not in the plan are left out."""
-        marks = context.document.marks
-        others = tuple((label, place(context.document, p)) for label, p in related if p in marks and p != pointer)
+        document = context.document
+        others = tuple((label, place(document, p)) for label, p in related if p != pointer and is_written(document, p))
         return Finding(
             code=self.code,
             name=self.name,

@@ -336,3 +336,36 @@ def test_what_a_command_leaves_open_is_answered_beside_it(capsys: Capture) -> No
     assert main([*asked, *(word for each in answers for word in ("--set", each)), "--", *command]) == 0
     (plan,) = plans(capsys)
     assert plan["estimate"] is not None
+
+
+OVER = TRAIN.replace("sequence_len: 2048", "sequence_len: 8192").replace("gradient_checkpointing: true\n", "")
+
+
+def test_a_finding_about_a_config_points_at_what_it_states(tmp_path: Path, capsys: Capture) -> None:
+    """At a key that is written, whatever the first remedy changes; of the file as a whole no line is shown."""
+    (tmp_path / "over.yml").write_text(f"# rows of our tickets\n{OVER}", encoding="utf-8")
+    assert main(["check", "over.yml", "--gpu", "l40s", "--gpus-per-node", "1", "--format", "json"]) == 1
+    finding = plans(capsys)[0]["diagnostics"][0]
+    assert finding["code"] == "MEM101"
+    assert "sequence_len" in (tmp_path / "over.yml").read_text().splitlines()[finding["location"]["line"] - 1]
+    assert all(each["line"] > 1 for each in finding["related"])
+    assert finding["location"]["note"] == ""
+    assert main(["check", "over.yml", "--gpu", "l40s", "--gpus-per-node", "1"]) == 1
+    out = capsys.readouterr().out
+    assert "rows of our tickets" not in out
+    assert " --> over.yml:1:1\n\n" in out
+
+
+def test_suggest_takes_a_config(tmp_path: Path, capsys: Capture) -> None:
+    """With the hardware of the command line, as check does, or with that which the project maps it to."""
+    (tmp_path / "over.yml").write_text(OVER, encoding="utf-8")
+    hardware = ["--gpu", "l40s", "--gpus-per-node", "1", "--nodes", "1"]
+    main(["suggest", "over.yml", *hardware, "--format", "json", "--budget", "0.3"])
+    assert json.loads(capsys.readouterr().out)["as_written"]["gpus"] == 1
+    (tmp_path / "memcheck.toml").write_text(
+        '[[configs]]\npath = "over.yml"\ngpu = "l40s"\ngpus-per-node = 1\n', encoding="utf-8"
+    )
+    main(["suggest", "over.yml", "--format", "json", "--budget", "0.3"])
+    assert json.loads(capsys.readouterr().out)["as_written"]["gpus"] == 1
+    assert main(["suggest", "over.yml", "--gpus-per-node", "2", "--diff"]) == 2
+    assert "leave out --gpus-per-node" in capsys.readouterr().err

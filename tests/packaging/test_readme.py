@@ -51,7 +51,7 @@ SCREEN = 24
 
 
 def test_the_first_command_prints_less_than_a_screen(root: Path, readme: str) -> None:
-    """The first block ends in a check whose output fits a screen and ends with what to type next."""
+    """The first block ends in a check whose output fits a screen and says what to type next."""
     (block,) = blocks(section(readme, "Try it"))
     program, *arguments = shlex.split(block.strip().splitlines()[-1])
     assert program == ".venv/bin/memcheck"
@@ -60,7 +60,18 @@ def test_the_first_command_prints_less_than_a_screen(root: Path, readme: str) ->
     )
     lines = done.stdout.splitlines()
     assert 3 < len(lines) < SCREEN
-    assert any(line.startswith("all of it: memcheck check examples/") for line in lines)
+    assert any(line.startswith("more: memcheck explain MEM") for line in lines)
+
+
+def test_the_first_commands_need_no_plan(root: Path, readme: str) -> None:
+    """A model by its name, somebody's config and a launch line: none of their words is a plan."""
+    (block,) = blocks(section(readme, "Try it"))
+    commands = [shlex.split(line)[1:] for line in block.splitlines() if line.startswith(".venv/bin/memcheck ")]
+    assert len(commands) == 3
+    assert sum("--" in words for words in commands) == 1
+    configs = [root / word for words in commands for word in words if word.startswith("examples/")]
+    assert len(configs) == 1
+    assert "memcheck:" not in configs[0].read_text(encoding="utf-8")
 
 
 def test_every_page_is_in_the_index(root: Path) -> None:

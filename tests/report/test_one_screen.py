@@ -161,3 +161,15 @@ def test_the_long_form_is_asked_for(folder: Path, capsys: Capture, option: str) 
     assert "device memory needed" in (folder / "long.txt").read_text(encoding="utf-8")
     assert main(["check", "over.yaml"]) == 1
     assert "device memory needed" not in capsys.readouterr().out
+
+
+def test_a_long_note_is_cut_and_says_so() -> None:
+    """A list of defaults does not push the finding off the screen; the long form has all of it."""
+    (note,) = (samples.over()._replace(code="MEM504", severity="info", remedies=(), message="a default; " * 100),)
+    plan = samples.result("passed", (note,))
+    short, long = (render(samples.report(plan), Screen(100, verbose=verbose)) for verbose in (False, True))
+    assert " ...\n" in short
+    short, long = (" ".join(text.split()) for text in (short, long))
+    assert 15 < short.count("a default;") < 25
+    assert "-v shows" in short
+    assert long.count("a default;") == 100

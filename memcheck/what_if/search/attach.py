@@ -6,7 +6,7 @@ import os
 
 from memcheck.finding import Finding, Remedy
 from memcheck.record import Record
-from memcheck.rules.place import place
+from memcheck.rules.place import is_written, place
 from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.budget import Budget
 from memcheck.what_if.remedies.effort import MOST, Effort
@@ -169,6 +169,6 @@ def _decides(key: str, context: RuleContext) -> str:
     if key in FOLLOW:
         return ""
     pointer = "/" + key.replace(".", "/")
-    while pointer.count("/") > 1 and pointer not in context.document.marks:
+    while pointer.count("/") > 1 and not is_written(context.document, pointer):
         pointer = pointer.rpartition("/")[0]
-    return pointer if pointer in context.document.marks and pointer.count("/") > 1 else ""
+    return pointer if pointer.count("/") > 1 and is_written(context.document, pointer) else ""
