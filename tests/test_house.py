@@ -104,7 +104,7 @@ ARROWS: dict[str, set[str]] = {
         "timing",
     },
     "result": {"accounts", "finding", "job", "memory", "record"},
-    "config": {"accounts", "edge", "errors", "finding", "plan", "record", "result", "rules"},
+    "config": {"accounts", "catalog", "edge", "errors", "finding", "plan", "record", "result", "rules"},
     "cache": {"accounts", "config", "edge", "finding", "job", "own_json", "result"},
     "configs": {
         "catalog",
@@ -139,6 +139,7 @@ ARROWS: dict[str, set[str]] = {
         "accounts",
         "catalog",
         "check",
+        "config",
         "configs",
         "edge",
         "errors",

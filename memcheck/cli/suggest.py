@@ -23,7 +23,7 @@ from memcheck.what_if.remedies.types import OTHER
 from memcheck.what_if.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, Suggestions
 
 BUDGET_S = 20.0
-GOALS = ("fit", "throughput", "gpus", "max-batch", "max-sequence")
+GOALS = ("fit", "throughput", "gpus", "cheapest", "max-batch", "max-sequence")
 FORMATS = ("full", "json", "csv")
 FOUND, NOTHING = 0, 1
 
@@ -63,7 +63,8 @@ def keys() -> list[tuple[str, str]]:
     default="fit",
     show_default=True,
     help="What to look for: the least change "
-    "that fits, the fastest layout, the fewest GPUs, the largest micro-batch, the longest sequence.",
+    "that fits, the fastest layout, the fewest GPUs, the least money per token (over the GPUs that [prices] of the "
+    "configuration names), the largest micro-batch, the longest sequence.",
 )
 @click.option(
     "--keep",
@@ -99,7 +100,7 @@ def keys() -> list[tuple[str, str]]:
 )
 @COLOR
 def command(**given: Any) -> int:
-    """Search for plans near this one that fit, are fastest, or need the fewest GPUs.
+    """Search for plans near this one that fit, are fastest, cost least, or need the fewest GPUs.
 
     Every suggestion is legal, priced by the same engine, and checked again as it would be written.
 

@@ -184,6 +184,12 @@ def _config(table: dict[str, object]) -> ConfigHardware:
     return ConfigHardware(path=path, gpu=gpu, images=images, framework_version=release, **stated)
 
 
+def _prices(written: object) -> object:
+    from memcheck.config.prices import read_prices
+
+    return read_prices(written)
+
+
 READERS: dict[str, Callable[[object], object]] = {
     "paths": _strings,
     "fail-above": fraction,
@@ -203,6 +209,7 @@ READERS: dict[str, Callable[[object], object]] = {
     "policy": _policy,
     "required-version": _required,
     "configs": _configs,
+    "prices": _prices,
 }
 
 

@@ -60,6 +60,8 @@ class Settings(Record):
     """Configs of frameworks that are judged like plans; the first pattern that fits a file counts."""
     policy: Governance | None = None
     """What the configuration lays down for every plan."""
+    prices: tuple[tuple[str, float], ...] = ()
+    """GPUs by their catalog names, and the price of an hour of each."""
     file: str = ""
     """Where the settings come from; empty for the defaults."""
 

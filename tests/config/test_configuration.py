@@ -34,6 +34,7 @@ severity = {world-size = "warning", MEM1 = "info"}
 per-file-ignores = {"drafts/*" = ["MEM1", "world-size"]}
 configs = [{path = "jobs/*.yml", gpu = "a100-80gb", gpus-per-node = 8, sequence-length = 4096, images = {per_sample = 0}}]
 policy = {locked = true}
+prices = {H100-80GB = 2.5, l40s = 1}
 """
 
 
@@ -72,6 +73,7 @@ def test_everything_that_can_be_set(project: Path) -> None:
         baseline=os.path.join("team", ".memcheck-baseline.json"),
         configs=(ConfigHardware("jobs/*.yml", "a100-80gb", 8, sequence_length=4096, images={"per_sample": 0}),),
         policy=Governance(locked=True),
+        prices=(("h100-80gb", 2.5), ("l40s", 1.0)),
         file="team/memcheck.toml",
     )
     assert {line.split(" =")[0] for line in EVERYTHING.splitlines() if line} == set(READERS)

@@ -25,14 +25,14 @@ def compare(subjects: Sequence[ComparedPlan], gpus: Sequence[str] | None) -> Com
 
     Speeds are relative to the first row that has one: the first plan on its own GPU, or on the first GPU named.
     """
-    from memcheck.what_if.compare.types import DATA_CENTRE
+    from memcheck.what_if.compare.types import CONSUMER, DATA_CENTRE
 
     rows: list[ComparedPoint] = []
     for subject in subjects:
         evaluator = Evaluator(subject.document, subject.gate)
         written = evaluator.point({})
         own = written.size.gpu if written.size is not None else _written_gpu(subject.document)
-        names = [own, *(name for name in DATA_CENTRE if name != own)] if gpus is None else list(gpus)
+        names = [own, *(name for name in (*DATA_CENTRE, *CONSUMER) if name != own)] if gpus is None else list(gpus)
         for name in names:
             point = written if name == own and _by_name(subject.document) else evaluator.point({"hardware.gpu": name})
             if name == own and gpus is None:

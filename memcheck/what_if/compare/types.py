@@ -22,6 +22,10 @@ DATA_CENTRE = (
 """What is compared unless GPUs are named: what data centres rent out for training, by maker and age."""
 
 
+CONSUMER = ("rtx-3090", "rtx-4090", "rtx-5090", "rtx-6000-ada", "rtx-pro-6000")
+"""Cards of workstations, which are compared, too."""
+
+
 class ComparedPoint(Record):
     """One plan on one GPU."""
 

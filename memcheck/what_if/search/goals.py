@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 from memcheck.errors import UsageError
 from memcheck.job.types import TrainingJob
@@ -16,6 +17,7 @@ from memcheck.what_if.search.fit import Fit
 from memcheck.what_if.search.largest import Growth, largest
 from memcheck.what_if.search.space import NOTHING, space_of
 
+NO_PRICES: Mapping[str, float] = MappingProxyType({})
 OF_A_CLUSTER = 0.4
 """The share of the remaining time for one of several sizes of cluster."""
 LARGEST_CLUSTER = 8192
@@ -36,14 +38,21 @@ class Answer(Record):
     """When nothing fits: the same training on the fewest GPUs of this kind on which something does."""
 
 
-def search(pricer: Pricer, goal: str, enough: int = 8) -> Answer:
+CHEAPEST = "cheapest"
+OF_A_SIZE = 1
+"""Plans that are kept of one kind of GPU and one number of them: the fastest one there costs least per token."""
+
+
+def search(pricer: Pricer, goal: str, enough: int = 8, prices: Mapping[str, float] = NO_PRICES) -> Answer:
     """The answer to one goal; ``enough``: after so many of the fastest plans that fit, slower ones are not priced.
+
+    ``prices``: of an hour of each GPU, which the goal ``cheapest`` asks for.
 
     Raises:
         UsageError: the goal makes no sense for this plan.
     """
     with uncollected():
-        return SEARCHES[goal](pricer, enough)
+        return _cheapest(pricer, prices) if goal == CHEAPEST else SEARCHES[goal](pricer, enough)
 
 
 def _fit(pricer: Pricer, enough: int) -> Answer:
@@ -83,6 +92,15 @@ def _gpus(pricer: Pricer, enough: int) -> Answer:
             return Answer(tuple(found), pricer.tally, values, exhausted=not pricer.budget.spent)
     tally, whole = pricer.tally, not pricer.budget.spent
     return Answer((), tally, values, exhausted=whole, smallest=_smallest(pricer))
+
+
+def _cheapest(pricer: Pricer, prices: Mapping[str, float]) -> Answer:
+    from memcheck.what_if.search.cheapest import cheapest
+
+    if prices:
+        _needs_time(pricer, CHEAPEST)
+    found, tried = cheapest(pricer, prices, OF_A_SIZE)
+    return Answer(tuple(found), pricer.tally, _values(tried, pricer), exhausted=not pricer.budget.spent)
 
 
 def _largest(growth: Callable[[TrainingJob | None], Growth]) -> Callable[[Pricer, int], Answer]:

@@ -27,6 +27,8 @@ COLUMNS = (
     "gpus",
     "host_bytes_per_node",
     "tokens_per_second_per_gpu",
+    "price_per_gpu_hour",
+    "price_per_million_tokens",
     "safe",
 )
 
@@ -59,6 +61,8 @@ def render(answer: Suggestions, screen: Screen | None = None) -> str:
             "gpus": item.gpus,
             "host_bytes_per_node": remedy.host_bytes_per_node,
             "tokens_per_second_per_gpu": item.tokens_per_second_per_gpu,
+            "price_per_gpu_hour": item.price_per_gpu_hour,
+            "price_per_million_tokens": item.price_per_million_tokens,
             "safe": remedy.safe,
         }
         writer.writerow({key: cell(each) for key, each in row.items()})

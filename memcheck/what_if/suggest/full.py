@@ -16,6 +16,7 @@ GOALS = {
     "fit": "the least change that makes it fit",
     "throughput": "the fastest layout on this hardware",
     "gpus": "the fewest GPUs",
+    "cheapest": "the least money per token",
     "max-batch": "the largest batch that fits",
     "max-sequence": "the longest sequences that fit",
 }
@@ -132,6 +133,9 @@ def costs(item: Suggestion, answer: Suggestions) -> str:
     parts.append(on_the_host(answer.plan, item.remedy))
     if item.tokens_per_second_per_gpu:
         parts.append(f"about {item.tokens_per_second_per_gpu:,.0f} tokens/s per GPU")
+    if item.price_per_million_tokens is not None and item.price_per_gpu_hour is not None:
+        hour = item.price_per_gpu_hour * item.gpus
+        parts.append(f"{item.price_per_million_tokens:,.3g} per million tokens, {hour:,.2f} per hour")
     if not item.remedy.is_edit:
         parts.append("no edit: set by hand")
     if item.remedy.elsewhere:

@@ -62,4 +62,6 @@ def suggestion(item: Suggestion) -> dict[str, object]:
         "serves": item.serves or None,
         "gpus": item.gpus,
         "tokens_per_second_per_gpu": item.tokens_per_second_per_gpu,
+        "price_per_gpu_hour": item.price_per_gpu_hour,
+        "price_per_million_tokens": item.price_per_million_tokens,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, check_document, check_file, effective_policy
 from memcheck.frameworks.registry import FRAMEWORKS
@@ -20,6 +20,7 @@ from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.budget import Budget
 from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.remedies.types import Priced
+from memcheck.what_if.search.cheapest import money
 from memcheck.what_if.search.choice import shown as chosen
 from memcheck.what_if.search.goals import search
 from memcheck.what_if.search.rank import ParetoFilter
@@ -64,7 +65,8 @@ def suggest(
         return answer._replace(status=FITS)
     pricer = Pricer(context, keep)
     pricer.watch, pricer.budget = watch, Budget(budget)
-    found = search(pricer, goal, top + SPARE)
+    prices = dict(gate.settings.prices)
+    found = search(pricer, goal, top + SPARE, prices)
     answer = answer._replace(
         tally=found.tally,
         space=found.space,
@@ -82,13 +84,13 @@ def suggest(
         if not priced.changes:
             answer = answer._replace(best_as_written=rank == 0)
             continue
-        suggestion = _suggestion(pricer, priced, document)
+        suggestion = _suggestion(pricer, priced, document, prices)
         if passes(suggestion, document, data, quiet):
             passing.append((priced, suggestion))
     places = {id(priced) for priced in chosen([priced for priced, _ in passing], top)}
     shown = [suggestion for priced, suggestion in passing if id(priced) in places]
     status = SUGGESTED if shown or answer.best_as_written else FITS if fits else NOTHING_FITS
-    smallest = None if found.smallest is None else _suggestion(pricer, found.smallest, document)
+    smallest = None if found.smallest is None else _suggestion(pricer, found.smallest, document, prices)
     return answer._replace(status=status, found=tuple(shown), smallest=smallest)
 
 
@@ -138,12 +140,15 @@ def _served(before: Job, after: Job) -> str:
     return " and ".join(found)
 
 
-def _suggestion(pricer: Pricer, priced: Priced, document: Document) -> Suggestion:
+def _suggestion(pricer: Pricer, priced: Priced, document: Document, prices: Mapping[str, float]) -> Suggestion:
     step = pricer.clock.step(priced.resolved)
+    cost = money(priced, pricer, prices)
     return Suggestion(
         remedy=remedy_of(priced, document),
         numerics=priced.candidate.numerics,
         gpus=priced.resolved.job.layout.world_size,
         serves=_served(pricer.context.job, priced.resolved.job),
+        price_per_gpu_hour=prices.get(priced.resolved.gpu.name),
+        price_per_million_tokens=None if cost is None else float(f"{cost:.6g}"),
         tokens_per_second_per_gpu=None if step is None else round(step.tokens_per_second_per_gpu, 1),
     )

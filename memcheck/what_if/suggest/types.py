@@ -22,6 +22,10 @@ class Suggestion(Record):
     gpus: int
     tokens_per_second_per_gpu: float | None
     """A model, for ranking; None where there is none."""
+    price_per_gpu_hour: float | None = None
+    """As the configuration states it; None where it states none for the GPU."""
+    price_per_million_tokens: float | None = None
+    """That price times the GPUs times the modelled time of a million tokens."""
     serves: str = ""
     """What can be served otherwise than the plan says; empty where nothing is."""
 

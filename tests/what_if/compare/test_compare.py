@@ -13,7 +13,7 @@ import pytest
 from memcheck.__main__ import main
 from memcheck.catalog.gpus import find_gpu
 from memcheck.memory.fit import ABOVE, FITS, TOO_LARGE, UNCERTAIN, on_gpu
-from memcheck.what_if.compare.types import DATA_CENTRE
+from memcheck.what_if.compare.types import CONSUMER, DATA_CENTRE
 from tests.cli.plans import write, write_broken, write_over
 
 Capture = pytest.CaptureFixture[str]
@@ -39,8 +39,8 @@ def test_gpus_of_data_centres_are_the_default(tmp_path: Path, capsys: Capture) -
     write(tmp_path)
     found = [row["gpu"] for row in rows(capsys, "good.yaml")]
     assert found[0] == "h100-80gb"
-    assert sorted(found) == sorted(DATA_CENTRE)
-    assert all(find_gpu(name).name == name for name in DATA_CENTRE)
+    assert sorted(found) == sorted((*DATA_CENTRE, *CONSUMER))
+    assert all(find_gpu(name).name == name for name in (*DATA_CENTRE, *CONSUMER))
 
 
 def test_figures_are_those_of_estimate(tmp_path: Path, capsys: Capture) -> None:
