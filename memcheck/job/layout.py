@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from memcheck.job.defaults import Defaults
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from memcheck.job.defaults import PLAN_DEFAULT, Defaults
 from memcheck.job.profile import Profile
+from memcheck.job.restated import reshards, synchronises, zero_stage
 from memcheck.job.types import Layout
 from memcheck.plan.types import HardwareSpec, ParallelismSpec
+
+NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 
 
 def resolve_layout(
@@ -15,11 +21,11 @@ def resolve_layout(
     defaults: Defaults,
     *,
     routed: bool = False,
-    each_batch: object = None,
+    options: Mapping[str, object] = NO_OPTIONS,
 ) -> Layout:
     """Every degree as a number. ``framework`` is None for inference, ``routed``: the model has experts.
 
-    ``each_batch``: the option ``sync_each_batch`` where the plan has it, which decides for ``gradient_sync``.
+    ``options``: the framework's that the plan has, some of which say what a key says.
 
     ``world = tensor * context * pipeline * data``. Where that does not come out, ``data`` is rounded down (to at
     least 1) so that the rest can be checked; rule MEM201 reports it.
@@ -51,7 +57,7 @@ def resolve_layout(
         pipeline_schedule=schedule,
         virtual_stages=virtual_stages,
     )
-    return _sharding(stated, layout, framework, defaults, each_batch)
+    return _sharding(stated, layout, framework, defaults, options)
 
 
 def _expert_tensor(
@@ -93,12 +99,14 @@ def _schedule(stated: ParallelismSpec, pipeline: int, defaults: Defaults) -> tup
 
 
 def _sharding(
-    stated: ParallelismSpec, layout: Layout, framework: Profile, defaults: Defaults, each_batch: object
+    stated: ParallelismSpec, layout: Layout, framework: Profile, defaults: Defaults, options: Mapping[str, object]
 ) -> Layout:
     replicas = layout.data * layout.context
     stage = stated.zero_stage or 0
     if replicas > 1:
-        stage = defaults.take("parallelism.zero_stage", stated.zero_stage, 0)
+        option, usual_stage = zero_stage(options) or ("", 0)
+        why = f"options.{option}" if option else PLAN_DEFAULT
+        stage = defaults.take("parallelism.zero_stage", stated.zero_stage, usual_stage, why)
     group = 1
     if stage:
         group = stated.shard_group or replicas
@@ -107,9 +115,11 @@ def _sharding(
     reshard, sync, view = stated.reshard_after_forward, stated.gradient_sync, stated.gradient_as_bucket_view
     if stage == 3:
         usual = layout.pipeline == 1 or framework.gathers_stages_again
-        reshard = defaults.take("parallelism.reshard_after_forward", reshard, usual)
+        option, usual = reshards(options, layout.pipeline) or ("", usual)
+        why = f"options.{option}" if option else PLAN_DEFAULT
+        reshard = defaults.take("parallelism.reshard_after_forward", reshard, usual, why)
     if replicas > 1:
-        sync = _synchronised(sync, framework, defaults, each_batch)
+        sync = _synchronised(sync, framework, defaults, synchronises(options))
     if stage == 0 and replicas > 1:
         view = defaults.take("parallelism.gradient_as_bucket_view", view, False)
     return layout._replace(
@@ -121,9 +131,9 @@ def _sharding(
     )
 
 
-def _synchronised(stated: str | None, framework: Profile, defaults: Defaults, each_batch: object) -> str:
+def _synchronised(stated: str | None, framework: Profile, defaults: Defaults, said: tuple[str, str] | None) -> str:
     key = "parallelism.gradient_sync"
-    if each_batch is not None:
-        return defaults.take(key, stated, "every" if each_batch else "last", "options.sync_each_batch")
+    if said is not None:
+        return defaults.take(key, stated, said[1], f"options.{said[0]}")
     why = "default" if framework.gradient_sync == "every" else f"default of {framework.name}"
     return defaults.take(key, stated, framework.gradient_sync, why)

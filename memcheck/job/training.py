@@ -5,6 +5,7 @@ from __future__ import annotations
 from memcheck.job.defaults import Defaults
 from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.job.profile import Profile
+from memcheck.job.restated import recomputes
 from memcheck.job.types import (
     BITSANDBYTES,
     Checkpoint,
@@ -91,10 +92,10 @@ def resolve_checkpointing(
 ) -> Checkpointing:
     """Recompute mode and its details. ``version``: the framework's."""
     stated = stated or plan_types.ActivationCheckpointingSpec()
-    granularity = options.get("recompute_granularity")
-    if stated.mode is None and isinstance(granularity, str):
-        defaults.note("training.activation_checkpointing.mode", granularity, "options.recompute_granularity")
-        mode = granularity
+    said = recomputes(options)
+    if stated.mode is None and said is not None:
+        option, mode = said
+        defaults.note("training.activation_checkpointing.mode", mode, f"options.{option}")
     elif stated.mode is None and stated.modules:
         mode = defaults.take("training.activation_checkpointing.mode", None, "selective", "modules are listed")
     else:

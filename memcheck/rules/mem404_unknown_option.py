@@ -32,6 +32,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.plan.codes import CONFIG_DISAGREES
+from memcheck.plan.foreign import answered
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import states_options
 from memcheck.rules.words import close_to, listed
@@ -59,6 +60,8 @@ def check(context: RuleContext) -> Iterator[Finding]:
         help = close_to(name, framework.options)
         if others:
             help = f"it is an option of {listed(others)}"
+        elif told := answered(name, [], (stated.options or {})[name]):
+            help = told
         yield RULE.finding(
             context,
             f"{framework.name} has no option `{name}` that memcheck knows",

@@ -10,7 +10,8 @@ and for no recompute of whole layers or of the experts.
 
 ## Why it matters
 
-Only one of the two can run, and they differ by gigabytes. memcheck prices the plan's own key.
+Only one of the two can run, and they differ by gigabytes. memcheck estimates the plan's own key. Where the plan leaves
+the key out, the option decides: `use_distributed_optimizer: true` then is `zero_stage: 1`.
 
 ## Example
 
@@ -19,7 +20,7 @@ Only one of the two can run, and they differ by gigabytes. memcheck prices the p
 
 ## How to fix
 
-Remove the option; the plan's key says it already.
+State what runs, in the plan's key alone: remove the option, and set the key to what the option says if that is right.
 
 ## Options
 
@@ -37,10 +38,14 @@ from collections.abc import Iterator
 
 from memcheck.edge.digits import whole_number
 from memcheck.finding import Finding
+from memcheck.job.restated import STRATEGIES
 from memcheck.job.types import TrainingJob
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import states_options
 from memcheck.rules.words import shown
+
+DISTRIBUTED = ("overlap_param_gather", "use_precision_aware_optimizer")
+"""Megatron asserts ``use_distributed_optimizer`` for these."""
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
@@ -55,7 +60,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
                 f"`{option}: {shown(job.option(option))}` means `{key.rpartition('/')[2]}: {shown(implied)}`, "
                 f"but the plan has {shown(actual)}",
                 f"/training/options/{option}",
-                help=f"remove the option, or change `{key.strip('/').replace('/', '.')}`",
+                help=f"change one of them: the option, or `{key.strip('/').replace('/', '.')}`",
                 related=(("the plan's own key", key),),
             )
 
@@ -70,10 +75,13 @@ def _pairs(job: TrainingJob) -> Iterator[tuple[str, str, object, object]]:
         yield "use_distributed_optimizer", "/parallelism/zero_stage", stage or 1, stage
     if options.get("use_distributed_optimizer") is False:
         yield "use_distributed_optimizer", "/parallelism/zero_stage", 0, stage
-    strategies = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
     strategy = options.get("data_parallel_sharding_strategy")
-    if isinstance(strategy, str) and strategy in strategies:
-        yield "data_parallel_sharding_strategy", "/parallelism/zero_stage", strategies[strategy], stage
+    if isinstance(strategy, str) and strategy in STRATEGIES:
+        yield "data_parallel_sharding_strategy", "/parallelism/zero_stage", STRATEGIES[strategy], stage
+    if stage == 0 and job.layout.data * job.layout.context > 1:
+        for option in DISTRIBUTED:
+            if options.get(option) is True:
+                yield option, "/parallelism/zero_stage", 1, stage
     if "use_megatron_fsdp" in options and "data_parallel_sharding_strategy" not in options:
         fsdp = bool(options["use_megatron_fsdp"])
         yield "use_megatron_fsdp", "/parallelism/zero_stage", (stage if (stage >= 2) == fsdp else 1 + 2 * fsdp), stage

@@ -134,7 +134,8 @@ def test_options(framework: str, options: str, code: str, text: str) -> None:
     [
         ("zero_stage: 1", "options: {use_distributed_optimizer: true}", ""),
         ("zero_stage: 3", "options: {use_distributed_optimizer: true}", ""),
-        ("", "options: {use_distributed_optimizer: true}", "means `zero_stage: 1`, but the plan has 0"),
+        ("", "options: {use_distributed_optimizer: true}", ""),
+        ("zero_stage: 0", "options: {use_distributed_optimizer: true}", "means `zero_stage: 1`, but the plan has 0"),
         ("zero_stage: 1", "options: {use_distributed_optimizer: false}", "means `zero_stage: 0`"),
         ("", "options: {recompute_granularity: full}", ""),
         ("", "activation_checkpointing: none, options: {recompute_granularity: full}", "the plan has 'none'"),
