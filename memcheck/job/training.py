@@ -156,6 +156,11 @@ def resolve_loss(
     return Loss(kind=kind, chunks=chunks, upcast=upcast, keep_logits=keep, shifts=shifts)
 
 
+GROWS = (
+    "rows have many lengths, and what nvidia-smi shows grows over the steps; expandable segments, packed rows or the "
+    "longest rows first keep it down"
+)
+"""What the allocator's default does over many steps of rows that are not packed."""
 LAID = {"unpacked": "packed", "unpacked-masked": "masked"}
 """Rows of one text each that are estimated like full ones: without padding."""
 
@@ -171,6 +176,23 @@ def resolve_rows(
     """``training.sequences``, and whether rows that are taken as full may be padded: those that a head scores or an
     encoder reads, where the plan does not say how they lie.
     """
+    laid, open_rows = _laid(training, architecture, framework, attention, layout, defaults)
+    stated = training.expandable_segments
+    expandable = framework.expandable_segments if stated is None else stated
+    if not expandable and (laid == "padded" or training.sequences in LAID):
+        defaults.note("training.expandable_segments", False, GROWS)
+    return laid, open_rows
+
+
+def _laid(
+    training: plan_types.TrainingSpec,
+    architecture: Architecture | Rough,
+    framework: Profile,
+    attention: str,
+    layout: Layout,
+    defaults: Defaults,
+) -> tuple[str, bool]:
+    """How rows lie, and whether those that are taken as full may be padded."""
     stated = training.sequences
     if stated is not None or not isinstance(architecture, Architecture):
         return LAID.get(stated or "packed", stated or "packed"), False

@@ -78,3 +78,23 @@ def test_a_longest_row_that_cannot_be_is_an_error_at_its_key(more: str, message:
     (problem,) = raised.value.problems
     assert message in problem.message
     assert problem.pointer == "/training/longest_row"
+
+
+@pytest.mark.parametrize(
+    ("more", "grows"),
+    [
+        (", sequences: padded", True),
+        (", sequences: unpacked", True),
+        (", longest_row: 100", True),
+        (", sequences: padded, expandable_segments: true", False),
+        (", sequences: packed", False),
+        (", sequences: flattened", False),
+        ("", False),
+    ],
+)
+def test_rows_of_many_lengths_grow_what_is_seen(more: str, grows: bool) -> None:
+    """Under the allocator's default a note says so, with what keeps it down."""
+    found = resolved(PLAN.format("llama-3.2-1b", more)).assumptions
+    notes = [each.why for each in found if each.key == "training.expandable_segments" and "grows" in each.why]
+    assert len(notes) == grows
+    assert all("expandable segments, packed rows or the longest rows first" in each for each in notes)
