@@ -13,7 +13,7 @@ from memcheck.configs.own_yaml import is_meant_as_plan, seen
 from memcheck.configs.refusals import launch_inside
 from memcheck.configs.release import release_key
 from memcheck.configs.sourced import sourced
-from memcheck.configs.syntax import YAML, syntax_of
+from memcheck.configs.syntax import JSON, TOML, YAML, load_config, syntax_of
 from memcheck.configs.types import ConfigError
 from memcheck.edge.toml import TomlError
 from memcheck.finding import Location, Span
@@ -67,8 +67,11 @@ def _of_text(path: str, text: str, stated: Mapping[str, object], start: Location
         name = detect(path, text, named=MODEL in stated, beside=stated)
     except (ConfigError, TomlError) as error:
         known = isinstance(error, ConfigError) and error.location is not None and "this is" in error.message
-        if syntax_of(path, text) == YAML and not known:
+        syntax = syntax_of(path, text)
+        if syntax == YAML and not known:
             return _own(path, text, stated)
+        if syntax in (JSON, TOML) and isinstance(error, ConfigError) and error.location is None:
+            error = _unknown(path, load_config(path, text, syntax).values, stated)
         return _failed(path, text, error)
     lines = split_lines(text)
     images = stated.get(IMAGES)
@@ -131,11 +134,15 @@ def _own(path: str, text: str, stated: Mapping[str, object]) -> Document | None:
         return None
     if not isinstance(values, dict) or is_meant_as_plan(values) or misspells_mark(text.encode()):
         return None
-    at = Location(path, Span(1, 1, 1, 2))
-    message = "this is no plan and no config that memcheck knows"
-    document = _failed(path, text, located(at, message, seen(values).way_on(stated)))
+    document = _failed(path, text, _unknown(path, values, stated))
     (finding,) = document.findings
-    return document._replace(findings=(codes.INVALID_PLAN.at(at, finding.message, help=finding.help),))
+    return document._replace(findings=(codes.INVALID_PLAN.at(finding.location, finding.message, help=finding.help),))
+
+
+def _unknown(path: str, values: Mapping[str, object], stated: Mapping[str, object]) -> ConfigError:
+    """What is told of a file whose keys are a team's own."""
+    message = "this is no plan and no config that memcheck knows"
+    return located(Location(path, Span(1, 1, 1, 2)), message, seen(values).way_on(stated))
 
 
 def _missing(document: Document) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -17,6 +18,8 @@ LIKE = "llama-3.1-8b"
 """The model of a command that only shows how one is written."""
 LONGEST = 1100
 """Characters of a launch that is repeated whole: a longer one is named by its line."""
+_MADE = re.compile(r"^nvidia-|^tesla-|-mega(?=-)|-sxm\d?(?=-|$)|-hbm\d\w?$|-141gb$")
+"""What platforms add to the name of a GPU."""
 INDENT = "    "
 """Before a command in a help, as code has it in Markdown."""
 
@@ -89,7 +92,8 @@ def gpu_named(name: object) -> tuple[str, int]:
     """The catalog's name of a GPU, and how many a machine of this name has; empty and 0 where nothing says it."""
     text = str(name).strip().replace("_", "-") if isinstance(name, str) else ""
     machine = instance(str(name)) if text else None
-    return machine or (_gpu(text) or _gpu(text.lower().removeprefix("nvidia-").removeprefix("tesla-")), 0)
+    plain = _MADE.sub("", text.lower())
+    return machine or (next(filter(None, map(_gpu, (text, plain, f"{plain}gb", plain.rpartition("-")[0]))), ""), 0)
 
 
 def _gpu(name: str) -> str:

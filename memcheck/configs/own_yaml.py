@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from memcheck.configs.go_on import Machine, gpu_named, model_named, of_model
-from memcheck.plan.foreign import KEY, meanings
+from memcheck.plan.foreign import KEY, ForeignKey, meanings
 from memcheck.plan.schema import load_schema
 from memcheck.record import Record
 
@@ -18,6 +18,18 @@ _SIZES = {
     "hardware.gpus_per_node": "gpus",
     "hardware.nodes": "nodes",
 }
+_OWN: Mapping[str, tuple[ForeignKey, ...]] = {
+    name: (ForeignKey("a plan", KEY, key),)
+    for name, key in {
+        **{key.rpartition(".")[2]: key for key in _SIZES if key != "inference.batch_size"},
+        "gpu": "hardware.gpu",
+        "gpus": "hardware.gpus_per_node",
+        "batch": "training.micro_batch_size",
+        "max_len": "training.sequence_length",
+        "length": "training.sequence_length",
+    }.items()
+}
+"""Names that a plan has, too, and plain ones."""
 MOST_MODELS = 20
 """Names that are looked up in the catalog."""
 
@@ -36,7 +48,7 @@ class OwnYaml(Record):
     def way_on(self, beside: Mapping[str, object]) -> str:
         """The command."""
         machine = Machine(gpu=self.gpu, gpus_per_node=self.gpus, nodes=max(1, self.nodes)).stated(beside)
-        intro = "the nearest question, from its keys"
+        intro = "the nearest command, from its keys"
         return of_model(intro, self.model, machine, method=self.method, batch=self.batch, length=self.length)
 
 
@@ -50,7 +62,7 @@ def seen(values: Mapping[str, object]) -> OwnYaml:
             named.append(value)
         if "lora" in name.lower() and value is not False and not method:
             method = "qlora" if "qlora" in name.lower() else "lora"
-        for each in meanings(name):
+        for each in _OWN.get(name.lower(), ()) or meanings(name):
             if each.kind != KEY:
                 continue
             if each.text in _MODEL and isinstance(value, str):
@@ -91,7 +103,7 @@ def _leaves(values: Mapping[str, object]) -> Iterator[tuple[str, object]]:
         elif isinstance(value, list):
             waiting += [(name, each) for each in reversed(value[:100])]
         else:
-            yield name, value
+            yield name.rpartition(".")[2], value
 
 
 def is_meant_as_plan(values: Mapping[str, object]) -> bool:

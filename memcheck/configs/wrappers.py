@@ -334,8 +334,17 @@ def _machine(values: Mapping[str, Any]) -> Machine:
                 counted = counted or _whole(value)
             elif name in _NODES:
                 nodes = nodes or _whole(value)
-            elif name == "pytorchReplicaSpecs" and isinstance(value, dict):
-                replicas = sum(_whole(each.get("replicas", 1)) for each in value.values() if isinstance(each, dict))
+            elif name in ("pytorchReplicaSpecs", "mpiReplicaSpecs") and isinstance(value, dict):
+                working = [each for role, each in value.items() if isinstance(each, dict) and role != "Launcher"]
+                replicas = sum(_whole(each.get("replicas", 1)) for each in working)
+            elif name == "replicatedJobs" and isinstance(value, list):
+                replicas = sum(
+                    _whole(each.get("replicas", 1)) * _pods(each) for each in value if isinstance(each, dict)
+                )
+            elif name == "leaderWorkerTemplate" and isinstance(value, dict):
+                nodes = nodes or _whole(value.get("size"))
+            elif name == "completionMode" and value == "Indexed":
+                nodes = nodes or _whole(holder.get("parallelism"))
             elif name in ("accelerators", "gpu", "accelerator"):
                 named, count = asked(value)
                 gpu, counted = gpu or named, counted or count
@@ -345,6 +354,13 @@ def _machine(values: Mapping[str, Any]) -> Machine:
             elif name == "devices" and isinstance(value, list):
                 counted = counted or sum(_whole(each.get("count")) for each in value if isinstance(each, dict))
     return Machine(gpu=gpu, gpus_per_node=counted or whole, nodes=min(max(nodes, replicas, 1), MOST_NODES))
+
+
+def _pods(job: Mapping[str, Any]) -> int:
+    """How many pods each job of a set has."""
+    template = job.get("template")
+    spec = template.get("spec") if isinstance(template, dict) else None
+    return _whole(spec.get("parallelism", 1)) if isinstance(spec, dict) else 1
 
 
 def asked(value: object) -> tuple[str, int]:
