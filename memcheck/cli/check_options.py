@@ -48,28 +48,72 @@ class Option(Record):
         return values.one_of(self.choices, written) if self.choices else self.read(written)
 
 
+HARDWARE_HEADING, JOB_HEADING = "Hardware", "What a config or a command leaves out"
+HARDWARE_ANSWERS = (
+    Option(
+        ("--gpu",),
+        "This GPU instead of the plan's own or the config's; `memcheck list gpus` shows the names.",
+        "NAME",
+        values.gpu,
+        completion="gpus",
+    ),
+    Option(("--gpus",), "The number of all GPUs, on as few nodes as hold them.", "N", values.count),
+    Option(("--gpus-per-node",), "The number of GPUs in each node.", "N", values.count),
+    Option(("--nodes",), "The number of nodes.", "N", values.count),
+    Option(("--host-memory",), "The host memory of a node in GiB, which is then checked.", "GIB", values.gib),
+)
+JOB_ANSWERS = (
+    Option(
+        ("--set",),
+        "Another value for a key of the plan, or one that a config leaves out: training.method=lora.",
+        "KEY=VALUE",
+        values.setting,
+        repeatable=True,
+        field="settings",
+    ),
+    Option(
+        ("--model",),
+        "The model instead of the plan's own, or where a config names none.",
+        "NAME",
+        completion="models",
+    ),
+    Option(("--micro-batch-size",), "Sequences per GPU in each forward pass.", "N", values.count),
+    Option(("--sequence-length",), "Tokens of the longest row; below the limit of a config, too.", "N", values.count),
+    Option(
+        ("--images",),
+        "Pictures per sample, for a config that trains on pictures: 'per_sample: 2, width: 1280, height: 720'.",
+        "MAPPING",
+        values.images,
+    ),
+    Option(("--framework",), "The framework that runs the job.", "NAME", values.framework),
+    Option(
+        ("--framework-version",),
+        "The framework's release, whose defaults apply [default: the newest].",
+        "VERSION",
+        values.release,
+    ),
+    Option(
+        ("--from",),
+        "The format of a config that has no key of its own.",
+        "FORMAT",
+        values.config_format,
+        field="format",
+    ),
+    Option(
+        ("--define",),
+        "A variable of a script that its caller sets: TP=8.",
+        "NAME=VALUE",
+        values.define,
+        repeatable=True,
+        field="defines",
+    ),
+)
+ANSWERS = (*HARDWARE_ANSWERS, *JOB_ANSWERS)
+"""What is said of a job: `check`, `estimate` and `import` take the same."""
 CHECK_SECTIONS = (
     (
         "What to check",
         (
-            Option(
-                ("--sequence-length",),
-                "Tokens per row, for a config that does not state it.",
-                "N",
-                values.count,
-            ),
-            Option(
-                ("--images",),
-                "Pictures per sample, for a config that trains on pictures: 'per_sample: 2, width: 1280, height: 720'.",
-                "MAPPING",
-                values.images,
-            ),
-            Option(
-                ("--framework-version",),
-                "The framework's release, for a config that does not state it [default: the newest].",
-                "VERSION",
-                values.release,
-            ),
             Option(("--stdin-filename",), "The file name of what `-` reads from stdin.", "PATH"),
             Option(("--skip-unmarked",), "Skip named files without the key `memcheck:` (for hooks)."),
             Option(("--allow-empty",), "Exit 0 if there is nothing to check."),
@@ -87,20 +131,8 @@ CHECK_SECTIONS = (
             ),
         ),
     ),
-    (
-        "Hardware",
-        (
-            Option(
-                ("--gpu",),
-                "Check on this GPU instead of the plan's own; `memcheck list gpus` shows the names.",
-                "NAME",
-                values.gpu,
-                completion="gpus",
-            ),
-            Option(("--gpus-per-node",), "Check with N GPUs in each node.", "N", values.count),
-            Option(("--nodes",), "Check with N nodes.", "N", values.count),
-        ),
-    ),
+    (HARDWARE_HEADING, HARDWARE_ANSWERS),
+    (JOB_HEADING, JOB_ANSWERS),
     (
         "Limits",
         (

@@ -8,13 +8,14 @@ import click
 
 from memcheck import __version__
 from memcheck.check import check_file
-from memcheck.cli.completion import files, gpus, models, one_of
+from memcheck.cli.check_options import ANSWERS, HARDWARE_ANSWERS, HARDWARE_HEADING, JOB_ANSWERS, JOB_HEADING
+from memcheck.cli.completion import files
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.job import JOB, job_of
-from memcheck.cli.options import DATA, Output
-from memcheck.cli.parameters import COLOR, CONFIG, outputs, setting
-from memcheck.cli.parameters import gpu as known_gpu
+from memcheck.cli.options import CheckOptions, Output
+from memcheck.cli.parameters import COLOR, CONFIG, options, outputs
 from memcheck.cli.sections import SectionedCommand
+from memcheck.cli.stated import stated_beside, stated_changes
 from memcheck.cli.write import prepare, write_document, write_each
 from memcheck.config.discover import PlanFile, find_plans
 from memcheck.config.find import Configurations
@@ -30,52 +31,30 @@ FORMATS = ("full", "json", "csv", "html", "pdf")
 
 
 SECTIONS = {
-    "What to change": ("settings", "model"),
-    "Hardware": ("gpu", "gpus", "gpus_per_node", "nodes"),
-    "A model by its name": ("method", "micro_batch_size", "zero_stage"),
-    "What a config or a command leaves out": ("sequence_length", "images", "framework_version"),
+    HARDWARE_HEADING: tuple(option.key for option in HARDWARE_ANSWERS),
+    JOB_HEADING: tuple(option.key for option in JOB_ANSWERS),
+    "A model by its name": ("method", "zero_stage"),
     "Output": ("formulas", "outputs", "color"),
 }
 
 
 @click.command("estimate", cls=SectionedCommand, sections=SECTIONS)
 @click.argument("paths", nargs=-1, required=True, metavar="PLAN|MODEL|-- COMMAND...", shell_complete=files)
-@click.option(
-    "--set",
-    "settings",
-    type=setting,
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Use another value, e.g. training.micro_batch_size=4.",
-)
 @click.option("--formulas", is_flag=True, help="Show each formula with its numbers and its source.")
 @outputs(FORMATS)
-@click.option(
-    "--gpu",
-    type=known_gpu,
-    metavar="NAME",
-    shell_complete=one_of(gpus),
-    help="The GPU; of a plan, instead of its own.",
-)
-@click.option("--gpus-per-node", type=click.IntRange(1), metavar="N", help="The number of GPUs in each node.")
-@click.option("--nodes", type=click.IntRange(1), metavar="N", help="The number of nodes.")
-@click.option(
-    "--model",
-    metavar="NAME",
-    shell_complete=one_of(models),
-    help="The model; instead of the plan's own, or where a config or a command names none.",
-)
+@options(ANSWERS)
 @JOB
 @CONFIG
 @COLOR
 def command(
     paths: tuple[str, ...],
-    settings: tuple[tuple[str, object], ...],
     formulas: bool,
     outputs: tuple[Output, ...],
     config: str | None,
     color: str,
-    **job: object,
+    method: str | None,
+    zero_stage: int | None,
+    **answers: object,
 ) -> int:
     """Show where the memory goes: components, instants of a step, pipeline ranks, largest tensors, assumptions.
 
@@ -85,25 +64,20 @@ def command(
 
     The exit code is 0 if every job could be estimated, whether it fits or not.
     """
-    hardware = {key: job[key] for key in ("gpu", "gpus_per_node", "nodes") if job[key] is not None}
-    changes = dict(settings)
-    changes.update((f"hardware.{key}", value) for key, value in hardware.items())
-    if job["model"] is not None:
-        changes["model"] = job["model"]
+    said = CheckOptions(**answers)  # type: ignore[arg-type]
+    changes, beside = stated_changes(said), stated_beside(said)
     outputs = outputs or (Output("full"),)
     prepare(outputs)
-    data = {key: job[key] for key in (*DATA, "model") if job[key] is not None}
-    hardware |= {**data, "settings": dict(settings)}
-    gate = Gate(changes=changes, hardware=hardware, inventory=True, grounds=EVERY)
+    gate = Gate(changes=changes, hardware=beside, inventory=True, grounds=EVERY)
     if any(each.format == "csv" or each.format in WITH_DOSSIER for each in outputs):
         gate = gate._replace(dossier=make_dossier, remedies=with_remedies)
-    told = job_of(paths, job)
-    if told is not None and told.plan and job["model"] is not None:
+    told = job_of(paths, said, method, zero_stage)
+    if told is not None and told.plan and said.model is not None:
         raise UsageError(f"--model beside the model {paths[0]}", "name it once")
     if told is None:
         report = estimate_paths(paths, gate, Configurations(config))
     else:
-        report = estimate_files([told.file], gate._replace(changes=dict(settings)), Configurations(config))
+        report = estimate_files([told.file], gate._replace(changes=dict(said.settings)), Configurations(config))
         if told.plan and any(each.format == "full" and each.file is None for each in outputs):
             write_document(told.plan)
     for item in report.unreadable:

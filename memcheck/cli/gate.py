@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from memcheck import __version__
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.jobs import MANY, keeper_of, verdicts
-from memcheck.cli.options import DATA, CheckOptions, Output
+from memcheck.cli.options import CheckOptions, Output
+from memcheck.cli.stated import stated_beside, stated_changes
 from memcheck.cli.write import prepare, write_each
 from memcheck.config.discover import STDIN, Candidate, PlanFile, find_candidates, plans_among
 from memcheck.config.find import Configurations
@@ -167,8 +168,8 @@ class Gates:
             profile=options.profile or settings.profile or GATE,
             select=select,
             ignore=(*self._ignore, *inherited),
-            changes={f"hardware.{key}": value for key, value in stated_hardware(options).items()},
-            hardware={**(settings.hardware_of(path) or {}), **stated_hardware(options), **stated_job(options)},
+            changes=stated_changes(options),
+            hardware={**(settings.hardware_of(path) or {}), **stated_beside(options)},
             baseline=None if baseline is None else baseline.judge,
             baseline_file="" if baseline is None else baseline.file,
             suppressions=not options.no_suppressions,
@@ -221,18 +222,6 @@ class Gates:
                 from memcheck.cli.notices import tell_of_stale
 
                 tell_of_stale(file, stale)
-
-
-def stated_hardware(options: CheckOptions) -> dict[str, object]:
-    """What the command line says the job runs on."""
-    values = {"gpu": options.gpu, "gpus_per_node": options.gpus_per_node, "nodes": options.nodes}
-    return {key: value for key, value in values.items() if value is not None}
-
-
-def stated_job(options: CheckOptions) -> dict[str, object]:
-    """The length of a row, the pictures and the release that the command line says of configs that leave them out."""
-    values = {name: getattr(options, name) for name in DATA}
-    return {key: value for key, value in values.items() if value is not None}
 
 
 def baseline_file(options: CheckOptions, settings: Settings) -> str:

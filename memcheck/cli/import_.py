@@ -6,16 +6,17 @@ import os
 
 import click
 
-from memcheck.cli import values
-from memcheck.cli.completion import files, gpus, models, one_of
+from memcheck.cli.check_options import ANSWERS
+from memcheck.cli.completion import files
 from memcheck.cli.guard import complain
-from memcheck.cli.parameters import setting as set_option
-from memcheck.cli.parameters import typed
+from memcheck.cli.options import CheckOptions
+from memcheck.cli.parameters import options
+from memcheck.cli.stated import stated_beside
 from memcheck.cli.tell import tell
 from memcheck.cli.write import write_document, write_stdout
+from memcheck.configs.beside import FLAGS, Beside
 from memcheck.configs.config_file import NO_IMAGES
 from memcheck.configs.draft import LONGEST
-from memcheck.configs.formats import FORMATS
 from memcheck.configs.importing import Imported, import_config
 from memcheck.configs.types import ConfigError, ReadSetting
 from memcheck.errors import UsageError
@@ -23,89 +24,27 @@ from memcheck.finding import Location
 from memcheck.plan.text import read_bytes, shown_path
 from memcheck.plan.words import shorten
 
-FLAGS = {
-    "model": ("--model", "model"),
-    "gpu": ("--gpu", "hardware.gpu"),
-    "nodes": ("--nodes", "hardware.nodes"),
-    "gpus_per_node": ("--gpus-per-node", "hardware.gpus_per_node"),
-    "micro_batch_size": ("--micro-batch-size", "training.micro_batch_size"),
-    "sequence_length": ("--sequence-length", "training.sequence_length"),
-}
-"""Options that state a key of the plan."""
-
-
-def define(written: str) -> tuple[str, str]:
-    """``NAME=VALUE``."""
-    name, equals, value = written.partition("=")
-    if not equals or not name.isidentifier():
-        raise click.BadParameter(f"{written!r} is not of the form TP=8")
-    return name, value
-
 
 @click.command("import")
 @click.argument("path", metavar="FILE", shell_complete=files)
-@click.option("--from", "format", type=click.Choice(list(FORMATS)), help="Whose config it is, where that is not plain.")
-@click.option("--model", metavar="NAME", shell_complete=one_of(models), help="The model, where the config names none.")
-@click.option("--gpu", metavar="NAME", shell_complete=one_of(gpus), help="The GPU: no config names one.")
-@click.option("--nodes", type=click.IntRange(1), help="How many nodes.")
-@click.option("--gpus-per-node", type=click.IntRange(1), help="How many GPUs on each.")
-@click.option("--micro-batch-size", type=click.IntRange(1), help="Sequences per GPU per forward pass.")
-@click.option("--sequence-length", type=click.IntRange(1), help="Tokens per sequence.")
-@click.option(
-    "--images",
-    type=typed(values.images),
-    metavar="MAPPING",
-    help="The pictures of a sample, where it trains on them: per_sample: 2, width: 1280, height: 720.",
-)
-@click.option(
-    "--framework-version",
-    type=typed(values.release),
-    metavar="VERSION",
-    help="The framework's release, whose defaults count [default: the newest].",
-)
-@click.option(
-    "--define",
-    "defines",
-    type=define,
-    metavar="NAME=VALUE",
-    multiple=True,
-    help="A variable that a script leaves to its caller, e.g. TP=8.",
-)
-@click.option(
-    "--set",
-    "settings",
-    type=set_option,
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="State any other key of the plan, e.g. training.precision=bf16-mixed.",
-)
+@options(ANSWERS)
 @click.option("--output", "-o", metavar="FILE", shell_complete=files, help="Write the plan there; never overwrites.")
 @click.option("--strict", is_flag=True, help="Exit 1 if a key that bears on memory is not carried over.")
-def command(
-    path: str,
-    format: str | None,
-    settings: tuple[tuple[str, object], ...],
-    output: str | None,
-    strict: bool,
-    framework_version: str | None,
-    defines: tuple[tuple[str, str], ...],
-    images: dict[str, int] | None,
-    **flags: object,
-) -> int:
+def command(path: str, output: str | None, strict: bool, **answers: object) -> int:
     """Read a framework's config or launch script, and write the plan (docs/import.md lists the frameworks).
 
     Each value has a comment with the file and line it came from. What the config cannot say is asked for; what the plan
     cannot carry is listed on stderr.
     """
-    stated = {key: ReadSetting(value, "--set") for key, value in settings}
-    release = framework_version or ""
-    for name, (flag, key) in FLAGS.items():
-        if flags[name] is not None:
-            stated[key] = ReadSetting(flags[name], flag)
+    said = CheckOptions(**answers)  # type: ignore[arg-type]
+    flags = stated_beside(said)
+    stated = {
+        key: ReadSetting(flags[name], "--" + name.replace("_", "-")) for name, key in FLAGS.items() if name in flags
+    }
+    stated.update((key, ReadSetting(value, "--set")) for key, value in said.settings)
+    beside = Beside(version=said.framework_version or "", defines=dict(said.defines), images=said.images or NO_IMAGES)
     try:
-        imported = import_config(
-            shown_path(path), _data(path), stated, format or "", release, dict(defines), images or NO_IMAGES
-        )
+        imported = import_config(shown_path(path), _data(path), stated, said.format or "", beside)
     except ConfigError as error:
         complain(error.message, error.help)
         return error.exit_code

@@ -14,9 +14,8 @@ from memcheck.catalog.errors import ConfigFileError
 from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.models import find_model
 from memcheck.catalog.names import UnknownNameError
-from memcheck.cli import values
-from memcheck.cli.options import DATA
-from memcheck.cli.parameters import typed
+from memcheck.cli.options import CheckOptions
+from memcheck.cli.stated import USUAL_GPUS_PER_NODE
 from memcheck.config.discover import STDIN, PlanFile
 from memcheck.configs.model_config import describes_model
 from memcheck.configs.plan_text import plan_text
@@ -27,39 +26,17 @@ from memcheck.record import Record
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-USUAL_GPUS_PER_NODE = 8
 USUAL_SEQUENCE = 4096
 METHODS = ("full", "lora", "qlora")
 COMMAND = "<command>"
 """What messages call a command line that was given instead of a file."""
 SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".txt")
 _OPTIONS = (
-    click.option("--gpus", type=click.IntRange(1), metavar="N", help="The number of all GPUs, for a model's name."),
     click.option("--method", type=click.Choice(METHODS), help="How the model is trained [default: full]."),
-    click.option(
-        "--sequence-length",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Tokens per sequence; also for a model's name.",
-    ),
-    click.option(
-        "--images",
-        type=typed(values.images),
-        metavar="MAPPING",
-        help="Pictures per sample: 'per_sample: 2, width: 1280, height: 720'.",
-    ),
-    click.option(
-        "--framework-version",
-        type=typed(values.release),
-        metavar="VERSION",
-        help="The framework's release, whose defaults apply [default: the newest].",
-    ),
-    click.option(
-        "--micro-batch-size", type=click.IntRange(1), metavar="N", help="Sequences per GPU in each forward pass."
-    ),
     click.option("--zero-stage", type=click.IntRange(0, 3), help="How the states are sharded: 0 not at all, 3 fully."),
 )
-KEYS = ("gpus", "method", "sequence_length", "micro_batch_size", "zero_stage", "images")
+_KEYS = {"method": "training.method", "zero_stage": "parallelism.zero_stage"}
+"""Options for a model's name alone, and the key that a plan has for each."""
 
 
 class Told(Record):
@@ -93,7 +70,7 @@ def JOB(command: _Command) -> _Command:  # noqa: N802  # a decorator beside CONF
     return decorated  # type: ignore[no-any-return]
 
 
-def job_of(paths: tuple[str, ...], job: Mapping[str, object]) -> Told | None:
+def job_of(paths: tuple[str, ...], said: CheckOptions, method: str | None, zero_stage: int | None) -> Told | None:
     """The job that the arguments tell; None where they name plans, or configs of jobs.
 
     Raises:
@@ -101,20 +78,21 @@ def job_of(paths: tuple[str, ...], job: Mapping[str, object]) -> Told | None:
     """
     if any(each.startswith("-") and each != "-" for each in paths):
         return Told(PlanFile(COMMAND, f"{shlex.join(paths)}\n".encode()))
-    stated = [key for key in KEYS if job.get(key) is not None and key not in DATA]
+    for_a_name = {"method": method, "zero_stage": zero_stage}
+    job = {**said._asdict(), **for_a_name}
+    stated = [key for key, value in for_a_name.items() if value is not None]
     named = _named(paths[0]) if len(paths) == 1 and paths[0] != STDIN else None
     if named is not None:
-        gpu, count, per_node, nodes = (job.get(key) for key in ("gpu", "gpus", "gpus_per_node", "nodes"))
-        each, times = per_node if isinstance(per_node, int) else None, nodes if isinstance(nodes, int) else 1
-        gpus = count if isinstance(count, int) else (each or 1) * times
-        if not isinstance(gpu, str):
+        gpus = said.gpus or (said.gpus_per_node or 1) * (said.nodes or 1)
+        if said.gpu is None:
             what = f"{paths[0]} is a model's config" if named.is_file else f"{paths[0]} is no file"
             raise UsageError(f"{what}: a model needs a GPU", f"memcheck estimate {paths[0]} --gpu h100-80gb --gpus 8")
-        text = plan_text(assumed(named, gpu, gpus, each, job))
+        text = plan_text(assumed(named, said.gpu, gpus, said.gpus_per_node, job))
         return Told(PlanFile(named.plan, text.encode()), text)
     if stated:
         flag = "--" + stated[0].replace("_", "-")
-        raise UsageError(f"{flag} is for a model's name", "change a plan with --set training.sequence_length=8192")
+        help = f"of a plan or a config, state it so: --set {_KEYS[stated[0]]}={for_a_name[stated[0]]}"
+        raise UsageError(f"{flag} is for a model's name", help)
     return None
 
 
@@ -198,7 +176,7 @@ def assumed(
         "hardware.gpus_per_node": ReadSetting(each, world),
         "hardware.nodes": ReadSetting(gpus // each, world),
         "parallelism.zero_stage": take("zero_stage", usual_stage, why),
-        "training.framework": ReadSetting("huggingface", "assumed"),
+        "training.framework": take("framework", "huggingface", "assumed"),
         "training.method": ReadSetting(method, "--method" if job.get("method") else "assumed"),
         "training.micro_batch_size": take("micro_batch_size", 1, "assumed"),
         "training.sequence_length": take(
@@ -211,6 +189,8 @@ def assumed(
     }
     if job.get("framework_version") is not None:
         settings["training.framework_version"] = ReadSetting(job["framework_version"], "--framework-version")
+    if job.get("host_memory") is not None:
+        settings["hardware.host_memory_gib"] = ReadSetting(job["host_memory"], "--host-memory")
     if job.get("images") is not None:
         settings["training.images"] = ReadSetting(job["images"], "--images")
     if method != "full":

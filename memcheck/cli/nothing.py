@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from memcheck.cli.gate import stated_hardware, stated_job
 from memcheck.cli.options import CheckOptions
+from memcheck.cli.stated import stated_beside
 from memcheck.config.find import Configurations
 from memcheck.configs.nearby import Nearby, nearby
 from memcheck.edge.text import one_line, plural
@@ -22,7 +22,7 @@ NONE = (
 def nothing_to_check(options: CheckOptions, configurations: Configurations) -> UsageError:
     """The error, with the command line that checks each config in the folders that were searched."""
     paths = options.paths or configurations.of_folder(os.getcwd()).paths or (".",)
-    found = nearby([path for path in paths if os.path.isdir(path)], {**stated_hardware(options), **stated_job(options)})
+    found = nearby([path for path in paths if os.path.isdir(path)], stated_beside(options))
     where = ", ".join(map(one_line, options.paths)) or "the working directory"
     return UsageError(f"nothing to check: no plan in {where}", _help(found))
 

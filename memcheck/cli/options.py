@@ -8,7 +8,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.cli.share import Share
 
-DATA = ("sequence_length", "images", "framework_version")
+HARDWARE = ("gpu", "gpus_per_node", "nodes", "host_memory")
+"""What a job runs on: of a plan, too, where it takes the place of the plan's own."""
+DATA = ("model", "micro_batch_size", "sequence_length", "images", "framework", "framework_version")
 """What a command line may say of a config that leaves it out."""
 
 
@@ -34,10 +36,21 @@ class CheckOptions(Record):
     extend_select: tuple[str, ...] = ()
     gpu: str | None = None
     gpus_per_node: int | None = None
+    gpus: int | None = None
+    """All GPUs, of all nodes."""
     nodes: int | None = None
+    host_memory: float | None = None
+    """GiB of a node."""
+    model: str | None = None
+    micro_batch_size: int | None = None
     sequence_length: int | None = None
     images: dict[str, int] | None = None
+    framework: str | None = None
     framework_version: str | None = None
+    format: str | None = None
+    """The format of configs that do not prove it."""
+    defines: tuple[tuple[str, str], ...] = ()
+    settings: tuple[tuple[str, object], ...] = ()
     config: str | None = None
     config_from_ref: str | None = None
     """Read configurations and baselines from this git ref instead of the working tree."""

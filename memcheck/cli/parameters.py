@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
@@ -101,26 +100,4 @@ CONFIG, COLOR = _shared("config"), _shared("color")
 """Options of ``check`` that other commands have, too."""
 
 
-def setting(written: str) -> tuple[str, object]:
-    """``dotted.key=value``; the value is read as YAML, as in the plan."""
-    key, equals, text = written.partition("=")
-    if not equals or not all(key.split(".")):
-        raise click.BadParameter(f"{written!r} is not of the form training.micro_batch_size=4")
-    from memcheck.edge.libyaml import yaml
-
-    try:
-        value = yaml.safe_load(text)
-        finite = _is_finite(value)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: the 45th of January
-        raise click.BadParameter(f"the value of {key} is not YAML: {text!r}") from error
-    if not finite:
-        raise click.BadParameter(f"the value of {key} must be finite: {text!r}")
-    return key, value
-
-
-def _is_finite(value: object) -> bool:
-    """No NaN and no infinity at any depth. Ends in RecursionError for a value that contains itself."""
-    if isinstance(value, float):
-        return math.isfinite(value)
-    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return all(map(_is_finite, children))
+setting = typed(lambda written: values.setting(written)[0])

@@ -73,6 +73,46 @@ def count(written: str) -> int:
     return int(written)
 
 
+def setting(written: str) -> tuple[tuple[str, object], ...]:
+    """``dotted.key=value``."""
+    from memcheck.plan.stated import read_stated
+
+    return (read_stated(written),)
+
+
+def define(written: str) -> tuple[tuple[str, str], ...]:
+    """``NAME=VALUE``, a variable of a script."""
+    name, equals, value = written.partition("=")
+    if not equals or not name.isidentifier():
+        raise ValueError(f"{written!r} is not of the form TP=8")
+    return ((name, value),)
+
+
+def gib(written: str) -> float:
+    """An amount of memory in GiB."""
+    try:
+        number = float(written)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1e9:
+        raise ValueError(f"{written!r} is not an amount of memory in GiB: 1024")
+    return int(number) if number.is_integer() else number
+
+
+def config_format(written: str) -> str:
+    """A format of configs that memcheck reads."""
+    from memcheck.configs.formats import FORMATS as CONFIGS
+
+    return one_of(tuple(CONFIGS), written)
+
+
+def framework(written: str) -> str:
+    """A framework of plans."""
+    from memcheck.frameworks.registry import FRAMEWORKS
+
+    return one_of(tuple(FRAMEWORKS), written)
+
+
 def images(written: str) -> dict[str, int]:
     """``per_sample: 2, width: 1280, height: 720``, in braces or without: a mapping of YAML."""
     from memcheck.config.images import read_images

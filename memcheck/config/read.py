@@ -152,12 +152,13 @@ def _required(written: object) -> str:
 
 def _configs(written: object) -> tuple[ConfigHardware, ...]:
     if not isinstance(written, list) or not all(isinstance(each, dict) for each in written):
-        raise ValueError(f"{written!r} is not a list of tables: [[tool.memcheck.configs]]")
+        where = "[[configs]] in memcheck.toml, [[tool.memcheck.configs]] in pyproject.toml"
+        raise ValueError(f"{written!r} is not a list of tables: {where}")
     return tuple(_config(each) for each in written)
 
 
 def _config(table: dict[str, object]) -> ConfigHardware:
-    known = {"path", "gpu", "gpus-per-node", "nodes", "sequence-length", "images", "framework-version"}
+    known = {"path", "gpu", "gpus-per-node", "nodes", "host-memory", "sequence-length", "images", "framework-version"}
     unknown = sorted(set(table) - known)
     if unknown:
         raise ValueError(f"unknown key {unknown[0]!r} of an entry; known: {', '.join(sorted(known))}")
@@ -169,6 +170,11 @@ def _config(table: dict[str, object]) -> ConfigHardware:
     release = table.get("framework-version")
     if release is not None and (not isinstance(release, str) or not is_release(release)):
         raise ValueError(f"framework-version is {release!r}, not a release in quotes: '4.57'")
+    memory = table.get("host-memory")
+    if memory is not None and (
+        isinstance(memory, bool) or not isinstance(memory, (int, float)) or not 0 < memory < 1e9
+    ):
+        raise ValueError(f"host-memory is {memory!r}, not an amount in GiB")
     numbers: dict[str, int | None] = {}
     for key in ("gpus-per-node", "nodes", "sequence-length"):
         number = table.get(key)
@@ -181,7 +187,7 @@ def _config(table: dict[str, object]) -> ConfigHardware:
 
         images = read_images(table["images"])
     stated = {key.replace("-", "_"): number for key, number in numbers.items()}
-    return ConfigHardware(path=path, gpu=gpu, images=images, framework_version=release, **stated)
+    return ConfigHardware(path=path, gpu=gpu, host_memory=memory, images=images, framework_version=release, **stated)
 
 
 def _prices(written: object) -> object:

@@ -17,6 +17,8 @@ class ConfigHardware(Record):
     gpu: str | None = None
     gpus_per_node: int | None = None
     nodes: int | None = None
+    host_memory: float | None = None
+    """GiB of a node."""
     sequence_length: int | None = None
     """Tokens of a row, of configs that state none."""
     images: dict[str, int] | None = None
@@ -26,8 +28,10 @@ class ConfigHardware(Record):
 
     @property
     def stated(self) -> dict[str, object]:
-        """What it states: keys of ``hardware``, the length, the pictures and the release."""
-        return {key: value for key, value in self._asdict().items() if key != "path" and value is not None}
+        """What it states: the hardware, the length of configs that state none, the pictures and the release."""
+        names = {"sequence_length": "default_sequence_length"}
+        found = {names.get(key, key): value for key, value in self._asdict().items() if key != "path"}
+        return {key: value for key, value in found.items() if value is not None}
 
 
 class Settings(Record):

@@ -19,7 +19,9 @@ from memcheck.plan.text import split_lines
 from memcheck.record import Record
 
 YAML_SECTION = "MODEL_ARGS"
-_TOKEN = re.compile(r"""\$\([^()\s]*\s[^()]{0,200}\)|(?:[^\s"'()#;|&<>\\]+|"[^"]*"|'[^']*')+|[;|&<>]+""")
+_TOKEN = re.compile(
+    r"""\$\(\([^()]{0,200}\)\)|\$\([^()\s]*\s[^()]{0,200}\)|(?:[^\s"'()#;|&<>\\]+|"[^"]*"|'[^']*')+|[;|&<>]+"""
+)
 _QUOTED = re.compile(r""""([^"]*)"|'([^']*)'""")
 _OPERATORS = {";", "|", "&", "<", ">"}
 _CASE = re.compile(r"(?:^|;|\bthen\b|\bdo\b|\belse\b)\s*case\b")

@@ -6,9 +6,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from memcheck.configs.asked_gpus import GPU
+from memcheck.configs.beside import ASKS, FLAGS, LENGTH, Beside
 from memcheck.configs.config_file import composed, located, parse_text
 from memcheck.configs.detect import detect
-from memcheck.configs.leaves import grown
+from memcheck.configs.leaves import grown, spelled_out
 from memcheck.configs.own_yaml import is_meant_as_plan, seen
 from memcheck.configs.refusals import launch_inside
 from memcheck.configs.release import release_key
@@ -23,25 +25,21 @@ from memcheck.plan.document import Document, Provenance
 from memcheck.plan.text import read_bytes, split_lines
 from memcheck.plan.unmarked import misspells_mark
 
-STATED = "stated beside the config"
-LENGTH, IMAGES, MODEL, RELEASE, SETTINGS = "sequence_length", "images", "model", "framework_version", "settings"
-NEEDED = (
-    ("hardware.gpu", "which GPU it runs on", "name it: --gpu h100-80gb, or [[tool.memcheck.configs]] in the project"),
-    ("hardware.gpus_per_node", "how many GPUs run it", "state them: --gpus-per-node 8, and --nodes for more than one"),
-    ("training.sequence_length", "how long a sequence is", "state the longest row: --sequence-length 4096"),
-    ("training.micro_batch_size", "how many sequences a GPU takes at once", "a plan states it beside `source:`"),
-    ("model", "which model it trains", "a plan states it beside `source:`, or `memcheck estimate --model`"),
-)
-"""What has to be known, and who says it where the config does not."""
+STATED_LENGTH = "sequence_length"
+DEFAULT_LENGTH = "default_sequence_length"
+"""The length of configs that state none, of a project's configuration."""
+MODEL = "model"
+CONFIGURED = "[[configs]] in memcheck.toml, [[tool.memcheck.configs]] in pyproject.toml"
+OTHERS = ("images", "framework_version", "settings", "defines", "format", DEFAULT_LENGTH)
+"""What is stated beside a config and is no option of one key (``FLAGS``)."""
 
 
 def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Document | None:
     """The document that a config stands for; None for a YAML file that no framework's reader knows.
 
-    ``stated``: ``gpu``, ``gpus_per_node``, ``nodes``, the ``sequence_length`` of a config that does not say it, the
-    ``images`` of one that trains on pictures, the ``model`` of one that names none, or a folder, the
-    ``framework_version`` whose defaults count, and the ``settings``, by dotted key, that answer what the config leaves
-    open.
+    ``stated``: options of one key by their names (``FLAGS``), and :data:`OTHERS`: ``images`` of a job that trains on
+    pictures, the ``framework_version`` whose defaults count, ``settings`` by dotted key, ``defines`` of a script's
+    variables, the ``format`` of a file that does not prove it.
     Never raises for bad input.
     """
     try:
@@ -62,9 +60,12 @@ def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Doc
 
 def _of_text(path: str, text: str, stated: Mapping[str, object], start: Location) -> Document | None:
     """The document of a text; ``start``: where findings about the config as a whole are shown."""
-    data = text.encode()
+    settings = stated.get("settings")
+    changes: dict[str, object] = dict(settings) if isinstance(settings, dict) else {}
+    stated = {**{name: changes[key] for name, key in FLAGS.items() if key in changes}, **stated}
+    named = MODEL in stated or any(key.startswith("model.") for key in changes)
     try:
-        name = detect(path, text, named=MODEL in stated, beside=stated)
+        name = str(stated.get("format") or detect(path, text, named=named, beside=stated))
     except (ConfigError, TomlError) as error:
         known = isinstance(error, ConfigError) and error.location is not None and "this is" in error.message
         syntax = syntax_of(path, text)
@@ -73,35 +74,26 @@ def _of_text(path: str, text: str, stated: Mapping[str, object], start: Location
         if syntax in (JSON, TOML) and isinstance(error, ConfigError) and error.location is None:
             error = _unknown(path, load_config(path, text, syntax).values, stated)
         return _failed(path, text, error)
-    lines = split_lines(text)
-    images = stated.get(IMAGES)
-    pictures = images if isinstance(images, dict) else {}
+    beside = Beside(
+        version=str(stated.get("framework_version", "")),
+        defines=_mapping(stated.get("defines")),
+        images=_mapping(stated.get("images")),
+        changed=frozenset({GPU, *map(spelled_out, changes)}),
+    )
     values: dict[str, Any] = {"memcheck": 1, "source": {name: os.path.basename(path)}}
-    beside = (LENGTH, IMAGES, MODEL, RELEASE, SETTINGS)
-    hardware = {key: value for key, value in stated.items() if key not in beside}
-    if hardware:
-        values["hardware"] = hardware
-    if MODEL in stated:
-        values[MODEL] = stated[MODEL]
-    if RELEASE in stated:
-        release = str(stated[RELEASE])
-        values = grown(values, {release_key(name, release): release})
-
-    def read() -> Document:
-        bare = Document(path=path, index=0, values=values, marks={"": Provenance(None, start)}, sources={path: lines})
-        return sourced(bare, lambda each: data if each == path else read_bytes(each), pictures, direct=True)
-
-    found = read()
-    if LENGTH in stated:
-        values = grown(values, _length(found, stated[LENGTH]))
-        found = read()
+    options = {key: stated[flag] for flag, key in FLAGS.items() if flag in stated and key != LENGTH}
+    values = grown(values, {**options, **changes})
+    found = _read(start, text, values, beside)
+    more = _length(found, stated)
+    if more:
+        values = grown(values, {key: each for key, each in more.items() if key not in changes})
+        found = _read(start, text, values, beside)
         if _value(found, "training.sequences") in UNPACKED and _value(found, LONGEST) is None:
-            values = grown(values, {LONGEST: stated[LENGTH]})
-            found = read()
-    settings = stated.get(SETTINGS)
-    if isinstance(settings, dict) and any(each.severity == "error" for each in found.findings):
-        values = grown(values, {key: each for key, each in settings.items() if _value(found, key) is None})
-        found = read()
+            found = _read(start, text, grown(values, {LONGEST: next(iter(more.values()))}), beside)
+    if beside.version and isinstance(found.values, dict):
+        key = release_key(name, beside.version, _value(found, "training.framework"))
+        if _value(found, key) is None:
+            found = found._replace(values=grown(found.values, {key: beside.version}))
     missing = [] if any(each.severity == "error" for each in found.findings) else list(_missing(found))
     findings = (*found.findings, *missing)
     whole = not any(each.severity == "error" for each in findings)
@@ -110,18 +102,35 @@ def _of_text(path: str, text: str, stated: Mapping[str, object], start: Location
     return found._replace(findings=findings)
 
 
+def _read(start: Location, text: str, values: dict[str, Any], beside: Beside) -> Document:
+    """The document of these values, with what the config says; ``start``: its place as a whole."""
+    path, data, marks = start.path, text.encode(), {"": Provenance(None, start)}
+    bare = Document(path=path, index=0, values=values, marks=marks, sources={path: split_lines(text)})
+    return sourced(bare, lambda each: data if each == path else read_bytes(each), beside, direct=True)
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return dict(value) if isinstance(value, dict) else {}
+
+
 def unstated(document: Document) -> frozenset[str]:
-    """The keys of :data:`NEEDED` that neither a config nor the command line states."""
-    return frozenset(key for key, _, _ in NEEDED if _value(document, key) is None)
+    """The keys of :data:`ASKS` that neither a config nor the command line states."""
+    return frozenset(key for key, _, _ in ASKS if _value(document, key) is None)
 
 
-def _length(document: Document, stated: object) -> dict[str, object]:
-    """The keys of a plan that take a stated length: of rows that are not packed, the config's own is only the limit."""
-    limit = _value(document, f"training.{LENGTH}")
+def _length(document: Document, stated: Mapping[str, object]) -> dict[str, object]:
+    """The keys of a plan that take a stated length: of rows that are not packed, the config's own is only the limit.
+
+    That of a project's configuration is for configs that state none.
+    """
+    limit, length = _value(document, LENGTH), stated.get(STATED_LENGTH)
+    if length is None:
+        usual = stated.get(DEFAULT_LENGTH)
+        return {LENGTH: usual} if usual is not None and limit is None else {}
     unpacked = _value(document, "training.sequences") in UNPACKED
-    if unpacked and isinstance(limit, int) and isinstance(stated, int) and stated <= limit:
-        return {LONGEST: stated}
-    return {f"training.{LENGTH}": stated}
+    if unpacked and isinstance(limit, int) and isinstance(length, int) and length <= limit:
+        return {LONGEST: length}
+    return {LENGTH: length}
 
 
 def _own(path: str, text: str, stated: Mapping[str, object]) -> Document | None:
@@ -149,8 +158,10 @@ def _missing(document: Document) -> list[Any]:
     """What nobody said."""
     at, keys = document.locate(""), unstated(document)
     return [
-        codes.UNUSABLE_SOURCE.at(at, f"the config does not say {what}", help=help)
-        for key, what, help in NEEDED
+        codes.UNUSABLE_SOURCE.at(
+            at, f"the config does not say {what}", help=f"{help}, or {CONFIGURED}" if key == GPU else help
+        )
+        for key, what, help in ASKS
         if key in keys
     ]
 

@@ -17,6 +17,7 @@ LONGEST = 100
 """Characters of a value that a message quotes."""
 MOST_SAID = 50
 """Notes, and problems, of one config. Every plan that takes it as its source has them."""
+_VARIABLE = re.compile(r"\$(?:\(\([^$A-Za-z_]*\$?\{?([A-Za-z_]\w*)|\{?(\w+))")
 _LONG_VALUE = re.compile(rf"`([^`]{{{LONGEST + 1},}})`")
 
 
@@ -117,11 +118,14 @@ class Draft:
 
     def _unset(self, path: str, written: object, *keys: str) -> bool:
         """Whether a value is a variable that the script does not set; then that is said."""
-        found = re.match(r"\$\{?(\w+)", written) if isinstance(written, str) else None
+        found = _VARIABLE.match(written) if isinstance(written, str) else None
         if found is None:
             return False
+        self.config.see(path)
         message = f"`{path}`: `{written}` is not set in the script"
-        self.refuse(path, message, f"say what its caller does: --define {found[1]}=8", keys)
+        variable = found[1] or found[2]
+        help = f"say what its caller does: --define {variable}=8"
+        self.problems.append(ConfigProblem(self.config.at(path), message, help, keys, variable))
         return True
 
     def harmless(self, exact: Iterable[str], prefixes: Iterable[str] = ()) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from memcheck.configs.arguments import NO_DEFINES
-from memcheck.configs.config_file import NO_IMAGES, parse_text
+from memcheck.configs.asked_gpus import GPU
+from memcheck.configs.beside import ASKS, LENGTH, NOTHING_BESIDE, Beside, read_beside
+from memcheck.configs.config_file import parse_text
 from memcheck.configs.detect import detect
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.pictures import IMAGES, NUMBER, STATED
 from memcheck.configs.plan_text import plan_text, plan_values
 from memcheck.configs.release import release_key
-from memcheck.configs.served import reading_for
+from memcheck.configs.sourced import DISAGREES
 from memcheck.configs.trainer_parts import is_known
-from memcheck.configs.types import ConfigProblem, Note, ReadConfig, ReadSetting
+from memcheck.configs.types import ConfigProblem, Note, ReadConfig, ReadSetting, told_once
 from memcheck.edge.observed import real_path
 from memcheck.edge.opener import is_inside, repository
 from memcheck.finding import Location, Span
@@ -25,17 +26,8 @@ from memcheck.job.rows import LONGEST, UNPACKED
 from memcheck.plan import types as plan_types
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
+from memcheck.plan.text import read_bytes
 from memcheck.record import Record
-
-LENGTH = "training.sequence_length"
-ASKS = (
-    ("model", "which model it trains", "name one of the catalog: --model llama-3.1-8b (`memcheck list models`)"),
-    ("hardware.gpu", "which GPU it runs on", "name one of the catalog: --gpu h100-80gb (`memcheck list gpus`)"),
-    ("hardware.gpus_per_node", "how many GPUs run it", "state them: --gpus-per-node 8, and --nodes for more than one"),
-    (LENGTH, "how long a sequence is", "state the tokens: --sequence-length 8192"),
-    ("training.micro_batch_size", "how many sequences a GPU takes at once", "state them: --micro-batch-size 1"),
-)
-"""What a plan cannot do without: its key, what it is, how to state it."""
 
 _SECTIONS: dict[str, tuple[str, ...]] = {
     "model": plan_types.ModelSpec._fields,
@@ -76,33 +68,28 @@ def import_config(
     data: bytes,
     stated: dict[str, ReadSetting],
     format: str = "",
-    version: str = "",
-    defines: Mapping[str, str] = NO_DEFINES,
-    images: Mapping[str, int] = NO_IMAGES,
+    beside: Beside = NOTHING_BESIDE,
 ) -> Imported:
     """Read a config; ``stated`` (by dotted plan key) fills in what it cannot say, and must agree with what it does.
 
-    ``version``: the framework's release, by which its defaults are chosen; empty for the newest. ``defines``: variables
-    that a script leaves to its caller. ``images``: the pictures of a sample, by key of ``training.images``.
+    ``format``: the name of the format, where the file does not prove it.
 
     Raises:
         ConfigError: the config cannot be read at all.
     """
     text = parse_text(path, data)
     kind = FORMATS[format or detect(path, text, named="model" in stated)]
-    config = kind.load(path, text, defines)
-    config.inside = _project(path)
-    config.version, config.images = version, images
-    per_node = stated.get("hardware.gpus_per_node")
-    config.gpus_per_node = per_node.value if per_node is not None and isinstance(per_node.value, int) else None
-    reading = reading_for(kind.read(config, _world(stated)), serving=False)
+    values = {key: each.value for key, each in stated.items()}
+    reading = read_beside(kind, path, data, values, beside, read_bytes, inside=_project(path))
     settings, problems = merged(reading, stated)
-    if version:
-        _carry(release_key(kind.name, version), version, settings)
+    if beside.version:
+        framework = settings.get("training.framework")
+        key = release_key(kind.name, beside.version, None if framework is None else framework.value)
+        settings.setdefault(key, ReadSetting(beside.version, "--framework-version"))
     if "hardware.nodes" not in settings:
         settings["hardware.nodes"] = ReadSetting(1, "not stated: one node", assumed=True)
     start = Location(path, Span(1, 1, 1, 1))
-    if images and not problems and not any(each.why == STATED for each in settings.values()):
+    if beside.images and not problems and not any(each.why == STATED for each in settings.values()):
         help = f"leave {STATED} out"
         problems.append(ConfigProblem(start, f"the job does not train on pictures, and {STATED} was given", help))
     for key, what, help in ASKS:
@@ -112,7 +99,7 @@ def import_config(
         format=kind.name,
         settings=_ordered(settings),
         notes=reading.notes,
-        problems=tuple(problems),
+        problems=tuple(told_once(problems)),
         sources=reading.sources,
     )
     return imported if problems else imported._replace(problems=tuple(invalid(imported, start)))
@@ -126,15 +113,6 @@ def _project(path: str) -> str:
     root, in_git = repository(folder)
     here = real_path(".")
     return here if not in_git and is_inside(folder, here) else root
-
-
-def _carry(key: str, version: str, settings: dict[str, ReadSetting]) -> None:
-    """State the release in the plan, whose memory differs by it; an engine below transformers has one of its own."""
-    setting = settings.get("training.framework")
-    framework = None if setting is None else FRAMEWORKS.get(str(setting.value))
-    apart = framework is not None and framework.own_engine and framework.runs_transformers
-    if framework is not None and not (apart and key == "training.framework_version"):
-        settings.setdefault(key, ReadSetting(version, "--framework-version"))
 
 
 def invalid(imported: Imported, start: Location) -> list[ConfigProblem]:
@@ -166,17 +144,9 @@ def _place(imported: Imported, pointer: str, start: Location) -> Location:
     return start if setting is None or setting.location is None else setting.location
 
 
-def _world(stated: dict[str, ReadSetting]) -> int | None:
-    """How many GPUs run the job, if that was stated."""
-    per_node, nodes = stated.get("hardware.gpus_per_node"), stated.get("hardware.nodes")
-    if per_node is None or not isinstance(per_node.value, int):
-        return None
-    return per_node.value * (nodes.value if nodes is not None and isinstance(nodes.value, int) else 1)
-
-
 def merged(reading: ReadConfig, stated: dict[str, ReadSetting]) -> tuple[dict[str, ReadSetting], list[ConfigProblem]]:
     """The settings of both, and where they disagree."""
-    settings = dict(reading.settings)
+    settings, start = dict(reading.settings), Location("", Span(1, 1, 1, 1))
     problems = [each for each in reading.problems if not _settled(each, stated)]
     if any(_within(each, IMAGES) for each in stated) and NUMBER in settings and settings[NUMBER].assumed:
         del settings[NUMBER]
@@ -190,11 +160,10 @@ def merged(reading: ReadConfig, stated: dict[str, ReadSetting]) -> tuple[dict[st
             if other == "model.name" and not is_known(str(found.value)):
                 del settings[other]  # what is called so is built like the model that was stated
                 continue
-            if found.location is not None and not (other == key and found.assumed):
+            said = found.location is not None and not (other == key and found.assumed)
+            if said and key != GPU:
                 message = f"`{other}` is {found.value} here, and {key}={setting.value} was stated beside it"
-                problems.append(
-                    ConfigProblem(found.location, message, "state what the config says, or edit the config")
-                )
+                problems.append(ConfigProblem(found.location or start, message, DISAGREES))
             del settings[other]
         if key not in settings:
             settings[key] = setting

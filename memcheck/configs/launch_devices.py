@@ -5,19 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from memcheck.configs.asked_gpus import per_node
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
+from memcheck.configs.launch_environment import written
 from memcheck.configs.launch_lines import Command, commands_of, starts, trains
 from memcheck.configs.shell_values import asked_of_slurm, resolved
 from memcheck.configs.types import Note, ReadSetting
 from memcheck.finding import Location, Span
 
 GPUS, NODES, STAGE = "hardware.gpus_per_node", "hardware.nodes", "parallelism.zero_stage"
+PROCESSES = "NPROC_PER_NODE"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-ASKED_NODES, ASKED_GPUS = {"nodes": 4, "N": 4}, {"gres": 3, "gpus-per-node": 3}
-"""Options of Slurm, and the digits that are taken for a number of nodes, and of GPUs of each."""
+ASKED_NODES = {"nodes": 4, "N": 4}
+"""Options of Slurm, and the digits that are taken for a number of nodes."""
 _VISIBLE = re.compile(r"(?:^|[\s;])CUDA_VISIBLE_DEVICES=[\"']?([^\s\"';\\]+)")
 _TORCHRUN = re.compile(r"(?:^|[\s;&/])(torchrun|torch\.distributed\.(?:run|launch))\s")
+_SWIFT = re.compile(r"(?:^|[\s;&])swift\s+(?:sft|pt|rlhf)\s")
 _LISTED = re.compile(r"(?:\d{1,3}|GPU-[\w-]+)(?:,\s*(?:\d{1,3}|GPU-[\w-]+))*,?\Z")
 _PYTHON = re.compile(r"\.py\b|\s-m\s")
 _SRUN = re.compile(r"(?:^|[\s;&(\"'])srun\s")
@@ -40,7 +44,7 @@ def machines(draft: Draft) -> None:
 def allotted(draft: Draft) -> None:
     """GPUs of each node that Slurm is asked for."""
     if GPUS not in draft.settings and not any(GPUS in each.keys for each in draft.problems):
-        count, name, at = _asked(draft.config, ASKED_GPUS)
+        count, name, at = _allotted(draft.config)
         if at is not None:
             draft.settings[GPUS] = ReadSetting(count, f"{at.path}:{at.span.line} {name}", at)
 
@@ -52,6 +56,16 @@ def visible(draft: Draft) -> None:
     count, name, at = _seen(draft.config, commands_of(draft.config.lines))
     if at is not None and name == VISIBLE:
         draft.settings[GPUS] = ReadSetting(count, f"{at.path}:{at.span.line} {name}", at)
+        return
+    alone = any(_SWIFT.search(each.text) for each in commands_of(draft.config.lines))
+    if not draft.config.launch or not alone or written(draft, PROCESSES)[1] is not None:
+        return
+    if at is None and any(VISIBLE in line for line in draft.config.lines):
+        return  # of GPUs that are not plain
+    draft.assume(GPUS, 1, f"ms-swift starts one process where no {PROCESSES} says more")
+    if at is not None and count > 1:
+        message = f"`{name}`: one process sees {count} GPUs and lays the model over them"
+        draft.notes.append(Note(at, f"{message}: estimated as whole on each, an upper bound"))
 
 
 def devices(draft: Draft) -> None:
@@ -119,7 +133,13 @@ def _seen(config: ConfigFile, jobs: Sequence[Command]) -> tuple[int, str, Locati
             if len(counts) == 1 and all(_LISTED.match(text) for text in values):
                 return counts.pop(), VISIBLE, next(iter(values.values()))
             return 0, "", None
-    return _asked(config, ASKED_GPUS)
+    return _allotted(config)
+
+
+def _allotted(config: ConfigFile) -> tuple[int, str, Location | None]:
+    """The GPUs of each node that a job asks its scheduler for."""
+    found = per_node(config)
+    return (0, "", None) if found is None else (found[0], found[1].option, found[1].location)
 
 
 def _asked(config: ConfigFile, options: Mapping[str, int]) -> tuple[int, str, Location | None]:

@@ -57,7 +57,7 @@ def grown(values: dict[str, Any], found: dict[str, object]) -> dict[str, Any]:
             path = f"{path}.{section}" if path else section
             below = table.get(section)
             if not isinstance(below, dict):
-                below = {} if below in (None, "auto") else {SHORT[path]: below}
+                below = {} if below in (None, "auto") or path not in SHORT else {SHORT[path]: below}
             table[section] = dict(below)
             table = table[section]
         table[name] = value

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from memcheck.configs.asked_gpus import read_gpu
 from memcheck.configs.config_file import parse_text
 from memcheck.configs.formats import Format
 from memcheck.configs.types import ConfigError, ReadConfig
@@ -31,6 +32,7 @@ class Asked(Record):
     """The folder within which it may name other files."""
     version: str
     images: Mapping[str, int]
+    defines: Mapping[str, str]
     gpus_per_node: int | None
     world: int | None
 
@@ -55,7 +57,8 @@ def reading_of(kind: Format, data: bytes, asked: Asked, read: Callable[[str], by
         ConfigError: it cannot be used.
         OSError: a file that it names cannot be read.
     """
-    key = (kind.name, data, tuple(sorted(asked.images.items())), *(each for each in asked if each is not asked.images))
+    mappings = [tuple(sorted(each.items())) for each in (asked.images, asked.defines)]
+    key = (kind.name, data, *mappings, *(each for each in asked if not isinstance(each, Mapping)))
     found = _kept.get(key)
     if found is None or not _holds(found, read):
         found = _read(kind, data, asked, read)
@@ -84,11 +87,11 @@ def _read(kind: Format, data: bytes, asked: Asked, read: Callable[[str], bytes])
     reading, error = None, None
     heard = Overheard()
     try:
-        config = kind.load(asked.path, parse_text(asked.path, data))
+        config = kind.load(asked.path, parse_text(asked.path, data), asked.defines)
         config.inside, config.read = asked.inside, noted
         config.version, config.images = asked.version, asked.images
         config.gpus_per_node = asked.gpus_per_node
-        reading = kind.read(config, asked.world)
+        reading = read_gpu(kind.read(config, asked.world), config)
     except ConfigError as problem:
         error = problem
     finally:

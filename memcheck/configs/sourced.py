@@ -8,20 +8,20 @@ from typing import Any
 
 from memcheck.catalog.models import find_model
 from memcheck.catalog.names import UnknownNameError
-from memcheck.configs.config_file import NO_IMAGES
+from memcheck.configs.beside import NOTHING_BESIDE, Beside, read_beside
 from memcheck.configs.documents import NO_TEXTS
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.leaves import grown, leaves, spelled_out
 from memcheck.configs.pictures import IMAGES, NUMBER
-from memcheck.configs.readings import Asked, reading_of
-from memcheck.configs.served import SERVING, reading_for
+from memcheck.configs.served import SERVING
 from memcheck.configs.trainer_pairs import reconciled
 from memcheck.configs.trainer_parts import is_known
-from memcheck.configs.types import ConfigError, ReadConfig, ReadSetting
+from memcheck.configs.types import ConfigError, ReadConfig, ReadSetting, told_once
 from memcheck.edge.observed import real_path
 from memcheck.edge.opener import repository
 from memcheck.edge.text import value
 from memcheck.finding import Finding, Location
+from memcheck.job.versions import TRANSFORMERS
 from memcheck.plan import codes
 from memcheck.plan.document import Document, Provenance
 from memcheck.plan.places import escape
@@ -60,15 +60,21 @@ class _Source:
         document: Document,
         values: dict[str, Any],
         read: Callable[[str], bytes],
-        images: Mapping[str, int],
+        beside: Beside,
         *,
         direct: bool,
     ) -> None:
         self.document = document
         self.direct = direct
-        self.images = images
+        self.beside = beside
         self.read = read
         self.stated = dict(leaves(values))
+        described = self.stated.get(ARCHITECTURE)
+        self.joins = isinstance(described, dict) and "model_type" not in described
+        """Whether the plan states some keys of an architecture that a config describes."""
+        if self.joins and isinstance(described, dict):
+            del self.stated[ARCHITECTURE]
+            self.stated.update((f"{ARCHITECTURE}.{name}", value) for name, value in described.items())
         self.serving = SERVING in values
         self.found: dict[str, ReadSetting] = {}
         self.marks: dict[str, Provenance] = {}
@@ -86,16 +92,12 @@ class _Source:
         try:
             kind = FORMATS[name]
             shown = source_file(self.document, path)
-            per_node = self.stated.get("hardware.gpus_per_node")
-            asked = Asked(
-                path=shown,
-                inside=repository(real_path(os.path.dirname(self.document.path) or "."))[0],
-                version=self._version(),
-                images=self.images,
-                gpus_per_node=per_node if isinstance(per_node, int) else None,
-                world=self._world(),
+            inside, _ = repository(real_path(os.path.dirname(self.document.path) or "."))
+            beside = self.beside._replace(version=self.beside.version or self._version())
+            data = self.read(shown)
+            reading = read_beside(
+                kind, shown, data, self.stated, beside, self.read, inside=inside, serving=self.serving
             )
-            reading = reading_for(reading_of(kind, self.read(shown), asked, self.read), serving=self.serving)
         except ConfigError as error:
             related = () if error.location is None else ((error.message.rpartition(": ")[2], error.location),)
             self._unusable(pointer, at, f"`{path}` cannot be used: {error.message}", error.help, related)
@@ -111,12 +113,8 @@ class _Source:
 
     def _version(self) -> str:
         """The releases by which defaults are chosen, of the trainer and of its framework; empty for the newest."""
-        keys = ("training.trainer.version", "training.framework_version")
+        keys = ("training.trainer.version", "training.framework_version", f"training.options.{TRANSFORMERS}")
         return " ".join(str(self.stated[key]) for key in keys if key in self.stated)
-
-    def _world(self) -> int | None:
-        nodes, per_node = self.stated.get("hardware.nodes", 1), self.stated.get("hardware.gpus_per_node")
-        return nodes * per_node if isinstance(nodes, int) and isinstance(per_node, int) else None
 
     def _unusable(
         self, pointer: str, at: Location, message: str, help: str, related: tuple[tuple[str, Location], ...] = ()
@@ -124,10 +122,10 @@ class _Source:
         self.findings.append(codes.UNUSABLE_SOURCE.at(at, message, help=help, pointer=pointer, related=related))
 
     def _notes(self, reading: ReadConfig, pointer: str, at: Location) -> None:
-        for problem in reading.problems:
-            if not any(self._says(key) for key in problem.keys):
-                related = (("here", problem.location),)
-                self._unusable(pointer, at, problem.message, self._help(problem.help), related)
+        open_still = [each for each in reading.problems if not any(map(self._says, each.keys))]
+        for problem in told_once(open_still):
+            related = (("here", problem.location),)
+            self._unusable(pointer, at, problem.message, self._help(problem.help), related)
         for note in reading.notes:
             related = (("here", note.location),)
             code = codes.CONFIG_KEY_NOT_CARRIED
@@ -136,11 +134,9 @@ class _Source:
     def _help(self, said: str) -> str:
         """Where an answer is stated: in the plan; of a config without one, beside ``memcheck estimate``, too."""
         first, *others = said.split("--set ")
-        if not others:
+        if not others or self.direct:
             return said
         answers = ", ".join(each.strip() for each in others)
-        if self.direct:
-            return f"{said}, beside `memcheck estimate`; or {answers} in a plan with this `source:`"
         return f"{first}in the plan, {answers}"
 
     def _says(self, key: str) -> bool:
@@ -149,7 +145,8 @@ class _Source:
         return any(each == outer or each.startswith(f"{key}.") or key.startswith(f"{each}.") for each in self.stated)
 
     def _setting(self, key: str, setting: ReadSetting, at: Location) -> None:
-        if key.startswith("model.") and any(each.startswith("model.") for each in self.stated):
+        described = self.joins and key.startswith(f"{ARCHITECTURE}.")
+        if key.startswith("model.") and not described and self._own_model():
             self._model(key, setting)
             return
         if key in self.stated:
@@ -174,10 +171,14 @@ class _Source:
             self.found[key] = setting
             self._mark(key, setting, at)
 
+    def _own_model(self) -> list[str]:
+        """Keys of the plan that name or describe a model, and do not only change one."""
+        return [each for each in self.stated if each.startswith("model.") and each not in CHANGE_A_MODEL]
+
     def _model(self, key: str, setting: ReadSetting) -> None:
         """The plan names or describes a model, too: one is taken, and the other has to be the same."""
-        own = next(each for each in self.stated if each.startswith("model."))
-        described = self.stated.get("model.architecture")
+        own = self._own_model()[0]
+        described = self.stated.get(ARCHITECTURE)
         if key == own == "model.name":
             if is_known(str(setting.value)) and _canonical(setting.value) != _canonical(self.stated[own]):
                 self._disagrees(own, self.stated[own], setting)
@@ -204,7 +205,7 @@ class _Source:
         self.marks["/" + "/".join(parts)] = Provenance(None, where, None if setting.location is None else at)
 
     def _disagrees(self, key: str, own: object, setting: ReadSetting) -> None:
-        if setting.assumed:
+        if setting.assumed or not self.beside.changed.isdisjoint((key, key.rpartition(".")[0])):
             return
         pointer = "/" + key.replace(".", "/")
         while pointer not in self.document.marks:
@@ -214,6 +215,9 @@ class _Source:
         message = f"{key} is {own} here, and {setting.value} in the config that is its source"
         help = f"leave it out here, or mend the config ({setting.why})"
         at = self.document.locate(pointer)
+        if self.direct:
+            message = f"`{key}` is {setting.value} here, and {own} was stated beside it"
+            help, at, related = f"{DISAGREES}; to judge another value: --set {key}={own}", setting.location or at, ()
         self.findings.append(codes.CONFIG_DISAGREES.at(at, message, help=help, pointer=pointer, related=related))
 
     def reconcile(self) -> None:
@@ -243,7 +247,10 @@ class _Source:
         )
 
 
-STATE = "state in the plan what is otherwise"
+ARCHITECTURE = "model.architecture"
+CHANGE_A_MODEL = ("model.overrides", "model.part")
+"""Keys of a model that stand beside its name."""
+DISAGREES = "state what the config says, or edit the config"
 UNCARRIED = "the estimate does not see it: weigh it by hand, or leave it out of the config"
 
 
@@ -286,15 +293,15 @@ def with_source(document: Document, texts: Mapping[str, bytes] = NO_TEXTS) -> Do
 
 
 def sourced(
-    document: Document, read: Callable[[str], bytes], images: Mapping[str, int] = NO_IMAGES, *, direct: bool = False
+    document: Document, read: Callable[[str], bytes], beside: Beside = NOTHING_BESIDE, *, direct: bool = False
 ) -> Document:
     """The plan with what the configs of its ``source`` say.
 
-    ``read`` gives the bytes of a shown path; ``images`` are the pictures of a sample that were stated beside a config;
-    ``direct``: the document is no plan of anybody's, but stands for a config alone.
+    ``read`` gives the bytes of a shown path; ``direct``: the document is no plan of anybody's, but stands for a config
+    alone, with what is stated ``beside`` it.
     """
     values: Any = document.values
-    source = _Source(document, values, read, images, direct=direct)
+    source = _Source(document, values, read, beside, direct=direct)
     for name, path in values["source"].items():
         if isinstance(path, str) and path:
             source.take(name, path)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from memcheck.errors import MemcheckError
 from memcheck.finding import Location
 from memcheck.record import Record
 
+MOST_PLACES = 3
+"""Other places of one cause that a message names."""
 REMOVED = object()
 """In place of a value: the config shall not have the key."""
 
@@ -66,6 +68,26 @@ class ConfigProblem(Record):
     help: str = ""
     keys: tuple[str, ...] = ()
     """Plan keys that settle it when they are stated beside the config."""
+    cause: str = ""
+    """What several problems have in common: the variable that a script does not set."""
+
+
+def told_once(problems: Iterable[ConfigProblem]) -> list[ConfigProblem]:
+    """Problems without repetition: of those with one cause the first, which names the others' places."""
+    found: dict[tuple[object, ...], list[ConfigProblem]] = {}
+    for each in problems:
+        told = found.setdefault((each.cause,) if each.cause else (each.location, each.message), [])
+        if all(other.location != each.location for other in told):
+            told.append(each)
+    return [_with_others(first, others) for first, *others in found.values()]
+
+
+def _with_others(first: ConfigProblem, others: list[ConfigProblem]) -> ConfigProblem:
+    if not others:
+        return first
+    named = ", ".join(each.message.partition(": ")[0] for each in others[:MOST_PLACES])
+    more = f" and {len(others) - MOST_PLACES} more" if len(others) > MOST_PLACES else ""
+    return first._replace(message=f"{first.message}; {named}{more} need it, too")
 
 
 class ReadConfig(Record):

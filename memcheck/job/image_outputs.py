@@ -6,12 +6,10 @@ from collections.abc import Mapping
 
 from memcheck.job.defaults import Defaults
 from memcheck.job.profile import Profile
-from memcheck.job.versions import is_before
+from memcheck.job.versions import TRANSFORMERS, is_before
 from memcheck.models.vision import Vision
 from memcheck.plan import types as plan_types
 
-TRANSFORMERS = "transformers_version"
-"""The option that states the version, where the framework's is another package's."""
 GIVES = (5, 24)
 """The first whose outputs have ``image_outputs`` (modeling_outputs.py, ``MultimodalCausalLMOutputWithPast``)."""
 

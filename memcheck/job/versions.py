@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from memcheck.job.defaults import Defaults
 from memcheck.job.profile import Profile
-from memcheck.job.types import BITSANDBYTES, Layout
+from memcheck.job.types import BITSANDBYTES, Layout, TrainingJob
 from memcheck.plan import types as plan_types
 
 FSDP = "fsdp_version"
@@ -22,6 +22,8 @@ WRAPS = "wraps_adapters"
 """The option that says whether adapters are FSDP1 units of their own."""
 CARVES = (1, 14)
 """Accelerate's first version whose FSDP2 wraps the ends apart. """
+TRANSFORMERS = "transformers_version"
+"""The option that states transformers' version, where the framework's own is another package's."""
 KBIT = "prepare_model_for_kbit_training"
 """The option that says whether peft's function of this name is called."""
 
@@ -37,6 +39,12 @@ def is_before(version: str | None, first: tuple[int, ...] | None) -> bool:
         return False
     numbers = [int(part) for part in match[0].split(".")[: len(first)]]
     return (*numbers, *[0] * (len(first) - len(numbers))) < first
+
+
+def version_of_models(job: TrainingJob, framework: Profile) -> str | None:
+    """The version of transformers, whose classes build the model; None: not stated, the newest."""
+    stated = job.framework_version if framework.versions_models else job.option(TRANSFORMERS)
+    return stated if isinstance(stated, str) else None
 
 
 def resolve_fsdp(

@@ -14,9 +14,9 @@ from typing import Any
 
 from memcheck.edge.lookalike import skeleton
 from memcheck.own_json import read_own_json
-from memcheck.plan.lookup import branches
+from memcheck.plan.lookup import schema_of
 from memcheck.plan.schema import load_schema
-from memcheck.plan.valid import Schema, conforms
+from memcheck.plan.valid import conforms
 from memcheck.plan.words import flow, listed, shorten
 from memcheck.record import Record
 
@@ -108,7 +108,7 @@ def written(key: str, value: object, words: Mapping[str, str] = NO_WORDS) -> str
     machine = instance(str(value)) if key == "hardware.gpu" else None
     if machine is not None:
         return f"it is written `{key}: {machine[0]}`, with `hardware.gpus_per_node: {machine[1]}`"
-    schema = _schema(key)
+    schema = schema_of(key, load_schema())
     if schema is None or not conforms(value, schema, load_schema()):
         return said
     return f"it is written `{key}: {shorten(flow(value))}`"
@@ -143,16 +143,3 @@ def _left_out(answer: ForeignKey) -> str:
     if answer.kind == SAID:
         return f"leave it out: {answer.text}"
     return f"leave it out: memcheck does not model it, and the estimate is without it ({answer.tool}: {answer.text})"
-
-
-def _schema(key: str) -> Schema | None:
-    """The schema of a dotted key; None where the format has none, or takes anything."""
-    root = load_schema()
-    found: Schema = root
-    for token in key.split("."):
-        mappings = [each for each in branches(found, root) if each.get("type") == "object"]
-        below = next((each["properties"][token] for each in mappings if token in each.get("properties", {})), None)
-        if below is None:
-            return {} if any(each.get("additionalProperties", True) for each in mappings) else None
-        found = below
-    return found

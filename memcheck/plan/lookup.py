@@ -29,6 +29,18 @@ def schema_at(value: Any, tokens: list[str], root: Schema) -> Schema | None:
     return schema
 
 
+def schema_of(key: str, root: Schema) -> Schema | None:
+    """The schema of a dotted key; None where the format has none, and ``{}`` where it takes anything."""
+    found: Schema = root
+    for token in key.split("."):
+        mappings = [each for each in branches(found, root) if each.get("type") == "object"]
+        below = next((each["properties"][token] for each in mappings if token in each.get("properties", {})), None)
+        if below is None:
+            return {} if any(each.get("additionalProperties", True) for each in mappings) else None
+        found = below
+    return found
+
+
 def resolved(schema: Schema, root: Schema) -> Schema:
     """The schema behind references."""
     while "$ref" in schema:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.image_outputs import TRANSFORMERS, gives
+from memcheck.job.image_outputs import gives
 from memcheck.job.torch import behaviour
 from memcheck.job.types import TrainingJob
+from memcheck.job.versions import TRANSFORMERS
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 from memcheck.result import PlanResult

@@ -229,6 +229,13 @@ def test_bare_command_shows_the_help(capsys: Capture) -> None:
     assert "Commands:" in capsys.readouterr().out
 
 
+ANSWERS = {
+    *("--gpu", "--gpus", "--gpus-per-node", "--nodes", "--host-memory", "--model", "--micro-batch-size", "--from"),
+    *("--sequence-length", "--images", "--framework", "--framework-version", "--define", "--set"),
+}
+"""What `check`, `estimate` and `import` are told of a job."""
+
+
 def test_command_surface_is_frozen(capsys: Capture) -> None:
     """Commands and options that users may rely on; removing one breaks somebody's pipeline."""
     from memcheck.cli.app import COMMANDS, app
@@ -253,17 +260,12 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
             "--extend-select",
             "--no-cache",
             "--no-suppressions",
-            "--gpus-per-node",
-            "--nodes",
-            "--sequence-length",
-            "--images",
-            "--framework-version",
+            *ANSWERS,
             "--baseline",
             "--fix",
             "--unsafe-fixes",
             "--diff",
             "--show-settings",
-            "--gpu",
             "--config",
             "--from-ref",
             "--config-from-ref",
@@ -303,28 +305,17 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
             "--color",
         },
         "estimate": {
-            *("paths", "--set", "--formulas", "--format", "--gpu", "--gpus", "--nodes", "--config", "--color"),
-            *("--gpus-per-node", "--method", "--sequence-length", "--images", "--micro-batch-size", "--zero-stage"),
-            *("--model", "--framework-version"),
+            *("paths", "--formulas", "--format", "--config", "--color", "--method", "--zero-stage"),
+            *ANSWERS,
         },
         "explain": {"rule", "--color"},
         "export": {"path", "--to", "--apply-remedy", "--set", "--document", "--output", "-o", "--strict"},
         "import": {
             "path",
-            "--from",
-            "--model",
-            "--gpu",
-            "--nodes",
-            "--gpus-per-node",
-            "--micro-batch-size",
-            "--sequence-length",
-            "--images",
-            "--set",
+            *ANSWERS,
             "--output",
             "-o",
             "--strict",
-            "--framework-version",
-            "--define",
         },
         "init": {"path", "--model", "--gpu", "--gpus", "--gpus-per-node", "--method", "--sequence-length", "--micro-batch-size", "--zero-stage"},
         "list": {"catalog", "words", "--format", "--color"},

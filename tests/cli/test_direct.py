@@ -120,7 +120,7 @@ def allocated(arguments: list[str], capsys: Capture) -> list[int]:
 
 
 def test_a_length_is_stated_beside_configs_that_do_not_say(tmp_path: Path, capsys: Capture) -> None:
-    """On the command line or in the mapping; beside the limit of rows that are not packed, it is the longest row."""
+    """On the command line or in the mapping. One that a config has is a limit, below which what is stated counts."""
     recipe = "model: {_component_: torchtune.models.llama3_2.llama3_2_1b}\ntokenizer: {max_seq_len: LENGTH}\n"
     recipe += "optimizer: {_component_: torch.optim.AdamW}\nbatch_size: 1\ndtype: bf16\n"
     recipe += "loss: {_component_: torchtune.modules.loss.LinearCrossEntropyLoss}\n"
@@ -131,11 +131,17 @@ def test_a_length_is_stated_beside_configs_that_do_not_say(tmp_path: Path, capsy
     assert "--sequence-length 4096" in capsys.readouterr().out
     short, long = (allocated(["recipe.yaml", *where, "--sequence-length", str(n)], capsys) for n in (1024, 8192))
     assert short < long == allocated(["long.yaml", *where], capsys)
-    assert short == allocated(["long.yaml", *where, "--sequence-length", "1024"], capsys)
+    assert allocated(["long.yaml", *where, "--sequence-length", "1024"], capsys) == short
+    assert main(["check", "long.yaml", *where, "--sequence-length", "9000"]) == 1
+    assert "MEM501" in capsys.readouterr().out
+    (tmp_path / "packed.yaml").write_text(recipe.replace("LENGTH", "8192") + "dataset: {packed: true}\n")
+    assert main(["check", "packed.yaml", *where, "--sequence-length", "1024"]) == 1
+    assert "--set training.sequence_length=1024" in " ".join(capsys.readouterr().out.split())
     (tmp_path / "memcheck.toml").write_text(
         '[[configs]]\npath = "*.yaml"\ngpu = "h100-80gb"\ngpus-per-node = 1\nsequence-length = 1024\n'
     )
     assert allocated(["recipe.yaml"], capsys) == short
+    assert allocated(["long.yaml"], capsys) == long
     assert main(["estimate", "recipe.yaml", *where, "--sequence-length", "8192", "--format", "json"]) == 0
     assert [plans(capsys)[0]["estimate"]["allocated_bytes"]] == long  # type: ignore[index]
 

@@ -45,7 +45,11 @@ WRITTEN = {
     "I/N": ("1/1", "2/3", "0/3", "4/3", "1/0", "-1/3", "a/b", "3", "1/9999999999", ""),
     "N": ("1", "auto", "60", "61", "0", "-1", "two", "1" * 5000, ""),
     "MAPPING": ("per_sample: 2, width: 64, height: 48", "{patches: 8, tokens: 2}", "width: 64", "[", ""),
-    "NAME": ("h200", "H100", "h2000"),
+    "NAME": ("h200", "H100", "h2000", "megatron"),
+    "GIB": ("1024", "0.5", "0", "nan", "inf", "many", ""),
+    "FORMAT": ("axolotl", "other", ""),
+    "NAME=VALUE": ("TP=8", "TP=", "TP", "1=2", ""),
+    "KEY=VALUE": ("training.method=lora", "training.framework_version=4.40", "a=[", "a=.nan", "a", ""),
     "VERSION": ("4.57", "v0.2.2.dev1", "latest", "4.57 "),
 }
 """Values to write by what help says for them, good and bad; any other takes a path."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from memcheck.configs.beside import Beside
 from memcheck.configs.detect import detect
 from memcheck.configs.importing import Imported, import_config
 from memcheck.configs.types import ConfigError, ReadSetting
@@ -367,7 +368,7 @@ def test_weights_of_an_example_are_the_widest_that_a_release_loads(
         f" --bf16 True --block_size 512 --do_train{more}\n"
     )
     given = {"hardware.gpu": ReadSetting("a100-80gb", "test")}
-    found = import_config("train.sh", line.encode(), given, version=version)
+    found = import_config("train.sh", line.encode(), given, beside=Beside(version=version))
     assert not found.problems
     setting = found.settings.get("training.precision.params")
     assert (setting and setting.value) == weights

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from memcheck.configs.beside import Beside
 from memcheck.configs.importing import import_config
 from memcheck.configs.types import ConfigError, ReadSetting
 from tests.configs.test_readers import ACCELERATE, DEEPSPEED, GPUS, MEGATRON, REST, TITAN, read, values
@@ -84,7 +85,7 @@ def test_a_callers_variable_is_asked_for() -> None:
     assert "`$SIZE` is not set in the script" in problem.message
     assert "--define SIZE=8" in problem.help
     stated = {"hardware.gpu": ReadSetting("h100-80gb", "test")}
-    defined = import_config("run.sh", text.encode(), stated, defines={"SIZE": "4"})
+    defined = import_config("run.sh", text.encode(), stated, beside=Beside(defines={"SIZE": "4"}))
     assert values(defined)["parallelism.tensor"] == 4
     usual = read("run.sh", text.replace("$SIZE", "${SIZE:-4}"), {"hardware.gpu": "h100-80gb"})
     assert values(usual)["parallelism.tensor"] == 4

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from memcheck.configs.beside import Beside
 from memcheck.configs.config_file import NO_IMAGES
 from memcheck.configs.detect import detect
 from memcheck.configs.importing import Imported, import_config
@@ -81,7 +82,7 @@ def read(
     """The import of one text on eight GPUs; ``stated`` with ``__`` for the dot."""
     values = GPUS | {key.replace("__", "."): value for key, value in stated.items()}
     settings = {key: ReadSetting(each, "test") for key, each in values.items()}
-    return import_config(name, text.encode(), settings, "", version, images=images)
+    return import_config(name, text.encode(), settings, "", Beside(version=version, images=images))
 
 
 def values(imported: Imported) -> dict[str, object]:

@@ -89,6 +89,7 @@ PROFILE = Profile(
         "number_checkpoints": (int,),
         "bf16_master_weights_and_grads": (bool,),
         "bf16_optimizer_states": (bool,),
+        "transformers_version": (str,),
     },
     choices={
         "grad_accum_dtype": ("fp32", "bf16", "fp16"),
@@ -99,6 +100,7 @@ PROFILE = Profile(
         "stage3_prefetch_bucket_size": ("auto",),
         "stage3_param_persistence_threshold": ("auto",),
     },
+    stacks_experts_since=(5, 0),
     families=TRANSFORMERS,
     style=STYLE,
     implementations={

@@ -11,12 +11,13 @@ from memcheck.frameworks.torch.fsdp import gathered_dtype
 from memcheck.frameworks.torch.kept_wide import unquantised
 from memcheck.frameworks.torch.rank_tensors import Holding, block_tensor
 from memcheck.job.types import Lora, TrainingJob
-from memcheck.job.versions import is_before
+from memcheck.job.versions import is_before, version_of_models
 from memcheck.models.types import Attention, Block, Mlp, Moe, ParameterTensor
 
 
 def adapter_of(job: TrainingJob, lora: Lora, part: str) -> Adapter:
     """The adapters of one part of the model, which ``lora.parts`` may leave out."""
+    profile = FRAMEWORKS[job.framework]
     return Adapter(
         rank=lora.rank,
         targets=lora.targets_in(part),
@@ -27,7 +28,7 @@ def adapter_of(job: TrainingJob, lora: Lora, part: str) -> Adapter:
         dropout=lora.dropout, dora=lora.dora,
         parameters=lora.target_parameters if not lora.parts or part in lora.parts else (),
         expert_rank=lora.expert_rank,
-        quantizes_experts=is_before(job.framework_version, FRAMEWORKS[job.framework].stacks_experts_since),
+        quantizes_experts=is_before(version_of_models(job, profile), profile.stacks_experts_since),
         stacked=bool(job.option("quantize_experts", default=False)),
         computes=job.recipe.compute if job.prepares_kbit else None,
         gathered=gathered_dtype(job),

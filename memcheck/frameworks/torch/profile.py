@@ -59,6 +59,7 @@ PROFILE = Profile(
     choices={"fsdp_version": (1, 2), "dispatcher": ("torch", "deepep", "uccl_ep", "hybridep")},
     # Muon has no foreach path (torch/optim/_muon.py refuses foreach=True); the 8-bit and Lion kernels of
     # bitsandbytes update one tensor in place.
+    stacks_experts_since=(5, 0),
     families=TRANSFORMERS,
     style=STYLE,
     caches_outputs=True,

@@ -16,8 +16,9 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.ddp import buckets
 from memcheck.frameworks.torch.step_options import StepOptions
 from memcheck.frameworks.torch.step_parts import NamedRun
-from memcheck.job.image_outputs import TRANSFORMERS, gives, has_outputs
+from memcheck.job.image_outputs import gives, has_outputs
 from memcheck.job.types import TrainingJob
+from memcheck.job.versions import version_of_models
 from memcheck.models.vision import Vision
 
 
@@ -26,8 +27,7 @@ def gives_towers(job: TrainingJob, vision: Vision) -> bool:
     profile = FRAMEWORKS[job.framework]
     if not has_outputs(vision, profile):
         return False
-    version = job.framework_version if profile.versions_models else job.option(TRANSFORMERS)
-    return gives(str(version) if version else None)
+    return gives(version_of_models(job, profile))
 
 
 def stays(job: TrainingJob, vision: Vision) -> bool:

@@ -1,0 +1,68 @@
+"""What a command line says of a job: changes of plans, and what is stated beside the configs of frameworks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from memcheck.cli.options import DATA, HARDWARE, CheckOptions
+from memcheck.errors import UsageError
+
+USUAL_GPUS_PER_NODE = 8
+HOST_MEMORY = "host_memory"
+
+
+def stated_hardware(options: CheckOptions) -> dict[str, object]:
+    """The hardware by option, with ``--gpus`` as nodes and GPUs of each.
+
+    Raises:
+        UsageError: the GPUs do not fill whole nodes.
+    """
+    values = {name: getattr(options, name) for name in HARDWARE}
+    if options.gpus is not None:
+        values.update(spread(options.gpus, options.gpu, options.gpus_per_node, options.nodes))
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def spread(gpus: int, gpu: str | None, per_node: int | None, nodes: int | None) -> dict[str, int]:
+    """So many GPUs on nodes: on as few as hold them, unless the command line says otherwise.
+
+    Raises:
+        UsageError: they do not fill whole nodes.
+    """
+    if per_node is None and nodes is not None:
+        if gpus % nodes:
+            raise UsageError(f"{gpus} GPUs do not divide over {nodes} nodes", f"use a multiple of {nodes}")
+        per_node = gpus // nodes
+    if per_node is None:
+        per_node = min(gpus, _usual(gpu))
+    if gpus % per_node or (nodes is not None and per_node * nodes != gpus):
+        raise UsageError(f"{gpus} GPUs do not fill nodes of {per_node}", f"use a multiple of {per_node}")
+    return {"gpus_per_node": per_node, "nodes": gpus // per_node}
+
+
+def _usual(gpu: str | None) -> int:
+    """GPUs of a node of this kind."""
+    if gpu is None:
+        return USUAL_GPUS_PER_NODE
+    from memcheck.catalog.gpus import find_gpu
+
+    return find_gpu(gpu).gpus_per_node or USUAL_GPUS_PER_NODE
+
+
+def stated_changes(options: CheckOptions) -> dict[str, object]:
+    """Dotted keys of a plan, and what is judged in their place."""
+    names = {HOST_MEMORY: "host_memory_gib"}
+    found = {f"hardware.{names.get(key, key)}": value for key, value in stated_hardware(options).items()}
+    model = {} if options.model is None else {"model": options.model}
+    return {**found, **model, **dict(options.settings)}
+
+
+def stated_beside(options: CheckOptions) -> dict[str, object]:
+    """What is stated beside a framework's own config, by the names that its reader has for it."""
+    job: Mapping[str, object] = {name: getattr(options, name) for name in (*DATA, "format")}
+    found = {**stated_hardware(options), **{key: value for key, value in job.items() if value is not None}}
+    if options.defines:
+        found["defines"] = dict(options.defines)
+    if options.settings:
+        found["settings"] = dict(options.settings)
+    return found
