@@ -6,11 +6,12 @@ import os
 
 import click
 
-from memcheck.cli.check_options import ANSWERS
+from memcheck.cli.check_options import ANSWERS, HARDWARE_ANSWERS, HARDWARE_HEADING, JOB_ANSWERS, JOB_HEADING
 from memcheck.cli.completion import files
 from memcheck.cli.guard import complain
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.parameters import options
+from memcheck.cli.sections import SectionedCommand
 from memcheck.cli.stated import stated_beside
 from memcheck.cli.tell import tell
 from memcheck.cli.write import write_document, write_stdout
@@ -24,8 +25,14 @@ from memcheck.finding import Location
 from memcheck.plan.text import read_bytes, shown_path
 from memcheck.plan.words import shorten
 
+SECTIONS = {
+    HARDWARE_HEADING: tuple(option.key for option in HARDWARE_ANSWERS),
+    JOB_HEADING: tuple(option.key for option in JOB_ANSWERS),
+    "Output": ("output", "strict"),
+}
 
-@click.command("import")
+
+@click.command("import", cls=SectionedCommand, sections=SECTIONS)
 @click.argument("path", metavar="FILE", shell_complete=files)
 @options(ANSWERS)
 @click.option("--output", "-o", metavar="FILE", shell_complete=files, help="Write the plan there; never overwrites.")

@@ -24,7 +24,7 @@ def stated_hardware(options: CheckOptions) -> dict[str, object]:
 
 
 def spread(gpus: int, gpu: str | None, per_node: int | None, nodes: int | None) -> dict[str, int]:
-    """So many GPUs on nodes: on as few as hold them, unless the command line says otherwise.
+    """GPUs of each node, and nodes, for a number of all GPUs: as few nodes as hold them, unless the line says more.
 
     Raises:
         UsageError: they do not fill whole nodes.

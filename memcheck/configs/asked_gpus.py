@@ -36,7 +36,7 @@ class Asked(Record):
 
     option: str
     counts: str
-    """Of what: :data:`PER_NODE`, :data:`PER_TASK`, :data:`TOTAL`."""
+    """What the number counts: :data:`PER_NODE`, :data:`PER_TASK`, :data:`TOTAL`."""
     type: str
     """As the scheduler calls it; empty where none is named."""
     number: int

@@ -9,16 +9,11 @@ import pytest
 from memcheck.cli.app import app, run_app
 
 Capture = pytest.CaptureFixture[str]
+LEFT_OUT = "What a config or a command leaves out"
 GROUPS = {
-    "check": ["What to check", "Hardware", "Limits", "Rules", "Output", "Git and CI", "Fix", "Other"],
-    "estimate": [
-        "What to change",
-        "Hardware",
-        "A model by its name",
-        "What a config or a command leaves out",
-        "Output",
-        "Other",
-    ],
+    "check": ["What to check", "Hardware", LEFT_OUT, "Limits", "Rules", "Output", "Git and CI", "Fix", "Other"],
+    "estimate": ["Hardware", LEFT_OUT, "A model by its name", "Output", "Other"],
+    "import": ["Hardware", LEFT_OUT, "Output", "Other"],
 }
 LEFT = {"check": {"-h, --help"}}
 """Options of ``check`` that are in no group."""
