@@ -15,7 +15,7 @@ from memcheck.cli.sections import SectionedCommand
 from memcheck.cli.stated import stated_beside
 from memcheck.cli.tell import tell
 from memcheck.cli.write import write_document, write_stdout
-from memcheck.configs.beside import FLAGS, Beside
+from memcheck.configs.answers import FLAGS, Beside
 from memcheck.configs.config_file import NO_IMAGES
 from memcheck.configs.draft import LONGEST
 from memcheck.configs.importing import Imported, import_config

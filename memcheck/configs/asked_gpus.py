@@ -31,7 +31,7 @@ _KEYS = ("accelerators", "accelerator", "resources.accelerators", "resources.acc
 """Where clouds' job files name them (SkyPilot, dstack and their kin), when a config has such a key."""
 
 
-class Asked(Record):
+class GpuRequest(Record):
     """One request."""
 
     option: str
@@ -43,21 +43,23 @@ class Asked(Record):
     location: Location
 
 
-def asked(config: ConfigFile) -> Iterator[Asked]:
+def asked(config: ConfigFile) -> Iterator[GpuRequest]:
     """Every request for GPUs of a script's comments and of ``srun`` on its lines, or of a cloud's keys in a file."""
     for option, value, at in _requests(config):
         found = _GRES.search(value) if option == "gres" else _TYPED.match(value)
         if found is not None:
             type, number = found[1] or "", found[2] or (found[3] if option != "gres" else None)
-            yield Asked(option, OPTIONS[option], type, int(number or 1), at)
+            yield GpuRequest(option=option, counts=OPTIONS[option], type=type, number=int(number or 1), location=at)
     for key in _KEYS if not config.launch else ():
         written = config.values.get(key)
         found = _TYPED.match(written) if isinstance(written, str) else None
         if found is not None and found[1] and _known(found[1]) is not None:
-            yield Asked(key, PER_NODE, found[1], int(found[2] or 1), config.at(key))
+            yield GpuRequest(
+                option=key, counts=PER_NODE, type=found[1], number=int(found[2] or 1), location=config.at(key)
+            )
 
 
-def per_node(config: ConfigFile, *, most: int = 999) -> tuple[int, Asked] | None:
+def per_node(config: ConfigFile, *, most: int = 999) -> tuple[int, GpuRequest] | None:
     """How many GPUs each node has by the first request, and that request; None where none says it."""
     numbers = dict(_numbers(config))
     nodes = numbers.get("nodes", numbers.get("N", 1))

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from memcheck.configs.answers import ASKS, FLAGS, LENGTH, Beside
 from memcheck.configs.asked_gpus import GPU
-from memcheck.configs.beside import ASKS, FLAGS, LENGTH, Beside
 from memcheck.configs.config_file import composed, located, parse_text
 from memcheck.configs.detect import detect
 from memcheck.configs.leaves import grown, spelled_out

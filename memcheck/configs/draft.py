@@ -125,7 +125,9 @@ class Draft:
         message = f"`{path}`: `{written}` is not set in the script"
         variable = found[1] or found[2]
         help = f"say what its caller does: --define {variable}=8"
-        self.problems.append(ConfigProblem(self.config.at(path), message, help, keys, variable))
+        self.problems.append(
+            ConfigProblem(location=self.config.at(path), message=message, help=help, keys=keys, cause=variable)
+        )
         return True
 
     def harmless(self, exact: Iterable[str], prefixes: Iterable[str] = ()) -> None:

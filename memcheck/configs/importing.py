@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from memcheck.configs.answers import ASKS, LENGTH, NOTHING_BESIDE, Beside, read_beside
 from memcheck.configs.asked_gpus import GPU
-from memcheck.configs.beside import ASKS, LENGTH, NOTHING_BESIDE, Beside, read_beside
 from memcheck.configs.config_file import parse_text
 from memcheck.configs.detect import detect
 from memcheck.configs.formats import FORMATS

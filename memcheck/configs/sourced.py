@@ -8,7 +8,7 @@ from typing import Any
 
 from memcheck.catalog.models import find_model
 from memcheck.catalog.names import UnknownNameError
-from memcheck.configs.beside import NOTHING_BESIDE, Beside, read_beside
+from memcheck.configs.answers import NOTHING_BESIDE, Beside, read_beside
 from memcheck.configs.documents import NO_TEXTS
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.leaves import grown, leaves, spelled_out

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.configs.beside import Beside
+from memcheck.configs.answers import Beside
 from memcheck.configs.detect import detect
 from memcheck.configs.importing import Imported, import_config
 from memcheck.configs.types import ConfigError, ReadSetting

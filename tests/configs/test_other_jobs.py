@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.configs.beside import Beside
+from memcheck.configs.answers import Beside
 from memcheck.configs.importing import import_config
 from memcheck.configs.types import ConfigError, ReadSetting
 from tests.configs.test_readers import ACCELERATE, DEEPSPEED, GPUS, MEGATRON, REST, TITAN, read, values

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.configs.beside import Beside
+from memcheck.configs.answers import Beside
 from memcheck.configs.config_file import NO_IMAGES
 from memcheck.configs.detect import detect
 from memcheck.configs.importing import Imported, import_config
