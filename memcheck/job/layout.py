@@ -12,6 +12,9 @@ from memcheck.job.types import Layout
 from memcheck.plan.types import HardwareSpec, ParallelismSpec
 
 NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
+SHARDED = 2
+"""The first ZeRO stage at which torch's FSDP wraps the model."""
+EACH = "Accelerate before 1.11 reduces every micro-batch under FSDP2"
 
 
 def resolve_layout(
@@ -22,10 +25,12 @@ def resolve_layout(
     *,
     routed: bool = False,
     options: Mapping[str, object] = NO_OPTIONS,
+    reduces_each: bool = False,
 ) -> Layout:
     """Every degree as a number. ``framework`` is None for inference, ``routed``: the model has experts.
 
     ``options``: the framework's that the plan has, some of which say what a key says.
+    ``reduces_each``: FSDP reduces every micro-batch, whatever is asked for.
 
     ``world = tensor * context * pipeline * data``. Where that does not come out, ``data`` is rounded down (to at
     least 1) so that the rest can be checked; rule MEM201 reports it.
@@ -57,7 +62,7 @@ def resolve_layout(
         pipeline_schedule=schedule,
         virtual_stages=virtual_stages,
     )
-    return _sharding(stated, layout, framework, defaults, options)
+    return _sharding(stated, layout, framework, defaults, options, reduces_each)
 
 
 def _expert_tensor(
@@ -99,7 +104,12 @@ def _schedule(stated: ParallelismSpec, pipeline: int, defaults: Defaults) -> tup
 
 
 def _sharding(
-    stated: ParallelismSpec, layout: Layout, framework: Profile, defaults: Defaults, options: Mapping[str, object]
+    stated: ParallelismSpec,
+    layout: Layout,
+    framework: Profile,
+    defaults: Defaults,
+    options: Mapping[str, object],
+    reduces_each: bool,
 ) -> Layout:
     replicas = layout.data * layout.context
     stage = stated.zero_stage or 0
@@ -118,7 +128,9 @@ def _sharding(
         option, usual = reshards(options, layout.pipeline) or ("", usual)
         why = f"options.{option}" if option else PLAN_DEFAULT
         reshard = defaults.take("parallelism.reshard_after_forward", reshard, usual, why)
-    if replicas > 1:
+    if reduces_each and stage >= SHARDED and group > 1:
+        sync = defaults.take("parallelism.gradient_sync", None, "every", EACH)
+    elif replicas > 1:
         sync = _synchronised(sync, framework, defaults, synchronises(options))
     if stage == 0 and replicas > 1:
         view = defaults.take("parallelism.gradient_as_bucket_view", view, False)

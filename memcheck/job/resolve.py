@@ -29,7 +29,7 @@ from memcheck.job.training import (
     resolve_rows,
 )
 from memcheck.job.types import LIGER_KERNELS, Assumption, Images, InferenceJob, Overhead, Recipe, TrainingJob
-from memcheck.job.versions import note_adapter_units, resolve_carving, resolve_fsdp, resolve_kbit
+from memcheck.job.versions import note_adapter_units, reduces_each, resolve_carving, resolve_fsdp, resolve_kbit
 from memcheck.models.types import Architecture, Mixer, Moe, Rough
 from memcheck.plan import types as plan_types
 from memcheck.record import Record
@@ -227,6 +227,7 @@ def _training_job(
         defaults,
         routed=_routed(architecture),
         options=options,
+        reduces_each=reduces_each(training.framework_version, options, framework),
     )
     if layout.pipeline > 1:
         from memcheck.job.fewer_layers import fewer_layers
@@ -332,8 +333,7 @@ def _training_job(
 
 def _loaded(precision: plan_types.PrecisionSpec | None, recipe: Recipe) -> Recipe:
     """The recipe with the dtype in which models are loaded: what is trained may be cast to fp32 afterwards."""
-    stated = precision.params if precision is not None else None
-    return recipe._replace(params=stated or recipe.params)
+    return recipe._replace(params=(precision and precision.params) or recipe.params)
 
 
 def _images(

@@ -24,6 +24,8 @@ CARVES = (1, 14)
 """Accelerate's first version whose FSDP2 wraps the ends apart. """
 TRANSFORMERS = "transformers_version"
 """The option that states transformers' version, where the framework's own is another package's."""
+SYNCHRONISES = (1, 11)
+"""Accelerate's first version whose ``no_sync`` leaves gradients of FSDP2 unreduced (accelerator.py)."""
 KBIT = "prepare_model_for_kbit_training"
 """The option that says whether peft's function of this name is called."""
 
@@ -51,14 +53,12 @@ def resolve_fsdp(
     version: str | None, options: Mapping[str, object], layout: Layout, framework: Profile, defaults: Defaults
 ) -> int:
     """1 or 2: which FSDP wraps the model, where one does."""
-    if framework.flattens_units:
-        return 1
-    stated = options.get(FSDP)
-    if isinstance(stated, int):
-        return stated
+    chosen = fsdp_of(version, options, framework)
+    if framework.flattens_units or isinstance(options.get(FSDP), int):
+        return chosen
     if FSDP not in framework.options or layout.zero_stage < 2 or layout.shard_group == 1:
         return 2
-    old = is_before(version, framework.fsdp2_since)
+    old = chosen == 1
     if old:
         why = f"default of {framework.name} {version}"
     elif framework.fsdp2_since is None:
@@ -66,6 +66,26 @@ def resolve_fsdp(
     else:
         why = f"default of {framework.name} since {'.'.join(map(str, framework.fsdp2_since))}"
     return defaults.take(f"training.options.{FSDP}", None, 1 if old else 2, why)
+
+
+def fsdp_of(version: str | None, options: Mapping[str, object], framework: Profile) -> int:
+    """Which FSDP an option or the framework's version chooses."""
+    stated = options.get(FSDP)
+    if framework.flattens_units:
+        return 1
+    if isinstance(stated, int):
+        return stated
+    return 1 if is_before(version, framework.fsdp2_since) else 2
+
+
+def reduces_each(version: str | None, options: Mapping[str, object], framework: Profile) -> bool:
+    """Whether Accelerate reduces the gradients of every micro-batch under FSDP2, whatever it is asked for.
+
+    Before 1.11 its ``no_sync`` looks for a method of that name, which FSDP2 does not have (accelerator.py).
+    """
+    stated = options.get(ACCELERATE)
+    old = isinstance(stated, str) and is_before(stated, SYNCHRONISES)
+    return old and ACCELERATE in framework.options and fsdp_of(version, options, framework) == 2
 
 
 def wraps_adapters(framework: Profile, version: str | None, stated: object) -> bool:
@@ -118,7 +138,11 @@ def resolve_carving(
     stated = options.get(ACCELERATE)
     if isinstance(stated, str):
         return not is_before(stated, CARVES)
-    defaults.note(f"training.options.{ACCELERATE}", "before 1.14", "unknown: its wrapping never needs less memory")
+    late = layout.gradient_sync == "last" and (training.gradient_accumulation_steps or 1) > 1
+    value, why = "before 1.14", "unknown: its wrapping never needs less memory"
+    if late:
+        value, why = "1.11 to 1.13", f"{why}, and gradients stay whole until the last micro-batch"
+    defaults.note(f"training.options.{ACCELERATE}", value, why)
     return False
 
 

@@ -7,7 +7,7 @@ asks for does not happen, and the step is the same without the key.
 
 - `reshard_after_forward: false` without FSDP: below `zero_stage: 3`, or with one rank to shard over.
 - `gradient_sync: last` with one replica, with one micro-batch per step, or with a pipeline, which reduces with the last
-  micro-batch in any case.
+  micro-batch in any case. Accelerate before 1.11 (`options.accelerate_version`) reduces every micro-batch under FSDP2.
 - `gradient_as_bucket_view: true` without DDP: at `zero_stage: 3`, or with one replica.
 - `pipeline_schedule` without a pipeline.
 - `precision.reduce` without FSDP: DDP reduces gradients in their own dtype.
@@ -56,6 +56,7 @@ from memcheck.accounts.state import LOW_BITS
 from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import wraps
+from memcheck.job.layout import EACH
 from memcheck.job.recipe import keeps_full_states
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Moe
@@ -99,6 +100,8 @@ def _counts(context: RuleContext, job: TrainingJob, key: str) -> bool:
 
     if key in DROPPED:
         return bool(stated(context.plan, key) != getattr(job.recipe, key.rpartition(".")[2]))
+    if key == "parallelism.gradient_sync" and stated(context.plan, key) != job.layout.gradient_sync:
+        return True
     return deviates(context.plan, job, context.framework, key)
 
 
@@ -134,6 +137,8 @@ def _sync(job: TrainingJob) -> str:
         return "there is one replica, and nothing to reduce"
     if job.gradient_accumulation_steps == 1:
         return "a step is one micro-batch, which is the last one"
+    if wraps(job) and layout.gradient_sync == "every":
+        return EACH
     return "a pipeline reduces with the last micro-batch either way" if layout.pipeline > 1 else ""
 
 
