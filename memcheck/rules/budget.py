@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate, HostMoment
 from memcheck.edge.text import between
+from memcheck.job.types import TrainingJob
 from memcheck.memory.fit import UNCERTAIN, verdict_of
 from memcheck.rules.place import stated
 from memcheck.rules.types import RuleContext
@@ -99,8 +100,8 @@ def related(context: RuleContext) -> tuple[tuple[str, str], ...]:
         labels += [
             (f"{job.micro_batch_size} x {job.sequence_length} = {tokens} tokens", "/training/micro_batch_size"),
             (f"{job.micro_batch_size} x {job.sequence_length} = {tokens} tokens", "/training/sequence_length"),
-            (f"recompute {job.checkpointing.mode}", "/training/activation_checkpointing"),
-            (f"states shared by {job.layout.shard_group} ranks", "/parallelism/zero_stage"),
+            (recomputed(job), "/training/activation_checkpointing"),
+            (sharded(job), "/parallelism/zero_stage"),
         ]
         if job.expert_imbalance > 1:
             busiest = f"the busiest rank gets {job.expert_imbalance:g} x the mean"
@@ -111,3 +112,21 @@ def related(context: RuleContext) -> tuple[tuple[str, str], ...]:
             cached = f"{serving.batch_size or 1} x {serving.context_length} tokens in the cache"
             labels += [(cached, "/inference/batch_size"), (cached, "/inference/context_length")]
     return tuple(labels)
+
+
+def recomputed(job: TrainingJob) -> str:
+    """``all activations are kept`` | ``recompute full``."""
+    mode = job.checkpointing.mode
+    return "all activations are kept" if mode == "none" else f"recompute {mode}"
+
+
+SHARDED = {1: "optimizer states", 2: "optimizer states and gradients", 3: "all states"}
+"""What each ZeRO stage divides."""
+
+
+def sharded(job: TrainingJob) -> str:
+    """``all states divided over 8 ranks`` | ``every GPU holds all states``."""
+    ranks = job.layout.shard_group
+    if not job.layout.zero_stage or ranks == 1:
+        return "every GPU holds all states"
+    return f"{SHARDED[job.layout.zero_stage]} divided over {ranks} ranks"
