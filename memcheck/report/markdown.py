@@ -16,8 +16,13 @@ from memcheck.report.summary import summary as summary_text
 from memcheck.report.verdict import accepted, pressure, short_of_host, verdict
 from memcheck.result import PlanResult, Report
 
-BYTE_LIMIT = 1_000_000
-"""GitHub refuses a step summary of more than 1 MiB."""
+BYTE_LIMIT = 750_000
+"""GitHub refuses a step summary of more than 1 MiB. The comparison with the base, of at most 64,000 characters of four
+bytes, goes to the same summary."""
+ROOM = 1000
+"""Bytes for the lines that say what is left out."""
+MOST_ROWS, MOST_NAME = 1000, 200
+"""Rows of the table, and characters of a plan's name and path in it."""
 ICONS = {"passed": "✅", "failed": "❌", "error": "❌"}
 
 
@@ -27,41 +32,66 @@ def render(report: Report, screen: Screen | None = None) -> str:
 
 
 def summary(report: Report) -> str:
-    """The whole report; details that would not fit GitHub's limit are left out and counted."""
-    head = [f"### {'❌' if report.failed or report.unreadable else '✅'} memcheck: {summary_text(report)}", ""]
+    """The whole report; plans that would not fit GitHub's limit are left out, each as a whole, and counted."""
+    text = Bounded(BYTE_LIMIT - ROOM)
+    text.add(f"### {'❌' if report.failed or report.unreadable else '✅'} memcheck: {summary_text(report)}")
+    text.add("")
     if report.plans:
-        head += table(report)
-    head += [f"- could not read {code(item.path)}: {escape(item.message)}" for item in report.unreadable]
-    text = "\n".join(head)
-    left_out = 0
-    for plan in report.plans:
-        if not plan.findings:
-            continue
-        section = "\n" + "\n".join(details(plan))
-        if len((text + section).encode()) > BYTE_LIMIT:
-            left_out += 1
-        else:
-            text += section
+        table(report, text)
+    unread = [f"- could not read {code(_short(item.path))}: {escape(item.message)}" for item in report.unreadable]
+    not_named = sum(not text.add(line) for line in unread)
+    left_out = sum(not text.add("\n" + "\n".join(details(plan))) for plan in report.plans if plan.findings)
+    text.limit = BYTE_LIMIT
+    if not_named:
+        text.add(f"- and {plural(not_named, 'file')} more could not be read")
     if left_out:
-        text += f"\n\n{plural(left_out, 'plan')} not shown in detail: the summary would be too long."
-    return text.rstrip("\n") + "\n"
+        text.add(f"\n{plural(left_out, 'plan')} not shown in detail: the summary would be too long.")
+    return "\n".join(text.parts).rstrip("\n") + "\n"
 
 
-def table(report: Report) -> list[str]:
+class Bounded:
+    """Lines, as long as they fit."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        """Bytes."""
+        self.parts: list[str] = []
+        self._size = 0
+
+    def add(self, text: str) -> bool:
+        """Add a line, or several, unless they do not fit; whether they did."""
+        size = len(text.encode("utf-8", "replace")) + 1
+        if self._size + size > self.limit:
+            return False
+        self._size += size
+        self.parts.append(text)
+        return True
+
+
+def table(report: Report, text: Bounded) -> None:
     """One row per plan, the fullest first; a long list is cut so that details keep room."""
-    most = 1000
     ranked = sorted(report.plans, key=lambda plan: -pressure(plan))
-    lines = ["| | Plan | Verdict | GPU memory | Capacity | Used | Peak |", "|---|---|---|---:|---:|---:|---|"]
-    lines += [row(plan) for plan in ranked[:most]]
-    if len(ranked) > most:
-        lines.append(f"| | and {len(ranked) - most:,} more | | | | | |")
-    return [*lines, ""]
+    text.add("| | Plan | Verdict | GPU memory | Capacity | Used | Peak |\n|---|---|---|---:|---:|---:|---|")
+    whole, text.limit = text.limit, text.limit // 2
+    shown = 0
+    for plan in ranked[:MOST_ROWS]:
+        if not text.add(row(plan)):
+            break
+        shown += 1
+    text.limit = whole
+    if len(ranked) > shown:
+        text.add(f"| | and {len(ranked) - shown:,} more | | | | | |")
+    text.add("")
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= MOST_NAME else f"{name[: MOST_NAME - 1]}…"
 
 
 def row(plan: PlanResult) -> str:
     """One plan of the table."""
     icon = "⚪" if plan.accepted else "⚠️" if plan.status == "passed" and plan.count("warning") else ICONS[plan.status]
-    name = f"{icon} | **{escape(plan.name)}**<br>{code(plan.path)}"
+    name = f"{icon} | **{escape(_short(plan.name))}**<br>{code(_short(plan.path))}"
     word = verdict(plan).word
     if plan.accepted:
         word += f"<br>{escape('; '.join(accepted(plan)))}"
@@ -78,7 +108,7 @@ def row(plan: PlanResult) -> str:
 def details(plan: PlanResult) -> list[str]:
     """Findings, budget and assumptions of one plan, folded."""
     counts = ", ".join(plural(n, kind) for kind in ("error", "warning") if (n := plan.count(kind)))
-    lines = ["", f"<details><summary><b>{escape(plan.name)}</b>: {counts or 'notes'}</summary>", ""]
+    lines = ["", f"<details><summary><b>{escape(_short(plan.name))}</b>: {counts or 'notes'}</summary>", ""]
     for finding in plan.findings:
         lines += diagnostic(plan, finding)
     if plan.estimate is not None:

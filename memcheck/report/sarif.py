@@ -26,6 +26,8 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 IDENTITY = "memcheck/v1"
 AROUND = 2
 """Lines of context before and behind a finding's own."""
+MOST_CONTEXT = 1000
+"""Characters of the lines around a finding: on one long line with many findings, each would repeat all of it."""
 SUPPRESSIONS = {COMMENT: "inSource", BASELINE: "external"}
 """What is reported as suppressed, in SARIF's words. A rule that was not chosen has no results."""
 MOST_RESULTS = 25_000
@@ -172,10 +174,12 @@ def with_text(record: dict[str, Any], where: Location, plan: PlanResult) -> dict
         place = record["physicalLocation"]
         region = place["region"]
         line = lines[number - 1]
-        region["snippet"] = {"text": line[region["startColumn"] - 1 : region["endColumn"] - 1]}
+        end = min(region["endColumn"] - 1, region["startColumn"] - 1 + MOST_CONTEXT)
+        region["snippet"] = {"text": line[region["startColumn"] - 1 : end]}
         first, last = max(1, number - AROUND), min(len(lines), number + AROUND)
-        text = "\n".join(lines[first - 1 : last])
-        place["contextRegion"] = {"startLine": first, "endLine": last, "snippet": {"text": text}}
+        around = lines[first - 1 : last]
+        if sum(map(len, around)) <= MOST_CONTEXT:
+            place["contextRegion"] = {"startLine": first, "endLine": last, "snippet": {"text": "\n".join(around)}}
     return record
 
 

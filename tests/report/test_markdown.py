@@ -58,3 +58,21 @@ def test_summary_stays_below_the_limit_of_github() -> None:
     assert len(text.encode()) <= BYTE_LIMIT + 200
     assert "plans not shown in detail" in text
     assert "**p899**" in text
+
+
+def test_a_summary_stays_below_githubs_limit() -> None:
+    """Long names, many plans and many findings: whole plans are left out, and their number is said."""
+    from memcheck.check import Gate, check_file
+    from memcheck.report.markdown import BYTE_LIMIT, summary
+    from memcheck.result import Report, Unreadable
+
+    name = "\u6f22" * 20_000
+    text = "memcheck: 1\nname: {}\nmodel: gpt2\n" + "".join(f"k{key}: {name[:200]}\n" for key in range(300))
+    results, _ = check_file("p.yaml", text.format(name).encode(), Gate())
+    plans = tuple(results[0]._replace(name=f"{number}{name}") for number in range(1500))
+    unread = tuple(Unreadable(f"{number}{name}", "no") for number in range(3000))
+    shown = summary(Report("0", plans, unread))
+    assert BYTE_LIMIT // 2 < len(shown.encode()) <= BYTE_LIMIT
+    assert "plans not shown in detail" in shown
+    assert "files more could not be read" in shown
+    assert shown.count("<details>") == shown.count("</details>") > 0
