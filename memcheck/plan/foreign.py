@@ -101,7 +101,8 @@ def written(key: str, value: object, words: Mapping[str, str] = NO_WORDS) -> str
     if value is None or isinstance(value, (dict, list)):
         return said
     if words:
-        meant = words.get(str(value).lower())
+        text = str(value).lower()
+        meant = words.get(text, words.get(text.partition(" ")[0]))  # `full_shard auto_wrap`
         if meant is None:
             return f"{said}; of {listed(list(words)[:_MOST_WORDS])} the plan has an equal"
         return f"it is written `{key}: {meant}`"
