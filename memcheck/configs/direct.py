@@ -12,7 +12,7 @@ from memcheck.configs.config_file import composed, located, parse_text
 from memcheck.configs.detect import detect
 from memcheck.configs.leaves import grown, spelled_out
 from memcheck.configs.own_yaml import is_meant_as_plan, seen
-from memcheck.configs.refusals import launch_inside
+from memcheck.configs.refusals import launch_inside, of_python
 from memcheck.configs.release import release_key
 from memcheck.configs.sourced import sourced
 from memcheck.configs.syntax import JSON, TOML, YAML, load_config, syntax_of
@@ -45,6 +45,7 @@ def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Doc
     try:
         text = parse_text(path, data)
     except ConfigError as error:
+        error = of_python(path, "", stated) or error
         return None if path.lower().endswith((".yaml", ".yml")) else _failed(path, "", error)
     launch = launch_inside(path, text)
     if launch is not None:

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from memcheck.configs.go_on import LIKE, NO_MACHINE, Machine, model_named, of_command, of_model
+from memcheck.configs.go_on import LIKE, NO_MACHINE, Machine, model_named, of_command, of_model, of_serving
 from memcheck.configs.launch_lines import commands_of, starts, trains
 from memcheck.configs.wrappers import asked
 
@@ -29,6 +29,8 @@ _MODEL = (
 MOST_NAMES = 20
 """Names that are looked up in the catalog."""
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+\Z")
+_ENGINES = frozenset({"vllm", "sglang"})
+_TRAINERS = frozenset({"trl", "peft", "deepspeed", "accelerate", "unsloth", "lightning"})
 _FOUR = ("load_in_4bit",)
 _ADAPTERS = frozenset({"LoraConfig", "get_peft_model", "PeftConfig"})
 
@@ -41,6 +43,8 @@ class Literals:
         self.texts: list[str] = []
         self.adapted = self.opened = False
         """Whether adapters are made; whether the code could be read."""
+        self.serves = self.trains = False
+        """Whether an engine is imported, and no trainer."""
         self.lists: list[tuple[int, list[str]]] = []
         """Lists of words, by line: the commands of launchers that a script starts."""
         tree = parsed(code)
@@ -58,6 +62,8 @@ class Literals:
             self._node(node, constants)
 
     def _node(self, node: ast.AST, constants: dict[str, object]) -> None:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            self._imported(node)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 2000:
             self.texts.append(node.value)
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -73,6 +79,12 @@ class Literals:
             words = [each.value for each in node.elts if isinstance(each, ast.Constant) and isinstance(each.value, str)]
             if len(words) == len(node.elts):
                 self.lists.append((node.lineno, words))
+
+    def _imported(self, node: ast.Import | ast.ImportFrom) -> None:
+        names = [each.name for each in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+        packages = {name.partition(".")[0] for name in names}
+        self.trains |= bool(packages & _TRAINERS)
+        self.serves = not self.trains and (self.serves or bool(packages & _ENGINES))
 
     def _take(self, name: str, value: ast.expr, constants: dict[str, object]) -> None:
         found: object = value.value if isinstance(value, ast.Constant) else None
@@ -161,6 +173,18 @@ def way_on(text: str, machine: Machine = NO_MACHINE) -> tuple[int, str]:
     if not found.model and not found.values:
         intro = "state what it trains, for example"
         return 1, of_model(intro, LIKE, machine, method="lora", batch=1, length=4096)
+    if found.serves:
+        intro = "judge weights, one whole sequence of KV cache and the working set"
+        length = found.one("max_model_len", "context_length")
+        return 1, of_serving(
+            intro,
+            found.model,
+            machine,
+            weights="",
+            length=length,
+            kv="",
+            tensor=found.one("tensor_parallel_size", "tp_size") or 1,
+        )
     intro = "state what it says"
     return 1, of_model(
         intro,

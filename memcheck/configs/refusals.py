@@ -38,17 +38,25 @@ MOST = 2000
 """Characters of a command that are looked at for another file."""
 
 
+def of_python(path: str, text: str, beside: Mapping[str, object]) -> ConfigError | None:
+    """The refusal of a Python file or a notebook; None for every other file. ``text``: empty where it is too large."""
+    kind = python_source.kind_of(path, text)
+    if not kind:
+        return None
+    line, help = python_source.way_on(text, NO_MACHINE.stated(beside))
+    what = "a launch stands on this line, and the file is not run" if line > 1 else "it is not run"
+    return located(Location(path, Span(line, 1, line, 2)), f"this is {kind}: {what}", help)
+
+
 def before_syntax(path: str, text: str, beside: Mapping[str, object]) -> None:
     """Files that are recognised as they stand: Python, notebooks, and what starts jobs on a platform.
 
     Raises:
         ConfigError: the file is one of them.
     """
-    kind = python_source.kind_of(path, text)
-    if kind:
-        line, help = python_source.way_on(text, NO_MACHINE.stated(beside))
-        what = "a launch stands on this line, and the file is not run" if line > 1 else "it is not run"
-        raise located(Location(path, Span(line, 1, line, 2)), f"this is {kind}: {what}", help)
+    python = of_python(path, text, beside)
+    if python is not None:
+        raise python
     if syntax_of(path, text) == YAML and _PLATFORM.search(text):
         found = wrapped(path, text)
         if found is not None and found.titled:
@@ -153,6 +161,7 @@ def after_formats(path: str, text: str, config: ConfigFile, syntax: str, beside:
         raise rl_error(job, config, commands, beside)
     served = server(path, commands)
     if served is not None:
+        served = served._replace(words=tuple([resolved(word, config.variables) for word in served.words]))
         raise located(served.location, served.message, served.way_on(machine))
     for command in commands:
         head = command.text[:MOST]

@@ -217,6 +217,14 @@ def test_hostile_text_stays_bounded(name: str) -> None:
     assert max(map(len, lines)) < 2000
 
 
+@pytest.mark.parametrize("name", ["train.py", "long.ipynb"])
+def test_python_that_is_too_large_is_still_python(name: str) -> None:
+    """A notebook with its pictures is larger than any config."""
+    message, help, _ = refusal(Refused(name, name, "{" + " " * 2**21, says="", line=1))
+    assert message.endswith("Python: it is not run")
+    assert "memcheck estimate" in help
+
+
 def test_a_folder_is_passed_over_in_silence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Foreign YAML that nobody named stays nobody's business."""
     for case in REFUSED:
