@@ -90,12 +90,6 @@ LOWER: dict[str, tuple[str, tuple[tuple[object, str], ...]]] = {
             (True, "gather parameters into two buffers that are used in turn"),
         ),
     ),
-    "training.options.gradient_accumulation_fusion": (
-        "same",
-        (
-            (False, "compute weight gradients apart from their sum"),
-        ),
-    ),
     "training.options.bias_swiglu_fusion": (
         "same",
         (

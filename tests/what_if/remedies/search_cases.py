@@ -202,7 +202,8 @@ UNSEARCHED_OPTIONS: dict[str, tuple[str, ...]] = {
         "moe_token_dispatcher_type moe_permute_fusion moe_grouped_gemm bias_dropout_fusion bias_gelu_fusion "
         "overlap_p2p_communication tp_comm_overlap contiguous_gradients custom_sharded_layers "
         "use_multi_rank_bucket_allreduce reduce_scatter sub_group_size pin_memory buffer_count buffer_size "
-        "stage3_model_persistence_threshold stage3_max_reuse_distance round_robin_gradients ddp_pad_buckets_for_high_nccl_busbw moe_shared_expert_overlap stage3_prefetch_bucket_size masked_softmax_fusion "
+        "stage3_model_persistence_threshold stage3_max_reuse_distance round_robin_gradients ddp_pad_buckets_for_high_nccl_busbw moe_shared_expert_overlap gradient_accumulation_fusion "
+        "stage3_prefetch_bucket_size masked_softmax_fusion "
         "tp_recompute_allgather cross_entropy_loss_fusion "
         "overlap_param_gather hierarchical_context_parallel_sizes cp_comm_type"
     ),
