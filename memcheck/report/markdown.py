@@ -39,7 +39,9 @@ def summary(report: Report) -> str:
     if report.plans:
         table(report, text)
     unread = [f"- could not read {code(_short(item.path))}: {escape(item.message)}" for item in report.unreadable]
+    whole, text.limit = text.limit, text.limit * 3 // 4
     not_named = sum(not text.add(line) for line in unread)
+    text.limit = whole
     left_out = sum(not text.add("\n" + "\n".join(details(plan))) for plan in report.plans if plan.findings)
     text.limit = BYTE_LIMIT
     if not_named:
