@@ -173,7 +173,29 @@ def load_toml(path: str, text: str) -> ConfigFile:
 def _file(path: str, text: str, values: Any, kind: str, places: Callable[[str], Location]) -> ConfigFile:
     if not isinstance(values, dict):
         raise located(Location(path, Span(1, 1, 1, 1)), f"the file is not {kind}")
-    return ConfigFile(path, dict(flat(values)), places, split_lines(text))
+    return ConfigFile(path, _bounded(path, values, places), places, split_lines(text))
+
+
+MOST_PATHS = 8 * 2**20
+"""Characters of all dotted paths of a config: each repeats the keys around it."""
+
+
+def _bounded(path: str, values: dict[Any, Any], places: Callable[[str], Location]) -> dict[str, object]:
+    """The flat keys of a config.
+
+    Raises:
+        ConfigError: their paths are too long together.
+    """
+    found: dict[str, object] = {}
+    size = 0
+    for key, value in flat(values):
+        size += len(key)
+        if size > MOST_PATHS:
+            outer = key.partition(".")[0]
+            message = f"the paths of the keys below `{outer[:40]}` and others take more than {MOST_PATHS:,} characters"
+            raise located(places(outer), message, "shorten the keys, or name a config without them")
+        found[key] = value
+    return found
 
 
 def flat(values: dict[Any, Any]) -> Iterator[tuple[str, object]]:

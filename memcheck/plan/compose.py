@@ -28,6 +28,8 @@ TOO_DEEP = f"the document is nested more than {MAX_DEPTH} levels deep"
 SHALLOW = "a plan needs fewer than ten levels"
 MAX_NODES = 20_000
 """Values of one document, those that aliases repeat included."""
+MAX_KEY = 1000
+"""Characters of a key: everything below it is known by a path that repeats it."""
 MAX_REPEATED = 200_000
 """Values that the documents of one file may take from elsewhere, all together: by aliases, and by ``extends``."""
 MAX_DOCUMENTS = 2000
@@ -178,6 +180,9 @@ class Composer:
         names = frame.names
         if names is None:
             return
+        if len(key) > MAX_KEY:
+            message = f"a key is longer than {MAX_KEY:,} characters"
+            raise ComposeError(ComposeProblem(codes.TOO_COMPLEX, message, key_event, help="shorten the key"))
         if key in names:
             self._duplicate(key_event, names[key][0])
         names[key] = (key_event, place, via)

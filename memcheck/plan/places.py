@@ -122,14 +122,17 @@ class Marks(Mapping[str, Provenance]):
         return Provenance(where, Location(path, span, note), used_at)
 
     def __iter__(self) -> Iterator[str]:
-        pending: list[tuple[str, Any]] = [("", self._root)]
+        yield ""
+        pending = [("", _entries(self._root))]  # one path for each level at a time: together they may be long
         while pending:
-            pointer, place = pending.pop()
-            yield pointer
-            if isinstance(place, Collection):
-                items = place.items
-                named = items.items() if isinstance(items, dict) else ((str(i), item) for i, item in enumerate(items))
-                pending += reversed([(f"{pointer}/{escape(name)}", entry[1]) for name, entry in named])
+            pointer, entries = pending[-1]
+            found = next(entries, None)
+            if found is None:
+                pending.pop()
+                continue
+            inner = f"{pointer}/{escape(found[0])}"
+            yield inner
+            pending.append((inner, _entries(found[1])))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -164,6 +167,15 @@ class Marks(Mapping[str, Provenance]):
         text = lines[line] if line < len(lines) else ""
         found = re.compile(_PROPERTIES).match(text, column)
         return (line, found.end()) if found and found.end() < len(text) else (line, column)
+
+
+def _entries(place: Any) -> Iterator[tuple[str, Any]]:
+    """The names, or numbers, of what a collection holds, with their places."""
+    if isinstance(place, Collection):
+        items = place.items
+        named = items.items() if isinstance(items, dict) else ((str(i), item) for i, item in enumerate(items))
+        for name, entry in named:
+            yield name, entry[1]
 
 
 def _end(block: Collection) -> Any:

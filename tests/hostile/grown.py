@@ -191,7 +191,7 @@ PLANS: dict[str, Kind] = {
     "a long key": (20_000, one_file(lambda count, salt: plan(salt) + f"? {'k' * count}\n: 1\n"), CHECK),
     "a long key of many": (
         100,
-        one_file(lambda count, salt: plan(salt) + f"? {'k' * count}\n: {{{each(count, 'k{0}: 1', ', ')}}}\n"),
+        one_file(lambda count, salt: plan(salt) + f"? {'k' * 900}\n: {{{each(count, 'k{0}: 1', ', ')}}}\n"),
         CHECK,
     ),
     "a long text of several lines": (
@@ -429,7 +429,7 @@ CONFIGS: dict[str, Kind] = {
         sourced(
             "axolotl",
             "a.yaml",
-            lambda count, salt: f"{AXOLOTL}? {salt}{'k' * 4 * count}\n: {{{each(count, 'k{0}: 1', ', ')}}}\n",
+            lambda count, salt: f"{AXOLOTL}? {salt}{'k' * 900}\n: {{{each(count, 'k{0}: 1', ', ')}}}\n",
         ),
         CHECK,
     ),
@@ -469,6 +469,15 @@ CONFIGS: dict[str, Kind] = {
             "deepspeed",
             "ds.json",
             lambda count, salt: json.dumps({"zero_optimization": {"stage": 3}, **{f"k{n}": salt for n in range(count)}}),
+        ),
+        CHECK,
+    ),
+    "json: a long key of many": (
+        100,
+        sourced(
+            "deepspeed",
+            "ds.json",
+            lambda count, salt: json.dumps({"zero_optimization": {"stage": 3}, salt + "k" * 5000: {f"k{n}": 1 for n in range(count)}}),
         ),
         CHECK,
     ),

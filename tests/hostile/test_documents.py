@@ -290,3 +290,16 @@ def test_unknown_keys_take_time_in_proportion() -> None:
     assert sum(finding.code == "MEM011" for finding in result.findings) == 3000
     assert _places.cache_info().misses <= before + 1
     assert _elsewhere("gpus_per_node", []) == ["hardware.gpus_per_node"]
+
+
+def test_long_keys_with_many_keys_below_them() -> None:
+    """Each key below repeats the one above it in its path: such a key is refused, and a config's paths have a budget."""
+    from memcheck.configs.config_file import MOST_PATHS, load_json
+    from memcheck.configs.types import ConfigError
+
+    text = GOOD.format(name="good") + f"? {'k' * 100_000}\n: {{{', '.join(f'k{n}: 1' for n in range(5000))}}}\n"
+    (result,), traces = check_file("plan.yaml", text.encode(), Gate())
+    assert (traces, [finding.code for finding in result.findings]) == ([], ["MEM007"])
+    inner = ", ".join(f'"k{number}": 1' for number in range(5000))
+    with pytest.raises(ConfigError, match=f"{MOST_PATHS:,} characters"):
+        load_json("ds.json", f'{{"{"k" * 100_000}": {{{inner}}}}}')
