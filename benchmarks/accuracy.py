@@ -35,7 +35,17 @@ from benchmarks import (  # noqa: E402
 from benchmarks.cases import HERE, Case, Reading, Unpriced, load  # noqa: E402
 from benchmarks.megatron_arguments import ranks_of  # noqa: E402
 from benchmarks.score import Failed, Row, as_traced, priced, rank_of, resolved, score  # noqa: E402
-from benchmarks.summary import Figures, Kept, as_json, by_group, figures, in_halves, leave_one_family_out, tables  # noqa: E402
+from benchmarks.summary import (  # noqa: E402
+    Figures,
+    Kept,
+    as_json,
+    by_group,
+    figures,
+    in_halves,
+    leave_one_family_out,
+    leave_one_source_out,
+    tables,
+)
 from memcheck.catalog.gpus import find_gpu  # noqa: E402
 from memcheck.errors import MemcheckError  # noqa: E402
 from memcheck.job.types import Layout, TrainingJob  # noqa: E402
@@ -221,9 +231,10 @@ def written(done: Run) -> dict[str, str]:
     steps, readings = kept(), outside()
     halves = in_halves(done.rows, steps, ratios(readings))
     left_out = leave_one_family_out(done.rows, steps, ratios(readings))
+    sources = leave_one_source_out(done.rows, steps, ratios(readings))
     table = peers.table()
     return {
-        os.path.join(HERE, "RESULTS.md"): report.results(done, groups, left_out, halves, readings),
+        os.path.join(HERE, "RESULTS.md"): report.results(done, groups, left_out, sources, halves, readings),
         os.path.join(HERE, "peers.md"): peers.markdown(table),
         os.path.join(HERE, "predicted.svg"): plots.predicted_against_truth(done.rows),
         os.path.join(HERE, "errors.svg"): plots.errors_by_group(by_group(done.rows)),

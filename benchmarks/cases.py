@@ -41,6 +41,8 @@ class Case(NamedTuple):
     """Whether its error counts in the width of intervals."""
     assumption: str = ""
     """What the plan states and the source does not, where another answer would need more than was read."""
+    published: bool = False
+    """Whether somebody read it on a job of their own: evidence of its own on how far predictions are off."""
     small: bool = False
     """Of a model made small, with all its buffers: its error counts over its own size, however little that is."""
 

@@ -29,6 +29,7 @@ def _case(record: dict[str, Any]) -> Case:
         confidence=record["confidence"],
         note=record.get("note", ""),
         assumption=record.get("assumption", ""),
+        published=True,
         widens=record.get("widens", True),  # False: rows shorter than the plan can say make the error
     )
 

@@ -159,6 +159,7 @@ def cases() -> list[Case]:
             truth_bytes=size,
             metric=metric,
             source=job.source,
+            published=True,
         )
         for job in read
         for metric, size in (("allocated", job.allocated_bytes), ("reserved", job.reserved_bytes))

@@ -58,6 +58,7 @@ def results(
     done: Run,
     groups: dict[str, Figures],
     left_out: Sequence[LeftOut],
+    sources: Sequence[LeftOut],
     halves: Sequence[Half],
     readings: Sequence[Reading],
 ) -> str:
@@ -90,6 +91,7 @@ def results(
         lines.append(f"| {name} | {metric} | {f.n} | {errors} | {f.unsafe} | {f.inside}/{f.n} | {moment} |")
     lines += outcomes.section(done.verdicts)
     lines += _explained(done)
+    lines += _published(done.rows, sources)
     lines += _left_out(left_out)
     lines += _halves(halves)
     lines += widths.section(done.rows)
@@ -129,6 +131,31 @@ def _explained(done: Run) -> list[str]:
     found += [f"- `{r.case.id}` ({r.error:+.2%}): {explanation(r.case.id) or 'not explained'}" for r in rows]
     found += ["", "What stands behind the larger differences from published figures:", ""]
     return [*found, *(f"- **{name}**: {text}" for name, text in load("explanations.json")["groups"].items())]
+
+
+def _published(rows: Sequence[Row], sources: Sequence[LeftOut]) -> list[str]:
+    """Published readings against their intervals, and against those made without their source."""
+    read = [row for row in rows if row.case.published]
+    inside, n = sum(row.inside for row in read), len(read)
+    held_out, above = sum(each.inside for each in sources), sum(each.above for each in sources)
+    lines = [
+        "",
+        "## Published readings",
+        "",
+        f"{inside} of {n} readings that somebody published ({inside / n:.1%}) lie inside of their interval.",
+        "Each reading counts as one piece of evidence, and all traces of a kind as one: traces narrow no interval.",
+        "Against intervals that were made without the readings of their own source:",
+        "",
+        "| source left out | readings | inside | above |",
+        "|---|---|---|---|",
+        *(f"| {each.family} | {each.n} | {each.inside} | {each.above} |" for each in sources),
+        f"| **all** | {n} | {held_out} ({held_out / n:.1%}) | {above} |",
+        "",
+        "Outside of their interval:",
+        "",
+    ]
+    out = [row for row in read if not row.inside]
+    return lines + [f"- `{row.case.id}` ({row.error:+.1%}): {row.case.note or 'not explained'}" for row in out]
 
 
 def _left_out(left_out: Sequence[LeftOut]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -140,12 +141,18 @@ Readings = Sequence[tuple[str, float]]
 """Of what is outside the allocator: ``context`` or ``communicators``, and measured over predicted."""
 
 
+TRACES = "traces"
+"""All traced cases of a kind, as one piece of evidence."""
+
+
 def tables(rows: Sequence[Row], kept: Iterable[Kept], outside: Readings) -> Residuals:
     """The tables of ``memcheck/memory/data/residuals.json``.
 
     The allocator's middle share comes from replayed steps alone where there are any, so that published reserved figures
     remain a test of it; they widen its ends. Compiled sharded steps cannot be replayed: what they hold is what was
-    published, and counts as an error of ``allocated``, too. Where passes of an experiment decide what is kept, or where
+    published, and counts as an error of ``allocated``, too. Errors of ``allocated`` count by evidence: each published
+    reading, and all traces of a kind as one, however many somebody made; so a kind with traces alone is widened by its
+    neighbours. Where passes of an experiment decide what is kept, or where
     the allocator held less than was predicted as live, a reserved figure is an error of ``allocated`` alone.
     """
     reserved: dict[str, list[float]] = {}
@@ -172,9 +179,11 @@ def tables(rows: Sequence[Row], kept: Iterable[Kept], outside: Readings) -> Resi
             reserved.setdefault(row.held_group, []).append(row.ratio)
     shares = {group: _with_middle(spread(found), replayed.get(group)) for group, found in sorted(reserved.items())}
     allocated: dict[str, list[float]] = {}
+    evidence: dict[str, set[str]] = {}
     for row in rows:
         if not row.case.widens:
             continue
+        evidence.setdefault(row.error_group, set()).add(row.case.id if row.case.published else TRACES)
         truth = float(row.case.truth_bytes)
         if row.case.metric == "reserved":
             if _counts_for_allocator(row) and row.ratio >= 1 and not _compiled(row):
@@ -188,7 +197,7 @@ def tables(rows: Sequence[Row], kept: Iterable[Kept], outside: Readings) -> Resi
         around.setdefault(kind, []).append(ratio)
     stuck = _stuck(tight, replayed)
     return Residuals(
-        allocated=_spreads(allocated),
+        allocated={group: each._replace(n=len(evidence[group])) for group, each in _spreads(allocated).items()},
         reserved=shares,
         tight=stuck,
         outside=_around(around),
@@ -306,7 +315,7 @@ def _stuck_ends(made: Residuals, step: Kept) -> tuple[float, float]:
 
 
 class LeftOut(NamedTuple):
-    """One model family against intervals made without it."""
+    """One model family, or one source of readings, against intervals made without it."""
 
     family: str
     n: int
@@ -319,16 +328,34 @@ def leave_one_family_out(rows: Sequence[Row], kept: Sequence[Kept], outside: Rea
     found = []
     for family in sorted({family_of(r) for r in rows}):
         made = tables([r for r in rows if family_of(r) != family], [k for k in kept if k.family != family], outside)
-        mine = [r for r in rows if family_of(r) == family]
-        inside = above = 0
-        for row in mine:
-            kinds = Kinds(row.error_group, row.allocator_group, row.remainder_group, row.blocks_group)
-            found_ends = ends(made, kinds, row.held, row.capacity_bytes)
-            there = row._replace(intervals=found_ends)
-            above += there.unsafe
-            inside += there.inside
-        found.append(LeftOut(family, len(mine), inside, above))
+        found.append(_covered(family, [r for r in rows if family_of(r) == family], made))
     return found
+
+
+def leave_one_source_out(rows: Sequence[Row], kept: Sequence[Kept], outside: Readings) -> list[LeftOut]:
+    """Coverage of the interval for published readings of a project that its tables have not seen."""
+    found = []
+    for source in sorted({source_of(r) for r in rows if r.case.published}):
+        mine = [r for r in rows if r.case.published and source_of(r) == source]
+        made = tables([r for r in rows if not r.case.published or source_of(r) != source], kept, outside)
+        found.append(_covered(source, mine, made))
+    return found
+
+
+def _covered(name: str, rows: Sequence[Row], made: Residuals) -> LeftOut:
+    """How many of the rows lie inside of intervals from given tables."""
+    inside = above = 0
+    for row in rows:
+        kinds = Kinds(row.error_group, row.allocator_group, row.remainder_group, row.blocks_group)
+        there = row._replace(intervals=ends(made, kinds, row.held, row.capacity_bytes))
+        above += there.unsafe
+        inside += there.inside
+    return LeftOut(name, len(rows), inside, above)
+
+
+def source_of(row: Row) -> str:
+    """The project that published a reading: ``pytorch/torchtitan``."""
+    return re.split(r"[ #:@]", row.case.source, maxsplit=1)[0]
 
 
 def family_of(row: Row) -> str:

@@ -8,7 +8,9 @@ import pytest
 
 from benchmarks import accuracy, outcomes, peers, report
 from benchmarks.cases import load
-from benchmarks.summary import by_group, difference, figures, spread
+from benchmarks.score import Row
+from benchmarks.summary import by_group, difference, figures, spread, tables
+from memcheck.memory.residuals import ENOUGH
 
 pytestmark = pytest.mark.slow
 
@@ -43,6 +45,26 @@ def test_published_figures_lie_within_the_interval(done: accuracy.Run) -> None:
     """At least 95 % of those with a full configuration and a named counter."""
     rows = [r for r in done.rows if r.case.confidence == "high" and r.case.group not in report.TRACED]
     assert sum(r.inside for r in rows) >= 0.95 * len(rows)
+
+
+def test_published_readings_lie_within_the_interval(done: accuracy.Run) -> None:
+    """At least 95 %, whatever their confidence; 90 % against intervals that no reading of the same source has made."""
+    read = [row for row in done.rows if row.case.published]
+    assert sum(row.inside for row in read) >= 0.95 * len(read)
+    sources = accuracy.leave_one_source_out(done.rows, accuracy.kept(), accuracy.ratios(accuracy.outside()))
+    assert sum(each.n for each in sources) == len(read)
+    assert sum(each.inside for each in sources) >= 0.9 * len(read)
+
+
+def test_traces_that_agree_narrow_no_interval(done: accuracy.Run) -> None:
+    """All traces of a kind are one piece of evidence: made twice, they change no table of errors."""
+    made = [tables(rows, accuracy.kept(), []).allocated for rows in (done.rows, [*done.rows, *_traces(done)])]
+    assert {group: each.n for group, each in made[0].items()} == {group: each.n for group, each in made[1].items()}
+    assert made[0]["deepspeed/sharded"].n < ENOUGH
+
+
+def _traces(done: accuracy.Run) -> list[Row]:
+    return [row for row in done.rows if not row.case.published]
 
 
 def test_traced_cases_that_are_off_are_explained(done: accuracy.Run) -> None:
