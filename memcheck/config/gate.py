@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     DossierMaker = Callable[[RuleContext, Estimate, "Gate"], Dossier]
 
 
-QUICK, EVERY = 2, 1000
+QUICK, EVERY = 3, 1000
 """Estimates for the line of a plan that passes, each of which costs a tenth of what judging the plan does or more; and
 as many as there are assumptions."""
 

@@ -15,7 +15,7 @@ from memcheck.job.objective import resolve_companions, resolve_objective
 from memcheck.job.objective_types import Evaluation
 from memcheck.job.profile import Profile
 from memcheck.job.recipe import resolve_recipe, upcasts, with_optimizer
-from memcheck.job.restated import offloads_parameters
+from memcheck.job.restated import parameter_offload
 from memcheck.job.torch import resolve_torch
 from memcheck.job.training import (
     known_options,
@@ -273,7 +273,7 @@ def _training_job(
         from memcheck.job.redirected import without_autocast
 
         recipe = without_autocast(recipe, between)
-    offloaded = _parameter_offload(training, options, between)
+    offloaded = parameter_offload(training.offload and training.offload.parameters, options, between)
     head = resolve_head(training, architecture, between)
     architecture = with_head(architecture, head)
     narrow = isinstance(architecture, Architecture) and architecture.narrow_loss
@@ -365,14 +365,6 @@ def _target(
 def _unstated(name: str, framework: Profile, options: Mapping[str, object]) -> bool:
     """Whether the framework has an option that the plan does not state."""
     return name in framework.options and name not in options
-
-
-def _parameter_offload(training: plan_types.TrainingSpec, options: Mapping[str, object], defaults: Defaults) -> str:
-    """Where parameters are kept between their uses."""
-    stated, said = training.offload and training.offload.parameters, offloads_parameters(options)
-    if said is None:
-        return stated or "none"
-    return defaults.take("training.offload.parameters", stated, said[1], f"options.{said[0]}")
 
 
 def _offloads(training: plan_types.TrainingSpec) -> bool:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from memcheck.job.defaults import Defaults
+
 STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 """Megatron-FSDP's words for ZeRO stages (``data_parallel_sharding_strategy``)."""
 
@@ -37,10 +39,13 @@ def synchronises(options: Mapping[str, object]) -> tuple[str, str] | None:
     return None if each_batch is None else ("sync_each_batch", "every" if each_batch else "last")
 
 
-def offloads_parameters(options: Mapping[str, object]) -> tuple[str, str] | None:
-    """For ``training.offload.parameters``."""
+def parameter_offload(stated: str | None, options: Mapping[str, object], defaults: Defaults) -> str:
+    """``training.offload.parameters``: where parameters are kept between their uses."""
     chosen = options.get("enable_cpu_offload")
-    return ("enable_cpu_offload", "cpu" if chosen else "none") if isinstance(chosen, bool) else None
+    if not isinstance(chosen, bool):
+        return stated or "none"
+    place = "cpu" if chosen else "none"
+    return defaults.take("training.offload.parameters", stated, place, "options.enable_cpu_offload")
 
 
 def recomputes(options: Mapping[str, object]) -> tuple[str, str] | None:
