@@ -227,6 +227,10 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
 
         answer = with_longest(context, answer)
     context = context._replace(estimate=answer)
+    if gate.hours:
+        from memcheck.rules.hours import gpu_hours
+
+        result = result._replace(gpu_hours=gpu_hours(context))
     if gate.grounds is not None:
         known = frozenset(finding.code for finding in findings)
         if result._replace(estimate=answer).verdict == UNSETTLED:

@@ -63,6 +63,8 @@ class PlanResult(Record):
     """Host memory of a node; None where the plan does not state it, so that it is not judged."""
     fail_above: float = 1.0
     """The fraction of capacity from which this plan fails; drawn as a mark on the bars."""
+    gpu_hours: float | None = None
+    """What the whole run takes; None unless that was asked for, and the plan states its steps."""
     rests_on: tuple[Ground, ...] = ()
     """The assumptions that move the need by more than 1 %, the largest first; empty unless a report shows them."""
     untried: int = 0

@@ -125,6 +125,7 @@ def command(
         raise UsageError(f"nothing to compare: no plan in {', '.join(paths)}")
     limits = options.limits
     comparison = compare(before, after, labels, unchanged=unchanged, least=options.least, limits=limits)
+    comparison = sides.with_remedies(comparison)
     _write(comparison, outputs or (Output("full"),), options.color, quiet=options.quiet)
     if sides.defects:
         from memcheck.cli.defect import write_bug_report

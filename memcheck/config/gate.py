@@ -46,6 +46,8 @@ class Gate(Record):
     """Whether comments hide findings; what is wrong with a comment is said either way."""
     inventory: bool = False
     """Whether to list the largest live tensors of plans that pass, too."""
+    hours: bool = False
+    """Whether to say how many GPU hours a run takes whose steps the plan states."""
     grounds: int | None = None
     """How many estimates may be made of what a plan that passes rests on, and whether to say what would settle an
     uncertain one; None: neither."""

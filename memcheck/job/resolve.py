@@ -221,14 +221,9 @@ def _training_job(
     """The job without its batch, and what was assumed, as :class:`JobFrame` has it."""
     options = known_options(training.options, framework)
     layout = resolve_layout(
-        plan.hardware,
-        plan.parallelism,
-        framework,
-        defaults,
-        routed=_routed(architecture),
-        options=options,
+        plan.hardware, plan.parallelism, framework, defaults, routed=_routed(architecture), options=options,
         reduces_each=reduces_each(training.framework_version, options, framework),
-    )
+    )  # fmt: skip
     if layout.pipeline > 1:
         from memcheck.job.fewer_layers import fewer_layers
 

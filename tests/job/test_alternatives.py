@@ -40,6 +40,7 @@ UNVARIED = {
     "training.method": EXPERIMENT,
     "training.micro_batch_size": EXPERIMENT,
     "training.objective": EXPERIMENT,
+    "training.offload.parameters": FOLLOWS,
     "training.objective.beta": EXPERIMENT,
     "training.objective.prompt_length": UNKNOWN,
     "training.optimizer.offload": FOLLOWS,

@@ -9,7 +9,7 @@ from memcheck.finding import Finding
 from memcheck.result import PlanResult
 from memcheck.review.diff.amount import Amount, exceeds, is_minor
 from memcheck.review.diff.pair import pair
-from memcheck.review.diff.types import UNCHANGED, PlanDiff, Side
+from memcheck.review.diff.types import ACCEPTED, PASSED, UNCHANGED, WARNED, PlanDiff, Side
 
 
 def compare(
@@ -49,6 +49,10 @@ def side_of(result: PlanResult, path: str, key: str) -> Side:
         name=result.name,
         status=result.status,
         codes=_codes(result.findings),
+        mark=mark_of(result),
+        verdict=result.verdict,
+        values=result.values,
+        gpu_hours=result.gpu_hours,
     )
     estimate = result.estimate
     if estimate is None:
@@ -62,6 +66,13 @@ def side_of(result: PlanResult, path: str, key: str) -> Side:
         host_bytes=estimate.host_bytes_per_node,
         host_capacity_bytes=result.host_capacity_bytes,
     )
+
+
+def mark_of(result: PlanResult) -> str:
+    """How ``check`` marks a plan that passes."""
+    if result.accepted:
+        return ACCEPTED
+    return WARNED if result.status == PASSED and result.count("warning") else ""
 
 
 def _codes(findings: tuple[Finding, ...]) -> tuple[str, ...]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, gib, percent, words, wrap
+from memcheck.review.diff.keys import told
 from memcheck.review.diff.types import FAILS_NOW, PASSES_NOW, RENAMED, Change, PlanDiff
-from memcheck.review.diff.words import headline, host, points, rest, signed_gib, size, verdict
+from memcheck.review.diff.words import headline, host, hours, points, rest, signed_gib, size, verdict
 
 STYLES = {FAILS_NOW: "error", PASSES_NOW: "good"}
 
@@ -26,15 +27,18 @@ def render(comparison: PlanDiff, screen: Screen) -> str:
 
 def block(change: Change, screen: Screen) -> list[str]:
     """One plan: what happened to it, then its memory and the components that moved."""
-    told = [clean(change.kind), verdict(change)]
+    said = [clean(change.kind), verdict(change)]
     if change.kind == RENAMED and change.before is not None:
-        told[0] = f"renamed from {change.before.path}"
+        said[0] = f"renamed from {change.before.path}"
     side = change.side
-    head = f"{side.name}  {side.path}: {', '.join(part for part in told if part)}"
+    head = f"{side.name}  {side.path}: {', '.join(part for part in said if part)}"
     lines = [screen.paint(line, STYLES.get(change.verdict, "strong")) for line in wrap(clean(head), screen.columns)]
+    lines += [f"  {line}" for each in told(change.keys, "->") for line in wrap(each, screen.columns - 2)]
     lines += rows(change)
     codes = change.after.codes if change.after is not None and change.after.status != "passed" else ()
     lines += [f"  {line}" for line in wrap(clean(", ".join(codes)), screen.columns - 2) if line]
+    remedy = f"first remedy: {change.remedy}" if change.remedy else ""
+    lines += [f"  {line}" for line in wrap(clean(remedy), screen.columns - 2) if line]
     return lines
 
 
@@ -56,8 +60,10 @@ def rows(change: Change) -> list[str]:
     table += [(f"  {words(name)}", gib(old), gib(new), signed_gib(new - old)) for name, old, new in change.components]
     if moved_host := host(change):
         table.insert(0 if not change.delta_bytes else len(table), ("host memory of a node", *moved_host))
+    if run := hours(change):
+        table.append(("GPU hours of the run", *run, ""))
     widths = [max(len(row[column]) for row in table) for column in range(4)]
     return [
-        f"  {what.ljust(widths[0])}  {old.rjust(widths[1])} -> {new.rjust(widths[2])}  {moved}"
+        f"  {what.ljust(widths[0])}  {old.rjust(widths[1])} -> {new.rjust(widths[2])}  {moved}".rstrip()
         for what, old, new, moved in table
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.edge.json_text import dumps
 from memcheck.edge.screen import Screen
-from memcheck.review.diff.types import FAILS_NOW, PASSES_NOW, Change, PlanDiff, Side
+from memcheck.review.diff.types import ACCEPTED, FAILS_NOW, PASSES_NOW, Change, PlanDiff, Side
 from memcheck.review.diff.words import KINDS
 
 
@@ -44,6 +44,8 @@ def record(change: Change) -> dict[str, object]:
         "delta_host_bytes": change.delta_host_bytes,
         "delta_points": None if delta is None else round(delta, 4),
         "components_delta_bytes": {name: new - old for name, old, new in change.components},
+        "changed_keys": [{"key": key, "before": old, "after": new} for key, old, new in change.keys],
+        "remedy": change.remedy or None,
         "before": None if change.before is None else side(change.before),
         "after": None if change.after is None else side(change.after),
     }
@@ -65,4 +67,7 @@ def side(plan: Side) -> dict[str, object]:
         "host_bytes_per_node": plan.host_bytes if estimated else None,
         "host_capacity_bytes": plan.host_capacity_bytes,
         "errors": list(plan.codes),
+        "accepted": plan.mark == ACCEPTED,
+        "verdict": plan.verdict or None,
+        "gpu_hours": None if plan.gpu_hours is None else round(plan.gpu_hours, 2),
     }

@@ -5,13 +5,17 @@ from __future__ import annotations
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import gib, percent, plural, words
 from memcheck.report.markdown import code, escape
-from memcheck.review.diff.types import RENAMED, Change, PlanDiff, Side
-from memcheck.review.diff.words import headline, host, points, rest, signed_gib, size, verdict
+from memcheck.review.diff.keys import told
+from memcheck.review.diff.types import ACCEPTED, RENAMED, WARNED, Change, PlanDiff, Side
+from memcheck.review.diff.words import headline, host, hours, points, rest, signed_gib, size, verdict
 
 LIMIT = 64_000
 """Characters. GitHub refuses comments of more than 65,536, and whoever posts this adds a line of their own."""
+MOST_KEYS = 3
+"""Changed keys in the row of a plan; its details have more."""
 HEAD = ["| | Plan | Before | After | Change | Of capacity |", "|---|---|---:|---:|---:|---|"]
-ICONS = {"passed": "✅", "failed": "❌", "error": "❌"}
+ICONS = {"passed": "✅", "failed": "❌", "error": "❌", ACCEPTED: "⚪", WARNED: "⚠️"}
+"""The marks of the job summary (:mod:`memcheck.report.markdown`)."""
 
 
 def render(comparison: PlanDiff, screen: Screen | None = None, limit: int = LIMIT) -> str:
@@ -69,20 +73,25 @@ def shortened(rows: list[str], room: int) -> list[str]:
 def row(change: Change) -> str:
     """One plan of the table."""
     before, after = change.before, change.after
-    icon = "" if after is None else ICONS.get(after.status, "❌")
-    if change.verdict != "same" and before is not None:
-        icon = f"{ICONS.get(before.status, '❌')} → {icon}"
+    icon = "" if after is None else _icon(after)
+    if before is not None and after is not None and _icon(before) != icon:
+        icon = f"{_icon(before)} → {icon}"
     name = f"**{escape(change.side.name)}**<br>{code(change.side.path)}"
     if change.kind == RENAMED and before is not None:
         name += f"<br>was {code(before.path)}"
-    told = ", ".join(part for part in (change.kind, verdict(change)) if part and part != "changed")
-    moved = told if not change.delta_bytes else "**" + signed_gib(change.delta_bytes) + " GiB**"
-    if change.delta_bytes and told:
-        moved += f"<br>{told}"
+    name += "".join(f"<br>{code(each)}" for each in told(change.keys, "→", MOST_KEYS))
+    said = ", ".join(part for part in (change.kind, verdict(change)) if part and part != "changed")
+    moved = said if not change.delta_bytes else "**" + signed_gib(change.delta_bytes) + " GiB**"
+    if change.delta_bytes and said:
+        moved += f"<br>{said}"
     if change.delta_host_bytes:
         moved += f"{'<br>' if moved else ''}host {signed_gib(change.delta_host_bytes)} GiB a node"
     old, new = (size(each.needed_bytes) if each else "" for each in (before, after))
     return f"| {icon} | {name} | {old} | {new} | {moved} | {used(before, after, change)} |"
+
+
+def _icon(side: Side) -> str:
+    return ICONS.get(side.mark or side.status, "❌")
 
 
 def used(before: Side | None, after: Side | None, change: Change) -> str:
@@ -98,18 +107,23 @@ def used(before: Side | None, after: Side | None, change: Change) -> str:
 def details(change: Change) -> list[str]:
     """The components that moved and the errors, folded; nothing for plans without either."""
     before, after = change.before, change.after
-    lines: list[str] = []
+    lines = [f"- {code(each)}" for each in told(change.keys, "→")]
+    lines += [""] if lines else []
     if before is not None and after is not None and change.delta_bytes is not None and change.components:
-        lines = ["| Component | Before, GiB | After, GiB | Change |", "|---|---:|---:|---:|"]
+        lines += ["| Component | Before, GiB | After, GiB | Change |", "|---|---:|---:|---:|"]
         lines += [
             f"| {words(name)} | {gib(old)} | {gib(new)} | {signed_gib(new - old)} |"
             for name, old, new in change.components
         ]
         lines.append("")
-    if told := host(change):
-        lines += [f"Host memory of a node, GiB: {told[0]} → {told[1]} ({told[2]}).", ""]
+    if moved := host(change):
+        lines += [f"Host memory of a node, GiB: {moved[0]} → {moved[1]} ({moved[2]}).", ""]
+    if run := hours(change):
+        lines += [f"GPU hours of the run: {run[0]} → {run[1]}.", ""]
     if after is not None and after.status != "passed" and after.codes:
         lines += ["Errors: " + ", ".join(code(each) for each in after.codes), ""]
+    if change.remedy:
+        lines += [f"First remedy: {code(change.remedy)}", ""]
     if not lines:
         return []
     return ["", f"<details><summary><b>{escape(change.side.name)}</b></summary>", "", *lines, "</details>"]

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from memcheck.errors import UsageError
-from memcheck.review.diff.types import Side
+from memcheck.review.diff.types import ACCEPTED, PASSED, WARNED, Side
 
 LARGEST_REPORT = 1024 * 2**20
 """Bytes of a JSON report, some 100,000 plans: it is read whole."""
@@ -34,6 +34,7 @@ def read_report(path: str, data: bytes) -> list[Side]:
 def _side(plan: dict[str, Any]) -> Side:
     estimate = plan["estimate"]
     errors = [each for each in plan.get("diagnostics", ()) if each["severity"] == "error"]
+    warned = any(each["severity"] == "warning" for each in plan.get("diagnostics", ()))
     side = Side(
         path=str(plan["path"]),
         key=str(plan["path"]),
@@ -41,6 +42,8 @@ def _side(plan: dict[str, Any]) -> Side:
         name=str(plan["name"]),
         status=str(plan["status"]),
         codes=tuple(dict.fromkeys(f"{each['code']} {each['name']}" for each in errors)),
+        mark=ACCEPTED if plan.get("accepted") else WARNED if str(plan["status"]) == PASSED and warned else "",
+        verdict=str((estimate or {}).get("verdict") or ""),
     )
     if estimate is None:
         return side

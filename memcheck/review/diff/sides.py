@@ -9,9 +9,10 @@ from memcheck.check import Gate, check_file
 from memcheck.config.discover import PlanFile, find_plans
 from memcheck.config.find import Configurations
 from memcheck.errors import ConfigurationError
-from memcheck.result import Unreadable
+from memcheck.report.advice import remedy_line
+from memcheck.result import PASSED, PlanResult, Unreadable
 from memcheck.review.diff.compare import side_of
-from memcheck.review.diff.types import Side
+from memcheck.review.diff.types import FAILS_NOW, PlanDiff, Side
 
 GateOf = Callable[[str], Gate]
 """How strictly to judge the file of a path."""
@@ -29,6 +30,8 @@ class SideReader:
         self._gate_of = gates(configurations)
         self.unreadable: list[Unreadable] = []
         self.defects: list[str] = []
+        self._failing: dict[str, tuple[PlanFile, Gate]] = {}
+        """Files with a plan that fails, by the path that is shown; of both sides, the later one stays."""
 
     def baseline_of(self, path: str) -> str:
         """The baseline file that a plan is held against; empty for none."""
@@ -57,11 +60,26 @@ class SideReader:
             if isinstance(found, Unreadable):
                 self.unreadable.append(found)
                 continue
-            gate = gate_of(found.path)._replace(remedies=None)
-            results, traces = check_file(found.path, found.data, gate)
+            gate = gate_of(found.path)._replace(hours=True)
+            results, traces = check_file(found.path, found.data, gate._replace(remedies=None, grounds=None))
             sides += [side_of(result, shown(found.path), key(found.path)) for result in results]
+            if any(result.status != PASSED for result in results):
+                self._failing[shown(found.path)] = found, gate
             self.defects += traces
         return sides
+
+    def with_remedies(self, comparison: PlanDiff) -> PlanDiff:
+        """The comparison with the first remedy of each plan that fails now, for the first few of them."""
+        changes, left = [], MOST_REMEDIES
+        for change in comparison.changes:
+            after = change.after
+            if after is not None and change.verdict == FAILS_NOW and after.path in self._failing and left:
+                left -= 1
+                found, gate = self._failing[after.path]
+                results, _ = check_file(found.path, found.data, gate._replace(grounds=None))
+                change = change._replace(remedy=first_remedy(results, after))
+            changes.append(change)
+        return comparison._replace(changes=tuple(changes))
 
     def earlier_gates(self, now: Callable[[str], str]) -> GateOf:
         """Gates of earlier plans: by the settings of their time, or by today's where those are of no use any more.
@@ -79,6 +97,20 @@ class SideReader:
                 return self._gate_of(now(path))
 
         return of
+
+
+MOST_REMEDIES = 20
+"""Searches in one comparison: each takes as long as judging a plan that fails."""
+
+
+def first_remedy(results: Iterable[PlanResult], after: Side) -> str:
+    """What ``check`` offers first for a plan, in one line; empty where it offers nothing."""
+    for result in results:
+        if result.document == after.document:
+            for finding in result.findings:
+                if finding.remedies:
+                    return remedy_line(result, finding.remedies[0])
+    return ""
 
 
 def _moved(gate: Gate, now: Callable[[str], str]) -> Gate:

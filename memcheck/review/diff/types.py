@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from memcheck.record import Record
+from memcheck.review.diff.keys import Changed, changed_keys
 
 ADDED, REMOVED, RENAMED, CHANGED, UNCHANGED = "added", "removed", "renamed", "changed", "unchanged"
 FAILS_NOW, PASSES_NOW, SAME = "fails-now", "passes-now", "same"
 PASSED = "passed"
+ACCEPTED, WARNED = "accepted", "warned"
 
 
 class Side(Record):
@@ -37,12 +39,20 @@ class Side(Record):
     """None where the plan does not state it."""
     device_bytes: int | None = None
     """What is seen, the allocator's cache included."""
+    mark: str = ""
+    """``accepted`` or ``warned`` for a plan that passes so, as ``check`` marks it."""
+    verdict: str = ""
+    """``fits`` | ``uncertain`` | ``does_not_fit``; empty where it is not known."""
+    values: object = None
+    """The plan as plain data; None where it is not known."""
+    gpu_hours: float | None = None
+    """None where the plan does not state its steps."""
 
     @property
     def figures(self) -> tuple[object, ...]:
         """What has to be equal for a plan to count as the same."""
         parts = tuple(sorted((name, count) for name, count in self.components_bytes.items() if count))
-        host = (self.host_bytes, self.host_capacity_bytes)
+        host = (self.host_bytes, self.host_capacity_bytes, self.mark == ACCEPTED, self.gpu_hours)
         return (self.status, self.needed_bytes, self.capacity_bytes, parts, *host, self.codes)
 
 
@@ -51,6 +61,16 @@ class Change(Record):
 
     before: Side | None
     after: Side | None
+    remedy: str = ""
+    """The first change that would make a plan pass that fails now; empty where none is known."""
+
+    @property
+    def keys(self) -> tuple[Changed, ...]:
+        """The keys of the plan that changed; none where a side is missing or not known."""
+        before, after = self.before, self.after
+        if before is None or after is None or before.values is None or after.values is None:
+            return ()
+        return changed_keys(before.values, after.values)
 
     @property
     def kind(self) -> str:
@@ -116,11 +136,12 @@ class Change(Record):
         return [(name, old, new) for name, old, new in pairs if old != new]
 
     @property
-    def rank(self) -> tuple[bool, int]:
-        """Sorts what fails now first, then by growth; a plan that came grew from nothing."""
+    def rank(self) -> tuple[bool, bool, int]:
+        """Sorts what fails now first, then what fails still, then by growth; a plan that came grew from nothing."""
         now = (self.after.needed_bytes or 0) if self.after else 0
         before = (self.before.needed_bytes or 0) if self.before else 0
-        return (self.verdict != FAILS_NOW, before - now)
+        passes = self.after is None or self.after.status == PASSED
+        return (self.verdict != FAILS_NOW, passes, before - now)
 
 
 class PlanDiff(Record):

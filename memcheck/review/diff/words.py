@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.edge.text import gib, plural
-from memcheck.review.diff.types import FAILS_NOW, PASSES_NOW, UNCHANGED, Change, PlanDiff, Side
+from memcheck.review.diff.types import ACCEPTED, FAILS_NOW, PASSES_NOW, UNCHANGED, Change, PlanDiff, Side
 
 KINDS = ("added", "removed", "renamed", "changed")
 VERDICTS = {FAILS_NOW: "fails now", PASSES_NOW: "passes now"}
@@ -45,19 +45,41 @@ def of_node(side: Side) -> str:
     return f"{gib(side.host_bytes)}{has}"
 
 
+def hours(change: Change) -> tuple[str, str] | None:
+    """GPU hours of the run before and after; None where neither plan states its steps."""
+    found = [None if side is None else side.gpu_hours for side in (change.before, change.after)]
+    if found == [None, None]:
+        return None
+    before, after = ("not stated" if each is None else f"{each:,.{0 if each >= 100 else 1}f}" for each in found)
+    return before, after
+
+
+def is_accepted(change: Change) -> bool:
+    """Whether the plan passes only because something hides its errors."""
+    return change.after is not None and change.after.mark == ACCEPTED
+
+
 def verdict(change: Change) -> str:
     """What became of the verdict, in words: a plan that went has none, and a failing plan that still fails is named."""
-    if change.verdict in VERDICTS:
+    after = change.after
+    if change.verdict in VERDICTS and not is_accepted(change):
         return VERDICTS[change.verdict]
-    return "still fails" if change.after is not None and change.after.status != "passed" else ""
+    if after is not None and after.status != "passed":
+        return "still fails"
+    told = [ACCEPTED] if is_accepted(change) else []
+    told += ["uncertain"] if after is not None and after.verdict == "uncertain" else []
+    return ", ".join(told)
 
 
 def headline(comparison: PlanDiff) -> str:
     """``1 plan fails now, 2 changed, 1 added``; the kinds count every plan once, verdicts come first."""
     failing = comparison.verdicts(FAILS_NOW)
     parts = [f"{plural(failing, 'plan')} fail{'s' if failing == 1 else ''} now"] if failing else []
-    if passing := comparison.verdicts(PASSES_NOW):
+    accepted = sum(is_accepted(change) and change.verdict == PASSES_NOW for change in comparison.changes)
+    if passing := comparison.verdicts(PASSES_NOW) - accepted:
         parts.append(f"{plural(passing, 'plan')} pass{'es' if passing == 1 else ''} now")
+    if accepted:
+        parts.append(f"{plural(accepted, 'plan')} {'is' if accepted == 1 else 'are'} accepted now")
     parts += [f"{count} {kind}" for kind in KINDS if (count := comparison.kinds(kind))]
     return ", ".join(parts) or "nothing moved"
 
