@@ -330,6 +330,8 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
                 "--diff",
                 "--document",
                 "--gpu",
+            "--gpus-per-node",
+            "--nodes",
                 "--fail-above",
                 "--config",
                 "--format",
