@@ -26,22 +26,26 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 IDENTITY = "memcheck/v1"
 AROUND = 2
 """Lines of context before and behind a finding's own."""
+MOST_INDENTED = 1000
+"""Results of a log that is written for people as well: indentation is a third of it."""
 MOST_CONTEXT = 1000
 """Characters of the lines around a finding: on one long line with many findings, each would repeat all of it."""
 SUPPRESSIONS = {COMMENT: "inSource", BASELINE: "external"}
 """What is reported as suppressed, in SARIF's words. A rule that was not chosen has no results."""
-MOST_RESULTS = 25_000
-"""GitHub refuses a run with more of them, and shows the 5,000 gravest."""
+MOST_RESULTS = 5000
+"""GitHub shows so many, the gravest, and refuses a run of more than 25,000."""
 
 _EMBEDDED_LINK = re.compile(r"\[(?=[^\]]*\]\()")
 
 
 def render(report: Report, screen: Screen | None = None) -> str:
     """The log; the screen plays no part."""
-    return dumps(document(report), indent=1) + "\n"
+    log = document(report)
+    count = len(log["runs"][0]["results"])
+    return dumps(log, indent=1 if count <= MOST_INDENTED else None) + "\n"
 
 
-def document(report: Report) -> dict[str, object]:
+def document(report: Report) -> dict[str, Any]:
     """One run. Rules are those that found something; ``results`` is there even when it is empty."""
     every = list(keyed(report, SUPPRESSIONS))
     found = gravest(every)

@@ -261,3 +261,19 @@ def test_no_more_results_than_github_takes(monkeypatch: pytest.MonkeyPatch) -> N
     assert [result["level"] for result in run["results"]] == ["error", "warning", "warning"]
     (note,) = run["invocations"][0]["toolExecutionNotifications"]
     assert note["message"]["text"] == "2 more findings are left out"
+
+
+def test_many_results_are_written_short(tmp_path: Path) -> None:
+    """On one long line with thousands of findings none repeats the line, and the gravest are as many as GitHub shows."""
+    from memcheck.check import Gate, check_file
+    from memcheck.result import Report
+
+    options = ", ".join(f"o{number}: yes" for number in range(5000))
+    text = "memcheck: 1\nmodel: gpt2\nhardware: {gpu: h100-80gb}\ntraining: {micro_batch_size: 1, "
+    text += f"sequence_length: 128, options: {{{options}}}}}\n"
+    results, _ = check_file("p.yaml", text.encode(), Gate())
+    log = sarif.render(Report("0", tuple(results)))
+    (run,) = json.loads(log)["runs"]
+    assert len(run["results"]) == sarif.MOST_RESULTS
+    assert "5,000 more findings are left out" in log
+    assert len(log) < 100 * len(text)
