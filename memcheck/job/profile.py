@@ -122,6 +122,12 @@ class Profile(Record):
     are. Empty: constants are always quantised once more."""
     masters_adapters: bool = False
     """It steps on a master copy of every trained tensor. Else adapters, which have a dtype of their own, have none."""
+    modelled_release: str = ""
+    """What its steps were read from, where releases differ and a plan may state one. Empty: nothing is said of it."""
+    modelled_since: tuple[int, ...] | None = None
+    """The first release that has these steps. None: every release."""
+    compiled_releases: tuple[float, float] = (0.0, 0.0)
+    """Shares of the predicted bytes by which compiled steps of other releases may need less, and more."""
     flattens_units: bool = False
     """Its FSDP is the first one (``FullyShardedDataParallel``), whatever the version."""
     wraps_adapters_since: tuple[int, int] | None = None

@@ -29,7 +29,14 @@ from memcheck.job.training import (
     resolve_rows,
 )
 from memcheck.job.types import LIGER_KERNELS, Assumption, Images, InferenceJob, Overhead, Recipe, TrainingJob
-from memcheck.job.versions import note_adapter_units, reduces_each, resolve_carving, resolve_fsdp, resolve_kbit
+from memcheck.job.versions import (
+    note_adapter_units,
+    note_releases,
+    reduces_each,
+    resolve_carving,
+    resolve_fsdp,
+    resolve_kbit,
+)
 from memcheck.models.types import Architecture, Mixer, Moe, Rough
 from memcheck.plan import types as plan_types
 from memcheck.record import Record
@@ -249,8 +256,8 @@ def _training_job(
     optimizer = resolve_optimizer(training.optimizer, framework, between)
     wrapper = Defaults()  # said last
     fsdp = resolve_fsdp(training.framework_version, options, layout, framework, wrapper)
-    if fsdp == 1 and method != "full":
-        note_adapter_units(training, options, layout, framework, wrapper)
+    note_adapter_units(training, fsdp if method != "full" else 2, options, layout, framework, wrapper)
+    note_releases(training, options, recipe, framework, wrapper)
     upcast = upcasts(recipe, layout, framework, fsdp, held_in)
     lora = None
     if method != "full":

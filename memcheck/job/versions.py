@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from memcheck.job.defaults import Defaults
 from memcheck.job.profile import Profile
-from memcheck.job.types import BITSANDBYTES, Layout, TrainingJob
+from memcheck.job.types import BITSANDBYTES, Layout, Recipe, TrainingJob
 from memcheck.plan import types as plan_types
 
 FSDP = "fsdp_version"
@@ -26,6 +26,8 @@ TRANSFORMERS = "transformers_version"
 """The option that states transformers' version, where the framework's own is another package's."""
 SYNCHRONISES = (1, 11)
 """Accelerate's first version whose ``no_sync`` leaves gradients of FSDP2 unreduced (accelerator.py)."""
+ENGINE = "transformer_engine_version"
+"""The option that states TransformerEngine's release."""
 KBIT = "prepare_model_for_kbit_training"
 """The option that says whether peft's function of this name is called."""
 
@@ -101,13 +103,14 @@ def wraps_adapters(framework: Profile, version: str | None, stated: object) -> b
 
 def note_adapter_units(
     training: plan_types.TrainingSpec,
+    fsdp: int,
     options: Mapping[str, object],
     layout: Layout,
     framework: Profile,
     defaults: Defaults,
 ) -> None:
-    """List whether FSDP1 makes units of a plan's adapters, where the plan does not say so."""
-    if WRAPS not in framework.options or layout.zero_stage < 2 or layout.shard_group == 1:
+    """List whether FSDP1 makes units of a plan's adapters, where the plan does not say so. ``fsdp``: 2 without any."""
+    if fsdp == 2 or WRAPS not in framework.options or layout.zero_stage < 2 or layout.shard_group == 1:
         return
     made, since = wraps_adapters(framework, training.framework_version, None), framework.wraps_adapters_since
     why = "peft's fsdp_auto_wrap_policy, as its recipes set it"
@@ -166,3 +169,31 @@ def resolve_kbit(
     bits = 8 if held_in == "int8" else 4
     why = "left out where parameters are sharded" if shards else f"what peft's recipe for {bits}-bit training calls"
     return defaults.take(f"training.options.{KBIT}", None, not shards, why)
+
+
+def is_other_release(version: str | None, framework: Profile) -> bool:
+    """Whether a plan states a release whose steps are not the modelled ones."""
+    return is_before(version, framework.modelled_since)
+
+
+def note_releases(
+    training: plan_types.TrainingSpec,
+    options: Mapping[str, object],
+    recipe: Recipe,
+    framework: Profile,
+    defaults: Defaults,
+) -> None:
+    """List the releases that a plan's bytes rest on, where the plan does not state them."""
+    if framework.modelled_release and training.framework_version is None:
+        why = "unknown: other releases keep other tensors"
+        defaults.note("training.framework_version", framework.modelled_release, why)
+    if ENGINE not in framework.options or ENGINE in options:
+        return
+    loss = options.get("cross_entropy_loss_fusion") is True and options.get("cross_entropy_fusion_impl") == "te"
+    states = recipe.optimizer_states == "bf16"
+    if loss:
+        why = "unknown: 2.18 makes the gradient of the loss in fp32, other releases in the dtype of the logits"
+        defaults.note(f"training.options.{ENGINE}", "2.18 for the loss" if states else "2.18", why)
+    elif states:
+        why = "unknown: its Adam makes fp32 copies of states in bf16"
+        defaults.note(f"training.options.{ENGINE}", "before 2.14", why)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from memcheck.accounts.estimate import Pools
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, TrainingJob
+from memcheck.job.versions import is_other_release
 from memcheck.memory.allocator import (
     ADAPTERS,
     Shares,
@@ -37,6 +38,8 @@ class Kinds(Record):
     """Empty: nothing is known of what its largest block leaves."""
     blocks: str = ""
     """Empty: nor of the least share of that block."""
+    releases: tuple[float, float] = (0.0, 0.0)
+    """Shares by which a stated release that is not the modelled one may need less, and more."""
 
 
 class Intervals(Record):
@@ -62,7 +65,16 @@ def interval_kinds(job: TrainingJob | InferenceJob) -> Kinds:
         allocator=allocator_group(job),
         remainder=remainder_group(job),
         blocks=blocks_group(job),
+        releases=_releases(job),
     )
+
+
+def _releases(job: TrainingJob | InferenceJob) -> tuple[float, float]:
+    """What a stated release may need less and more: compiled steps of releases that are not the modelled one."""
+    if isinstance(job, InferenceJob) or not job.compiles("model"):
+        return 0.0, 0.0
+    profile = FRAMEWORKS[job.framework]
+    return profile.compiled_releases if is_other_release(job.framework_version, profile) else (0.0, 0.0)
 
 
 def ends(tables: Residuals, kinds: Kinds, held: PlanFigures, capacity: int | None) -> Intervals:
@@ -71,7 +83,8 @@ def ends(tables: Residuals, kinds: Kinds, held: PlanFigures, capacity: int | Non
     own = look_up(tables.allocated, kinds.errors)[1]
     found = shares_of(tables, kinds.allocator)
     scale = max(allocated, SMALL_BYTES) / max(1, allocated)
-    off = max(0.0, 1 - own.low) * scale, max(0.0, own.high - 1) * scale
+    less, more = kinds.releases
+    off = max(less, (1 - own.low) * scale), max(more, (own.high - 1) * scale)
     around = held.outside.ends(tables)
     needed = _ends(stuck_between(tables, kinds, held, found), off, allocated, around)
     both = allocated + held.pools.apart

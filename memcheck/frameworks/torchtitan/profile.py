@@ -92,6 +92,10 @@ PROFILE = Profile(
         compiles_blocks=True,
         compiled_losses=("standard", "chunked", "vocab-parallel"),
     ),
+    modelled_release="main of 2026, b5bcd76c6",
+    modelled_since=(0, 2, 3),
+    # one configuration of Llama 3.1 8B, compiled: 49.6 GiB in March 2025 (PR #996), 30.9 in June
+    compiled_releases=(1 - 30.9 / 49.6, 49.6 / 30.9 - 1),
     wraps_ends=True,
     gathers_stages_again=False,  # get_fsdp_reshard_after_forward_policy: "default"
     fewer_layers=(1, 1),  # config/configs.py, pipeline_parallel_first_stage_less_layers and its like for the last
