@@ -60,12 +60,14 @@ def find_gpu(name: str) -> Gpu:
 
 
 def _explain(error: UnknownNameError, name: str) -> None:
-    """A cloud's type of machine is known by the GPUs that it has."""
-    from memcheck.plan.foreign import instance
+    """A cloud's type of machine is known by the GPUs that it has; a scheduler writes their number behind the name."""
+    from memcheck.plan.foreign import counted, instance
 
-    machine = instance(name)
+    machine, several = instance(name), counted(name)
     if machine is not None:
         error.help = f"it is a machine with {machine[1]} x {machine[0]}: name the GPU"
+    elif several is not None:
+        error.help = f"name the GPU alone, {several[0]}; the number of GPUs in a node is `gpus_per_node: {several[1]}`"
 
 
 def gpu_names() -> tuple[str, ...]:

@@ -26,6 +26,19 @@ from memcheck.report import WITH_DOSSIER
 from memcheck.result import PlanResult, Report, Unreadable
 from memcheck.what_if import make_dossier, with_remedies
 
+AFTER_DASHES = "memcheck.after_dashes"
+
+
+class LaunchCommand(SectionedCommand):
+    """A command that takes a launch line after ``--``, which click would take for arguments like any other."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Note the words after the dashes."""
+        if "--" in args:
+            ctx.meta[AFTER_DASHES] = args[args.index("--") + 1 :]
+        return super().parse_args(ctx, args)
+
+
 FORMATS = ("full", "json", "csv", "html", "pdf")
 """Those of ``check`` that have room for figures without a verdict."""
 
@@ -38,7 +51,7 @@ SECTIONS = {
 }
 
 
-@click.command("estimate", cls=SectionedCommand, sections=SECTIONS)
+@click.command("estimate", cls=LaunchCommand, sections=SECTIONS)
 @click.argument("paths", nargs=-1, required=True, metavar="PLAN|MODEL|-- COMMAND...", shell_complete=files)
 @click.option("--formulas", is_flag=True, help="Show each formula with its numbers and its source.")
 @outputs(FORMATS)
@@ -71,7 +84,8 @@ def command(
     gate = Gate(changes=changes, hardware=beside, inventory=True, grounds=EVERY)
     if any(each.format == "csv" or each.format in WITH_DOSSIER for each in outputs):
         gate = gate._replace(dossier=make_dossier, remedies=with_remedies)
-    told = job_of(paths, said, method, zero_stage)
+    launch = tuple(click.get_current_context().meta.get(AFTER_DASHES, ()))
+    told = job_of(paths, said, method, zero_stage, launch)
     if told is not None and told.plan and said.model is not None:
         raise UsageError(f"--model beside the model {paths[0]}", "name it once")
     if told is None:

@@ -19,6 +19,7 @@ from memcheck.cli.stated import USUAL_GPUS_PER_NODE
 from memcheck.config.discover import STDIN, PlanFile
 from memcheck.configs.model_config import describes_model
 from memcheck.configs.plan_text import plan_text
+from memcheck.configs.syntax import COMMAND
 from memcheck.configs.types import ReadSetting
 from memcheck.errors import MemcheckError, UsageError
 from memcheck.models.registry import read_architecture
@@ -28,8 +29,6 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 USUAL_SEQUENCE = 4096
 METHODS = ("full", "lora", "qlora")
-COMMAND = "<command>"
-"""What messages call a command line that was given instead of a file."""
 SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".txt")
 _OPTIONS = (
     click.option("--method", type=click.Choice(METHODS), help="How the model is trained [default: full]."),
@@ -70,13 +69,21 @@ def JOB(command: _Command) -> _Command:  # noqa: N802  # a decorator beside CONF
     return decorated  # type: ignore[no-any-return]
 
 
-def job_of(paths: tuple[str, ...], said: CheckOptions, method: str | None, zero_stage: int | None) -> Told | None:
+def job_of(
+    paths: tuple[str, ...],
+    said: CheckOptions,
+    method: str | None,
+    zero_stage: int | None,
+    launch: tuple[str, ...] = (),
+) -> Told | None:
     """The job that the arguments tell; None where they name plans, or configs of jobs.
 
     Raises:
         UsageError: a model that is unknown or without a GPU, or options for a model beside files.
     """
-    if any(each.startswith("-") and each != "-" for each in paths):
+    if launch and launch != paths:
+        raise UsageError(f"{paths[0]} and a command after --", "name one of them")
+    if launch or any(each.startswith("-") and each != "-" for each in paths):
         return Told(PlanFile(COMMAND, f"{shlex.join(paths)}\n".encode()))
     for_a_name = {"method": method, "zero_stage": zero_stage}
     job = {**said._asdict(), **for_a_name}

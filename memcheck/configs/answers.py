@@ -30,7 +30,11 @@ FLAGS = {
 ASKS = (
     ("model", "which model it trains", "name one of the catalog: --model llama-3.1-8b (`memcheck list models`)"),
     ("hardware.gpu", "which GPU it runs on", "name one of the catalog: --gpu h100-80gb (`memcheck list gpus`)"),
-    ("hardware.gpus_per_node", "how many GPUs run it", "state them: --gpus-per-node 8, and --nodes for more than one"),
+    (
+        "hardware.gpus_per_node",
+        "how many GPUs run it",
+        "state them: --gpus-per-node 8, or --gpus-per-node 8 --nodes 2 for two nodes",
+    ),
     (LENGTH, "how long a sequence is", "state the tokens of the longest row: --sequence-length 8192"),
     ("training.micro_batch_size", "how many sequences a GPU takes at once", "state them: --micro-batch-size 1"),
 )
@@ -79,6 +83,7 @@ def read_beside(
         version=beside.version,
         images=beside.images,
         defines=beside.defines,
+        method=str(stated.get("training.method", "")),
         gpus_per_node=per_node if isinstance(per_node, int) else None,
         world=per_node * nodes if isinstance(per_node, int) and isinstance(nodes, int) else None,
     )

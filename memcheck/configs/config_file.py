@@ -53,6 +53,8 @@ class ConfigFile:
         """Releases that were stated, of a trainer and of its framework: defaults moved under unchanged files."""
         self.gpus_per_node: int | None = None
         """How many GPUs a node has, where it was stated."""
+        self.method = ""
+        """``training.method`` of a plan, where it was stated beside the config."""
         self.images = NO_IMAGES
         """The pictures of a sample, where they were stated: keys of ``training.images``."""
         self._locate = locate

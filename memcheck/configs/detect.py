@@ -11,9 +11,10 @@ from memcheck.configs.evidence import all_keys, any_key
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.launch_lines import starts_processes
 from memcheck.configs.refusals import after_formats, another_file, before_formats, before_syntax
-from memcheck.configs.syntax import ARGUMENTS, load_config, syntax_of
+from memcheck.configs.syntax import ARGUMENTS, COMMAND, load_config, syntax_of
 from memcheck.configs.trainer_script import otherwise_named
 from memcheck.configs.types import ConfigError
+from memcheck.configs.unknown_script import script_of
 from memcheck.finding import Location, Span
 
 MODELLESS = "a file of TrainingArguments without a model"
@@ -39,7 +40,7 @@ UNREAD = (
     (
         any_key("per_device_train_batch_size"),
         MODELLESS,
-        "state it: --from transformers --model NAME",
+        "state it: --from transformers --model llama-3.1-8b",
     ),
     (
         all_keys((model_config.TYPE,), (*model_config.SIZES, *(f"{part}." for part in model_config.PARTS))),
@@ -64,6 +65,11 @@ _NAMED = re.compile(
 """A launcher's line and the first file of arguments on it, which is not its own ``--config_file``."""
 _ENVIRONMENT = re.compile(r"/activate\b|conda|\.(?:bashrc|bash_profile|profile|zshrc|env)\b|/etc/profile|modules?/init")
 """Scripts that are sourced for what they put on the path, and say nothing of a training."""
+STATE_ALL = (
+    "state what it does: --from transformers --model llama-3.1-8b --micro-batch-size 1 --sequence-length 4096 "
+    "--set training.objective=sft --set training.method=full "
+    "--set training.precision.recipe=bf16-mixed --set training.precision.params=bf16"
+)
 HELP = f"memcheck reads {', '.join(each.title for each in FORMATS.values())}; --from says which"
 
 
@@ -101,9 +107,10 @@ def detect(path: str, text: str, *, named: bool = False, beside: Mapping[str, ob
             at = Location(path, Span(number, named_there.start("file") + 1, number, named_there.end("file") + 1))
             message = f"the launch's arguments are in `{named_there['file']}`, which it names"
             raise located(at, message, another_file(path, named_there["file"], config, beside))
-    if syntax == ARGUMENTS and starts_processes(config):
-        help = "state what it does beside it: --from transformers --model NAME; or write the plan"
-        raise ConfigError(f"{path}: this starts a script whose arguments are none that memcheck knows", help)
+    name, at = script_of(config) if syntax == ARGUMENTS else ("", config.at(""))
+    if name and (starts_processes(config) or path == COMMAND):
+        inside = "what it starts" if at == config.at("") else f"`{name}`"
+        raise located(at, f"the command names no model and no batch: they are inside {inside}", STATE_ALL)
     raise ConfigError(f"{path}: this is no config that memcheck knows", HELP)
 
 

@@ -66,7 +66,7 @@ class Draft:
 
     def ask(self, key: str, what: str, help: str) -> None:
         """A value that nothing in this config can say."""
-        if key not in self.settings:
+        if key not in self.settings and not any(key in each.keys for each in self.problems):
             self.problems.append(
                 ConfigProblem(self.config.at(""), f"the config does not say {what}", help, keys=(key,))
             )
@@ -79,7 +79,7 @@ class Draft:
     def whole(self, path: str, *keys: str) -> int | None:
         """An integer of the config for code that combines several; settled by the plan keys when it cannot be read."""
         written = self.config.take(path)
-        if written is None or self._unset(path, written, *keys):
+        if written is None or self.unset(path, written, *keys):
             return None
         value = converted(KeyRow(path, "", "whole"), written)
         if isinstance(value, int):
@@ -100,7 +100,7 @@ class Draft:
 
     def _row(self, row: KeyRow, path: str) -> None:
         written = self.config.take(path)
-        if self._unset(path, written, row.key):
+        if self.unset(path, written, row.key):
             return
         value = converted(row, written)
         if value is not MISSING:
@@ -116,7 +116,7 @@ class Draft:
             listed = tuple(names)
             self.harmless(listed, tuple(name for name in listed if name.endswith(".")))
 
-    def _unset(self, path: str, written: object, *keys: str) -> bool:
+    def unset(self, path: str, written: object, *keys: str) -> bool:
         """Whether a value is a variable that the script does not set; then that is said."""
         found = _VARIABLE.match(written) if isinstance(written, str) else None
         if found is None:

@@ -13,6 +13,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from memcheck import configs
 from memcheck.configs import trainer_keys
@@ -26,22 +27,6 @@ from memcheck.plan.text import read_bytes
 GENERIC = frozenset({"enabled", "name", "type", "path", "params", "target", "_component_", "_target_", "config"})
 """Last words of dotted keys that say nothing without the section before them."""
 WORDS = os.path.join(os.path.dirname(__file__), "foreign_words.yaml")
-_TITLES = {
-    "trainer": "transformers",
-    "trl": "TRL",
-    "accelerate": "Accelerate",
-    "deepspeed": "DeepSpeed",
-    "megatron": "Megatron-LM",
-    "axolotl": "Axolotl",
-    "llamafactory": "LLaMA-Factory",
-    "swift": "ms-swift",
-    "torchtitan": "torchtitan",
-    "torchtune": "torchtune",
-    "automodel": "NeMo AutoModel",
-    "litgpt": "LitGPT",
-    "nanotron": "nanotron",
-}
-"""The tool whose keys a module's tables hold, by the first word of the module's name. Earlier tools go first."""
 _ADAPTERS = {
     "rank": "training.lora.rank",
     "dropout": "training.lora.dropout",
@@ -99,8 +84,13 @@ def _section(below: list[ForeignKey]) -> list[ForeignKey]:
     return kept
 
 
+def _words_file() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.load(read_bytes(WORDS), Loader=yaml.SafeLoader)
+    return found
+
+
 def _by_hand() -> Iterator[tuple[str, ForeignKey]]:
-    text = yaml.load(read_bytes(WORDS), Loader=yaml.SafeLoader)
+    text = _words_file()
     tables = {
         **text["words"],
         "attentions": trainer_keys.ATTENTIONS,
@@ -128,11 +118,11 @@ def modules() -> list[str]:
 
 def of_tables() -> Iterator[tuple[str, ForeignKey]]:
     """Every key of the readers' tables; a name that ends with a dot is everything below it."""
-    order = list(_TITLES)
-    for module in sorted(
-        (each for each in modules() if _first(each) in order), key=lambda each: order.index(_first(each))
-    ):
-        title = _TITLES[_first(module)]
+    tools = _words_file()["tools"]
+    order = list(tools)
+    own_modules = [each for each in modules() if _first(each) in tools]
+    for module in sorted(own_modules, key=lambda each: order.index(_first(each))):
+        title = tools[_first(module)]
         own = importlib.import_module(f"memcheck.configs.{module}")
         for name, table in vars(own).items():
             if name.strip("_").isupper():

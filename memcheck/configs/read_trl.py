@@ -15,6 +15,7 @@ from memcheck.configs.launch_lines import starts_processes
 from memcheck.configs.liger import liger_kernels
 from memcheck.configs.open_instruct import own_engine, own_loop
 from memcheck.configs.pictures import shown
+from memcheck.configs.stated_adapters import COUNTS, STATED, stated_method
 from memcheck.configs.trainer_accelerator import synchronised
 from memcheck.configs.trainer_adapters import (
     HELD,
@@ -36,6 +37,7 @@ from memcheck.configs.types import ReadConfig
 from memcheck.configs.unknown_script import ask, retrieves, takes, towers
 
 LIGER = "liger_kernel_config"
+
 
 
 def read_trl(config: ConfigFile, world: int | None) -> ReadConfig:
@@ -107,16 +109,16 @@ def _method(draft: Draft, *, opened: bool) -> bool:
     eight = next((name for name in keys.EIGHT_BITS if on(draft, name)), "")
     draft.config.see(*keys.ADAPTED, *keys.FOUR_BITS, *keys.EIGHT_BITS, "lora_alpha")
     names = _adapter_keys(draft, path, opened=opened)
+    if not path and draft.config.method in STATED:
+        return stated_method(draft, four, eight, "" if opened else _unswitched(draft))
     if not path:
         ranked = "" if opened else _unswitched(draft)
         if ranked:
             message = f"`{ranked}` is stated, and no switch that memcheck knows says whether adapters are trained"
             rank = draft.config.values[ranked] if ranked in keys.RANKS else ""
-            beside = f" --set training.lora.rank={rank}, or --set training.method=full" if rank else ""
+            beside = ", or --set training.method=full" if rank else ""
             draft.refuse(ranked, message, f"state it: --set training.method=lora{beside}", ("training.method",))
-            where = "the rank counts" if rank else "what it turns on counts"
-            section = "training.lora.rank" if rank else "training.lora, training.base"
-            draft.note(ranked, f"{where} where it is stated beside the method: {section}")
+            draft.note(ranked, COUNTS)
         if four or eight:
             message = f"`{four or eight}` without `use_peft`: a quantized base is not trained whole"
             told = ("training.method",) if ranked else ()

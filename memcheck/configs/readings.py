@@ -33,6 +33,8 @@ class Asked(Record):
     version: str
     images: Mapping[str, int]
     defines: Mapping[str, str]
+    method: str
+    """``training.method`` where it is stated beside the config; empty elsewhere."""
     gpus_per_node: int | None
     world: int | None
 
@@ -90,7 +92,7 @@ def _read(kind: Format, data: bytes, asked: Asked, read: Callable[[str], bytes])
         config = kind.load(asked.path, parse_text(asked.path, data), asked.defines)
         config.inside, config.read = asked.inside, noted
         config.version, config.images = asked.version, asked.images
-        config.gpus_per_node = asked.gpus_per_node
+        config.gpus_per_node, config.method = asked.gpus_per_node, asked.method
         reading = read_gpu(kind.read(config, asked.world), config)
     except ConfigError as problem:
         error = problem

@@ -10,6 +10,10 @@ from memcheck.configs.arguments import NO_DEFINES, YAML_SECTION, load_arguments
 from memcheck.configs.config_file import ConfigFile, load_json, load_toml, load_yaml
 from memcheck.configs.containers import without_containers
 
+COMMAND = "<command>"
+"""What messages call a command line that was given instead of a file."""
+COMMAND = "<command>"
+"""What messages call a command line that was given instead of a file."""
 JSON, TOML, YAML, ARGUMENTS = "json", "toml", "yaml", "arguments"
 _SUFFIXES = {".json": JSON, ".toml": TOML, ".yaml": YAML, ".yml": YAML, ".sh": ARGUMENTS, ".bash": ARGUMENTS}
 LAUNCH = "#! the launch in this file"
@@ -21,6 +25,8 @@ _TABLE = re.compile(r"^\s*\[[\w.\"'-]+\]\s*(?:#.*)?$", re.MULTILINE)
 def syntax_of(path: str, text: str) -> str:
     """The syntax of a config: by its file's suffix, and for any other suffix by its text."""
     if text.startswith(LAUNCH):
+        return ARGUMENTS
+    if path == COMMAND:
         return ARGUMENTS
     found = _SUFFIXES.get(os.path.splitext(path)[1].lower(), "")
     if found in ("", YAML) and re.search(rf"^{YAML_SECTION}\s*:", text, re.MULTILINE):

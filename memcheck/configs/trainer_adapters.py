@@ -44,18 +44,29 @@ def method(draft: Draft, name: str, path: str) -> None:
     draft.set("training.method", name, path)
 
 
-def adapters(draft: Draft, names: AdapterKeys) -> None:
-    """Rank, targets, dropout, whole copies of modules, DoRA."""
+def adapters(draft: Draft, names: AdapterKeys, *, stated: bool = False) -> None:
+    """Rank, targets, dropout, whole copies of modules, DoRA.
+
+    ``stated``: that adapters are trained is said beside the config, of which nothing more is asked.
+    """
     draft.rows((KeyRow(names.rank, "training.lora.rank", default=names.default_rank),))
-    draft.ask("training.lora.rank", "the adapters' rank", "state it: --set training.lora.rank=16")
-    _targets(draft, names)
-    _dropout(draft, names)
-    if names.saved and words(draft, names.saved):
+    if not stated:
+        draft.ask("training.lora.rank", "the adapters' rank", "state it: --set training.lora.rank=16")
+    if not stated or any(words(draft, name) for name in names.targets):
+        _targets(draft, names)
+    if not stated or draft.config.has(names.dropout):
+        _dropout(draft, names)
+    if names.saved and _said(draft, names.saved, "training.lora.modules_to_save"):
         say(draft, "training.lora.modules_to_save", _in_plan_words(draft, words(draft, names.saved)), names.saved)
     if names.dora and on(draft, names.dora):
         say(draft, "training.lora.dora", True, names.dora)
-    if names.parameters and words(draft, names.parameters):
+    if names.parameters and _said(draft, names.parameters, "training.lora.target_parameters"):
         say(draft, "training.lora.target_parameters", words(draft, names.parameters), names.parameters)
+
+
+def _said(draft: Draft, path: str, key: str) -> bool:
+    """Whether the config names modules; a variable that its script does not set is asked for."""
+    return bool(words(draft, path)) and not draft.unset(path, draft.config.values.get(path), key)
 
 
 def _in_plan_words(draft: Draft, names: list[str]) -> list[str]:
@@ -120,6 +131,8 @@ def _targets(draft: Draft, names: AdapterKeys) -> None:
             draft.refuse("", "the config does not say which modules get an adapter", help, (key,))
         return
     found = words(draft, path)
+    if draft.unset(path, draft.config.values.get(path), key):
+        return
     if not EVERY_LINEAR.isdisjoint(each.lower() for each in found):
         draft.set(key, linear_and(draft, found), path)
     elif isinstance(draft.config.values[path], str) and len(found) == 1 and _PATTERN.search(found[0]):

@@ -63,7 +63,7 @@ def ask(draft: Draft, *, objective: bool, weights: bool) -> None:
     left = [key for key, is_open in assumed.items() if is_open and key not in asked]
     if METHOD in left:
         del draft.settings[METHOD]
-    name, at = _script(draft.config)
+    name, at = script_of(draft.config)
     help = f"state what it does: {' '.join(f'--set {key}={_ANSWERS[key]}' for key in left or [OBJECTIVE])}"
     for key in left:
         message = f"`{name}` is no script that memcheck knows, and no argument says {_OPEN[key]}"
@@ -99,7 +99,7 @@ def towers(draft: Draft) -> None:
         return
 
 
-def _script(config: ConfigFile) -> tuple[str, Location]:
+def script_of(config: ConfigFile) -> tuple[str, Location]:
     """The script that a launch runs, and where it is named."""
     for number, line in enumerate(config.lines, 1):
         for found in _NAMED.finditer(without_comment(line)[:2000]):

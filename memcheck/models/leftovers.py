@@ -38,6 +38,8 @@ def check_leftovers(reader: ConfigReader, architecture: Architecture, *, written
         close = closest(key, unstated, 1, 0.8)
         if close:
             reader.fail(key, f"unknown key {key}", f"did you mean {close[0]!r}?")
+        if strict and key.partition(".")[0] == "text_config":
+            reader.fail(key, f"unknown key {key}", "write its keys one level up: they are not nested here")
         if strict:
             near = closest(key, known)
             reader.fail(key, f"unknown key {key}", f"close: {near[0]}" if near else "remove it")

@@ -158,7 +158,7 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
     vision = found if isinstance(found, Vision) else None
     if vision is not None and vision.tile and not (vision.tile_tokens or vision.resampled or vision.crosses):
         outer.fail(key, f"a tile of {vision.tile} patches makes no image token", "check how many patches become one")
-    _check_leftovers(outer, strict=strict, written=written)
+    _check_leftovers(outer, text if prefix else {}, strict=strict, written=written)
     path = TEXT if outer.model_type in NAMED_TEXT else BARE if outer.model_type in AMONG else LANGUAGE
     sees = text.get("use_bidirectional_attention") == "vision"  # Gemma 4's larger sizes, in their sliding layers
     if vision is not None and vision.crosses:
@@ -192,20 +192,52 @@ def _inside(block: Block, model_type: str, *, sees: bool) -> Block:
     return block
 
 
-def _check_leftovers(outer: ConfigReader, *, strict: bool, written: frozenset[str]) -> None:
-    """Refuse what nobody read of the tower and around it, if a person wrote it or it may be a size."""
+REPEATED = ("hidden_size", "vocab_size")
+"""Keys that files have around ``text_config``, too, where no class reads them."""
+
+
+def _check_leftovers(
+    outer: ConfigReader, text: Mapping[str, Any], *, strict: bool, written: frozenset[str]
+) -> None:
+    """Refuse what nobody read of the tower and around it, if a person wrote it or it may be a size.
+
+    ``text``: what ``text_config`` has, where the language model's keys are nested in it.
+    """
     from memcheck.edge.closest import closest
     from memcheck.models.leftovers import may_carry_size
 
+    for key in REPEATED if written else ():
+        if key in written and outer.raw(key) != text.get(key, outer.raw(key)):
+            help = f"write `text_config: {{{key}: ...}}`: the language model's is nested there"
+            outer.fail(key, f"{key} beside text_config decides nothing", help)
     for key, value in outer.unread():
         if value is None:
             continue
         if strict or key.partition(".")[0] in written:
             near = closest(key.rpartition(".")[2], outer.known_keys(), 1, 0.75)
-            outer.fail(key, f"unknown key {key}", f"did you mean {near[0]!r}?" if near else "remove it")
+            help = f"did you mean {near[0]!r}?" if near else "remove it"
+            nested = _in_text(text, key, value)
+            if nested:
+                help = f"write `text_config: {{{nested}: ...}}`: the language model's keys are nested there"
+            outer.fail(key, f"unknown key {key}", help)
         if may_carry_size(value):
             outer.fail(key, f"{key} = {shown(value)} was not read, and may decide sizes", "remove it if it does not")
         outer.note(f"{key} was not read")
+
+
+def _in_text(text: Mapping[str, Any], key: str, value: object) -> str:
+    """The key of the language model that an unknown key beside ``text_config`` is, or nearly is; else empty."""
+    from memcheck.edge.closest import closest
+
+    if not text or "." in key:
+        return ""
+    if key not in text:
+        try:
+            read_architecture({**text, key: value}, written=frozenset((key,)))
+        except ArchitectureError:
+            near = closest(key, frozenset(text), 1, 0.8)
+            return near[0] if near else ""
+    return key
 
 
 def _tower(model_type: str) -> Callable[[ConfigReader, AroundTower], Vision | RestingTowers]:

@@ -101,11 +101,12 @@ def written(key: str, value: object, words: Mapping[str, str] = NO_WORDS) -> str
     if value is None or isinstance(value, (dict, list)):
         return said
     if words:
-        meant = words.get(str(value).lower())
+        text = str(value).lower()
+        meant = words.get(text, words.get(text.partition(" ")[0]))  # `full_shard auto_wrap`
         if meant is None:
             return f"{said}; of {listed(list(words)[:_MOST_WORDS])} the plan has an equal"
         return f"it is written `{key}: {meant}`"
-    machine = instance(str(value)) if key == "hardware.gpu" else None
+    machine = instance(str(value)) or counted(str(value)) if key == "hardware.gpu" else None
     if machine is not None:
         return f"it is written `{key}: {machine[0]}`, with `hardware.gpus_per_node: {machine[1]}`"
     schema = schema_of(key, load_schema())
@@ -128,6 +129,13 @@ def instance(name: str) -> tuple[str, int] | None:
     """The GPU and how many of it a cloud's machine of this type has; None for any other word."""
     found = _instances().get(name.strip().lower())
     return None if found is None else (found[0], found[1])
+
+
+def counted(text: str) -> tuple[str, int] | None:
+    """The name and the number of ``H100:8``, as schedulers write GPUs; None for any other word."""
+    name, colon, number = text.strip().rpartition(":")
+    whole = number.isdecimal() and number.isascii() and len(number) < 4
+    return (name, int(number)) if colon and name and whole else None
 
 
 @cache

@@ -50,5 +50,5 @@ def further(findings: Iterable[Finding], screen: Screen) -> list[str]:
         return []
     commands = f"memcheck explain {' '.join(sorted({finding.code for finding in findings}))}"
     if not screen.verbose and any(finding.about_memory or is_long(finding) for finding in findings):
-        commands += "; -v shows the budget and what was assumed"
+        commands += "; -v shows everything"
     return labelled("more", commands, screen, "dim")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.estimate import Estimate
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, gib, percent, wrap
 from memcheck.finding import Finding, Remedy
 from memcheck.report.block import bar, with_numbers
 from memcheck.report.details import NUMBER, change, labelled
-from memcheck.report.effect import measures, mends, on_the_host, taken, time
+from memcheck.report.effect import HIGH, measures, mends, on_the_host, taken, time
 from memcheck.report.full import HOST
 from memcheck.report.gauge import Gauge
 from memcheck.report.snippet import snippet
+from memcheck.report.verdict import short_of_host
 from memcheck.result import PlanResult
 
 MOST_REMEDIES = 3
+NAMES = {HIGH: "interval up to"}
+"""Measures whose name needs the bar beside it to be understood."""
 
 
 def one_screen(plan: PlanResult, finding: Finding, screen: Screen, *, first: bool, lines: int) -> list[str]:
@@ -27,7 +29,7 @@ def one_screen(plan: PlanResult, finding: Finding, screen: Screen, *, first: boo
     if estimate is not None and first:
         found += bar(plan, estimate, screen)
     elif estimate is not None and finding.code == HOST:
-        found += host_bar(plan, estimate, screen)
+        found += host_bar(plan, screen)
     offered, help = finding.remedies, finding.help
     if offered and estimate is not None:
         found += remedies(plan, offered, screen, lines - len(found) - 1)
@@ -35,15 +37,15 @@ def one_screen(plan: PlanResult, finding: Finding, screen: Screen, *, first: boo
     return found + (labelled("help", help, screen, "info") if help else [])
 
 
-def host_bar(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
-    """The bar of a node's memory at its fullest moment; nothing where the plan does not state how much a node has."""
-    moment, capacity = estimate.host_moment, plan.host_capacity_bytes
-    if moment is None or not capacity:
+def host_bar(plan: PlanResult, screen: Screen) -> list[str]:
+    """The bar of a node's memory at the moment that the finding is about; nothing where no moment needs too much."""
+    moments, capacity = short_of_host(plan), plan.host_capacity_bytes
+    if not moments or not capacity:
         return []
-    style = "bad-bar" if moment.bytes > capacity else "good-bar"
-    numbers = f"{gib(moment.bytes).rjust(6)} of {gib(capacity)} GiB of a node's memory"
-    gauge = Gauge(need=moment.bytes, seen=moment.bytes, capacity=capacity, limit=capacity, style=style)
-    return with_numbers(gauge, percent(moment.bytes / capacity), numbers, screen)
+    need = moments[0].bytes
+    numbers = f"{gib(need).rjust(6)} of {gib(capacity)} GiB of a node's memory"
+    gauge = Gauge(need=need, seen=need, capacity=capacity, limit=capacity, style="bad-bar")
+    return with_numbers(gauge, percent(need / capacity), numbers, screen)
 
 
 def _help(plan: PlanResult, finding: Finding) -> str:
@@ -73,7 +75,8 @@ def remedies(plan: PlanResult, options: tuple[Remedy, ...], screen: Screen, line
         del rows[-1]
     left = len(options) - len(rows)
     title = "remedies, each re-computed"
-    named = f"{title}: {', '.join(heads)}, time, change{f'; {left} more with -v' if left else ''}"
+    names = ", ".join(NAMES.get(head, head) for head in heads)
+    named = f"{title}: {names}, time, change{f'; {left} more with -v' if left else ''}"
     first, *others = wrap(named, screen.columns)
     head = [screen.paint(title, "strong") + screen.paint(first[len(title) :], "dim")]
     head += [screen.paint(line, "dim") for line in others]

@@ -90,7 +90,6 @@ def _compact(marks: list[Underline], source: tuple[str, ...], gutter: int, style
     told = dict(_notes(by_line))
     notes = {number: note for number, note in told.items() if note and _fits(source[number - 1], note, room)}
     column = max((width(clean(source[number - 1])) for number in notes), default=0) + len(GAP)
-    column = min(column, room - max((width(note) for note in notes.values()), default=0) - len(POINTER))
     lines: list[str] = []
     for number, here in by_line.items():
         if told.get(number) == "":
@@ -100,7 +99,8 @@ def _compact(marks: list[Underline], source: tuple[str, ...], gutter: int, style
         offset = 0 if shown else _offset(text, min(mark.location.span.column for mark in here), room)
         line = _source_line(number, text, gutter, screen, offset)
         if shown:
-            gap = " " * max(column - width(clean(text)), len(GAP))
+            start = min(column, room - len(POINTER) - width(shown))  # a long note begins further left
+            gap = " " * (start - width(clean(text)))
             lines.append(f"{line}{gap}{screen.paint(POINTER + shown, 'info')}")
         else:
             lines.append(line)

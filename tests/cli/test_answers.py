@@ -10,6 +10,7 @@ import pytest
 
 from memcheck.__main__ import main
 from memcheck.configs.importing import import_config
+from memcheck.configs.types import ReadSetting
 
 Capture = pytest.CaptureFixture[str]
 OWN = "mine.py --model_name_or_path Qwen/Qwen3-4B --per_device_train_batch_size 1 --max_length 512 --bf16 True --torch_dtype bfloat16"
@@ -225,3 +226,69 @@ def test_one_process_of_ms_swift_is_one_gpu() -> None:
     found = import_config("run.sh", line.encode(), {})
     assert found.settings["hardware.gpus_per_node"].value == 1
     assert [each.keys for each in found.problems] == [("hardware.gpu",)]
+
+
+PEFT = (
+    "--modules_to_save embed_tokens,lm_head",
+    "--lora_modules_to_save embed_tokens lm_head",
+    "--additional_target embed_tokens,lm_head",
+)
+
+
+@pytest.mark.parametrize("saved", PEFT)
+@pytest.mark.parametrize(
+    "launcher", ["torchrun --nproc_per_node 1", "accelerate launch --num_processes 1", "deepspeed --num_gpus 1"]
+)
+def test_peft_s_own_names_are_read_where_the_method_is_stated(saved: str, launcher: str, capsys: Capture) -> None:
+    """They were notes, and the estimate lacked whole copies of the embedding and the head."""
+    own = f"{launcher} {OWN} --lora_rank 32 --lora_dropout 0.1 --target_modules q_proj,v_proj --lora_alpha 8"
+    Path("plain.sh").write_text(f"{own}\n")
+    Path("saved.sh").write_text(f"{own} {saved}\n")
+    answers = ["--gpu", "b300", *LORA[:4]]
+    plain = everywhere("plain.sh", answers, capsys)
+    whole = everywhere("saved.sh", answers, capsys)
+    assert whole > plain + 4 * 2**30
+    stated = {"training.method": "lora", "training.objective": "sft", "hardware.gpu": "b300"}
+    settings = {key: ReadSetting(value, "test") for key, value in stated.items()}
+    found = import_config("saved.sh", Path("saved.sh").read_bytes(), settings)
+    assert found.settings["training.lora.rank"].value == 32
+    assert found.settings["training.lora.dropout"].value == 0.1
+    assert found.settings["training.lora.target_modules"].value == ["q_proj", "v_proj"]
+    assert found.settings["training.lora.modules_to_save"].value == ["embed_tokens", "lm_head"]
+    assert not found.notes
+
+
+@pytest.mark.parametrize("name", ["modules_to_save", "target_modules", "lora_rank"])
+def test_a_variable_in_a_name_of_peft_is_asked_for(name: str, capsys: Capture) -> None:
+    """It was a module of that name."""
+    Path("run.sh").write_text(f"torchrun --nproc_per_node 1 {OWN} --{name} $THESE\n")
+    assert main(["check", "run.sh", "--gpu", "b300", *LORA[:4]]) == 1
+    assert "--define THESE=8" in " ".join(capsys.readouterr().out.split())
+
+
+def test_four_bits_beside_a_stated_method_are_asked_for(capsys: Capture) -> None:
+    """`--load_in_4bit` and lora are qlora."""
+    Path("run.sh").write_text(f"torchrun --nproc_per_node 1 {OWN} --lora_rank 8 --load_in_4bit True\n")
+    answers = ["--gpu", "b300", "--set", "training.objective=sft", "--set", "training.method=lora"]
+    assert main(["check", "run.sh", *answers]) == 1
+    assert "--set training.method=qlora" in " ".join(capsys.readouterr().out.split())
+    everywhere("run.sh", [*answers[:4], "--set", "training.method=qlora"], capsys)
+
+
+@pytest.mark.parametrize(
+    "line", ["python train.py", "accelerate launch train.py", "python -m mine.train", "deepspeed train.py"]
+)
+def test_a_launch_without_arguments_is_one_question(line: str, capsys: Capture) -> None:
+    """Each of its words was a file that could not be read."""
+    assert main(["estimate", "--gpu", "a100-80gb", "--gpus", "1", "--", *line.split()]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the command names no model and no batch" in said
+    assert "train" in said
+    answers = said.partition("state what it does: ")[2].partition(" more:")[0].split()
+    assert main(["estimate", "--gpu", "b300", "--gpus", "1", *answers, "--", *line.split()]) == 0
+
+
+def test_a_launch_and_a_file_are_not_both_estimated(capsys: Capture) -> None:
+    """One of them is meant."""
+    assert main(["estimate", "plan.yaml", "--", "python", "train.py"]) == 2
+    assert "a command after --" in capsys.readouterr().err

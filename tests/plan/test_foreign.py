@@ -34,6 +34,9 @@ def answer(text: str) -> str:
         ("  gpu_memory_utilization: 0.9", "leave it out: `policy.fail_above` is the share of the GPU "),
         ("world_size: 16", "leave it out: `hardware.nodes` times `hardware.gpus_per_node` is the number of all GPUs"),
         ("instance_type: p4de.24xlarge", "it is written `hardware.gpu: a100-80gb`, with `hardware.gpus_per_node: 8`"),
+        ("  fsdp: full_shard auto_wrap", "it is written `parallelism.zero_stage: 3`"),
+        ("  max_steps: 500", "it is written `training.steps: 500`"),
+        ("accelerators: H100:8", "it is written `hardware.gpu: H100`, with `hardware.gpus_per_node: 8`"),
         ("  fsdp_config: {fsdp_version: 2}", "it is written `parallelism.zero_stage`"),
         ("  fsdp_config.fsdp_version: 2", "it is written `training.options.fsdp_version: 2`"),
         ("  bnb-4bit-quant-type: nf4", "it is written `training.base.held_in: nf4`"),
@@ -81,6 +84,9 @@ def test_a_machine_in_place_of_a_gpu_is_named() -> None:
     with pytest.raises(UnknownNameError) as found:
         find_gpu("P5.48xlarge")
     assert found.value.help == "it is a machine with 8 x h100-80gb: name the GPU"
+    with pytest.raises(UnknownNameError) as found:
+        find_gpu("h200:8")
+    assert "name the GPU alone, h200" in found.value.help
 
 
 def test_answers_name_keys_of_the_plan() -> None:

@@ -87,7 +87,7 @@ remedies, each re-computed: of capacity, time, change
   3. 68.9%  -40%  hardware.gpu: a100-40gb -> h100-80gb (other hardware)
 help: `--fix --unsafe-fixes` writes remedy 1; `memcheck suggest` finds more
 
-more: memcheck explain MEM101; -v shows the budget and what was assumed
+more: memcheck explain MEM101; -v shows everything
 checked 1 plan: 0 passed, 1 failed (1 error)
 1 of 1 finding can be fixed with --fix --unsafe-fixes
 """

@@ -80,7 +80,7 @@ def _sandwich(
     window = config.window()
     if window is None and "sliding_attention" in types:
         config.integer("sliding_window")
-    config.ignore("hidden_act", "use_bidirectional_attention", "sliding_window_size")
+    config.ignore("hidden_act", "use_bidirectional_attention", "sliding_window_size", "num_image_tokens")
     activation = config.activation("hidden_activation", default=TANH_GELU)
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), activation)
 

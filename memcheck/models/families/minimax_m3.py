@@ -41,7 +41,12 @@ def read(config: ConfigReader) -> Architecture:
     mlp = mlp._replace(clamp="oai")
     freq = config.raw("moe_layer_freq")
     given = isinstance(freq, list) and len(freq) == size.layers and not config.has("mlp_layer_types")
-    routes = tuple(bool(f) for f in freq) if given else sparse_types(config, size.layers, 0)
+    dense = config.integer("first_k_dense_replace", default=0, null=0, minimum=0)
+    routes = tuple(bool(f) for f in freq) if given else sparse_types(config, size.layers, dense)
+    leading = next((i for i, routed in enumerate(routes) if routed), size.layers)
+    if config.has("first_k_dense_replace") and leading != min(dense, size.layers):
+        stated = f"first_k_dense_replace is {dense}, and the list of layers begins with {leading} dense ones"
+        config.fail("first_k_dense_replace", stated, "remove one of the two")
 
     def make(kind: tuple[bool, bool]) -> Block:
         return pre_norm_block(h, sparse if kind[0] else attention, moe if kind[1] else mlp, kind=NORM)
@@ -91,6 +96,8 @@ def _indexed(config: ConfigReader, hidden: int, older: dict[str, object], attent
 
 def _experts(config: ConfigReader, hidden: int) -> Moe:
     shared = config.integer("shared_intermediate_size", default=3072)
+    if config.integer("n_shared_experts", default=1, null=1, minimum=0) != 1:
+        config.fail("n_shared_experts", "the class builds one shared expert, of shared_intermediate_size")
     moe = routed(
         hidden,
         (config.integer("num_local_experts", "num_experts"), config.integer("num_experts_per_tok")),

@@ -22,6 +22,7 @@ STAGE_WORDS = {
     2: "optimizer states and gradients",
     3: "parameters, gradients and optimizer states",
 }
+PARAMETERS, STAGE, SHARDED = "training.offload.parameters", "parallelism.zero_stage", 3
 RESHARD, SYNC = "parallelism.reshard_after_forward", "parallelism.gradient_sync"
 BUCKETS = "parallelism.gradient_as_bucket_view"
 MOST_CHUNKS = 64
@@ -229,7 +230,10 @@ def _offload(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange
         yield CandidateChange("offload", "keep the optimizer states in host memory", change, numerics=EQUIVALENT)
     if job.parameter_offload == "none" and framework.offloads_parameters:
         title = "keep the sharded parameters and states in host memory"
-        yield CandidateChange("offload-parameters", title, {"training.offload.parameters": "cpu"}, numerics=EQUIVALENT)
+        change = {PARAMETERS: "cpu"}
+        if job.layout.zero_stage < SHARDED <= max(framework.zero_stages) and job.layout.data * job.layout.context > 1:
+            title, change = "shard parameters and states, and keep them in host memory", {STAGE: SHARDED, **change}
+        yield CandidateChange("offload-parameters", title, change, numerics=EQUIVALENT)
 
 
 FOUR_BITS = ("nf4", "fp4")

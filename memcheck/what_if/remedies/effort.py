@@ -8,7 +8,7 @@ from __future__ import annotations
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.models.types import Architecture, Attention, Block
 
-MOST = 6_000
+MOST = 7_500
 """Steps of the search for the remedies of one finding: dozens of estimates of a large model, hundreds of others."""
 LOOK = 10
 """To read a changed plan and hold its rules against it."""

@@ -15,7 +15,7 @@ from memcheck.what_if.search.pairs import apart, faster, strongest
 from memcheck.what_if.search.rank import cost_floor, least_cost, own_keys
 from memcheck.what_if.search.space import NOTHING, Space, leaves_activations, singles, space_of, together
 
-MOST_PRICED = 24
+MOST_PRICED = 32
 """Pairs whose memory a quick search looks at; all of them are timed, which takes less."""
 MOST_OTHERS = 6
 """Pairs among which a quick search looks for one without any part of the only change that fits."""
@@ -113,6 +113,9 @@ class Fit:
                 best = self._cheapest(pairs)
                 if best is None and self.thorough:
                     best = self._piled(partners, other)
+                self.found += [] if best is None else [best]
+            if not self.found and priced:  # nothing, with whatever else: from what helps most on
+                best = self._piled([p for p in priced if p.candidate.cost != HARDWARE])
                 self.found += [] if best is None else [best]
         if self.thorough and not any(p.candidate.cost != HARDWARE for p in self.found):
             self._everything(METHOD)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.remedies.types import CandidateChange, Priced
 
-STRONGEST = 6
+STRONGEST = 7
 """Kinds of change of which a quick search tries pairs."""
 
 

@@ -8,7 +8,7 @@ from itertools import product
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.record import Record
 from memcheck.rules.types import RuleContext
-from memcheck.what_if.remedies.candidates import FREE, either_way, same_hardware
+from memcheck.what_if.remedies.candidates import FREE, STAGE, either_way, same_hardware
 from memcheck.what_if.remedies.degrees import degrees
 from memcheck.what_if.remedies.hardware import larger_gpus, more_nodes
 from memcheck.what_if.remedies.memory_keys import LOWER
@@ -94,7 +94,7 @@ def space_of(
         options = [c for c in serving(context, job) if c.kind != "tensor"]
         layouts = tuple(serving_layouts(job, *there))
     else:
-        options = [c for c in same_hardware(context, job) if c.kind not in APART]
+        options = [_within(c) for c in same_hardware(context, job) if c.kind not in APART]
         layouts = tuple(training_layouts(context, job, *there, faster=faster, may_set=may_set))
         if faster:
             instead = list(either_way(context, job))
@@ -107,6 +107,13 @@ def space_of(
         layouts = tuple(_that_set(layouts, may_set))
         states, steps = ([_that_set(knob, may_set) for knob in knobs] for knobs in (states, steps))
     return Space(layouts, _products(states), _products(steps))
+
+
+def _within(change: CandidateChange) -> CandidateChange:
+    """The change without the ZeRO stage that it needs, which the layouts hold."""
+    if STAGE not in change.set:
+        return change
+    return change._replace(set={key: value for key, value in change.set.items() if key != STAGE})
 
 
 def _one_of(keys: tuple[str, ...]) -> Callable[[str], bool]:
