@@ -86,7 +86,8 @@ def time(slowdown: float | None) -> str:
     """``+18%``, ``+2,534%``, ``0%`` where a whole percentage shows no difference, ``unknown``."""
     if slowdown is None:
         return "unknown"
-    return "0%" if abs(slowdown) < UNNOTICED else f"{slowdown:+,.0%}"
+    told = f"{slowdown:+,.0%}"
+    return "0%" if abs(slowdown) < UNNOTICED or told == "-0%" else told
 
 
 def beside_time(remedy: Remedy) -> tuple[str, ...]:

@@ -7,11 +7,12 @@ from itertools import combinations
 
 from memcheck.job.types import InferenceJob
 from memcheck.what_if.remedies.candidates import FREE
+from memcheck.what_if.remedies.memory_keys import LOWER
 from memcheck.what_if.remedies.price import LegalChange, Pricer
 from memcheck.what_if.remedies.types import HARDWARE, METHOD, UNCHANGED, CandidateChange, Priced, join
 from memcheck.what_if.search.choice import offered, roomy, slow
 from memcheck.what_if.search.explore import explore, fastest_first
-from memcheck.what_if.search.pairs import apart, faster, strongest
+from memcheck.what_if.search.pairs import OFFLOADS, apart, faster, index_of, milds, strongest
 from memcheck.what_if.search.rank import cost_floor, least_cost, own_keys
 from memcheck.what_if.search.space import NOTHING, Space, leaves_activations, singles, space_of, together
 
@@ -97,7 +98,8 @@ class Fit:
         if not self._settled():
             with self.pricer.budget.part(by=PILED):
                 self._more(same)
-        if not self._settled() and any(p.candidate.cost == UNCHANGED for p in self.found):  # but slow
+        fits = [p for p in self.found if p.candidate.cost == UNCHANGED]
+        if fits and (not self._settled() or not OFFLOADS.isdisjoint(fits[0].candidate.kinds)):  # but slow
             best = self._on_free(same)
             self.found += [] if best is None else [best]
         serves = self.pricer.context.training is None
@@ -236,6 +238,9 @@ class Fit:
         """As many changes as it takes; where that is not enough, any plan of the hardware."""
         best = self._piled(same)
         self.found += [] if best is None else [best]
+        if best is not None and not OFFLOADS.isdisjoint(best.candidate.kinds):  # what frees most takes most time
+            best = self._piled([p for p in same if p.candidate.kind not in OFFLOADS])
+            self.found += [] if best is None else [best]
         if self.thorough and not self._settled():
             self._everything(UNCHANGED)
 
@@ -243,7 +248,7 @@ class Fit:
         """Pile changes up on all that cost no time: one that does little alone may spare a slow one."""
         free: dict[str, CandidateChange] = {}
         for each in same:
-            if each.candidate.kind in (*FREE, LOSS):
+            if each.candidate.kind in (*FREE, *LOWER, LOSS):
                 free.setdefault(each.candidate.kind, each.candidate)
         on = self.pricer.price(together(*free.values()), prune=False)
         if on is None or self.pricer.fits(on):
@@ -362,8 +367,8 @@ class Fit:
             waiting = [*(legal.candidate for _, legal, _ in self._put_off), *(each for _, each in self._unseen)]
             if any(each.kind == part.kind for each in waiting):
                 self._price_the_others(priced)
-            milder = [p.candidate for p in priced if p.candidate.kind == part.kind and p.candidate is not part]
-            before = [p.candidate for p in priced[: _index(priced, part)]]
+            milder = [p.candidate for p in priced if milds(part, p.candidate.kind) and p.candidate is not part]
+            before = [p.candidate for p in priced[: index_of(priced, part)]]
             for other in (None, *milder):
                 tried = self.pricer.price(together(*rest, *([other] if other is not None else [])))
                 if tried is None or not self.pricer.fits(tried) or least_cost(tried) > least_cost(found):
@@ -392,8 +397,3 @@ class Fit:
 
 def _place(put_off: tuple[int, LegalChange, bool]) -> int:
     return put_off[0]
-
-
-def _index(priced: list[Priced], part: CandidateChange) -> int:
-    """The place of a single change among those that are priced: what frees less comes before what frees more."""
-    return next((index for index, each in enumerate(priced) if each.candidate is part), 0)

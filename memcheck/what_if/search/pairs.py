@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from memcheck.what_if.remedies.candidates import STAGE
 from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.remedies.types import CandidateChange, Priced
 
+OFFLOADS = frozenset({"offload", "offload-parameters"})
+"""Kinds of change that move states to host memory, which takes more time than others."""
 STRONGEST = 7
 """Kinds of change of which a quick search tries pairs."""
 
@@ -12,6 +15,16 @@ STRONGEST = 7
 def apart(one: CandidateChange, other: CandidateChange) -> bool:
     """Whether two changes can be made together."""
     return not set(one.kinds) & set(other.kinds)
+
+
+def index_of(priced: list[Priced], part: CandidateChange) -> int:
+    """The place of a single change among those that are priced: what frees less comes before what frees more."""
+    return next((index for index, each in enumerate(priced) if each.candidate is part), 0)
+
+
+def milds(part: CandidateChange, kind: str) -> bool:
+    """Whether changes of a kind may replace a part of a combination: its own, or a ZeRO stage that it sets as well."""
+    return kind == part.kind or (kind == "zero" and STAGE in part.set)
 
 
 def strongest(same: list[Priced], pricer: Pricer) -> list[Priced]:
