@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from memcheck.job.defaults import Defaults
 from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.job.profile import Profile
-from memcheck.plan.types import BaseSpec, PrecisionSpec
+from memcheck.job.types import BITSANDBYTES
+from memcheck.job.versions import TRANSFORMERS
+from memcheck.models.types import Architecture, Moe
+from memcheck.plan.types import BaseSpec, PrecisionSpec, TrainingSpec
 
 FLOATS = ("bf16", "fp16", "fp32")
 FOUR_BITS = ("nf4", "fp4")
@@ -82,3 +85,40 @@ def with_base(precision: PrecisionSpec | None, stated: BaseSpec | None) -> Preci
 
 def _refuse(message: str, help: str) -> None:
     raise ResolutionError((JobProblem("base", "/training/base", message, help=help),))
+
+
+def base_of(
+    training: TrainingSpec,
+    architecture: object,
+    method: str,
+    framework: Profile,
+    options: Mapping[str, object],
+    defaults: Defaults,
+) -> str:
+    """What the base is held in (:func:`resolve_base`); the version that decides over its experts is listed."""
+    held_in = resolve_base(training.base, method, framework, options, defaults)
+    note_experts(training, architecture, held_in, framework, options, defaults)
+    return held_in
+
+
+def note_experts(
+    training: TrainingSpec,
+    architecture: object,
+    held_in: str,
+    framework: Profile,
+    options: Mapping[str, object],
+    defaults: Defaults,
+) -> None:
+    """List the version that is assumed where bitsandbytes quantises the experts of older ones alone: since transformers
+    5 a layer's experts are one parameter, which it passes over (integrations/bitsandbytes.py).
+    """
+    if held_in not in BITSANDBYTES or framework.stacks_experts_since is None or options.get("quantize_experts"):
+        return
+    stacked = isinstance(architecture, Architecture) and any(
+        isinstance(block.mlp, Moe) and block.mlp.stacked_adapters for block, _ in architecture.blocks
+    )
+    named = framework.versions_models
+    if stacked and not (training.framework_version if named else options.get(TRANSFORMERS)):
+        key = "training.framework_version" if named else f"training.options.{TRANSFORMERS}"
+        why = "the experts stay in 16 bits, which transformers 4 quantises (4.57 is its last release)"
+        defaults.note(key, "5.0 or newer", why)

@@ -248,9 +248,9 @@ def _training_job(
         between.note("training.options.pin_memory", True, why)
     held_in, precision = "", training.precision
     if training.base is not None or method == "qlora":
-        from memcheck.job.base import resolve_base, with_base
+        from memcheck.job.base import base_of, with_base
 
-        held_in = resolve_base(training.base, method, framework, options, after)
+        held_in = base_of(training, architecture, method, framework, options, after)
         precision = with_base(training.precision, training.base)
     recipe = resolve_recipe(precision, method, layout, framework, between, training.trainer, frozen=training.freeze)
     optimizer = resolve_optimizer(training.optimizer, framework, between)

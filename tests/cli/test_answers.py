@@ -122,6 +122,8 @@ def test_a_release_counts_beside_an_engine(capsys: Capture) -> None:
     """transformers' release decides how experts are held, whatever shards them."""
     Path("train.yml").write_text(MIXTRAL)
     where = ["--gpu", "a100-80gb", "--gpus-per-node", "2"]
+    assert main(["estimate", "train.yml", *where]) == 0
+    assert "the experts stay in 16 bits, which transformers 4 quantises" in " ".join(capsys.readouterr().out.split())
     new, old = (bytes_of(["train.yml", *where, *more], capsys) for more in ([], ["--framework-version", "4.40"]))
     assert new > old + 50 * 2**30
     assert everywhere("train.yml", [*where, "--framework-version", "4.40"], capsys) == old
