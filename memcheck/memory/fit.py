@@ -67,15 +67,10 @@ def host_capacity(gib: float | None) -> int | None:
 
 
 def host_excess(estimate: Estimate, capacity_bytes: int | None) -> tuple[HostMoment, ...]:
-    """The moments of a run that need more than the memory of a node, the highest first.
-
-    A checkpoint only adds to what the steps hold: where those exceed the memory, saving is no moment of its own.
-    """
+    """The moments of a run that need more than the memory of a node, the highest first."""
     if capacity_bytes is None:
         return ()
     above = [moment for moment in estimate.host_moments if moment.bytes > capacity_bytes]
-    if any(moment.name == "step" for moment in above):
-        above = [moment for moment in above if moment.name != "save"]
     return tuple(sorted(above, key=lambda moment: -moment.bytes))
 
 

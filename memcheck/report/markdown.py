@@ -14,7 +14,7 @@ from memcheck.report.neutral import broken
 from memcheck.report.seen import CACHE_ROW, cache_note
 from memcheck.report.summary import summary as summary_text
 from memcheck.report.verdict import accepted, pressure, short_of_host, verdict
-from memcheck.result import PlanResult, Report
+from memcheck.result import PASSED, PlanResult, Report
 
 BYTE_LIMIT = 750_000
 """GitHub refuses a step summary of more than 1 MiB. The comparison with the base, of at most 64,000 characters of four
@@ -71,8 +71,8 @@ class Bounded:
 
 
 def table(report: Report, text: Bounded) -> None:
-    """One row per plan, the fullest first; a long list is cut so that details keep room."""
-    ranked = sorted(report.plans, key=lambda plan: -pressure(plan))
+    """One row per plan, those that fail first, then the fullest; a long list is cut so that details keep room."""
+    ranked = sorted(report.plans, key=lambda plan: (plan.status == PASSED, -pressure(plan)))
     text.add("| | Plan | Verdict | GPU memory | Capacity | Used | Peak |\n|---|---|---|---:|---:|---:|---|")
     whole, text.limit = text.limit, text.limit // 2
     shown = 0

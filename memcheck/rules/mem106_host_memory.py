@@ -78,14 +78,16 @@ def check(context: RuleContext) -> Iterator[Finding]:
     from memcheck.rules.budget import in_host, lacking  # for a finding alone
 
     moment, *rest = above
+    # A checkpoint only adds to what the steps hold: where those exceed the memory, they are what has to change.
+    cause = "step" if moment.name == "save" and any(each.name == "step" for each in rest) else moment.name
     gpus = context.layout.gpus_per_node
     others = "".join(f"; {gib(m.bytes)} {in_host(m, gpus)}" for m in rest)
     parts = listed(f"{component(name)} {gib(count)}" for name, count in moment.components)
     yield RULE.finding(
         context,
         f"{lacking(moment, host, gpus)}; {parts}{others}",
-        stated(context.document, *KEYS[moment.name], "/hardware/host_memory_gib"),
-        help=HELP[moment.name],
+        stated(context.document, *KEYS[cause], "/hardware/host_memory_gib"),
+        help=HELP[cause],
         related=(("memory of a node", "/hardware/host_memory_gib"),),
     )
 

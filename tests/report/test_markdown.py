@@ -76,3 +76,11 @@ def test_a_summary_stays_below_githubs_limit() -> None:
     assert "plans not shown in detail" in shown
     assert "files more could not be read" in shown
     assert shown.count("<details>") == shown.count("</details>") > 0
+
+
+def test_plans_that_fail_come_first() -> None:
+    """Also one that fails by something else than memory, before a fuller one that passes."""
+    full = samples.result("passed")._replace(name="full")
+    empty = full._replace(name="other", status="failed", fail_above=1.0)
+    rows = [line for line in summary(samples.report(full, empty)).splitlines() if line.startswith(("| ✅", "| ❌"))]
+    assert ["other" in rows[0], "full" in rows[1]] == [True, True]

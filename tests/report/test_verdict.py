@@ -344,3 +344,13 @@ def test_remedies_of_an_uncertain_plan_show_where_its_interval_ends() -> None:
     assert f"It then needs up to {ends} of the capacity instead of {now}" in plan_story(plan, judged=True).advice
     (finding,) = plan.findings
     assert finding.help.endswith(f"up to {ends} of the capacity instead of {now}")
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_one_figure_of_host_memory(name: str) -> None:
+    """The finding, the sentence and the JSON report name the same need of a node: that of its fullest moment."""
+    plan = judged(name)
+    (finding,) = (each for each in plan.findings if each.code == "MEM106")
+    need = f"{gib(plan.estimate.host_bytes_per_node)} GiB of host memory"
+    assert finding.message.startswith(f"a node needs {need}")
+    assert f"A node needs {need}" in lead(plan)
