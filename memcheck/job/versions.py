@@ -141,7 +141,7 @@ def resolve_carving(
     stated = options.get(ACCELERATE)
     if isinstance(stated, str):
         return not is_before(stated, CARVES)
-    late = layout.gradient_sync == "last" and (training.gradient_accumulation_steps or 1) > 1
+    late = layout.gradient_sync == "last"  # however many micro-batches there are: this note is one for all batches
     value, why = "before 1.14", "unknown: its wrapping never needs less memory"
     if late:
         value, why = "1.11 to 1.13", f"{why}, and gradients stay whole until the last micro-batch"

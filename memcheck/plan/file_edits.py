@@ -23,7 +23,7 @@ def disjoint(groups: Iterable[tuple[_Group, Sequence[Edit]]]) -> list[tuple[_Gro
     """
     taken: set[Edit] = set()
     spans: list[Span] = []
-    """Of what is taken, in order; no two of them overlap."""
+    """Spans of the edits that are taken, in order. No two of them overlap."""
     chosen = []
     for group, edits in groups:
         new = sorted({edit for edit in edits if edit not in taken})

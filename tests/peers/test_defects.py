@@ -89,7 +89,7 @@ def test_total_is_the_sum_of_what_is_shown() -> None:
     tensors = answer.device_bytes - sum(answer.components_bytes[name] for name in ("context_and_nccl", "fragmentation"))
     assert tensors == answer.allocated_bytes
     assert f"device memory needed {answer.device_bytes / GIB:11.2f}" in render(
-        Report(__version__, (result,)), Screen(width=100)
+        Report(__version__, (result,)), Screen(width=100, verbose=True)
     )
 
 
