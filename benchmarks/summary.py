@@ -12,6 +12,7 @@ from benchmarks.score import Row
 from memcheck.accounts.estimate import Pools
 from memcheck.memory.allocator import ADAPTERS
 from memcheck.memory.interval import Kinds, PlanFigures, ends
+from memcheck.memory.neighbours import borrowed
 from memcheck.memory.outside import NOTHING_OUTSIDE
 from memcheck.memory.residuals import COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, look_up
 
@@ -197,7 +198,7 @@ def tables(rows: Sequence[Row], kept: Iterable[Kept], outside: Readings) -> Resi
         around.setdefault(kind, []).append(ratio)
     stuck = _stuck(tight, replayed)
     return Residuals(
-        allocated={group: each._replace(n=len(evidence[group])) for group, each in _spreads(allocated).items()},
+        allocated=_by_evidence(_spreads(allocated), {group: len(each) for group, each in evidence.items()}),
         reserved=shares,
         tight=stuck,
         outside=_around(around),
@@ -206,6 +207,15 @@ def tables(rows: Sequence[Row], kept: Iterable[Kept], outside: Readings) -> Resi
         held_blocks=_spreads(held),
         filled=_with_lower(_stuck(filled, replayed), stuck),
     )
+
+
+def _by_evidence(found: dict[str, Spread], evidence: Mapping[str, int]) -> dict[str, Spread]:
+    """Spreads of kinds with little evidence, widened by their neighbours with much; how many cases each has stays."""
+    counted = {group: each._replace(n=evidence[group]) for group, each in found.items()}
+    return {
+        group: each if evidence[group] >= ENOUGH else borrowed(counted, group)[1]._replace(n=each.n)
+        for group, each in found.items()
+    }
 
 
 def _with_lower(found: dict[str, Spread], whole: dict[str, Spread]) -> dict[str, Spread]:

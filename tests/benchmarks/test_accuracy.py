@@ -8,9 +8,7 @@ import pytest
 
 from benchmarks import accuracy, outcomes, peers, report
 from benchmarks.cases import load
-from benchmarks.score import Row
 from benchmarks.summary import by_group, difference, figures, spread, tables
-from memcheck.memory.residuals import ENOUGH
 
 pytestmark = pytest.mark.slow
 
@@ -56,15 +54,11 @@ def test_published_readings_lie_within_the_interval(done: accuracy.Run) -> None:
     assert sum(each.inside for each in sources) >= 0.9 * len(read)
 
 
-def test_traces_that_agree_narrow_no_interval(done: accuracy.Run) -> None:
-    """All traces of a kind are one piece of evidence: made twice, they change no table of errors."""
-    made = [tables(rows, accuracy.kept(), []).allocated for rows in (done.rows, [*done.rows, *_traces(done)])]
-    assert {group: each.n for group, each in made[0].items()} == {group: each.n for group, each in made[1].items()}
-    assert made[0]["deepspeed/sharded"].n < ENOUGH
-
-
-def _traces(done: accuracy.Run) -> list[Row]:
-    return [row for row in done.rows if not row.case.published]
+def test_kinds_with_traces_alone_are_widened(done: accuracy.Run) -> None:
+    """All traces of a kind are one piece of evidence: its interval is that of its widest neighbour with readings."""
+    made = tables(done.rows, accuracy.kept(), []).allocated
+    own, lender = made["deepspeed/sharded"], made["huggingface/qlora"]
+    assert own.low <= lender.low < lender.high <= own.high
 
 
 def test_traced_cases_that_are_off_are_explained(done: accuracy.Run) -> None:
