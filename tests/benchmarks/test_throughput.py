@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 
 from benchmarks.throughput import LEAST, Published, groups, layouts, orders, ranks, rows, spearman
-from memcheck.what_if.points.types import FITS
+from memcheck.what_if.points.types import RUNS
 
 
 def test_rank_correlation() -> None:
@@ -60,4 +60,4 @@ def test_figures_not_read_again_decide_nothing() -> None:
 @pytest.mark.parametrize("layout", layouts(), ids=lambda layout: layout.title)
 def test_published_layouts_are_legal_and_fit(layout: Published) -> None:
     """Llama on torchtitan, GPT-3 175B to 1T on Megatron, DeepSeek-V3: what was trained so passes."""
-    assert layout.point.verdict == FITS, layout.point.problems
+    assert layout.point.verdict in RUNS, layout.point.problems
