@@ -81,7 +81,7 @@ class Pools(Record):
     unfilled: int | None = None
     """What the segments of resting blocks leave to no other; None: not known."""
     unfilled_most: int = 0
-    """Likewise, if every one of these blocks had needed a new segment."""
+    """``unfilled`` in the worst case: every one of these blocks needed a new segment."""
 
 
 class RankEstimate(Record):

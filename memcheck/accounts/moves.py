@@ -50,7 +50,7 @@ class Held:
 
     def __init__(self, runs: tuple[tuple[Tensors, int], ...]) -> None:
         self.runs = runs
-        """Those of a unit, and how many units in a row have them."""
+        """Pairs of one unit's tensors and the number of consecutive units that hold them."""
 
     @property
     def units(self) -> tuple[Tensors, ...]:

@@ -127,7 +127,7 @@ class Sum:
         self._counts = tuple([count for _, count in counts])
 
     def of(self, sizes: Sequence[int]) -> int:
-        """Its bytes."""
+        """The sum in bytes: each picked size times its count. ``sizes``: bytes of every size, by place."""
         return sum(map(mul, self._counts, self._pick(sizes)))
 
 

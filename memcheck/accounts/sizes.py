@@ -31,7 +31,9 @@ class Form(Record):
     forward: Names
     backward: Names
     sometimes: tuple[Names | None, ...]
-    """Likewise of what only some units have (``SOMETIMES``)."""
+    """Names in the highest points that only some units have, in the order of ``SOMETIMES``; None: the unit has no such
+    point.
+    """
     scalars: tuple[bool, ...]
     """Which of ``SCALARS`` are not zero."""
 
@@ -40,7 +42,7 @@ class Sizes(Record):
     """The sizes of one curve."""
 
     form: int
-    """Its number."""
+    """Number of the curve's :class:`Form`."""
     numbers: tuple[int, ...]
     """Size by size in the order of the form; behind them the sums of those that always come together."""
     highs: tuple[High, ...]

@@ -23,7 +23,7 @@ class Unit(Record):
     reduced: str = ""
     """A tensor whose gradient is already reduced when the unit's forward ends."""
     adapted: bool = False
-    """Its own parameters are frozen, and its input is recomputed from."""
+    """Whether the unit's own parameters are frozen while its input is saved for a recompute."""
     offloaded: int = 0
     """Bytes that its forward sends to the host and its backward fetches (activation offload)."""
 

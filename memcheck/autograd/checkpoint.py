@@ -39,8 +39,9 @@ class CheckpointFrame:
         self.shape, self.dtype, self.wants = x.shape, x.dtype, x.origin is not None
         self.autocast = tape.autocast
         self.nodes: list[ref[Node]] = []
-        """Those that save something: ``early_stop`` ends the recompute with the last of them. A graph that the forward
-        has let go of is not kept alive (``_CheckpointFrame.weak_holders``)."""
+        """Nodes that save tensors, in the order of forward; ``early_stop`` ends the recompute after the last one. The
+        references are weak, so that a graph which the forward has dropped is freed (``_CheckpointFrame.weak_holders``).
+        """
         self.again: list[Node | None] | None = None
 
     def add(self, node: Node, unmade: Storage | None = None) -> None:

@@ -89,7 +89,9 @@ class Setting(Record):
     context: int = 1
     """Ranks that share one sequence; ``sequence`` is already divided by it."""
     exchanges_heads: bool = False
-    """They exchange tokens for heads around attention (Ulysses), and send no keys and values round."""
+    """Whether context-parallel ranks exchange tokens for heads around attention (Ulysses), instead of passing keys and
+    values around a ring.
+    """
     compiled: bool = False
     """torch.compile runs each block as a graph of its own."""
     ssm: str = "fused"

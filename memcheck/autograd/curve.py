@@ -43,7 +43,9 @@ class Curve(Record):
     """Autocast's weight copies that nothing saved: they live until autocast is left."""
     forward: High
     backward: High
-    """Its saved set and the gradient of its output included; its own new gradients too."""
+    """The highest point of the backward: includes the unit's saved set, the gradient of its output and the new
+    gradients of its parameters.
+    """
     gradients: int
     """Bytes of new ``.grad`` tensors after its backward."""
     lingers: int = 0
@@ -54,11 +56,15 @@ class Curve(Record):
     hooked: High | None = None
     """The highest point of its backward at which an engine's hook runs: a gradient has just arrived."""
     later: High | None = None
-    """Likewise without its first gradient, where that may be the first of a whole backward."""
+    """The highest point of the backward at which an engine's hook runs, without the unit's first gradient. Set where
+    that gradient may be the first of a whole backward.
+    """
     returned: int = 0
     """What it returns beside its output, where nothing has saved it: attention weights of a checkpointed layer."""
     input: int = 0
-    """Its input, while it has one of its own: what lives when its parameters are gathered for its forward."""
+    """Bytes of the unit's input, if the unit has an input of its own. They are live when its parameters are gathered
+    for its forward.
+    """
     freed_input: int = 0
     """Bytes of its input that nothing has saved once its forward is over; of an embedding: of the rows looked up."""
     input_gradient: int = 0

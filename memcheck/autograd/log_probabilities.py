@@ -52,9 +52,7 @@ def selective_log_softmax(tape: Tape, logits: Value) -> Value:
 
 
 def gather_labels(tape: Tape, x: Value, labels: Storage, shape: tuple[int, ...]) -> Value:
-    """``x.gather(-1, labels)``: keeps x for the sizes of its gradient (derivatives.yaml: ``gather_backward(grad, self,
-    ...)``), and the labels.
-    """
+    """Whether the layer is the last one: no layer reads the router state that it makes."""
     out = tape.value(shape, x.dtype, "gather")
     x_shape, x_dtype = x.shape, x.dtype
 

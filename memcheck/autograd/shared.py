@@ -21,7 +21,7 @@ class Gathered(Leaf):
 
     @grad.setter
     def grad(self, value: Storage | None) -> None:
-        """It is added elsewhere, and dies."""
+        """Drop the gradient: it is added in place to a tensor that is counted elsewhere."""
 
 
 def shared(tape: Tape, shape: tuple[int, ...], dtype: str, *, wants: bool, starts: bool) -> Value:

@@ -383,5 +383,5 @@ class Alike:
         self._tape.copies, self._tape.silent = self._now
 
     def __exit__(self, *_: object) -> None:
-        """As it was before."""
+        """Restore the tape's count of copies and its silent flag from before the block."""
         self._tape.copies, self._tape.silent = self._before

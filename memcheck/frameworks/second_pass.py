@@ -19,7 +19,9 @@ class SecondHead(Record):
     dtype: str
     """In what the product sees its weights."""
     trained: bool
-    """They want a gradient, so that autocast keeps its copy of them (they get none under ``no_grad``)."""
+    """Whether the head's weights require a gradient. If so, autocast caches its copy of them (under ``no_grad`` it gets
+    none).
+    """
 
 
 class SecondPass(Record):
@@ -32,7 +34,9 @@ class SecondPass(Record):
     casts: int
     """Autocast's copies of its weights, once all layers have run."""
     gathered: int
-    """Its parameters while it runs, and their flat buffer, where FSDP2 gathers them as one group."""
+    """Bytes of the other model's parameters while it runs, and of their flat buffer, where FSDP2 gathers them as one
+    group.
+    """
     states: int
     """Hidden states of all layers, where the loss asks for them."""
     seen: int = 0

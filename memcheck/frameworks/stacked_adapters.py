@@ -132,7 +132,9 @@ def factors_here(m: Moe, adapter: Adapter | None, ways: int) -> tuple[Factors, .
 
 
 def factors_resting(m: Moe, adapter: Adapter, ways: int) -> list[LocalTensor]:
-    """Those tensors on a rank: FSDP2 divides them behind the experts (``parallelizer.py``, _moe_shard_placement)."""
+    """The adapters of stacked experts as one rank holds them: FSDP2 divides them after it has divided the experts
+    (``parallelizer.py``, _moe_shard_placement). ``ways``: FSDP ranks.
+    """
     return [
         LocalTensor(
             name=f"{f.name}_{end}",

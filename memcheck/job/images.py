@@ -92,7 +92,9 @@ def are_there(job: TrainingJob) -> bool:
 
 
 def filling(vision: Vision, sequence: int) -> Images:
-    """As many pictures as a sequence of so many tokens can hold: no tower gets more rows of it."""
+    """The largest number of pictures whose image tokens fit into a sequence of ``sequence`` tokens: the tower cannot
+    get more rows.
+    """
     if vision.crosses or vision.single:
         return Images(1, vision.tile, 1 if vision.crosses else min(sequence, vision.tile_tokens))
     if vision.resampled:
@@ -172,7 +174,7 @@ def _unmentioned(vision: Vision, defaults: Defaults) -> Images:
 
 
 def _fills(stated: plan_types.ImagesSpec, vision: Vision, defaults: Defaults) -> None:
-    """As many pictures as the sequence holds, because the plan says so."""
+    """Check ``images: {per_sample: fill}``: the plan asks for the most pictures that a sequence can hold."""
     if stated != plan_types.ImagesSpec(per_sample=FILL):
         _fail("`per_sample: fill` takes pictures of any size", "write `images: {per_sample: fill}`, or count them")
     if vision.crosses or vision.single:

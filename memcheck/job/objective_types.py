@@ -124,7 +124,7 @@ class Evaluation(Record):
     """0: that of the training."""
     steps: int = 1
     keeps_logits: bool = False
-    """They pile up on the GPU until the pass is over."""
+    """Whether the logits of every evaluation step accumulate on the GPU until the evaluation is over."""
 
 
 class Companion(Record):

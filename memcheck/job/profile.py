@@ -39,11 +39,13 @@ class Profile(Record):
     expandable_segments: bool
     zero_stages: tuple[int, ...]
     parallelisms: tuple[str, ...]
-    """Those that it has of ``tensor``, ``sequence``, ``context``, ``pipeline``, ``expert``, ``expert_tensor``."""
+    """Parallelisms that the framework supports, of ``tensor``, ``sequence``, ``context``, ``pipeline``, ``expert``,
+    ``expert_tensor``.
+    """
     schedules: tuple[str, ...]
     """Pipeline schedules."""
     methods: tuple[str, ...]
-    """Those that it has of ``full``, ``lora``, ``qlora``."""
+    """Training methods that the framework supports, of ``full``, ``lora``, ``qlora``."""
     losses: tuple[str, ...]
     attentions: tuple[str, ...]
     recompute: tuple[str, ...]
@@ -58,20 +60,22 @@ class Profile(Record):
     implementations: dict[str, str]
     """Optimizer implementation by optimizer name, where it is not ``default_implementation``."""
     objectives: tuple[str, ...] = ("sft",)
-    """Those that it has, of ``training.objective``."""
+    """Values of ``training.objective`` that the framework supports."""
     own_objectives: bool = False
-    """Those are its own recipes' code: no trainer's."""
+    """Whether the objectives run in the framework's own recipes, not in the code of a trainer."""
     heads: tuple[str, ...] = ("lm",)
-    """Those that it has, of ``training.head``."""
+    """Values of ``training.head`` that the framework supports."""
     evaluates: bool = False
     """What its evaluation pass holds is known."""
     pads: bool = False
     """Rows of different lengths are known: it runs transformers' classes, which mask the padding."""
     collates: bool = False
-    """Its loop pads the rows of a micro-batch by itself (transformers ``trainer.py``, ``default_collator``)."""
+    """Whether the framework's loop pads the rows of a micro-batch by itself (transformers ``trainer.py``,
+    ``default_collator``).
+    """
     steps_in_backward: bool = False
     trainers: tuple[str, ...] = ()
-    """Those that run on top of it, of ``training.trainer``."""
+    """Values of ``training.trainer``: the trainers that run on top of the framework."""
     wide_outputs: bool = False
     """Under mixed precision the model's outputs are copied to fp32 as its forward returns."""
     upcasts_trained: bool = False
@@ -81,13 +85,13 @@ class Profile(Record):
     loss_parallel: str = "never"
     """When the standard loss runs on vocabulary shards by itself: ``never`` | ``tensor`` (tensor > 1) | ``always``."""
     caches_outputs: bool = False
-    """Its pipelines are torch's, which cache the last stage's logits until their backward."""
+    """Whether pipelines are torch's, which cache the logits of the last stage until their backward."""
     loss_reduces_head: bool = False
     """The chunked loss runs the head, and reduces the gradient of its weight itself."""
     splits_fused: bool = False
     """Query, key and value, gate and up are layers of their own in its modules, whatever transformers fuses."""
     chunks_fused_loss: bool = False
-    """Its loss with the head inside runs both on so many pieces of the tokens."""
+    """Whether the loss that contains the head runs head and loss on chunks of the tokens."""
     gradient_sync: str = "every"
     """Default of ``parallelism.gradient_sync``: with which of the micro-batches of a step gradients are reduced."""
     gathers_stages_again: bool = True
@@ -99,7 +103,7 @@ class Profile(Record):
     lora_dtype: str = "fp32"
     """Dtype of adapters: ``fp32`` (peft's default), or ``params``, which is that of the model's parameters."""
     runs_transformers: bool = False
-    """It runs transformers' own modules, as they are."""
+    """Whether the framework runs the modules of transformers unchanged."""
     lora_variants: tuple[str, ...] = ()
     """Keys of ``training.lora`` beside rank, targets and dtype that its adapters are modelled with."""
     rests_towers: tuple[str, str] | None = None
@@ -121,7 +125,9 @@ class Profile(Record):
     """Default of its option ``quantize``, whose values without ``-dq`` leave the constants of 4-bit weights as they
     are. Empty: constants are always quantised once more."""
     masters_adapters: bool = False
-    """It steps on a master copy of every trained tensor. Else adapters, which have a dtype of their own, have none."""
+    """Whether the optimizer steps on a master copy of every trained tensor. If not, adapters with a dtype of their own
+    have no master copy.
+    """
     modelled_release: str = ""
     """What its steps were read from, where releases differ and a plan may state one. Empty: nothing is said of it."""
     modelled_since: tuple[int, ...] | None = None
@@ -129,7 +135,7 @@ class Profile(Record):
     compiled_releases: tuple[float, float] = (0.0, 0.0)
     """Shares of the predicted bytes by which compiled steps of other releases may need less, and more."""
     flattens_units: bool = False
-    """Its FSDP is the first one (``FullyShardedDataParallel``), whatever the version."""
+    """Whether the framework uses FSDP1 (``FullyShardedDataParallel``), in every version."""
     wraps_adapters_since: tuple[int, int] | None = None
     """The first version whose Trainer makes FSDP1 units of adapters (peft ``fsdp_auto_wrap_policy``). None: its option
     ``wraps_adapters`` decides; without that option, layers alone are units."""
@@ -149,9 +155,9 @@ class Profile(Record):
     gathers_ahead: bool = False
     """With expert parallelism a group's forward begins with the all-gather of the next one."""
     divides_gradients: bool = False
-    """It sets the factor by which FSDP2 divides gradients (``set_gradient_divide_factor``)."""
+    """Whether the framework sets the factor by which FSDP2 divides gradients (``set_gradient_divide_factor``)."""
     versions_models: bool = False
-    """Its version is that of transformers, whose classes are the models."""
+    """Whether the stated version is the version of transformers, whose classes are the models."""
     unsplit: tuple[str, ...] = ()
     """Model types whose classes name no layers, at zero_stage 3 in one group for that."""
     wraps_classes: bool = False
@@ -161,8 +167,10 @@ class Profile(Record):
     lacks: Mapping[str, str] = MappingProxyType({})
     """Keys of a plan that it has nothing for, and what it does instead, with the upstream file. Their defaults hold."""
     own_gradients: bool = False
-    """It sums gradients in buffers of its own, whose dtype a plan chooses. Else they are autograd's, made in the dtype
-    of their parameters, and so are the states that torch's optimizers make of these (``zeros_like``)."""
+    """Whether the framework sums gradients in buffers of its own, whose dtype a plan chooses. Otherwise autograd makes
+    the gradients in the dtype of their parameters, and torch's optimizers make their states in that dtype
+    (``zeros_like``).
+    """
     allocators: tuple[str, ...] = ("default", "expandable")
     """The allocator's settings that steps of this framework were measured with."""
     initialization: tuple[str, str] = ("host", "host")
@@ -181,7 +189,7 @@ class Profile(Record):
     """Fused optimizers are kernels of its own, on the GPU and on the host (DeepSpeed's FusedLion and CPU-Adam, those
     that Megatron calls). Else they are torch's, and bitsandbytes' for Lion."""
     bitsandbytes: bool = True
-    """It can step with bitsandbytes' 8-bit optimizers."""
+    """Whether the framework can step with bitsandbytes' 8-bit optimizers."""
     own_loop: bool = False
     """The training loop is the user's, over PyTorch alone: ``framework_version`` is PyTorch's, and a full state dict
     may be gathered on the GPUs."""
@@ -235,7 +243,9 @@ class Profile(Record):
     errors_by_model: bool = False
     """Errors were measured per kind of model (dense, mixture of experts), not per layout."""
     own_workspaces: bool = False
-    """Its kernels' workspaces are tensors of its step; else ATen's BLAS handles have theirs beside it."""
+    """Whether the workspaces of the framework's kernels are tensors of its step. Otherwise the workspaces of ATen's
+    BLAS handles are counted in addition to the step.
+    """
     allocator_group: str = ""
     """Kind of step, as the caching allocator sees it, that its measured steps are; empty: by how it shards."""
     not_run: str = ""

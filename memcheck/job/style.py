@@ -9,7 +9,9 @@ class Style(Record):
     """Facts of a framework's model code. Hashable: curves are cached by it."""
 
     folder: str
-    """Its folder in ``memcheck.frameworks``, whose ``layers.py`` and ``states.py`` say what its modules do."""
+    """The framework's folder in ``memcheck.frameworks``; ``layers.py`` and ``states.py`` in it describe the framework's
+    modules.
+    """
     layout: str
     """How activations lie: ``batch-first`` ([batch, sequence, hidden], along whose dim 1 a gather copies),
     ``sequence-first``, ``packed`` ([tokens, hidden]: softmax attention keeps nothing of a sequence by itself)."""

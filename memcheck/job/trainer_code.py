@@ -19,7 +19,9 @@ OWN_CODE = {
     MS_SWIFT: COMPARED,
     OPEN_INSTRUCT: OWN_LOSSES[OPEN_INSTRUCT],
 }
-"""Those whose lines are their own; ms-swift hands its forward's outputs to TRL's for the others (``rlhf_mixin.py``)."""
+"""Objectives whose loss each trainer computes in code of its own. For its other objectives ms-swift passes the outputs
+of its forward to TRL's functions (``rlhf_mixin.py``).
+"""
 CHUNKS_BY_DEFAULT = (1, 7)
 """The first TRL whose supervised loss is ``chunked_nll`` where nothing is said (``sft_config.py``)."""
 NARROW_CHUNKS = (1, 13)

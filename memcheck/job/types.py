@@ -158,7 +158,7 @@ class Loss(Record):
     empty: labels are shifted instead."""
 
     def stated(self) -> dict[str, object]:
-        """As a plan states it: what follows from other keys is no key of its own."""
+        """The loss as keys and values of a plan, without those that follow from other keys."""
         return {k: v for k, v in self._asdict().items() if k not in ("compiled", "shifts")}
 
 
@@ -263,7 +263,7 @@ class TrainingJob(Record):
 
     @property
     def run_micro_batches(self) -> int:
-        """Those of one run of a pipeline's schedule, behind which torch reduces gradients."""
+        """Micro-batches in one run of a pipeline's schedule, after which torch reduces gradients."""
         steps, each = self.gradient_accumulation_steps, self.option("micro_batches_per_run")
         return min(each, steps) if isinstance(each, int) and self.layout.pipeline > 1 else steps
 

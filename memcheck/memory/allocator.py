@@ -54,7 +54,7 @@ class Shares(Record):
     filled: Spread
     """``stuck`` without what the segments of resting blocks leave, where that is known."""
     optimizer: Spread
-    """Likewise of steps that are highest in the optimizer."""
+    """``filled`` for steps that are highest in the optimizer."""
     held_in_optimizer: Spread
     """``held`` of such steps."""
     alone: float
@@ -78,7 +78,8 @@ class Shares(Record):
         return self.higher(allocated, pools, self.before(pools))
 
     def higher(self, allocated: int, pools: Pools, other: Spread) -> Spread:
-        """Likewise, with what cannot be returned at that other moment.
+        """The higher of two shares over ``allocated``: ``other``, and what cannot be returned during the optimizer's
+        lists.
 
         Streams keep each other from no more than they hold: beside the share of a step on one stream, at most all that
         the others have held lies idle.
@@ -103,7 +104,7 @@ def shares(job: TrainingJob | InferenceJob) -> Shares:
 
 
 def shares_of(tables: Residuals, group: str) -> Shares:
-    """Those of a kind of step, from given tables.
+    """The shares of one kind of step, looked up in given tables. ``group``: the kind's name.
 
     No allocator holds less than what is live, nor keeps less with memory to spare than it cannot return: a kind that
     borrows either share from its neighbours is held to both.

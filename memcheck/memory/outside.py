@@ -27,7 +27,7 @@ class OutsideBytes(Record):
         return self.context + self.libraries + self.communicators
 
     def ends(self, tables: Residuals) -> tuple[int, int]:
-        """As little and as much as they were seen to take."""
+        """The lowest and the highest total in bytes, by the measured spread of the context and the communicators."""
         low = high = self.libraries
         context = "context, read" if self.read else "context"
         for name, size in ((context, self.context), ("communicators", self.communicators)):

@@ -161,7 +161,9 @@ class Attention(Record):
     softmax_fp32: bool = True
     """Eager attention's softmax runs in fp32; False: in the scores' own dtype (GPT-2, Falcon, Llama 4)."""
     narrow_weights: bool = False
-    """Its result is cast to the values' dtype all the same, in front of the dropout (GPT-2)."""
+    """Whether the softmax's result is cast to the values' dtype before the dropout, although the softmax runs in the
+    scores' own dtype (GPT-2).
+    """
     expanded_kv: bool = False
     """Keys and values are copied to every query head before the kernel (Falcon 40B)."""
     returns_weights: bool = False
@@ -247,7 +249,8 @@ class Attention(Record):
     compressed: Compressed | None = None
     """Queries, keys and the output are made as DeepSeek V4 makes them; keys are values."""
     relative: Relative | None = None
-    """Such biases, and what Inkling's attention has with them."""
+    """Relative position biases that are made from the hidden states, and what else Inkling's attention has; None: none.
+    """
     choices: int = 0
     """Experts that make a token's queries and read its outputs, a set of heads for each it has (JetMoE); 0 = none."""
     keeps_scores: bool = False

@@ -46,7 +46,7 @@ class Encoder(Record):
     rotary_dim: int = 0
     """Width of the rotary tables that its forward makes; 0 = none."""
     mask_windows: tuple[int | None, ...] = ()
-    """As the architecture's."""
+    """Windows of the attention masks that the encoder makes; None: the full mask."""
     dropout: float = 0.0
     """In front of the first layer."""
     final_norm: Norm | None = None
@@ -62,12 +62,12 @@ class Encoder(Record):
 
     @property
     def stem(self) -> tuple[ParameterTensor, ...]:
-        """Those in front of the layers."""
+        """Parameters of the encoder before its layers: embeddings and their norm."""
         return self.tensors[: len(self.tensors) - self.ending]
 
     @property
     def end(self) -> tuple[ParameterTensor, ...]:
-        """Those behind the layers."""
+        """Parameters of the encoder after its layers, such as a final norm."""
         return self.tensors[len(self.tensors) - self.ending :]
 
     @property

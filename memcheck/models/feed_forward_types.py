@@ -18,7 +18,9 @@ class Mlp(Record):
     dropout: float = 0.0
     tensors: tuple[ParameterTensor, ...] = ()
     inline: bool = False
-    """Its statements are the layer's own: one variable holds its input, then each result (OPT)."""
+    """Whether the network's statements stand in the layer's own forward: one variable holds the input, then each result
+    (OPT).
+    """
     multiplied: bool = False
     """What the gate's activation reads is multiplied by a constant, and so is the output (Falcon-H1)."""
     scaled_output: bool = False
@@ -30,7 +32,9 @@ class Mlp(Record):
     clipped: bool = False
     """Inputs and outputs of its matrices are clamped between learned bounds (Gemma 4's tower)."""
     copied: bool = False
-    """Its rows lie apart in memory: gate and up copy them each (Ovis 2's tower), fc2 its gradient (Phi-4's)."""
+    """Whether the input rows are not contiguous in memory. The gate and up products each copy them (Ovis 2's tower);
+    the second product copies its gradient (Phi-4's).
+    """
     sparse: bool = False
     """Each row keeps its largest gate values alone (Gemma 3n's first layers)."""
     inner_norm: Norm | None = None
@@ -94,7 +98,7 @@ class Moe(Record):
     router_fp32: bool = False
     """The router multiplies fp32 copies of its input and weight (DeepSeek, GLM-4 MoE)."""
     router_apart: bool = False
-    """It switches autocast off for that (ERNIE 4.5, Flint)."""
+    """Whether the router switches autocast off for the product with its weight (ERNIE 4.5, Flint)."""
     scores_fp32: bool = False
     """The chosen scores stay in fp32, so the weighted outputs of the experts are fp32 (Mixtral, DeepSeek, MiniMax)."""
     normalised_scores: bool = True

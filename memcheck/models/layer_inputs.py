@@ -31,7 +31,7 @@ class Sources(Record):
     adds: bool
     """What it is given becomes one of them, for its own feed-forward network, too."""
     last: bool
-    """It is the last layer: the model weighs them once more behind it."""
+    """Whether the layer is the last one: after it, the model weighs the streams once more."""
 
 
 class Handed(Record):
@@ -41,21 +41,23 @@ class Handed(Record):
     first: bool
     """The layer is the first, which is given none, and scales what the embedding made."""
     last: bool
-    """It is the last, whose state nobody reads."""
+    """Whether the layer is the last one: no layer reads the router state that it makes."""
 
 
 class Cycle(Record):
     """A layer of two stacks that run again and again, each on the sum of both states (HRM-Text)."""
 
     joins: bool
-    """It is the first of its stack, which reads that sum."""
+    """Whether the layer is the first one of its stack, which reads the sum of both states."""
     ends: bool
-    """It is the last, behind which the stack has a norm without a weight."""
+    """Whether the layer is the last one of its stack, after which the stack has a norm without a weight."""
     slow: bool
     """The stack makes the slow state, to which the other one's runs send their gradients."""
     graph: bool = True
     """The run has a graph: not under ``torch.no_grad``."""
     cast_before: bool = False
-    """It is the first with a graph, behind one without, for which autocast has cast its weights."""
+    """Whether the run is the first one with a graph, after a run without one for which autocast has already cast the
+    weights.
+    """
     final: bool = False
     """The slow state that it makes is what the head reads."""

@@ -62,7 +62,9 @@ class Linear(Record):
 
     part: str
     name: str
-    """Its path inside its layer, or inside its part: what adapters' targets are compared with."""
+    """Path of the linear layer inside its layer or part, such as ``self_attn.q_proj``. Adapter targets are compared
+    with this path.
+    """
     path: str
 
 

@@ -93,4 +93,4 @@ HEARING: dict[str, str] = {
     "qwen3_asr": "audio_config",
     "voxtral": "audio_config",
 }
-"""Those whose tower is for sounds: the key of its section."""
+"""Model types with an audio tower, and the config key of the tower's section."""

@@ -67,7 +67,7 @@ class Block(Record):
     """``input_norm`` and ``mlp_norm`` come after the residual sum (OPT-350m)."""
     dropout: float = 0.0  # of the residual stream
     mixer_dropout: bool = False
-    """It stands behind the mixer alone (XLM-RoBERTa XL, ALBERT)."""
+    """Whether the dropout is applied after the mixer alone (XLM-RoBERTa XL, ALBERT)."""
     extra_tensors: tuple[ParameterTensor, ...] = ()
     per_layer: PerLayer | None = None
     """An embedding of its own is multiplied in behind the feed-forward network (Gemma 4)."""
@@ -96,7 +96,7 @@ class Block(Record):
     spare_pairs: int = 0
     """Low-rank pairs of other layers that its own module over those tensors holds, for peft to adapt (Zamba 2)."""
     reused: bool = False
-    """They were an earlier layer's, too, for which autocast has cast them."""
+    """Whether an earlier layer has used the same tensors, for which autocast already holds its copies."""
     cycle: Cycle | None = None
     clamped: bool = False
     """The residual stream is clamped behind each part of the layer while it is fp16 (T5)."""
@@ -117,7 +117,9 @@ class Block(Record):
     layer_scale: bool = False
     """What is added to the residual stream is multiplied by a learned vector: ``extra_tensors`` (InternViT)."""
     tanh_gates: bool = False
-    """Those vectors are tanh of one number each (Llama 3.2 Vision)."""
+    """Whether what is added to the residual stream is multiplied by tanh of one learned number per branch (Llama 3.2
+    Vision).
+    """
     masked_branch: bool = False
     """What the feed-forward network makes is multiplied by a mask of rows (Llama 3.2 Vision)."""
     drop_path: bool = False  # whole pictures of a scaled branch are dropped at random (Qianfan-OCR)
@@ -169,7 +171,7 @@ class Architecture(Record):
     """Rows of a learned position table; 0 = none."""
     head_bias: bool = False
     head: bool = True
-    """It has a matrix to the vocabulary, its own or the embedding's."""
+    """Whether the model has a matrix to the vocabulary: its own, or the embedding's if they are tied."""
     task: TaskHead | None = None
     max_position_embeddings: int = 0
     """0 = unbounded (ALiBi, no positions)."""
@@ -187,7 +189,7 @@ class Architecture(Record):
     rotary_tables: int = 1
     """Pairs of rotary tables: one for each kind of layer (Gemma 3, OLMo 3), else one."""
     rotary_each: bool = False
-    """Those tables have rows for every sequence (ModernBERT's decoder)."""
+    """Whether the rotary tables have rows for every sequence of the batch, not once for all (ModernBERT's decoder)."""
     keeps_states: bool = False
     """The model's forward keeps every layer's output in a list (DeBERTa)."""
     mask_windows: tuple[int | None, ...] = ()
@@ -221,7 +223,7 @@ class Architecture(Record):
     head_transform: str = ""
     """Activation of a layer in front of the head, with a LayerNorm behind it (BERT); empty = none."""
     head_tensors: tuple[ParameterTensor, ...] = ()
-    """Its parameters."""
+    """Parameters of the layer before the head (``head_transform``)."""
     pooling: Pooling | None = None
     """What an encoder has in front of labels."""
     projects_last: bool = False
@@ -264,7 +266,9 @@ class Architecture(Record):
     kept_wide: tuple[str, ...] = ()
     """Parts of the names of parameters that are loaded in fp32 (``_keep_in_fp32_modules_strict`` of the class)."""
     kept_fp16: tuple[str, ...] = ()
-    """Those that are fp32 where the model is loaded in fp16, and never quantised (``_keep_in_fp32_modules``)."""
+    """Parts of the names of parameters that stay fp32 if the model is loaded in fp16, and are never quantised
+    (``_keep_in_fp32_modules``).
+    """
     notes: tuple[str, ...] = ()
     """What a reader of the estimate should know about how the configuration was read."""
 

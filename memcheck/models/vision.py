@@ -17,7 +17,7 @@ class TowerAttention(Record):
     """Heads of keys and values, where there are fewer; 0 = as many."""
     tensors: tuple[ParameterTensor, ...] = ()
     bias: bool = True
-    """Its projections have biases."""
+    """Whether the projections of attention have biases."""
     window: int = 0
     """Rows that attend to each other: Qwen2.5-VL's windows; 0 = all of a picture."""
     query_norm: Norm | None = None
@@ -100,7 +100,7 @@ class Vision(Record):
     """``enable_input_require_grads`` finds its patch embedding (``_input_embed_layer``), so that checkpointing makes a
     frozen tower part of the graph."""
     checkpointed: bool = True
-    """Its layers can be recomputed."""
+    """Whether the layers of the tower can be recomputed (activation checkpointing)."""
     crosses: tuple[int, ...] = ()
     """Layers of the language model that read the image tokens by cross attention; none: the image tokens take places
     among those of the text."""

@@ -93,7 +93,9 @@ class Product(Record):
     shard: str
     """``column`` | ``row`` | ``none``."""
     shares: bool
-    """It reads what the product before it reads: the gradients of their inputs are added up."""
+    """Whether the product reads the same input as the product before it, so that backward adds the gradients of both
+    inputs.
+    """
 
 
 def products(block: Block, s: Shape, *, trained: bool) -> list[Product]:

@@ -50,7 +50,9 @@ class Half(Record):
     readers: int = 0
     """Products that read the gathered hidden states."""
     latent: str = ""
-    """They read latents, which are gathered instead: ``kept`` | ``again``, by whether they alone are recomputed."""
+    """Whether the products read latents, which are gathered instead of hidden states: ``kept`` (saved for backward) or
+    ``again`` (recomputed alone); empty: they do not.
+    """
 
 
 class TensorWires(Record):

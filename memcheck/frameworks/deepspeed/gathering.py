@@ -23,7 +23,7 @@ class GatheredWeight(Record):
 
     numel: int
     persists: bool
-    """It is never let go of."""
+    """Whether the engine never releases the gathered parameter (``stage3_param_persistence_threshold``)."""
     is_kept: bool
     """Autograd saves a view of it in forward: its storage lives until its backward, gathered again or not."""
 

@@ -21,9 +21,9 @@ class Module(Record):
     """One module. Parameters are numbers, counted over the whole model."""
 
     own: tuple[int, ...] = ()
-    """Those that it has itself."""
+    """Numbers of the parameters that the module itself holds, without its submodules."""
     under: tuple[int, ...] = ()
-    """Its own and all beneath it."""
+    """Numbers of the module's own parameters and of those in all its submodules."""
     whole: bool = False
     """A leaf: it fetches all beneath it at once."""
 

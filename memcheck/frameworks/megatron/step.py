@@ -40,7 +40,9 @@ class Rank(Record):
     keeps_warm_input: bool = False
     """Whether :data:`WARM_INPUT` waits."""
     exchanged: int = 0
-    """As many beside a backward of several chunks: the output of the forward before it, the input of the next one."""
+    """Number of further boundary tensors, each of ``held_input`` bytes, that are live during a backward of several
+    chunks: the output of the last forward and the input of the next one.
+    """
     extras: tuple[tuple[Extra, ...], ...] = ()
     """Per chunk and unit: what Megatron-FSDP gathers and keeps around the unit."""
 

@@ -23,7 +23,7 @@ class Buckets(Record):
     views: bool
     """The buckets are the gradients, from the first micro-batch on."""
     views_late: bool
-    """They become the gradients with the micro-batch that synchronises.
+    """Whether the buckets become the gradients in the micro-batch that synchronises.
 
     no_sync leaves DDP's hooks out: the gradients are new tensors beside the buckets, until mark_variable_ready_dense
     copies each into its bucket and makes it a view.

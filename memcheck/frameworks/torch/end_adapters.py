@@ -16,7 +16,7 @@ BESIDE_STREAM = ("altup_unembed_projections", "contact_head", "per_layer_model_p
 
 
 def table_adapters(lora: Lora, a: Architecture) -> tuple[LocalTensor, ...]:
-    """Those of projections of what is looked up (Gemma 4, ELECTRA, OPT-350m), and of Gemma 3n's streams."""
+    """Adapters on projections of the looked-up rows (Gemma 4, ELECTRA, OPT-350m), and of Gemma 3n's streams."""
     return tuple(each for t in _projections(a) for each in _adapters(lora, t))
 
 
@@ -34,7 +34,8 @@ def _projections(a: Architecture) -> list[ParameterTensor]:
 
 
 def head_adapters(lora: Lora, a: Architecture, tensor: int) -> tuple[LocalTensor, ...]:
-    """Those of the layer in front of the head, and of the head where targets name it: all-linear leaves that out.
+    """Adapters on the layer before the head, and on the head if targets name it; ``all-linear`` leaves the head out.
+    ``tensor``: tensor-parallel ranks.
 
     A layer that pools for labels has them where peft does not train it whole. One whose result nobody reads has them,
     too, and they never get a gradient.

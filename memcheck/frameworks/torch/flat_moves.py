@@ -37,8 +37,9 @@ class FlatGathers(Gathers):
             self._gather(own, own.gathered, "backward", where)
 
     def frozen(self, behind: Group) -> int:
-        """Those of a frozen unit: it is resharded once the gradient of its input is there, behind the hook that gathers
-        the next ones (_runtime_utils.py, _register_post_backward_reshard_only_hook).
+        """Bytes of a frozen unit's parameters that are still gathered when those of the next unit are. The unit is
+        resharded once the gradient of its input exists, after the hook that gathers the next units (_runtime_utils.py,
+        _register_post_backward_reshard_only_hook).
         """
         return NOTHING if behind.reduce_output else behind.gathered
 

@@ -30,13 +30,15 @@ class ChunkPass(Record):
     """The chunk's first micro-batch."""
     last: bool
     muted: bool
-    """Its forward is no candidate for the highest moment of any."""
+    """Whether the forward of this pass cannot be the highest moment of the step."""
     others: tuple[int, ...]
     """Micro-batches in flight beside it during its backward, in each chunk."""
     beside: tuple[int, ...]
     """Other chunks whose parameters are gathered then."""
     split: bool = False
-    """Its backward is of inputs alone at first: the graph stays for that of the weights."""
+    """Whether the backward first makes gradients of inputs alone: the graph stays alive until the backward of the
+    weights.
+    """
     waiting: tuple[int, ...] = ()
     """Micro-batches in flight beside it whose backward of the weights is still to come, in each chunk."""
 

@@ -58,7 +58,7 @@ class RunSizes(Record):
     layer: int
     """Number of the rank's first."""
     highs: tuple[High, ...]
-    """Its units' highest points, by their numbers."""
+    """The highest points of the run's units, by their numbers."""
 
 
 def run_sizes(runs: Sequence[Run], layer: int) -> RunSizes:

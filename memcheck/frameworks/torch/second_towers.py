@@ -13,8 +13,9 @@ EVERY_PART = ("vision", "projector", "language")
 
 
 def seen_again(job: TrainingJob, a: Architecture, setting: Setting) -> tuple[int, int, int]:
-    """Its highest point, beside the looked-up rows; what variables of the model's forward refer to of it while the
-    layers of text run; and, of these, the image tokens that the model's output carries.
+    """Bytes of the tower in the forward pass of another model: its highest point, including the looked-up rows; what
+    the model's variables keep alive while the text layers run; and the image tokens in the model's output, which are
+    part of the second figure. All are 0 without pictures.
     """
     vision = a.vision
     if vision is None or not pictures_of(job, vision).rows:

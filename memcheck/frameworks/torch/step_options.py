@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 RESTING = "resting"
 """Layers that do not run: groups of their own, which are never gathered."""
 AT_REST = (RESTING, "beside")
-"""They, and what rests and is no layer."""
+"""Groups that are never gathered: idle layers, and resident tensors that are no layer."""
 WRAPPED = ("block", "tower", "gathered", "idle", RESTING, "encoder")
 """Kinds of units that FSDP makes groups of their own of: layers, by ``_no_split_modules``."""
 TOWERS = ("tower", "gathered", "idle", RESTING)
-"""Those among them that are a tower's layers."""
+"""Kinds of FSDP units that are layers of a vision or audio tower."""
 OF_LANGUAGE = ("block", "encoder")
 """The others."""
 INSIDE = ("standard", "in-place", "fused-linear")
@@ -97,13 +97,15 @@ class StepOptions(Record):
     holds_rows: bool
     """The model's forward has a variable for the rows that were looked up."""
     keeps_states: bool
-    """It keeps every layer's output in a list."""
+    """Whether the model's forward keeps the output of every layer in a list."""
     leaves_graphs: bool
     """A module keeps a state with the graph that made it, until its next forward (RecurrentGemma)."""
     returns_first: bool = False
-    """It has returned when what stands in front of the loss runs (encoders)."""
+    """Whether the model's forward has returned before the modules in front of the loss run (encoders)."""
     towers_stay: bool = False
-    """It returns behind the loss, or its output carries what the tower has made: that lives until then."""
+    """Whether what the tower has made lives until the loss is over: the forward returns after the loss, or the model's
+    output carries it.
+    """
     sinks: bool = False
     """DDP's own function has all of the model's output, whatever of it the loss reads."""
     carved: bool = False
@@ -166,7 +168,7 @@ class StepSizes(Record):
     rows: int = 0
     """Looked-up rows that wait for the image tokens of a vision tower, where nothing has saved them."""
     rows_gradient: int = 0
-    """Their gradient, which waits until the tower's backward is over."""
+    """Bytes of the gradient of the looked-up rows, which is kept until the backward of the tower is over."""
     features: int = 0
     """Last hidden states of a batch's other columns, which the trainer's features hold until the loss is there."""
 

@@ -36,7 +36,7 @@ class NamedUnit(Record):
     reduced: str
     """A tensor whose gradient the loss itself reduces."""
     adapted: bool
-    """Its own parameters are frozen, and its input is recomputed from."""
+    """Whether the unit's own parameters are frozen while its input is saved for a recompute."""
 
 
 class NamedRun(Record):

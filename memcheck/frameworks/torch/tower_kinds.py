@@ -13,14 +13,18 @@ from memcheck.models.vision import Vision
 UNSPLIT = ("got_ocr2", "paddleocr")
 """Kinds of towers that name none of their classes."""
 ATTENTION_ALONE = ("aria", "idefics2", "idefics3", "ovis2")
-"""Those that name the attention of a layer alone, ``Idefics3VisionAttention``: the rest of it is the root's."""
+"""Towers for which ``_no_split_modules`` names only the attention of a layer (``Idefics3VisionAttention``): the rest of
+the layer is in the root's group.
+"""
 EMBEDDED = (
     "aya_vision", "cohere2_vision", "deepseek_vl", "gemma3", "gemma4", "lfm2", "llava", "llava_next", "llava_onevision",
     "paligemma", "vipllava",
 )  # fmt: skip
-"""Those that name ``SiglipVisionEmbeddings``, ``CLIPVisionEmbeddings`` or ``Gemma4VisionPatchEmbedder``."""
+"""Towers for which ``_no_split_modules`` names ``SiglipVisionEmbeddings``, ``CLIPVisionEmbeddings`` or
+``Gemma4VisionPatchEmbedder``.
+"""
 RESAMPLED = ("idefics2",)
-"""Those that name ``Idefics2PerceiverLayer`` and ``Idefics2MLP``."""
+"""Towers for which ``_no_split_modules`` names ``Idefics2PerceiverLayer`` and ``Idefics2MLP``."""
 ATTENTION = ("self_attn.", "attention.")
 """How names of a layer's attention begin."""
 EMBEDDING = ("embeddings.", "patch_embedder.")

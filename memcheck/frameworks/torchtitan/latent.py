@@ -14,7 +14,9 @@ from memcheck.models.types import LatentAttention, Norm, ParameterTensor
 
 
 def latent_attention(ctx: Context, a: LatentAttention, x: Value) -> Value:
-    """As transformers', with one-kernel norms, the key assembled by ``cat``, and flash attention on unequal heads."""
+    """Multi-head latent attention in torchtitan. Differs from transformers: norms are one kernel, ``cat`` assembles the
+    key, and flash attention takes heads of unequal width.
+    """
     tape = ctx.tape
     tensors = {t.name.split(".")[-2]: t for t in linear_tensors(a.tensors)}
     t = ctx.tokens

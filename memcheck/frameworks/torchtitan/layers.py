@@ -31,7 +31,9 @@ KEEPS = frozenset({"mm", "addmm", "bmm", "attention", "topk", "reduce-scatter", 
 """SelectiveAC's operators: compute_intensive_ops of torch._functorch.partitioners and torchtitan's own additions.
 ``_grouped_mm`` is in neither list."""
 BEFORE_EXCHANGES = KEEPS - {"all-to-all", "topk"}
-"""Those of releases before 0.2: ``all_to_all_single`` came with #1672 of September 2025, ``topk`` later."""
+"""Operators whose results are saved in releases before 0.2: ``all_to_all_single`` came with #1672 of September 2025,
+``topk`` later.
+"""
 
 
 def block(ctx: Context, layer: Block, x: Value) -> Value:

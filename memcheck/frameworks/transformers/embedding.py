@@ -254,7 +254,7 @@ def _holding(storage: Storage | None) -> Callable[..., list[Storage | None]]:
 
 
 def _forget(storage: Storage) -> None:
-    """Its bytes take the place of the waiting gradient, which is already counted."""
+    """Do not count these bytes: they take the place of the pending gradient, which is already counted."""
 
 
 def _add_positions(tape: Tape, x: Value, position: Value) -> Value:

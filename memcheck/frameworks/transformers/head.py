@@ -52,7 +52,7 @@ class Head(Record):
     collapses: bool = False
     """Streams are collapsed by learned weights (DeepSeek V4), not by their mean."""
     apart: bool = False
-    """Those of streams that no matrix mixes (Hy 4)."""
+    """Whether the collapsed streams are those of a model in which no matrix mixes streams (Hy 4)."""
     dropout: float = 0.0
     """Behind the final norm."""
     returned: bool = False

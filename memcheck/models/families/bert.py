@@ -26,7 +26,7 @@ class PartNames(Record):
     pooler: str
     """The layer in front of labels of sequences."""
     pools: str = "tanh"
-    """Its activation."""
+    """Activation of the pooling layer."""
     drops_first: bool = True
     """Dropout stands in front of that layer, too."""
     classifier_dropout: str = "classifier_dropout"

@@ -88,7 +88,9 @@ class _Stack:
         config.ignore(*HARMLESS)
 
     def blocks(self, *, crosses: bool) -> tuple[tuple[Block, int], ...]:
-        """Its layers. ``crosses``: they are the decoder's."""
+        """The stack's layers, each with the number of times it is repeated. ``crosses``: the stack is the decoder,
+        whose layers also have cross attention.
+        """
         h = self.size.hidden
         attention = self._attention("self_attn", bidirectional=not crosses)
         mlp = gated_mlp(h, self._width, self._activation)._replace(inner_dropout=self._dropout)

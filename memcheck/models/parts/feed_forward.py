@@ -88,7 +88,7 @@ class Shared(Record):
     width: int = 0
     name: str = "shared_experts"
     gate: bool = False
-    """Their output is multiplied by a sigmoid of one score per token (Qwen 2 MoE)."""
+    """Whether the output of the shared experts is multiplied by a sigmoid of one score per token (Qwen 2 MoE)."""
 
 
 NONE_SHARED = Shared()

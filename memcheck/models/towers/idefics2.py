@@ -66,7 +66,7 @@ def _gated(name: str, inputs: int, inner: int, outputs: int) -> tuple[ParameterT
 
 
 def _layer(name: str, hidden: int, p: Perceiver) -> tuple[ParameterTensor, ...]:
-    """Its tensors in the order of the forward pass."""
+    """The parameters of one perceiver layer, in the order of the forward pass. ``hidden``: the width of its rows."""
     heads, kv = p.heads * p.head_dim, p.kv_heads * p.head_dim
     return (
         ParameterTensor(f"{name}.input_latents_norm.weight", (hidden,), "norm"),

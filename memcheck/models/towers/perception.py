@@ -22,7 +22,9 @@ class TimmEncoder(Record):
     ratio: float
     classes: int
     core: bool
-    """Its layers scale nothing, a norm stands behind them, and attention pools their rows, unless that is stated."""
+    """Whether the encoder is Perception Encoder's core, the default where ``model_args`` states nothing else: no layer
+    scale, a final norm, and attention pooling.
+    """
 
 
 LARGE = TimmEncoder(width=1024, heads=16, ratio=4.0, classes=1, core=True)

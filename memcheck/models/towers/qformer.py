@@ -13,7 +13,7 @@ from memcheck.record import Record
 
 
 class QFormer(Record):
-    """Its sizes."""
+    """The sizes of a Q-Former, which reads a tower's rows with learned queries."""
 
     width: int
     inner: int
@@ -70,7 +70,7 @@ def instructed(config: ConfigReader, read: int) -> QFormer:
 
 
 def qformer(config: ConfigReader, read: int) -> QFormer:
-    """Its sizes by ``qformer_config``. ``read``: the width of the rows that it reads."""
+    """Read the sizes of a Q-Former from ``qformer_config``. ``read``: the width of the tower rows that it reads."""
     if config.flag("use_qformer_text_input"):
         config.fail("use_qformer_text_input", "a Q-Former that reads text has no memory model here", "it is false")
     config.ignore(

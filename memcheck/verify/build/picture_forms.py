@@ -45,20 +45,22 @@ def _rows(seen: Brief, grids: list[tuple[int, int]]) -> Inputs:
 
 
 def packed_squares(seen: Brief) -> Inputs:
-    """As rows of all pictures, each patch still a square of pixels."""
+    """Inputs whose ``pixel_values`` are the patches of all pictures, ``[patches, 3, patch, patch]``."""
     patch = int(_tower(seen.config).patch_size)
     found = packed(seen)
     return {**found, "pixel_values": seen.pixels(seen.pictures.rows, 3, patch, patch)}
 
 
 def merged_video(seen: Brief) -> Inputs:
-    """As rows of all pictures, beside the merge of each (VideoLLaMA 3)."""
+    """Inputs with the patches of all pictures as rows, and the merge size of each picture (VideoLLaMA 3)."""
     found = packed(seen)
     return {**found, "image_merge_sizes": torch.ones(len(seen.sizes), dtype=torch.int64) * isqrt(seen.vision.merge)}
 
 
 def bordered(seen: Brief) -> Inputs:
-    """As rows of all pictures; a token behind each row and two around: the grid follows from the tokens (Hunyuan)."""
+    """Inputs with the patches of all pictures as rows, for a tower that adds one token after each row and two around a
+    picture. The grids follow from the token counts (Hunyuan).
+    """
     side, grids = isqrt(seen.vision.merge), []
     for rows, tokens in zip(seen.sizes, seen.tokens, strict=True):
         fits = [g for g in _splits(seen, rows, side) for g in (g, g[::-1]) if _bordered(g, side) == tokens]

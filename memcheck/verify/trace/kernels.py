@@ -28,7 +28,7 @@ FP32_ON_CUDA = frozenset(
 )
 """What autocast computes in fp32 on CUDA and leaves alone on the CPU (aten/src/ATen/autocast_mode.h)."""
 FP32_UNLESS_TYPED = frozenset(("cumprod", "cumsum", "log_softmax", "prod", "softmax", "sum"))
-"""Those that keep a dtype they are given."""
+"""Operators that autocast computes in fp32 on CUDA unless the call states a dtype."""
 
 
 class Routed:

@@ -28,7 +28,7 @@ MAKERS = frozenset(
 )
 """Operators that make a tensor of no other."""
 OF_FLOATS = frozenset(("arange", "linspace", "lift_fresh", "lift_fresh_copy"))
-"""Those whose floating-point tensors become indices later on."""
+"""Operators that make floating-point tensors which later become indices."""
 RANDOM = ("rand", "bernoulli", "multinomial", "normal", "uniform", "dropout", "exponential")
 INDEXED = frozenset(("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"))
 SHAPED_BY_VALUES = frozenset(

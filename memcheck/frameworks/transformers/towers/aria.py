@@ -45,7 +45,7 @@ def _beside(ctx: Context, vision: Vision, x: Value) -> None:
 
 
 def _queries(ctx: Context, query: ParameterTensor, tokens: int) -> Value:
-    """As many learned rows as a picture has image tokens, repeated for every picture."""
+    """The learned queries, ``[tokens, width]``: one row per image token of a picture, repeated for every picture."""
     tape, p = ctx.tape, ctx.parameter(query.name, query.shape)
     out = tape.value((tokens, query.shape[1]), p.dtype, "repeat queries")
     shape, dtype, learns = query.shape, p.dtype, p.requires_grad
