@@ -29,7 +29,6 @@ SHOWING = (
 """Pages with the output of commands."""
 
 GENERATED = "<!-- Written by docs/generate.py from {source}: edit that and run it again. -->\n\n"
-NEW_RULES = re.compile(r"(<!-- New rules: .* -->)\n.*?(<!-- /New rules -->)", re.DOTALL)
 SHOWN_OUTPUT = re.compile(
     r"(<!-- Output of: (?P<command>.+?) -->\n```text\n)(?P<output>.*?)(?=^```$)", re.DOTALL | re.MULTILINE
 )
@@ -47,17 +46,6 @@ def rules_index(every: list[Rule]) -> str:
             f"| {rule.summary} |"
         )
     return "\n".join(lines) + "\n"
-
-
-def changelog(text: str, every: list[Rule]) -> str:
-    """The changelog with the rules that no released version lists, so that a new rule takes no line by hand."""
-    released = text.partition("\n## [Unreleased]")[2].partition("\n## [")[2]
-    lines = [
-        f"- [{rule.code}](docs/rules/{rule.code}.md) `{rule.name}` ({rule.profile}): {rule.summary}"
-        for rule in every
-        if f"[{rule.code}]" not in released
-    ]
-    return NEW_RULES.sub(lambda block: "\n".join([block[1], *lines, block[2]]), text, count=1)
 
 
 def examples_index() -> str:
@@ -92,7 +80,6 @@ def pages() -> dict[Path, str]:
     every = list(rules().values())
     texts = {
         **{page: with_outputs(page.read_text(encoding="utf-8")) for page in SHOWING},
-        ROOT / "CHANGELOG.md": changelog((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), every),
         DOCS / "plan-format.md": GENERATED.format(source="schemas/plan.schema.json") + plan_format(schema, example),
         DOCS / "rules" / "README.md": from_rules + rules_index(every),
         ROOT / "examples" / "README.md": GENERATED.format(source="the plans' descriptions") + examples_index(),
