@@ -90,11 +90,12 @@ class _Word(Record):
     line: int
     column: int
     hangs: bool
-    """It is in a branch of the script, or in a variable that is set in one."""
+    """Whether the word is in a branch of the script, or in a variable that a branch sets."""
     compared: str = ""
-    """A variable on which that branch hangs."""
+    """The variable that decides whether that branch runs; empty where no single one does."""
     sets: bool = False
-    """It sets a key of a config, and stands in a variable: it is no option's value where that is used."""
+    """Whether the word is ``key=value`` for a config, inside a variable. Where the variable is used, such a word is not
+    the value of the option before it."""
 
 
 class _Script:

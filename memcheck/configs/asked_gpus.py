@@ -28,7 +28,7 @@ _SBATCH = re.compile(
 _GRES = re.compile(r"(?:^|,)gpu(?::([A-Za-z][\w.-]*))?(?::(\d{1,4}))?(?=\(|,|$)")
 _TYPED = re.compile(r"(?:([A-Za-z][\w.-]*)(?::(\d{1,5}))?|(\d{1,5}))\Z")
 _KEYS = ("accelerators", "accelerator", "resources.accelerators", "resources.accelerator", "resources.gpu")
-"""Where clouds' job files name them (SkyPilot, dstack and their kin), when a config has such a key."""
+"""Keys that hold the GPUs in the job files of clouds (SkyPilot, dstack and similar tools)."""
 
 
 class GpuRequest(Record):
@@ -38,7 +38,7 @@ class GpuRequest(Record):
     counts: str
     """What the number counts: :data:`PER_NODE`, :data:`PER_TASK`, :data:`TOTAL`."""
     type: str
-    """As the scheduler calls it; empty where none is named."""
+    """The GPU type by the scheduler's name, such as ``a100``; empty where the request names no type."""
     number: int
     location: Location
 

@@ -160,8 +160,8 @@ FUSED_NORMS = frozenset(
         "qwen3_moe",
     )
 )
-"""Those whose norms are of the backend (``initialize_rms_norm_module``): one kernel each, compiled, Transformer
-Engine's or torch.nn.RMSNorm."""
+"""Values of ``model_type`` whose norms come from the backend (``initialize_rms_norm_module``). Each norm is one kernel:
+compiled, Transformer Engine's, or torch.nn.RMSNorm."""
 PARTS = ("self_attn", "mlp", "input_layernorm", "post_attention_layernorm")
 """What ``activation_checkpointing: true`` wraps of a layer that is AutoModel's own, each apart
 (``components/distributed/activation_checkpointing.py``, apply_submodule_checkpointing).

@@ -32,7 +32,7 @@ OF_ADAPTERS = (
     *("peft_init_lora_weights", "peft.loftq_config.loftq_bits", "peft_autocast_adapter_dtype"),
     *("peft_ensure_weight_tying", "qlora_sharded_model_loading"),
 )
-"""Their further keys, in a config that trains none."""
+"""Further keys of adapters. A config that trains no adapters may hold them, and they then change nothing."""
 
 OBJECTIVES = {"dpo": "dpo", "ipo": "ipo", "orpo": "orpo", "kto": "kto", "simpo": "simpo"}
 ROLLOUTS = ("grpo", "gdpo", "ebft", "ppo")
@@ -47,7 +47,8 @@ OLD_ATTENTIONS = {
 }
 """Switches of the time before ``attn_implementation``."""
 CAST_ATTENTIONS = ("flash_attention", "flex_attention", "xformers_attention")
-"""Those behind which what was upcast is cast back (``utils/schemas/enums.py``, ATTN_IMPLS_WITHOUT_DTYPE_CAST)."""
+"""Switches of attention kernels for which Axolotl casts upcast norms and embeddings back (``utils/schemas/enums.py``,
+ATTN_IMPLS_WITHOUT_DTYPE_CAST)."""
 MULTIPLE = 64
 """Tokens of which a row is a multiple, unless ``pad_to_sequence_len`` is false (``core/builders/causal.py``)."""
 UNKNOWN_ATTENTIONS = ("sage_attention", "s2_attention")

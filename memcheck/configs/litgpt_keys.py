@@ -40,9 +40,9 @@ PRECISIONS: dict[str, object] = {
     "32-true": "fp32",
 }
 BATCH: dict[str, tuple[int, int]] = {"pretrain": (4, 512)}
-"""Micro-batch and total batch of a script that states neither."""
+"""Micro-batch and total batch, in sequences, of a pretraining script that states neither."""
 TUNED = (1, 16)
-"""Those of the scripts that fine-tune."""
+"""Micro-batch and total batch, in sequences, of a fine-tuning script that states neither."""
 
 NAMES: dict[str, str] = {
     "tiny-llama-1.1b": "tinyllama-1.1b",

@@ -83,7 +83,7 @@ OLD_PIXELS = "image_resolution"
 VISION = (OLD_PIXELS, "image_max_pixels", "video_max_pixels", "freeze_language_model", "freeze_vision_tower")
 
 PIXELS = {"image_min_pixels": 32 * 32, "image_max_pixels": 768 * 768}
-"""Their defaults (``src/llamafactory/hparams/model_args.py``, ProcessorArguments)."""
+"""Default limits of a picture's size, in pixels (``src/llamafactory/hparams/model_args.py``, ProcessorArguments)."""
 FROZEN = ("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model")
 
 UNMODELLED: dict[str, tuple[object, str]] = {

@@ -252,7 +252,7 @@ REFUSED = {
 }
 """Arguments that say that the job trains something else than a decoder of text alone."""
 DELTA_NETS = ("experimental-attention-variant", "linear-attention-freq")
-"""Those of them that say a plan's own model where the first one names gated delta nets."""
+"""Arguments of gated delta nets. They describe a model that a plan can state, if the first one names such a net."""
 SERVERS = (
     "inference-dynamic-batching",
     "inference-dynamic-batching-buffer-size-gb",

@@ -36,8 +36,11 @@ def own_engine(draft: Draft) -> None:
 
 
 def own_loop(draft: Draft, *, engine: bool) -> None:
-    """Its own loop: AdamW, fused where ``fused_optimizer``; bitsandbytes', which is paged, for QLoRA and where DPO asks
-    for it, whose states are in 8 bits on demand; ``clip_grad_norm`` off at -1.
+    """Read optimizer, gradient clipping and sequence parallelism of open-instruct's own training loop into ``draft``.
+
+    The optimizer is AdamW, fused if ``fused_optimizer`` is on. QLoRA, and DPO with ``dpo_use_paged_optimizer``, take
+    bitsandbytes' paged AdamW; ``use_8bit_optimizer`` stores its states in 8 bits. ``clip_grad_norm: -1`` disables
+    clipping. ``engine``: DeepSpeed runs the step. A script of OLMo-core is refused.
     """
     config = draft.config
     for line in config.lines:

@@ -53,9 +53,9 @@ def pictures(draft: Draft, path: str, message: str, more: str = "", *, silent: b
 
 
 def fill(draft: Draft, said: str, more: str = "") -> None:
-    """As many pictures as a sequence holds, of a model with a tower whose config says that it trains on some.
+    """Assume as many images as fill a sequence, for a model with a vision tower that trains on images.
 
-    ``said``: the key that says so, or the script.
+    ``said``: the key or the script that says that there are images; ``more``: text added to the note.
     """
     draft.assume(NUMBER, FILL, f"`{said}` says that there are pictures, and not how many")
     draft.note(said, FILLED + more)

@@ -31,7 +31,8 @@ class Branches:
         self._open: list[tuple[str, str]] = []
         """State of each open branch, and a variable that its comparison depends on and that is not known."""
         self._unknown: list[str] = []
-        """Those variables, of the branches that are UNKNOWN alone. With the next, it saves a walk for each line."""
+        """For each open branch in state UNKNOWN, the variable that its comparison depends on. This list and
+        ``_unread`` save a pass over ``_open`` for every line."""
         self._unread = 0
         """Open branches that are SKIPPED or DONE."""
 

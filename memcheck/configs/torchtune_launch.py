@@ -34,7 +34,7 @@ class RecipeRun(Record):
     recipe: str
     location: Location
     comment: bool
-    """It stands in a comment, which proves nothing."""
+    """Whether the command is in a comment. A command in a comment does not prove that the recipe is used."""
 
     @property
     def single(self) -> bool:

@@ -13,8 +13,10 @@ KEY = "training.freeze"
 
 
 def last_layers(draft: Draft, kind: str = "finetuning_type", section: str = "") -> None:
-    """Those who freeze train the last (or first) layers whole: embedding, norm and head are frozen. ``kind``: the key
-    that says so; ``section``: what stands before the names of the others.
+    """Read freeze tuning: the last or the first N layers train, and embedding, final norm and head are frozen.
+
+    ``kind``: the key that asks for freeze tuning; ``section``: the prefix of the other keys' names. A negative
+    ``freeze_trainable_layers`` means the first layers. Named modules, or an unknown number of layers, are refused.
     """
     path = f"{section}freeze_trainable_layers"
     count = draft.whole(path, KEY)

@@ -109,7 +109,7 @@ ADAPTERS = AdapterKeys(
     parameters="lora_target_parameters",
 )
 OTHER_ADAPTERS = ADAPTERS._replace(default_rank=None, default_dropout=None)
-"""Those of a script that nobody here knows: its defaults are its own."""
+"""Names of the adapter arguments of an unknown script, without defaults: its defaults are not known."""
 OPEN_ADAPTERS = ADAPTERS._replace(
     rank="lora_rank",
     default_rank=64,
