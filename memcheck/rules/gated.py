@@ -15,7 +15,7 @@ class Gated(Record):
 
     code: str
     module: str
-    """Its name in ``memcheck.rules``."""
+    """The name of the rule's module in ``memcheck.rules``."""
     when: Callable[[RuleContext], bool]
     """The rule's own (``Rule.when``): where it does not hold, the check finds nothing and is not loaded."""
     needs_estimate: bool = False

@@ -1,4 +1,4 @@
-"""It is uncertain whether the plan fits: the interval of the prediction crosses the limit.
+"""The plan may not fit: the interval of its predicted memory crosses the limit.
 
 ## What it does
 

@@ -237,7 +237,8 @@ CASES: dict[str, Callable[[TrainingJob], str]] = {
 """For each key, why a job does not read it: an empty string where it does."""
 PRECISION = tuple(key for key in CASES if ".precision." in key)
 DROPPED = ("training.precision.gradients", "training.precision.optimizer_states")
-"""Those that are not applied where nothing reads them, so that the job has what it would have anyway."""
+"""Keys whose stated dtype is not applied where nothing reads it: the job keeps the dtype that it has without the key.
+"""
 
 
 RULE = Rule(

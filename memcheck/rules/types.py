@@ -112,7 +112,8 @@ class Rule(Record):
     blocking: bool = False
     """An error of this rule means that the job cannot start as written, so its memory is not predicted."""
     batch: bool = False
-    """Its check reads the batch: sequences, tokens and micro-batches. Others say the same of whatever batch."""
+    """Whether the rule's check reads the batch: sequences, tokens and micro-batches. A check that does not read it has
+    the same findings for every batch size."""
     opt_in: bool = False
     """Silent until the plan or the configuration asks for it."""
 
