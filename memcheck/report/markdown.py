@@ -178,7 +178,7 @@ def budget(plan: PlanResult, estimate: Estimate) -> list[str]:
 _FIRST = re.compile(r"^([-+=]|:(?=:)|\d+(?=[.)]))")
 """What would start a list, a heading, a line or a runner's command at the beginning of a paragraph."""
 SPECIAL = {ord(char): f"&#{ord(char)};" for char in "&<>\\`*_[]|~#$!"}
-"""As entities, because backslashes do not escape inside HTML."""
+"""Characters of Markdown and HTML, and the entity that replaces each. Backslashes do not escape inside HTML."""
 
 
 def escape(text: str, *, commits: bool = False) -> str:

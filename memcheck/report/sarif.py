@@ -81,7 +81,10 @@ def document(report: Report) -> dict[str, Any]:
 
 
 def gravest(found: list[Keyed]) -> list[Keyed]:
-    """As many findings as may be uploaded; in the order of the plans if all of them may."""
+    """The findings to upload: all, in the order of the plans, if there are at most ``MOST_RESULTS``.
+
+    Otherwise the ``MOST_RESULTS`` most severe ones, findings that are shown before suppressed ones.
+    """
     if len(found) <= MOST_RESULTS:
         return found
     return sorted(found, key=lambda item: (item[3] is not None, -SEVERITIES.index(item[1].severity)))[:MOST_RESULTS]

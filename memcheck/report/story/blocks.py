@@ -23,7 +23,7 @@ class Bar(Record):
     label: str
     segments: tuple[Segment, ...]
     figure: str
-    """Its sum, in words."""
+    """The sum of the bar's segments as it is printed, such as ``74.9 GiB``."""
     note: str = ""
 
     @property

@@ -29,7 +29,7 @@ TONES_OF = {HARDWARE: "note", **dict.fromkeys(PURPOSES.values(), "good")}
 
 
 def all_remedies(plan: PlanResult) -> tuple[Remedy, ...]:
-    """Those of all findings, each once, by what they ask for."""
+    """The remedies of all findings of a plan, each once, in the order of ``GROUPS``: what they ask for besides time."""
     found: list[Remedy] = []
     for finding in plan.findings:
         found += [remedy for remedy in finding.remedies if remedy not in found]

@@ -17,7 +17,7 @@ class IndexEntry(Record):
     """One plan's line."""
 
     number: int
-    """Its place in the report, from 1."""
+    """The plan's position in the report, from 1."""
     plan: PlanStory
     where: str
     """Model and GPUs."""

@@ -91,7 +91,7 @@ def host_facts(plan: PlanResult, estimate: Estimate) -> list[tuple[str, str]]:
 
 
 def counted(parameters: int) -> str:
-    """As people say it: ``8.03 billion``."""
+    """A number of parameters in words: ``8.03 billion``."""
     for size, name in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million")):
         if parameters >= size:
             return f"{parameters / size:.2f} {name}"
