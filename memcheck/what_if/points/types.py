@@ -11,7 +11,8 @@ from memcheck.timing.types import StepTime
 
 HOST, ILLEGAL = "host-memory", "illegal"
 VERDICTS = (FITS, UNCERTAIN, ABOVE, TOO_LARGE, HOST, ILLEGAL)
-"""Those of a GPU, and ``host-memory`` where it has room and a node has not; ``illegal``: a rule refuses the plan."""
+"""Verdicts on a point: the verdicts on a GPU's memory; ``host-memory`` where the GPU's memory suffices and the node's
+does not; ``illegal`` where a rule refuses the plan."""
 
 
 class PointProblem(Record):

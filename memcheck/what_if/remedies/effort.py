@@ -11,17 +11,17 @@ from memcheck.models.types import Architecture, Attention, Block
 MOST = 7_500
 """Steps of the search for the remedies of one finding: dozens of estimates of a large model, hundreds of others."""
 LOOK = 10
-"""To read a changed plan and hold its rules against it."""
+"""Steps to read a changed plan and check it against the rules."""
 ESTIMATE, SHARDED = 3, 13
-"""To walk one rank's step, without and with ZeRO-3's gathers around every unit."""
+"""Steps to walk the training step of one rank, without and with ZeRO-3's gathers around every unit."""
 WALKED, WALKED_SHARDED = 10, 30
-"""For each hundred times that a unit is walked, likewise. A step's micro-batches repeat the third."""
+"""Steps per hundred walks of a unit, without and with ZeRO-3's gathers. Micro-batches after the third repeat it."""
 SERVED = 10
-"""To predict what a serving engine holds."""
+"""Steps to predict the memory of a serving engine."""
 REPLAY, KIND, ADAPTED = 14, 8, 16
-"""To replay all units anew, and each kind of layer among them, without and with adapters."""
+"""Steps to replay all units anew, and in addition per kind of layer, without and with adapters."""
 WEIGHS = 3
-"""As many kinds count for one that weighs the outputs of the layers before it: its graph has so many more tensors."""
+"""Kinds that one kind of layer counts for if it also weighs outputs of earlier layers: its graph has more tensors."""
 LAYERS_A_STEP = 80
 """Layers whose tensors are gone through in one step."""
 MOST_LAYERS_OF_RUN = 4

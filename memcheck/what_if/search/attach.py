@@ -33,7 +33,7 @@ class Search(Record):
 
     changes: list[Priced]
     ended_early: bool = False
-    """It took all steps that it may before it had tried everything."""
+    """Whether the search used up its steps before it had tried every change."""
 
 
 class Searches:

@@ -235,7 +235,7 @@ class Fit:
                 return
 
     def _more(self, same: list[Priced]) -> None:
-        """As many changes as it takes; where that is not enough, any plan of the hardware."""
+        """Combine changes until the plan fits. If none fits, a thorough search tries every layout of the GPUs."""
         best = self._piled(same)
         self.found += [] if best is None else [best]
         if best is not None and not OFFLOADS.isdisjoint(best.candidate.kinds):  # what frees most takes most time

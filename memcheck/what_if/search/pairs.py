@@ -41,7 +41,10 @@ def strongest(same: list[Priced], pricer: Pricer) -> list[Priced]:
 
 
 def faster(pool: list[Priced], best: float | None, pricer: Pricer) -> list[Priced]:
-    """Those with which a pair may be faster than ``best``, if the two cost what each of them costs alone."""
+    """The changes of ``pool`` that could be in a pair with a smaller slowdown than ``best``.
+
+    The slowdown of a pair is taken as the sum of its changes' own. With ``best=None`` all of ``pool`` may.
+    """
     if best is None:
         return pool
     times = [pricer.slowdown(p.candidate, p.resolved) or 0.0 for p in pool]

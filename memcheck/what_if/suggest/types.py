@@ -23,9 +23,9 @@ class Suggestion(Record):
     tokens_per_second_per_gpu: float | None
     """A model, for ranking; None where there is none."""
     price_per_gpu_hour: float | None = None
-    """As the configuration states it; None where it states none for the GPU."""
+    """Price of one GPU for an hour, from the configuration; None where it states no price for the GPU."""
     price_per_million_tokens: float | None = None
-    """That price times the GPUs times the modelled time of a million tokens."""
+    """Price of a million tokens: ``price_per_gpu_hour`` x GPUs x the modelled hours for a million tokens."""
     serves: str = ""
     """What can be served otherwise than the plan says; empty where nothing is."""
 
