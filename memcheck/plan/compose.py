@@ -75,7 +75,7 @@ class Composed(Record):
     size: int
     """How many values it holds, those that aliases repeat included."""
     lines: tuple[int, int]
-    """Its first line in the file, from 0, and the one behind its last."""
+    """The document's first line in the file, from 0, and the line after its last."""
 
 
 class OpenCollection:

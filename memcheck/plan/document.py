@@ -22,7 +22,7 @@ class Document(Record):
     """One YAML document after anchors, merge keys and ``extends`` were applied."""
 
     path: str
-    """As the user named it, with forward slashes."""
+    """The file's path as the user wrote it, with forward slashes."""
     index: int  # type: ignore[assignment]  # nobody searches a document as the tuple it is
     """Number of the document in its file, from 0."""
     values: object
@@ -36,7 +36,7 @@ class Document(Record):
     odd: bool = False
     """Some unquoted scalar means different things to different YAML readers, or is no finite number."""
     lines: tuple[int, int] = (0, 0)
-    """Its first line in its file, from 0, and the one behind its last; equal where nobody knows."""
+    """The document's first line in its file, from 0, and the line after its last; equal where they are not known."""
     changed: tuple[str, ...] = ()
     """Pointers whose values were replaced after reading: what is written there is not what counts."""
 

@@ -19,10 +19,10 @@ ODD_WORDS = frozenset(("yes", "Yes", "YES", "on", "On", "ON", "no", "No", "NO", 
 
 NUMBER_STARTS = frozenset("0123456789+-.")
 NUMBER_CHARACTERS = NUMBER_STARTS | frozenset("_:abcdefxABCDEFinIN")
-"""Those of every number of YAML 1.1: with hexadecimal digits, `.inf` and `.nan`, in capitals, too."""
+"""All characters of YAML 1.1's numbers, with those of hexadecimal digits, `.inf` and `.nan` in both cases."""
 
 LARGEST = 2**63 - 1
-"""No size in a plan is larger; the digits behind it are not worth the arithmetic."""
+"""No size in a plan is larger. A larger number is odd, and it is reported."""
 
 DIGITS = 18
 """A decimal fraction with fewer characters is what it looks like, whatever else a number may be in YAML."""
