@@ -40,7 +40,7 @@ class LaunchCommand(SectionedCommand):
 
 
 FORMATS = ("full", "json", "csv", "html", "pdf")
-"""Those of ``check`` that have room for figures without a verdict."""
+"""Formats of ``estimate``: the formats of ``check`` that can show figures without a verdict."""
 
 
 SECTIONS = {
