@@ -26,7 +26,7 @@ class PlanFile(Record):
     """One file to check."""
 
     path: str
-    """As the user named it, with forward slashes; inside a folder, the folder's name in front."""
+    """The file's path as the user wrote it, with forward slashes. A file found in a folder begins with the folder."""
     data: bytes
 
 

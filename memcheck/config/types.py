@@ -47,7 +47,7 @@ class Settings(Record):
     uncertain: str | None = None
     """One of ``UNCERTAIN``."""
     unpacked: str | None = None
-    """Likewise."""
+    """One of ``UNCERTAIN``: whether a plan whose unpacked rows fit only up to a length gets a warning or fails."""
     profile: str | None = None
     select: tuple[str, ...] = ()
     extend_select: tuple[str, ...] = ()
