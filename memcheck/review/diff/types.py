@@ -18,7 +18,7 @@ class Side(Record):
     """One plan, before or after."""
 
     path: str
-    """As it is shown."""
+    """The plan file's path as the report shows it."""
     key: str
     """The path that both sides share: from the compared folder, from the repository, or empty for two files."""
     document: int
