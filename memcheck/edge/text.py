@@ -134,7 +134,7 @@ def breaks(text: str, first: int, room: int) -> Iterator[int]:
 
 
 def beginning(text: str, room: int) -> str:
-    """As much of the start of a text as ``room`` cells hold."""
+    """The longest start of ``text`` that fits into ``room`` terminal cells; empty where no character fits."""
     if room < 1 or (text and width(text[0]) > room):
         return ""
     return text[: next(breaks(text, room, room), len(text))]
