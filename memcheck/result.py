@@ -41,7 +41,7 @@ class PlanResult(Record):
     """The verdict on one plan."""
 
     path: str
-    """As the user named it, with forward slashes."""
+    """The plan file's path as the user wrote it, with forward slashes."""
     document: int
     """Number of the document in its file, from 0."""
     name: str
@@ -72,7 +72,7 @@ class PlanResult(Record):
     settled_by: str = ""
     """What would settle whether an uncertain plan fits; empty where that is certain, or was not asked for."""
     dossier: Dossier | None = None
-    """What a report to pass on shows beside all this; None unless such a report was asked for."""
+    """Facts that only a detailed report shows, such as the basis of the interval; None unless one was asked for."""
 
     @property
     def accepted(self) -> tuple[Hidden, ...]:
