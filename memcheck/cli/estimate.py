@@ -14,7 +14,7 @@ from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.job import JOB, job_of
 from memcheck.cli.options import CheckOptions, Output
 from memcheck.cli.parameters import COLOR, CONFIG, options, outputs
-from memcheck.cli.sections import SectionedCommand
+from memcheck.cli.sections import AFTER_DASHES, LaunchCommand
 from memcheck.cli.stated import stated_beside, stated_changes
 from memcheck.cli.write import prepare, write_document, write_each
 from memcheck.config.discover import PlanFile, find_plans
@@ -25,19 +25,6 @@ from memcheck.errors import UsageError
 from memcheck.report import WITH_DOSSIER
 from memcheck.result import PlanResult, Report, Unreadable
 from memcheck.what_if import make_dossier, with_remedies
-
-AFTER_DASHES = "memcheck.after_dashes"
-
-
-class LaunchCommand(SectionedCommand):
-    """A command that takes a launch line after ``--``, which click would take for arguments like any other."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Note the words after the dashes."""
-        if "--" in args:
-            ctx.meta[AFTER_DASHES] = args[args.index("--") + 1 :]
-        return super().parse_args(ctx, args)
-
 
 FORMATS = ("full", "json", "csv", "html", "pdf")
 """Formats of ``estimate``: the formats of ``check`` that can show figures without a verdict."""

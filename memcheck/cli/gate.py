@@ -40,6 +40,10 @@ def run_check(options: CheckOptions) -> int:
         UsageError: nothing to check, a report file that cannot be written, or an extra that is not installed.
         ConfigurationError: a configuration file that cannot be used.
     """
+    if options.launch:
+        from memcheck.cli.launch_line import refuse_beside_launch
+
+        refuse_beside_launch(options)
     if options.show_settings is not None:
         from memcheck.cli.settings import show_settings
 
@@ -233,7 +237,7 @@ def baseline_file(options: CheckOptions, settings: Settings) -> str:
 
 def may_be_many(options: CheckOptions) -> bool:
     """Whether a run may meet so many files that what it says is worth keeping as a whole, and can be."""
-    if options.statistics or options.shard is not None or options.from_ref is not None:
+    if options.launch or options.statistics or options.shard is not None or options.from_ref is not None:
         return False
     return len(options.paths) >= MANY or not options.paths or any(map(os.path.isdir, options.paths))
 
@@ -243,7 +247,7 @@ def unseen_plans(options: CheckOptions, configurations: Configurations) -> Unsee
 
     That is under ``forbid-unseen``, and where the configuration is a commit's. None where only files were named.
     """
-    if options.paths and not any(map(os.path.isdir, options.paths)):
+    if options.launch or (options.paths and not any(map(os.path.isdir, options.paths))):
         return None
     from memcheck.config.unseen import UnseenPlans
 
@@ -265,7 +269,11 @@ def tell_of_unseen(unseen: UnseenPlans | None) -> None:
 def candidates(
     options: CheckOptions, configurations: Configurations, unseen: UnseenPlans | None = None
 ) -> Iterator[Candidate | Unreadable]:
-    """Every file that the options, or else the configuration, mean, and that may hold plans."""
+    """Every file that the options, or else the configuration, mean, and that may hold plans; or the launch line."""
+    if options.launch:
+        from memcheck.cli.launch_line import launch_file
+
+        return iter((Candidate(launch_file(options.launch), must_be_marked=False),))
     return find_candidates(
         options.paths or configurations.of_folder(os.getcwd()).paths or (".",),
         skip_unmarked=options.skip_unmarked,

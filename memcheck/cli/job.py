@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -14,12 +13,12 @@ from memcheck.catalog.errors import ConfigFileError
 from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.models import find_model
 from memcheck.catalog.names import UnknownNameError
+from memcheck.cli.launch_line import launch_file
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.stated import USUAL_GPUS_PER_NODE
 from memcheck.config.discover import STDIN, PlanFile
 from memcheck.configs.model_config import describes_model
 from memcheck.configs.plan_text import plan_text
-from memcheck.configs.syntax import COMMAND
 from memcheck.configs.types import ReadSetting
 from memcheck.errors import MemcheckError, UsageError
 from memcheck.models.registry import read_architecture
@@ -84,7 +83,7 @@ def job_of(
     if launch and launch != paths:
         raise UsageError(f"{paths[0]} and a command after --", "name one of them")
     if launch or any(each.startswith("-") and each != "-" for each in paths):
-        return Told(PlanFile(COMMAND, f"{shlex.join(paths)}\n".encode()))
+        return Told(launch_file(paths))
     for_a_name = {"method": method, "zero_stage": zero_stage}
     job = {**said._asdict(), **for_a_name}
     stated = [key for key, value in for_a_name.items() if value is not None]

@@ -25,6 +25,8 @@ class CheckOptions(Record):
     """The options of ``check``; None means that the configuration decides."""
 
     paths: tuple[str, ...] = ()
+    launch: tuple[str, ...] = ()
+    """The words of a command that launches a job, given in place of paths."""
     outputs: tuple[Output, ...] = (Output("full"),)
     fail_on: str | None = None
     fail_above: float | None = None

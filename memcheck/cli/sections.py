@@ -1,4 +1,4 @@
-"""Help of a command whose options come in groups."""
+"""Commands whose help shows options in groups, and commands that take a launch line after ``--``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+AFTER_DASHES = "memcheck.after_dashes"
 REST = "Other"
 """The heading of options that are in no group."""
 
@@ -35,3 +36,13 @@ class SectionedCommand(click.Command):
                 formatter.write_dl(rows)
         with formatter.section(REST):
             formatter.write_dl(list(records.values()))
+
+
+class LaunchCommand(SectionedCommand):
+    """A command that takes a launch line after ``--``, which click would take for arguments like any other."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Note the words after the dashes."""
+        if "--" in args:
+            ctx.meta[AFTER_DASHES] = args[args.index("--") + 1 :]
+        return super().parse_args(ctx, args)

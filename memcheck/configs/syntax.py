@@ -12,8 +12,6 @@ from memcheck.configs.containers import without_containers
 
 COMMAND = "<command>"
 """What messages call a command line that was given instead of a file."""
-COMMAND = "<command>"
-"""What messages call a command line that was given instead of a file."""
 JSON, TOML, YAML, ARGUMENTS = "json", "toml", "yaml", "arguments"
 _SUFFIXES = {".json": JSON, ".toml": TOML, ".yaml": YAML, ".yml": YAML, ".sh": ARGUMENTS, ".bash": ARGUMENTS}
 LAUNCH = "#! the launch in this file"

@@ -34,6 +34,11 @@ PLAIN = [
     ["check", "--no-suppressions", "plans"],
     ["check", "--jobs", "4", "-j", "auto", "plans"],
     ["check", "--shard", "1/4", "--shard=4/4", "plans"],
+    ["check", "--gpu", "h200", "--", "torchrun", "--nproc_per_node", "8", "sft.py", "--max_length", "2048"],
+    ["check", "--", "accelerate", "launch", "train.py"],
+    ["check", "--gpu", "h200", "a.yaml", "--", "bash", "run.sh", "-x"],
+    ["check", "--", "plans.yaml", "-x", "--", "-y"],
+    ["check", "--", "plans"],
     ["check", "--config-from-ref", "origin/main", "--config-from-ref=v1", "plans"],
 ]
 

@@ -1,0 +1,58 @@
+"""The command that launches a job, on memcheck's own command line after ``--``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+
+from memcheck.config.discover import PlanFile
+from memcheck.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.cli.options import CheckOptions
+
+STDIN = "-"
+FILES = (".yaml", ".yml", ".json", ".toml")
+"""Suffixes of files that nobody starts as a program."""
+_WITHOUT = {
+    "fix": "--fix",
+    "unsafe_fixes": "--unsafe-fixes",
+    "diff": "--diff",
+    "from_ref": "--from-ref",
+    "shard": "--shard",
+    "stdin_filename": "--stdin-filename",
+    "skip_unmarked": "--skip-unmarked",
+}
+"""Options that are about files, by their fields."""
+
+
+def is_launch(words: Sequence[str]) -> bool:
+    """Whether the words after ``--`` are a command; otherwise they are paths, some of which may start with a dash.
+
+    One word alone is a path, and so is each of several words that all exist.
+    """
+    if len(words) < 2 or words[0].startswith("-") or words[0].lower().endswith(FILES):
+        return False
+    return not all(word == STDIN or os.path.exists(word) for word in words)
+
+
+def launch_file(words: Sequence[str]) -> PlanFile:
+    """The command as a file under the name that messages have for it."""
+    from memcheck.configs.syntax import COMMAND
+
+    return PlanFile(COMMAND, f"{shlex.join(words)}\n".encode())
+
+
+def refuse_beside_launch(options: CheckOptions) -> None:
+    """Refuse what a command has no use for.
+
+    Raises:
+        UsageError: there are paths as well, or an option that is about files.
+    """
+    if options.paths:
+        raise UsageError(f"{options.paths[0]} and a command after --", "name one of them")
+    for field, flag in _WITHOUT.items():
+        if getattr(options, field) not in (None, False):
+            raise UsageError(f"{flag} works on files, and a command after -- is no file", f"leave out {flag}")

@@ -1,0 +1,62 @@
+"""``check -- COMMAND``: the gate over a command that launches a job, and the paths that ``--`` may introduce."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.inside import memcheck
+
+LINE = ["torchrun", "--nproc_per_node", "8", "sft.py", "--model_name_or_path", "Qwen/Qwen2.5-7B"]
+LINE += ["--max_length", "2048", "--per_device_train_batch_size", "4"]
+SMALL = [word.replace("7B", "0.5B") for word in LINE]
+
+
+def test_a_command_passes_or_fails(tmp_path: Path) -> None:
+    """A command has the verdict and the exit code of a plan."""
+    failed = memcheck(tmp_path, "check", "--gpu", "a100-80gb", "--", *LINE)
+    assert (failed.returncode, "MEM101" in failed.stdout) == (1, True)
+    passed = memcheck(tmp_path, "check", "--gpu", "h200", "--format", "json", "--", *SMALL)
+    assert passed.returncode == 0
+    (plan,) = json.loads(passed.stdout)["plans"]
+    assert plan["status"] == "passed"
+    estimated = memcheck(tmp_path, "estimate", "--gpu", "h200", "--format", "json", "--", *SMALL)
+    assert plan["estimate"]["needed_bytes"] == json.loads(estimated.stdout)["plans"][0]["estimate"]["needed_bytes"]
+
+
+def test_a_command_is_in_place_of_the_folder(tmp_path: Path) -> None:
+    """Plans of the working directory are not checked with it."""
+    (tmp_path / "broken.yaml").write_text("memcheck: 1\n")
+    assert "checked 1 plan: 1 passed" in memcheck(tmp_path, "check", "--gpu", "h200", "--", *SMALL).stdout
+
+
+def test_words_after_dashes_may_be_paths(tmp_path: Path) -> None:
+    """What exists, what ends like a plan, and one word alone are paths, as they were."""
+    (tmp_path / "a.yaml").write_text("memcheck: 1\n")
+    (tmp_path / "-b").write_text("memcheck: 1\n")
+    assert "2 plans" in memcheck(tmp_path, "check", "--", "a.yaml", "-b").stdout
+    for words in (["absent"], ["absent.yaml", "--odd"], ["-x", "train"]):
+        result = memcheck(tmp_path, "check", "--", *words)
+        assert result.returncode == 2
+        assert f"cannot read {min(words)}" in result.stderr, words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["a.yaml"], "a.yaml and a command after --"),
+        (["--fix"], "--fix works on files"),
+        (["--diff"], "--diff works on files"),
+        (["--from-ref", "main"], "--from-ref works on files"),
+        (["--shard", "1/2"], "--shard works on files"),
+        (["--stdin-filename", "x.yaml"], "--stdin-filename works on files"),
+    ],
+    ids=str,
+)
+def test_options_about_files_are_refused(tmp_path: Path, arguments: list[str], said: str) -> None:
+    """What a command has no use for is an error, not left out."""
+    result = memcheck(tmp_path, "check", *arguments, "--", *LINE)
+    assert result.returncode == 2
+    assert said in result.stderr
