@@ -95,7 +95,8 @@ def all_reduce(g: GroupLinks, total_bytes: float) -> float:
 
 
 def all_to_all(g: GroupLinks, sent_bytes: float, forwarded_bytes: float | None = None) -> float:
-    """Every rank sends ``sent_bytes``, in equal parts to all ranks; what stays in the node goes beside the rest.
+    """Seconds in which every rank sends ``sent_bytes``, in equal parts to all ranks. Traffic inside a node overlaps the
+    rest.
 
     ``forwarded_bytes``: what crosses to other nodes where one copy for a node is passed on inside it.
     """

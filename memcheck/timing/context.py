@@ -1,10 +1,10 @@
 """What the ranks that share a sequence exchange for attention, and how much of it attention hides.
 
-- ``engine``: Transformer Engine's ring (Megatron's ``cp_comm_type: p2p``). Keys and values are passed on behind the
-  block that is multiplied, and their gradients with them (``dot_product_attention/context_parallel.py``,
+- ``engine``: Transformer Engine's ring (Megatron's ``cp_comm_type: p2p``). Keys and values are passed on while a
+  block is multiplied, and their gradients with them (``dot_product_attention/context_parallel.py``,
   AttnFuncWithCPAndKVP2P).
-- ``torch``: keys and values are gathered behind the rank's own block; in backward their gradients go round in fp32,
-  behind the next block, and the last of them waits (``_context_parallel/_attention.py``,
+- ``torch``: keys and values are gathered during the rank's own block; in backward their gradients go round in fp32,
+  during the next block, and the last of them waits (``_context_parallel/_attention.py``,
   _templated_ring_attention_backward). Compiled, nothing is hidden: a traced collective is waited for where it starts
   (``torch/distributed/_functional_collectives.py``, _maybe_wrap_tensor), and Inductor does not move the wait
   (``torch/_inductor/config.py``, reorder_for_compute_comm_overlap = False).
@@ -12,7 +12,7 @@
   their gradients (``models/common/decoder_sharding.py``, set_gqa_inner_attention_local_map); releases have the ring.
 - ``ulysses``: four tensors are turned from parts of the sequence to parts of the heads, and back (DeepSpeed; Megatron's
   ``a2a``).
-- ``gather``: keys and values are gathered before, once more in backward, and their gradients are scattered behind it
+- ``gather``: keys and values are gathered before, once more in backward, and their gradients are scattered after it
   (Megatron's ``all_gather``; AttnFuncWithCPAndKVAllGather: "exposed").
 """
 

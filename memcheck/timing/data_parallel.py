@@ -77,5 +77,5 @@ def reduce_seconds(c: Copies, parameters: float, p: ExchangedBytes) -> float:
 
 
 def overlaps(job: TrainingJob) -> tuple[bool, bool]:
-    """Whether gradients' reduction and parameters' gathering run behind computation."""
+    """Whether the reduction of gradients and the gathering of parameters overlap computation."""
     return timing_of(job.framework).overlaps(job)

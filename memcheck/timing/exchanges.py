@@ -27,7 +27,7 @@ class Wires(Record):
     pipeline: float
     """Hidden states to the next stage."""
     hidden_routing: bool
-    """Routing runs behind another micro-batch's computation."""
+    """Routing overlaps another micro-batch's computation."""
     context: str
     """Whose context parallelism runs (``context.py``)."""
 

@@ -62,13 +62,13 @@ class LayerCost(Record):
     kv_bytes: float = 0.0
     """Keys and values of this rank's tokens."""
     chosen: int = 0
-    """Experts that a token is routed to, ..."""
+    """Experts that a token is routed to."""
     groups: int = 1
-    """of so many groups of experts, ..."""
+    """Number of groups that the experts are divided into."""
     chosen_groups: int = 1
-    """at most so many of them."""
+    """Largest number of expert groups per token."""
     halves: tuple[Half, ...] = ()
-    """Products beside the exchanges of tensor parallelism."""
+    """Products whose exchanges tensor parallelism needs."""
 
 
 class Tally:
@@ -131,7 +131,7 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
         )
         forward.bytes(ahead * tokens)
         inputs.bytes(back * tokens)
-    if s.narrow_input:  # cast to fp8 behind the activation function, and back before its gradient
+    if s.narrow_input:  # cast to fp8 after the activation function, and back before its gradient
         cast = 3.0 * (kept_width(block) * tokens / s.tensor + kept_expert_width(block) * routed)
         forward.bytes(cast)
         inputs.bytes(cast)

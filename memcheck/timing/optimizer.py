@@ -92,7 +92,7 @@ def on_host(job: TrainingJob) -> bool:
 def offload_seconds(
     job: TrainingJob, parameters: float, shard_bytes: float, passes: int, rates: Rates
 ) -> tuple[float, tuple[Assumption, ...]]:
-    """Seconds for what rests on the host, and what was assumed for them.
+    """Seconds for tensors that are kept on the host, and what was assumed for them.
 
     ``parameters``: trained ones on this rank; ``shard_bytes``: this rank's part of all parameters; ``passes``: how
     often it is fetched in a step.

@@ -37,8 +37,9 @@ def bubble_seconds(
 
 
 def pipeline_seconds(layout: Layout, micro_batches: int, send: float) -> float:
-    """Hidden states to the next rank and gradients back. Every micro-batch waits for both under GPipe and 1F1B;
-    interleaved and bidirectional schedules send behind another chunk's computation, but for the first and last ones.
+    """Hidden states to the next rank and gradients back. Every micro-batch waits for both under GPipe and 1F1B.
+    Interleaved and bidirectional schedules overlap the sends with another chunk's computation, except the first and
+    last ones.
     """
     if layout.pipeline == 1:
         return 0.0

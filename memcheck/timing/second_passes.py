@@ -1,4 +1,6 @@
-"""Forward passes without gradients beside a micro-batch's own: of a reference, and those that estimate a divergence."""
+"""Forward passes without gradients that a micro-batch runs in addition to its own: of a reference, and those that
+estimate a divergence.
+"""
 
 from __future__ import annotations
 

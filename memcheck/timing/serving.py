@@ -132,7 +132,7 @@ def _head(job: InferenceJob, a: Architecture, r: Rates) -> DecodePass:
 
 
 def _exchanges(job: InferenceJob, a: Architecture, r: Rates, tokens: int, item: int) -> Exchanges:
-    """All-reduces of hidden states behind attention and feed-forward, routed tokens there and back, and stages."""
+    """All-reduces of hidden states after attention and feed-forward, routed tokens there and back, and stages."""
     layout = job.layout
     hidden = float(tokens * a.hidden_size * item)
     tensor = all_reduce(group(r, layout.tensor, 1), hidden)

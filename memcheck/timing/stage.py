@@ -18,7 +18,9 @@ FSDP_COPY_BYTES = 4.0
 FSDP_REDUCE_BYTES = 6.0
 """Per gradient: into the flat buffer, in the reduce dtype (read 2, write 4)."""
 ROUTING = 20
-"""Multiprocessors of an all-to-all behind computation (Megatron ``moe_deepep_num_sms``; DeepSeek-V3 report, 3.2.2)."""
+"""Multiprocessors of an all-to-all that overlaps computation (Megatron ``moe_deepep_num_sms``; DeepSeek-V3 report,
+3.2.2).
+"""
 
 
 class Layer(Record):
@@ -144,7 +146,7 @@ def stage_time(
         memory += head.forward[1] + head.backward[1] + head.again[1]
         ends += head.head
         ends_trained += head.head if head.head_trained else 0
-    if stage.predictions:  # each layer has its own product ahead, and its logits and loss behind
+    if stage.predictions:  # each layer has its own product before it, and its logits and loss after it
         n = stage.predictions
         arithmetic += n * (head.forward[0] + head.backward[0] + head.again[0] + head.joined[0])
         memory += n * (head.forward[1] + head.backward[1] + head.again[1] + head.joined[1])
@@ -157,7 +159,7 @@ def stage_time(
         ends_trained += head.embedding if head.embedding_trained else 0
     if ends:
         tensor += w.tensor.pair * (stage.head + stage.embedding)
-        if sharing.precision.stage == 3:  # the first gather and the last reduction have nothing to hide behind
+        if sharing.precision.stage == 3:  # no computation overlaps the first gather and the last reduction
             data += gather_seconds(sharing.dense, ends, sharing.precision) if sharing.gathers else 0.0
             reduce = reduce_seconds(sharing.dense, ends_trained, sharing.precision)
             data, last = (data + reduce, last) if sharing.reduces else (data, last + reduce)

@@ -218,7 +218,7 @@ def _after(job: TrainingJob, t: StageTime, s: Sharing, r: Rates) -> float:
 
 
 def _activation_offload(job: TrainingJob, architecture: Architecture, t: StageTime, r: Rates) -> float:
-    """The input of every layer goes to the host in forward and comes back in backward, behind the computation."""
+    """The input of every layer goes to the host in forward and comes back in backward, overlapping the computation."""
     layout = job.layout
     rows = job.rows * job.sequence_length // layout.context
     rows = rows // layout.tensor if layout.sequence else rows

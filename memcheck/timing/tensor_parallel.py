@@ -1,23 +1,23 @@
-"""What tensor-parallel ranks exchange in a layer, and how much of it the products beside it hide.
+"""What tensor-parallel ranks exchange in a layer, and how much of it the products hide.
 
-Hidden states are gathered before the products that read them and summed behind the one that ends a half of the layer.
+Hidden states are gathered before the products that read them and summed after the one that ends a half of the layer.
 Nothing runs meanwhile, unless the products are cut into one chunk for each rank:
 
 - torch's asynchronous tensor parallelism pulls the next rank's chunk while it multiplies the last one; copies do not
   overlap each other, so what is longer than the products waits (``torch/distributed/_symmetric_memory``,
   _pipelined_multi_all_gather_and_consume, _pipelined_produce_and_all2all). The rank's own chunk is copied to the buffer
-  first; partial sums of all ranks are added in a kernel behind them (stacked_partials). A sum is fused only where one
+  first; partial sums of all ranks are added in a kernel after them (stacked_partials). A sum is fused only where one
   product alone makes it (``torch/_inductor/fx_passes/micro_pipeline_tp.py``, _find_producer_matmul): gradients of an
   input that several products read are added up before, and their reduce-scatter waits for nothing but itself.
-- Transformer Engine's ``tp_comm_overlap`` does so, too; gradients of inputs are scattered behind the gradients of the
-  weights (``transformer_engine/pytorch/module/linear.py``, ub_bulk_dgrad).
+- Transformer Engine's ``tp_comm_overlap`` does so, too; gradients of inputs are scattered while those of the
+  weights are computed (``transformer_engine/pytorch/module/linear.py``, ub_bulk_dgrad).
 
 Along another dimension than the first, torch copies what was gathered, or is to be scattered, once more
 (``torch/distributed/_functional_collectives.py``, all_gather_tensor and reduce_scatter_tensor: chunk, then cat).
 Megatron's latent attention compresses each rank's own tokens with whole matrices and gathers what comes out, which is
 all that its column-parallel products read (``megatron/core/transformer/multi_latent_attention.py``: down-projections
 are ``duplicated``, gather_from_sequence_parallel_region of k_pos_emb).
-Megatron gathers the input of a column-parallel product a second time for its weights' gradient, behind the input's
+Megatron gathers the input of a column-parallel product a second time for its weights' gradient, after the input's
 (``megatron/core/tensor_parallel/layers.py``, LinearWithGradAccumulationAndAsyncCommunication).
 """
 
@@ -37,7 +37,9 @@ KEPT, AGAIN = "kept", "again"
 
 
 class Half(Record):
-    """Seconds of the products beside the exchanges of attention, or of feed-forward."""
+    """Seconds of one half of a layer, attention or feed-forward: the products around which tensor-parallel ranks
+    exchange.
+    """
 
     column: float = 0.0
     """Products that read gathered hidden states, in the forward pass."""

@@ -32,7 +32,7 @@ class TowerShape(Record):
 
 
 def tower_shape(job: TrainingJob, a: Architecture) -> TowerShape | None:
-    """The tower's shape; None without pictures. An encoder's, whose samples are as pictures of so many rows."""
+    """The tower's shape; None without pictures. For an encoder each sample counts as one picture."""
     if a.encoder is not None:
         trained = job.method == "full" and "encoder" not in job.freeze
         adapted = job.method != "full" and job.lora is not None

@@ -37,7 +37,7 @@ def block_traffic(block: Block, hidden: int, *, fused: bool, fused_norms: bool, 
     one_kernel = fused or fused_norms
     norms = [_norm(n, hidden, item, one_kernel=one_kernel) for n in block.norms]
     halves = (block.mixer is not None) + (block.mlp is not None)
-    add = 2 * item if fused else 3 * item  # the sum is read by the norm behind it in the same kernel
+    add = 2 * item if fused else 3 * item  # the next norm reads the sum in the same kernel
     forward = sum(f for f, _ in norms) + halves * add * hidden
     backward = sum(b for _, b in norms) + halves * 3 * item * hidden
     inner_forward, inner_backward = _mixer(block.mixer, fused=fused, one_kernel=one_kernel)  # type: ignore[arg-type]  # towers are timed as text
@@ -47,7 +47,7 @@ def block_traffic(block: Block, hidden: int, *, fused: bool, fused_norms: bool, 
         inner_forward, inner_backward = inner_forward + f, inner_backward + b
     elif isinstance(block.mlp, Moe):
         f, b = _activation(block.mlp, block.mlp.width, fused=fused)
-        moved = 4.0 * hidden * 2  # gathered for the experts, and weighted and summed behind them
+        moved = 4.0 * hidden * 2  # gathered for the experts, and weighted and summed after them
         experts = (f + moved, b + moved)
         if block.mlp.shared_width:
             f, b = _activation(block.mlp, block.mlp.shared_width, fused=fused)

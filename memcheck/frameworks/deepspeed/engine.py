@@ -1,4 +1,4 @@
-"""What the DeepSpeed engine allocates beside parameters, gradients and states.
+"""What the DeepSpeed engine allocates in addition to parameters, gradients and states.
 
 Read off DeepSpeed 0.19.8 and traced with it: deepspeed/runtime/zero/config.py (defaults), fp16/fused_optimizer.py,
 bf16_optimizer.py, zero/stage_1_and_2.py (``ipg_buckets``, ``grads_in_partition``), zero/stage3.py (sub-groups,
@@ -57,9 +57,9 @@ class EngineBuffers(Record):
     live_head: int = 0
     """ZeRO-3: gathered parameters in the last unit, forward and backward, with those buffers."""
     live_backward: int = 0
-    """ZeRO-3: gathered parameters in the backward behind the last unit, with those buffers."""
+    """ZeRO-3: gathered parameters in the backward after that of the last unit, with those buffers."""
     live_end: int = 0
-    """ZeRO-3: the same in the first unit's backward, and behind it."""
+    """ZeRO-3: gathered parameters in the first unit's backward and after it, with those buffers."""
     reduces_late: bool = False
     """ZeRO-1 without ``overlap_comm`` reduces when backward is over, the others as gradients appear."""
     copies_out: bool = True
@@ -77,7 +77,7 @@ class EngineBuffers(Record):
     reducing_within: int = 0
     """Copies of a bucket while it is reduced in any other hook."""
     reducing_behind: int = 0
-    """Copies of a bucket while it is reduced behind the backward, with what waits."""
+    """Copies of a bucket while it is reduced after the backward, with what waits."""
     reduces_once: bool = False
     """Then all is reduced, and nothing before."""
     reducing: int = 0
@@ -216,7 +216,7 @@ def _partitioned_gradients(job: TrainingJob, trained: list[int], hidden: int) ->
     else:
         moving = stage == 2 or (job.gradient_accumulation_steps == 1 and how.contiguous)
         early = as_they_appear(trained[::-1], how, moving=moving)
-        if how.sums and not how.contiguous:  # the rank's own stay as they are beside the sums
+        if how.sums and not how.contiguous:  # the rank's own gradients stay allocated next to the sums
             beside = found.partition if stage == 1 else rounded(fullest_partition(ordered, ways) * item)
             early = early._replace(waiting=early.waiting + beside, behind=early.behind + beside)
         found = _reduced_early(found, early)
@@ -344,7 +344,7 @@ def _gathered(
 
 
 def _second_copy(job: TrainingJob, partition: int) -> int:
-    """What the optimizer steps on where training is in fp32, beside the parameters: single_partition_of_fp32_groups."""
+    """What the optimizer steps on in fp32 training, in addition to the parameters: single_partition_of_fp32_groups."""
     fp32 = job.recipe.master == "none" and job.recipe.compute == "fp32"
     return rounded(partition * 4) if fp32 else 0
 

@@ -50,9 +50,9 @@ class GatheredMost(Record):
     head: int = 0
     """While that runs, forward and backward."""
     backward: int = 0
-    """In the backward behind it."""
+    """Gathered in the backward, after that of the last unit."""
     end: int = 0
-    """In the first unit's, and behind all."""
+    """Gathered in the first unit's backward, and after it."""
 
 
 STACKED = 3
@@ -60,7 +60,9 @@ STACKED = 3
 
 
 def persists(every: Sequence[int], threshold: int, most: int | None) -> list[bool]:
-    """Which parameters are gathered once: small ones, until they are so many."""
+    """Which parameters are gathered once and kept: those of at most ``threshold`` elements, until they add up to
+    ``most``.
+    """
     found, total = list[bool](), 0
     for n in every:
         found.append(n <= threshold and (most is None or total + n <= most))
@@ -100,8 +102,8 @@ def gathered(
     idle: int = 0,
     around: int = 0,
 ) -> GatheredMost:
-    """``units``: in the order of the forward; ``recompute``: those between the ends run twice; ``idle``: so many at the
-    beginning have no backward; ``around``: so many modules are around the model: PEFT's.
+    """``units``: in the order of the forward; ``recompute``: those between the ends run twice; ``idle``: number of
+    units at the beginning without a backward; ``around``: number of modules around the model (PEFT's).
 
     A module that has no parameters of its own, the model or a layer, fetches ahead as well.
     """
@@ -126,7 +128,7 @@ def gathered(
         phase = int(number == len(forward) - 1)
         most[phase] = max(most[phase], runs)
     for number, (module, last) in enumerate(backward):
-        # what looks up rows has no input with a gradient, and so no hook behind its backward
+        # what looks up rows has no input with a gradient, and so no hook after its backward
         ends = number > ended + len(tops) and not idle
         highest = max(coordinator.step(module, forward=False, last=last, stays=ends))
         phase = 1 if number <= len(tops) else 3 if ends else 2

@@ -32,7 +32,7 @@ OPTIMIZER_BUFFERS, PARAMETER_BUFFERS = 4, 5
 BUFFER_ELEMENTS = 100_000_000
 """``buffer_size`` of offload_param."""
 MOST_IN_CPU = 1_000_000_000
-"""``max_in_cpu``: elements of a rank that stay in host memory beside those on NVMe."""
+"""``max_in_cpu``: elements of a rank that stay in host memory, in addition to those on NVMe."""
 
 
 def engine_host(job: TrainingJob, tensors: Sequence[LocalTensor]) -> tuple[tuple[str, int], ...]:
@@ -142,9 +142,10 @@ def _aligned(n_bytes: int) -> int:
 def laid_out(job: TrainingJob, total: int, room: int) -> Components:
     """What DeepSpeed moves to the host to lay its parameters out anew.
 
-    Stages 1 and 2 flatten a group on the GPU if its memory has room for a second copy, else on the host, where tensors
-    and flat buffer are alive together (zero/stage_1_and_2.py, ``flatten_on_accelerator``); stage 3 moves every rank's
-    partition through host memory (zero/utils.py, ``defragment``). ``room``: bytes of a GPU beside its context.
+    Stages 1 and 2 flatten a group on the GPU if its memory has room for a second copy. If not, they do so on the host,
+    where tensors and flat buffer are alive together (zero/stage_1_and_2.py, ``flatten_on_accelerator``). Stage 3 moves
+    every rank's partition through host memory (zero/utils.py, ``defragment``). ``room``: bytes of a GPU without its
+    context.
     """
     layout, size = job.layout, DTYPE_BYTES[job.recipe.params]
     if layout.zero_stage == 0 or job.method != "full":

@@ -29,9 +29,7 @@ class Module(Record):
 
 
 class ModuleUnit(Record):
-    """A layer, or what is in front of all of them or behind: modules that run one behind the other, each with those
-    within it.
-    """
+    """A layer, or what precedes or follows all layers: modules that run one by one, each with its submodules."""
 
     layer: tuple[Module, ...]
     """The layer's own module; nothing for the ends of a model."""
@@ -77,7 +75,7 @@ def module_units(units: Sequence[Sequence[LocalTensor]], *, leaves: bool, tied: 
 
 
 def _behind(parts: list[tuple[Module, ...]], first: int) -> list[tuple[Module, ...]]:
-    """Modules as these, behind ``first`` other parameters."""
+    """The same modules with numbers that follow ``first`` other parameters."""
     return [
         tuple([Module(tuple([n + first for n in m.own]), tuple([n + first for n in m.under]), m.whole) for m in part])
         for part in parts

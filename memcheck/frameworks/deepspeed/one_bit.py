@@ -45,7 +45,7 @@ def padded(count: int, ranks: int) -> int:
 
 
 def errors(count: int, ranks: int) -> int:
-    """Bytes beside the states of ``count`` parameters: ``server_error``, and what the worker's is padded by."""
+    """Bytes in addition to the states of ``count`` parameters: ``server_error``, and what the worker's is padded by."""
     whole = padded(count, ranks)
     return rounded(4 * (whole // ranks)) + 4 * (whole - count)
 
@@ -59,7 +59,9 @@ def pool(count: int, ranks: int) -> int:
 
 
 def step_bytes(name: str, sizes: list[int], ranks: int, item: int) -> int:
-    """Bytes of the step at its highest, beside gradients of ``item`` bytes. ``sizes``: elements of trained tensors."""
+    """Bytes of the step at its highest, in addition to gradients of ``item`` bytes. ``sizes``: elements of trained
+    tensors.
+    """
     count = sum(sizes)
     whole, flat = padded(count, ranks), rounded(4 * count)
     compressing = TEMPORARIES[name] * rounded(4 * whole) if ranks > 1 else 2 * flat
@@ -72,8 +74,8 @@ def step_bytes(name: str, sizes: list[int], ranks: int, item: int) -> int:
 
 
 def _lamb(sizes: list[int]) -> int:
-    """The loop behind the all-reduce has five variables of a tensor's size (``grad_reconstruct``, ``denom``,
-    ``update_prelim``, ``update``, ``denom_real``), which hold those of the tensor before until they are assigned.
+    """The loop after the all-reduce has five variables of a tensor's size (``grad_reconstruct``, ``denom``,
+    ``update_prelim``, ``update``, ``denom_real``), which hold those of the previous tensor until they are assigned.
     """
     pairs = zip((0, *sizes), sizes, strict=False)
     return max((max(2 * size + 5 * before, 6 * size + before) for before, size in pairs), default=0)

@@ -62,7 +62,7 @@ def buckets(numels: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
 
 
 def late(numels: Sequence[int], how: Reducing, partition: int) -> int:
-    """Bytes beyond the whole model's gradients at the highest moment of a reduction behind the backward.
+    """Bytes in addition to the whole model's gradients at the highest moment of a reduction after the backward.
 
     ``numels``: in the model's order; ``partition``: bytes of the rank's own gradients, which the first owner has from
     the first bucket on. What a bucket has taken has left its own storage.
@@ -79,12 +79,12 @@ def late(numels: Sequence[int], how: Reducing, partition: int) -> int:
 
 
 class Early(Record):
-    """Bytes of reductions in hooks, beside the buckets."""
+    """Bytes of reductions in hooks, in addition to the buckets."""
 
     waiting: int = 0
     """Gradients in no bucket, while backward runs."""
     first: int = 0
-    """What reducing the first bucket takes beside it, if that is one tensor: the head's."""
+    """What reducing the first bucket takes in addition to it, if that is one tensor: the head's."""
     last: int = 0
     """What reducing takes when the last tensor arrives: the embedding's."""
     within: int = 0
@@ -105,7 +105,7 @@ def as_they_appear(numels: Sequence[int], how: Reducing, *, moving: bool) -> Ear
     for first, last, outside, extra in reductions:
         own = outside if moving else 0
         before = before if how.overlaps and not how.contiguous else 0
-        # behind the last tensor's hook the backward is over
+        # after the last tensor's hook the backward is over
         newest = numels[last - 1] if own and (last == len(numels) or last - first == 1) else 0
         waits = max(waits, kept + before + own - rounded(newest * DTYPE_BYTES[how.dtype]))
         tail, behind = behind, kept + max(before + own, own + extra)
@@ -119,7 +119,7 @@ def as_they_appear(numels: Sequence[int], how: Reducing, *, moving: bool) -> Ear
 
 def _beside(waits: int, head: int, most: int, tail: int, behind: int, *, alone: bool) -> Early:
     """``most``, ``tail``: what other hooks and the last one take together with what waits; ``alone``: there is one
-    tensor, which is reduced behind its backward.
+    tensor, which is reduced after its backward.
     """
     return Early(
         waiting=waits,
@@ -131,7 +131,7 @@ def _beside(waits: int, head: int, most: int, tail: int, behind: int, *, alone: 
 
 
 def left_behind(numels: Sequence[int], own: Sequence[int], how: Reducing, buffers: int) -> int:
-    """Bytes that ZeRO-1's fp32 gradients, which a step lets go of behind their norm, keep alive until then.
+    """Bytes that ZeRO-1's fp32 gradients keep alive until their norm is computed, after which a step frees them.
 
     They are views of the buckets that they were reduced in, whose bytes are ``buffers``, or tensors of their own. A
     rank's ``own`` are let go of at once where there are buffers (``copy_grads_in_partition``).
@@ -184,7 +184,8 @@ def back_from_host(n_bytes: int) -> int:
 
 
 def scattered(numels: Sequence[int], how: Reducing, accumulated: str) -> Early:
-    """What ZeRO-3 takes beside its one bucket, which has the dtype that is sent. ``numels``: in the hooks' order.
+    """What ZeRO-3 takes in addition to its one bucket, which has the dtype that is sent. ``numels``: in the hooks'
+    order.
 
     Sources: runtime/zero/stage3.py (``__avg_scatter_contiguous_grads``, ``__avg_scatter_grads``), runtime/comm/
     coalesced_collectives.py (``reduce_scatter_coalesced``). ``accumulated``: the dtype in which partitions are summed.

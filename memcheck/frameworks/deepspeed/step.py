@@ -19,7 +19,7 @@ class EngineForm(Record):
     """Fields of :class:`EngineBuffers` that are not zero; those that are facts come as they are."""
 
     def hooks(self, first: int, recorder: Recorder) -> tuple[EngineStep, int]:
-        """The hooks, whose sizes have the places from ``first`` on, and the place behind them."""
+        """The hooks, whose sizes have the places from ``first`` on, and the first place after them."""
         found: dict[str, int | bool] = {}
         for name, there in zip(EngineBuffers._fields, self.there, strict=True):
             if name in FACTS:

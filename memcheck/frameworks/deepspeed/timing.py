@@ -1,4 +1,4 @@
-"""How long steps of the DeepSpeed engine take, beside transformers' layers."""
+"""How long steps of the DeepSpeed engine take, in addition to transformers' layers."""
 
 from __future__ import annotations
 

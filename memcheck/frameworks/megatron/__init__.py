@@ -9,7 +9,7 @@ A forward pass is written like every other framework's, with :mod:`memcheck.auto
 - ``tensors.py``: parameter tensors of one rank, fused as Megatron fuses them, vocabulary padded.
 - ``layers.py``, ``attention.py``, ``mlp.py``, ``moe.py``, ``head.py`` and others: the forward passes.
 - ``units.py``: embedding, layers and head of a rank with their tensors and curves.
-- ``buffers.py``, ``fsdp.py``, ``states.py``: what rests, in contiguous buffers or sharded by Megatron-FSDP.
+- ``buffers.py``, ``fsdp.py``, ``states.py``: what is resident, in contiguous buffers or sharded by Megatron-FSDP.
 - ``workspaces.py``: side buffers that stay: cuBLAS, Transformer Engine, rotary tables, the micro-batch's own tensors.
 - ``schedule.py``, ``step.py``: forwards and backwards of a rank in order, recorded as a program.
 - ``ranks.py``, ``worst.py``, ``stack.py``: the estimates of all ranks, or of the fullest one.

@@ -4,10 +4,10 @@ Source: NVIDIA-NeMo/Megatron-Bridge ``peft/utils.py`` (ParallelLinearAdapter, ge
 ``peft/lora_layers.py`` (LoRALinear); TransformerEngine ``pytorch/module/layernorm_linear.py`` with
 ``return_layernorm_output`` and ``return_layernorm_output_gathered``.
 
-The two matrices are Megatron-core's own parallel layers. Beside a column-parallel layer the first is divided by rank
-and its output gathered, the second by outputs. Beside a row-parallel layer the first is divided by inputs and its
-output summed, the second by outputs, which are gathered; under sequence parallelism each rank takes its tokens of them.
-The first keeps the *whole* normalised input of all tokens under sequence parallelism, too: the base layer hands it on
+The two matrices are Megatron-core's own parallel layers. On a column-parallel layer the first is divided by rank and
+its output gathered, the second by outputs. On a row-parallel layer the first is divided by inputs and its output
+summed, the second by outputs, which are gathered; under sequence parallelism each rank takes its tokens of them. The
+first keeps the *whole* normalised input of all tokens under sequence parallelism, too: the base layer hands it on
 gathered. A mixture's local experts share one adapter. Weights are in the model's dtype and their gradients in DDP's
 buffers, as any trained weight's; the base is in no buffer.
 """
@@ -157,8 +157,8 @@ def whole_adapter(ctx: Context, x: Value, base: Value, weight: Parameter) -> Val
 def normalised(ctx: Context, x: Value, spec: Norm | None, label: str) -> Value:
     """The input that TE's fused layer multiplies, of all tokens, which it hands to the adapter.
 
-    Its own tokens are saved beside: what it hands on it does not clear (``clear_tensor_data(ln_out)``). Backward adds
-    the layer's own gradient and the adapter's into a third tensor.
+    The rank's own tokens are saved as well: the layer does not clear what it hands on (``clear_tensor_data(ln_out)``).
+    Backward adds the layer's own gradient and the adapter's into a third tensor.
     """
     tape, gathers = ctx.tape, scatters(ctx)
     if spec is None:

@@ -2,11 +2,11 @@
 
 Source: modelscope/mcore-bridge 1.6.5 ``tuners/lora.py`` (LoraParallelLinear), ``model/gpt_model.py`` (_preprocess).
 
-Beside a column-parallel layer the first matrix is whole on every tensor rank and works on the rank's own tokens; the
-second is column-parallel, so that under sequence parallelism it is outputs of the rank's width that are gathered.
-Beside a row-parallel layer the first is row-parallel, and the second whole. Beside a layer that every rank holds whole,
-both are. Every local expert has matrices of its own, in two grouped layers. The input is a variable of the forward to
-its end, what dropout makes of it is kept.
+On a column-parallel layer the first matrix is whole on every tensor rank and works on the rank's own tokens. The second
+is column-parallel, so that under sequence parallelism outputs of the rank's width are gathered. On a row-parallel layer
+the first is row-parallel, and the second whole. On a layer that every rank holds whole, both are whole. Every local
+expert has matrices of its own, in two grouped layers. The input is a variable of the forward to its end, what dropout
+makes of it is kept.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def demand_whole_experts(expert_tensor: int) -> None:
 def bridged(tensors: tuple[LocalTensor, ...], adapted: tuple[str, ...], rank: int) -> tuple[LocalTensor, ...]:
     """A layer's frozen tensors and its adapters'. ``adapted``: names of the weights that have some.
 
-    A weight of this rank is [outputs, inputs]: whichever of the two is divided, its matrix beside it is, too.
+    A weight of this rank is [outputs, inputs]. If one of the two is divided, the adapter's matrix of that side is, too.
     """
     found = [t._replace(trained=False) for t in tensors]
     for t in tensors:
@@ -70,7 +70,7 @@ def normalised_column(ctx: Context, x: Value, p: Projection, label: str, spec: N
     """A layer that normalises first, and its adapter's output, which takes the normalised tokens of this rank.
 
     TE's fused node (``layernorm_linear.py``, return_layernorm_output) runs backward when both of its outputs have their
-    gradients: that of the product waits meanwhile. The adapter's is added behind the reduce-scatter.
+    gradients: that of the product waits meanwhile. The adapter's is added after the reduce-scatter.
     """
     tape, gathers = ctx.tape, scatters(ctx)
     shape, dtype = x.shape, x.dtype
@@ -146,7 +146,9 @@ def _adapter(ctx: Context) -> Adapter:
 
 
 def _product(ctx: Context, x: Value, name: str, rows: tuple[int, ...]) -> Value:
-    """TE's linear layer: keeps its input. ``rows``: outputs, behind the number of matrices where there are several."""
+    """TE's linear layer: keeps its input. ``rows``: outputs, preceded by the number of matrices where there are
+    several.
+    """
     tape = ctx.tape
     weight = ctx.register(Parameter(name, (*rows, x.shape[-1]), ctx.setting.params, True, has_grad=True))
     out = tape.value((*x.shape[:-1], rows[-1]), x.dtype, name)

@@ -1,4 +1,4 @@
-"""What rests on a Megatron rank: contiguous buffers, main gradients, master weights, optimizer states.
+"""Resident tensors of a Megatron rank: contiguous buffers, main gradients, master weights, optimizer states.
 
 Sources: Megatron-core ``distributed/param_and_grad_buffer.py``, ``optimizer/param_layout.py`` (alignment: parameters to
 64 elements, buckets to lcm(ranks, 128)), ``optimizer/distrib_optimizer.py``, ``optimizer/optimizer.py``
@@ -91,8 +91,8 @@ def dtypes(job: TrainingJob) -> Dtypes:
 def dtypes_of(names: DtypeNames) -> Dtypes:
     """Element sizes of dtypes.
 
-    States in fp8 are TransformerEngine's tensors, which have a second copy by columns beside that by rows: its Adam
-    asks for both (``pytorch/optimizers/fused_adam.py``, _initialize_state), and all but datacenter Blackwells make it
+    States in fp8 are TransformerEngine's tensors, which have a copy by rows and a second one by columns. Its Adam asks
+    for both (``pytorch/optimizers/fused_adam.py``, _initialize_state), and all but datacenter Blackwells make it
     (``pytorch/csrc/quantizer.cpp``, Float8Quantizer::create_tensor).
     """
     master = {"none": 0, REMAINDERS: 2, **DTYPE_BYTES}[names.master]

@@ -1,10 +1,10 @@
 """A Megatron rank while DistributedDataParallel lays out its buffers: parameters are there twice.
 
 Layers are made on the GPU first, for all chunks. Then each chunk's buffers are allocated whole, one for dense and one
-for expert parameters, gradients beside parameters, before the parameters are copied into them one by one and let go of
-(Megatron-core distributed/param_and_grad_buffer.py, ``_ParamAndGradBuffer.__init__``: ``param_data``, ``grad_data``,
-then ``param.data = new_param_data``; training/models/dist_utils.py for the order). Only the distributed optimizer
-remaps parameters. Master weights and optimizer states come later: over many ranks they take less than this.
+for expert parameters, each with room for parameters and gradients. After that the parameters are copied into them one
+by one and freed (Megatron-core distributed/param_and_grad_buffer.py, ``_ParamAndGradBuffer.__init__``: ``param_data``,
+``grad_data``, then ``param.data = new_param_data``; training/models/dist_utils.py for the order). Only the distributed
+optimizer remaps parameters. Master weights and optimizer states come later: over many ranks they take less than this.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class Pass(Record):
 
 
 class InFlight(Record):
-    """A pass at one moment of the schedule, and what is there beside it."""
+    """A pass at one moment of the schedule, and what else is live then."""
 
     number: int
     """In the schedule's order."""
@@ -27,7 +27,7 @@ class InFlight(Record):
     counts: tuple[int, ...]
     """Micro-batches in flight, for each chunk; without the one that passes."""
     waits: int
-    """What waits beside it: nothing before the first backward; then gradients; then :data:`WARM_INPUT`, too."""
+    """What else is live: nothing before the first backward; then gradients; then :data:`WARM_INPUT`, too."""
 
     @property
     def first(self) -> bool:
@@ -36,8 +36,9 @@ class InFlight(Record):
 
 
 WARM_INPUT = 2
-"""From its backward on the last input that the warm-up has received waits with its gradient: it is in a variable of an
-interleaved schedule (``input_tensor``), which nothing overwrites while sends and receives run beside the passes."""
+"""From its backward on, the last input that the warm-up has received stays live with its gradient. A variable of an
+interleaved schedule (``input_tensor``) holds it, which nothing overwrites while sends and receives overlap the passes.
+"""
 
 
 @lru_cache(maxsize=512)
@@ -98,7 +99,8 @@ def candidates(schedule: tuple[PassRun, ...], kinds: tuple[int, ...], every_chun
 def _warm_input(schedule: tuple[PassRun, ...]) -> tuple[int, int]:
     """The chunk of the last input that the warm-up receives, and how many of its backwards are over before it waits.
 
-    The input is that of the first forward beside a backward; if there is none, the warm-up receives none that is left.
+    The input is that of the first forward that overlaps a backward. If there is none, the warm-up receives none that is
+    left.
     """
     forwards = Counter[int]()
     for run in schedule:
@@ -110,14 +112,15 @@ def _warm_input(schedule: tuple[PassRun, ...]) -> tuple[int, int]:
 
 
 Beside = tuple[int, ...]
-"""What waits beside a pass, then of each kind micro-batches in flight and, behind the first backward, empty chunks.
+"""What is live during a pass: what waits, then per kind the micro-batches in flight and, after the first backward, the
+empty chunks.
 
 One with as much of everything that both have, ``all(map(ge, one, other))``, holds all that the other does.
 """
 
 
 def _empty(counts: Sequence[int], kinds: Sequence[int], beside: Pass) -> tuple[int, ...]:
-    """Chunks of each kind with nothing in flight. Behind the first backward they hold what they kept."""
+    """Chunks of each kind with nothing in flight. After the first backward they hold what they kept."""
     found = [0] * len(kinds)
     if 0 in counts:
         for chunk, count in enumerate(counts):

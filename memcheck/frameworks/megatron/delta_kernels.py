@@ -71,8 +71,8 @@ def gated_delta_rule(
 ) -> Value:
     """The chunked rule of queries, keys, values, decay (fp32) and beta: [tokens, heads * value].
 
-    Kept: its inputs, the decay summed within chunks instead of the decay, and the inverse of each chunk. The states
-    between chunks are made again in backward, beside their gradients.
+    Kept: its inputs, the decay summed within chunks instead of the decay, and the inverse of each chunk. Backward makes
+    the states between chunks again, and their gradients.
     """
     tape = ctx.tape
     q, k, v, _, beta = inputs

@@ -58,7 +58,7 @@ class DeltaWidths(Record):
 
 
 def cut(mixer: Mixer, tensor: int, context: int = 1) -> DeltaWidths:
-    """A net's dimensions over so many tensor ranks, and over the context ranks that divide its heads further.
+    """A net's dimensions over ``tensor`` tensor ranks, and over the context ranks that divide its heads further.
 
     Raises:
         UnsupportedError: they do not divide its heads (transformer_config.py, __post_init__).

@@ -1,4 +1,4 @@
-"""A lower bound of a Megatron job's peak: what rests on the fullest rank between steps."""
+"""A lower bound of a Megatron job's peak: the resident bytes on the fullest rank between steps."""
 
 from __future__ import annotations
 

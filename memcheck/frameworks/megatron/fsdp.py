@@ -1,4 +1,4 @@
-"""Megatron-FSDP: what its gather and reduce pipelines hold beside the shards.
+"""Megatron-FSDP: what its gather and reduce pipelines hold in addition to the shards.
 
 Source: Megatron-core ``distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py`` (suggested_communication_unit_size, units
 are transformer layers, everything else stays gathered), ``param_and_grad_buffer.py`` (AllGatherPipeline: prefetch until
@@ -32,7 +32,7 @@ MINIMUM_UNIT = 1_000_000_000
 
 
 class Extra(Record):
-    """Bytes beside a unit's own curve while it runs."""
+    """Bytes that are live while a unit runs, in addition to its own curve."""
 
     forward: int
     backward: int
@@ -164,7 +164,7 @@ def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
     if job.option("fsdp_double_buffer") or job.option("nccl_ub"):
         return _pooled(units, cost, item)
     found: list[Extra] = []
-    gradients = [*accumulate((cost[b].gradient for b in reversed(blocks)), initial=0)]  # of so many blocks at the end
+    gradients = [*accumulate((cost[b].gradient for b in reversed(blocks)), initial=0)]  # of the last 1, 2, ... blocks
     before = 0
     outside = _outside(units)
     for i, unit in enumerate(units):
@@ -184,7 +184,7 @@ def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
 def _pooled(units: list[Unit], cost: dict[int, GatheredLayer], item: int) -> list[Extra]:
     """``fsdp_double_buffer``: two buffers for parameters and two for gradients stay (FixedPoolAllocator).
 
-    They fit the size that most units have; the others are gathered, and their gradients made, beside the pools.
+    The pools fit the size that most units have. Other units are gathered, and their gradients made, outside the pools.
     """
     sizes = list(cost.values())
     nothing = GatheredLayer(0, 0, 0)

@@ -57,7 +57,7 @@ def with_inventory(job: TrainingJob, plain: RankEstimate, rank: Rank, schedule: 
 
 
 def states(job: TrainingJob) -> tuple[State, ...]:
-    """What rests on a rank, kind by kind, as ``buffers.resting`` and ``fsdp.resting`` price it."""
+    """What is resident on a rank, kind by kind, with the bytes of ``buffers.resting`` and ``fsdp.resting``."""
     sharded = fsdp.is_sharded(job)
     names = fsdp.sharded_dtype_names(job) if sharded else buffers.dtype_names(job)
     size = buffers.dtypes_of(names)

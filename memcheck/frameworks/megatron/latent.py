@@ -2,7 +2,7 @@
 
 Source: Megatron-core ``transformer/multi_latent_attention.py`` (MLASelfAttention.get_query_key_value_tensors),
 ``fusions/fused_mla_yarn_rope_apply.py``. The input norm is a module of its own; the norms of the compressed queries and
-keys are computed by the up-projections behind them.
+keys are computed by the up-projections that follow them.
 """
 
 from __future__ import annotations

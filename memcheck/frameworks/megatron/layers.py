@@ -1,7 +1,7 @@
 """Megatron's transformer layer, with what selective recompute takes out of it.
 
 Source: Megatron-core ``transformer/transformer_layer.py`` (TransformerLayer), ``transformer_block.py``
-(_checkpointed_forward), ``models/gpt/gpt_layer_specs.py`` (which norms are fused into the linear layer behind them).
+(_checkpointed_forward), ``models/gpt/gpt_layer_specs.py`` (which norms are fused into the linear layer after them).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def megatron_block(ctx: Context, block: Block, x: Value) -> Value:
 
 
 def _fused_norm(ctx: Context, block: Block, half: str) -> Norm | None:
-    """The norm that the linear layer behind it computes; None where it is a module of its own."""
+    """The norm that the next linear layer computes; None where it is a module of its own."""
     if not uses_te(ctx.setting):
         return None
     if half == "attention":

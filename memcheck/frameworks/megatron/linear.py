@@ -201,7 +201,9 @@ def _local_column(ctx: Context, x: Value, p: Projection, label: str) -> Value:
 
 
 def rows_in_fp8(ctx: Context, shape: tuple[int, ...], label: str) -> Storage | None:
-    """A product's input in fp8 by rows, beside what is kept of it by columns: it dies behind the product."""
+    """A product's input in fp8 by rows, in addition to its copy by columns, which is kept. The copy by rows is freed
+    after the product.
+    """
     return in_fp8(ctx, shape, label + " input by rows") if quantizes(ctx.setting) else None
 
 
@@ -221,8 +223,8 @@ def gradient_in_fp8(ctx: Context, grad: Storage, label: str) -> list[Storage]:
 def row(ctx: Context, x: Value, p: Projection, label: str, *, keeps_input: bool = False) -> Value:
     """A row-parallel layer: reduce-scattered under sequence parallelism, else all-reduced in place.
 
-    Its bias is always left to the bias-dropout-add behind it. ``keeps_input``: in fp8 too it keeps the input that its
-    producer keeps anyway (set_save_original_input: linear_proj behind the attention, except under delayed scaling).
+    Its bias is always left to the bias-dropout-add after it. ``keeps_input``: in fp8 too it keeps the input that its
+    producer keeps anyway (set_save_original_input: linear_proj after the attention, except under delayed scaling).
     """
     tape = ctx.tape
     scattered = scatters(ctx)

@@ -332,7 +332,7 @@ def _shared(ctx: Context, m: Moe, x: Value, modules: tuple[str, ...]) -> Value:
 
 
 def _on_all_tokens(ctx: Context, dense: Mlp, x: Value) -> Value:
-    """Beside the dispatcher shared experts gather and reduce by themselves: linear_fc1 keeps every rank's tokens."""
+    """Shared experts outside the dispatcher gather and reduce by themselves: linear_fc1 keeps every rank's tokens."""
     whole = gather_sequence(ctx, x, "gather shared experts' input")
     setting, ctx.setting = ctx.setting, ctx.setting._replace(sequence_parallel=False)
     out, _ = mlp(ctx, dense, whole, None, "mlp.shared_experts")

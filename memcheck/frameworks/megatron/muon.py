@@ -4,7 +4,7 @@ Sources: Megatron-core ``optimizer/__init__.py`` (_get_megatron_emerging_optimiz
 vectors go to Adam), ``optimizer/layer_wise_optimizer.py`` (LayerWiseDistributedOptimizer: a matrix belongs to one
 data-parallel rank, so that buffers are padded to the fullest), ``optimizer/emerging_optimizers.py``
 (TensorParallelMuon); NVIDIA-NeMo/Emerging-Optimizers ``orthogonalized_optimizers/muon_utils.py`` (newton_schulz_tp,
-``duplicated``: each rank orthogonalizes the matrix of all tensor ranks, in bf16 beside an fp32 copy).
+``duplicated``: each rank orthogonalizes the matrix of all tensor ranks, in bf16 next to an fp32 copy).
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ def muon_resting(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> R
 
 
 def muon_temporaries(job: TrainingJob, tensors: list[Counted]) -> int:
-    """What the step of the largest matrix takes, beside the result for the one before it.
+    """What the step of the largest matrix takes while the result for the previous one is live.
 
     The parts of all tensor ranks, gathered and joined, and the joined one divided by its norm, in fp32, while that is
-    cast to bf16; or a product of each iteration beside its two squares.
+    cast to bf16; or a product of each iteration together with its two squares.
     """
     most = 0
     for t in tensors:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         """A function that runs consecutive layers."""
 
         def __call__(self, ctx: Context, blocks: tuple[Block, ...], x: Value, /, *, recompute: bool) -> Value:
-            """The residual stream behind the layers, from that before them. ``recompute``: in a checkpoint."""
+            """The residual stream after the layers, from that before them. ``recompute``: in a checkpoint."""
 
 
 class OwnCode(Record):
@@ -43,9 +43,9 @@ class OwnCode(Record):
     always: Callable[[TrainingJob, Architecture, Setting, ChunkContents, Device], Components]
     """Side buffers that live all step."""
     forward_only: Callable[[TrainingJob, Setting], int]
-    """Bytes that live during a forward through the first or the last stage, and not behind it."""
+    """Bytes that live during a forward through the first or the last stage, and not after it."""
     rest: Callable[[TrainingJob, list[Counted]], Rest]
-    """What rests on a rank between steps, and what the optimizer's step takes."""
+    """What is resident on a rank between steps, and what the optimizer's step takes."""
     place: Callable[[TrainingJob, Place], Place]
     """A rank's place in the schedule, from that of 1F1B."""
     remaps: bool

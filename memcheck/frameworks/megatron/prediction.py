@@ -23,7 +23,7 @@ from memcheck.remembered import lru_cache
 def prediction_units(
     job: TrainingJob, a: Architecture, depth: int, setting: Setting, *, embeds: bool, inventory: bool = False
 ) -> list[Unit]:
-    """``depth`` prediction layers, and behind them the logits and the loss of each. The layer is the model's last one.
+    """``depth`` prediction layers, and after them the logits and the loss of each. The layer is the model's last one.
 
     ``mtp_use_repeated_layer``: all depths share one layer's weights.
 

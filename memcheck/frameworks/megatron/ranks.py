@@ -72,7 +72,8 @@ def _with_inventory(job: TrainingJob, architecture: Architecture, device: Device
 
 
 def stateless(job: TrainingJob, num_layers: int) -> TrainingJob:
-    """The job without what only decides what rests: a walk of its step can be kept for every such job.
+    """The job without the settings that only decide resident bytes: jobs that are equal after this share one walk of
+    the step.
 
     Every buffer of a step follows from the model, the batch and the degrees that divide a layer. Of the optimizer, and
     of the data-parallel ranks, a step reads nothing; of ZeRO's stages only whether Megatron-FSDP shards. Micro-batches
@@ -99,7 +100,7 @@ def settles(job: TrainingJob, num_layers: int) -> Callable[[int], int]:
 
 
 class MegatronMotion(Record):
-    """A rank's step on top of nothing that rests."""
+    """A rank's step without the resident bytes."""
 
     rank: int
     step: ScheduleMotion
@@ -147,10 +148,10 @@ def motions(
 
 
 def _contents(job: TrainingJob, architecture: Architecture, held: tuple[tuple[Chunk, ...], ...]) -> list[Hashable]:
-    """What tells pipeline ranks apart, beside the micro-batches that they hold.
+    """What tells pipeline ranks apart, in addition to the micro-batches that they hold.
 
-    That is their layers, whether they lack a neighbour, and whether a forward follows a backward: only then do
-    gradients wait beside it.
+    That is their layers, whether they lack a neighbour, and whether a forward follows a backward: only then are
+    gradients still live in it.
     """
     layers = tuple(map(id, architecture.layers()))
     micro_batches, last = job.gradient_accumulation_steps, len(held) - 1
@@ -265,8 +266,8 @@ class _Ranks:
 
 
 def _schedule(job: TrainingJob, rank: int, chunks: int) -> tuple[PassRun, ...]:
-    # overlap_moe_expert_parallel_comm runs a layer's backward beside the next micro-batch's forward of another layer
-    # (combined_1f1b.py): one layer's activations die as another's are made, so as many live as without
+    # overlap_moe_expert_parallel_comm runs a layer's backward in parallel with the next micro-batch's forward of
+    # another layer (combined_1f1b.py): one layer's activations die as another's are made, so as many live as without
     return runs(_place(job, rank, chunks), job.gradient_accumulation_steps)
 
 

@@ -12,8 +12,9 @@ from memcheck.record import Record
 from memcheck.remembered import lru_cache
 
 SETTLING_GROUPS = 2
-"""Groups of micro-batches behind the warm-up that are kept: before the first backward no gradient waits, so that only
-the second group shows the state that all further ones repeat."""
+"""Groups of micro-batches after the warm-up that are kept: before the first backward no gradient waits, so that only
+the second group shows the state that all further ones repeat.
+"""
 
 
 class PassRun(Record):

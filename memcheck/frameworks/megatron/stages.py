@@ -18,7 +18,7 @@ MAX_PREDICTIONS = 128
 """Multi-token-prediction layers; each has a head of its own that is walked."""
 
 MAX_CHUNKS = 256
-"""Model chunks of a rank; what lives beside each of them is walked."""
+"""Model chunks of a rank; what is live at the same time as each of them is walked."""
 
 
 class Chunk(Record):

@@ -1,4 +1,4 @@
-"""What rests on a Megatron rank, kept for every job that differs in its step alone."""
+"""Resident tensors of a Megatron rank, kept for every job that differs in its step alone."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Rank(Record):
 
 
 class UnitsForm(Record):
-    """Units that are alike, one behind the other, without their sizes."""
+    """Consecutive units that are alike, without their sizes."""
 
     kind: str
     curve: int
@@ -80,7 +80,7 @@ class ScheduleProgram(Record):
 
 
 class ScheduleMotion:
-    """A rank's step on top of nothing that rests: the highest moment of each instant."""
+    """A rank's step without the resident bytes: the highest moment of each instant."""
 
     __slots__ = ("_ceiling", "_highs", "_in_flight", "_known", "_name", "_rank", "_schedule")
 
@@ -134,7 +134,7 @@ class ScheduleMotion:
 
 
 def ceiling(rank: Rank, schedule: tuple[PassRun, ...]) -> float:
-    """Bytes that no instant of a step exceeds: all that can live beside a pass, and the pass on its own.
+    """Bytes that no instant of a step exceeds: all that can be live during a pass, and the pass on its own.
 
     There is none where Megatron-FSDP gathers around units.
     """
@@ -202,7 +202,7 @@ def _form(rank: Rank) -> tuple[RankForm, tuple[int, ...], tuple[High, ...]]:
 
 
 def _in_a_row(units: Sequence[Unit], extras: Sequence[Extra] | None) -> list[tuple[Unit, Extra, int]]:
-    """Units in a row that compute the same, with the same beside them: the first one, and how many they are."""
+    """Consecutive units that compute the same and have the same extras: the first one, and how many they are."""
     if extras is None:
         every = [(unit, NO_EXTRA, times) for unit, times in runs_of(units)]
     else:
@@ -258,7 +258,7 @@ def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
     receives = tuple([not units or units[0].kind != "embedding" for units in chunks])
     at = [place if there else NOTHING for there, place in zip(form.edges, places, strict=False)]
     edges = _Edges(at[0], at[1], at[2], at[3], at[4], receives, form.keeps_warm_input, form.exchanged)
-    # what Megatron-FSDP gathers for the next step behind its optimizer (distrib_optimizer.py, step_with_ready_grads)
+    # what Megatron-FSDP gathers for the next step after its optimizer (distrib_optimizer.py, step_with_ready_grads)
     gathered = [units[0].extra.forward for units in chunks if units]
     alike: dict[tuple[UnitsForm, ...], int] = {}
     kinds = tuple([alike.setdefault(forms, index) for index, forms in enumerate(form.chunks)])
@@ -288,7 +288,7 @@ def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
 def _hold_in_flight(
     recorder: Recorder, chunks: list[list[_NamedUnits]], kinds: Sequence[int], edges: _Edges, moment: InFlight
 ) -> None:
-    """What lives beside a pass.
+    """Hold what is live during a pass.
 
     The graph of the backward before a forward of the only chunk lives until its output's variable is overwritten, and
     its leaf is that backward's input.

@@ -1,4 +1,4 @@
-"""A vision tower that rests on Megatron's first stage, as mcore-bridge holds it.
+"""A frozen vision tower on Megatron's first stage, as mcore-bridge holds it.
 
 Source: mcore-bridge 1.2 ``model/mm_gpt_model.py`` (MultimodalGPTModel: ``self.visual`` where ``pre_process``) and
 ``model/mm_gpts/utils.py`` (HuggingFaceVit: transformers' own modules in the model's dtype, whole on every tensor rank).
@@ -16,7 +16,7 @@ from memcheck.remembered import lru_cache
 
 @lru_cache(maxsize=16)
 def resting_towers(a: Architecture) -> tuple[LocalTensor, ...]:
-    """The frozen tensors of everything beside the language model."""
+    """The frozen tensors of everything outside the language model."""
     found: list[LocalTensor] = []
     for block, n, _ in idle_blocks(a, sees=False):
         found += n * block_tensors(block, Holding(trained=False))

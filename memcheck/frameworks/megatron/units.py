@@ -134,7 +134,7 @@ def chunk_units(
 def _layer_units(
     job: TrainingJob, a: Architecture, numbers: tuple[int, ...], setting: Setting, alike: SharedLayers, inventory: bool
 ) -> tuple[list[Unit], Setting]:
-    """The units of a chunk's layers, and the setting of what comes behind them."""
+    """The units of a chunk's layers, and the setting of what comes after them."""
     adapter, frozen = setting.adapter, frozen_layers(job.freeze)
     units: list[Unit] = []
     layers = alike.layers

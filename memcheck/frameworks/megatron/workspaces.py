@@ -1,4 +1,4 @@
-"""Buffers that live beside a Megatron model from its first step on.
+"""Buffers that a Megatron rank holds in addition to its model, from its first step on.
 
 Sources: TransformerEngine ``pytorch/cpp_extensions/gemm.py`` (get_cublas_workspace: 32 MiB from Hopper on, else 4 MiB;
 one per stream for grouped products), ``module/base.py`` (get_dummy_wgrad); Megatron-core ``core/utils.py``
@@ -35,7 +35,7 @@ YARN_POSITIONS = 4096
 
 
 class Workspaces(Record):
-    """Persistent bytes beside the model, by what they are."""
+    """Persistent bytes in addition to the model, by what they are."""
 
     cublas: int = 0
     global_buffer: int = 0
@@ -84,7 +84,7 @@ ANY_DEVICE = Device()
 def workspaces(
     job: TrainingJob, architecture: Architecture, setting: Setting, held: ChunkContents, device: Device = ANY_DEVICE
 ) -> Workspaces:
-    """Everything a rank holds beside its model."""
+    """Everything a rank holds in addition to its model."""
     return Workspaces(
         cublas=_cublas(setting, held, device),
         global_buffer=_global_buffer(setting, held.blocks, head=held.head),
@@ -157,9 +157,9 @@ def _dummy_gradients(setting: Setting, held: ChunkContents) -> int:
 def _rotary(job: TrainingJob, held: ChunkContents) -> int:
     """cos and sin's fp32 arguments over the whole sequence, and this rank's slice of them, once a model chunk.
 
-    Latent attention has them in each layer, and cos and sin beside them (multi_latent_attention.py with ``rope_type``
-    yarn, its default; yarn_rotary_pos_embedding.py: for 4,096 positions in fp32 until a kernel asks for more, or for
-    another dtype, of those that it takes).
+    Latent attention has them in each layer, and cos and sin as well (multi_latent_attention.py with ``rope_type`` yarn,
+    its default; yarn_rotary_pos_embedding.py: for 4,096 positions in fp32 until a kernel asks for more, or for another
+    dtype, of those that it takes).
     """
     attends = [b.mixer.rotary_dim for b in held.blocks if isinstance(b.mixer, Attention)]
     whole = rounded(4 * job.sequence_length * max(attends, default=0)) * held.chunks

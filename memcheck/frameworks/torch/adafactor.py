@@ -6,11 +6,11 @@ from memcheck.autograd.tensor import rounded
 
 
 def adafactor_step(tensors: list[tuple[int, bool]]) -> int:
-    """Transformers' Adafactor, which steps in fp32: ``(grad**2) + eps`` is two tensors beside the ``update`` of the
-    tensor before; a gradient and a parameter of 16 bits are copied first, and their variables hold them, too
-    (transformers 5.23 optimization.py, ``Adafactor.step``).
+    """Peak bytes of transformers' Adafactor, which steps in fp32. ``(grad**2) + eps`` makes two tensors while the
+    previous tensor's ``update`` is still live. A 16-bit gradient and a 16-bit parameter are copied to fp32 first, and
+    variables hold the copies (transformers 5.23 optimization.py, ``Adafactor.step``).
 
-    ``tensors``: elements that the rank updates of each, and whether it rests in 16 bits.
+    ``tensors``: per tensor, the number of elements that the rank updates, and whether it is stored in 16 bits.
     """
     highest = update = copies = 0
     for numel, narrow in tensors:

@@ -38,7 +38,7 @@ def adapter_of(job: TrainingJob, lora: Lora, part: str) -> Adapter:
 
 
 def adapted_block(block: Block, held: Holding, adapter: Adapter) -> tuple[LocalTensor, ...]:
-    """The block's parameter tensors on one rank, each with its adapters behind it."""
+    """The block's parameter tensors on one rank, each followed by its adapters."""
     found: list[LocalTensor] = []
     own = {t.name for t, _ in block_component_tensors(block)}
     # blocks that several layers share are modules of their own over the same tensors, with adapters of their own
@@ -79,7 +79,7 @@ def spare_adapters(block: Block, adapter: Adapter) -> list[LocalTensor]:
 
 
 def _adaptable(component: object, adapter: Adapter, name: str) -> bool:
-    """Whether peft wraps this linear layer: beside stacked experts some families' dense layers are left out."""
+    """Whether peft wraps this linear layer: some families with stacked experts leave out dense layers."""
     if isinstance(component, Mlp) and not component.adaptable:
         return False
     if isinstance(component, Moe) and component.stacked_adapters:

@@ -1,4 +1,4 @@
-"""The passes of a rank's chunks, and what each chunk moves beside its units."""
+"""The passes of a rank's chunks, and what each chunk allocates in addition to its units."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def chunked_step(
 
 
 def left_gradients(job: TrainingJob, rank: int, buffers: ModelBuffers) -> tuple[Always, ...]:
-    """What ``.grad`` of received inputs refers to behind a backward of inputs alone, which nothing takes away; since
-    torch 2.15 the inputs themselves go.
+    """The gradients of received inputs, which ``.grad`` keeps after a backward of inputs alone. Since torch 2.15 the
+    inputs themselves are freed.
     """
     fixed, each = split_passes(job.layout, rank)
     if job.casts_gradients or not fixed + each:

@@ -36,7 +36,7 @@ class ChunkStep(Step):
         self.split.retain(curve)
 
     def end_backward(self, first: bool, *, last: bool) -> None:
-        """The backward of the weights. ``last``: gradients are reduced behind it."""
+        """The backward of the weights. ``last``: gradients are reduced after it."""
         self.split.end([self._curve(unit, first) for unit in self.units], last=last)
 
     def hold_gathered(self, sign: int) -> None:

@@ -1,7 +1,7 @@
 """The units of a tower whose image tokens layers of cross attention read (Llama 3.2 Vision).
 
-The projector's output lives beside the units of the language model, as an encoder's does, and so does its gradient, to
-which every layer that reads it adds.
+The projector's output is live while the units of the language model run, as an encoder's is. So is its gradient, to
+which every layer that reads the output adds.
 """
 
 from __future__ import annotations

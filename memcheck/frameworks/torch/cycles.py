@@ -36,7 +36,7 @@ def state_bytes(setting: Setting) -> int:
 
 
 def held_states(setting: Setting) -> int:
-    """Bytes of both states: variables of the model's forward, beside what its layers hand on."""
+    """Bytes of both states, which variables of the model's forward hold in addition to the layers' outputs."""
     return 2 * state_bytes(setting)
 
 
@@ -91,7 +91,7 @@ def _narrows(setting: Setting) -> bool:
 
 
 def _with_temporaries(curve: Curve, size: int) -> Curve:
-    """The curve with so many more bytes at its backward's highest point."""
+    """The curve with ``size`` more bytes at the highest point of its backward."""
     parts = dict(curve.backward.components)
     parts["temporaries"] = parts.get("temporaries", 0) + size
     high = curve.backward._replace(bytes=curve.backward.bytes + size, components=tuple(parts.items()))
@@ -99,7 +99,9 @@ def _with_temporaries(curve: Curve, size: int) -> Curve:
 
 
 def _shared_part(block: Block) -> Block:
-    """What of it others use: not the recurrent mixer beside, nor each layer's own matrices."""
+    """The part of a block that other layers share: neither the second, recurrent mixer nor the matrices that each layer
+    has of its own.
+    """
     if not block.in_turn:
         return block._replace(borrows=False)
     return block._replace(borrows=False, beside=None, mixer_output_norm=None, extra_tensors=())

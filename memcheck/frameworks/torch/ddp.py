@@ -16,7 +16,7 @@ from memcheck.record import Record
 
 
 class Buckets(Record):
-    """How gradients and their buckets live beside each other."""
+    """How the lifetimes of gradients and their buckets overlap."""
 
     there: bool
     """DDP wraps the model."""
@@ -25,8 +25,8 @@ class Buckets(Record):
     views_late: bool
     """Whether the buckets become the gradients in the micro-batch that synchronises.
 
-    no_sync leaves DDP's hooks out: the gradients are new tensors beside the buckets, until mark_variable_ready_dense
-    copies each into its bucket and makes it a view.
+    no_sync disables DDP's hooks: the gradients are new tensors in addition to the buckets, until
+    mark_variable_ready_dense copies each into its bucket and makes it a view.
     """
 
 

@@ -21,7 +21,7 @@ class EarlyReductions:
         self.joined, self.waiting = False, NOTHING
 
     def gather(self, head: NamedUnit, own: Group) -> None:
-        """Behind the norm the group is resharded, and gathered again for the head."""
+        """After the norm the group is resharded, and gathered again for the head."""
         if not head.reduced:
             return
         if self.root != NO_GROUP:

@@ -1,7 +1,7 @@
 """What runs in front of an encoder-decoder's decoder: the encoder's look-up or convolutions, its layers, its last norm.
 
-What stacks share lives beside their units: the encoder's output and its gradient, to which every layer of the decoder
-adds, and the position biases that a first layer makes, with theirs.
+What stacks share is live while their units run: the encoder's output, its gradient, to which every decoder layer adds,
+and the position biases that the first layer makes, with their gradient.
 """
 
 from __future__ import annotations
@@ -133,7 +133,9 @@ def end_curve(encoder: Encoder, setting: Setting, given_out: bool, inventory: bo
 def keeping(
     curve: Curve, size: int, entry: tuple[tuple[str, tuple[int, ...], str, int, str, int], ...], stays: int = 0
 ) -> Curve:
-    """The curve of a unit behind whose forward so many more bytes are alive, and of these ``stays`` in its backward."""
+    """The curve of a unit with ``size`` more bytes live after its forward, of which ``stays`` are still live in its
+    backward.
+    """
     components = dict(curve.saved_components)
     components["activations"] = components.get("activations", 0) + size
     return curve._replace(
@@ -163,8 +165,8 @@ def _sharing(curve: Curve, block: Block, setting: Setting, mode: str, rows: int)
     first = isinstance(block.mixer, Attention) and block.mixer.bias == "table"
     returned = curve.returned + rows
     if mode != "none" and first:
-        # arguments of the checkpointed layers behind it, which hold them to their backward; zeros are a leaf that wants
-        # a gradient: its AccumulateGrad holds both until the loop lets go of the loss
+        # arguments of the checkpointed layers that follow, which hold them to their backward; zeros are a leaf that
+        # wants a gradient: its AccumulateGrad holds both until the loop lets go of the loss
         curve, returned = keeping(curve, curve.returned, (), zeros)._replace(lingers=curve.lingers + zeros), rows
     elif mode == "none" and not first:
         masked = block.cross is not None and block.cross.padded  # the kernel keeps a copy of the zeros, with the mask
@@ -218,7 +220,7 @@ def encoded_bytes(setting: Setting) -> int:
 
 
 def decoder_embedding(unit: Unit, a: Architecture, base: Setting, *, grad: bool, mode: str) -> Unit:
-    """The decoder's look-up, which comes behind the layers that add to biases. ``grad``: its table is trained.
+    """The decoder's look-up, which runs after the layers that add to biases. ``grad``: its table is trained.
 
     Its table's gradient waits in AccumulateGrad's buffer for the encoder's.
     """
@@ -236,8 +238,8 @@ def decoder_embedding(unit: Unit, a: Architecture, base: Setting, *, grad: bool,
 
 
 def encoder_inputs(job: TrainingJob, a: Architecture, encoder: Encoder) -> int:
-    """What a micro-batch brings for the encoder, beside the decoder's own token ids: ids or features; and the labels
-    that are shifted to the right (``_shift_right``).
+    """Bytes of the encoder's inputs in a micro-batch, in addition to the decoder's token ids: ids or features, and the
+    labels that are shifted to the right (``_shift_right``).
     """
     rows, item = job.rows * encoder_length(job, encoder), DTYPE_BYTES[job.recipe.params]
     found = rounded(8 * rows)

@@ -12,7 +12,9 @@ from memcheck.models.task import is_saved
 from memcheck.models.types import Architecture, ParameterTensor
 
 BESIDE_STREAM = ("altup_unembed_projections", "contact_head", "per_layer_model_projection", "project_out")
-"""What makes nothing that the first layer reads as its stream: it is behind the layers, or makes other inputs."""
+"""Modules whose output is not the stream that the first layer reads: they run after the layers, or make
+other inputs.
+"""
 
 
 def table_adapters(lora: Lora, a: Architecture) -> tuple[LocalTensor, ...]:
@@ -37,8 +39,8 @@ def head_adapters(lora: Lora, a: Architecture, tensor: int) -> tuple[LocalTensor
     """Adapters on the layer before the head, and on the head if targets name it; ``all-linear`` leaves the head out.
     ``tensor``: tensor-parallel ranks.
 
-    A layer that pools for labels has them where peft does not train it whole. One whose result nobody reads has them,
-    too, and they never get a gradient.
+    A layer that pools for labels has adapters unless peft trains it whole. A layer whose result is unused has adapters
+    as well; those never get a gradient.
     """
     found = [each for t in a.head_tensors if a.head_transform and t.linear for each in _adapters(lora, t)]
     if a.task is not None:

@@ -23,7 +23,7 @@ def _norm_tensors(norm: Norm | None, name: str, trained: bool) -> list[LocalTens
 
 
 def saves(job: TrainingJob, *names: str) -> bool:
-    """Whether peft trains a copy of one of these modules beside the frozen original (ModulesToSaveWrapper)."""
+    """Whether peft trains a copy of one of these modules and keeps the frozen original (ModulesToSaveWrapper)."""
     return job.lora is not None and any(name in job.lora.modules_to_save for name in names)
 
 
@@ -120,7 +120,7 @@ def head_tensors(
 
 
 def transform_biases(a: Architecture) -> tuple[bool, bool, int]:
-    """Whether the layer in front of the head and its norm have a bias: tensors of one dimension behind the matrix, the
+    """Whether the layer in front of the head and its norm have a bias: one-dimensional tensors after the matrix, the
     norm's weight last or last but one. The third: width between two layers without a norm (UltraBERT); 0 = one layer.
     """
     names = [t.name for t in a.head_tensors]

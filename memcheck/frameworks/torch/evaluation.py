@@ -23,7 +23,7 @@ from memcheck.models.types import Architecture
 
 
 def evaluation_instant(job: TrainingJob, rests: Instant, gathered: int = 0) -> Instant:
-    """The highest moment of the pass. ``rests``: what lives between steps.
+    """The highest moment of the evaluation. ``rests``: what is allocated between steps.
 
     ``gathered``: bytes of the parameters that DeepSpeed's engine has gathered while it runs forward (ZeRO-3).
     """
@@ -88,7 +88,7 @@ def _step(job: TrainingJob, a: Architecture) -> tuple[int, int]:
         item = 4 if wide else ITEM_BYTES[value.dtype]
         logits += rounded(value.numel * item)
     if wide and ctx.kept:
-        # convert_outputs_to_fp32 behind the loss: the logits in both dtypes, and autocast's copies still there
+        # convert_outputs_to_fp32 after the loss: the logits in both dtypes, and autocast's copies still there
         high = max(high, tape.live + logits)
     if head.objective.outside and job.objective.code == "trl-0.29" and job.objective.name in ("dpo", "ipo"):
         logits = rounded(ctx.tokens * a.vocab_size * ITEM_BYTES["fp32" if wide else base.params])

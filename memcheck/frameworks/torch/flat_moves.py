@@ -22,12 +22,12 @@ class FlatGathers(Gathers):
     """The shard in the dtype of the products, which goes when the whole parameter is there."""
 
     def root(self, root: Group) -> int:
-        """Nothing is left beside the parameter."""
+        """The root's whole parameter; nothing else stays allocated."""
         self._gather(root, root.gathered, "forward", "the root group")
         return NOTHING
 
     def forward(self, own: Group, previous: int, where: str) -> int:
-        """Nothing is left beside the parameter."""
+        """The unit's whole parameter; nothing else stays allocated."""
         self._gather(own, own.gathered, "forward", where)
         return NOTHING
 
@@ -87,7 +87,7 @@ class FlatReductions(Reductions):
         return ()
 
     def reduce(self, g: Group, unsharded: Amount, previous: int, first: bool, last: bool, where: str) -> int:
-        """The hook's variables hold the flat gradient, in both dtypes, until the shard rests; no buffer stays."""
+        """The hook's variables hold the flat gradient, in both dtypes, until the shard is stored; no buffer stays."""
         recorder = self.recorder
         added = g.accumulated if self.how.unsynchronised and not first else NOTHING  # in place, once the hook is over
         if self.how.unsynchronised and not last:

@@ -35,9 +35,9 @@ NAMED_ENDS = {"embed_": "embed", "embedding_norm": "embed", "lm_head": "head", "
 def flat_group(tensors: Iterable[LocalTensor], recipe: Recipe, ways: int, *, casts: bool, whole: bool) -> Group:
     """Sizes of a unit whose parameters are cut into ``ways``.
 
-    ``casts``: tensors with a dtype of their own are gathered in the recipe's, too; ``whole``: views of one flat tensor
-    want a gradient together (_use_unsharded_views), so that what is frozen beside something trained gets one; else
-    what is trained is a unit of its own (peft ``fsdp_auto_wrap_policy``).
+    ``casts``: tensors with a dtype of their own are gathered in the recipe's dtype, too. ``whole``: all views of one
+    flat tensor want a gradient together (_use_unsharded_views), so that frozen tensors which share a unit with trained
+    ones get one. Without it trained tensors are units of their own (peft ``fsdp_auto_wrap_policy``).
     """
     every = tuple(tensors)
     trained = every if whole else tuple(t for t in every if t.trained)
@@ -159,8 +159,9 @@ def flat_pieces(
 ) -> list[tuple[LocalTensor, int]]:
     """Each tensor that is stepped on, of one dimension, with the elements that a rank updates.
 
-    ``whole``: as many as one rank may have of it, which is whole where a rank's row of the unit is that long; else its
-    part of the sum over all. Ends, which are no layers, share a unit; what is trained beside frozen modules is one.
+    ``whole``: the largest number of elements that one rank may hold, which is the whole tensor if a rank's row of the
+    unit is that long; else the rank's part of the sum over all. The ends, which are no layers, share a unit; trained
+    tensors and the frozen modules around them form one unit.
     """
     ways = job.layout.shard_group
     ends = sum(t.numel for tensors, count in kinds for t in tensors if count == 1)
@@ -184,9 +185,9 @@ def _item(tensor: LocalTensor, recipe: Recipe, casts: bool) -> int:
 def flattened_freeze(job: TrainingJob) -> tuple[str, ...]:
     """What of ``freeze`` leaves tensors without a gradient where FSDP1 flattens units.
 
-    The views of a flat tensor of which a part is trained all want one (torch 2.13 distributed/fsdp/_flat_param.py,
-    _use_unsharded_views), and so do the activations behind them. Embedding, final norm and head are one unit; so is
-    each layer.
+    If a part of a flat tensor is trained, all its views want a gradient (torch 2.13 distributed/fsdp/_flat_param.py,
+    _use_unsharded_views), and so do the activations after them. Embedding, final norm and head are one unit; so is each
+    layer.
     """
     a = job.architecture
     if not job.freeze or not isinstance(a, Architecture):

@@ -188,7 +188,9 @@ def ties_ends(job: TrainingJob) -> bool:
 
 
 def carves_ends(job: TrainingJob) -> bool:
-    """Whether embedding, and final norm and head, are groups beside the root's, which has what else is no layer."""
+    """Whether the embedding is a group, and final norm and head another, in addition to the root's group of what is
+    left outside layers.
+    """
     return wraps(job) and job.carves_ends and not ties_ends(job)
 
 

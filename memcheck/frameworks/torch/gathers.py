@@ -62,7 +62,7 @@ class Gathers:
         return own.flat
 
     def frozen(self, behind: Group) -> int:
-        """Parameters of the unit behind that are still there when those of the next one are gathered."""
+        """Bytes that stay gathered of ``behind``, the unit whose backward has run, while the next is gathered."""
         return NOTHING
 
     def _cast(self, own: Group, instant: str, where: str) -> None:
@@ -73,7 +73,7 @@ class Gathers:
             self.recorder.release(WHERE, own.cast)
 
     def _copied(self, own: Group, instant: str, where: str) -> None:
-        """What is copied out twice, beside the flat buffer and the parameters."""
+        """What is copied out twice, in addition to the flat buffer and the parameters."""
         if own.copied:
             self.recorder.hold(WHERE, own.copied)
             self.recorder.mark(instant, f"copy-out of {where}")

@@ -14,7 +14,7 @@ class MeshGroups:
         return mesh_groups(layout)
 
     def buffers(self, layout: Layout) -> tuple[Term, ...]:
-        """No library exchanges beside NCCL."""
+        """No library other than NCCL exchanges data."""
         return ()
 
 
@@ -22,7 +22,7 @@ MESH = MeshGroups()
 
 
 def exchanged(job: TrainingJob) -> MeshGroups:
-    """The groups of the mesh, and what carries tokens to experts beside NCCL."""
+    """The groups of the mesh, and what carries tokens to experts in addition to NCCL."""
     if job.layout.expert == 1 or job.option("dispatcher", "torch") == "torch":
         return MESH
     from memcheck.frameworks.torch.sent_groups import sent_tokens

@@ -3,7 +3,7 @@
 Source: torch 2.13 distributed/pipelining/schedules.py (ScheduleInterleaved1F1B, ScheduleInterleavedZeroBubble,
 ScheduleDualPipeV, _get_warmup_ops, _get_1f1b_rank_ops, _add_unshard_reshard). A rank holds every ``pipeline``-th stage,
 or under DualPipeV one from each end. Micro-batches come in rounds, each of which passes all chunks before the next one
-starts; a chunk's gradients are reduced behind its last backward.
+starts. A chunk's gradients are reduced after its last backward.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ChunkPass(Record):
     muted: bool
     """Whether the forward of this pass cannot be the highest moment of the step."""
     others: tuple[int, ...]
-    """Micro-batches in flight beside it during its backward, in each chunk."""
+    """Other micro-batches in flight during this pass's backward, in each chunk."""
     beside: tuple[int, ...]
     """Other chunks whose parameters are gathered then."""
     split: bool = False
@@ -40,7 +40,7 @@ class ChunkPass(Record):
     weights.
     """
     waiting: tuple[int, ...] = ()
-    """Micro-batches in flight beside it whose backward of the weights is still to come, in each chunk."""
+    """Other micro-batches in flight whose backward of the weights is still to come, in each chunk."""
 
 
 def chunk_parts(num_layers: int, layout: Layout, rank: int) -> tuple[Part, ...]:
@@ -64,7 +64,7 @@ def enough(layout: Layout, micro_batches: int) -> int:
 
 
 def passes(layout: Layout, rank: int, micro_batches: int) -> tuple[ChunkPass, ...]:
-    """The passes that differ: a chunk's first backward, the one with most beside it, the last.
+    """The passes that differ: a chunk's first backward, the one with most other micro-batches in flight, the last.
 
     Chunk by chunk from the last where there is one round; else every chunk's first ones come before others' last ones.
     """
@@ -97,7 +97,9 @@ def _different(schedule: str, ways: int, chunks: int, rank: int, micro_batches: 
 
 
 def split_passes(layout: Layout, rank: int) -> tuple[int, int]:
-    """Backwards of inputs alone that a rank runs: so many, and so many more with each micro-batch."""
+    """The number of backwards of inputs alone that a rank runs before any of weights, and the number that each further
+    micro-batch adds.
+    """
     order = ORDERS.get(layout.pipeline_schedule)
     if order is None:
         return 0, 0
@@ -156,7 +158,9 @@ def _interleaved(ways: int, chunks: int, rank: int, micro_batches: int) -> list[
 
 
 def _zero_bubble(ways: int, chunks: int, rank: int, micro_batches: int) -> list[Action]:
-    """One forward ahead per rank behind, and as many backwards of inputs as ranks in front before one of weights."""
+    """One more forward ahead for each rank that follows; as many backwards of inputs as there are earlier ranks, then
+    one of weights.
+    """
     each_round = micro_batches // max(1, micro_batches // ways)
     every = micro_batches * chunks
     warm_up = min((chunks - 1) * each_round + ways - 1 - rank, every)

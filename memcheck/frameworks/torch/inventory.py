@@ -11,7 +11,7 @@ from memcheck.frameworks.torch.resting import is_updated, resting_dtype, shard_o
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 
 STEP = ("init", "forward", "loss", "backward", "optimizer")
-"""Instants of a step; others come before and behind it."""
+"""Instants of a step. Other instants come before and after it."""
 
 
 def with_inventory(job: TrainingJob, plain: RankEstimate, motion: Motion) -> RankEstimate:
@@ -73,7 +73,7 @@ def largest_tensors(
 def resting_shape(tensor: LocalTensor, elements: int, dtype: str, n_bytes: int) -> str:
     """``1/32 of [28672, 8192] fp32``: the whole tensor and the rank's part of it.
 
-    Without a dtype where the bytes are not those of one or two copies in it: what is quantised has scales beside it.
+    Omits the dtype where the bytes are not those of one or two copies in it: a quantised tensor also has scales.
     """
     whole = f"[{', '.join(map(str, tensor.shape))}]"
     each = elements * DTYPE_BYTES[dtype]

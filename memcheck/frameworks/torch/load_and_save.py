@@ -44,7 +44,7 @@ class Whole(Record):
 
 
 def around(job: TrainingJob, held: Held, steps: tuple[Instant, ...]) -> tuple[Instant, ...]:
-    """The instants of a step with those before and behind it."""
+    """The instants of a step with those before and after it."""
     loads = job.initialization.place == "device" and job.layout.shard_group > 1 and _shards(job)
     gathers = job.checkpoint.state_dict == "full" and job.checkpoint.offload == "none" and _shards(job)
     evaluates = job.evaluation is not None

@@ -1,4 +1,6 @@
-"""What a pipeline rank holds beside its units: token ids, rotary tables, masks, what stages exchange."""
+"""What a pipeline rank holds in addition to its units: token ids, rotary tables, masks, tensors that stages
+exchange.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def masks_of(architecture: Architecture, setting: Setting) -> int:
 
 
 class ModelBuffers:
-    """What a pipeline rank holds beside its units."""
+    """What a pipeline rank holds in addition to its units."""
 
     def __init__(self, job: TrainingJob, architecture: Architecture, part: Part, setting: Setting) -> None:
         self.job, self.architecture, self.part = job, architecture, part
@@ -148,7 +150,7 @@ class ModelBuffers:
         found = Border(input_gradient=0 if self.part.embedding else self.boundary())
         if not self.job.casts_gradients:
             return found._replace(output=output)
-        # gpipe waits for its sends behind the last forward
+        # gpipe waits for its sends after the last forward
         sends = self.job.gradient_accumulation_steps if self.job.layout.pipeline_schedule == "gpipe" else 1
         return found._replace(unsent_output=output, sends=sends, output_gradient=output)
 

@@ -19,7 +19,8 @@ EXCHANGE_US = 1.0
 
 
 def newton_schulz(tensor: LocalTensor, numel: int, item: int, mesh: Mesh) -> int:
-    """Bytes beside the states while one matrix is orthogonalised in bf16: ``update`` and what the iterations make.
+    """Bytes in addition to the states while one matrix is orthogonalised in bf16: ``update`` and what the iterations
+    make.
 
     ``numel``: elements of this rank; ``item``: bytes of one in the parameter's dtype.
     """
@@ -30,7 +31,7 @@ def newton_schulz(tensor: LocalTensor, numel: int, item: int, mesh: Mesh) -> int
     # the partial one, its sum, that of the step before and the polynomial
     summed = update + x + 4 * gram
     if tensor.shape[0] > tensor.shape[1]:
-        return max(summed, update + 2 * x + 3 * gram)  # or the next X beside the last, behind the polynomial
+        return max(summed, update + 2 * x + 3 * gram)  # or the next X with the last X still live, after the polynomial
     whole = 2 * tensor.numel
     if gather_us(mesh, whole) <= 2 * exchange_us(mesh, whole):
         # X.T is gathered along its second dimension, through a buffer; what comes of it is divided
@@ -39,7 +40,7 @@ def newton_schulz(tensor: LocalTensor, numel: int, item: int, mesh: Mesh) -> int
     if gather_us(mesh, whole) <= gather_us(mesh, 2 * min(tensor.shape) ** 2) + 2 * exchange_us(mesh, whole):
         last = 2 * gram + rounded(gram // mesh.ways) + rounded(whole) + x
     else:
-        last = 3 * gram + 3 * x  # what is sent and received, beside what an exchange before has left
+        last = 3 * gram + 3 * x  # what is sent and received, with what the previous exchange has left
     return max(summed, update + first + last)
 
 

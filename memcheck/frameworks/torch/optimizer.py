@@ -1,8 +1,8 @@
 """Temporaries of the optimizer step.
 
-Sources: torch/optim/adamw.py (_multi_tensor_adamw makes one list of sqrt(exp_avg_sq) for all parameters at once;
-_single_tensor_adamw two tensors at a time, beside one of the tensor before; the fused kernel none),
-torch/optim/_adafactor.py, torch/optim/_muon.py.
+Sources: torch/optim/adamw.py, torch/optim/_adafactor.py, torch/optim/_muon.py. _multi_tensor_adamw makes one list of
+sqrt(exp_avg_sq) for all parameters at once. _single_tensor_adamw makes two tensors at a time, while one of the previous
+tensor is live. The fused kernel makes none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ALONE = Mesh()
 
 
 class StepInBackward(Record):
-    """An optimizer for every tensor, stepped by a hook behind AccumulateGrad (torchtune ``training/memory.py``)."""
+    """An optimizer for every tensor, stepped by a hook after AccumulateGrad (torchtune ``training/memory.py``)."""
 
     optimizer: str
     implementation: str
@@ -63,7 +63,7 @@ def step_temporaries(
     if optimizer in ADAM_LIKE:
         return every if implementation == "foreach" else _one_by_one([size[key] for key in keys])
     if optimizer == "adafactor":
-        rows = 2 if all(len(t.shape) == 1 for t, _ in trained) else 1  # `grad_squared` beside the variance's clone
+        rows = 2 if all(len(t.shape) == 1 for t, _ in trained) else 1  # `grad_squared` and the variance's clone
         return every if implementation == "foreach" else _one_by_one([size[key] for key in keys], rows)
     if optimizer == "muon":
         rest = [size[n, t.dtype] for t, n in trained if not orthogonalised(t)]
@@ -78,8 +78,8 @@ def step_temporaries(
 
 
 def _one_by_one(sizes: list[int], copies: int = 2) -> int:
-    """``denom = (exp_avg_sq.sqrt() / correction).add_(eps)`` in a loop over the tensors: the root and the quotient,
-    beside the quotient of the tensor before, which the variable holds until it is assigned. Adafactor makes one copy:
-    ``update``, of ``row_var @ col_var``.
+    """Peak bytes of ``denom = (exp_avg_sq.sqrt() / correction).add_(eps)`` in a loop over the tensors: the root and the
+    quotient, while the variable still holds the previous tensor's quotient. Adafactor makes one copy: ``update``, of
+    ``row_var @ col_var``.
     """
     return max((copies * size + before for before, size in zip((0, *sizes), sizes, strict=False)), default=0)

@@ -2,9 +2,9 @@
 
 Every weight has two uses in one graph, and its ``AccumulateGrad`` waits for the gradients of both
 (torch/csrc/autograd/engine.cpp, ``GraphTask::dependencies_`` and ``InputBuffer``). Until the backward of the first
-column arrives, the second one's gradients wait in autograd's buffers, whole: beside those of earlier micro-batches,
-outside of DDP's buckets, and unsharded, since FSDP2 reduces what ``AccumulateGrad`` has stored
-(_fsdp_param_group.py, ``post_backward``) and FSDP1's hook is that node's, so that its parameters stay gathered, too.
+column arrives, the second column's gradients wait whole in autograd's buffers. They are not summed with those of
+earlier micro-batches, are in no DDP bucket and are unsharded. FSDP2 reduces what ``AccumulateGrad`` has stored
+(_fsdp_param_group.py, ``post_backward``). FSDP1's hook belongs to that node, so that its parameters stay gathered, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from memcheck.frameworks.torch.step_parts import NamedUnit
 
 
 def pairs(micro_batches: int, apart: bool) -> list[tuple[bool, bool, float]]:
-    """Passes that differ: (first of its pair, last of the step, others alive beside it).
+    """Passes that differ: (first of its pair, last of the step, other micro-batches alive at the same time).
 
     The first backward is of the second pass, while both are alive. ``apart``: the last micro-batch differs from those
     in the middle.
@@ -36,7 +36,7 @@ class MeetingReductions(FlatReductions):
     meets = False
 
     def join(self, g: Group, unsharded: Amount, where: str) -> Amount:
-        """The flat gradient, beside the one before while autograd adds them."""
+        """The flat gradient and the previous one, which are both live while autograd adds them."""
         joined = super().join(g, unsharded, where)
         self.recorder.release("gradients", g.accumulated if self.meets else NOTHING)
         return joined
@@ -64,7 +64,7 @@ class PairedStep(Step):
         self.earlier = self.earlier or not each.first
 
     def retain(self, curve: NamedCurve) -> None:
-        """Behind the backward of a unit's second use what has waited is one with its gradient."""
+        """After the backward of a unit's second use, the pending gradient is summed with its own."""
         unit = self.units[self.place]
         if curve is not unit.fresh and (self.how.sharded or self.waits):
             self.recorder.release("gradients", unit.fresh.gradients)

@@ -19,9 +19,9 @@ def parts(num_layers: int, ways: int, fewer: tuple[int, int] = (0, 0)) -> tuple[
     """Even split over ``ways`` ranks; where layers do not divide, the first ranks take one more.
 
     The first rank has the embedding, the last one the final norm and the head. With virtual stages a rank holds several
-    chunks; for its memory only their number of layers matters, and they are taken as one run.
-    ``fewer``: the embedding counts as so many layers, and the head
-    (torchtitan/distributed/pipeline_parallel.py, _generate_llm_fqn_per_model_part).
+    chunks; for its memory only their number of layers matters, and they are taken as one run. ``fewer``: the number of
+    layers that the embedding counts as, and that the head counts as (torchtitan/distributed/pipeline_parallel.py,
+    _generate_llm_fqn_per_model_part).
     """
     less = (fewer[0], *(0,) * (ways - 2), fewer[1]) if ways > 1 else (0,)
     base, extra = divmod(num_layers + sum(less), ways)
@@ -60,10 +60,10 @@ NO_BORDER = Border()
 def in_flight(rank: int, layout: Layout, micro_batches: int) -> float:
     """Micro-batches whose activations rank ``rank`` holds at its worst moment, in units of the whole rank.
 
-    gpipe: all. 1f1b: ranks behind it plus itself (Narayanan et al. 2021, section 2.2). interleaved-1f1b: warm-up of
-    2 (P - s - 1) + (v - 1) P chunks plus one, a chunk being 1/v of the rank (Megatron-core schedules.py).
-    zero-bubble: as 1f1b (ZB-H1, Qi et al. 2023: same memory). dualpipe: P + 1 micro-batches on every rank (DeepSeek-V3
-    report, table 2: activations PP + 1).
+    gpipe: all. 1f1b: the ranks after it plus itself (Narayanan et al. 2021, section 2.2). interleaved-1f1b: warm-up of
+    2 (P - s - 1) + (v - 1) P chunks plus one, a chunk being 1/v of the rank (Megatron-core schedules.py). zero-bubble:
+    as 1f1b (ZB-H1, Qi et al. 2023: same memory). dualpipe: P + 1 micro-batches on every rank (DeepSeek-V3 report, table
+    2: activations PP + 1).
     """
     ways, v = layout.pipeline, max(1, layout.virtual_stages)
     schedule = layout.pipeline_schedule

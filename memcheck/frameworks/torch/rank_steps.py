@@ -1,4 +1,4 @@
-"""The step of a pipeline rank on top of nothing that rests, and what it is made from."""
+"""The step of a pipeline rank without the resident bytes, and what it is made from."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MICRO_BATCHES = 3
-"""Without a pipeline, those behind the second and before the last repeat the second."""
+"""Number of micro-batches to walk: without a pipeline, those after the second and before the last repeat the second."""
 DIVIDED = 2
 """Ranks that stand for any number of them in a group."""
 REDUCED = ("reduce_input", "reduce_output", "sharded", "accumulated", "last", "divided")
@@ -70,7 +70,8 @@ BEHIND_BACKWARD = Optimizer(UNREAD, UNREAD, UNREAD, in_backward=False)
 
 
 def stateless(job: TrainingJob, torch: str) -> TrainingJob:
-    """The job under one behaviour of PyTorch, without what only decides what rests: its walk can be kept for all such.
+    """The job under one behaviour of PyTorch, without the settings that only decide resident bytes. Jobs that are equal
+    after this share one walk.
 
     A step moves what its units compute and what its parameter groups gather and reduce. Of the optimizer it reads
     nothing; of the data-parallel ranks, whether there are several, and where parameters or gradients are divided, over
@@ -134,7 +135,7 @@ class RankUnits(Record):
 
 
 class Motion(Record):
-    """A rank's step on top of nothing that rests."""
+    """A rank's step without the resident bytes."""
 
     step: StepMotion
     units: RankUnits
@@ -157,7 +158,7 @@ class Motion(Record):
         return self.step.high(names.index(instant)) if instant in names else None
 
     def beside(self, micro_batches: int) -> Components:
-        """What lives all step beside the states."""
+        """Bytes by component that are live during the whole step, without the states."""
         return tuple([(a.component, a.bytes + a.each * micro_batches) for a in self.always])
 
 

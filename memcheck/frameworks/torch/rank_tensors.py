@@ -33,7 +33,9 @@ class Holding(Record):
 
 
 def holding_of(job: TrainingJob, part: str = "language") -> Holding:
-    """What decides the tensors of one part of a job's model. Parts beside its language model are whole everywhere."""
+    """What decides the tensors of one part of a job's model. Parts other than its language model are whole on every
+    rank.
+    """
     trained, adapter = (job.method == "full" or job.whole_gradients) and part not in job.freeze, None
     if job.lora is not None and job.method != "full":
         from memcheck.frameworks.torch.block_adapters import adapter_of

@@ -51,7 +51,7 @@ NUMBERED = {
 
 
 class Run(Record):
-    """Units that are alike, one behind the other."""
+    """Consecutive units that are alike."""
 
     unit: Unit
     """With the name of the first."""
@@ -283,11 +283,11 @@ class Units:
 
 
 def entry_stream(architecture: Architecture, base: Setting) -> str | None:
-    """Dtype of the first layer's input: a matrix behind the tables makes autocast's, and a table makes its own."""
+    """Dtype of the first layer's input: a matrix after the tables makes autocast's dtype, and a table makes its own."""
     projected = architecture.projects_last and architecture.embedding_size != architecture.hidden_size
     if projected and base.autocast:
         return base.autocast
-    # an embedding's norm has made the stream what it is, or the other streams, beside which the rows are stacked
+    # an embedding's norm has set the stream's dtype, or the other streams have, which are stacked with the rows
     widened = architecture.embedding_norm is not None or architecture.blocks[0][0].altup is not None
     return stream_dtype(base) if widened else embedded_dtype(architecture, base)
 
@@ -299,7 +299,7 @@ def units_of(job: TrainingJob, architecture: Architecture, added: Accumulation, 
 
 
 def _put(runs: list[Run], unit: Unit, index: int, times: int) -> None:
-    """Layers behind those that are there."""
+    """Append layers to the runs that are there."""
     last = runs[-1] if runs else None
     if last is not None and _same(last.unit, unit):
         runs[-1] = last._replace(times=last.times + times)

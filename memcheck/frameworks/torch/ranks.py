@@ -116,7 +116,7 @@ def peak_rank(job: TrainingJob, states: States, number: int, motions: list[Motio
 
 
 def laid(job: TrainingJob, rank: PeakRank) -> RankEstimate:
-    """The rank's step on top of what rests, and what comes before and behind it."""
+    """The rank's step on top of the resident bytes, with the instants before and after it."""
     found = rank.motion
     instants = _with_around(job, found.units.held, laid_on(rank.rest, found.moments(), rank.beside))
     return _estimated(job, rank, instants, found.host_bytes, [(i.name, i.allocated_bytes) for i in instants])
@@ -168,12 +168,12 @@ def of_streams(rank: PeakRank) -> tuple[int, int]:
 
 
 def is_fixed_by_step(job: TrainingJob) -> bool:
-    """Whether no moment before or behind the step may exceed it."""
+    """Whether no moment before or after the step may exceed it."""
     return job.initialization.place != "device" and job.checkpoint.offload != "none" and job.evaluation is None
 
 
 def _with_around(job: TrainingJob, held: Held, instants: tuple[Instant, ...]) -> tuple[Instant, ...]:
-    """The instants of a step, with those before and behind it that may exceed it."""
+    """The instants of a step, with those before and after it that may exceed it."""
     if is_fixed_by_step(job):
         return instants
     from memcheck.frameworks.torch.load_and_save import around
@@ -220,7 +220,7 @@ def _at_peak(job: TrainingJob, rank: PeakRank, host_bytes: int) -> RankEstimate:
 
 @lru_cache(maxsize=256)
 def _contents(architecture: Architecture, layout: Layout, *, chunked: bool) -> tuple[Hashable, ...]:
-    """What tells pipeline ranks apart, beside the micro-batches that they hold."""
+    """What tells pipeline ranks apart, in addition to the micro-batches that they hold."""
     layers, ways = tuple(map(id, architecture.layers())), layout.pipeline
     each = parts(architecture.num_layers, ways * (layout.virtual_stages if chunked else 1), layout.fewer_layers)
     found = [(p.embedding, p.head, p.first > 0, layers[p.first : p.last]) for p in each]

@@ -142,7 +142,7 @@ def _group_numbers(groups: UnitGroups) -> tuple[GroupForm, list[int]]:
 
 
 class Outside(Record):
-    """What is beside a step's units and groups, without its sizes."""
+    """What a step holds outside its units and groups, without sizes."""
 
     beyond: tuple[Presence, ...]
     """Sizes that are there for each chunk, or for the whole rank where it runs none one by one."""
@@ -151,7 +151,7 @@ class Outside(Record):
 
 
 class OutsideSizes(Record):
-    """What is beside a step's units and groups, and its sizes in a row."""
+    """What a step holds outside its units and groups, and the sizes in a row."""
 
     form: Outside
     sizes: tuple[int, ...]
@@ -198,14 +198,14 @@ class RankProgram:
 
 
 class StepMotion:
-    """A rank's step on top of nothing that rests: the highest moment of each instant."""
+    """A rank's step without the resident bytes: the highest moment of each instant."""
 
     __slots__ = ("_evaluated", "_grouped", "_runs", "tops")
 
     def __init__(
         self, evaluated: Evaluated, runs: RunSizes, grouped: tuple[Sequence[int], GroupSizes] | None = None
     ) -> None:
-        """``grouped``: what every moment has beside the groups, and these."""
+        """``grouped``: what every moment holds in addition to the groups, and the sizes of the groups."""
         self._evaluated, self._runs, self._grouped = evaluated, runs, grouped
         self.tops = evaluated.tops
         """Each instant and its bytes."""

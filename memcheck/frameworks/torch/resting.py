@@ -77,8 +77,8 @@ def shard_of(job: TrainingJob, tensor: LocalTensor, ways: int, flat: bool) -> in
 
 
 def is_updated(job: TrainingJob, tensor: LocalTensor) -> bool:
-    """Whether the optimizer steps on a tensor: on every one with a gradient, but for those that FSDP1's flat parameters
-    give a gradient that nobody asked for.
+    """Whether the optimizer steps on a tensor: on every one with a gradient, except those that only FSDP1's flat
+    parameters give a gradient.
     """
     if not flattens(job):
         return tensor.trained
@@ -148,7 +148,7 @@ def states_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
 
 
 def resting_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
-    """Dtype in which one tensor rests.
+    """Dtype in which one tensor is stored between steps.
 
     With QLoRA, peft's prepare_model_for_kbit_training (peft/utils/other.py) casts what is not quantised, norms,
     embeddings and head, to fp32.

@@ -1,4 +1,4 @@
-"""Units of a tower that nothing reads, or that do not run: layers behind the features, pooling, and what rests."""
+"""Units of a tower that do not run or whose output is unused: layers after the features, pooling, idle layers."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def resting_units(job: TrainingJob, a: Architecture, base: Setting, pictures: Pi
 def told_apart(
     resting: list[tuple[Unit, int, int]], vision: Vision, pictures: Pictures, base: Setting
 ) -> tuple[list[tuple[Unit, int, int]], list[tuple[Unit, int, int]]]:
-    """Units that rest, and SigLIP's attention pooling, which runs behind the layers though nothing reads its rows: a
-    module of its own for FSDP (``_no_split_modules``), beside whose parameters are the keys and values of all rows.
+    """Idle units, and SigLIP's attention pooling. The pooling runs after the layers although its rows are unused. It is
+    a module of its own for FSDP (``_no_split_modules``); its keys and values of all rows are live with its parameters.
     """
     found = [run for run in resting if pictures.rows and any(t.name == PROBE for t in run[0].tensors)]
     rows = rounded_bytes((pictures.rows, vision.hidden), base.autocast or base.params)
@@ -58,7 +58,7 @@ def _idle(job: TrainingJob, block: Block, setting: Setting) -> Unit:
 
 
 def passing_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str, inventory: bool) -> Unit:
-    """A layer behind the features: it runs, and its graph is in the tower's output as long as that lives."""
+    """A layer after the features: it runs, and its graph is in the tower's output as long as that lives."""
     a = job.architecture
     vision = a.vision if isinstance(a, Architecture) else None
     given = vision is not None and gives_towers(job, vision)

@@ -1,4 +1,4 @@
-"""Models beside the one that is trained: what rests of them, and what their forward passes hold."""
+"""Models in addition to the one that is trained: their resident bytes, and what their forward passes hold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from memcheck.remembered import lru_cache
 
 
 def alone(job: TrainingJob, companion: Companion) -> TrainingJob:
-    """The job that would train the companion in full: its tensors are what rests of it."""
+    """The job that would train the companion in full: its tensors are the companion's resident tensors."""
     return job._replace(
         architecture=companion.architecture,
         method="full",
@@ -36,7 +36,7 @@ def alone(job: TrainingJob, companion: Companion) -> TrainingJob:
 
 
 def companion_bytes(job: TrainingJob) -> int:
-    """What rests of all companions on one rank's GPU: FSDP and ZeRO-3 shard them, others hold whole copies."""
+    """Resident bytes of all companions on one rank's GPU: FSDP and ZeRO-3 shard them, others hold whole copies."""
     shards = sum(_shards(job, companion) for companion in job.companions if companion.place == "device")
     return shards + sum(_beside(job, companion) for companion in job.companions)
 
@@ -80,20 +80,20 @@ def _by_layer(job: TrainingJob) -> bool:
     ``models/utils.py``, ``prepare_fsdp``), what a script has wrapped itself is left as it is, and torchtune's
     ``shard_model`` wraps all models alike.
     """
-    if FRAMEWORKS[job.framework].own_objectives:  # what rests is asked of a job without its objective
+    if FRAMEWORKS[job.framework].own_objectives:  # resident bytes are asked of a job without its objective
         return True
     return job.option("reference_fsdp", "per_layer" if job.fsdp == 1 else "whole_model") == "per_layer"
 
 
 def _root(job: TrainingJob, companion: Companion) -> Group:
-    """Embedding, final norm and head, which stay gathered behind a forward, and have no backward to free them."""
+    """Embedding, final norm and head, which stay gathered after a forward, and have no backward to free them."""
     units = list(model_tensors(alone(job, companion), companion.architecture))
     return _gathered_group(job, companion, (*units[0], *units[-1]))
 
 
 def _gathered_group(job: TrainingJob, companion: Companion, tensors: Iterable[LocalTensor]) -> Group:
-    """What FSDP gathers of a companion as one group, by the policy of the model that is trained: under mixed precision
-    in the dtype of the products, whichever the companion rests in (TRL models/utils.py, ``prepare_fsdp``:
+    """What FSDP gathers of a companion as one group, by the policy of the trained model. Under mixed precision that is
+    in the dtype of the products, in whichever dtype the companion is stored (TRL models/utils.py, ``prepare_fsdp``:
     ``mp_policy=fsdp_plugin.mixed_precision_policy``).
     """
     divided = [(t, job.layout.shard_group) for t in tensors]
@@ -112,7 +112,9 @@ def companion_tensors(job: TrainingJob) -> list[LocalTensor]:
 
 
 def second_pass(job: TrainingJob, architecture: Architecture, base: Setting) -> SecondPass | None:
-    """The forward pass without gradients that each micro-batch runs beside its own; None where there is none."""
+    """The forward pass without gradients that each micro-batch runs in addition to its own; None where
+    there is none.
+    """
     objective = job.objective
     if not objective.second_pass:
         return None

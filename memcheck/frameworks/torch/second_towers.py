@@ -1,4 +1,4 @@
-"""The tower of a forward pass without gradients beside the step's own: it sees every row's pictures again."""
+"""The tower in a forward pass without gradients, which encodes every row's pictures a second time."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ RESTING = ("mlp.vision_moe",)
 
 
 def beside_pictures(job: TrainingJob, a: Architecture, setting: Setting, *, modal: bool) -> Setting:
-    """The setting of layers beside the pictures of a micro-batch. A picture's tokens are those around it, too.
+    """The setting of layers when a micro-batch has pictures. A picture's tokens have the modality of those around it,
+    too.
 
     ``modal``: some layer has experts of the tokens of pictures.
     """

@@ -1,4 +1,4 @@
-"""The buffers through which a library sends tokens to the ranks of their experts, beside a mesh's groups."""
+"""The buffers through which a library sends tokens to the ranks of their experts, in addition to a mesh's groups."""
 
 from __future__ import annotations
 

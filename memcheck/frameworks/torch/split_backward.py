@@ -1,4 +1,4 @@
-"""A backward of inputs alone, and that of the weights behind it.
+"""A backward of inputs alone, followed by that of the weights.
 
 Source: torch 2.13 distributed/pipelining/_backward.py (stage_backward_input, stage_backward_weight).
 """
@@ -23,7 +23,9 @@ class SplitBackward:
         self.on = self.unreduced = False
 
     def begin(self, *, split: bool) -> None:
-        """A micro-batch's pass, whose backward is split or whole: FSDP2's hooks see all that is there behind that."""
+        """A micro-batch's pass, whose backward is split or whole. FSDP2's hooks run on every gradient that exists after
+        it.
+        """
         self.on = split
         if self.unreduced and not split:
             self._keep_unreduced(-1)
@@ -35,7 +37,7 @@ class SplitBackward:
             self.recorder.hold("temporaries", curve.for_weights, sign)
 
     def end(self, curves: Sequence[NamedCurve], *, last: bool) -> None:
-        """The backward of the weights. ``last``: the gradients of all micro-batches are reduced behind it."""
+        """The backward of the weights. ``last``: the gradients of all micro-batches are reduced after it."""
         if not self.on:
             return
         self.recorder.mark("backward", "gradients of the weights")
@@ -45,8 +47,8 @@ class SplitBackward:
             self._keep_unreduced(-1 if last else 1)
 
     def _keep_unreduced(self, sign: int) -> None:
-        """Gradients of weights that no hook of FSDP2's has seen: those of the next micro-batch's inputs will add them
-        to such that wait, in the dtype of these. Those of the last stage's layers come behind all of its round's.
+        """Gradients of weights that FSDP2's hooks have not seen, in the dtype in which they wait: the next
+        micro-batch's backward of inputs adds to them. Those of the last stage's layers follow all of its round's.
         """
         self.unreduced = sign > 0
         first = len(self.units) - 1 if self.units[-1].kind == "head" else 0

@@ -1,4 +1,4 @@
-"""What rests on a rank beside the running step: states, gradient buckets, the engine's buffers."""
+"""What is resident on a rank during a step: states, gradient buckets, the engine's buffers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ PACKED = 8
 
 
 def _unfilled(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]]) -> Unfilled:
-    """What segments leave beside parameters, gradients and states.
+    """What segments leave unfilled next to parameters, gradients and states.
 
     FSDP's sharded gradients are parts of one flat block, and so are all of FSDP1's. ZeRO-1 keeps whole states of some
     tensors.

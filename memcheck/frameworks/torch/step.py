@@ -1,7 +1,7 @@
 """One training step on one pipeline rank, unit by unit: forward, loss, backward layer by layer, optimizer.
 
 It is recorded for all sizes: in place of bytes every record has the place of a size. Data-parallel wrappers hook in
-where they do in PyTorch: FSDP2 around each unit's forward and backward, DDP's buckets beside the gradients.
+where they do in PyTorch: FSDP2 around each unit's forward and backward, DDP with buckets for the gradients.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Step:
         """The backward of the weights, where it is one of its own."""
 
     def run(self) -> None:
-        """Record one steady step, on top of nothing that rests."""
+        """Record one steady step, without the resident bytes."""
         self.recorder.hold("logits_and_loss", self.outputs)
         self.leave_all()
         self.reductions.rest([*((self.own[i], end - i) for i, end in self.stretches), (self.root, 1)])
@@ -89,7 +89,7 @@ class Step:
         stays = self.how.stays_gathered and (not first or (held != NOTHING and not self.how.reshards))
         here = stays or (self.how.flat_stays and not first)
         if first and here:
-            before = recorder.here  # the first micro-batch gathers the parameters, alone; those behind find them
+            before = recorder.here  # only the first micro-batch gathers the parameters; the next ones find them
             self._forward(first, here=False)
             recorder.repeat(before, -1)
         recorder.hold_amount("activations", live)
@@ -163,7 +163,7 @@ class Step:
         behind = 1 + sum(unit.kind in TOWER for unit in self.units)
         for i, end in self.stretches:
             unit, own, before = self.units[i], self.own[i], recorder.here
-            late = unit.kind == "head" and self.how.leaves_apart  # its own module: behind the final norm
+            late = unit.kind == "head" and self.how.leaves_apart  # its own module: after the final norm
             if own.gathered and not here and not late:
                 held_flat, ahead = self._gather(i, held_flat, ahead)
                 gathered[i] = own.gathered
@@ -230,7 +230,7 @@ class Step:
         variables.let_go(towers=not self.how.towers_stay)
 
     def _before_loss(self, flat: int, casts: list[tuple[int, int]]) -> int:
-        """What is let go of behind the final norm: its ``flat`` buffer, whose rest is returned, and casts."""
+        """What is freed after the final norm: its ``flat`` buffer, whose rest is returned, and casts."""
         if self.how.loss_behind_model:
             self.recorder.hold_amount("activations", tuple(casts), -1)
             casts.clear()
@@ -305,7 +305,7 @@ class Step:
     def _reduce(
         self, i: int, curve: NamedCurve, gradients: Amount, released: int, previous: int, first: bool, last: bool
     ) -> int:
-        """A unit's hook behind its backward: its parameters go, its gradients are reduced."""
+        """A unit's hook after its backward: its parameters go, its gradients are reduced."""
         unit, name = self.units[i], self.names[i]
         own, around = self._late(i), self.reductions.around(unit, curve)
         self.recorder.hold_amount("temporaries", around)
@@ -331,7 +331,7 @@ class Step:
         return self._curve(self.units[i], first)
 
     def _passed(self, i: int, hooked: bool, gathered: list[int], ahead: int, stays: int) -> tuple[int, int]:
-        """What is gathered ahead behind a unit's pre-backward hook, and to the end: for one without a graph."""
+        """What is gathered ahead after a unit's pre-backward hook, and to the end: for one without a graph."""
         if hooked or not self.own[i].gathered:
             return self._gather_again(i, gathered, ahead), stays
         return (ahead, stays) if self.how.leaves_apart else (NOTHING, stays or ahead)

@@ -1,4 +1,4 @@
-"""How a rank runs its step, and the sizes beside its units: all that the record of a step asks of a job."""
+"""How a rank runs its step, and the sizes outside its units: all that the record of a step asks of a job."""
 
 from __future__ import annotations
 
@@ -64,8 +64,9 @@ class StepOptions(Record):
     rooted: bool
     """Blocks and the root are wrapped: embedding, final norm and head are one group, gathered all step."""
     tied_ends: bool
-    """That group is no root: the model's forward ends behind the head, and a loss that runs the head chunk by chunk
-    lets go of it, gathers it again and reduces its gradient, as the backward behind it does once more."""
+    """The group of tied ends is no root: the model's forward ends after the head. A loss that runs the head chunk by
+    chunk frees the group, gathers it again and reduces its gradient; the backward after it does so once more.
+    """
     reshards: bool
     several_runs: bool
     """A pipeline's schedule runs several times a step: reduced gradients of the runs before are there."""
@@ -75,14 +76,15 @@ class StepOptions(Record):
     """Micro-batches before the last leave their gradients unsharded."""
     in_place: bool
     stays_gathered: bool
-    """torch.distributed.pipelining keeps parameters gathered from one backward to the next forward, and reduces behind
-    the last backward instead of within it (stage.py, perform_reduce_grad)."""
+    """torch.distributed.pipelining keeps parameters gathered from one backward to the next forward, and reduces after
+    the last backward instead of within it (stage.py, perform_reduce_grad).
+    """
     casts_gradients: bool
     loss_inside_root: bool
     loss_behind_model: bool
     """A trainer takes the loss, or metrics, of what the model's forward has returned."""
     loss_behind_root: bool
-    """The root's forward returns hidden states, and the head runs chunk by chunk behind it."""
+    """The root's forward returns hidden states, and the head runs chunk by chunk after it."""
     whole_table: bool
     """A tensor-parallel rank's embedding gradient is made for the whole table: RowwiseParallel's is."""
     offloads: bool
@@ -91,7 +93,9 @@ class StepOptions(Record):
     views_late: bool
     pipelined: bool
     keeps_graph: bool
-    """What the graph holds beside saved tensors lives until the next step's loss, not to the end of the backward."""
+    """What the graph holds in addition to saved tensors lives until the next step's loss, not to the end of the
+    backward.
+    """
     keeps_outputs: bool
     """The loop's variables hold the reference's logits, until the next micro-batch's policy has been scored."""
     holds_rows: bool
@@ -109,7 +113,7 @@ class StepOptions(Record):
     sinks: bool = False
     """DDP's own function has all of the model's output, whatever of it the loss reads."""
     carved: bool = False
-    """The ends are groups of their own beside a root, whose forward ends behind the loss."""
+    """The ends are groups of their own in addition to a root, whose forward ends after the loss."""
     collapses: bool = False
     """A module of the root's joins streams between the last layer and the final norm, whose group is the head's."""
     gathers_ahead: bool = False
@@ -117,10 +121,11 @@ class StepOptions(Record):
     flat: bool = False
     """FSDP1 wraps them: each unit's parameters are one tensor."""
     flat_stays: bool = False
-    """Units that are not resharded after their forward stay gathered behind a backward that does not synchronise, too
-    (_runtime_utils.py, _should_free_in_backward)."""
+    """Units that are not resharded after their forward stay gathered after a backward that does not synchronise, too
+    (_runtime_utils.py, _should_free_in_backward).
+    """
     leaves_apart: bool = False
-    """Modules that are trained beside frozen ones are units of their own (peft ``fsdp_auto_wrap_policy``)."""
+    """Trained modules inside frozen ones are units of their own (peft ``fsdp_auto_wrap_policy``)."""
     reenters: bool = False
     """Layers are recomputed within a backward of their own."""
     keeps_inputs: bool = False
@@ -150,7 +155,7 @@ NO_UNIT_GROUPS = UnitGroups(NO_GROUP)
 
 
 class StepSizes(Record):
-    """Bytes of what a step moves beside its units and groups."""
+    """Bytes that a step allocates outside its units and groups."""
 
     per_micro_batch: int
     """What each micro-batch in flight makes for itself (rotary tables, masks)."""
@@ -280,7 +285,7 @@ def _walks(micro_batches: int, in_flight: float, apart: bool) -> list[tuple[bool
 
 
 def step_sizes(job: TrainingJob, runs: list[Run], buffers: ModelBuffers, others: tuple[float, ...]) -> StepSizes:
-    """The sizes of a rank's step beside its units. ``others``: of each walk, the other micro-batches in flight."""
+    """The sizes of a rank's step outside its units. ``others``: of each walk, the other micro-batches in flight."""
     border = buffers.border
     own = buffers.per_micro_batch
     saved = own + border.output

@@ -28,8 +28,9 @@ class NamedUnit(Record):
     """A unit with the places of its sizes."""
 
     kind: str
-    """``embedding`` | ``stem`` | ``tower`` | ``idle`` | ``resting`` | ``beside`` (what rests and is no layer)
-    | ``merger`` | ``projector`` | ``source`` | ``encoder`` | ``encoded`` | ``block`` | ``head``."""
+    """``embedding`` | ``stem`` | ``tower`` | ``idle`` | ``resting`` | ``beside`` (resident tensors that are no layer) |
+    ``merger`` | ``projector`` | ``source`` | ``encoder`` | ``encoded`` | ``block`` | ``head``.
+    """
     name: str
     fresh: NamedCurve
     again: NamedCurve
@@ -40,7 +41,7 @@ class NamedUnit(Record):
 
 
 class NamedRun(Record):
-    """Units that are alike, one behind the other."""
+    """Consecutive units that are alike."""
 
     unit: NamedUnit
     times: int
@@ -86,7 +87,7 @@ class EngineOutline(Protocol):
         """Part of the key of a record."""
 
     def hooks(self, first: int, recorder: Recorder) -> tuple[EngineHooks, int]:
-        """The hooks, whose sizes have the places from ``first`` on, and the place behind them."""
+        """The hooks, whose sizes have the places from ``first`` on, and the first place after them."""
 
 
 def own_groups(
@@ -112,7 +113,9 @@ class Variables:
         self._held: dict[str, tuple[str, int, int]] = {}
 
     def assign(self, name: str, component: str, size: int, times: int = 1) -> None:
-        """What the variable refers to from now on, in place of what it did before: so many alike."""
+        """Set what the variable refers to from now on, in place of what it did before. ``times``: the number of tensors
+        alike.
+        """
         component_before, before, many = self._held.get(name, (component, NOTHING, 1))
         if size or before:
             self._recorder.release(component_before, before, many)
@@ -122,8 +125,8 @@ class Variables:
     def behind(
         self, unit: NamedUnit, curve: NamedCurve, layer: int, times: int, how: StepOptions, beyond: StepSizes
     ) -> None:
-        """What variables of the model's forward refer to behind a unit. ``layer``: counted from the first one of text;
-        ``times``: how many alike there are.
+        """Assign what variables of the model's forward refer to after a unit. ``layer``: counted from the first one of
+        text; ``times``: the number of units alike.
         """
         if not self.of_tower(unit, curve, layer, times):
             name = "looked up" if unit.kind == "embedding" else "outputs"  # of the model's loop over its layers
@@ -137,7 +140,7 @@ class Variables:
         self.assign("causal_mask", "activations", NOTHING if unit.kind == "head" or layer < -1 else beyond.masks)
 
     def of_tower(self, unit: NamedUnit, curve: NamedCurve, layer: int, times: int) -> bool:
-        """Whether the unit is beside the language model's own; what is in variables behind it, if it is."""
+        """Whether the unit is outside the language model; if so, the variables get what they refer to after it."""
         if unit.kind not in TOWER:
             return False
         from memcheck.frameworks.torch.tower_variables import behind_tower
@@ -157,14 +160,14 @@ class Variables:
 
 
 def idle_outputs(units: Sequence[NamedUnit], stretches: Sequence[tuple[int, int]]) -> Amount:
-    """What a training loop's variable has of layers that nothing reads, behind the forward."""
+    """What a training loop's variable holds after the forward: outputs of layers whose results are unused."""
     return tuple([(units[i].fresh.lingers, end - i) for i, end in stretches if units[i].kind == "idle"])
 
 
 def keep_inputs(
     recorder: Recorder, how: StepOptions, units: Sequence[NamedUnit], i: int, times: int, kept: list[tuple[int, int]]
 ) -> None:
-    """What the graph holds beside saved tensors: of a frozen unit more than of others."""
+    """What the graph holds in addition to saved tensors: of a frozen unit more than of others."""
     if not how.keeps_graph:
         kept.append((units[i].fresh.outlives, times))
     if how.keeps_inputs and units[i].adapted:

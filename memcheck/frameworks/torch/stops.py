@@ -1,7 +1,7 @@
 """What torch's FSDP stops at: steps that end in an error before there is a peak.
 
 Each was run in real processes over gloo with torch 2.13, transformers 5.23 and peft 0.21, and ended in the error that
-is named beside it.
+is named with it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _shared_twice(job: TrainingJob, architecture: Architecture) -> Iterator[Stop
 def _mixed_flat(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) -> Iterator[Stop]:
     """ValueError: Must flatten tensors with uniform dtype (_flat_param.py, _validate_tensors_to_flatten).
 
-    What is trained beside frozen modules is a unit of its own, unless layers alone are units; a quantised base is
+    Trained tensors inside frozen modules are a unit of their own, unless layers alone are units. A quantised base is
     stored as its units need it.
     """
     if job.held_in:
@@ -135,8 +135,8 @@ def _mixed_product(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) 
 
 
 def _late_head(job: TrainingJob, ends: tuple[LocalTensor, ...]) -> Iterator[Stop]:
-    """RuntimeError: size mismatch: behind the root's forward its parameters are views of a shard
-    (_flat_param.py, reshard); those of strategies that do not reshard are left as they are.
+    """RuntimeError: size mismatch. After the root's forward its parameters are views of a shard (_flat_param.py,
+    reshard); those of strategies that do not reshard are left as they are.
     """
     own = job.lora is not None and any(
         t.trained and t.name.startswith("lm_head") and ".lora_" not in t.name for t in ends

@@ -44,7 +44,7 @@ def widens_inside(a: Architecture, setting: Setting) -> bool:
 
 
 def widens_encoded(a: Architecture) -> bool:
-    """Whether the encoder's output is fp32 under autocast: a LayerNorm stands behind its layers."""
+    """Whether the encoder's output is fp32 under autocast: a LayerNorm follows its layers."""
     return a.encoder is not None and _is_layernorm(a.encoder.final_norm)
 
 

@@ -36,13 +36,13 @@ def stays(job: TrainingJob, vision: Vision) -> bool:
 
 
 def with_towers(how: StepOptions, job: TrainingJob, vision: Vision) -> StepOptions:
-    """How a step runs beside a tower."""
+    """How a step runs for a model with a tower."""
     return how._replace(towers_stay=stays(job, vision), sinks=sinks(job, vision))
 
 
 def sinks(job: TrainingJob, vision: Vision) -> bool:
-    """Whether DDP's function goes through layers behind the features that are trained: they get no gradient, so that
-    DDP has to be told to look for such.
+    """Whether DDP's function goes through trained layers after the features: they get no gradient, so that DDP has to
+    be told to look for such.
     """
     trained = job.lora is not None or "vision" not in job.freeze
     return bool(vision.idle) and buckets(job).there and trained and gives_towers(job, vision)

@@ -26,7 +26,7 @@ def part_setting(job: TrainingJob, base: Setting, part: str) -> Setting:
 
 
 def shrunk(vision: Vision, setting: Setting) -> Setting:
-    """The setting behind what makes one of ``shrinks`` rows."""
+    """The setting after the module that merges ``shrinks`` rows into one."""
     each = vision.shrinks
     sizes = tuple(rows // each for rows in setting.picture_rows)
     return setting._replace(sequence=setting.sequence // each, picture_rows=sizes)
@@ -39,7 +39,7 @@ def as_block(tensors: tuple[ParameterTensor, ...]) -> Block:
 
 
 def closing_norms(vision: Vision) -> tuple[ParameterTensor, ...]:
-    """The tower's last norm, or its neck. What else is behind the layers is frozen and trained with the projector."""
+    """The tower's last norm, or its neck. Anything else after the layers is frozen and trained with the projector."""
     return tuple(t for t in vision.closing if t.group in ("norm", "vision"))
 
 
@@ -52,7 +52,7 @@ def part_tensors(block: Block, setting: Setting, part: str = "") -> tuple[LocalT
 def ending_tensors(
     vision: Vision, projector: tuple[ParameterTensor, ...], setting: Setting
 ) -> tuple[LocalTensor, ...]:
-    """The tensors of the projector, and of what runs in front of it behind the tower's layers."""
+    """The tensors of the projector, and of what runs between the tower's layers and the projector."""
     norms = {t.name for t in closing_norms(vision)}
     found = part_tensors(as_block(vision.closing + projector), setting, "projector")
     return tuple(t._replace(part="vision") if t.name in norms else t for t in found)
@@ -63,7 +63,9 @@ PROBE = "head.probe"
 
 
 def stands(job: TrainingJob, block: Block) -> str:
-    """Where FSDP has a block at rest: as a ``layer`` in a unit of its own, or ``beside`` what else is the root's."""
+    """Where FSDP keeps a block that does not run: as a ``layer`` in a unit of its own, or ``beside``, in the root's
+    group.
+    """
     layer = block.mixer is not None or block.mlp is not None
     pools = names_classes(job) and any(t.name == PROBE for t in block.extra_tensors)
     return "layer" if layer or pools else "beside"
@@ -100,8 +102,8 @@ def reaches(setting: Setting, block: Block) -> bool:
 
 
 def idle_blocks(a: Architecture, *, sees: bool) -> list[tuple[Block, int, str]]:
-    """What rests without ever getting a gradient, as blocks with their number and part: towers without inputs, layers
-    behind the features. ``sees``: samples have pictures.
+    """What is resident and never gets a gradient, as blocks with their number and part: towers without inputs, layers
+    after the features. ``sees``: samples have pictures.
     """
     found = [(block, n, other.part) for other in a.others for block, n in other.blocks]
     found += [(as_block(other.tensors), 1, other.part) for other in a.others if other.tensors]
@@ -117,7 +119,7 @@ def idle_blocks(a: Architecture, *, sees: bool) -> list[tuple[Block, int, str]]:
 
 
 def side_tensors(job: TrainingJob, a: Architecture) -> Iterator[tuple[LocalTensor, ...]]:
-    """The tensors of everything beside the language model, unit by unit."""
+    """The tensors of everything outside the language model, unit by unit."""
     if a.encoder is not None:
         held = holding_of(job, "encoder")
         for block, n in a.encoder.blocks:

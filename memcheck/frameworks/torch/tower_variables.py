@@ -11,7 +11,7 @@ FIRST_OF_TOWER = "vision layer 0"
 
 
 def behind_tower(variables: Variables, unit: NamedUnit, curve: NamedCurve, layer: int, times: int) -> bool:
-    """Whether variables are said of the unit; what they refer to behind it, if so.
+    """Whether the unit is one that assigns variables; if so, they get what they refer to after it.
 
     Image tokens are put into their places in a new tensor. The tower's last rows, with the graph of layers that
     nothing reads, and its image tokens are in what the forward got from it (``mm_encoder_outputs``).

@@ -178,7 +178,7 @@ def _taking(unit: Unit, waits: int) -> Unit:
 def _passing(
     job: TrainingJob, vision: Vision, setting: Setting, first: int, inventory: bool
 ) -> list[tuple[Unit, int, int]]:
-    """Layers behind the features. ``first``: the number of the first."""
+    """Layers after the features. ``first``: the number of the first."""
     found = []
     for block, n in vision.idle:
         unit = kept_unit(job, vision, passing_unit(job, block, setting, recompute_mode(job, first), inventory))
@@ -286,9 +286,10 @@ def _projector_unit(
 
 
 def _handing(vision: Vision, curve: Curve, setting: Setting, end: _Ending) -> Curve:
-    """The curve beside mergers of earlier rows: their image tokens are put together, too, and their gradients wait.
+    """The curve for a model with mergers of earlier rows: their image tokens are put together, too, and their gradients
+    wait.
 
-    Behind a norm of the tower's own, what that made is its output, and not the rows in front of it.
+    After a norm of the tower's own, the norm's result is the output, and not the rows in front of it.
     """
     if vision.closing or vision.puts:
         curve = curve._replace(freed_input=0)
@@ -309,7 +310,7 @@ def _handing(vision: Vision, curve: Curve, setting: Setting, end: _Ending) -> Cu
 
 
 class _Ending(Record):
-    """What the scatter needs to know beside the image tokens."""
+    """What the scatter needs to know in addition to the image tokens."""
 
     shape: tuple[int, int]
     """Rows and width of what was looked up."""

@@ -7,7 +7,7 @@ from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 
 LAYERS = "layers:"
-"""What begins a range of layers; the schema sees to the two numbers behind it."""
+"""What begins a range of layers; the schema checks the two numbers after it."""
 WORDS = ("embed", "head", "norm", "vision", "projector", "language", "audio", "encoder")
 """Words of ``training.freeze`` that are no module patterns."""
 
@@ -61,12 +61,12 @@ def is_table_frozen(job: TrainingJob, a: Architecture) -> bool:
 
 
 def leaves_beside(job: TrainingJob, a: Architecture) -> bool:
-    """Whether the table alone is frozen, as a tied head: positions, types and norms beside it are trained."""
+    """Whether only the table is frozen, as a tied head: the positions, types and norms around it are trained."""
     return is_table_frozen(job, a) and "embed" not in job.freeze
 
 
 def has_tensors_beside(a: Architecture) -> bool:
-    """Whether something beside the table is trained, of which the first layer's input is made."""
+    """Whether trained tensors other than the table contribute to the first layer's input."""
     norm = a.embedding_norm is not None
     positions = a.learned_positions > 0 and not a.fixed_positions
     return norm or positions or a.token_types > 0 or a.per_layer is not None

@@ -96,7 +96,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         kept=kept_names(job) if unit_dtype == recipe.params and gathered_dtype(job) is None else (),
         options=job.options,
     )
-    if widens_inside(architecture, found):  # a norm behind the encoder's layers makes its output as narrow as itself
+    if widens_inside(architecture, found):  # a norm after the encoder's layers makes its output as narrow as itself
         found = found._replace(stream="fp32", encoded_dtype=found.params)
     if gathered_dtype(job) is not None and job.fsdp == 2 and style.makes_masks:  # of transformers' own classes
         found = found._replace(table_rows=found.sequence * (found.batch if architecture.rotary_each else 1))

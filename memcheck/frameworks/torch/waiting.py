@@ -1,4 +1,6 @@
-"""What waits beside a step's units: looked-up rows for a tower's, and hidden states of a batch's other columns."""
+"""What a step keeps pending outside its units: looked-up rows for a tower's, and hidden states of a batch's other
+columns.
+"""
 
 from __future__ import annotations
 
