@@ -7,6 +7,7 @@ import re
 from memcheck.configs import trainer_arguments as arguments
 from memcheck.configs import trainer_fields as fields
 from memcheck.configs import trainer_parts as parts
+from memcheck.configs import trainer_rows as rows
 from memcheck.configs import trl_keys as keys
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
@@ -37,7 +38,6 @@ from memcheck.configs.types import ReadConfig
 from memcheck.configs.unknown_script import ask, retrieves, takes, towers
 
 LIGER = "liger_kernel_config"
-
 
 
 def read_trl(config: ConfigFile, world: int | None) -> ReadConfig:
@@ -75,7 +75,7 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     devices(draft)
     trains_all = _method(draft, opened=opened)
     arguments.batch(draft)
-    multiple = _length(draft, alone=alone)
+    multiple = rows.rows_of(draft, alone=alone, opened=opened)
     guessed = _precision(draft, split, alone=alone, opened=opened, trains_all=trains_all)
     if opened:
         own_loop(draft, engine=split.engine)
@@ -196,6 +196,10 @@ def _of_examples(draft: Draft) -> None:
         help = "" if known else "where it trains all the same, state what it optimizes: --set training.objective=sft"
         message = "no `--do_train`: the script evaluates, and trains nothing"
         draft.refuse(passes or "do_train", message, help, () if known else ("training.objective",))
+    chosen = next((name for name in commands(draft.config) if name.removesuffix("_no") in keys.CHOICES), "")
+    if chosen:
+        message = f"the script of {chosen} runs every choice of a question as a row, which has no memory model here"
+        draft.refuse("", message, keys=("training.objective",))
     if not _example(draft.config):
         return
     head = next((keys.HEADS[name] for name in commands(draft.config) if name in keys.HEADS), "")
@@ -215,24 +219,6 @@ def _casts(draft: Draft, *, supervised: bool) -> None:
     why = f"TRL since {first[0]}.{first[1]}: adapters of quantized models are bf16, and nothing else is cast"
     leaves_casts(draft, why)
     draft.derive("training.lora.dtype", "bf16", why)
-
-
-def _length(draft: Draft, *, alone: bool) -> int:
-    """How long rows are; returned is of how many tokens the collator makes each a multiple."""
-    packed = on(draft, "packing")
-    names = ("max_length", "max_seq_length", "block_size", "model_max_length", "max_seq_len", "max_token_length")
-    stated_none = any(name in draft.config.values and not draft.config.has(name) for name in names)
-    cut = not any(each.startswith(keys.UNCUT) for each in commands(draft.config))
-    default = 1024 if alone and cut and not stated_none else None
-    parts.length(draft, names, default, packed, "TRL's default max_length")
-    draft.config.see("packing", *names)
-    help = "state the longest that a row gets: --sequence-length 4096"
-    draft.ask("training.sequence_length", "how long a sequence is", help)
-    key, path = "training.sequence_length", "pad_to_multiple_of"
-    longest, multiple = draft.value(key), draft.whole(path, key) or 1
-    if isinstance(longest, int) and longest % multiple:
-        draft.set(key, longest + multiple - longest % multiple, path)
-    return multiple
 
 
 def _flattened(draft: Draft) -> None:

@@ -19,6 +19,7 @@ from memcheck.record import Record
 TRUE = (True, "true", "True", "yes", "1", 1)
 FALSE = (False, "false", "False", "no", "0", 0)
 RECOMPUTE = "training.activation_checkpointing"
+PADDED_ROWS = "rows are padded to the longest of a micro-batch: an upper bound"
 STATE_IT = "state what comes closest beside the config: --set {}=VALUE"
 
 
@@ -135,12 +136,17 @@ def whole(draft: Draft, row: KeyRow, default: int | None, why: str = "") -> int 
     return value if isinstance(value, int) else None
 
 
-def length(draft: Draft, paths: tuple[str, ...], default: int | None, packed: bool, why: str = "") -> None:
-    """Tokens per sequence: exact where rows are packed, else the longest that a row can be."""
+def length(
+    draft: Draft, paths: tuple[str, ...], default: int | None, packed: bool, why: str = "", *, said: str = ""
+) -> None:
+    """Tokens per sequence: exact where rows are packed, else the longest that a row can be.
+
+    ``said``: why every row is full, where no key packs rows.
+    """
     row = KeyRow(paths[0], "training.sequence_length", aliases=paths[1:])
     whole(draft, row, default, why)
     if "training.sequence_length" in draft.settings:
-        said = "rows are packed" if packed else "rows are padded to the longest of a micro-batch: an upper bound"
+        said = said or ("rows are packed" if packed else PADDED_ROWS)
         assume_if_known(draft, "training.sequences", "packed" if packed else "padded", said)
 
 

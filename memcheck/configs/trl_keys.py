@@ -127,8 +127,11 @@ UNCUT = ("sft_vlm", "sft_video")
 """Scripts whose own collator cuts no row, or that turn the limit off: TRL's for pictures and their kin."""
 
 HEADS = {"glue": "classification", "classification": "classification", "xnli": "classification"}
-HEADS |= {"ner": "token-classification"}
-"""What the models of transformers' examples end in, by the script; those of others over the vocabulary."""
+HEADS |= {"ner": "token-classification", "qa": "token-classification"}
+"""What the models of transformers' examples end in, by the script; those of others over the vocabulary. ``run_qa.py``
+scores two labels per token: where an answer starts, and where it ends."""
+CHOICES = ("swag", "hellaswag", "multiple_choice")
+"""Examples whose rows are several choices of one question."""
 
 SCRIPTS = ("dpo", "orpo", "kto", "cpo", "simpo", "ipo", "reward", "gkd", "grpo", "rloo", "ppo", "online_dpo", "sft")
 """Names of scripts, of commands and of folders that say what is optimized."""
