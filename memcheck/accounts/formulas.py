@@ -36,9 +36,7 @@ def activation_formulas(kept: list[UnitsInFlight], peak: Instant, n_bytes: int, 
         each = group[0].fresh.saved
         batches = f" x {times} micro-batches in flight" if times > 1 else ""
         numbers = f"{name}: {len(group)} x {each:,} B{batches}"
-        found.append(
-            sum_of("activations", inventory, times * each * len(group), numbers)._replace(source=source)
-        )
+        found.append(sum_of("activations", inventory, times * each * len(group), numbers)._replace(source=source))
     return found
 
 

@@ -114,9 +114,7 @@ def _call(tape: Tape, node: Node) -> list[Storage | None]:
     return found
 
 
-def _validate(
-    tape: Tape, found: list[Storage | None], like: tuple[tuple[tuple[int, ...], str, int], ...]
-) -> None:
+def _validate(tape: Tape, found: list[Storage | None], like: tuple[tuple[tuple[int, ...], str, int], ...]) -> None:
     """Give gradients their inputs' shapes and dtypes, one after the other."""
     for i, (shape, dtype, numel) in enumerate(like):
         grad = found[i]

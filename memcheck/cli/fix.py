@@ -118,8 +118,7 @@ class _Paired(SequenceMatcher[str]):
     def get_opcodes(self) -> list[tuple[str, int, int, int, int]]:  # type: ignore[override]
         """Equal and replaced lines in turn."""
         return [
-            ("equal" if same else "replace", first, end, first, end)
-            for same, first, end in _stretches(*self._pair)
+            ("equal" if same else "replace", first, end, first, end) for same, first, end in _stretches(*self._pair)
         ]
 
 

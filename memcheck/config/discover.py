@@ -54,9 +54,7 @@ def find_plans(
     ``configured``: files in folders that are taken for what the project's configuration says of them, whatever they
     hold. ``unmarked`` takes the paths of files that look like plans and lack the mark.
     """
-    found = find_candidates(
-        paths, skip_unmarked=skip_unmarked, stdin_filename=stdin_filename, configured=configured
-    )
+    found = find_candidates(paths, skip_unmarked=skip_unmarked, stdin_filename=stdin_filename, configured=configured)
     return plans_among(found, unmarked)
 
 

@@ -27,7 +27,7 @@ UNKNOWN = "memcheck does not know how the script makes rows: `padded` if each ro
 
 
 def rows_of(draft: Draft, *, alone: bool, opened: bool) -> int:
-    """Read how long rows are and how they lie; return the number of tokens that the collator pads each to a multiple of.
+    """Read how long rows are and how they lie; return the multiple of tokens to which the collator pads each row.
 
     ``alone``: the script is TRL's own; ``opened``: it is open-instruct's.
     """

@@ -57,9 +57,9 @@ FORMS = parts(
 to its scores is of [tokens, experts] and gone before the experts run."""
 
 OUTSIDE = words(
-        "embedding_norm learned_positions head_bias final_softcap embedding_scale embedding_dropout extra_tensors "
+    "embedding_norm learned_positions head_bias final_softcap embedding_scale embedding_dropout extra_tensors "
     "logit_scale"
-    )
+)
 """Fields of ``Architecture`` that add something to the embedding or the head."""
 
 PARTIAL_ROTARY = "Attention.rotary_dim of a part of each head"

@@ -62,6 +62,13 @@ def with_head(architecture: Architecture | Rough, head: ModelHead) -> Architectu
         wide = architecture.hidden_size
         task = TaskHead(kind, idle=linear("pooler.dense", wide, wide, "head", "none", bias=True))
     return architecture._replace(
-        task=task, head=False, head_bias=False, tie_word_embeddings=False, final_softcap=False, logit_scale=False,
-        head_transform="", head_tensors=(), narrow_loss=False,
+        task=task,
+        head=False,
+        head_bias=False,
+        tie_word_embeddings=False,
+        final_softcap=False,
+        logit_scale=False,
+        head_transform="",
+        head_tensors=(),
+        narrow_loss=False,
     )

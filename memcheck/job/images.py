@@ -282,9 +282,7 @@ def _counted(vision: Vision, per_sample: int, patches: int, tokens: int) -> Imag
     return Images(per_sample, patches, tokens)
 
 
-def _fitting(
-    training: plan_types.TrainingSpec, vision: Vision, found: Images, defaults: Defaults
-) -> Images:
+def _fitting(training: plan_types.TrainingSpec, vision: Vision, found: Images, defaults: Defaults) -> Images:
     """The pictures, if the sequence holds their tokens and something to learn from.
 
     Numbers that are too many for one sample, and not for all samples of the micro-batch together, are those of all.

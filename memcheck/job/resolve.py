@@ -353,9 +353,7 @@ def _images(
     return resolve_pictures(training, a, framework, options, defaults)
 
 
-def _target(
-    training: plan_types.TrainingSpec, architecture: Architecture | Rough, defaults: Defaults
-) -> int:
+def _target(training: plan_types.TrainingSpec, architecture: Architecture | Rough, defaults: Defaults) -> int:
     """The tokens of the labels, as the plan states them. Plans of decoders load nothing for them."""
     if training.target_length is None and (not isinstance(architecture, Architecture) or architecture.encoder is None):
         return 0

@@ -13,7 +13,6 @@ STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params":
 """Megatron-FSDP's words for ZeRO stages (``data_parallel_sharding_strategy``)."""
 
 
-
 def zero_stage(options: Mapping[str, object]) -> tuple[str, int] | None:
     """For ``parallelism.zero_stage``; None where no option speaks of it."""
     strategy = options.get("data_parallel_sharding_strategy")

@@ -30,9 +30,7 @@ def lengths(job: TrainingJob, encoder: Encoder) -> tuple[int, int]:
     return encoder_length(job, encoder), target_length(job, encoder)
 
 
-def resolve_target(
-    training: plan_types.TrainingSpec, architecture: Architecture | Rough, defaults: Defaults
-) -> int:
+def resolve_target(training: plan_types.TrainingSpec, architecture: Architecture | Rough, defaults: Defaults) -> int:
     """``training.target_length``; 0 where the plan does not state it.
 
     Raises:

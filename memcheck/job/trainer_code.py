@@ -69,9 +69,7 @@ def trainer_code(
     return NEWER
 
 
-def _supervised(
-    loss: plan_types.LossSpec | None, who: str, numbers: tuple[int, int] | None, defaults: Defaults
-) -> str:
+def _supervised(loss: plan_types.LossSpec | None, who: str, numbers: tuple[int, int] | None, defaults: Defaults) -> str:
     """TRL's next-token loss: of whole logits, in chunks of tokens, or of a fused head, which any loss is since 1.15."""
     kind = loss.kind if loss is not None else None
     chunked = kind == "chunked" and (loss is None or loss.chunks is None)

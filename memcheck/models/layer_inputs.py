@@ -16,6 +16,7 @@ class PerLayer(Record):
 
 class AltUp(Record):
     """Several streams of hidden states, which each layer predicts and corrects (Gemma 3n)."""
+
     streams: int
     scaled: bool = True
     """The corrected first stream is multiplied by a vector in front of the per-layer input."""

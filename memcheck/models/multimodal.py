@@ -196,9 +196,7 @@ REPEATED = ("hidden_size", "vocab_size")
 """Keys that files have around ``text_config``, too, where no class reads them."""
 
 
-def _check_leftovers(
-    outer: ConfigReader, text: Mapping[str, Any], *, strict: bool, written: frozenset[str]
-) -> None:
+def _check_leftovers(outer: ConfigReader, text: Mapping[str, Any], *, strict: bool, written: frozenset[str]) -> None:
     """Refuse what nobody read of the tower and around it, if a person wrote it or it may be a size.
 
     ``text``: what ``text_config`` has, where the language model's keys are nested in it.

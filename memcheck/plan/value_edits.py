@@ -115,9 +115,7 @@ def _sections(document: Document, new: Mapping[str, list[str]]) -> Edit | None:
 def flow_text(value: object) -> str:
     """A value as YAML flow text; JSON is a subset, and quotes are dropped where YAML needs none."""
     if isinstance(value, str):
-        return (
-            value if value.replace("-", "").replace("_", "").isalnum() and not value[0].isdigit() else written(value)
-        )
+        return value if value.replace("-", "").replace("_", "").isalnum() and not value[0].isdigit() else written(value)
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{k}: {flow_text(v)}" for k, v in value.items()) + "}"
     if value is None or isinstance(value, int):

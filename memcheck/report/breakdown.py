@@ -40,10 +40,7 @@ def heading(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
 
 def totals(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
     """The quantities one compares with torch and nvidia-smi."""
-    text = (
-        f"allocated {gib(estimate.allocated_bytes)}, needed {gib(estimate.needed_bytes)} GiB,"
-        f" {interval(estimate)}"
-    )
+    text = f"allocated {gib(estimate.allocated_bytes)}, needed {gib(estimate.needed_bytes)} GiB, {interval(estimate)}"
     seen = (
         f"reserved {gib(estimate.reserved_bytes)}, nvidia-smi {gib(estimate.device_bytes)} GiB with the cache,"
         f" {span(estimate.interval_bytes)}"

@@ -33,8 +33,7 @@ def strained(context: RuleContext) -> bool:
     """A need above the threshold for warnings, or one whose interval ends above the limit."""
     estimate = context.estimate
     return estimate is not None and (
-        estimate.utilization > context.warn_above
-        or gpu_fit(estimate, context.fail_above) != FITS
+        estimate.utilization > context.warn_above or gpu_fit(estimate, context.fail_above) != FITS
     )
 
 

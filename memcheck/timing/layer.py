@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-
 class LayerCost(Record):
     """Seconds of one layer and micro-batch on one rank, and what it exchanges."""
 
@@ -126,9 +125,7 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
         forward.bytes(both)
         inputs.bytes(both)
     if s.context > 1:
-        ahead, back = merge_traffic(
-            s.context_kind, mixer, s.context, tensor=s.tensor, fused=s.fused, repeats=s.repeats
-        )
+        ahead, back = merge_traffic(s.context_kind, mixer, s.context, tensor=s.tensor, fused=s.fused, repeats=s.repeats)
         forward.bytes(ahead * tokens)
         inputs.bytes(back * tokens)
     if s.narrow_input:  # cast to fp8 after the activation function, and back before its gradient

@@ -24,9 +24,18 @@ ACCESSES = {
 mul_ 2, lerp_ 3, mul_ 2, addcmul_ 3, sqrt 2, div_ 2, add_ 2, addcdiv_ 4; the others counted likewise;
 DeepSpeed ``fp16/onebit/*.py`` with ``comm/nccl.py``)."""
 FUSED = {
-    "adamw": 7, "adam": 7, "paged-adamw": 7, "sgd": 3, "sgd-momentum": 5, "lion": 5, "adafactor": 12, "muon": 9,
+    "adamw": 7,
+    "adam": 7,
+    "paged-adamw": 7,
+    "sgd": 3,
+    "sgd-momentum": 5,
+    "lion": 5,
+    "adafactor": 12,
+    "muon": 9,
     "te-fused-adam": 9,
-    "onebit-adam": 65, "zero-one-adam": 70, "onebit-lamb": 101,
+    "onebit-adam": 65,
+    "zero-one-adam": 70,
+    "onebit-lamb": 101,
 }
 """In one kernel: parameter, gradient and states are read, parameter and states written; TransformerEngine's fp32 master
 weights, too. Those of 1 bit are no kernels."""

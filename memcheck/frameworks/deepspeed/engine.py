@@ -37,6 +37,7 @@ ALL_REDUCE_ELEMENTS = 500_000_000
 ONE_BIT = ("onebit-adam", "zero-one-adam", "onebit-lamb")
 """Optimizers that compress their moments to signs to reduce them."""
 
+
 class EngineBuffers(Record):
     """Bytes on one rank."""
 

@@ -72,9 +72,7 @@ def candidates(schedule: tuple[PassRun, ...], kinds: tuple[int, ...], every_chun
                 return
         if every_chunk_saves:
             held_here = mine[of_each]
-            known[:] = [
-                each for each in known if not (all(map(ge, mine, each[0])) and held_here != each[0][of_each])
-            ]
+            known[:] = [each for each in known if not (all(map(ge, mine, each[0])) and held_here != each[0][of_each])]
         known.append((mine, InFlight(number=number, of=a_pass, counts=tuple(now), waits=waits)))
 
     for run in schedule:

@@ -69,9 +69,7 @@ def cut(mixer: Mixer, tensor: int, context: int = 1) -> DeltaWidths:
             which = "context" if context > 1 else "tensor"
             message = f"{heads} heads of a delta net are not divided by {ways} tensor and context ranks"
             raise UnsupportedError(message, f"choose a divisor of {heads}", f"/parallelism/{which}")
-    return DeltaWidths(
-        key_heads=keys // ways, heads=mixer.heads // ways, key=mixer.key_dim, value=mixer.head_dim
-    )
+    return DeltaWidths(key_heads=keys // ways, heads=mixer.heads // ways, key=mixer.key_dim, value=mixer.head_dim)
 
 
 def demand_delta_net(ctx: Context, sizes: DeltaWidths) -> None:

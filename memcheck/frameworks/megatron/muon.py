@@ -91,9 +91,7 @@ def muon_temporaries(job: TrainingJob, tensors: list[Counted]) -> int:
 
 
 @lru_cache(maxsize=64)
-def fullest_shard(
-    matrices: tuple[tuple[int, int, int], ...], ways: int, least: int, align: int = 1
-) -> tuple[int, int]:
+def fullest_shard(matrices: tuple[tuple[int, int, int], ...], ways: int, least: int, align: int = 1) -> tuple[int, int]:
     """Elements of one rank's part of the buffer, and of the matrices of the rank that has most.
 
     ``matrices``: elements, rows, and how many there are, which are taken to lie layer by layer. ``least``: of a bucket;

@@ -20,9 +20,7 @@ def embedding_forward(ctx: Context, e: MegatronEmbedding) -> Value:
     tape, setting = ctx.tape, ctx.setting
     has_grad = setting.has_grad or e.tied  # the head's gradient of the table is there already
     rows = -(-e.vocab // ctx.tp)
-    weight = ctx.register(
-        Parameter("token_embedding", (rows, setting.hidden), setting.params, True, has_grad=has_grad)
-    )
+    weight = ctx.register(Parameter("token_embedding", (rows, setting.hidden), setting.params, True, has_grad=has_grad))
     shape, dtype, table = (ctx.tokens, setting.hidden), setting.compute, weight.shape
     several = ctx.tp > 1
     kept = [tape.new((ctx.tokens,), "int64", "masked token ids")] if several else []

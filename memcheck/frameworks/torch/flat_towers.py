@@ -44,7 +44,5 @@ def stem_of_tower(job: TrainingJob, tower: Setting, vision: Vision) -> Setting:
     """The setting of a tower's stem."""
     if FROZEN_EMBEDDING not in job.freeze:
         return tower
-    names = tuple(
-        t.name.removesuffix(".weight") for t in vision.stem if t.name.startswith(EMBEDDING)
-    )
+    names = tuple(t.name.removesuffix(".weight") for t in vision.stem if t.name.startswith(EMBEDDING))
     return tower._replace(frozen=names, trained=len(names) < len(vision.stem))

@@ -90,9 +90,7 @@ class EngineOutline(Protocol):
         """The hooks, whose sizes have the places from ``first`` on, and the first place after them."""
 
 
-def own_groups(
-    units: Sequence[NamedUnit], groups: Sequence[UnitGroups], root: Group, how: StepOptions
-) -> list[Group]:
+def own_groups(units: Sequence[NamedUnit], groups: Sequence[UnitGroups], root: Group, how: StepOptions) -> list[Group]:
     """For each unit the group that is gathered for it alone; none when it belongs to the root.
 
     Of embedding and head it is what is trained in them, where FSDP1 makes units of that, or what is carved out.

@@ -49,9 +49,7 @@ def part_tensors(block: Block, setting: Setting, part: str = "") -> tuple[LocalT
     return tuple(t._replace(part=part) for t in found) if part else found
 
 
-def ending_tensors(
-    vision: Vision, projector: tuple[ParameterTensor, ...], setting: Setting
-) -> tuple[LocalTensor, ...]:
+def ending_tensors(vision: Vision, projector: tuple[ParameterTensor, ...], setting: Setting) -> tuple[LocalTensor, ...]:
     """The tensors of the projector, and of what runs between the tower's layers and the projector."""
     norms = {t.name for t in closing_norms(vision)}
     found = part_tensors(as_block(vision.closing + projector), setting, "projector")
@@ -71,9 +69,7 @@ def stands(job: TrainingJob, block: Block) -> str:
     return "layer" if layer or pools else "beside"
 
 
-def idle_tensors(
-    job: TrainingJob, block: Block, adapter: Adapter | None, *, trained: bool
-) -> tuple[LocalTensor, ...]:
+def idle_tensors(job: TrainingJob, block: Block, adapter: Adapter | None, *, trained: bool) -> tuple[LocalTensor, ...]:
     """The tensors of a block that no gradient reaches: adapters are there as well, and rest like it. ``trained``: its
     own want one all the same.
     """

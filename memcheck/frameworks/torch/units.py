@@ -183,11 +183,14 @@ def embedding_unit(
         token_types=a.token_types,
         per_layer=a.per_layer,
         per_layer_rows=next((t.shape[0] for t in a.extra_tensors if "embed_tokens_per_layer" in t.name), 0),
-        table_frozen=leaves_beside(job, a), sums_in_place=job.objective.fused,
+        table_frozen=leaves_beside(job, a),
+        sums_in_place=job.objective.fused,
         leaf=(not trained or leaves_beside(job, a)) and is_hooked(job, a),
-        fixed_positions=a.fixed_positions, streams=a.streams,
+        fixed_positions=a.fixed_positions,
+        streams=a.streams,
         cloned=a.embedding_cloned,
-        scattered=bool(a.embedders) or (a.vision is not None and not a.vision.crosses)
+        scattered=bool(a.embedders)
+        or (a.vision is not None and not a.vision.crosses)
         or a.blocks[0][0].handed is not None,
         embedders=a.embedders,
         embedders_trained=bool(a.embedders) and job.method == "full" and "projector" not in job.freeze,
@@ -296,7 +299,8 @@ def head_of(
         transform=a.head_transform,
         transform_name=a.head_tensors[0].name if a.head_transform else "",
         transform_biases=transform_biases(a),
-        projects_last=a.projects_last, dropout=a.final_dropout,
+        projects_last=a.projects_last,
+        dropout=a.final_dropout,
         returned=a.returns_states,
         waiting=a.per_layer.total if a.per_layer is not None else 0,
         offset=job.recipe.params if a.logit_bias else "",  # FSDP2 casts no buffers

@@ -54,9 +54,7 @@ def _matrix(e: Embedder, hidden: int) -> ParameterTensor:
     return ParameterTensor(f"{e.name}.embedding_projection.weight", (hidden, e.width), "projector", linear=True)
 
 
-def _with_pictures(
-    ctx: Context, e: Embedder, inside: Context, matrix: Weights, pictures: int, x: Value
-) -> Value:
+def _with_pictures(ctx: Context, e: Embedder, inside: Context, matrix: Weights, pictures: int, x: Value) -> Value:
     """``get_image_features`` behind a tower without a graph, and the scatter. Both ends of it are in variables."""
     tape, shape = ctx.tape, (pictures * e.tokens, e.width)
     _passed(ctx, e, pictures)

@@ -33,9 +33,7 @@ def sink_experts(ctx: Context, m: Moe, x: Value) -> Value:
     return out
 
 
-def _route(
-    ctx: Context, m: Moe, tensors: dict[str, ParameterTensor], x: Value
-) -> tuple[Value, Value, Value, Storage]:
+def _route(ctx: Context, m: Moe, tensors: dict[str, ParameterTensor], x: Value) -> tuple[Value, Value, Value, Storage]:
     """fp32 scores of every expert, without autocast: log-sigmoids of the chosen and the shared, normed over both."""
     tape, rows, k = ctx.tape, ctx.tokens, m.experts_per_token
     autocast, tape.autocast = tape.autocast, None

@@ -43,9 +43,7 @@ def read(config: ConfigReader) -> Architecture:
         )
 
     final = rms_norm(h, "model.final_layernorm")
-    return decoder(
-        config, size, stack(types, make), tied=False, final_norm=final, rotary_dim=attention.rotary_dim
-    )
+    return decoder(config, size, stack(types, make), tied=False, final_norm=final, rotary_dim=attention.rotary_dim)
 
 
 def read_granite(config: ConfigReader) -> Architecture:

@@ -41,9 +41,7 @@ class _Kind(Record):
 BART = _Kind(post_norm=True, positions=1024)
 MBART = _Kind(positions=1024)
 PEGASUS = _Kind(embedding_norm=False, positions=1024, trained_positions=False, position_offset=0)
-MARIAN = _Kind(
-    post_norm=True, embedding_norm=False, positions=1024, trained_positions=False, position_offset=0
-)
+MARIAN = _Kind(post_norm=True, embedding_norm=False, positions=1024, trained_positions=False, position_offset=0)
 M2M100 = _Kind(embedding_norm=False, positions=1024, logit_bias=False, sinusoids=True)
 BLENDERBOT_SMALL = _Kind(post_norm=True, positions=512, position_offset=0)
 BLENDERBOT = _Kind(embedding_norm=False, positions=128, position_offset=0)
@@ -121,9 +119,7 @@ def _text(config: ConfigReader, kind: _Kind) -> Architecture:
         fixed_positions=not kind.trained_positions,
         max_position_embeddings=0 if kind.sinusoids else rows - kind.position_offset,
         final_norm=None if kind.post_norm else layer_norm(hidden, "model.decoder.layer_norm"),
-        paths=Paths(
-            layers="model.decoder.layers", embedding="model.shared", positions="model.decoder.embed_positions"
-        ),
+        paths=Paths(layers="model.decoder.layers", embedding="model.shared", positions="model.decoder.embed_positions"),
     )
 
 
@@ -176,8 +172,13 @@ def _whole(config: ConfigReader, parts: _BartLayers, encoder: Encoder, rows: int
     layers = parts.layers("decoder")
     heads = config.integer("decoder_attention_heads")
     size = StackDimensions(
-        hidden=parts.hidden, layers=layers, heads=heads, kv_heads=heads, head_dim=parts.hidden // heads,
-        vocab=config.integer("vocab_size"), positions=rows,
+        hidden=parts.hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=parts.hidden // heads,
+        vocab=config.integer("vocab_size"),
+        positions=rows,
     )
     return decoder(
         config,

@@ -106,9 +106,7 @@ def in_eager_code(block: Block, *, masked: bool = False) -> Block:
     if not isinstance(block.mixer, Attention):
         return block
     return block._replace(
-        mixer=block.mixer._replace(
-            sdpa=False, flash=False, masked=masked, keeps_scores=True, returns_weights=True
-        )
+        mixer=block.mixer._replace(sdpa=False, flash=False, masked=masked, keeps_scores=True, returns_weights=True)
     )
 
 
@@ -157,9 +155,7 @@ def read_electra(config: ConfigReader) -> Architecture:
     return encoder(config, names, narrow=config.integer("embedding_size", default=128))
 
 
-def encoder(
-    config: ConfigReader, names: PartNames, narrow: int | None = None, dropout: float = 0.1
-) -> Architecture:
+def encoder(config: ConfigReader, names: PartNames, narrow: int | None = None, dropout: float = 0.1) -> Architecture:
     """An encoder whose every position is predicted: nothing is masked, and labels are not shifted.
 
     ``narrow``: width of the tables, where it is not the layers'; ``dropout``: the class's default.
@@ -235,7 +231,8 @@ def assemble(
         head_bias=True,
         head_transform=names.transform or activation,
         head_tensors=(
-            *linear(names.dense, wide, h, "head", "none", bias=True), *norm_tensors(layer_norm(wide, names.norm))
+            *linear(names.dense, wide, h, "head", "none", bias=True),
+            *norm_tensors(layer_norm(wide, names.norm)),
         ),
         embedding_size=wide,
         projects_last=True,

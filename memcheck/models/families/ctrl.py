@@ -16,9 +16,7 @@ def read(config: ConfigReader) -> Architecture:
     """``model_type: ctrl``. Dropout is 0.1 unless stated, as in the class; attention drops nothing."""
     size = read_sizes(config, GPT2_NAMES, kv_heads="none", head_dim_key=False, learned_positions=True)
     h = size.hidden
-    attention = grouped_attention(
-        size, PROJECTIONS, qkv_bias=True, out_bias=True, rotary_dim=0, softmax_fp32=False
-    )
+    attention = grouped_attention(size, PROJECTIONS, qkv_bias=True, out_bias=True, rotary_dim=0, softmax_fp32=False)
     mlp = plain_mlp(h, config.integer("dff"), "relu", "ffn.0", "ffn.2", bias=True)
     block = Block(
         mixer=attention,

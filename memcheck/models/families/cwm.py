@@ -15,9 +15,7 @@ def read(config: ConfigReader) -> Architecture:
     """``model_type: cwm``."""
     size = read_sizes(config, kv_heads="required", head_dim=128)
     attention = grouped_attention(size, dropout=config.dropout("attention_dropout"))
-    mlp = gated_mlp(
-        size.hidden, config.integer("intermediate_size"), config.activation(), bias=config.flag("mlp_bias")
-    )
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation(), bias=config.flag("mlp_bias"))
     window = config.window()
     types = layer_types(config, size.layers, lambda i: "sliding_attention" if i % 4 else "full_attention")
 

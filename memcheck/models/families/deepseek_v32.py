@@ -52,9 +52,7 @@ def read_axk2(config: ConfigReader) -> Architecture:
         if not isinstance(attention, LatentAttention) or first is None or second is None:
             return block
         second = second._replace(gate_rank=rank) if isinstance(block.mlp, Moe) else second
-        return block._replace(
-            mixer=_joint(attention), input_norm=first._replace(gate_rank=rank), mlp_norm=second
-        )
+        return block._replace(mixer=_joint(attention), input_norm=first._replace(gate_rank=rank), mlp_norm=second)
 
     return found._replace(blocks=tuple((gated(block), times) for block, times in found.blocks))
 
@@ -67,9 +65,7 @@ def _joint(attention: LatentAttention) -> LatentAttention:
     return attention._replace(tensors=tensors, gated_queries=True)
 
 
-def _assemble(
-    config: ConfigReader, size: StackDimensions, own: tuple[bool, ...], first_dense: int = 3
-) -> Architecture:
+def _assemble(config: ConfigReader, size: StackDimensions, own: tuple[bool, ...], first_dense: int = 3) -> Architecture:
     h = size.hidden
     config.ignore("mlp_bias", "layer_types", "ep_size", "moe_layer_freq", "rope_interleave")
     config.ignore("partial_rotary_factor", "indexer_rope_interleave")

@@ -26,7 +26,11 @@ NOTE = "the indexers get no gradient: transformers makes a mask of every token a
 WIDE = ("_hc.", "hc_head", "sinks", "position_bias", "norm")
 """``_keep_in_fp32_modules_strict`` of the class."""
 WIDE_IN_FP16 = (
-    "compressor.kv_proj", "compressor.gate_proj", "indexer.kv_proj", "indexer.gate_proj", "scorer.weights_proj"
+    "compressor.kv_proj",
+    "compressor.gate_proj",
+    "indexer.kv_proj",
+    "indexer.gate_proj",
+    "scorer.weights_proj",
 )
 """``_keep_in_fp32_modules`` of the class."""
 
@@ -58,8 +62,17 @@ def read(config: ConfigReader) -> Architecture:
         if kind[0] != SPARSE:
             own = own._replace(index_heads=0, index_dim=0)
         attention = Attention(
-            size.heads, 1, size.head_dim, rotary_dim=rotary, window=window, sinks=True, sdpa=False, flash=False,
-            dropout=dropout, tensors=_attention_tensors(size, own), compressed=own,
+            size.heads,
+            1,
+            size.head_dim,
+            rotary_dim=rotary,
+            window=window,
+            sinks=True,
+            sdpa=False,
+            flash=False,
+            dropout=dropout,
+            tensors=_attention_tensors(size, own),
+            compressed=own,
         )
         experts = moe._replace(table=size.vocab * moe.experts_per_token) if kind[1] else moe
         return Block(

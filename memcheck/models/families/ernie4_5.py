@@ -120,7 +120,5 @@ def read_vl(config: ConfigReader) -> Architecture:
 def _attention(config: ConfigReader, size: StackDimensions) -> tuple[Attention, bool]:
     """The attention, and whether every matrix of a layer has a bias."""
     bias = config.flag("use_bias")
-    attention = grouped_attention(
-        size, qkv_bias=bias, out_bias=bias, rotary_form="pairs-wide", rotary_interleaved=True
-    )
+    attention = grouped_attention(size, qkv_bias=bias, out_bias=bias, rotary_form="pairs-wide", rotary_interleaved=True)
     return attention, bias

@@ -66,9 +66,7 @@ def _read(config: ConfigReader, *, each: int) -> Architecture:
         attention = gemma4_attention(heads, bias=bias, same=same and kind.full, reuses=kind.reuses)
         mlp: Mlp | Moe = moe or gated_mlp(h, width * 2 if double and kind.reuses else width, activation)
         return Block(
-            mixer=attention._replace(
-                window=None if kind.full else window, dropout=dropout, stores_keys=kind.stores
-            ),
+            mixer=attention._replace(window=None if kind.full else window, dropout=dropout, stores_keys=kind.stores),
             mlp=mlp,
             input_norm=rms_norm(h, "input_layernorm", NORM),
             mlp_norm=rms_norm(h, "pre_feedforward_layernorm", NORM),

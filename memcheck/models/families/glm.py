@@ -46,9 +46,7 @@ def _normed_behind(size: StackDimensions, block: Block) -> Block:
     )
 
 
-def _block(
-    config: ConfigReader, size: StackDimensions, fraction: float = 0.5, *, bias: bool | None = None
-) -> Block:
+def _block(config: ConfigReader, size: StackDimensions, fraction: float = 0.5, *, bias: bool | None = None) -> Block:
     attention = grouped_attention(
         size,
         qkv_bias=config.flag("attention_bias", default=True) if bias is None else bias,

@@ -40,6 +40,4 @@ def _read(config: ConfigReader, *, normed: bool) -> Architecture:
         behind = rms_norm(size.hidden, "mlp.post_mlp_layernorm") if normed and routed else None
         return block._replace(mlp_output_norm=behind)
 
-    return decoder(
-        config, size, stack(sparse, make), tied=False, rotary_dim=attention.qk_rope_head_dim, mtp_layers=mtp
-    )
+    return decoder(config, size, stack(sparse, make), tied=False, rotary_dim=attention.qk_rope_head_dim, mtp_layers=mtp)

@@ -22,9 +22,7 @@ def read(config: ConfigReader) -> Architecture:
         rotary_interleaved=True,
         dropout=config.dropout("attention_dropout"),
     )
-    mlp = gated_mlp(
-        size.hidden, config.integer("intermediate_size"), config.activation(), bias=config.flag("mlp_bias")
-    )
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation(), bias=config.flag("mlp_bias"))
     block = pre_norm_block(size.hidden, attention, mlp, kind=NORM)
     final = rms_norm(size.hidden, "model.norm", NORM)
     return decoder(config, size, ((block, size.layers),), tied=False, final_norm=final)

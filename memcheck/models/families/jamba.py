@@ -40,9 +40,7 @@ def read(config: ConfigReader) -> Architecture:
             mlp_norm=rms_norm(h, "pre_ff_layernorm"),
         )
 
-    kinds = [
-        (i % attended[0] == attended[1], i % routes[0] == routes[1]) for i in range(size.layers)
-    ]
+    kinds = [(i % attended[0] == attended[1], i % routes[0] == routes[1]) for i in range(size.layers)]
     final = rms_norm(h, "model.final_layernorm")
     return decoder(config, size, stack(kinds, make), tied=False, final_norm=final, rotary_dim=0)
 

@@ -39,7 +39,12 @@ def read(config: ConfigReader) -> Architecture:
     )
     mtp = mtp_layers(config, ("num_nextn_predict_layers", "mtp_num_layers"))
     return decoder(
-        config, size, ((block, size.layers),), tied=False, rotary_dim=attention.qk_rope_head_dim, mtp_layers=mtp,
+        config,
+        size,
+        ((block, size.layers),),
+        tied=False,
+        rotary_dim=attention.qk_rope_head_dim,
+        mtp_layers=mtp,
         kept_fp16=("classifier.weight",),
     )
 

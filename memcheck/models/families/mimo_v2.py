@@ -27,9 +27,7 @@ def read(config: ConfigReader) -> Architecture:
     window = config.window()
     before = config.optional_integer("sliding_window_size")
     window = window if before is None else before + 1
-    types = layer_types(
-        config, size.layers, lambda i: "sliding_attention" if i and (i + 1) % 6 else "full_attention"
-    )
+    types = layer_types(config, size.layers, lambda i: "sliding_attention" if i and (i + 1) % 6 else "full_attention")
     config.ignore("attention_value_scale", *OTHER_CODE)
     kinds = tuple(zip(types, sparse_types(config, size.layers, 1), strict=True))
     _check_other_code(config, size, wide, kinds)

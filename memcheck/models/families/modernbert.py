@@ -45,9 +45,7 @@ def read_decoder(config: ConfigReader) -> Architecture:
     return found._replace(blocks=blocks, mask_windows=(None, window), rotary_each=True, pooling=None)
 
 
-def _assemble(
-    config: ConfigReader, projections: Projections, local: int, period: int, head: str
-) -> Architecture:
+def _assemble(config: ConfigReader, projections: Projections, local: int, period: int, head: str) -> Architecture:
     size = read_sizes(config, kv_heads="none", head_dim_key=False)
     h = size.hidden
     config.ignore("cls_token_id", "deterministic_flash_attn", "global_rope_theta", "initializer_cutoff_factor")

@@ -47,9 +47,7 @@ def read(config: ConfigReader) -> Architecture:
         )
 
     final = rms_norm(h, "model.norm", NORM)
-    return decoder(
-        config, size, stack(types, make), tied=False, final_norm=final, rotary_dim=attention.rotary_dim
-    )
+    return decoder(config, size, stack(types, make), tied=False, final_norm=final, rotary_dim=attention.rotary_dim)
 
 
 def _delta_net(config: ConfigReader, hidden: int) -> Mixer:

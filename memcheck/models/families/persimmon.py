@@ -42,6 +42,4 @@ def read(config: ConfigReader) -> Architecture:
     if dropout:
         config.fail("hidden_dropout", "memcheck has no model of this family's dropout", "write hidden_dropout: 0.0")
     final = layer_norm(h, "model.final_layernorm")
-    return decoder(
-        config, size, ((block, size.layers),), tied=False, final_norm=final, rotary_dim=attention.rotary_dim
-    )
+    return decoder(config, size, ((block, size.layers),), tied=False, final_norm=final, rotary_dim=attention.rotary_dim)

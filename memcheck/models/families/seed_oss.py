@@ -19,8 +19,6 @@ def read(config: ConfigReader) -> Architecture:
         out_bias=config.flag("attention_out_bias"),
         dropout=config.dropout("attention_dropout", default=0.1),
     )
-    mlp = gated_mlp(
-        size.hidden, config.integer("intermediate_size"), config.activation(), bias=config.flag("mlp_bias")
-    )
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation(), bias=config.flag("mlp_bias"))
     block = pre_norm_block(size.hidden, attention, mlp, dropout=config.dropout("residual_dropout", default=0.1))
     return decoder(config, size, ((block._replace(inner_dropout=True), size.layers),), tied=False)

@@ -27,8 +27,13 @@ def _assemble(config: ConfigReader, *, apart: bool) -> Architecture:
     layers = config.integer("num_layers", "num_hidden_layers", maximum=MAX_LAYERS)
     behind = config.integer("num_decoder_layers", default=layers, null=layers, maximum=MAX_LAYERS)
     size = StackDimensions(
-        hidden=hidden, layers=behind, heads=heads, kv_heads=heads, head_dim=config.integer("d_kv", "head_dim"),
-        vocab=config.integer("vocab_size"), positions=0,
+        hidden=hidden,
+        layers=behind,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=config.integer("d_kv", "head_dim"),
+        vocab=config.integer("vocab_size"),
+        positions=0,
     )
     config.ignore("relative_attention_max_distance", "n_positions", "output_past", "is_decoder", "eos_token_id")
     if config.flag("is_decoder"):

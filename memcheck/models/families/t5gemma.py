@@ -61,9 +61,7 @@ def read(config: ConfigReader) -> Architecture:
         mask_windows=(None, second.window),
         encoder=encoder,
         returns_states=True,
-        paths=Paths(
-            layers="model.decoder.layers", embedding="model.decoder.embed_tokens", head="lm_head.out_proj"
-        ),
+        paths=Paths(layers="model.decoder.layers", embedding="model.decoder.embed_tokens", head="lm_head.out_proj"),
     )
 
 

@@ -134,7 +134,10 @@ def _vectors(hidden: int, *, first: bool) -> tuple[ParameterTensor, ...]:
         f"post_{half}_residual_scale.{part}_{what}"
         for half in ("attention", "mlp")
         for part, what in (
-            ("hidden_states", "scale"), ("hidden_states", "bias"), ("residual", "scale"), ("residual", "bias")
+            ("hidden_states", "scale"),
+            ("hidden_states", "bias"),
+            ("residual", "scale"),
+            ("residual", "bias"),
         )
     ]
     if first:  # the model's own, in front of its layers

@@ -90,8 +90,10 @@ def latent_attention(
         config.integer("q_lora_rank")  # null is a statement (no low-rank query), absence is not
     kv_rank = config.integer("kv_lora_rank")
     nope, rope = config.integer("qk_nope_head_dim"), config.integer("qk_rope_head_dim")
-    v_dim = config.integer("v_head_dim") if v_head_dim is None else config.integer(
-        "v_head_dim", default=v_head_dim, null=v_head_dim
+    v_dim = (
+        config.integer("v_head_dim")
+        if v_head_dim is None
+        else config.integer("v_head_dim", default=v_head_dim, null=v_head_dim)
     )
     bias = config.flag("attention_bias")
     q_width, a = size.heads * (nope + rope), "self_attn."

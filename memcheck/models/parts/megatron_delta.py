@@ -42,9 +42,7 @@ def delta_net(config: ConfigReader, hidden: int, *, biased: bool) -> Mixer:
 
     ``biased``: the norm of its heads is a LayerNorm, as the layers' are.
     """
-    key_heads, heads, key, value, kernel = (
-        config.integer(name, default=usual) for name, usual in DIMENSIONS.items()
-    )
+    key_heads, heads, key, value, kernel = (config.integer(name, default=usual) for name, usual in DIMENSIONS.items())
     if heads % key_heads:
         config.fail("linear_num_value_heads", f"{heads} heads of values are no multiple of {key_heads} of keys")
     keys, values, owner = key_heads * key, heads * value, "self_attention"

@@ -35,9 +35,7 @@ def see(vision: Vision, height: int, width: int, frames: int | None, limits: Lim
     each = across // 2
     tokens = down * (along + 1) + 1 + each * (each + 1)
     squares = columns * rows + 1
-    return Seen(
-        pictures=squares, patches=squares * vision.tile, tokens=tokens, defaults=(("max_tiles", MOST, WHY),)
-    )
+    return Seen(pictures=squares, patches=squares * vision.tile, tokens=tokens, defaults=(("max_tiles", MOST, WHY),))
 
 
 def _filled(padding: int, patches: int, vision: Vision) -> int:

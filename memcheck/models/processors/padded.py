@@ -42,9 +42,7 @@ def _tiles(height: int, width: int) -> int:
     """Tiles of the grid whose sides are most like the picture's (``find_closest_aspect_ratio``)."""
     least, most = TILES
     sides = range(1, most + 1)
-    grids = sorted(
-        ((c, r) for c in sides for r in sides if least <= c * r <= most), key=lambda grid: grid[0] * grid[1]
-    )
+    grids = sorted(((c, r) for c in sides for r in sides if least <= c * r <= most), key=lambda grid: grid[0] * grid[1])
     best, apart = (1, 1), math.inf
     for columns, rows in grids:
         off = abs(width / height - columns / rows)

@@ -163,13 +163,9 @@ def _limits(released: tuple[int, int], stated: Limits) -> tuple[int, int]:
     return released[0] if least is None else least, released[1] if most is None else most
 
 
-def _seen(
-    vision: Vision, sides: tuple[int, int], grids: int, limits: tuple[int, int], stated: Limits
-) -> Seen:
+def _seen(vision: Vision, sides: tuple[int, int], grids: int, limits: tuple[int, int], stated: Limits) -> Seen:
     patches = grids * (sides[0] // vision.patch) * (sides[1] // vision.patch)
     why = "the released checkpoint's processor; the model's own preprocessor_config.json may say another"
     named = zip(("min_pixels", "max_pixels"), limits, stated, strict=True)
     defaults = tuple((name, value, why) for name, value, mine in named if mine is None)
-    return Seen(
-        pictures=grids, patches=patches, tokens=patches // vision.merge, separators=2, defaults=defaults
-    )
+    return Seen(pictures=grids, patches=patches, tokens=patches // vision.merge, separators=2, defaults=defaults)

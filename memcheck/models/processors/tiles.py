@@ -163,6 +163,4 @@ def perception_grid(height: int, width: int, side: int, most: int) -> tuple[int,
 
 
 def _seen(vision: Vision, tiles: int, separators: int) -> Seen:
-    return Seen(
-        pictures=tiles, patches=tiles * vision.tile, tokens=tiles * vision.tile_tokens, separators=separators
-    )
+    return Seen(pictures=tiles, patches=tiles * vision.tile, tokens=tiles * vision.tile_tokens, separators=separators)

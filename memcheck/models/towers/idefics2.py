@@ -34,9 +34,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
     depth = section.integer("resampler_depth", default=3, maximum=MAX_LAYERS)
     text = outer.raw("text_config")
     inner = ConfigReader(text, "idefics2", "text_config.") if isinstance(text, dict) else outer
-    projection = _gated(
-        "modality_projection", tower.hidden, inner.integer("intermediate_size", default=14336), hidden
-    )
+    projection = _gated("modality_projection", tower.hidden, inner.integer("intermediate_size", default=14336), hidden)
     layers = tuple(t for i in range(depth) for t in _layer(f"perceiver_resampler.layers.{i}", hidden, perceiver))
     return tower._replace(
         projector=(

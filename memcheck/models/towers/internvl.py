@@ -43,9 +43,7 @@ def read(config: ConfigReader, around: AroundTower, *, biased: bool = False) -> 
     scales = tuple(ParameterTensor(name, (width,), "mlp") for name in ("lambda_1", "lambda_2"))
     mlp = tower_mlp(width, inner, config.activation(default="gelu"), NAMES.mlp)
     bias = config.flag("attention_bias", default=biased)
-    block = tower_layer(
-        width, heads, mlp, "separate", NAMES, bias=bias, norm=norm, extra=scales, softmax_fp32=False
-    )
+    block = tower_layer(width, heads, mlp, "separate", NAMES, bias=bias, norm=norm, extra=scales, softmax_fp32=False)
     ratio = outer.number("downsample_ratio", default=0.5)
     factor = int(1 / ratio) ** 2
     layer = outer.raw("vision_feature_layer")

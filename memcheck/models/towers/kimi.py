@@ -37,9 +37,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         "media_placeholder_token_id", "projection_layer_norm_eps", "use_unified_vision_chunk", "video_placeholder"
     )
     merge = kernel[0] * kernel[-1]
-    mlp = packed_mlp(
-        width, inner, config.activation(default="gelu_pytorch_tanh"), ("fc1", "fc2"), gated=False
-    )
+    mlp = packed_mlp(width, inner, config.activation(default="gelu_pytorch_tanh"), ("fc1", "fc2"), gated=False)
     inputs = tuple(t for n in "qkv" for t in linear(f"attn.{n}_proj", width, width, "attention", "column", bias=True))
     attention = TowerAttention(
         heads=heads,

@@ -72,7 +72,8 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         closing=(),
         projector=linear("multi_modal_projector", outputs, wide, "projector", "none", bias=True),
         between=(
-            *norm_pair("layernorm_post", width), *_by_ratio("post_tile_positional_embedding", grids, tiles * width)
+            *norm_pair("layernorm_post", width),
+            *_by_ratio("post_tile_positional_embedding", grids, tiles * width),
         ),
         gathered=tuple(sorted(index % depth for index in earlier)),
         hooked=True,
@@ -111,4 +112,3 @@ def _layer(width: int, heads: int, inner: int, activation: str) -> Block:
     tensors = tuple(t for t in mixer.tensors if t.linear) if isinstance(mixer, TowerAttention) else ()
     attention = TowerAttention(heads=heads, head_dim=width // heads, kind="additive", tensors=tensors, bias=False)
     return block._replace(mixer=attention)
-

@@ -63,4 +63,3 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         path="embed_tokens_extend.image_embed.img_processor",
         projector_path="embed_tokens_extend.image_embed",
     )
-

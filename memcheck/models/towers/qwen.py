@@ -215,9 +215,7 @@ def merger(
     return (*found, *first, *linear(f"{path}.{names[1]}", outputs, wide, "mlp", "none", bias=True))
 
 
-def patch_embedding(
-    config: ConfigReader, width: int, patch: int, *, bias: bool = False
-) -> tuple[ParameterTensor, ...]:
+def patch_embedding(config: ConfigReader, width: int, patch: int, *, bias: bool = False) -> tuple[ParameterTensor, ...]:
     """A convolution over the pixels of a patch, in two frames."""
     side = config.integer("patch_size", default=patch)
     shape = (width, _colours(config), config.integer("temporal_patch_size", default=2), side, side)

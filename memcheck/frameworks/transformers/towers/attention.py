@@ -332,9 +332,7 @@ def attend(  # noqa: PLR0913 - the switches of one call
         if k.shape[1] != heads:
             k, v = repeat_kv(tape, k, heads), repeat_kv(tape, v, heads)
         steps = ("scale", "add") if masked or one else ("scale",)
-        out = eager(
-            tape, q, k, v, steps, mask_dtype=ctx.setting.params, fp32_softmax=wide, narrows=wide
-        )
+        out = eager(tape, q, k, v, steps, mask_dtype=ctx.setting.params, fp32_softmax=wide, narrows=wide)
         out = copy(tape, out, "contiguous")
         return Value(out.storage, (rows, heads, d), out.dtype, out.origin)
     flashes = ctx.setting.attention in ("flash", "flex") or not (masked or one)
@@ -364,9 +362,7 @@ def unequal(ctx: Context, q: Value, k: Value, v: Value, *, wide: bool = True) ->
         a, b, c = one if not tape.autocast else tuple(cast(tape, t, tape.autocast) for t in one)
         if b.shape[1] != heads:
             b, c = repeat_kv(tape, b, heads), repeat_kv(tape, c, heads)
-        out = eager(
-            tape, a, b, c, ("scale",), mask_dtype=ctx.setting.params, fp32_softmax=wide, narrows=wide
-        )
+        out = eager(tape, a, b, c, ("scale",), mask_dtype=ctx.setting.params, fp32_softmax=wide, narrows=wide)
         outs.append(copy(tape, out, "contiguous"))
         del out, a, b, c, one
     return cat(tape, tuple(outs), shape, "cat pictures")

@@ -48,9 +48,7 @@ def _words(ctx: Context, p: Perceiver, words: ParameterTensor, places: Parameter
     position = embedding(tape, where, (p.words,), where.dtype, "places of the Q-Former")
     out = tape.value(x.shape, x.dtype, "add positions")
     shape, dtype = position.shape, position.dtype
-    return tape.record(
-        out, (x, position), lambda grad: [grad, tape.new(shape, dtype, "sum") if pictures > 1 else grad]
-    )
+    return tape.record(out, (x, position), lambda grad: [grad, tape.new(shape, dtype, "sum") if pictures > 1 else grad])
 
 
 def _layer(ctx: Context, p: Perceiver, t: dict[str, ParameterTensor], x: Value, rows: Value) -> Value:
