@@ -90,7 +90,7 @@ def test_counts_of_one_are_singular() -> None:
     assert became(LayoutTally(fitting=1)) == "1 plan: 1 that fits"
     told = became(LayoutTally(illegal=1, too_large=1198, fitting=2))
     assert told == (
-        "1,201 plans: 1 breaks a rule, the global batch or what is kept, 1,198 priced and too large, 2 that fit"
+        "1,201 plans: 1 excluded by a rule, the global batch or --keep, 1,198 estimated and too large, 2 that fit"
     )
 
 
@@ -115,7 +115,7 @@ def test_nothing_fits_is_a_finding_with_a_way_out(capsys: Capture) -> None:
     assert space["fitting"] == 0
     assert main(["suggest", "hopeless.yaml"]) == 1
     out = capsys.readouterr().out
-    assert "nothing fits on 1 x rtx-2080-ti: every one of" in out
+    assert "no plan of the space below fits on 1 x rtx-2080-ti: all " in out
     assert "the smallest cluster of this GPU that would do has" in out
 
 
@@ -323,7 +323,7 @@ def test_a_search_that_is_cut_short_says_so(capsys: Capture) -> None:
     assert main(["suggest", "over.yaml", "--goal", "throughput", "--budget", "0.000001"]) == 1
     shown = capsys.readouterr().out
     assert "not searched: " in shown
-    assert "every one of" not in shown
+    assert "of the space below" not in shown
     assert main(["suggest", "over.yaml", "--goal", "throughput", "--budget", "0.000001", "--format", "json"]) == 1
     space = json.loads(capsys.readouterr().out)["space"]
     assert (space["exhausted"], space["budget_seconds"]) == (False, 1e-06)

@@ -88,9 +88,14 @@ def _evaluating(evaluation: Evaluation) -> Iterator[CandidateChange]:
 
 
 def critical(context: RuleContext) -> set[str]:
-    """The instant of the GPU's peak, and those at which the memory of a node does not suffice."""
+    """The instant of the GPU's peak, others that exceed the limit, and those for which a node has too little memory."""
     estimate = context.estimate
     if estimate is None:
         return set()
     host = context.host_bytes
-    return {estimate.instant, *(moment.name for moment in estimate.host_moments if not on_host(moment.bytes, host))}
+    beside = estimate.needed_bytes - estimate.allocated_bytes
+    allowed = context.plan.policy.fail_above or context.fail_above  # a search for more room asks for less
+    limit = int(estimate.capacity_bytes * min(allowed, 1.0))
+    above = {i.name for rank in estimate.ranks for i in rank.instants if i.allocated_bytes + beside > limit}
+    lacking = {moment.name for moment in estimate.host_moments if not on_host(moment.bytes, host)}
+    return {estimate.instant, *above, *lacking}

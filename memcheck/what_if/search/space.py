@@ -14,6 +14,7 @@ from memcheck.what_if.remedies.hardware import larger_gpus, more_nodes
 from memcheck.what_if.remedies.memory_keys import LOWER
 from memcheck.what_if.remedies.types import METHOD, CandidateChange, join
 from memcheck.what_if.search.layouts import serving_layouts, training_layouts
+from memcheck.what_if.search.opened import OPENED
 
 NOTHING = CandidateChange("", "as written", {})
 STATES = ("optimizer", "precision", "offload", "offload-parameters", "method", "weights")
@@ -53,6 +54,7 @@ def singles(context: RuleContext) -> list[CandidateChange]:
         return [*serving(context, job), *larger_gpus(context)]
     return [
         *same_hardware(context, job),
+        *OPENED.by_sharding(context),
         *degrees(context, job),
         *more_nodes(context, job),
         *larger_gpus(context),
@@ -87,6 +89,7 @@ def space_of(
     """
     may_set = None if keys is None else _one_of(tuple(keys))
     job = context.job
+    opened: list[CandidateChange] = []
     there = (nodes or job.layout.nodes, gpus_per_node or job.layout.gpus_per_node)
     if isinstance(job, InferenceJob):
         from memcheck.what_if.remedies.serving import serving
@@ -95,14 +98,15 @@ def space_of(
         layouts = tuple(serving_layouts(job, *there))
     else:
         options = [_within(c) for c in same_hardware(context, job) if c.kind not in APART]
+        opened = [_within(c) for c in OPENED.by_sharding(context) if c.kind not in APART]
         layouts = tuple(training_layouts(context, job, *there, faster=faster, may_set=may_set))
         if faster:
             instead = list(either_way(context, job))
             replaced = {c.kind for c in instead} - {"offload"}
             options = [c for c in options if c.kind not in replaced] + instead
-    options = [c for c in options if c.cost <= most]
-    states = _knobs([c for c in options if c.kind in STATES])
-    steps = _knobs([c for c in options if c.kind not in STATES])
+    options, opened = ([c for c in some if c.cost <= most] for some in (options, opened))
+    states = _knobs([c for c in options if c.kind in STATES], [c for c in opened if c.kind in STATES])
+    steps = _knobs([c for c in options if c.kind not in STATES], [c for c in opened if c.kind not in STATES])
     if may_set is not None:
         layouts = tuple(_that_set(layouts, may_set))
         states, steps = ([_that_set(knob, may_set) for knob in knobs] for knobs in (states, steps))
@@ -126,14 +130,24 @@ def _that_set(changes: Iterable[CandidateChange], may_set: Callable[[str], bool]
     return [change for change in changes if all(map(may_set, change.set))]
 
 
-def _knobs(options: list[CandidateChange]) -> list[list[CandidateChange]]:
-    """Alternatives by kind, what is written last: what frees the most memory comes first. Free changes are one."""
+def _knobs(options: list[CandidateChange], opened: list[CandidateChange]) -> list[list[CandidateChange]]:
+    """Alternatives by kind, what is written last: what frees the most memory comes first. Free changes are one.
+
+    ``opened``: changes that only a sharded plan can make. Free ones among them are made together with the other free
+    changes, or left out: an unsharded layout cannot make them.
+    """
     kinds: dict[str, list[CandidateChange]] = {}
     for option in options:
         kinds.setdefault(option.kind, []).append(option)
     free = [kinds.pop(kind)[-1] for kind in (*FREE, *LOWER) if kind in kinds]
+    further = {option.kind: option for option in opened if option.kind in (*FREE, *LOWER)}
+    for option in opened:
+        if option.kind not in further:
+            kinds.setdefault(option.kind, []).append(option)
     knobs = [[*reversed(each), NOTHING] for each in kinds.values()]
-    return [[join(*free), NOTHING], *knobs] if free else knobs
+    every = [*(each for each in free if each.kind not in further), *further.values()]
+    together_free = [join(*some) for some in (every if further else [], free) if some]
+    return [[*together_free, NOTHING], *knobs] if together_free else knobs
 
 
 def _products(knobs: list[list[CandidateChange]]) -> tuple[CandidateChange, ...]:

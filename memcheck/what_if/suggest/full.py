@@ -80,16 +80,16 @@ def _nothing(answer: Suggestions, screen: Screen) -> list[str]:
     where = f"{plan.gpus:,} x {plan.gpu}"
     kept = "" if answer.goal == "fit" else " that keeps the results as they are"
     if answer.exhausted:
-        text = f"nothing{kept} fits on {where}: every one of {tally.considered:,} plans of the space below was judged"
+        text = f"no plan of the space below{kept} fits on {where}: all {tally.considered:,} were checked"
     else:
-        text = f"nothing{kept} was found that fits on {where}, in {tally.considered:,} plans"
+        text = f"no plan{kept} was found that fits on {where}, among {tally.considered:,}"
     text += "; --goal fit also tries changes of the results" if kept else ""
     lines = [screen.paint(line, "error") for line in wrap(text, screen.columns)]
     if answer.smallest is None:
         stays = ["the global batch"] if plan.framework != "inference" else []
         stays += [key for key in answer.keep if key.partition(".")[0] != "hardware"]
         while_ = f" while {' and '.join(stays)} {'stays' if len(stays) == 1 else 'stay'}" if stays else ""
-        text = f"no larger cluster of this GPU does either{while_}; take GPUs with more memory"
+        text = f"no larger cluster of this GPU was found that does{while_}; take GPUs with more memory"
         return [*lines, *wrap(text, screen.columns)]
     lines.append("")
     lines += wrap(f"the smallest cluster of this GPU that would do has {answer.smallest.gpus:,}:", screen.columns)
@@ -156,18 +156,18 @@ def _searched(answer: Suggestions, screen: Screen) -> list[str]:
     lines = labelled("searched", became(tally), screen, "dim")
     lines += cut
     keys = "; ".join(f"{key}: {_values(values)}" for key, values in answer.space.items())
-    lines += labelled("space", f"{keys}, each beside what is written", screen, "dim") if keys else []
+    lines += labelled("space", f"{keys}; and the plan's own values", screen, "dim") if keys else []
     return lines + (labelled("kept", ", ".join(answer.keep), screen, "dim") if answer.keep else [])
 
 
 def became(tally: LayoutTally) -> str:
-    """``19 plans: 2 break a rule, the global batch or what is kept, 1 priced and too large, 16 that fit``."""
+    """``19 plans: 2 excluded by a rule, the global batch or --keep, 1 estimated and too large, 16 that fit``."""
     counts = [
-        (tally.illegal, f"{_verb('break', tally.illegal)} a rule, the global batch or what is kept"),
-        (tally.repeated, "the same plan again"),
-        (tally.below_floor, "whose states alone are too large"),
-        (tally.slower, "slower than what is shown"),
-        (tally.too_large, "priced and too large"),
+        (tally.illegal, "excluded by a rule, the global batch or --keep"),
+        (tally.repeated, "equal to an earlier one"),
+        (tally.below_floor, "with states that alone are too large"),
+        (tally.slower, "slower than those shown"),
+        (tally.too_large, "estimated and too large"),
         (tally.fitting, f"that {_verb('fit', tally.fitting)}"),
     ]
     told = ", ".join(f"{count:,} {what}" for count, what in counts if count)
