@@ -1,6 +1,6 @@
-"""Accelerate's keys beside the plan's. Read at accelerate 1.15.0: ``commands/config/config_args.py`` (ClusterConfig),
-``commands/launch.py``, ``utils/dataclasses.py`` (FullyShardedDataParallelPlugin, DeepSpeedPlugin) and
-``parallelism_config.py``.
+"""Accelerate's keys, and the plan keys for the same things. Read at accelerate 1.15.0:
+``commands/config/config_args.py`` (ClusterConfig), ``commands/launch.py``, ``utils/dataclasses.py``
+(FullyShardedDataParallelPlugin, DeepSpeedPlugin) and ``parallelism_config.py``.
 """
 
 from __future__ import annotations

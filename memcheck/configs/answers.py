@@ -1,4 +1,4 @@
-"""What is said beside a config, on a command line or in a project's configuration, and how a config is read with it.
+"""Values stated in addition to a config, on a command line or in memcheck's configuration, and reading with them.
 
 `check`, `estimate` and `import` read every config through :func:`read_beside`, and a plan its ``source`` as well.
 """

@@ -78,7 +78,7 @@ def _replacement(lines: tuple[str, ...], flag: Span, name: str, value: object) -
 
 
 def _values(line: str, end: int) -> list[tuple[int, int]]:
-    """The words behind an argument on its line, up to the next argument."""
+    """Start and end columns of the words after an argument on its line, up to the next argument. ``end``: its end."""
     code = re.sub(r"(^|\s)#.*", lambda comment: " " * len(comment[0]), line)
     found: list[tuple[int, int]] = []
     for word in _WORD.finditer(code, end):
@@ -109,7 +109,10 @@ def _assignment(lines: tuple[str, ...], word: str, value: object) -> Edit | None
 
 
 def _removal(lines: tuple[str, ...], flag: Span, name: str) -> Edit | None:
-    """Without the argument, its value and the space behind them; the line and its continuation stay."""
+    """The edit that removes an argument, its value and the space after them. The line and its continuation stay.
+
+    None for an argument of one value that several words follow.
+    """
     line = lines[flag.line - 1]
     start, end = flag.column - 1, flag.end_column - 1
     if "=" not in line[start:end]:

@@ -42,7 +42,9 @@ def batch(draft: Draft) -> None:
 
 
 def _run(draft: Draft) -> None:
-    """A run of the schedule takes a local batch, and reduces gradients behind it (train_ft.py, ``schedule.step``)."""
+    """Set the micro-batches per run of the pipeline schedule. One run takes a local batch, and gradients are reduced
+    after it (train_ft.py, ``schedule.step``).
+    """
     local, micro = draft.whole(LOCAL), draft.value("training.micro_batch_size")
     each = (local or 1) // micro if isinstance(micro, int) and micro > 0 else 0
     if each:

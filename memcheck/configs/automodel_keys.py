@@ -1,4 +1,4 @@
-"""NeMo AutoModel's keys beside the plan's. Read at NVIDIA-NeMo/Automodel 36044ad3 of August 2026
+"""NeMo AutoModel's keys, and the plan keys for the same things. Read at NVIDIA-NeMo/Automodel 36044ad3 of August 2026
 (``components/distributed/config.py``, ``recipes/_dist_utils.py``, ``components/training/step_scheduler.py``,
 ``components/optim/optimizer.py``, ``components/_peft/lora.py``, ``components/models/common/utils.py``).
 """
@@ -105,7 +105,7 @@ PAST_ADAPTERS, PAST = ("falcon_h1", "nemotron_h"), "out_proj"
 transformers' modeling_falcon_h1.py and AutoModel's ``nemotron_v3/layers.py``). PEFT stops at it, AutoModel does not.
 """
 BUILDERS = ("NeMoAutoModelFor", "transformers.", "ForCausalLM.", "ForConditionalGeneration.")
-"""Classes and functions that build the model that a recipe names, and nothing beside it."""
+"""Starts of names of classes and functions that build the model that a recipe names, and nothing else."""
 
 OWN = frozenset(
     (
@@ -192,7 +192,7 @@ LOSSES: dict[str, tuple[str, str]] = {
         "it casts one chunk of the logits at a time: priced as the standard loss, an upper bound",
     ),
 }
-"""The last part of ``loss_fn._target_``: the plan's loss, and what is said beside it."""
+"""By the last part of ``loss_fn._target_``: the plan's loss, and a note about it; empty for none."""
 
 ATTENTIONS = {
     "te": "flash",

@@ -1,6 +1,6 @@
 """The command that starts an AutoModel recipe: ``automodel finetune llm -c x.yaml --step_scheduler.max_steps 2``.
 
-What stands behind the recipe's name takes the place of what the recipe says (``components/config/_arg_parser.py``).
+Options after the recipe's name replace the recipe's values (``components/config/_arg_parser.py``).
 """
 
 from __future__ import annotations

@@ -75,7 +75,10 @@ def _replicas(draft: Draft) -> None:
 
 
 def _gathers(draft: Draft) -> None:
-    """What stays gathered behind a forward, and which micro-batches reduce (``components/moe/parallelizer.py``)."""
+    """Read whether layers stay gathered after their forward pass, and which micro-batches reduce gradients.
+
+    Source: ``components/moe/parallelizer.py``.
+    """
     config, own = draft.config, f"{SECTION}.reshard_after_forward"
     sections = ("distributed.moe", "parallelizer")
     experts = next((name for name in sections if config.has(f"{name}.reshard_after_forward")), "")

@@ -1,8 +1,8 @@
-"""Axolotl's ``unfrozen_parameters``: patterns of parameters' names, beside which nothing is trained.
+"""Axolotl's ``unfrozen_parameters``: patterns of parameter names. All other parameters are frozen.
 
 Source: Axolotl 067b021c ``src/axolotl/utils/freeze.py`` (freeze_layers_except, LayerNamePattern): each pattern is
-matched with the start of a name, its dots are literal, and a range of rows behind it only zeroes gradients, which are
-there whole. Names are those of transformers 5.23.
+matched with the start of a name, and its dots are literal. A range of rows after a pattern only zeroes gradients, which
+are allocated whole. Names are those of transformers 5.23.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _modules(frozen: set[str], trained: set[str], cut: int) -> list[str]:
     ``cut``: how many characters of a name are in front of its layer's number.
 
     Raises:
-        UnreadError: a tensor is trained in some of them and not in others, or trained beside its own frozen bias.
+        UnreadError: a tensor is trained in some layers and frozen in others, or is trained while its bias is frozen.
     """
     found: list[str] = []
     left, kept = (

@@ -1,5 +1,5 @@
-"""Axolotl's keys beside the plan's. Read at axolotl 067b021c of July 2026 (``src/axolotl/utils/schemas/*.py``,
-``utils/config/__init__.py``, ``core/builders/base.py``).
+"""Axolotl's keys, and the plan keys for the same things. Read at axolotl 067b021c of July 2026
+(``src/axolotl/utils/schemas/*.py``, ``utils/config/__init__.py``, ``core/builders/base.py``).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ REFUSED: dict[str, str] = {
     "lisa_n_layers": "layers that take turns in being trained (LISA)",
     "relora_steps": "ReLoRA",
 }
-"""Constructs without a memory model: they change what rests or what is saved."""
+"""Constructs without a memory model: they change what is resident, or what is saved for backward."""
 
 LIGER = {
     "liger_rope": "rope",

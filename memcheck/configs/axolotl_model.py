@@ -1,4 +1,4 @@
-"""What an Axolotl config says of the model beside its name: whose dimensions it has, and how large its pictures are."""
+"""What an Axolotl config says of the model in addition to its name: whose dimensions it has, and the image size."""
 
 from __future__ import annotations
 

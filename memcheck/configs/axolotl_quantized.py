@@ -9,7 +9,10 @@ from memcheck.configs.types import KeyRow
 
 
 def quantization(draft: Draft) -> None:
-    """``model_quantization_config``: a checkpoint in four bits that is dequantized as it is loaded rests in 16 bits."""
+    """Read ``model_quantization_config``. A 4-bit checkpoint that is dequantized while it loads is resident in 16 bits.
+
+    Any other quantization is refused.
+    """
     name = draft.config.take(keys.QUANTIZATION)
     if name is not None and not (name == keys.DEQUANTIZED and on(draft, keys.DEQUANTIZES)):
         message = f"`{keys.QUANTIZATION}`: the job is one with a base of another quantization"

@@ -40,7 +40,7 @@ class ConfigFile:
         self.compared: dict[str, str] = {}
         """The variable that such an ``if`` compares; empty where that is not plain."""
         self.loose: dict[str, Location] = {}
-        """Words behind arguments that may be more of them, in variables that the script does not set."""
+        """Variables after an argument that may hold further arguments, and that the script does not set."""
         self.launch = False
         """Whether it is a command line or a script, and no file of keys."""
         self.positionals: tuple[Positional, ...] = ()
@@ -54,7 +54,7 @@ class ConfigFile:
         self.gpus_per_node: int | None = None
         """How many GPUs a node has, where it was stated."""
         self.method = ""
-        """``training.method`` of a plan, where it was stated beside the config."""
+        """The plan's ``training.method``, where the user stated it in addition to the config; else empty."""
         self.images = NO_IMAGES
         """The pictures of a sample, where they were stated: keys of ``training.images``."""
         self._locate = locate
@@ -100,7 +100,7 @@ class ConfigFile:
         return self._adopted[key] if key in self._adopted else self._locate(key)
 
     def unread(self) -> Iterator[str]:
-        """Keys that nobody asked for, in the order of the file."""
+        """Keys that no reader has asked for, in the order of the file."""
         return (key for key in self.values if key not in self._read)
 
 

@@ -1,5 +1,6 @@
-"""DeepSpeed's keys beside the plan's. Read at DeepSpeed 0.19.8: ``deepspeed/runtime/config.py``, ``constants.py``,
-``zero/config.py``, ``zero/offload_config.py``, ``precision_config.py``, ``activation_checkpointing/config.py``.
+"""DeepSpeed's keys, and the plan keys for the same things. Read at DeepSpeed 0.19.8: ``deepspeed/runtime/config.py``,
+``constants.py``, ``zero/config.py``, ``zero/offload_config.py``, ``precision_config.py``,
+``activation_checkpointing/config.py``.
 
 Keys with ``auto`` are filled by transformers' ``integrations/deepspeed.py`` from its TrainingArguments.
 """
@@ -287,6 +288,10 @@ _OWN = any_key(*HARMLESS, *HARMLESS_SECTIONS, "amp.", CLIP, OPTIMIZER)
 
 
 def recognise(config: ConfigFile) -> str:
-    """What only DeepSpeed's configs have; the total batch, which others state too, alone or beside keys of its own."""
+    """The key that shows that a config is DeepSpeed's; empty where none does.
+
+    It is a key that only DeepSpeed has, or the total batch. Other frameworks also state a total batch, so that it
+    counts only as the one key of a config, or with other keys of DeepSpeed.
+    """
     found = any_key(*EVIDENCE)(config)
     return found or (TOTAL if TOTAL in config.values and (len(config.values) == 1 or _OWN(config)) else "")

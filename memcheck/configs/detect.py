@@ -76,11 +76,11 @@ HELP = f"memcheck reads {', '.join(each.title for each in FORMATS.values())}; --
 def detect(path: str, text: str, *, named: bool = False, beside: Mapping[str, object] = NOTHING) -> str:
     """The name of the format.
 
-    ``named``: the model is stated beside the config. ``beside``: the GPU and the counts that are, which the command in
-    a refusal repeats.
+    ``named``: the user states the model in addition to the config. ``beside``: the GPU and the counts that the user
+    states, which the command in a refusal repeats.
 
     Raises:
-        ConfigError: another framework's config, nobody's, or no text of any config's syntax.
+        ConfigError: the config of a framework without a reader, an unknown file, or text in no config's syntax.
     """
     before_syntax(path, text, beside)
     syntax = syntax_of(path, text)

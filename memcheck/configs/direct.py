@@ -31,7 +31,7 @@ DEFAULT_LENGTH = "default_sequence_length"
 MODEL = "model"
 CONFIGURED = "[[configs]] in memcheck.toml, [[tool.memcheck.configs]] in pyproject.toml"
 OTHERS = ("images", "framework_version", "settings", "defines", "format", DEFAULT_LENGTH)
-"""What is stated beside a config and is no option of one key (``FLAGS``)."""
+"""Values stated in addition to a config that are not options of a single key (``FLAGS``)."""
 
 
 def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Document | None:
@@ -135,8 +135,9 @@ def _length(document: Document, stated: Mapping[str, object]) -> dict[str, objec
 
 
 def _own(path: str, text: str, stated: Mapping[str, object]) -> Document | None:
-    """YAML that is nobody's config: a team's own file. None for a plan without its mark, or what is no mapping: the
-    plan's own reader says what is wrong with those.
+    """The failed document of a YAML file that is no known framework's config, such as a team's own file.
+
+    None for a plan without its mark, and for YAML that is no mapping: the plan's reader reports what is wrong there.
     """
     try:
         values = composed(path, text).values
@@ -156,7 +157,7 @@ def _unknown(path: str, values: Mapping[str, object], stated: Mapping[str, objec
 
 
 def _missing(document: Document) -> list[Any]:
-    """What nobody said."""
+    """A finding for each required value that neither the config nor the command line states."""
     at, keys = document.locate(""), unstated(document)
     return [
         codes.UNUSABLE_SOURCE.at(

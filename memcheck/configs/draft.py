@@ -149,7 +149,7 @@ class Draft:
                 self.note(live[0] if path not in live else path, reason)
 
     def finish(self) -> ReadConfig:
-        """The reading; what nobody asked for is listed."""
+        """The reading. Keys that no reader has asked for are listed in its notes."""
         unread = set(self.config.unread())
         for key in unread:
             self.config.hanging.pop(key, None)  # it is told as what it is, whichever branch runs

@@ -13,7 +13,7 @@ from memcheck.plan.foreign import instance
 from memcheck.record import Record
 
 EXAMPLE = "h100-80gb"
-"""The GPU of a command whose GPU nobody said."""
+"""The GPU in an example command, where the user stated none."""
 LIKE = "llama-3.1-8b"
 """The model of a command that only shows how one is written."""
 LONGEST = 1100
@@ -30,7 +30,7 @@ class Machine(Record):
     gpu: str = ""
     """A name of the catalog."""
     gpus_per_node: int = 0
-    """0: nobody said it."""
+    """GPUs per node; 0 where it is not stated."""
     nodes: int = 1
 
     def stated(self, beside: Mapping[str, object]) -> Machine:

@@ -1,4 +1,4 @@
-"""From a framework's config, and what is stated beside it, to a plan."""
+"""Makes a plan from a framework's config and the values that the user states in addition to it."""
 
 from __future__ import annotations
 

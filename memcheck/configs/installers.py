@@ -13,7 +13,7 @@ _FETCHES = re.compile(
     r")(?=\s|$)"
 )
 _JOINED = re.compile(r"[;&|]")
-"""What another command on the same line stands behind."""
+"""Signs that separate two commands on one line."""
 
 
 def without_installers(text: str) -> str:

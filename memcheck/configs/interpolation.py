@@ -57,7 +57,9 @@ def _answer(config: ConfigFile, key: str, found: re.Match[str], left: dict[str, 
 
 
 def _absolute(key: str, name: str) -> str:
-    """``.name`` is beside the key, ``..name`` beside its section."""
+    """The absolute key for a relative ``name``. ``.name`` is in the section of ``key``, ``..name`` in the section
+    above.
+    """
     dots = len(name) - len(name.lstrip("."))
     if not dots:
         return name

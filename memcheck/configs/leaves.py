@@ -48,7 +48,10 @@ def _below(key: str, value: Any) -> Iterator[tuple[str, object]]:
 
 
 def grown(values: dict[str, Any], found: dict[str, object]) -> dict[str, Any]:
-    """The values with others beside them; a record that is one word becomes a mapping where it has to."""
+    """A copy of the nested ``values`` with the dotted keys of ``found`` set.
+
+    A record that is written as one word becomes a mapping, if a further field is set in it.
+    """
     grown = dict(values)
     for key, value in found.items():
         *sections, name = key.split(".")

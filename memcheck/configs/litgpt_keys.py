@@ -1,5 +1,5 @@
-"""LitGPT's keys beside the plan's. Read at litgpt 26857050 of June 2026 (``litgpt/finetune/*.py``, ``pretrain.py``,
-``args.py``, ``utils.py``, ``config.py``).
+"""LitGPT's keys, and the plan keys for the same things. Read at litgpt 26857050 of June 2026 (``litgpt/finetune/*.py``,
+``pretrain.py``, ``args.py``, ``utils.py``, ``config.py``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _in_file = all_keys((MICRO, TOTAL, LENGTH), (CHECKPOINT, NAME, "lora_r", QUANTIZ
 
 
 def recognise(config: ConfigFile) -> str:
-    """``train:`` beside a checkpoint's folder or a model's name; or a command line that trains."""
+    """The key that shows that a config is LitGPT's; empty where none does.
+
+    A file has ``train:`` with a checkpoint's folder or a model's name; a script has a command that trains.
+    """
     return _in_file(config) or ("config" if run_of(config) is not None else "")
 
 

@@ -60,7 +60,7 @@ def training_alone(text: str) -> str:
 
 
 def join_run(draft: Draft, model: str, other: str) -> ScriptRun | None:
-    """Take what the command says beside its arguments: the model, and the config that ``--config`` names.
+    """Take what the command says in addition to its arguments: the model, and the config that ``--config`` names.
 
     ``model``, ``other``: the keys of the model of a script that fine-tunes, and of the one that pretrains.
     """

@@ -1,6 +1,7 @@
-"""LLaMA-Factory's keys beside the plan's. Read at ff6d4d12 of August 2026 (``src/llamafactory/hparams/*.py``,
-``model/adapter.py``, ``model/model_utils/checkpointing.py``, ``model/model_utils/liger_kernel.py``; the second
-generation: ``src/llamafactory/v1/config/*.py``, ``v1/core/base_trainer.py``).
+"""LLaMA-Factory's keys, and the plan keys for the same things. Read at ff6d4d12 of August 2026
+(``src/llamafactory/hparams/*.py``, ``model/adapter.py``, ``model/model_utils/checkpointing.py``,
+``model/model_utils/liger_kernel.py``; the second generation: ``src/llamafactory/v1/config/*.py``,
+``v1/core/base_trainer.py``).
 """
 
 from __future__ import annotations

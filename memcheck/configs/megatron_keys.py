@@ -1,6 +1,6 @@
-"""Megatron-LM's arguments beside the plan's keys. Read at commit d98e8a64dd of August 2026 (``megatron/training/
-arguments.py``, ``core/transformer/transformer_config.py``, ``core/model_parallel_config.py``) and, for the names of the
-configuration classes, at megatron-core 0.16.1.
+"""Megatron-LM's arguments, and the plan keys for the same things. Read at commit d98e8a64dd of August 2026
+(``megatron/training/arguments.py``, ``core/transformer/transformer_config.py``, ``core/model_parallel_config.py``) and,
+for the names of the configuration classes, at megatron-core 0.16.1.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ SERVERS = (
 """Arguments of text generation and of the inference server, which no training has."""
 SERVING_SCRIPTS = ("run_text_generation_server", "gpt_static_inference", "gpt_dynamic_inference", "generate_samples")
 TOKENIZERS = ("merge-file", "tokenizer-type", "tokenizer-model")
-"""One of them stands beside the vocabulary of every decoder."""
+"""Tokenizer arguments. Every decoder with a vocabulary file also has one of them."""
 REFUSED_SCRIPTS = {
     "pretrain_bert.py": "an encoder (BERT)",
     "pretrain_t5.py": "an encoder-decoder (T5)",

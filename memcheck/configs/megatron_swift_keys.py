@@ -1,4 +1,4 @@
-"""Megatron-SWIFT's keys beside the plan's: ms-swift over Megatron-Core. Read at ms-swift 3602360a of August 2026
+"""Keys of Megatron-SWIFT, ms-swift over Megatron-Core, and the plan keys. Read at ms-swift 3602360a of August 2026
 (``swift/megatron/arguments/*.py``, ``swift/megatron/utils/megatron_lm_utils.py``) and mcore-bridge 1.6.5
 (``config/model_config.py``, ``model/gpt_model.py``).
 """
@@ -27,7 +27,7 @@ EVIDENCE = (
     "global_batch_size",
     "recompute_granularity",
 )
-"""Two of them beside a model by its id: no other YAML has both."""
+"""Megatron's keys. Only Megatron-SWIFT's YAML has two of them together with a model by its id."""
 LAYOUT = (
     KeyRow("tensor_model_parallel_size", "parallelism.tensor", default=1),
     KeyRow("context_parallel_size", "parallelism.context", default=1),
@@ -95,7 +95,7 @@ BACKENDS = {"flash_2": "flash", "flash_3": "flash", "flash_4": "flash"}
 FOLDERS = ("adapters", "mcore_adapter", "ref_adapters", "mcore_ref_adapter")
 """Adapters that are gone on with: they make a job one of adapters (megatron_args.py)."""
 TARGETS_REFUSED = ("all-embedding", "all-router", "router", "word_embeddings", "embedding", "output_layer")
-"""Modules beside which mcore-bridge has adapters and memcheck has none."""
+"""Target modules for which mcore-bridge has adapters and memcheck has no memory model."""
 
 _MEGATRON = re.compile(rf"(?:^|[\s;&])megatron\s+({'|'.join(COMMANDS)})(?=\s|$)")
 
@@ -107,7 +107,10 @@ def command(config: ConfigFile) -> str:
 
 
 def recognise(config: ConfigFile) -> str:
-    """A model beside ``megatron sft``, or beside two of Megatron's keys."""
+    """The key that shows that a config is Megatron-SWIFT's; empty where none does.
+
+    The config has a model with ``megatron sft`` or with two of Megatron's keys, or that command with one such key.
+    """
     named = config.has(MODEL) and isinstance(config.values[MODEL], str)
     found = [name for name in EVIDENCE if config.has(name)]
     if named and (command(config) or len(found) > 1):

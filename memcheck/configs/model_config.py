@@ -12,5 +12,5 @@ PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
 
 
 def describes_model(config: Mapping[str, Any]) -> bool:
-    """Whether a JSON object is a model's config: a type beside sizes, which ms-swift's arguments of that name lack."""
+    """Whether a JSON object is a model's config: it has a type and sizes. ms-swift's arguments have a type alone."""
     return isinstance(config.get(TYPE), str) and any(name in config for name in (*SIZES, *PARTS))

@@ -31,7 +31,7 @@ SIZELESS = frozenset(
 
 
 KEPT = ("output_hidden_states", "output_attentions", "output_router_logits")
-"""Switches for what every layer hands on beside its output, and the model keeps to its end."""
+"""Switches by which every layer returns more than its output, and the model keeps all of it until its end."""
 
 
 def changed(draft: Draft, prefix: str, sizeless: frozenset[str] = SIZELESS) -> dict[str, object]:

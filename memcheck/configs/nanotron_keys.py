@@ -1,5 +1,5 @@
-"""nanotron's keys beside the plan's. Read at nanotron 2411b022 of April 2026 (``src/nanotron/config/*.py``,
-``optim/gradient_accumulator.py``, ``optim/zero.py``, ``helpers.py``).
+"""nanotron's keys, and the plan keys for the same things. Read at nanotron 2411b022 of April 2026
+(``src/nanotron/config/*.py``, ``optim/gradient_accumulator.py``, ``optim/zero.py``, ``helpers.py``).
 """
 
 from __future__ import annotations

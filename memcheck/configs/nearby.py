@@ -18,7 +18,7 @@ from memcheck.finding import Finding
 from memcheck.record import Record
 
 LAUNCHES = (".bash", ".slurm", ".sbatch")
-"""Suffixes of launch scripts beside ``.sh``."""
+"""Suffixes of launch scripts in addition to ``.sh``."""
 MOST_FILES = 1000
 """Files that are looked at, those near the top first."""
 MOST_CONFIGS = 50

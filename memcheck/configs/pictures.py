@@ -128,7 +128,7 @@ def limited(draft: Draft, paths: dict[str, str]) -> None:
 
 
 def stated(draft: Draft) -> None:
-    """The pictures that were stated beside the config of a model with a tower, unless it trains on text alone."""
+    """Take the images that the user stated, for a model with a vision tower whose config does not give their number."""
     if sees(draft) is None or NUMBER in draft.settings:
         return
     for key, value in draft.config.images.items():

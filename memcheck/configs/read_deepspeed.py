@@ -36,9 +36,10 @@ def _auto(value: object) -> bool:
 
 
 def _left_open(draft: Draft) -> None:
-    """The engine drops what is ``auto`` and nobody fills in: its own default stands (``runtime/config_utils.py``).
+    """Drop the ZeRO keys that are ``auto`` and that no trainer fills in: the engine takes its own defaults.
 
-    Saving is Accelerate's to fill in, from ``zero3_save_16bit_model``: nothing is gathered unless that says so.
+    Source: ``runtime/config_utils.py``. Accelerate fills in the key for saving from ``zero3_save_16bit_model``: nothing
+    is gathered unless that is on.
     """
     for row in keys.ROWS:
         for name in (row.path, *row.aliases):

@@ -216,7 +216,9 @@ def _matrices(layer: object, part: str) -> list[str]:
 
 
 def _batch(draft: Draft, gpus: int, defaults: tuple[int, int]) -> None:
-    """A micro-batch, and so many of them as the total batch has for a GPU, rounded down (``args.py``)."""
+    """Read the micro-batch and the accumulation steps: the total batch per GPU over the micro-batch, rounded down
+    (``args.py``). ``defaults``: micro-batch and total batch of the script, in sequences.
+    """
     row = KeyRow(keys.MICRO, "training.micro_batch_size")
     micro = parts.whole(draft, row, defaults[0], "not in the config: the script's default")
     total = draft.whole(keys.TOTAL, ACCUMULATION)

@@ -212,6 +212,6 @@ def _evaluation(draft: Draft) -> None:
     strategy = text(draft, "eval_strategy").lower() or text(draft, "evaluation_strategy").lower()
     path = "eval_dataset" if draft.config.has("eval_dataset") else "val_size"
     batches = ("per_device_eval_batch_size", "per_gpu_eval_batch_size")
-    runs = held and (strategy not in ("", "no", "none") or on(draft, "do_eval"))  # which is behind the training
+    runs = held and (strategy not in ("", "no", "none") or on(draft, "do_eval"))  # `do_eval` runs after the training
     parts.evaluation(draft, path, batch=batches, default=8, runs=runs)
     draft.config.see("eval_strategy", "evaluation_strategy", "do_eval")

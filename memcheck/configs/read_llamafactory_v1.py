@@ -108,9 +108,9 @@ def _method(draft: Draft) -> bool:
 
 
 def _precision(draft: Draft, split: Division, *, adapted: bool) -> None:
-    """A model that is trained whole is made fp32 (``core/model_engine.py``, ``model.to(torch.float32)``), which FSDP2
-    or DeepSpeed casts where ``bf16`` says so, and nothing else does: there is no autocast. A base of adapters rests in
-    the checkpoint's dtype (``dtype="auto"``), beside PEFT's adapters in fp32.
+    """Read the precision. A model that is trained whole is converted to fp32 (``core/model_engine.py``,
+    ``model.to(torch.float32)``). FSDP2 or DeepSpeed casts it if ``bf16`` says so; there is no autocast. The base model
+    of adapters keeps the checkpoint's dtype (``dtype="auto"``), and PEFT's adapters are fp32.
     """
     key = "training.precision.recipe"
     if parts.off(draft, "bf16"):

@@ -12,7 +12,7 @@ from memcheck.configs.trainer_parts import FALSE, RECOMPUTE, off, on, text
 from memcheck.configs.types import KeyRow, ReadConfig
 
 ONE_NODE = 8
-"""GPUs that are taken for one node where nobody says how many a node has."""
+"""GPUs that are taken for one node where the GPUs per node are not stated."""
 
 
 def read_nanotron(config: ConfigFile, world: int | None) -> ReadConfig:
@@ -164,7 +164,10 @@ def _length(draft: Draft) -> None:
 
 
 def _precision(draft: Draft) -> None:
-    """fp32 gradients and a master copy beside 16-bit parameters, unless gradients are summed in their own dtype."""
+    """Read the precision: 16-bit parameters with fp32 gradients and an fp32 master copy.
+
+    With ``accumulate_grad_in_fp32: false`` gradients keep the dtype of the parameters, and there is no master copy.
+    """
     config = draft.config
     rows = {"bfloat16": "bf16-mixed", "float16": "fp16-mixed", "float32": "fp32"}
     draft.rows((KeyRow("model.dtype", "training.precision.recipe", kind="word", words=rows),))

@@ -154,7 +154,7 @@ def _precision(draft: Draft, split: Division, *, trains_all: bool) -> None:
     weights = DTYPES.get(written, "bf16")
     if written not in (*DTYPES, "", "auto"):
         parts.no_dtype(draft, "torch_dtype")
-    switch = "bf16" if weights == "bf16" else "fp16"  # model_args.py: weights in fp32 are trained beside fp16
+    switch = "bf16" if weights == "bf16" else "fp16"  # model_args.py: fp32 weights are trained under fp16
     if not amp and not parts.off(draft, switch):
         amp, path = switch, "torch_dtype"
     parts.precision(draft, path or "torch_dtype", split, amp=amp, weights=weights, trains_all=trains_all)

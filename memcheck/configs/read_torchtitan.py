@@ -69,9 +69,10 @@ def _model(draft: Draft) -> None:
 
 
 def _early_steps(draft: Draft) -> None:
-    """A fused step makes no copies, so that steps within backward need no more than one behind it, and mostly less.
+    """Read ``early_step_in_backward``. A fused step makes no copies, so that steps within backward need no more memory
+    than one step after backward, and mostly less: that one is estimated.
 
-    OptimizersInBackwardContainer (``components/optimizer.py``) stops at pipelines and expert parallelism.
+    OptimizersInBackwardContainer (``components/optimizer.py``) refuses pipelines and expert parallelism.
     """
     fused = draft.value("training.optimizer.implementation") == "fused"
     stops = _degree(draft, "parallelism.pipeline") > 1 or _degree(draft, "parallelism.expert") > 1

@@ -1,4 +1,4 @@
-"""TRL, alignment-handbook, open-instruct, and transformers' own examples: TrainingArguments beside a model's name."""
+"""TRL, alignment-handbook, open-instruct, and transformers' own examples: TrainingArguments and a model's name."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _adapter_keys(draft: Draft, switch: str, *, opened: bool) -> AdapterKeys:
 
 
 def _unswitched(draft: Draft) -> str:
-    """An argument of adapters, or of a quantized base, beside which no known switch is stated."""
+    """The first argument of adapters or of a quantized base, where no known switch turns them on; else empty."""
     stated = draft.config.values
     if any(name in stated for name in keys.ADAPTED if name not in keys.FOUR_BITS):
         return ""  # `--q_lora False` leaves the adapters, of a script that always has them
@@ -190,7 +190,7 @@ def _of_examples(draft: Draft) -> None:
     not to train, and not to train, too, trains nothing; the name of an example says the head.
     """
     said = [name for name in ("do_eval", "do_predict") if draft.config.at(name).path == draft.config.path]
-    passes = next((name for name in said if on(draft, name)), "")  # a recipe of TRL's says it beside what it trains
+    passes = next((name for name in said if on(draft, name)), "")  # a recipe of TRL's may say it and train, too
     if (off(draft, "do_train") and _example(draft.config)) or (passes and not on(draft, "do_train")):
         known = _example(draft.config)
         help = "" if known else "where it trains all the same, state what it optimizes: --set training.objective=sft"

@@ -1,6 +1,6 @@
 """What configs say in the plan's words, read once: many plans of a file, and of a run, name the same config.
 
-A reading is known by the config's bytes and by all that a reader is told beside them. It counts while the files that
+A reading is known by the config's bytes and by all else that its reader is told. It counts while the files that
 the config names say what they said.
 """
 
@@ -34,7 +34,7 @@ class Asked(Record):
     images: Mapping[str, int]
     defines: Mapping[str, str]
     method: str
-    """``training.method`` where it is stated beside the config; empty elsewhere."""
+    """``training.method`` where the user states it in addition to the config; else empty."""
     gpus_per_node: int | None
     world: int | None
 

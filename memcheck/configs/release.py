@@ -1,4 +1,4 @@
-"""A release that is stated beside a config, ``--framework-version``: which key of a plan it is."""
+"""The plan key for a release that ``--framework-version`` states in addition to a config."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class RlFramework(Record):
     """One framework."""
 
     title: str
-    """What it is, as it stands behind `this is`."""
+    """What a job of this framework is, as the text that follows `this is` in a message."""
     launch: str
     """A part of the command that starts it: a pattern."""
     keys: tuple[str, ...]
@@ -32,7 +32,8 @@ class RlFramework(Record):
     late: tuple[str, ...] = ()
     """Keys that others have, too: asked for when no framework's reader has taken the file."""
     engine: bool = True
-    """Whether an engine generates beside the trained model; False: its own trainer, whose arguments are not read."""
+    """Whether an inference engine generates next to the trained model. False: the framework has its own trainer, whose
+    arguments are not read."""
 
 
 def _module(*names: str) -> str:
@@ -192,7 +193,7 @@ def stated_by(commands: Iterable[Command]) -> dict[str, str]:
 def way_on(job: RlJob, said: Mapping[str, object], beside: Mapping[str, object]) -> str:
     """The command that estimates the trained model's step alone.
 
-    ``said``: by the job. ``beside``: on the command line.
+    ``said``: values that the job states. ``beside``: values that the command line states.
     """
     names = {name.replace("-", "_"): value for name, value in said.items()}
 

@@ -94,7 +94,9 @@ def _around(job: TrainingJob) -> dict[str, object]:
 
 
 def _objective(job: TrainingJob) -> dict[str, object]:
-    """What is optimized where it is not the next token, what rests beside the model, and the passes between steps."""
+    """The keys of the objective and the head where they are not the usual ones, of other resident models (a reference,
+    a teacher), and of evaluation between steps.
+    """
     found: dict[str, object] = {}
     plain, objective = TrainingJob._field_defaults, job.objective
     if objective.name != plain["objective"].name:

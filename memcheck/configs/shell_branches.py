@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from memcheck.edge.digits import whole_number
 
 RUNS, SKIPPED, DONE, UNKNOWN = "runs", "skipped", "done", "unknown"
-"""A branch that runs, one that does not, one behind another that ran, and one that hangs on what is not known."""
+"""States of a branch: it runs; it does not run; an earlier branch of its ``if`` ran; its condition is not known."""
 _OPENS = re.compile(r"(?:^|;|\bthen\b|\bdo\b|\belse\b)\s*(?:if|case)\b")
 _CLOSES = re.compile(r"(?:^|[;\s])(?:fi|esac)\b")
 _HEAD = re.compile(r"\s*(if|elif)\s+([^;]{1,400}?)\s*(?:;\s*then\s*)?\Z")

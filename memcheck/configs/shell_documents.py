@@ -17,7 +17,7 @@ _RUN = re.compile(r"\.(?:sh|bash|slurm|sbatch|job|pbs)\Z")
 _PIPED = re.compile(r"\|\s*(?:sbatch|bash|sh|qsub|ssh)\b")
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 MOST_FILLED = 1 << 20
-"""Characters that variables may add to a file; what asks for more is nobody's config."""
+"""Characters that variables may add to a file. Where they would add more, the text stays as it is written."""
 
 
 class ScriptFile(Record):
@@ -33,8 +33,8 @@ class ScriptFile(Record):
 def split_documents(text: str) -> tuple[str, dict[str, ScriptFile]]:
     """The script with blank lines in place of such files, and each by the name that the script gives it.
 
-    What is run is no file: ``sbatch <<EOF``, ``cat <<EOF | bash``, ``cat > job.sh <<EOF``. Text for nobody's file, such
-    as an explanation of the script's arguments, is none of them.
+    Text that is run is no such file: ``sbatch <<EOF``, ``cat <<EOF | bash``, ``cat > job.sh <<EOF``. Neither is text
+    that goes into no file, such as an explanation of the script's arguments.
     """
     if "<<" not in text:
         return text, {}

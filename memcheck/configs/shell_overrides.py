@@ -23,7 +23,7 @@ def sets_a_key(word: str) -> bool:
 
 
 class Positional(Record):
-    """A word behind a program that is neither an option nor an option's value."""
+    """A word after a program that is neither an option nor an option's value."""
 
     text: str
     program: str
@@ -38,7 +38,7 @@ class Positional(Record):
 
     @property
     def said(self) -> str:
-        """The text behind the equals sign."""
+        """The text after the equals sign; empty for a word without one."""
         found = _SAID.match(self.text)
         return "" if found is None else found["value"]
 
@@ -49,7 +49,8 @@ class Positionals:
     def __init__(self) -> None:
         self.found: list[Positional] = []
         self.begun = False
-        """Whether the command has a word that sets no variable of the shell: an assignment behind it is an argument."""
+        """Whether the command has a word that sets no shell variable. An assignment after such a word is an
+        argument."""
         self._program = ""
         self._redirected = False
 

@@ -33,7 +33,7 @@ TAKEN = "taken from"
 
 
 class SourcedMarks(Mapping[str, Provenance]):
-    """The plan's own places, and those of what a config says behind them."""
+    """Places of a plan's values: in a config where the value was taken from one, else in the plan itself."""
 
     def __init__(self, own: Mapping[str, Provenance], taken: dict[str, Provenance]) -> None:
         self._own = own
@@ -132,7 +132,9 @@ class _Source:
             self.findings.append(code.at(at, note.message, help=UNCARRIED, pointer=pointer, related=related))
 
     def _help(self, said: str) -> str:
-        """Where an answer is stated: in the plan; of a config without one, beside ``memcheck estimate``, too."""
+        """The help text ``said``, with the place where an answer is stated: in the plan, or for a config without a plan
+        by ``--set`` on the command line.
+        """
         first, *others = said.split("--set ")
         if not others or self.direct:
             return said
@@ -249,7 +251,7 @@ class _Source:
 
 ARCHITECTURE = "model.architecture"
 CHANGE_A_MODEL = ("model.overrides", "model.part")
-"""Keys of a model that stand beside its name."""
+"""Keys that change a named model: a plan states them together with the model's name."""
 DISAGREES = "state what the config says, or edit the config"
 UNCARRIED = "the estimate does not see it: weigh it by hand, or leave it out of the config"
 
@@ -297,8 +299,8 @@ def sourced(
 ) -> Document:
     """The plan with what the configs of its ``source`` say.
 
-    ``read`` gives the bytes of a shown path; ``direct``: the document is no plan of anybody's, but stands for a config
-    alone, with what is stated ``beside`` it.
+    ``read`` gives the bytes of a shown path; ``direct``: the document is not a user's plan, but stands for a config
+    alone, with the values of ``beside``, which the user stated.
     """
     values: Any = document.values
     source = _Source(document, values, read, beside, direct=direct)

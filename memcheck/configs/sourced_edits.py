@@ -161,7 +161,9 @@ class _Change:
         return found
 
     def attempt(self, values: Values) -> _Attempt | None:
-        """The configs with these values, and the plan's own edits beside them; None unless that is what is wanted."""
+        """Edits that give the configs these values, with the edits of the plan itself; None where the edited plan does
+        not say what is wanted.
+        """
         document = self.document
         pairs = zip(self.configs, values, strict=True)
         each_file = [FileEdits(config.path, _config_edits(config, new)) for config, new in pairs]

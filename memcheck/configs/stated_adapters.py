@@ -1,6 +1,7 @@
-"""Adapters of a script whose arguments do not say that it trains some: that is stated beside it.
+"""Adapters of a script whose arguments do not say that it trains adapters: the user states ``training.method``.
 
-Of the script, PEFT's own names are read, and those that scripts have for them (peft 0.21 ``tuners/lora/config.py``).
+The reader knows PEFT's own argument names, and other names that scripts have for them
+(peft 0.21 ``tuners/lora/config.py``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Scripts with several commands beside one that trains: what serves, merges or evaluates says nothing of it."""
+"""Scripts with a command that trains and others that serve, merge or evaluate. Only the one that trains is read."""
 
 from __future__ import annotations
 

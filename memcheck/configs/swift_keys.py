@@ -1,4 +1,4 @@
-"""ms-swift's keys beside the plan's. Read at 3602360a of August 2026 (``swift/arguments/*.py``,
+"""ms-swift's keys, and the plan keys for the same things. Read at 3602360a of August 2026 (``swift/arguments/*.py``,
 ``swift/trainers/arguments.py``, ``swift/config/*.json``).
 """
 
@@ -51,7 +51,7 @@ VISION = ("max_pixels", "freeze_aligner", "freeze_llm", "vit_gradient_checkpoint
 HELD_OUT = ("val_dataset", "cached_val_dataset", "eval_dataset")
 """Data of a pass between steps."""
 UNFROZEN = ("trainable_parameters", "trainable_parameters_regex")
-"""What is trained beside the adapters, or in spite of what is frozen."""
+"""Keys that name parameters which train in addition to the adapters, or although they would be frozen."""
 OPTIMIZERS = ("default", "lorap", "multimodal")
 """Values of ``optimizer``, which goes before ``optim``, that set rates by group and keep optim's states
 (``swift/optimizers/*.py``).
@@ -89,7 +89,9 @@ FSDP2 = {
 
 
 def recognise(config: ConfigFile) -> str:
-    """A tuner's name beside a model's, or a command of ``swift``."""
+    """The key that shows that a config is ms-swift's: the tuner's, where the config also has a model; or the model's,
+    in a script with a command of ``swift``. Empty where neither holds.
+    """
     model = next((name for name in MODELS if config.has(name)), "")
     tuner = next((name for name in (*TUNERS, "rlhf_type") if config.has(name)), "")
     if model and tuner:

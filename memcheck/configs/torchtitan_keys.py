@@ -1,4 +1,4 @@
-"""torchtitan's keys beside the plan's. Read at torchtitan 0.2.2, ``torchtitan/config/job_config.py``: the last release
+"""torchtitan's keys, and the plan keys. Read at torchtitan 0.2.2, ``torchtitan/config/job_config.py``: the last release
 whose jobs are TOML files; later ones are Python functions.
 
 The old names are those of 0.1 and of 2024 (``training.batch_size``, ``experimental.*``).

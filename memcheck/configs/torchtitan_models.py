@@ -1,4 +1,7 @@
-"""torchtitan's models and flavors beside the catalog's: ``torchtitan/models/*/__init__.py`` of torchtitan 0.2.2."""
+"""torchtitan's models and flavors, and the catalog's names for them.
+
+Source: ``torchtitan/models/*/__init__.py`` of torchtitan 0.2.2.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torchtune's keys beside the plan's. Read at torchtune bd2a0fc7c of April 2026 (``recipes/*.py``,
+"""torchtune's keys, and the plan keys for the same things. Read at torchtune bd2a0fc7c of April 2026 (``recipes/*.py``,
 ``torchtune/training/*.py``, ``torchtune/modules/loss/*.py``).
 """
 
@@ -10,7 +10,8 @@ from memcheck.configs.types import KeyRow
 VERSION = "torchtune at bd2a0fc7c (April 2026)"
 TITLE = "torchtune"
 COMPONENT = "_component_"
-"""Overrides of a launch line, ``key=value``, stand behind ``--config``."""
+"""The key of a section that names the class or function of a component, such as ``torchtune.models.llama3.llama3_8b``.
+"""
 
 
 def recognise(config: ConfigFile) -> str:
@@ -22,7 +23,9 @@ def recognise(config: ConfigFile) -> str:
 
 
 def launched(config: ConfigFile) -> str:
-    """``--config`` behind ``tune run``; empty in a config, whose comments may name the command, too."""
+    """``config`` where the text is a launch line, ``tune run ... --config``; empty for a config, whose comments may
+    also name the command.
+    """
     runs = (line for line in config.lines if not line.lstrip().startswith("#"))
     return "config" if config.has("config") and any("tune run" in line for line in runs) else ""
 

@@ -1,4 +1,7 @@
-"""torchtune's model builders beside the catalog's models: ``torchtune/models/*/_model_builders.py`` at bd2a0fc7c."""
+"""torchtune's model builders, and the catalog's models that they build.
+
+Source: ``torchtune/models/*/_model_builders.py`` at bd2a0fc7c.
+"""
 
 from __future__ import annotations
 

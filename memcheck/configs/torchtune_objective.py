@@ -1,4 +1,4 @@
-"""What torchtune's configs say of an objective: pairs beside a reference, or the logits of a teacher."""
+"""What torchtune's configs say of an objective: preference pairs with a reference model, or a teacher's logits."""
 
 from __future__ import annotations
 

@@ -18,7 +18,10 @@ SYNC, MICRO = "training.options.sync_each_batch", "training.micro_batch_size"
 
 
 def accelerator(draft: Draft) -> None:
-    """The section; what nobody here knows of it is listed. The micro-batch and the division have been read."""
+    """Read the section ``accelerator_config``, after the micro-batch and the division over GPUs.
+
+    Keys of the section that memcheck does not know stay unread, so that the reading lists them.
+    """
     config, split = draft.config, f"{SECTION}.split_batches"
     if on(draft, split):
         draft.settings.pop(MICRO, None)

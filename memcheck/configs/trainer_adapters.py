@@ -47,7 +47,7 @@ def method(draft: Draft, name: str, path: str) -> None:
 def adapters(draft: Draft, names: AdapterKeys, *, stated: bool = False) -> None:
     """Rank, targets, dropout, whole copies of modules, DoRA.
 
-    ``stated``: that adapters are trained is said beside the config, of which nothing more is asked.
+    ``stated``: the user stated the method in addition to the config, so that nothing more is asked for.
     """
     draft.rows((KeyRow(names.rank, "training.lora.rank", default=names.default_rank),))
     if not stated:
@@ -80,7 +80,10 @@ def _in_plan_words(draft: Draft, names: list[str]) -> list[str]:
 
 
 def linear_and(draft: Draft, names: list[str]) -> object:
-    """All linear layers but the head, and what is named beside them outside the blocks."""
+    """Target modules: all linear layers except the head, and those of ``names`` that are in ``WHOLE``.
+
+    ``"all-linear"`` where ``names`` adds nothing, or where the model is not known.
+    """
     more = [name for name in names if name in WHOLE]
     known = architecture_named(draft)
     if not more or known is None:

@@ -44,7 +44,10 @@ def one_job(draft: Draft) -> bool:
 
 
 def other_jobs(draft: Draft) -> None:
-    """Jobs of one script that differ in arguments that nobody here knows; their models are those of several jobs."""
+    """Report that a script starts several jobs which differ in arguments that memcheck does not know.
+
+    A problem where the argument names a model; else a note, because the last job's arguments are read.
+    """
     jobs = several(draft.config, draft.config.unread())
     if jobs is None:
         return
@@ -86,7 +89,7 @@ def split(
 
 
 def _engine(draft: Draft, world: int | None, shipped: Mapping[str, Mapping[str, object]] | None) -> Division | None:
-    """``deepspeed FILE``; or the switch of DeepSpeed's own parser beside ``deepspeed_config FILE``
+    """Read DeepSpeed's config: ``deepspeed FILE``, or DeepSpeed's own switch with ``deepspeed_config FILE``
     (``deepspeed/__init__.py``, add_config_arguments).
     """
     switch = "deepspeed"
@@ -161,7 +164,9 @@ def evaluates(draft: Draft, data: tuple[str, ...] = ()) -> bool:
 
 
 def evaluation(draft: Draft, default: int = 8, data: tuple[str, ...] = (), *, own: bool = False) -> None:
-    """The pass between steps. ``own``: nobody here knows whether the script has one where no argument says so."""
+    """Read the evaluation between steps. ``own``: a script that memcheck does not know, so that it may evaluate
+    although no argument says so.
+    """
     runs = evaluates(draft, data)
     path = next((name for name in ("eval_strategy", "evaluation_strategy", "do_eval") if draft.config.has(name)), "")
     batches = ("per_device_eval_batch_size", "per_gpu_eval_batch_size")
@@ -189,5 +194,8 @@ FORMER = "what transformers 4 loads without a dtype; 5 loads the checkpoint's, b
 
 
 def is_dtype_open(draft: Draft) -> bool:
-    """Whether the release, which is not stated, decides the dtype of weights: beside quantised ones 16 bits."""
+    """Whether the dtype of the weights depends on the release, which is not stated.
+
+    It does not for a quantised model: weights that are not quantised are in 16 bits there.
+    """
     return not (draft.config.version or draft.value("training.method") == "qlora" or HELD in draft.settings)

@@ -20,7 +20,7 @@ def trainer(draft: Draft, name: str) -> None:
 
 
 def chosen_apart(draft: Draft, path: str) -> None:
-    """A loss of the chosen rows beside that of TRL's DPO: ``sft`` of ``loss_type``, or ``rpo_alpha``."""
+    """Refuse a loss of the chosen rows in addition to TRL's DPO loss: ``sft`` in ``loss_type``, or ``rpo_alpha``."""
     written = draft.config.take(path)
     if written is not None and (path == "rpo_alpha" or re.search(r"\bsft\b", str(written))):
         message = f"`{path}`: a cross entropy of the chosen rows, on a copy of their logits, has no memory model here"

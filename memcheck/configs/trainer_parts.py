@@ -330,7 +330,7 @@ def irrelevant(draft: Draft, own: dict[str, tuple[str, ...]]) -> None:
 
 
 def third_state(draft: Draft, path: str) -> None:
-    """``amsgrad``: the highest second moment so far, as large as the parameters, beside the two states of Adam."""
+    """Refuse ``amsgrad``, which keeps a third state as large as the parameters: the highest second moment so far."""
     if on(draft, path):
         key = "training.optimizer"
         message = f"`{path}` keeps a third state of every parameter, which has no memory model"

@@ -1,4 +1,4 @@
-"""What a launch line says beside its arguments: the script that it runs, and how arguments are spelled."""
+"""What a launch line says in addition to its arguments: the script that it runs, and how arguments are spelled."""
 
 from __future__ import annotations
 

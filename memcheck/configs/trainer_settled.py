@@ -19,7 +19,7 @@ CUTS = ("parallelism.tensor", "parallelism.context", "parallelism.pipeline")
 def settle(draft: Draft, multiple: int = 1) -> None:
     """Padding, the pass between steps, the trainer and the loading, as far as they can be priced; else that is said.
 
-    ``multiple``: the collator pads a row to a multiple of so many tokens, also where it is alone.
+    ``multiple``: tokens. The collator pads each row to a multiple of this, also a row that is alone in its batch.
     """
     profile = FRAMEWORKS[str(draft.value("training.framework"))]
     stated(draft)

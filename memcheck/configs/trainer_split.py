@@ -115,7 +115,9 @@ def refuse_unread(draft: Draft, path: str, name: str, instead: str = "", keys: t
 
 
 def named_files(config: ConfigFile, name: str) -> list[str]:
-    """Where a file that a config names may be: beside it, in a folder above it, or where the command runs."""
+    """Paths where a file that a config names may be: in the config's folder, in one above it, or where the command
+    runs.
+    """
     folder = os.path.dirname(config.path)
     root = config.inside or repository(real_path(folder or "."))[0]
     found = []

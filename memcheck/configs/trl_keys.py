@@ -1,4 +1,4 @@
-"""TRL's keys beside the plan's, and those of what is built on it. Read at trl f2cd5771 of July 2026
+"""Keys of TRL and of what is built on it, and the plan keys for them. Read at trl f2cd5771 of July 2026
 (``trl/trainer/base_config.py``, ``model_config.py``, ``sft_config.py``, ``dpo_config.py``), alignment-handbook's
 ``src/alignment/configs.py`` and open-instruct's ``finetune.py``.
 """
@@ -50,7 +50,9 @@ TRL_ALONE = (
 
 
 def recognise(config: ConfigFile) -> str:
-    """TrainingArguments beside a model's name, and a key or a command that only TRL has."""
+    """The key that shows that a config is TRL's: TrainingArguments with a model's name, and a key or a command that
+    only TRL has. Empty where there is none.
+    """
     key = _arguments(config)
     if not key:
         return _launched(config)
@@ -81,13 +83,14 @@ NO_SWITCH = ("lora_rank", "lora_dim", "train_mode", "trainable")
 """Adapters' arguments that neither TRL nor alignment-handbook has: of scripts that turn them on in their own way."""
 RANKS = ("lora_rank", "lora_dim", "lora_r")
 UNSWITCHED = ("lora_r", "lora_target_modules")
-"""TRL's own, which count beside `use_peft` alone: a launch without it may be of a script that needs none."""
+"""Adapter arguments of TRL, which have no effect without `use_peft`. A launch without `use_peft` may be of a script
+that needs no such switch."""
 ADAPTER_WORDS = frozenset({"lora", "qlora", "peft", "adapter", "adapters", "bits", "quant", "quantize", "quantization"})
-"""What is in the names of such arguments, or is their value (``--tuning lora``), of scripts that nobody here knows."""
+"""Words in the names or values of adapter arguments (``--tuning lora``) of scripts that memcheck does not know."""
 FOUR_BITS = ("load_in_4bit", "use_qlora", "q_lora", "qlora", "use_4bit_quantization", "use_4bit", "use_q_lora")
 EIGHT_BITS = ("load_in_8bit", "use_8bit_quantization", "use_8bit")
 TOWER_WORDS = frozenset({"vision", "visual", "vit", "image", "images", "video", "videos", "mm", "audio", "speech"})
-"""What is in the names of arguments of scripts that build a tower beside a language model (LLaVA's and its kin)."""
+"""Words in argument names of scripts that add a vision or audio tower to a language model (LLaVA and the like)."""
 HELD_WORDS = frozenset({"fix", "fixed", "freeze", "frozen", "lock", "tune", "tunable", "train", "unfreeze"})
 """Switches that say of a tower whether it trains: one that is off is still there."""
 MORE_WORDS = frozenset({"medusa", "eagle", "moe", "experts"})

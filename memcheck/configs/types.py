@@ -26,7 +26,7 @@ class ConfigError(MemcheckError):
 
 
 class KeyRow(Record):
-    """One key of a framework beside the plan's key for the same thing. Reader and writer share it."""
+    """One key of a framework, and the plan's key for the same thing. Reader and writer share it."""
 
     path: str
     """Dotted path in the framework's config."""
@@ -47,7 +47,7 @@ class ReadSetting(Record):
 
     value: object
     why: str
-    """What the comment beside it says: the config's file, line and key; or whose default it is."""
+    """Text of the comment on the value's line: the config's file, line and key, or whose default the value is."""
     location: Location | None = None
     assumed: bool = False
     """The config does not say it."""
@@ -67,7 +67,7 @@ class ConfigProblem(Record):
     message: str
     help: str = ""
     keys: tuple[str, ...] = ()
-    """Plan keys that settle it when they are stated beside the config."""
+    """Plan keys that settle the problem when the user states them in addition to the config."""
     cause: str = ""
     """What several problems have in common: the variable that a script does not set."""
 

@@ -1,4 +1,4 @@
-"""Launch lines of scripts that nobody here knows: how they are told, and what is asked about them."""
+"""Launch lines of scripts that memcheck does not know: how they are recognised, and what is asked about them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,10 @@ def retrieves(draft: Draft) -> None:
 
 
 def towers(draft: Draft) -> None:
-    """A script that puts a tower beside a language model, or heads or experts into it, names that model alone."""
+    """Refuse a script whose arguments name a tower, heads or experts that it adds to a language model.
+
+    Such a script names the language model alone, so that the size of the added parts is not known.
+    """
     known = architecture_named(draft)
     seen = frozenset() if known is not None and known.vision is not None else trl_keys.TOWER_WORDS
     for name in draft.config.unread():

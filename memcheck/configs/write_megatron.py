@@ -121,7 +121,7 @@ def _precision(sheet: Sheet) -> None:
     for name in PRECISIONS[recipe]:
         sheet.put(name, True)
     format8 = sheet.take(f"{OPTION}fp8_format")
-    if format8 or recipe == "fp8-mixed":  # its products are in fp8 beside parameters in fp32, too
+    if format8 or recipe == "fp8-mixed":  # products are in fp8 with fp32 parameters as well
         sheet.put("fp8-format", format8 or "hybrid")
 
 
