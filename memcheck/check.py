@@ -82,7 +82,7 @@ def _check_file(path: str, data: bytes, gate: Gate) -> tuple[list[PlanResult], l
 
     # A defect of ours, whatever it is, must not hide the verdict on the other plans.
     try:
-        documents = load_plans(path, data, gate.texts, gate.hardware)
+        documents = load_plans(path, data, gate.texts, gate.hardware, gate.answers)
     except Exception as error:  # noqa: BLE001
         failed(error, 0, stem(path))
         return results, traces

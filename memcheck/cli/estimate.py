@@ -15,7 +15,8 @@ from memcheck.cli.job import JOB, job_of
 from memcheck.cli.options import CheckOptions, Output
 from memcheck.cli.parameters import COLOR, CONFIG, options, outputs
 from memcheck.cli.sections import AFTER_DASHES, LaunchCommand
-from memcheck.cli.stated import stated_beside, stated_changes
+from memcheck.cli.stated import stated_answers, stated_beside, stated_changes
+from memcheck.cli.unread import UnreadAnswers
 from memcheck.cli.write import prepare, write_document, write_each
 from memcheck.config.discover import PlanFile, find_plans
 from memcheck.config.find import Configurations
@@ -68,17 +69,22 @@ def command(
     changes, beside = stated_changes(said), stated_beside(said)
     outputs = outputs or (Output("full"),)
     prepare(outputs)
-    gate = Gate(changes=changes, hardware=beside, inventory=True, grounds=EVERY)
+    gate = Gate(changes=changes, hardware=beside, answers=stated_answers(said), inventory=True, grounds=EVERY)
     if any(each.format == "csv" or each.format in WITH_DOSSIER for each in outputs):
         gate = gate._replace(dossier=make_dossier, remedies=with_remedies)
     launch = tuple(click.get_current_context().meta.get(AFTER_DASHES, ()))
     told = job_of(paths, said, method, zero_stage, launch)
     if told is not None and told.plan and said.model is not None:
         raise UsageError(f"--model beside the model {paths[0]}", "name it once")
+    unread = UnreadAnswers(said)
     if told is None:
-        report = estimate_paths(paths, gate, Configurations(config))
+        report = estimate_files(unread.met(find_plans(paths)), gate, Configurations(config))
+        unread.settle()
     else:
-        report = estimate_files([told.file], gate._replace(changes=dict(said.settings)), Configurations(config))
+        report = estimate_files(
+            unread.met([told.file]), gate._replace(changes=dict(said.settings), answers={}), Configurations(config)
+        )
+        unread.settle()
         if told.plan and any(each.format == "full" and each.file is None for each in outputs):
             write_document(told.plan)
     for item in report.unreadable:
@@ -94,11 +100,6 @@ def command(
     if report.unreadable:
         return 2
     return 1 if any(plan.estimate is None for plan in report.plans) else 0
-
-
-def estimate_paths(paths: tuple[str, ...], gate: Gate, configurations: Configurations) -> Report:
-    """Estimate every plan of the paths."""
-    return estimate_files(find_plans(paths), gate, configurations)
 
 
 def estimate_files(files: Iterable[PlanFile | Unreadable], gate: Gate, configurations: Configurations) -> Report:

@@ -9,7 +9,7 @@ from memcheck import __version__
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.jobs import MANY, keeper_of, verdicts
 from memcheck.cli.options import CheckOptions, Output
-from memcheck.cli.stated import stated_beside, stated_changes
+from memcheck.cli.stated import stated_answers, stated_beside, stated_changes
 from memcheck.cli.write import prepare, write_each
 from memcheck.config.discover import STDIN, Candidate, PlanFile, find_candidates, plans_among
 from memcheck.config.find import Configurations
@@ -174,6 +174,7 @@ class Gates:
             ignore=(*self._ignore, *inherited),
             changes=stated_changes(options),
             hardware={**(settings.hardware_of(path) or {}), **stated_beside(options)},
+            answers=stated_answers(options),
             baseline=None if baseline is None else baseline.judge,
             baseline_file="" if baseline is None else baseline.file,
             suppressions=not options.no_suppressions,
@@ -346,6 +347,12 @@ def check_paths(
     unmarked: list[str] = []
     found = candidates(options, configurations, unseen) if found is None else found
     files = plan_files(options, configurations, unchanged, elsewhere, unmarked, found)
+    unread = None
+    if options.format is not None or options.defines:
+        from memcheck.cli.unread import UnreadAnswers
+
+        unread = UnreadAnswers(options)
+        files = unread.met(files)
     for file, results, traces in verdicts(files, gates, options, keeper):
         judged += 1
         if isinstance(file, Unreadable) and not file.refused:
@@ -354,6 +361,8 @@ def check_paths(
         defects += traces
         plans += results
         fails |= any(plan.status != "passed" for plan in results) and gates.of(file.path).fail_on != "never"
+    if unread is not None:
+        unread.settle()
     gates.warn_of_stale(plans)
     plain = not (unreadable or defects or gates.have_baselines)
     if unmarked:

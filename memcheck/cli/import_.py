@@ -14,7 +14,9 @@ from memcheck.cli.parameters import options
 from memcheck.cli.sections import SectionedCommand
 from memcheck.cli.stated import stated_beside
 from memcheck.cli.tell import tell
+from memcheck.cli.unread import UnreadAnswers
 from memcheck.cli.write import write_document, write_stdout
+from memcheck.config.discover import PlanFile
 from memcheck.configs.answers import FLAGS, Beside
 from memcheck.configs.config_file import NO_IMAGES
 from memcheck.configs.draft import LONGEST
@@ -50,8 +52,10 @@ def command(path: str, output: str | None, strict: bool, **answers: object) -> i
     }
     stated.update((key, ReadSetting(value, "--set")) for key, value in said.settings)
     beside = Beside(version=said.framework_version or "", defines=dict(said.defines), images=said.images or NO_IMAGES)
+    data, unread = _data(path), UnreadAnswers(said)
+    unread.meet(PlanFile(path, data))
     try:
-        imported = import_config(shown_path(path), _data(path), stated, said.format or "", beside)
+        imported = import_config(shown_path(path), data, stated, said.format or "", beside)
     except ConfigError as error:
         complain(error.message, error.help)
         return error.exit_code
@@ -61,6 +65,7 @@ def command(path: str, output: str | None, strict: bool, **answers: object) -> i
         _say("assumed", f"{key}: {shorten(str(each.value), LONGEST)} ({each.why})")
     for problem in imported.problems:
         complain(f"{_shown(problem.location)}: {problem.message}", problem.help)
+    unread.settle()
     if imported.problems:
         return 1
     _write(imported, output)

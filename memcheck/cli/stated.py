@@ -57,6 +57,14 @@ def stated_changes(options: CheckOptions) -> dict[str, object]:
     return {**found, **model, **dict(options.settings)}
 
 
+def stated_answers(options: CheckOptions) -> dict[str, object]:
+    """What a plan takes besides in the place of its own values, by option."""
+    found = {name: getattr(options, name) for name in DATA if name != "model" and getattr(options, name) is not None}
+    if options.defines:
+        found["defines"] = dict(options.defines)
+    return found
+
+
 def stated_beside(options: CheckOptions) -> dict[str, object]:
     """What is stated beside a framework's own config, by the names that its reader has for it."""
     job: Mapping[str, object] = {name: getattr(options, name) for name in (*DATA, "format")}

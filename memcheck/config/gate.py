@@ -58,6 +58,8 @@ class Gate(Record):
     """Puts remedies on the findings of a full GPU, which takes many estimates; None: they have none."""
     hardware: Mapping[str, object] = {}
     """What a framework's own config does not say: ``gpu``, ``gpus_per_node``, ``nodes``, ``sequence_length``."""
+    answers: Mapping[str, object] = {}
+    """What options say of a plan's job besides, by option: a plan takes it in the place of what it states."""
     texts: Mapping[str, bytes] = {}
     """Configs, by path, that plans take values from as if they held these bytes: edits that are not written yet."""
     dossier: DossierMaker | None = None
@@ -77,4 +79,5 @@ class Gate(Record):
     @property
     def as_written(self) -> bool:
         """Whether plans are judged as their files and the configuration have it."""
-        return not self.changes and (self.fail_above, self.warn_above, self.uncertain) == (None, None, None)
+        stated = (self.fail_above, self.warn_above, self.uncertain)
+        return not (self.changes or self.answers) and stated == (None, None, None)

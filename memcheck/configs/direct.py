@@ -6,11 +6,12 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from memcheck.configs.answered import STATED_LENGTH, length_keys
 from memcheck.configs.answers import ASKS, FLAGS, LENGTH, Beside
 from memcheck.configs.asked_gpus import GPU
 from memcheck.configs.config_file import composed, located, parse_text
 from memcheck.configs.detect import detect
-from memcheck.configs.leaves import grown, spelled_out
+from memcheck.configs.leaves import grown, spelled_out, value_at
 from memcheck.configs.own_yaml import is_meant_as_plan, seen
 from memcheck.configs.refusals import launch_inside, of_python
 from memcheck.configs.release import release_key
@@ -25,7 +26,6 @@ from memcheck.plan.document import Document, Provenance
 from memcheck.plan.text import read_bytes, split_lines
 from memcheck.plan.unmarked import misspells_mark
 
-STATED_LENGTH = "sequence_length"
 DEFAULT_LENGTH = "default_sequence_length"
 """The length of configs that state none, of a project's configuration."""
 MODEL = "model"
@@ -89,14 +89,18 @@ def _of_text(path: str, text: str, stated: Mapping[str, object], start: Location
     if more:
         values = grown(values, {key: each for key, each in more.items() if key not in changes})
         found = _read(start, text, values, beside)
-        if _value(found, "training.sequences") in UNPACKED and _value(found, LONGEST) is None:
+        if value_at(found.values, "training.sequences") in UNPACKED and value_at(found.values, LONGEST) is None:
             found = _read(start, text, grown(values, {LONGEST: next(iter(more.values()))}), beside)
     if beside.version and isinstance(found.values, dict):
-        key = release_key(name, beside.version, _value(found, "training.framework"))
-        if _value(found, key) is None:
+        key = release_key(name, beside.version, value_at(found.values, "training.framework"))
+        if value_at(found.values, key) is None:
             found = found._replace(values=grown(found.values, {key: beside.version}))
     missing = [] if any(each.severity == "error" for each in found.findings) else list(_missing(found))
     findings = (*found.findings, *missing)
+    if beside.images.get("per_sample", 1) and not value_at(found.values, "training.images"):
+        message, help = "the job does not train on pictures, and --images was given", "leave --images out"
+        unread = codes.CONFLICTING_KEYS.at(found.locate(""), message, help=help)._replace(severity="warning")
+        findings = (*findings, *([unread] if beside.images and not missing else []))
     whole = not any(each.severity == "error" for each in findings)
     if whole and isinstance(found.values, dict):
         found = found._replace(values={key: each for key, each in found.values.items() if key != "source"})
@@ -116,7 +120,7 @@ def _mapping(value: object) -> dict[str, Any]:
 
 def unstated(document: Document) -> frozenset[str]:
     """The keys of :data:`ASKS` that neither a config nor the command line states."""
-    return frozenset(key for key, _, _ in ASKS if _value(document, key) is None)
+    return frozenset(key for key, _, _ in ASKS if value_at(document.values, key) is None)
 
 
 def _length(document: Document, stated: Mapping[str, object]) -> dict[str, object]:
@@ -124,14 +128,11 @@ def _length(document: Document, stated: Mapping[str, object]) -> dict[str, objec
 
     That of a project's configuration is for configs that state none.
     """
-    limit, length = _value(document, LENGTH), stated.get(STATED_LENGTH)
-    if length is None:
-        usual = stated.get(DEFAULT_LENGTH)
-        return {LENGTH: usual} if usual is not None and limit is None else {}
-    unpacked = _value(document, "training.sequences") in UNPACKED
-    if unpacked and isinstance(limit, int) and isinstance(length, int) and length <= limit:
-        return {LONGEST: length}
-    return {LENGTH: length}
+    length = stated.get(STATED_LENGTH)
+    if length is not None:
+        return length_keys(document.values, length)
+    usual = stated.get(DEFAULT_LENGTH)
+    return {LENGTH: usual} if usual is not None and value_at(document.values, LENGTH) is None else {}
 
 
 def _own(path: str, text: str, stated: Mapping[str, object]) -> Document | None:
@@ -166,13 +167,6 @@ def _missing(document: Document) -> list[Any]:
         for key, what, help in ASKS
         if key in keys
     ]
-
-
-def _value(document: Document, key: str) -> object:
-    table: object = document.values
-    for part in key.split("."):
-        table = table.get(part) if isinstance(table, dict) else None
-    return table
 
 
 def _failed(path: str, text: str, error: ConfigError | TomlError) -> Document:

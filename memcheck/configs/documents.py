@@ -8,18 +8,24 @@ from memcheck.plan.document import Document
 from memcheck.plan.load import load_documents
 
 NO_TEXTS: Mapping[str, bytes] = {}
+NO_DEFINES: Mapping[str, str] = {}
 
 
 NOTHING: Mapping[str, object] = {}
 
 
 def load_plans(
-    path: str, data: bytes, texts: Mapping[str, bytes] = NO_TEXTS, hardware: Mapping[str, object] = NOTHING
+    path: str,
+    data: bytes,
+    texts: Mapping[str, bytes] = NO_TEXTS,
+    hardware: Mapping[str, object] = NOTHING,
+    answers: Mapping[str, object] = NOTHING,
 ) -> list[Document]:
     """Every document of a file: ``extends`` and ``source`` applied. Never raises for bad input.
 
     ``texts``: configs, by their shown path, that are read as if they held these bytes. ``hardware``: what a framework's
     own config runs on, and its length where it states none; a plan says that itself.
+    ``answers``: what options say of a plan's job in the place of its own values; a config has them in ``hardware``.
     """
     if b"memcheck" not in data or not path.lower().endswith((".yaml", ".yml")):
         from memcheck.plan.sniff import looks_like_plan
@@ -30,13 +36,19 @@ def load_plans(
             found = config_document(path, data, hardware)
             if found is not None:
                 return [found]
-    return [_with_source(document, texts) for document in load_documents(path, data)]
+    documents = [_with_source(document, texts, answers) for document in load_documents(path, data)]
+    if not answers:
+        return documents
+    from memcheck.configs.answered import answered
+
+    return [answered(document, answers) for document in documents]
 
 
-def _with_source(document: Document, texts: Mapping[str, bytes]) -> Document:
+def _with_source(document: Document, texts: Mapping[str, bytes], answers: Mapping[str, object]) -> Document:
     values = document.values
     if not isinstance(values, dict) or "source" not in values:
         return document
     from memcheck.configs.sourced import with_source
 
-    return with_source(document, texts)
+    defines = answers.get("defines")
+    return with_source(document, texts, defines if isinstance(defines, dict) else NO_DEFINES)

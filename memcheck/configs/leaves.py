@@ -47,6 +47,13 @@ def _below(key: str, value: Any) -> Iterator[tuple[str, object]]:
         yield spelled_out(key), value
 
 
+def value_at(values: object, key: str) -> object:
+    """The value of a dotted key; None where there is none."""
+    for part in key.split("."):
+        values = values.get(part) if isinstance(values, dict) else None
+    return values
+
+
 def grown(values: dict[str, Any], found: dict[str, object]) -> dict[str, Any]:
     """A copy of the nested ``values`` with the dotted keys of ``found`` set.
 

@@ -9,7 +9,7 @@ from typing import Any
 from memcheck.catalog.models import find_model
 from memcheck.catalog.names import UnknownNameError
 from memcheck.configs.answers import NOTHING_BESIDE, Beside, read_beside
-from memcheck.configs.documents import NO_TEXTS
+from memcheck.configs.documents import NO_DEFINES, NO_TEXTS
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.leaves import grown, leaves, spelled_out
 from memcheck.configs.pictures import IMAGES, NUMBER
@@ -283,15 +283,19 @@ def source_file(document: Document, path: str) -> str:
     return shown_path(target)
 
 
-def with_source(document: Document, texts: Mapping[str, bytes] = NO_TEXTS) -> Document:
+def with_source(
+    document: Document, texts: Mapping[str, bytes] = NO_TEXTS, defines: Mapping[str, str] = NO_DEFINES
+) -> Document:
     """The plan with what its framework configs say, each value at its line in them.
 
-    ``texts``: configs, by their shown path, that are read as if they held these bytes.
+    ``texts``: configs, by their shown path, that are read as if they held these bytes. ``defines``: what a script's
+    caller sets.
     """
     values = document.values
     if not isinstance(values, dict) or not isinstance(values.get("source"), dict):
         return document  # the schema says what is wrong with it
-    return sourced(document, lambda path: texts[path] if path in texts else read_bytes(path))
+    beside = NOTHING_BESIDE._replace(defines=defines)
+    return sourced(document, lambda path: texts[path] if path in texts else read_bytes(path), beside)
 
 
 def sourced(

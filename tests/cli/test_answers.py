@@ -294,3 +294,97 @@ def test_a_launch_and_a_file_are_not_both_estimated(capsys: Capture) -> None:
     """One of them is meant."""
     assert main(["estimate", "plan.yaml", "--", "python", "train.py"]) == 2
     assert "a command after --" in capsys.readouterr().err
+
+
+PLAN = """\
+memcheck: 1
+model: llama-3.1-8b
+hardware: {gpu: h100-80gb, gpus_per_node: 8}
+parallelism: {zero_stage: 3}
+training: {framework: huggingface, micro_batch_size: 1, sequence_length: 4096, SEQUENCES}
+"""
+SERVES = (
+    "memcheck: 1\nmodel: llama-3.1-8b\nhardware: {gpu: h100-80gb}\ninference: {batch_size: 2, context_length: 4096}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "key"),
+    [
+        (["--sequence-length", "8192"], "training.sequence_length=8192"),
+        (["--micro-batch-size", "3"], "training.micro_batch_size=3"),
+        (["--framework", "torchtitan"], "training.framework=torchtitan"),
+    ],
+)
+def test_a_plan_takes_an_answer_as_it_takes_a_set(answer: list[str], key: str, capsys: Capture) -> None:
+    """The option was ignored, and the plan passed as it was written."""
+    Path("plan.yaml").write_text(PLAN.replace(", SEQUENCES", ""))
+    found = bytes_of(["plan.yaml", *answer], capsys)
+    assert found == bytes_of(["plan.yaml", "--set", key], capsys)
+    assert found != bytes_of(["plan.yaml"], capsys)
+    main(["check", "plan.yaml", *answer, "--format", "json"])
+    (checked,) = json.loads(capsys.readouterr().out)["plans"]
+    assert checked["estimate"]["allocated_bytes"] == found
+
+
+def test_a_plan_takes_a_release(capsys: Capture) -> None:
+    """Its defaults move what the process needs, though not what this model allocates."""
+
+    def needed(*more: str) -> int:
+        assert main(["estimate", "plan.yaml", "--format", "json", *more]) == 0
+        plans: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["plans"]
+        return int(plans[0]["estimate"]["needed_bytes"])
+
+    Path("plan.yaml").write_text(PLAN.replace(", SEQUENCES", ""))
+    found = needed("--framework-version", "4.40")
+    assert found == needed("--set", "training.framework_version=4.40") != needed()
+
+
+def test_a_stated_length_below_the_plans_is_that_of_its_longest_row(capsys: Capture) -> None:
+    """As it is of a config: rows that are not packed have the plan's length as their limit."""
+    Path("plan.yaml").write_text(PLAN.replace("SEQUENCES", "sequences: padded"))
+    stated = bytes_of(["plan.yaml", "--sequence-length", "1024"], capsys)
+    assert stated == bytes_of(["plan.yaml", "--set", "training.longest_row=1024"], capsys)
+
+
+def test_a_plan_that_serves_says_that_it_takes_no_answer_about_training(capsys: Capture) -> None:
+    """In a folder of both kinds the other plans take it."""
+    Path("serves.yaml").write_text(SERVES)
+    assert main(["check", "serves.yaml", "--sequence-length", "1024"]) == 0
+    assert "--sequence-length is for training, and this plan serves" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("command", ["check", "estimate"])
+@pytest.mark.parametrize("answer", [["--from", "trl"], ["--define", "TP=8"]])
+def test_an_answer_that_reaches_no_file_is_an_error(command: str, answer: list[str], capsys: Capture) -> None:
+    """A plan has no format and no variables, nor has a model's name."""
+    Path("plan.yaml").write_text(PLAN.replace(", SEQUENCES", ""))
+    assert main([command, "plan.yaml", *answer]) == 2
+    assert "reaches no file" in capsys.readouterr().err
+    assert main(["estimate", "llama-3.1-8b", "--gpu", "h200", *answer]) == 2
+
+
+def test_a_variable_that_no_script_names_is_an_error(capsys: Capture) -> None:
+    """A part of another name is not the name; a plan's ``source`` may name it."""
+    Path("run.sh").write_text(
+        "accelerate launch --num_processes $NODES --mixed_precision bf16 trl sft --model_name_or_path Qwen/Qwen3-4B "
+        "--dtype bfloat16 --per_device_train_batch_size 1 --max_length 512 --bf16 True\n"
+    )
+    Path("plan.yaml").write_text("memcheck: 1\nsource: {trl: run.sh}\nhardware: {gpu: h100-80gb}\n")
+    line = ["run.sh", "--gpu", "h100-80gb", "--define", "NODES=8"]
+    assert main(["check", *line]) == main(["check", "plan.yaml", "--define", "NODES=8"]) == 0
+    for command in ("check", "estimate", "import"):
+        capsys.readouterr()
+        assert main([command, *line, "--define", "NODE=8"]) == 2
+        assert "no script names `NODE`" in capsys.readouterr().err
+
+
+def test_pictures_that_a_config_cannot_take_are_a_warning(capsys: Capture) -> None:
+    """They were ignored where the model has no tower."""
+    Path("run.sh").write_text(
+        "accelerate launch --num_processes 8 --mixed_precision bf16 trl sft --model_name_or_path Qwen/Qwen3-4B "
+        "--dtype bfloat16 --per_device_train_batch_size 1 --max_length 512 --bf16 True\n"
+    )
+    pictures = ["--images", "per_sample: 2, width: 640, height: 480"]
+    assert main(["check", "run.sh", "--gpu", "h100-80gb", *pictures]) == 0
+    assert "--images was given" in " ".join(capsys.readouterr().out.split())
