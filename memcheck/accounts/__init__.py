@@ -1,4 +1,4 @@
-"""Bytes by component: local tensors, what rests, units, a step as a program, instants, estimates.
+"""Bytes by component: local tensors, resident tensors, units, a step as a program, instants, estimates.
 
 Imports jobs, models and autograd's curves; no framework.
 """

@@ -21,7 +21,7 @@ FAR_TOKENS = {16: 140, 24: 128, 32: 128, 48: 128, 64: 140, 96: 132, 128: 132, 14
 """Tokens in a channel's receive buffer for each node, by ranks of the group: 128, rounded up to a multiple of what is
 sent at once."""
 TOKEN_BYTES = 8 + 128 * 8 + 128 * 4 + 128 * 4
-"""Beside the hidden state: where a token comes from, its experts, their weights, scales."""
+"""Bytes in addition to the hidden state: where a token comes from, its experts, their weights, scales."""
 HEAP_GRANULE = 2**29
 """NVSHMEM_CUMEM_GRANULARITY."""
 

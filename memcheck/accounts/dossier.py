@@ -24,7 +24,7 @@ class OnGpu(Record):
     host_short: bool = False
     """A node has less memory than its processes need."""
     assumed: tuple[str, ...] = ()
-    """What the speed there rests on that nobody has stated or measured."""
+    """What the speed on that GPU assumes that is neither stated nor measured."""
     relative_speed: float | None = None
     """Tokens per second over those on the plan's own GPU, by the roofline; None without a time."""
     needed_low_bytes: int = 0
@@ -56,6 +56,6 @@ class Dossier(Record):
     gpus: tuple[OnGpu, ...]
     """The plan's own comes first."""
     basis: str
-    """The kinds of plan whose measured errors the interval rests on."""
+    """The kinds of plan whose measured errors the interval is based on."""
     cases: int
     """How many of them there are at least."""

@@ -9,7 +9,7 @@ from memcheck.record import Record
 
 
 class UnitsInFlight(Record):
-    """A unit whose saved tensors are alive, for so many micro-batches."""
+    """A unit whose saved tensors are alive, and the number of micro-batches in flight."""
 
     unit: Unit
     times: int = 1

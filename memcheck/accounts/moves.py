@@ -1,8 +1,8 @@
-"""A step as what rests on a rank and what moves on top of it.
+"""A step, split into the resident tensors of a rank and what changes on top of them.
 
-What rests is the same at every instant, so that it decides neither which moment is the highest nor what lives then: a
-step is walked once on top of nothing, and laid on whatever rests. Of a grid's points many share the walk (other states,
-other data-parallel ranks) and many share the states (other batches, other recompute).
+Resident bytes are the same at every instant, so that they decide neither which moment is the highest nor what lives
+then. A step is walked once without them, and any resident bytes are added later. Of a grid's points many share the walk
+(other states, other data-parallel ranks) and many share the states (other batches, other recompute).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Components = tuple[tuple[str, int], ...]
 
 
 class Moment(Record):
-    """The highest point of one instant, without what rests."""
+    """The highest point of one instant, without the resident bytes."""
 
     name: str
     operation: str
@@ -27,7 +27,7 @@ class Moment(Record):
 
 
 class Rest(Record):
-    """What rests on a rank, and what its optimizer's step takes for itself."""
+    """What is resident on a rank, and what its optimizer's step takes for itself."""
 
     components: Components
     """In the order in which they are held."""
@@ -94,7 +94,9 @@ def forget() -> None:
 
 
 def highest(rest: Rest, tops: Sequence[tuple[str, int]], beside: Components = ()) -> int:
-    """Bytes of the peak. ``tops``: each instant's; ``beside``: what lives all step, but is not part of ``rest``."""
+    """Bytes of the peak. ``tops``: bytes of each instant without ``rest``; ``beside``: what lives all step, but is not
+    part of ``rest``.
+    """
     most = 0
     for name, n_bytes in tops:
         if name == "optimizer":

@@ -41,7 +41,7 @@ class UsedGroups(Protocol):
         """Every group of one rank with a communicator of its own, as far as a step uses it."""
 
     def buffers(self, layout: Layout) -> tuple[Term, ...]:
-        """Buffers of libraries that exchange beside NCCL."""
+        """Buffers of libraries that exchange data in addition to NCCL."""
 
 
 def spread(kind: str, degree: int, stride: int, layout: Layout) -> ProcessGroup | None:

@@ -1,9 +1,9 @@
 """A rank's step as a straight program over named sizes, and what given sizes make of it.
 
-A step holds sizes and lets go of them, each so many times. In which order it does so is the same whatever the sizes
-are. So a step is recorded once: instructions that name a size by its place, and between them the moments that may be
-the highest of their instant. Sizes are put in afterwards: one running sum gives the bytes of every moment, and the
-highest moment of each instant is then told apart by component.
+A step holds and frees tensors of known sizes, each a number of times. The order is the same whatever the sizes are. So
+a step is recorded once: instructions that name a size by its place, and between them the moments that may be the
+highest of their instant. Sizes are put in afterwards: one running sum gives the bytes of every moment, and the highest
+moment of each instant is then told apart by component.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class Recorder:
         """Parts, the place of their sum, how many times; fewer where negative."""
         self._marks: list[Mark] = []
         self.muted = False
-        """What is recorded only for what it leaves behind: its moments are no candidates."""
+        """While set, steps are recorded only for what they leave allocated: their moments are no candidates for the
+        peak.
+        """
 
     @property
     def here(self) -> int:
@@ -118,7 +120,7 @@ def picking(places: Sequence[int]) -> Callable[[Sequence[int]], Sequence[int]]:
 
 
 class Sum:
-    """Some sizes, each so many times."""
+    """A sum of sizes, each times a count."""
 
     __slots__ = ("_counts", "_pick")
 
@@ -181,7 +183,7 @@ class Program:
         return len(self._instructions), len(self._marks)
 
     def units(self, sizes: Sequence[int]) -> Sequence[int]:
-        """What every moment has of units and of what is beside them, in the order of ``instants``."""
+        """What every moment holds of units and outside them, in the order of ``instants``."""
         return self._units.of(sizes)
 
     def with_groups(self, totals: Sequence[int], sizes: tuple[int, ...]) -> Sequence[int]:

@@ -14,7 +14,7 @@ FOUR_BITS = ("nf4", "nf4-single", "fp4", "fp4-single")
 PACKED = ("gptq-4bit", "gptq-8bit", "awq-4bit")
 """Codes, zero points and scales in the buffers of a layer."""
 KINDS = (*FOUR_BITS, "int8", *PACKED, "fp8")
-"""What a base may rest in, beside the dtypes of its checkpoint."""
+"""How a base may be stored, in addition to the dtypes of its checkpoint."""
 GROUP = 128
 """Weights of one output that share a scale (transformers ``GPTQConfig`` and ``AwqConfig``, ``group_size``)."""
 FP8_BLOCK = 128

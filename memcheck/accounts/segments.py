@@ -28,9 +28,9 @@ class Unfilled(Record):
     """What the segments of blocks that rest leave to no other, in bytes."""
 
     parameters: int
-    """Beside parameters, which come first: every one of them has a new segment or a rest of one."""
+    """What parameters, which come first, leave unfilled: every one of them has a new segment or a rest of one."""
     later: int
-    """Beside gradients and states, if no segment were free when they come."""
+    """What gradients and states leave unfilled, if no segment were free when they come."""
     later_bytes: int
     """Gradients and states themselves."""
 

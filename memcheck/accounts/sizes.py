@@ -44,7 +44,7 @@ class Sizes(Record):
     form: int
     """Number of the curve's :class:`Form`."""
     numbers: tuple[int, ...]
-    """Size by size in the order of the form; behind them the sums of those that always come together."""
+    """Size by size in the order of the form, followed by the sums of those that always come together."""
     highs: tuple[High, ...]
     """The highest points: of forward, of backward, and those of ``SOMETIMES`` that it has."""
 
@@ -117,7 +117,7 @@ def _sizes(curve: Curve) -> Sizes:
 
 
 def named_curve(form: int, first: int, high: int) -> tuple[NamedCurve, int, int]:
-    """A curve of this form whose sizes have the places from ``first`` on, and what comes behind it.
+    """A curve of this form whose sizes have the places from ``first`` on, and the first places after it.
 
     ``high``: the number of its first highest point. Gives the curve, the next place and the next such number.
     """

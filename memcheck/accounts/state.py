@@ -1,4 +1,4 @@
-"""What rests on a rank between steps: parameters, gradients, master weights, optimizer states, tensor by tensor.
+"""Resident tensors of a rank between steps: parameters, gradients, master weights, optimizer states, one by one.
 
 Bytes per parameter of every stack: docs/memory-model.md. Sharding: FSDP2 cuts dim 0 of each tensor and pads it
 (torch/distributed/fsdp/_fully_shard/_fsdp_param.py); ZeRO and Megatron's distributed optimizer cut flat buffers.
@@ -30,7 +30,9 @@ class LocalTensor(Record):
     divided: int = 0
     """The dimension that FSDP2 cuts."""
     waits: str = ""
-    """Where it wants a gradient that never comes: in a ``layer``, or ``beside`` them."""
+    """Group that waits for this tensor's gradient, which never comes: a ``layer``, or ``beside`` (the root's); empty:
+    none.
+    """
     part: str = ""
     """``vision`` or ``projector``, of what is no layer there."""
 
@@ -114,7 +116,7 @@ def block_component_tensors(block: Block) -> list[tuple[ParameterTensor, object]
 
 
 def adapter_tensors(t: ParameterTensor, shape: tuple[int, ...], lora: Lora | Adapter) -> list[LocalTensor]:
-    """LoRA's two matrices beside one linear layer of local ``shape`` [outputs, inputs], and DoRA's magnitudes."""
+    """LoRA's two matrices for one linear layer of local ``shape`` [outputs, inputs], and DoRA's magnitudes."""
     name = t.name.removesuffix(".weight")
     outputs, inputs = shape[::-1] if t.transposed else shape
     found = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 ENDS = 2
-"""Layers at each end of a run that are walked one by one: the first still frees what its neighbour left behind."""
+"""Layers at each end of a run that are walked one by one: the first still frees what its neighbour left."""
 
 
 def stretches(times: Sequence[int]) -> list[tuple[int, int]]:

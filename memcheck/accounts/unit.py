@@ -33,6 +33,6 @@ class Part(Record):
 
     first: int
     last: int
-    """Behind the last layer."""
+    """The number after that of the last layer."""
     embedding: bool
     head: bool

@@ -37,7 +37,9 @@ class Adapter(Record):
     """Parts of the names of linear layers that are not quantised."""
 
     def holds(self, shape: tuple[int, ...]) -> bool:
-        """Whether a parameter of experts rests as the linear layers do: stacked matrices, or whole layers of them."""
+        """Whether a parameter of experts is stored as the linear layers are: stacked matrices, or whole
+        layers of them.
+        """
         return self.quantizes_experts or (self.stacked and len(shape) > 2)
 
     def quantises(self, name: str) -> bool:

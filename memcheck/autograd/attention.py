@@ -55,7 +55,8 @@ def batched(
 ) -> Value:
     """``torch.matmul`` of two activations (bmm): keeps both, as they are after autocast's casts.
 
-    ``copied``: which of them matmul copies to fold batch and heads into one dimension; nobody else holds the copies.
+    ``copied``: which of them matmul copies to fold batch and heads into one dimension; the copies have no other
+    reference.
     """
     if tape.autocast:
         b = cast(tape, b, tape.autocast)

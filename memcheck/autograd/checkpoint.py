@@ -32,7 +32,7 @@ class CheckpointFrame:
     ) -> None:
         self.tape = tape
         self.returned = returned
-        """What a reentrant call returns beside its output."""
+        """What a reentrant call returns in addition to its output."""
         self.early_stop = early_stop
         self.forward = forward
         self.kept = x.storage
@@ -128,7 +128,7 @@ def _holds(value: object) -> bool:
 def checkpoint(tape: Tape, forward: Run, x: Value, returned: list[Value] | None = None) -> Value:
     """``checkpoint(forward, x, use_reentrant=False)``.
 
-    ``returned``: of a reentrant call, whose ``forward`` appends to it what it returns beside its output.
+    ``returned``: of a reentrant call, whose ``forward`` appends to it what it returns in addition to its output.
     """
     if not tape.grad_enabled:
         return forward(x)

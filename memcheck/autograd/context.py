@@ -34,7 +34,7 @@ class Patched(Record):
     rms_norm: bool = True
     glu: bool = True
     norm_in_place: bool = True
-    """The norm's backward writes over its gradient; not in families with a norm behind a branch."""
+    """The norm's backward writes over its gradient; not in families with a norm after a branch."""
     head_norms: bool = True
     """Norms of queries and keys are Liger's, too, where the Trainer patches a model."""
 
@@ -80,12 +80,12 @@ class Setting(Record):
     """The unit's input lives in a buffer that is counted elsewhere (a pipeline stage's receive buffer)."""
     adapter: Adapter | None = None
     stepped: Stepping | None = None
-    """How an optimizer steps each weight as its gradient arrives; None: gradients are kept for a step behind."""
+    """How an optimizer steps each weight as its gradient arrives; None: the step follows the backward."""
     main_grad: str | None = None
     """Dtype of persistent gradient buffers that take the gradient in place of ``.grad`` (Megatron, DeepSpeed)."""
     expert_imbalance: float = 1.0
     dispatcher: str = ""
-    """How tokens reach experts on other ranks beside FSDP2; empty: in the framework's own way."""
+    """How tokens reach experts on other ranks under FSDP2; empty: in the framework's own way."""
     context: int = 1
     """Ranks that share one sequence; ``sequence`` is already divided by it."""
     exchanges_heads: bool = False
@@ -109,7 +109,7 @@ class Setting(Record):
     image_tokens: int = 0
     """What a projector makes of those rows."""
     recomputed: bool = False
-    """A tower's layers are checkpointed: they keep what they are given beside the rows."""
+    """A tower's layers are checkpointed: they keep the arguments that they are given in addition to the rows."""
     encoded: int = 0
     """Rows of a sequence that cross attention reads: the encoder's output; 0 = there is none."""
     encoded_grad: bool = False
@@ -121,7 +121,7 @@ class Setting(Record):
     kept: tuple[str, ...] = ()
     """Parts of the names of weights that modules see in fp32 whatever ``params`` is."""
     stream: str | None = None
-    """Dtype of the residual stream where it is not that of the weights: autocast's, behind a tower's convolution."""
+    """Dtype of the residual stream where it is not that of the weights: autocast's, after a tower's convolution."""
     casts_features: bool = False
     """FSDP hands the model a narrower copy of the features that a batch brings (``cast_forward_inputs``)."""
     table_rows: int = 0
@@ -145,7 +145,7 @@ class Setting(Record):
         return self.tensor > 1 and self.style.dtensor
 
     def later(self) -> Setting:
-        """For micro-batches behind the first: autograd casts new gradients alone."""
+        """The setting of every micro-batch after the first: autograd casts new gradients alone."""
         return self._replace(has_grad=True, grad_dtype=self.grad_dtype if self.hooked else None)
 
 
@@ -170,11 +170,11 @@ class Context:
         self.kept: list[Value] = []
         """What the training loop still references during backward (the model's output)."""
         self.returned: list[Value] = []
-        """What the unit returns beside its output, and the model's loop keeps in a variable (attention weights)."""
+        """Attention weights that the unit returns as well as its output, and the model's loop keeps in a variable."""
         self.named: list[Value] = []
         """What attention's forward has names for until it returns."""
         self.unused: list[Value] = []
-        """What attention returns beside its output and nothing reads: ``_`` is a variable to the layer's end."""
+        """What attention returns as well as its output and nothing reads: ``_`` is a variable to the layer's end."""
         self.checkpoints: frozenset[str] = frozenset()
         """Modules of the layer that are checkpointed, each apart."""
         self.tables: tuple[Storage, ...] = ()
@@ -393,5 +393,5 @@ def _reduce_scatter(ctx: Context, whole: Value | Storage, part: tuple[int, ...],
 
 
 def _cat_after_gather(ctx: Context) -> bool:
-    """all_gather_tensor along dim 1 copies the chunks behind each other, unless the dimensions before it are 1."""
+    """Whether all_gather_tensor along dim 1 copies the chunks into one tensor: unless the dimensions before are 1."""
     return ctx.setting.style.layout == "batch-first" and ctx.setting.batch > 1

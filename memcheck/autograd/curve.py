@@ -60,7 +60,9 @@ class Curve(Record):
     that gradient may be the first of a whole backward.
     """
     returned: int = 0
-    """What it returns beside its output, where nothing has saved it: attention weights of a checkpointed layer."""
+    """Bytes that the unit returns in addition to its output and has not saved: attention weights of a checkpointed
+    layer.
+    """
     input: int = 0
     """Bytes of the unit's input, if the unit has an input of its own. They are live when its parameters are gathered
     for its forward.

@@ -1,9 +1,9 @@
 """The backward engine: order of execution, gradient buffers, what dies when.
 
-Follows torch/csrc/autograd/engine.cpp: ready nodes run latest-created first; a node's incoming gradient and saved
-tensors die when its function has returned; gradients that meet in a buffer are added in place when nobody else holds
-the first one (input_buffer.cpp, can_accumulate_inplace); AccumulateGrad steals a fresh gradient and adds in place to an
-existing one (functions/accumulate_grad.h).
+Follows torch/csrc/autograd/engine.cpp: ready nodes run latest-created first. A node's incoming gradient and saved
+tensors die when its function has returned. Gradients that meet in a buffer are added in place when the first one has no
+other reference (input_buffer.cpp, can_accumulate_inplace). AccumulateGrad steals a fresh gradient and adds in place to
+an existing one (functions/accumulate_grad.h).
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _merge(tape: Tape, target: Node | Leaf, box: list[Storage]) -> None:
 
 
 def _arrive(tape: Tape, parameter: Parameter, box: list[Storage]) -> None:
-    """One of a parameter's gradients has arrived; AccumulateGrad runs behind the last.
+    """One of a parameter's gradients has arrived; AccumulateGrad runs after the last.
 
     The first of several is the transpose of a matrix product, which its base refers to, too: the second is not added
     in place. Casts are new tensors.

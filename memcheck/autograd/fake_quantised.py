@@ -81,7 +81,7 @@ def fake_quantised_product(
 
 
 def _held(tape: Tape, out: Value, scales: tuple[Storage, ...]) -> Value:
-    """The product, beside scales that the layer's quantizers keep."""
+    """The product, and the scales that the layer's quantizers keep."""
     if out.origin is None or not tape.grad_enabled:
         return out
     kept = tuple(each for each in scales if held_by_ctx(tape, each) is not None)

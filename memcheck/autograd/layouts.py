@@ -6,8 +6,8 @@ from memcheck.autograd.tensor import RESTING, Storage, Tape, Value
 
 
 def gradient_copied(tape: Tape, x: Value, *, adapted: bool) -> Value:
-    """The tensor itself, whose gradient lies in memory as another tensor does: the product that made it copies that,
-    once it has what it saved; ``adapted``: a view behind an adapter's product does, in front of it.
+    """The tensor itself, whose gradient lies in memory as another tensor does. The product that made it copies the
+    gradient, once it has what it saved. ``adapted``: a view after an adapter's product copies it first.
     """
     shape, dtype = x.shape, x.dtype
 

@@ -43,7 +43,7 @@ def selective_log_softmax(tape: Tape, logits: Value) -> Value:
             else:
                 log_probabilities = log_softmax(tape, part)
                 found.append(gather_labels(tape, log_probabilities, labels, (tokens,)))
-            if copies > 1:  # one of them at a time is what the variable holds: the pieces behind have it
+            if copies > 1:  # one of them at a time is what the variable holds: the later pieces have it
                 log_probabilities = None
         del part
     out = cat(tape, tuple(found), (rows, tokens), "per-token log-probabilities")
@@ -96,7 +96,7 @@ def fused_log_probabilities(
 ) -> Value:
     """TRL's fused head: log-probabilities of ``scored`` tokens from hidden states [tokens, hidden] and the weight.
 
-    ``box``: the hidden states, which nobody else refers to.
+    ``box``: holds the only reference to the hidden states.
 
     No logits exist: forward and backward go over tiles of them. Backward sums the gradients of hidden states and weight
     in fp32 and casts them at its end.

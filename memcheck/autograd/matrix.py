@@ -41,9 +41,11 @@ class Weights:
         self.lora_a = lora[0] if lora else None
         self.lora_b = lora[1] if lora else None
         self.quantized = quantized
-        """The weight rests quantised, and is dequantised for each product."""
+        """The weight is stored quantised, and is dequantised for each product."""
         self.held = ""
-        """What it rests in where peft adapts another library's layer; empty: the framework has layers of its own."""
+        """How the weight is stored where peft adapts another library's layer; empty: the framework has layers of its
+        own.
+        """
         self.dequantized: str | None = None
         """The dtype that comes out of dequantisation, where it is not that of the product."""
         self.faked = ("", 0)

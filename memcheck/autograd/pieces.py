@@ -16,7 +16,7 @@ the very last piece may be shorter."""
 
 
 class Pieces(Record):
-    """Alike pieces, one behind the other."""
+    """Consecutive pieces that are alike."""
 
     size: int
     copies: int

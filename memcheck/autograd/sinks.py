@@ -1,6 +1,6 @@
 """Eager attention with sinks, a learned logit of each head; and without, where a row's maximum is subtracted.
 
-Shapes are [batch, heads, sequence, head_dim]. Sources beside each function: transformers 5.23, the family's
+Shapes are [batch, heads, sequence, head_dim]. Sources with each function: transformers 5.23, the family's
 eager_attention_forward.
 """
 
@@ -145,7 +145,7 @@ def subtract_broadcast(tape: Tape, x: Value, vector: Value) -> Value:
 
 
 def with_sinks(tape: Tape, out: Value, sinks: Value) -> Value:
-    """What a kernel that takes the sinks beside queries, keys and values gives: their gradient too."""
+    """The output of a kernel that takes the sinks together with queries, keys and values: their gradient too."""
     shape, dtype = sinks.shape, sinks.dtype
     return tape.record(
         Value(out.storage, out.shape, out.dtype), (out, sinks), lambda grad: [grad, tape.new(shape, dtype, "sinks dW")]

@@ -196,7 +196,7 @@ class Node:
 
 
 RESTING = object()
-"""A weight that a node saves: its bytes are counted where it rests, but a checkpoint puts a placeholder for it, too."""
+"""A weight that a node saves: its bytes are counted as resident, but a checkpoint puts a placeholder for it, too."""
 
 
 class Leaf:
@@ -306,7 +306,7 @@ class Tape:
         return self.selection.output(self, kind, shape, dtype, label, matrix)
 
     def alike(self, copies: int) -> Alike:
-        """A context in which what runs stands for ``copies`` alike pieces, with all that they leave behind.
+        """A context in which what runs stands for ``copies`` alike pieces, with all that they leave allocated.
 
         Its moments are no candidates for the highest point: see :mod:`memcheck.autograd.pieces`.
         """
@@ -325,7 +325,7 @@ class Tape:
             self.peak_inventory = [entry for entry in self.inventory.values() if entry[3]]
 
     def arrived(self) -> None:
-        """A weight's gradient is there, beside all that lives."""
+        """A weight's gradient is there, with all that lives."""
         if self.hooked and not self.silent and (len(self.arrivals) < 2 or self.live > self.arrivals[1][0]):
             self.arrivals[1:] = [(self.live, dict(self.by_component))]
 
@@ -395,7 +395,7 @@ class Tape:
 
 
 class Alike:
-    """Counts what runs inside so many times."""
+    """Multiplies what runs inside by a number of copies."""
 
     __slots__ = ("_before", "_now", "_tape")
 

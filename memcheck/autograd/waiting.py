@@ -17,12 +17,12 @@ class Waiting(Leaf):
     def __init__(self, tape: Tape, shape: tuple[int, ...], dtype: str, arriving: tuple[int, ...] | None) -> None:
         self._tape, self.shape, self.dtype = tape, shape, dtype
         self.arriving = arriving
-        """Shape of the gradient that units behind this one have left; None: none have."""
+        """Shape of the gradient that later units have left for this one; None: none have."""
         self.buffer: Storage | None = None
         tape.waiting.append(self)
 
     def arrive(self) -> int:
-        """Count what is left from units behind: bytes."""
+        """Count the bytes of the gradient that later units have left."""
         if self.arriving is None:
             return 0
         self.buffer = self._tape.new(self.arriving, self.dtype, "waiting gradient")
@@ -68,9 +68,9 @@ def holding(tape: Tape, x: Value, kept: list[Storage]) -> Value:
 
 
 def with_gradient_of(tape: Tape, y: Value, handed: Value, behind: tuple[int, ...]) -> Value:
-    """A unit's output ``y``; backward first sends what units behind have left of the gradient of ``handed``.
+    """A unit's output ``y``; backward first sends the gradient of ``handed`` that later units have left.
 
-    ``behind``: the shape of what they have left.
+    ``behind``: the shape of the gradient that later units have left.
     """
     if handed.origin is None:
         return y

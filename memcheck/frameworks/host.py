@@ -12,7 +12,7 @@ from memcheck.models.types import Rough
 from memcheck.record import Record
 
 Saving = tuple[str, Components]
-"""What happens in words, and what the processes of a node hold for it beside what rests there."""
+"""What happens in words, and what the processes of a node hold for it in addition to what is resident there."""
 NO_SAVING: Saving = ("", ())
 
 
@@ -30,10 +30,11 @@ class HostMemory(Record):
     loaded: Callable[[TrainingJob, int], int]
     """Parameters that each process holds in memory of its own when the model is made on the host."""
     laid_out: Callable[[TrainingJob, int, int], Components]
-    """What is moved through host memory to be laid out anew; ``room``, the last argument: bytes of a GPU beside its
-    context."""
+    """What is moved through host memory to be laid out anew; ``room``, the last argument: bytes of a GPU without its
+    context.
+    """
     states: Callable[[TrainingJob], Components]
-    """What rests in host memory while the steps run, because the plan offloads it."""
+    """What stays in host memory while the steps run, because the plan offloads it."""
     saving: Callable[[TrainingJob, ModelStateBytes], Saving]
     """What saving takes; the checkpoint is one that saves."""
 

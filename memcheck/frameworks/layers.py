@@ -59,7 +59,9 @@ if TYPE_CHECKING:
             """Bytes of cos and sin that each forward of the model makes."""
 
         def rotary_caches(self, architecture: Architecture, sequence: int, layers: int, /, *, adapted: bool) -> int:
-            """Bytes of the tables that so many layers hold, for ``sequence`` tokens. ``adapted``: beside adapters."""
+            """Bytes of the tables that ``layers`` layers hold, for ``sequence`` tokens. ``adapted``: the model has
+            adapters.
+            """
 
 
 @lru_cache(maxsize=16)
@@ -71,6 +73,6 @@ def layers_of(style: Style) -> Layers:
 
 @lru_cache(maxsize=16)
 def model_states_of(style: Style) -> ModelStates:
-    """The tensors that a framework's model holds beside its parameters."""
+    """The tensors that a framework's model holds in addition to its parameters."""
     found: ModelStates = import_module(f"memcheck.frameworks.{style.folder}.states")  # a module with those names
     return found

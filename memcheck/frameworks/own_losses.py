@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         """What each ``objectives.py`` has."""
 
         def own_loss(self, ctx: Context, head: Head, box: list[Value], weights: Weights, /) -> Value:
-            """Head and loss of an objective. ``box``: what the head reads, which nobody else refers to."""
+            """Head and loss of an objective. ``box``: holds the only reference to what the head reads."""
 
 
 @lru_cache(maxsize=16)

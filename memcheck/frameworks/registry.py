@@ -23,7 +23,7 @@ FOLDERS = {
     "torchtune": "torchtune",
     "nanotron": "nanotron",
 }
-"""Names that a plan gives, and the folder beside this file whose code prices each."""
+"""Names that a plan gives, and the folder next to this file whose code estimates each."""
 
 
 class Profiles(Mapping[str, "Profile"]):

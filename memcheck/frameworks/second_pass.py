@@ -1,4 +1,6 @@
-"""What a step knows of a whole forward pass without gradients beside its own: of a reference or a teacher."""
+"""What a step knows of a whole forward pass without gradients that runs in addition to its own: of a reference or a
+teacher.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What decides the time of a stack's step beside its profile: one record, one file per framework."""
+"""What decides the time of a framework's step, in addition to its profile: one record, one file per framework."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ class Timing(Record):
     """How the code of one stack computes and exchanges, where stacks differ."""
 
     ranks: Callable[[int, TrainingJob, int], list[list[tuple[Part, int]]]]
-    """The runs of so many layers that each rank of a pipeline of so many ranks holds, each with the number of
-    multi-token-prediction layers behind it."""
+    """Arguments: number of layers, job, number of pipeline ranks. Result: for each rank its runs of layers, each with
+    the number of multi-token-prediction layers after it.
+    """
     context: Callable[[TrainingJob], str]
     """Whose context parallelism runs over more than one rank: a kind of ``memcheck/timing/context.py``."""
     dispatch: Callable[[TrainingJob], str]
@@ -23,7 +24,7 @@ class Timing(Record):
     ranks get all tokens), ``alltoall`` (to the ranks of the experts, then gathered over those that share one) or
     ``flex`` (to all of them, once to each node)."""
     overlaps: Callable[[TrainingJob], tuple[bool, bool]]
-    """Whether gradients' reduction and parameters' gathering run behind computation."""
+    """Whether the reduction of gradients and the gathering of parameters overlap computation."""
     fuses: Callable[[TrainingJob], bool]
     """Whether element-wise operations of a layer run in few kernels."""
     copies_gathered: Callable[[TrainingJob], bool]
@@ -34,7 +35,9 @@ class Timing(Record):
     one_product: Callable[[TrainingJob], str]
     """Which layers that read one input run as one product: empty for none, ``attention`` or ``all``."""
     experts_padding: Callable[[TrainingJob, int], float] = lambda _job, _experts: 1.0
-    """How many times their size a layer's experts, of which there are so many, are gathered and reduced at."""
+    """Padding factor of the gathers and reductions of a layer's experts. The last argument is their number; 1.0 = no
+    padding.
+    """
     fused_norms: bool = False
     """A norm is one kernel. Else RMSNorm is one operation after the other."""
     latent_inputs: str = "own"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         """What each module has."""
 
         def stem(self, ctx: Context, vision: Vision, leaf: bool, /) -> tuple[Value, list[Value]]:
-            """From ``pixel_values`` to the rows of the first layer; behind them what every layer reads: rotary tables,
+            """From ``pixel_values`` to the rows of the first layer, followed by what every layer reads: rotary tables,
             masks. ``leaf``: the patch embedding's output is made a leaf, which its AccumulateGrad keeps: it is among
             the others, too.
             """

@@ -5,7 +5,7 @@ Two shares of ``allocated``, each with its spread (:class:`Shares`):
 - *stuck*: the smallest memory on which the step still runs. Before an allocation fails the allocator gives back every
   segment that is wholly free and tries again (c10/cuda/CUDACachingAllocator.cpp, ``release_cached_blocks``). With
   default segments little more is left than one block as large as the step's largest (:func:`remainder_group`), and
-  what segments leave beside blocks that rest (:attr:`Pools.unfilled`), which is added to the share.
+  what segments leave next to resident blocks (:attr:`Pools.unfilled`), which is added to the share.
 - *held*: what it keeps with memory to spare, the stuck part included, over ``allocated`` and ``Pools.apart``, which is
   what the pools of FSDP2's streams hold beyond it. The difference is its *cache*, seen in ``nvidia-smi`` and no need.
 
@@ -34,8 +34,8 @@ FSDP1_APART = ", FSDP1"
 """In a kind of step under FSDP1, whose record_stream keeps blocks from being used again: of what is held, likewise."""
 
 ADAPTERS = "/adapters"
-"""In a kind of step that trains adapters alone. What a first step leaves behind, gradients and optimizer states, is
-small: it does not split the large segments that activations and logits have let go of, and the next step finds them.
+"""In a kind of step that trains adapters alone. The gradients and optimizer states that a first step leaves are small:
+they do not split the large freed segments of activations and logits, and the next step finds those whole.
 """
 
 
@@ -73,7 +73,7 @@ class Shares(Record):
 
     def stuck_of(self, allocated: int, pools: Pools) -> Spread:
         """What cannot be returned of a step, over ``allocated``: of its optimizer's lists, or at its highest moment
-        beside them, whichever needs more.
+        outside them, whichever needs more.
         """
         return self.higher(allocated, pools, self.before(pools))
 
@@ -81,8 +81,8 @@ class Shares(Record):
         """The higher of two shares over ``allocated``: ``other``, and what cannot be returned during the optimizer's
         lists.
 
-        Streams keep each other from no more than they hold: beside the share of a step on one stream, at most all that
-        the others have held lies idle.
+        Streams keep each other from no more than they hold: at most all that the other streams have held is idle, in
+        addition to the share of a step on one stream.
         """
         live = max(1, allocated)
         most = pools.unfilled_most / live

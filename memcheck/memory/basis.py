@@ -1,4 +1,6 @@
-"""What an interval rests on, for whoever explains one, and a job's interval from the tables as they are stored."""
+"""The measured cases that an interval is based on, to explain it, and a job's interval from the tables as they are
+stored.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ def intervals(job: TrainingJob | InferenceJob, held: PlanFigures, capacity: int 
 
 
 def interval_basis(job: TrainingJob | InferenceJob) -> tuple[str, int]:
-    """Which errors the interval of ``needed`` rests on, and on how many cases."""
+    """Which errors the interval of ``needed`` is based on, and on how many cases."""
     tables, group = residuals(), error_group(job)
     errors, own = look_up(tables.allocated, group)
     kept, allocator = look_up(tables.tight, stuck_group(allocator_group(job)))

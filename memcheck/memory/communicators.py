@@ -45,7 +45,7 @@ RING_CHANNELS_NODES = 16
 RING_CHANNELS_ALONE = 8
 """Over several nodes, few ranks in each ("8 coll channels", NVIDIA/nccl#1189)."""
 PEER_CHANNELS = 32
-"""Point-to-point channels per peer behind an NVSwitch ("32 p2p channels per peer")."""
+"""Point-to-point channels per peer on an NVSwitch ("32 p2p channels per peer")."""
 PEER_CHANNELS_FEW = 2
 """Per peer over PCIe, and for every peer of a group that spans nodes (``paths.cc``: the minimum over all peers)."""
 NET_SHARED_BYTES = 2 * 16 * 16 * 128 * KIB
@@ -75,7 +75,7 @@ def groups(job: TrainingJob | InferenceJob) -> tuple[ProcessGroup, ...]:
 
 
 def linked(gpu: Gpu) -> bool:
-    """Behind NVLink? A GPU that the catalog does not know is taken to be, as that costs more."""
+    """Whether the GPU has NVLink. A GPU that the catalog does not know is taken to have it, as that costs more."""
     return bool(gpu.nvlink_gbs) or gpu.arch is None
 
 

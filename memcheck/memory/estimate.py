@@ -159,7 +159,7 @@ class Estimator:
         if isinstance(job, InferenceJob):
             return ()
         kept = max([r.host_bytes for r in ranks]) * job.layout.gpus_per_node
-        several = job.gradient_accumulation_steps > 1  # all that is read of the batch beside what is kept
+        several = job.gradient_accumulation_steps > 1  # all that is read of the batch, in addition to what is kept
         found = self.hosts.get((several, kept)) if self._overhead.kind != "flat" else None
         if found is None:
             from memcheck.memory.host import host_moments

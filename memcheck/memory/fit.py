@@ -25,7 +25,7 @@ def on_gpu(needed_bytes: int, high_bytes: int, capacity_bytes: int, fail_above: 
 
 
 def within(count: int, capacity_bytes: int, fail_above: float) -> bool:
-    """Whether so many bytes are within the capacity of a GPU and within the share of it that a plan may need."""
+    """Whether ``count`` bytes are within the capacity of a GPU and within the share of it that a plan may need."""
     return count <= capacity_bytes and (not capacity_bytes or count / capacity_bytes <= fail_above)
 
 

@@ -1,4 +1,5 @@
-"""A lower bound of a job's peak that costs a fraction of an estimate: what rests on the fullest rank between steps.
+"""A lower bound of a job's peak that costs a fraction of an estimate: the resident bytes on the fullest rank between
+steps.
 
 The states at rest are live at every instant of a step, so that no peak lies below them. A search leaves out whatever
 does not even hold its states, without replaying a single activation.

@@ -43,7 +43,7 @@ def host_moments(job: TrainingJob, total: int, trained: int, activations: int, r
     """Every moment in which the node's memory holds anything, in the order of a run.
 
     ``total`` and ``trained``: parameters of the whole model, adapters included. ``activations``: bytes that the GPUs of
-    a node keep in host memory during a step. ``room``: bytes of a GPU beside its context.
+    a node keep in host memory during a step. ``room``: bytes of a GPU without its context.
     """
     return _moments(stepless(job), total, trained, activations, room)
 
@@ -106,7 +106,7 @@ def quantised(job: TrainingJob) -> int:
 
 
 def saving(job: TrainingJob, total: int, trained: int, host: HostMemory) -> Saving:
-    """What happens, and what the processes of one node hold for it beside what rests there.
+    """What happens, and what the processes of one node hold for it in addition to what is resident there.
 
     ``total`` and ``trained``: parameters of the whole model.
     """

@@ -43,7 +43,7 @@ def weight_bytes(tensor: ParameterTensor, numel: int, weights: str) -> int:
 
 
 def weight_dtype(tensor: ParameterTensor, weights: str) -> str:
-    """In what a weight rests: the head, and what is no matrix, are not quantised."""
+    """The dtype in which a weight is stored: the head, and tensors that are no matrix, are not quantised."""
     matrix = tensor.linear or tensor.group in ("experts", "shared_experts")
     return "bf16" if weights in QUANTIZED_MILLIBITS and (not matrix or tensor.group == "head") else weights
 
@@ -53,7 +53,7 @@ def kv_bytes_per_sequence(block: Block, tokens: int, dtype: str, tensor: int) ->
     mixer, item = block.mixer, DTYPE_BYTES[dtype]
     if isinstance(block.beside, LatentAttention):  # of a second attention
         return 2 * kv_bytes_per_sequence(block._replace(beside=None), tokens, dtype, tensor)
-    if block.beside is not None:  # attention's cache, and the state of the mixer beside it
+    if block.beside is not None:  # attention's cache, and the state of the second mixer
         state = -(-block.beside.state_bytes_per_sequence // tensor)
         return state + kv_bytes_per_sequence(block._replace(beside=None), tokens, dtype, tensor)
     if isinstance(mixer, Attention):

@@ -4,8 +4,8 @@ Both take in what ``allocated`` may be off by, what the allocator was seen to ho
 added in quadrature), and what context and communicators took against their formulas. The ends are the largest errors
 seen, not quantiles: a plan that is called safe and fails costs more than a warning.
 
-- ``needed`` rests on what the allocator cannot return. Rules MEM101 to MEM104 decide on it and on its upper end.
-- *Seen* rests on what it holds with memory to spare, and ends at the GPU's capacity unless the plan needs more. No end
+- ``needed`` is based on what the allocator cannot return. Rules MEM101 to MEM104 decide on it and on its upper end.
+- *Seen* is based on what it holds with memory to spare. It ends at the capacity unless the plan needs more. No end
   lies below that of ``needed``: what cannot be returned is seen.
 """
 
@@ -107,7 +107,9 @@ def stuck_between(tables: Residuals, kinds: Kinds, held: PlanFigures, found: Sha
 
 
 def _of_block(tables: Residuals, kinds: Kinds, block: float, stuck: Spread) -> Spread:
-    """Without what rests leaves in segments. ``block``: the step's largest one, over what is live; 0: not known."""
+    """Without what resident blocks leave in segments. ``block``: the step's largest one, over what is live; 0: not
+    known.
+    """
     known, share = tables.beyond.get(kinds.remainder), tables.blocks.get(kinds.blocks)
     if known is None or known.n < ENOUGH or not block:
         return stuck

@@ -12,7 +12,7 @@ NAMES = 256
 
 
 def refuse_extremes(job: TrainingJob | InferenceJob) -> None:
-    """Stop before a job whose price grows with what no real plan has so many of.
+    """Refuse a job that would take too long to estimate, with more ranks or names than any real plan has.
 
     Raises:
         UnsupportedError: there are more pipeline ranks, or longer lists of names, than are walked in a moment.

@@ -6,7 +6,7 @@ from memcheck.memory.residuals import COMPILED, ENOUGH, Spread, Table
 
 
 def borrowed(table: Table, group: str) -> tuple[str, Spread]:
-    """The spread of a group that has too few cases, and the groups that it rests on.
+    """The spread of a group that has too few cases, and the groups that it is based on.
 
     Names are paths, from the family to the detail. A group with few cases, or none, borrows the extremes of the widest
     group that shares the longest part of its name, or else of all groups.

@@ -109,7 +109,7 @@ that identity while the entry is there."""
 
 
 def look_up(table: Table, group: str) -> tuple[str, Spread]:
-    """A group's spread, and which groups it rests on."""
+    """A group's spread, and which groups it is based on."""
     known = _found.get((id(table), group))
     if known is None:
         if len(_found) >= KEPT:
@@ -119,7 +119,7 @@ def look_up(table: Table, group: str) -> tuple[str, Spread]:
 
 
 def _look_up(table: Table, group: str) -> tuple[str, Spread]:
-    """A group's spread, and the group that it rests on."""
+    """A group's spread, and the group that it is based on."""
     own = table.get(group)
     if own is not None and own.n >= ENOUGH:
         return group, own

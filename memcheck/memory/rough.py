@@ -2,8 +2,8 @@
 
 Activations per layer = batch x sequence x hidden x multiplier x bytes of the compute dtype; full recompute keeps one
 hidden state per layer. The estimate is as good as the multiplier (8 to 12 are typical for a transformer with flash
-attention), and the interval says so. What an engine around the model lays out beside it follows from the parameters
-alone: DeepSpeed's, as if all layers were alike.
+attention), and the interval says so. The buffers of an engine follow from the parameters alone: DeepSpeed's, as if all
+layers were alike.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RoughPart(Record):
     engine: EngineBuffers
     """What an engine around the model lays out; all zero without one."""
     gradients: int
-    """Bytes that backward leaves for the optimizer, beside what rests in the engine."""
+    """Bytes that backward leaves for the optimizer, in addition to the engine's resident buffers."""
 
 
 def _rank(job: TrainingJob, model: Rough, rank: int) -> RankEstimate:
@@ -132,5 +132,5 @@ def _optimize(job: TrainingJob, share: RoughPart, timeline: Timeline) -> None:
 
 
 def _own_part(engine: EngineBuffers) -> int:
-    """Under ZeRO-1 the rank's own gradients, beside the whole model's, which go once they are reduced."""
+    """Under ZeRO-1 the rank's own gradients, in addition to the whole model's, which go once they are reduced."""
     return engine.partition if engine.whole_gradients else 0

@@ -60,7 +60,7 @@ def refuse(job: TrainingJob) -> None:
 def refuse_adapters(lora: Lora, framework: Profile, *, apart: bool = False) -> None:
     """Nothing, if the framework's adapters are modelled with every key that the plan states.
 
-    ``apart``: experts are on several ranks, where NeMo AutoModel adapts them: only DoRA is refused beside them then
+    ``apart``: experts are on several ranks, where NeMo AutoModel adapts them. Then only DoRA is refused
     (``components/_peft/lora.py``, apply_lora_to_linear_modules).
 
     Raises:

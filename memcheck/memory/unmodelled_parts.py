@@ -1,4 +1,4 @@
-"""What memcheck has no model of where a tower or an encoder stands beside the language model: never a guess."""
+"""Refusals for models with a tower or an encoder that memcheck has no model of: an error, never a guess."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def refuse_parts(job: TrainingJob, a: Architecture) -> None:
 
 
 def _refuse_of_stages(job: TrainingJob, a: Architecture, rests: tuple[str, str]) -> None:
-    """Nothing, unless a tower stands beside the language model that does not rest on the first stage: frozen, without
-    adapters and pictures. ``rests``: the option, and its value, under which it does.
+    """Refuse a tower in a pipeline, unless it is resident on the first stage: frozen, without adapters and pictures.
+    ``rests``: the option, and its value, under which it is.
     """
     if a.vision is None and not a.others:
         return

@@ -45,7 +45,7 @@ def _causal_mask(ctx: Context, dtype: str) -> Storage:
 
 
 def _window_mask(ctx: Context, dtype: str) -> Storage:
-    """Filled row by row beside the causal one, whose place it takes."""
+    """Filled row by row while the causal mask is live, whose place it takes."""
     causal = _causal_mask(ctx, dtype)
     mask = ctx.tape.new((ctx.sequence, ctx.sequence), dtype, "sliding window mask")
     del causal

@@ -132,7 +132,7 @@ def _roped(tape: Tape, x: Value, rotary_dim: int) -> Value:
 
 
 def _joined(tape: Tape, turned: Value, x: Value) -> Value:
-    """``cat`` with the rest of each head of ``x``, even with nothing behind."""
+    """``cat`` with the rest of each head of ``x``, even if there is no rest."""
     width = turned.shape[-1]
     if width == x.shape[-1]:
         return copy(tape, turned, "cat rotary")

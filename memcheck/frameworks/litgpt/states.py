@@ -1,4 +1,4 @@
-"""Tensors that LitGPT's models hold beside their parameters: rotary tables in fp32."""
+"""Tensors that LitGPT's models hold in addition to their parameters: rotary tables in fp32."""
 
 from __future__ import annotations
 

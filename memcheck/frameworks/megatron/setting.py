@@ -38,8 +38,8 @@ def attention_backend(job: TrainingJob, arch: str | None) -> str:
 def megatron_setting(job: TrainingJob, architecture: Architecture, arch: str | None = None) -> Setting:
     """The setting that all units of a job share.
 
-    Raises: UnsupportedError: the job uses an argument that has no memory model, or adapters together with such an
-    argument.
+    Raises:
+        UnsupportedError: the job uses an argument that has no memory model, or adapters together with such an argument.
     """
     _refuse(job)
     _refuse_nets(job, architecture)
@@ -74,7 +74,8 @@ def megatron_setting(job: TrainingJob, architecture: Architecture, arch: str | N
 def _adapter(job: TrainingJob) -> Adapter | None:
     """The adapters of a job that trains some.
 
-    Raises: UnsupportedError: the job combines adapters with fp8 or Megatron-FSDP.
+    Raises:
+        UnsupportedError: the job combines adapters with fp8 or Megatron-FSDP.
     """
     if job.lora is None:
         return None

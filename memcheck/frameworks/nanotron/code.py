@@ -26,7 +26,7 @@ LLAMA_BATCH, QWEN_BATCH = (8, 8, 1, 1), (8, 8, 8, 1)
 
 
 def accumulates(job: TrainingJob) -> bool:
-    """``accumulate_grad_in_fp32``: 16-bit gradients are added to an fp32 buffer behind each backward, and let go of."""
+    """``accumulate_grad_in_fp32``: after each backward, 16-bit gradients are added to an fp32 buffer and freed."""
     return job.recipe.master != "none"
 
 
@@ -73,7 +73,7 @@ def _layers(held: ChunkContents) -> int:
 def rest(job: TrainingJob, tensors: list[Counted]) -> Rest:
     """Parameters, the gradient buffer, DDP's buckets, and what of the optimizer is this rank's.
 
-    ZeRO-1 divides each tensor's elements over the data-parallel ranks. Beside fp32 sums it runs without DDP (before
+    ZeRO-1 divides each tensor's elements over the data-parallel ranks. With fp32 sums it runs without DDP (before
     7bc99232 of June 2025; since then it raises NotImplementedError in DDP's hook). Updated parameters are gathered
     through flat copies of all parts. DDP's buckets are no views of the gradients.
     """
@@ -101,7 +101,8 @@ def rest(job: TrainingJob, tensors: list[Counted]) -> Rest:
 
 
 def first_rows(job: TrainingJob, setting: Setting) -> int:
-    """The embedding's rows, which a variable of Qwen 2's model holds beside its layers; the norm in pieces keeps none.
+    """The embedding's rows, which a variable of Qwen 2's model holds while its layers run; the norm in pieces keeps
+    none.
 
     Where layers are checkpointed, the first of them keeps the rows anyway.
     """

@@ -1,9 +1,9 @@
 """nanotron.
 
 Sources: huggingface/nanotron 2411b022 of April 2026 (``src/nanotron/config/*.py``, ``helpers.py``, ``trainer.py``,
-``optim``, ``parallel``): 16-bit parameters, gradients in autograd's dtype that are added to an fp32 buffer behind each
-backward, an fp32 master copy and AdamW's two states; ``REDUCE_SCATTER`` is sequence parallelism; pipelines run 1F1B or
-all forwards first.
+``optim``, ``parallel``). Parameters are 16-bit. Gradients in autograd's dtype are added to an fp32 buffer after each
+backward. There are an fp32 master copy and AdamW's two states. ``REDUCE_SCATTER`` is sequence parallelism; pipelines
+run 1F1B or all forwards first.
 """
 
 from __future__ import annotations

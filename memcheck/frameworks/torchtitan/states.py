@@ -1,4 +1,4 @@
-"""Tensors that torchtitan's models hold beside their parameters: rotary caches, one in each layer."""
+"""Tensors that torchtitan's models hold in addition to their parameters: rotary caches, one in each layer."""
 
 from __future__ import annotations
 

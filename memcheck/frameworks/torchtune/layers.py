@@ -123,7 +123,7 @@ def _linear_cross_entropy(ctx: Context, head: Head, h: Value, weights: Weights) 
     """LinearCrossEntropyLoss: of each piece of the tokens the logits, their fp32 copy and its loss.
 
     What is kept of a piece is what the cross entropy keeps; its logits go before the next one's. The tokens that count
-    are selected first, which is a copy of the hidden states beside those that the recipe still refers to.
+    are selected first: a copy of the hidden states, while the recipe still refers to the originals.
     """
     tape = ctx.tape
     selected = copy(tape, h, "index_select")

@@ -23,7 +23,7 @@ from memcheck.job.objective_types import DISTILLED
 
 
 def own_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -> Value:
-    """Head and loss. ``box``: the normed hidden states, which nobody else refers to."""
+    """Head and loss. ``box``: holds the only reference to the normed hidden states."""
     run = _distilled if head.objective.name in DISTILLED else _preferred
     return run(ctx, head, box, weights)
 

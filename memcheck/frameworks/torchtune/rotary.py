@@ -15,7 +15,7 @@ from memcheck.frameworks.transformers.states import rotary_width
 from memcheck.models.types import Architecture, Attention
 
 SCALED_FROM = 8192
-"""Llama models of more positions are 3.1 or later: their rotation is scaled, and made once also beside adapters."""
+"""Llama models of more positions are 3.1 or later: their rotation is scaled, and made once with adapters, too."""
 
 
 def turns_halves(a: Attention) -> bool:

@@ -1,4 +1,4 @@
-"""Tensors that torchtune's models hold beside their parameters: rotary tables of all positions."""
+"""Tensors that torchtune's models hold in addition to their parameters: rotary tables of all positions."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def join_streams(ctx: Context, x: Value, streams: int) -> Value:
 
 
 def _square(ctx: Context, name: str, width: int) -> Weights:
-    """A matrix beside the layers, which peft adapts as it adapts theirs."""
+    """A matrix outside the layers, which peft adapts as it adapts theirs."""
     plain, adapter = Weights(ctx.parameter(name, (width, width))), ctx.setting.adapter
     return plain if adapter is None or not adapts(adapter, name) else ctx.adapted(name, plain, adapter)
 

@@ -195,7 +195,7 @@ def as_heads(
     each: int = 0,
     rows: int = 0,
 ) -> Value:
-    """What a projection makes, head by head, behind its norm. ``copies``: the gradient comes back head by head."""
+    """What a projection makes, head by head, after its norm. ``copies``: the gradient comes back head by head."""
     shape = (ctx.batch, heads, rows or ctx.sequence, each or a.head_dim)
     if norm is not None and norm.size != a.head_dim:
         x, norm = normalise(ctx, norm._replace(size=x.shape[-1]), x, "qk_norm"), None

@@ -33,7 +33,8 @@ def run(ctx: Context, block: Block, sources: Sources, x: Value, *, recompute: bo
             "write `reentrant: false`",
             "/training/activation_checkpointing/reentrant",
         )
-    # behind the last layer is the end's own tensor of one stream more, of whose gradient the streams' is a slice
+    # after the last layer comes the end's own tensor, of one stream more; the streams' gradient is a slice of its
+    # gradient
     behind = (rows, count + sources.adds + sources.last, ctx.hidden)
     states, kept = _given(ctx, count, x.dtype, None if sources.adds else behind), list[Storage]()
     inside = holding(tape, x, kept) if recompute and sources.first else x
@@ -174,7 +175,7 @@ def _statements(ctx: Context, block: Block, sources: Sources, states: Value, x: 
 
 
 def _normed(ctx: Context, block: Block, inputs: list[Value], stream: str) -> list[Value]:
-    """What queries, keys and values are made of: one tensor, or one each behind norms of their own."""
+    """What queries, keys and values are made of: one tensor, or one each after norms of their own."""
     mixer = block.mixer
     kind = block.input_norm.kind if block.input_norm is not None else ""
     found = [cast(ctx.tape, normalise(ctx, block.input_norm, inputs[0]), stream)]

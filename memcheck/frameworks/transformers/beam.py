@@ -1,4 +1,4 @@
-"""Beam's gate behind attention, and the fp32 products of its networks.
+"""Beam's gate after attention, and the fp32 products of its networks.
 
 Source: transformers 5.23 models/beam/modeling_beam.py (BeamAttention.forward, BeamMLP, BeamExperts).
 """

@@ -54,7 +54,7 @@ def run(ctx: Context, block: Block, handed: Handed, x: Value, *, recompute: bool
             y, state = _layer(c, block, tensors, value, before)
         finally:  # a recompute may end early
             c.unused = []
-        if not made:  # a recompute makes it again for nobody
+        if not made:  # the recompute makes it again, and nothing reads it
             made.append(state)
         return y
 
@@ -88,7 +88,7 @@ def _affine(ctx: Context, tensors: Tensors, x: Value, bias: str, factor: str) ->
 
 
 def _times(tape: Tape, x: Value, vector: Value) -> Value:
-    """``x * vector``: keeps the vector, which rests, and x where the vector wants a gradient."""
+    """``x * vector``: keeps the resident vector, and x where the vector wants a gradient."""
     out = tape.value(x.shape, promote(x.dtype, vector.dtype), "scaled")
     nx, nv = x.origin is not None, vector.origin is not None
     shape, dtype = out.shape, out.dtype

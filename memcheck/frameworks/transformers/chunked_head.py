@@ -25,7 +25,7 @@ CHUNK = 256
 
 
 def chunked_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -> Value:
-    """The loss of every token but each row's first. ``box``: the hidden states, which nobody else refers to."""
+    """The loss of every token but each row's first. ``box``: holds the only reference to the hidden states."""
     tape = ctx.tape
     weights.weight.viewed = True  # `w.t()`, of which each piece makes and drops a copy of its own
     tokens = scored_tokens(ctx, head.objective)
@@ -51,7 +51,7 @@ def chunked_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -
 
 
 def _piece(weights: Weights, wide: bool, ctx: Context, h: Value) -> Value:
-    """``_chunk``: accuracy and entropy are taken beside the loss, and leave nothing for a backward."""
+    """``_chunk``: accuracy and entropy are computed with the loss, and save nothing for a backward."""
     tape = ctx.tape
     weight = tape.parameter(weights.weight)
     bias = tape.parameter(weights.bias) if weights.bias is not None else None

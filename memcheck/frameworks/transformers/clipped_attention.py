@@ -170,7 +170,7 @@ def _summed(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
 
 
 def _eager(ctx: Context, a: Attention, heads: tuple[Value, Value, Value], biases: Value, sinks: Value) -> Value:
-    """eager_attention_forward: a logit of the token's own beside its scores; the masked scores keep their variable
+    """eager_attention_forward: a logit of the token's own is added to its scores. The masked scores keep their variable
     until the probabilities are there, the fp32 logits to the end.
     """
     tape, whole = ctx.tape, ctx.setting.batch > 1 and a.heads == a.kv_heads

@@ -1,4 +1,4 @@
-"""A run of HRM-Text's layers: the sum of both states in front of a stack, a norm behind it, no graph in early runs.
+"""A run of HRM-Text's layers: the sum of both states in front of a stack, a norm after it, no graph in early runs.
 
 Source: transformers 5.23 models/hrm_text/modeling_hrm_text.py (HrmTextModel.forward, HrmTextStack.forward).
 """

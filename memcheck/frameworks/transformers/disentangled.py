@@ -41,7 +41,7 @@ def with_relative_rows(ctx: Context, rows: int, norm: Norm | None, x: Value, tra
 
 
 def disentangled_attention(ctx: Context, a: Attention, d: Disentangled, x: Value) -> Value:
-    """One attention module, with the layer behind it."""
+    """One attention module, with the layer after it."""
     last = linear_tensors(a.tensors)[-1]
     attended = _attended
     if a.tensors[0].name.endswith("in_proj.weight"):
@@ -130,7 +130,7 @@ def repeated(ctx: Context, x: Value) -> Value:
 
 
 def places_of(ctx: Context, *, twice: bool) -> Storage:
-    """``clamp(relative_pos + span, 0, ...)``, behind a negation for keys: int64, of every pair of tokens."""
+    """``clamp(relative_pos + span, 0, ...)``, negated first for keys: int64, of every pair of tokens."""
     tape, pairs = ctx.tape, (ctx.sequence, ctx.sequence)
     negative = tape.new(pairs, "int64", "negated positions") if twice else None
     moved = tape.new(pairs, "int64", "moved positions")

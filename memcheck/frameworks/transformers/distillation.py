@@ -125,7 +125,9 @@ def chunked_divergence(
 
 
 def _gradient_tiles(tokens: int, vocabulary: int) -> list[tuple[int, int]]:
-    """The first tile, the one behind it that may be the largest beside one before, and the last.
+    """The tiles to walk, as ``(tokens, vocabulary)``: the first, the last, and the second, which may be the highest.
+
+    The second tile may be the highest because the first one is still live.
 
     They go over the vocabulary, for some tokens after the other.
     """

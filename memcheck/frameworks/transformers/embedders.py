@@ -18,7 +18,7 @@ from memcheck.models.vision import Embedder
 
 NORM = "rmsnorm-fp32-weight"
 STRIDE, FIRST, WIDEST = 4, 128, 768
-"""Pixels to a place behind the tower's first stage, channels there, and inside the block that follows."""
+"""Pixels per place after the tower's first stage, channels there, and inside the block that follows."""
 
 
 def through_embedders(
@@ -55,7 +55,9 @@ def _matrix(e: Embedder, hidden: int) -> ParameterTensor:
 
 
 def _with_pictures(ctx: Context, e: Embedder, inside: Context, matrix: Weights, pictures: int, x: Value) -> Value:
-    """``get_image_features`` behind a tower without a graph, and the scatter. Both ends of it are in variables."""
+    """``get_image_features`` after a tower without a graph, and the scatter. Variables hold the input and the output of
+    the scatter.
+    """
     tape, shape = ctx.tape, (pictures * e.tokens, e.width)
     _passed(ctx, e, pictures)
     rows = tape.value(shape, tape.autocast or inside.setting.params, "last hidden state of the tower")
@@ -74,8 +76,8 @@ def _with_pictures(ctx: Context, e: Embedder, inside: Context, matrix: Weights, 
 
 def _passed(ctx: Context, e: Embedder, pictures: int) -> None:
     """The tower's widest moment: an RMSNorm over 768 channels at a quarter of the side, in the second stage's first
-    block (timm 1.0 models/mobilenetv5.py; layers/fast_norm.py, rms_norm2d: what it is given, what that is scaled to,
-    the product with the weight), beside the block's input and the rows of its first kernel.
+    block. Live are the norm's input, its scaled copy, the product with the weight, the block's input and the rows of
+    its first kernel (timm 1.0 models/mobilenetv5.py; layers/fast_norm.py, rms_norm2d).
     """
     tape, dtype = ctx.tape, ctx.tape.autocast or ctx.setting.params
     places = pictures * (e.side // STRIDE) ** 2

@@ -64,7 +64,7 @@ class Embedding(Record):
     sums_in_place: bool = False
     """The tied head's gradient is no transpose of a product but a tensor of its own, to which the table's is added."""
     projects_last: bool = False
-    """That matrix, with a bias, comes behind positions, norm and dropout (ELECTRA)."""
+    """The projection to the layers' width, with a bias, comes after positions, norm and dropout (ELECTRA)."""
     reused: bool = False
     """The encoder's look-up: its gradient is added in place to that of the decoder's."""
     sinusoids: bool = False
@@ -78,9 +78,9 @@ class Embedding(Record):
     """Pictures whose rows take the places that the text left them, from a tower without a graph."""
     embedders_adapter: Adapter | None = None
     scaled_behind: bool = False
-    """The multiplied rows have a variable beside those that were looked up (T5Gemma)."""
+    """The multiplied rows have a variable of their own; the looked-up rows keep theirs (T5Gemma)."""
     table_frozen: bool = False
-    """The table of words is frozen, and what stands beside it is trained: positions, types, norms."""
+    """The table of words is frozen, while the positions, types and norms around it are trained."""
     leaf: bool = False
     """enable_input_require_grads makes the looked-up rows a leaf, which its AccumulateGrad keeps with the graph."""
 
@@ -103,8 +103,8 @@ def embedding_curve(e: Embedding, setting: Setting, dtype: str, *, inventory: bo
 
 
 def _cloned(ctx: Context, x: Value) -> Value:
-    """modeling_zamba2.py, ``torch.clone(inputs_embeds)``: layers hold it, as an argument, and send it gradients, which
-    are there from the first to the embedding's own: counted beside it.
+    """modeling_zamba2.py, ``torch.clone(inputs_embeds)``. Layers hold the copy as an argument and send it gradients.
+    These live from the first such layer to the embedding, and are counted outside the units.
     """
     tape = ctx.tape
     if x.origin is None:  # a variable of the model's forward and an argument of checkpoints, without a graph
@@ -239,7 +239,7 @@ def _behind_sum(ctx: Context, e: Embedding, x: Value, *, trained: bool) -> Value
 
 
 def _hooked(tape: Tape, x: Value) -> Value:
-    """Rows that are made to want a gradient: a leaf, which the graph behind it refers to."""
+    """Rows that are made to want a gradient: a leaf, which the graph after it refers to."""
     x.origin = Leaf()
     return tape.record(Value(x.storage, x.shape, x.dtype), (x,), _holding(x.storage))
 

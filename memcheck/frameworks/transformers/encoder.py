@@ -1,4 +1,4 @@
-"""What stands around the layers of an encoder: its look-up or convolutions in front, a norm and dropout behind."""
+"""What stands around the layers of an encoder: its look-up or convolutions in front, a norm and dropout after them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def source_curve(encoder: Encoder, words: Words, setting: Setting, inventory: bo
 
 
 def end(ctx: Context, encoder: Encoder, x: Value) -> Value:
-    """``last_hidden_state`` of the encoder; the rows themselves where nothing stands behind the layers."""
+    """``last_hidden_state`` of the encoder; the rows themselves where nothing follows the layers."""
     out = normalise(ctx, encoder.final_norm, x)
     if encoder.final_norm is not None:
         x.storage = None

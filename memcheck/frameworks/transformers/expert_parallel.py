@@ -1,4 +1,5 @@
-"""Experts on several ranks beside FSDP2, as NeMo AutoModel runs them: a rank has whole experts, and tokens travel.
+"""Experts on several ranks, combined with FSDP2, as NeMo AutoModel runs them: a rank has whole experts, and tokens
+travel.
 
 ``dispatcher: torch`` gathers every token of the group on each rank (``components/moe/experts.py``,
 GroupedExperts); the others send tokens (:mod:`memcheck.frameworks.transformers.sent_tokens`).
@@ -35,7 +36,7 @@ def demand_whole(ctx: Context, m: Moe) -> None:
     """Nothing, if these experts can be on several ranks.
 
     Raises:
-        UnsupportedError: they are cut, adapted in part or beside a dense network of their own.
+        UnsupportedError: the experts are split, adapted in part, or combined with a dense network of the layer.
     """
     help = "choose parallelism.expert: 1, or training.framework: torchtitan or megatron"
     if m.dense_dispatch or m.reads_stream:

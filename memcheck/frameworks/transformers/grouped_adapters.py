@@ -1,4 +1,4 @@
-"""LoRA on the experts of a rank, as NeMo AutoModel has it: grouped products of their own beside those of the experts.
+"""LoRA on the experts of a rank, as NeMo AutoModel has it: grouped products in addition to those of the experts.
 
 Source: NVIDIA-NeMo/Automodel 36044ad3 ``components/_peft/lora_experts.py`` (GroupedExpertsLoRA,
 GroupedExpertsDeepEPLoRA). Both matrices of every expert have factors A and B, which lie where the expert lies. What

@@ -46,7 +46,7 @@ class Head(Record):
     """Activation of a layer in front of the head, whose result a LayerNorm takes."""
     transform_name: str = ""
     transform_biases: tuple[bool, bool, int] = (True, True, 0)
-    """Whether that layer and that norm have a bias; the width between two layers, where no norm is behind them."""
+    """Whether that layer and that norm have a bias; the width between two layers, where no norm follows them."""
     projects_last: bool = False
     """That layer makes the rows as narrow as the table (ELECTRA), in place of a matrix of its own."""
     collapses: bool = False
@@ -54,15 +54,15 @@ class Head(Record):
     apart: bool = False
     """Whether the collapsed streams are those of a model in which no matrix mixes streams (Hy 4)."""
     dropout: float = 0.0
-    """Behind the final norm."""
+    """Dropout after the final norm."""
     returned: bool = False
-    """The model's output has what the head reads, beside the logits (T5Gemma)."""
+    """The model's output has what the head reads, in addition to the logits (T5Gemma)."""
     offset: str = ""
     """Dtype of a buffer of one number a word that is added to the logits (BART); empty: none is."""
     hidden_cap: bool = False
     """What the head reads is capped, not the logits."""
     kept_words: int = 0
-    """The logits of so many words are a slice, which the loss reads; 0 = it reads all."""
+    """Number of words whose logits the loss reads, as a slice; 0 = it reads all."""
     sources: int = 0
     """Streams of earlier layers that are weighed with the last one's (Inkling 2); 0 = there are none."""
     divided: bool = False
@@ -159,7 +159,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     weight.cast_to = wider(weight.dtype, head.grad_dtype) or weight.cast_to
     weight.waits = head.tied and head.trained and (s.has_grad or s.stepped is not None)
     if weight.waits:
-        weight.sink = None  # the table is stepped once, behind its other use
+        weight.sink = None  # the table is stepped once, after its other use
     weights = _adapted(ctx, head, Weights(weight, ctx.parameter("lm_head.bias", (shard,)) if head.bias else None))
     if head.objective.code == OWN or head.objective.fused or head.objective.in_pieces:
         box = [h]
@@ -199,7 +199,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
 
 
 def _of_hidden(ctx: Context, head: Head, box: list[Value], weights: Weights) -> Value:
-    """A loss that makes its logits itself. ``box``: what the head reads, which nobody else refers to."""
+    """A loss that makes its logits itself. ``box``: holds the only reference to what the head reads."""
     if head.objective.code == OWN:
         from memcheck.frameworks.own_losses import own_losses_of
 
@@ -214,7 +214,7 @@ def _of_hidden(ctx: Context, head: Head, box: list[Value], weights: Weights) -> 
 
 
 def _adapted(ctx: Context, head: Head, weights: Weights) -> Weights:
-    """The head with its adapter, where the targets name it; beside peft it is never quantised."""
+    """The head with its adapter, where the targets name it. Under peft the head is never quantised."""
     adapter = ctx.setting.adapter
     if adapter is None:
         return ctx.faked(weights, tied=head.tied)
@@ -276,7 +276,7 @@ def _outside(ctx: Context, head: Head, box: list[Outputs]) -> Value:
 
 
 def _watch(ctx: Context, head: Head, logits: Value) -> None:
-    """The metrics of TRL's SFTTrainer behind the model's own loss: entropies, and a shifted copy for the accuracy."""
+    """The metrics of TRL's SFTTrainer after the model's own loss: entropies, and a shifted copy for the accuracy."""
     from memcheck.autograd.log_probabilities import entropies
 
     tape, rows, tokens = ctx.tape, ctx.setting.batch, ctx.setting.sequence

@@ -64,7 +64,7 @@ def _connected(ctx: Context, block: Block, x: Value, module: str) -> tuple[Value
 
 
 def _flattened(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
-    """``x.flatten(2).float()``: what the norm sends back is summed here, beside what the streams were sent already."""
+    """``x.flatten(2).float()``: adds what the norm sends back to what the streams were sent already."""
     if x.dtype == "fp32":  # no cast, and yet a node: that of the view
         return tape.record(Value(x.storage, shape, x.dtype), (x,), lambda grad: [grad])
     return cast(tape, x.view(*shape), "fp32")

@@ -104,7 +104,7 @@ def shares_mask(a: Attention, setting: Setting) -> bool:
 
 def copied_operands(ctx: Context, a: Attention, heads: int) -> kernels.Copied:
     """Which of q, k and v torch.matmul copies because it folds batch and heads into one dimension (aten
-    LinearAlgebra.cpp, _matmul_impl): of several sequences those whose heads are not one behind the other.
+    LinearAlgebra.cpp, _matmul_impl): of several sequences those whose heads are not contiguous.
 
     A transposed view's are not, and a rotation keeps the strides of what it is given, unless it ends in a ``cat``.
     Repeated heads are; a single head that is repeated is a view with stride 0.

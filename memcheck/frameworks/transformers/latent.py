@@ -166,7 +166,7 @@ def _mask_of_choice(ctx: Context, a: LatentAttention) -> list[Storage]:
 
 
 def _low_queries(ctx: Context, a: LatentAttention, tensors: Tensors, x: Value) -> list[Value]:
-    """What the queries' last matrix reads: the input, or low-rank queries behind their norm, and before it."""
+    """What the queries' last matrix reads: the input, or low-rank queries after their norm, and before it."""
     tape = ctx.tape
     if a.q_lora_rank is None:
         return [x]

@@ -20,7 +20,7 @@ from memcheck.frameworks.transformers.second_pass import Outputs, second_outputs
 def pairwise_loss(ctx: Context, box: list[Outputs], batch: Batch, second: SecondPass | None, *, wide: bool) -> Value:
     """CustomDPOTrainer: the logits of the policy live to the end of the metrics, those of the reference to its pass's.
 
-    DPO, IPO, ORPO and SimPO. ``box``: nobody else refers to the outputs.
+    DPO, IPO, ORPO and SimPO. ``box``: holds the only reference to the outputs.
     """
     all_logits, scores = _forward(ctx, box, batch)
     loss = total(ctx.tape, (scores,))
@@ -31,7 +31,7 @@ def pairwise_loss(ctx: Context, box: list[Outputs], batch: Batch, second: Second
 
 
 def kto_loss(ctx: Context, box: list[Outputs], batch: Batch, second: SecondPass | None, *, wide: bool) -> Value:
-    """CustomKTOTrainer: beside each pass one over mismatched pairs, then copies of the logits by their tags.
+    """CustomKTOTrainer: with each pass one over mismatched pairs, then copies of the logits by their tags.
 
     The policy's pass over mismatched pairs holds less than the reference's, which comes later.
     """

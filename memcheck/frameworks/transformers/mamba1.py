@@ -188,8 +188,8 @@ def _loop(ctx: Context, sizes: Channels, decays: Value, grown: Value, queries: V
     """Token by token ``state = decay * state + input``, and the state's product with C; all products are stacked.
 
     Kept: every state but the last, and a copy of each in the dtype of C, or every state where that is fp32, too. In
-    backward each token's gradient is a slice written into zeros of all tokens' size, and added to those of the tokens
-    behind it; the highest point is the third such tensor, when nearly all states are still there. The second result is
+    backward each token's gradient is a slice written into zeros of all tokens' size, and added to those of the later
+    tokens. The highest point is the third such tensor, when nearly all states are still there. The second result is
     what variables hold: products, last state.
     """
     tape, tokens = ctx.tape, ctx.sequence

@@ -41,9 +41,9 @@ def broadcasting(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Va
     """The math kernel without ``enable_gqa``: its products broadcast the heads of keys and values. The model's mask is
     made additive in the queries' dtype.
 
-    Half precision is computed in fp32 unless ``allow_fp16_bf16_reduction_math_sdp`` is set, and the weights are cast
-    back, too, for a second result that nobody takes (aten/src/ATen/native/transformers/attention.cpp). Autocast casts
-    what the function gets, and nothing inside it.
+    Half precision is computed in fp32 unless ``allow_fp16_bf16_reduction_math_sdp`` is set. The weights are cast back,
+    too, for a second result that is not used (aten/src/ATen/native/transformers/attention.cpp). Autocast casts what the
+    function gets, and nothing inside it.
     """
     tape = ctx.tape
     outside, tape.autocast = tape.autocast, None

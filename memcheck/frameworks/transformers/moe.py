@@ -88,7 +88,7 @@ def routed_experts(ctx: Context, m: Moe, x: Value) -> Value:
 
 
 def experts_beside(ctx: Context, m: Moe, x: Value, stream: Value) -> Value:
-    """Gemma 4: the dense network on the stream's norm, experts on a norm of their own; a norm behind each, and the sum.
+    """Gemma 4: the dense network on the stream's norm, experts on a norm of their own; a norm after each, and the sum.
 
     The router reads the stream: a norm without weight, times a learned vector and a number (Gemma4TextRouter).
     """

@@ -16,7 +16,7 @@ from memcheck.frameworks.transformers.norms import normalise
 from memcheck.models.types import Block, Norm, PerLayer
 
 PROJECTION = "per_layer_model_projection"
-"""A linear layer beside the layers: peft adapts it as it adapts theirs."""
+"""A linear layer outside the decoder layers: peft adapts it as it adapts theirs."""
 
 
 def look_up(ctx: Context, p: PerLayer, rows: int, x: Value, *, trained: bool) -> Value:

@@ -238,7 +238,7 @@ def kernel_with_biases(tape: Tape, q: Value, k: Value, v: Value, biases: Value) 
 def with_biases(ctx: Context, size: tuple[int, int], x: Value, trained: bool) -> Value:
     """``compute_position_bias`` (modeling_mpnet.py), in front of the layers: looked up, and copied for every sequence.
 
-    What the model's variable holds of it, and its gradient, are counted beside the units.
+    The bytes that the model's variable holds of it, and those of its gradient, are counted outside the units.
     """
     tape, (rows, heads), s = ctx.tape, size, ctx.setting
     pairs = (ctx.sequence, ctx.sequence)
@@ -264,7 +264,9 @@ def with_biases(ctx: Context, size: tuple[int, int], x: Value, trained: bool) ->
 
 
 def _onto_given(ctx: Context, a: Attention, heads: tuple[Value, Value, Value]) -> Value:
-    """MPNetSelfAttention.forward: biases are added in place; the scores keep their name beside the probabilities."""
+    """MPNetSelfAttention.forward: biases are added in place; the scores keep their name while the probabilities are
+    made.
+    """
     tape, s = ctx.tape, ctx.setting
     q, k, v = heads
     del heads

@@ -1,4 +1,4 @@
-"""Losses over log-probabilities of completions, as TRL computes them behind the model's forward.
+"""Losses over log-probabilities of completions, as TRL computes them after the model's forward.
 
 Each function is written with upstream's variables, because these decide which logits live how long. Sources: TRL 0.29.1
 trainer/dpo_trainer.py (``_compute_loss``), experimental/orpo, cpo and kto; TRL 0.24.0 trainer/dpo_trainer.py
@@ -23,7 +23,7 @@ from memcheck.job.objective_types import LLAMA_FACTORY, MS_SWIFT, OPEN_INSTRUCT,
 def preference_loss(
     ctx: Context, objective: Objective, box: list[Outputs], vocab: int, second: SecondPass | None
 ) -> Value:
-    """The loss of what the model returned. ``box``: nobody else refers to it."""
+    """The loss of what the model returned. ``box``: holds the only reference to it."""
     batch = Batch(ctx, objective, vocab)
     if objective.code == LLAMA_FACTORY:
         from memcheck.frameworks.transformers.llama_factory import kto_loss, pairwise_loss
@@ -64,7 +64,7 @@ def _scored_pass(ctx: Context, box: list[Outputs], batch: Batch, second: SecondP
     """ms-swift's DPOTrainer.concatenated_forward and KTOTrainer.forward: logits are local to each pass.
 
     Metrics take means of each token's logits. ``use_logits_to_keep`` leaves out what precedes every completion of a
-    micro-batch, which is nothing beside a row without a prompt. KTO's passes over mismatched pairs come first in each.
+    micro-batch, which is nothing if one row has no prompt. KTO's passes over mismatched pairs come first in each.
     """
     loss = total(ctx.tape, (_scored(ctx, box, batch),))
     if second is not None:

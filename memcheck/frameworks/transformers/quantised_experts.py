@@ -66,7 +66,7 @@ def refuse_experts(job: TrainingJob) -> None:
 
 
 def _ends_inside(block: Block) -> bool:
-    """Whether nothing behind the experts keeps a tensor, so that a checkpoint's recompute ends within their forward."""
+    """Whether nothing after the experts keeps a tensor, so that a checkpoint's recompute ends within their forward."""
     m = block.mlp
     if not isinstance(m, Moe) or block.mlp_output_norm is not None or m.reads_stream:
         return False

@@ -1,4 +1,4 @@
-"""Inkling's attention: keys and values behind short convolutions, and biases of distances that each token weighs.
+"""Inkling's attention: short convolutions after keys and values, and biases of distances that each token weighs.
 
 Source: transformers 5.23 models/inkling/modeling_inkling.py (InklingAttention, InklingRelativeLogits,
 InklingShortConvolution, eager_attention_forward), integrations/sdpa_attention.py (create_position_bias_mask).

@@ -77,7 +77,7 @@ def _rg_lru(ctx: Context, mixer: Mixer, tensors: Tensors, x: Value) -> Value:
 
 
 def _gate(ctx: Context, tensors: Tensors, name: str, rows: Value) -> tuple[Value, Value]:
-    """``sigmoid(baddbmm(bias, rows, weight).transpose(0, 1).reshape(...))``, and the product behind it."""
+    """``sigmoid(baddbmm(bias, rows, weight).transpose(0, 1).reshape(...))``, and the product after it."""
     tape = ctx.tape
     found = [tensors[f"rg_lru.{name}_{leaf}"] for leaf in ("weight", "bias")]
     weight, bias = (tape.parameter(ctx.parameter(t.name, t.shape)) for t in found)
@@ -119,8 +119,8 @@ def _scan(ctx: Context, x: Value, decay: Value) -> Value:
     """``_rnn_scan``: ``state = decay[:, t] * state + x[:, t]`` in fp32, written into a tensor of all tokens.
 
     Kept: every token's state but the last, and an fp32 copy of every decay unless that is fp32. In backward each
-    token's gradient is a copy of the whole and a slice of it; those of x and of the decays are slices written into
-    zeros of all tokens' size, and added to those of the tokens behind.
+    token's gradient is a copy of the whole and a slice of it. Gradients of x and of the decays are slices written into
+    zeros of all tokens' size, and added to those of the later tokens.
     """
     tape, tokens = ctx.tape, ctx.sequence
     one, every, dtype = (ctx.batch, x.shape[-1]), x.shape, x.dtype

@@ -41,7 +41,7 @@ def layer_tables(ctx: Context, a: Attention, stream: str) -> tuple[Storage, ...]
 
 
 def partial(ctx: Context, a: Attention, x: Value, stream: str, tables: tuple[Storage, ...]) -> Value:
-    """The first ``rotary_dim`` dimensions of each head are rotated, the rest is concatenated behind them."""
+    """The first ``rotary_dim`` dimensions of each head are rotated, the rest is concatenated after them."""
     tape = ctx.tape
     head_dim, rotary_dim = x.shape[-1], a.rotary_dim
     if not concatenates(a):

@@ -20,7 +20,7 @@ def rotate_otherwise(ctx: Context, a: Attention, q: Value, k: Value, stream: str
     tape, form = ctx.tape, a.rotary_form
     if form == "chunks":
         return rotate_chunks(tape, q, stream), rotate_chunks(tape, k, stream)
-    if form == "half-fp32":  # OLMo's tables are fp32 in any case, and both results are cast back behind the rotations
+    if form == "half-fp32":  # OLMo's tables are fp32 in any case, and both results are cast back after the rotations
         tables = ctx.tables
         wide = tables[0].dtype if tables else "fp32"
         turned_q, turned_k = rotate_half(tape, q, wide, tables), rotate_half(tape, k, wide, tables)

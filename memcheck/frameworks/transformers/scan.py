@@ -19,7 +19,7 @@ def contiguous_as(tape: Tape, x: Value, dtype: str) -> Value:
 
 
 def pad(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
-    """``F.pad`` behind the sequence: a copy even by no column; so is its gradient."""
+    """``F.pad`` at the end of the sequence: a copy even if it adds no column; so is its gradient."""
     out = tape.value(shape, x.dtype, "pad")
     small, dtype = x.shape, x.dtype
     return tape.record(out, (x,), lambda grad: [tape.new(small, dtype, "pad backward")])
@@ -103,7 +103,7 @@ def l2_norm(tape: Tape, x: Value, rows: tuple[int, ...]) -> Value:
 def gated_norm(tape: Tape, x: Value, gate: Value, weight: Parameter, *, act: str = "silu", wide: bool = False) -> Value:
     """An RMSNorm over each head, times an activation of an fp32 copy of the gate.
 
-    ``wide``: the weight multiplies in fp32 (Kimi); else behind the cast back.
+    ``wide``: the weight multiplies in fp32 (Kimi); else after the cast back.
     """
     source = x.dtype
     x = cast(tape, x, "fp32")

@@ -1,4 +1,6 @@
-"""A whole forward pass without gradients beside the step's own: of a reference, a teacher, or the model itself."""
+"""A whole forward pass without gradients, run in addition to the step's own: of a reference, a teacher, or the model
+itself.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def kernel_with_sinks(ctx: Context, a: Attention, out: Value) -> Value:
 
 
 def eager_with_sinks(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
-    """Sinks as further logits, as factors of the output, or none beside a maximum that is subtracted."""
+    """Sinks as further logits, as factors of the output, or none, where only a maximum is subtracted."""
     if a.scaled_output:
         s, named = ctx.setting, ctx.unused
         mask = s.compute if ctx.tape.autocast is None else s.params

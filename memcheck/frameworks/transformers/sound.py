@@ -45,7 +45,7 @@ def convolutions(ctx: Context, encoder: Encoder) -> Value:
     table = next(t for t in encoder.stem if t.name.endswith("embed_positions.weight"))
     ctx.constant(table)
     positions = tape.new(table.shape, s.params, "positions")
-    out = tape.value(shape, s.params, "add positions")  # fp32 beside autocast's rows
+    out = tape.value(shape, s.params, "add positions")  # fp32, added to autocast's rows
     own = x.dtype
     x = tape.record(out, (x,), lambda grad: [grad if grad.dtype == own else tape.new(shape, own, "to backward")])
     del positions

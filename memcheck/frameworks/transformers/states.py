@@ -1,4 +1,4 @@
-"""Tensors that transformers' models hold beside their parameters: rotary tables, made in each forward."""
+"""Tensors that transformers' models hold in addition to their parameters: rotary tables, made in each forward."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from memcheck.models.types import Norm, ParameterTensor, Pooling, TaskHead
 
 
 def task_loss(ctx: Context, task: TaskHead, box: list[Value], *, trained: bool) -> Value:
-    """The loss of the last hidden states [tokens, hidden]. ``box``: nobody else refers to them."""
+    """The loss of the last hidden states [tokens, hidden]. ``box``: holds the only reference to them."""
     if task.kind == "embedding":
         return _embedding(ctx, box)
     tape = ctx.tape
@@ -78,7 +78,7 @@ def _pooled_labels(ctx: Context, task: TaskHead, pooling: Pooling, box: list[Val
 
 
 def _pooling_weights(ctx: Context, matrix: ParameterTensor, bias: bool) -> Weights:
-    """The layer in front of the labels: beside adapters a trained copy where peft makes one, or their target."""
+    """The layer in front of the labels: with adapters, a trained copy where peft makes one, or their target."""
     s = ctx.setting
     if s.adapter is None or not is_saved(matrix.name):
         return ctx.weights(matrix, bias)

@@ -1,4 +1,4 @@
-"""FlashAttention over padded rows: what of them is real lies end to end for the kernel, and is put back behind it.
+"""FlashAttention over padded rows: the real tokens are packed for the kernel, and put back after it.
 
 Source: transformers 5.23 modeling_flash_attention_utils.py (``_flash_attention_forward``, ``_upad_input``,
 ``_pad_input``). Every row is as long as the longest, so that nothing of what is copied is less than the rows.

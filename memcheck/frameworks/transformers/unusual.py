@@ -73,8 +73,8 @@ def _total(tape: Tape, x: Value) -> Value:
 
 
 def floored(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
-    """XGLM: one variable holds the scores, then
-    each result, and the probabilities beside what dropout leaves of them.
+    """XGLM: one variable holds the scores, then each result. The probabilities stay alive with what dropout leaves of
+    them.
     """
     tape, s = ctx.tape, ctx.setting
     shape = (q.shape[0], a.heads, q.shape[2], k.shape[2])

@@ -90,7 +90,7 @@ def _packed_apart(ctx: Context, a: TowerAttention, x: Value) -> Value:
 def _packed_part(ctx: Context, a: TowerAttention, x: Value) -> Value:
     """MiniMax M3: a matrix each for q, k and v, and the front of each head rotated in the dtype of the tower's norm.
 
-    modeling_minimax_m3_vl.py, apply_rotary_pos_emb_vision: the rest of each head is put behind the rotated part again.
+    modeling_minimax_m3_vl.py, apply_rotary_pos_emb_vision: the rest of each head is put after the rotated part again.
     """
     tape, shape = ctx.tape, (ctx.tokens, a.heads, a.head_dim)
     q, k, v = projections(ctx, a, x)
@@ -181,7 +181,7 @@ def _selected(ctx: Context, a: TowerAttention, x: Value) -> Value:
 
 
 def _prefixed(ctx: Context, a: TowerAttention, x: Value) -> Value:
-    """PerceptionLM: one matrix; what stands behind the class token is rotated, and put together with it again.
+    """PerceptionLM: one matrix; what follows the class token is rotated, and put together with it again.
 
     timm 1.0.31 layers/attention.py, AttentionRope.forward, which knows no other kernel than that of torch; table in the
     dtype in which the model was built (layers/pos_embed_sincos.py, apply_rot_embed).
@@ -316,7 +316,7 @@ def attend(  # noqa: PLR0913 - the switches of one call
     fused: bool = False,
     wide: bool = True,
 ) -> Value:
-    """The kernel, over so many equal pieces of the rows. q, k and v: [rows, heads, head_dim].
+    """The kernel, over ``pieces`` equal pieces of the rows. q, k and v: [rows, heads, head_dim].
 
     ``masked``: under a padding mask; ``one``: dtype of an additive mask of all rows, which the stem has made;
     ``fused``: whatever attention is chosen; ``wide``: eager attention asks for its softmax in fp32.

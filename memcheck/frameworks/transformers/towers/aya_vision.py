@@ -15,7 +15,7 @@ __all__ = ["project", "stem"]
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``multi_modal_projector`` on the last layer's rows (AyaVisionMultiModalProjector.forward).
 
-    The tower's output has them behind its norm, too, which nothing reads.
+    The tower's output also has them after its norm, which nothing reads.
     """
     ctx.returned.append(ctx.tape.value(x.shape, "fp32" if ctx.tape.autocast else x.dtype, "post_layernorm"))
     x = layer_norm(ctx, shuffled(ctx, vision, x), vision.projector)

@@ -86,7 +86,7 @@ def _layers(tensors: list[ParameterTensor]) -> list[dict[str, ParameterTensor]]:
 
 
 def _layer(ctx: Context, p: Perceiver, t: dict[str, ParameterTensor], x: Value, rows: Value) -> Value:
-    """Blip2QFormerLayer: attention, perhaps attention to the tower's rows, a network; a norm behind each sum."""
+    """Blip2QFormerLayer: attention, perhaps attention to the tower's rows, a network; a norm after each sum."""
     x = attended(ctx, p, t, "attention.", x, x)
     x = slices(ctx.tape, x, x.shape)[0]  # `attention_output[:, :query_length]`
     if "crossattention.output.dense.weight" in t:
@@ -96,7 +96,7 @@ def _layer(ctx: Context, p: Perceiver, t: dict[str, ParameterTensor], x: Value, 
 
 
 def attended(ctx: Context, p: Perceiver, t: dict[str, ParameterTensor], at: str, x: Value, read: Value) -> Value:
-    """Attention of a Q-Former's rows to those that are read, and what is summed behind it."""
+    """Attention of a Q-Former's rows to those that are read, and the residual sum after it."""
     tape, n = ctx.tape, max(1, ctx.setting.pictures)
     q = plain(ctx, x, t[f"{at}attention.query.weight"], bias=True)
     k = plain(ctx, read, t[f"{at}attention.key.weight"], bias=True)

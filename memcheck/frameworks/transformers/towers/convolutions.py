@@ -1,4 +1,4 @@
-"""Convolutions behind layers: what they keep beside what a product would."""
+"""Convolutions after layers: what they keep in addition to what a product would."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def kept_input(ctx: Context, x: Value, out: Value, *, trained: bool) -> Value:
 
 
 def convolution(ctx: Context, x: Value, kernel: ParameterTensor, rows: int) -> Value:
-    """A convolution without a bias of rows [pixels, channels] to so many: keeps its input whatever is trained."""
+    """A convolution without a bias of rows [pixels, channels] to ``rows`` rows: keeps its input whatever is trained."""
     tape = ctx.tape
     p = ctx.parameter(kernel.name.removesuffix(".weight"), kernel.shape)
     x = cast(tape, x, tape.autocast) if tape.autocast else x
@@ -39,7 +39,7 @@ def convolution(ctx: Context, x: Value, kernel: ParameterTensor, rows: int) -> V
 
 
 def laid_out(ctx: Context, x: Value, rows: int = 0) -> Value:
-    """``permute`` and ``reshape``, or a pad, to so many rows: a copy, and one of its gradient."""
+    """``permute`` and ``reshape``, or a pad, to ``rows`` rows: a copy, and one of its gradient."""
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
     out = tape.value((rows or shape[0], *shape[1:]), dtype, "laid out")
     return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, "laid out backward")])

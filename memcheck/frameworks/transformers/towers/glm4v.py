@@ -1,4 +1,4 @@
-"""GLM-4.1V and its successors: a norm behind the patches, positions sampled from a grid (modeling_glm4v.py)."""
+"""GLM-4.1V and its successors: a norm after the patches, positions sampled from a grid (modeling_glm4v.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GLM-OCR: a norm behind the layers, a convolution that merges four patches, a gated merger (modeling_glm_ocr.py)."""
+"""GLM-OCR: a norm after the layers, a convolution that merges four patches, a gated merger (modeling_glm_ocr.py)."""
 
 from __future__ import annotations
 

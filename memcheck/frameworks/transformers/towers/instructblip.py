@@ -1,4 +1,4 @@
-"""InstructBLIP: BLIP-2's tower, and a Q-Former that reads each picture's text beside its learned rows.
+"""InstructBLIP: BLIP-2's tower, and a Q-Former that reads each picture's text together with its learned rows.
 
 modeling_instructblip.py of transformers 5.23.
 """

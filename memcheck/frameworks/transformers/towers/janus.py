@@ -1,4 +1,4 @@
-"""Janus: SigLIP's rows behind matrices with an activation between each and the next (modeling_janus.py)."""
+"""Janus: matrices after SigLIP's rows, with an activation between each and the next (modeling_janus.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MoonViT: learned positions by a weighted sum of sixteen, rows merged by fours behind the last norm.
+"""MoonViT: learned positions by a weighted sum of sixteen, rows merged by fours after the last norm.
 
 modeling_kimi_k25.py of transformers 5.23: Kimi_K25VisionPositionEmbeddings, Kimi_K25VisionModel.forward.
 """

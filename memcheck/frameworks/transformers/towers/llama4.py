@@ -1,4 +1,4 @@
-"""Llama 4: unfolded patches times a matrix, a class token behind them, a pixel-shuffle network (modeling_llama4.py)."""
+"""Llama 4: unfolded patches times a matrix, followed by a class token, a pixel-shuffle network (modeling_llama4.py)."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
 
 
 def packed(ctx: Context, x: Value, newline: ParameterTensor) -> Value:
-    """``pack_image_features``: the grid's tiles in one, without padding, a token behind each row, the overview."""
+    """``pack_image_features``: the grid's tiles in one, without padding, a token after each row, the overview."""
     x = copy(ctx.tape, x, "tiles put together")
     x = with_class(ctx, x, newline, ctx.setting.image_tokens or x.shape[0])
     return given_out(ctx, copy(ctx.tape, x, "cat overview"), joins=True)

@@ -19,7 +19,7 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``multi_modal_projector`` and ``pack_image_features``, on rows in front of the tower's last norm.
 
-    The tower's output has them behind it, too, which nothing reads.
+    The tower's output also has them after it, which nothing reads.
     """
     newline, *matrices = vision.projector
     ctx.returned.append(ctx.tape.value(x.shape, "fp32" if ctx.tape.autocast else x.dtype, "post_layernorm"))

@@ -81,7 +81,7 @@ def between(ctx: Context, vision: Vision, x: Value) -> Value:
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """The last rows beside those of earlier layers, without padding, and ``multi_modal_projector``."""
+    """The last rows and those of earlier layers, without padding, and ``multi_modal_projector``."""
     tape, hidden = ctx.tape, x.shape[1]
     real, count = ctx.tokens * vision.tile_tokens // vision.tile, len(vision.gathered)
     shape, dtype = x.shape, x.dtype

@@ -47,7 +47,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
 
 
 def _beside_marks(ctx: Context, x: Value, weight: Value) -> Value:
-    """``visual_embeddings_table(visual_indicator)``: rows of the same table, written behind the scatter into the places
+    """``visual_embeddings_table(visual_indicator)``: rows of the same table, written after the scatter into the places
     of the marks, so that the table's gradient is a sum of two.
     """
     tape, whole, dtype = ctx.tape, weight.shape, weight.dtype

@@ -1,4 +1,4 @@
-"""PerceptionLM: Perception Encoder's patches behind two matrices, pooled (modeling_perception_lm.py, timm's eva.py)."""
+"""PerceptionLM: two matrices after Perception Encoder's patches, pooled (modeling_perception_lm.py, timm's eva.py)."""
 
 from __future__ import annotations
 

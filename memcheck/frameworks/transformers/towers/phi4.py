@@ -1,4 +1,4 @@
-"""Phi-4-multimodal: SigLIP's rows of a layer before the last, pooled by fours, a token behind each row of squares.
+"""Phi-4-multimodal: SigLIP's rows of a layer before the last, pooled by fours, a token after each row of squares.
 
 modeling_phi4_multimodal.py of transformers 5.23: Phi4MultimodalVisionEmbeddings, Phi4MultimodalImageEmbedding.
 """

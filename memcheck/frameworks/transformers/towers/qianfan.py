@@ -1,4 +1,4 @@
-"""Qianfan-OCR: InternVL's tower with its layers beside the embeddings (modeling_qianfan_ocr.py)."""
+"""Qianfan-OCR: InternVL's tower, whose layers are outside the module of the embeddings (modeling_qianfan_ocr.py)."""
 
 from __future__ import annotations
 

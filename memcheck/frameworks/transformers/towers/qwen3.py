@@ -1,4 +1,4 @@
-"""Qwen3-VL and Qwen3.5: learned positions between grid points, mergers behind several layers (modeling_qwen3_vl.py)."""
+"""Qwen3-VL and Qwen3.5: learned positions between grid points, mergers after several layers (modeling_qwen3_vl.py)."""
 
 from __future__ import annotations
 

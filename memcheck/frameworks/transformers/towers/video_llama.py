@@ -1,4 +1,4 @@
-"""VideoLLaMA 3: SigLIP's patches of all pictures as rows, and two matrices behind them (modeling_video_llama_3.py)."""
+"""VideoLLaMA 3: SigLIP's patches of all pictures as rows, followed by two matrices (modeling_video_llama_3.py)."""
 
 from __future__ import annotations
 
