@@ -32,7 +32,14 @@ from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_objective import chosen_apart, objective, trainer, weighted
 from memcheck.configs.trainer_pairs import join_launch, join_recipe
 from memcheck.configs.trainer_parts import Division, off, on, text
-from memcheck.configs.trainer_script import commands, kind_of, otherwise_named, runs, spelled_with_underscores
+from memcheck.configs.trainer_script import (
+    commands,
+    kind_of,
+    objectives_named,
+    otherwise_named,
+    runs,
+    spelled_with_underscores,
+)
 from memcheck.configs.trainer_settled import masked, settle
 from memcheck.configs.types import ReadConfig
 from memcheck.configs.unknown_script import ask, retrieves, takes, towers
@@ -171,12 +178,11 @@ def _foreign(config: ConfigFile) -> bool:
 
     It is called as none of them is, or has arguments at which their parser stops.
     """
-    names = commands(config)
-    found = {word for name in names for word in name.split("_")}
-    if not found:
+    if not commands(config):
         return starts_processes(config)
-    named = bool(found & set(keys.SCRIPTS))
-    return not named or not takes(config, fields.TRAINING_ARGUMENTS, fields.TRL, fields.HANDBOOK)
+    return not objectives_named(config, keys.SCRIPTS) or not takes(
+        config, fields.TRAINING_ARGUMENTS, fields.TRL, fields.HANDBOOK
+    )
 
 
 def _example(config: ConfigFile) -> bool:
@@ -310,6 +316,11 @@ def _objective(draft: Draft, *, opened: bool) -> bool:
         what = f"`{rollout}`" if rollout else f"the script of {kind}"
         draft.refuse(rollout, f"{what}: the job generates between its steps, which has no memory model here")
         draft.harmless(keys.ROLLOUT_KEYS)
+        return False
+    several = objectives_named(config, keys.SCRIPTS)
+    if len(several) > 1:
+        message = f"the names of the scripts say {several[0]} and {several[1]}: which of them is optimized is not known"
+        draft.refuse("", message, f"state it: --set training.objective={several[0]}", ("training.objective",))
         return False
     if kind == "sft":
         for name in config.unread():

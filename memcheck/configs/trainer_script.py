@@ -28,6 +28,9 @@ _MODELS = (
 """Arguments by which scripts of one's own name their model."""
 _SUFFIXES = (".yaml", ".yml")
 _OVERRIDE = re.compile(r"(?:^|\s)\+{0,2}((?:grpo|policy|dpo|sft|rm|distillation|cluster)\.[\w.]+)=(?!=)")
+_ABBREVIATED = {"rm": "reward", "rewards": "reward"}
+_JOINED = frozenset({"train", "trainer", "training", "run", "my", "main", "do", "llm", "vlm", "hf", "trl", "ft"})
+"""What is written in front of or after an objective without a hyphen: ``traindpo.py``."""
 _COMMAND = re.compile(r"\b(?:trl|swift|llamafactory-cli)\s+([a-z_]+)")
 
 
@@ -118,6 +121,29 @@ def runs(config: ConfigFile, package: str) -> bool:
     return any(named.search(without_comment(line)[:2000]) for line in config.lines)
 
 
+def objectives_named(config: ConfigFile, kinds: Iterable[str]) -> list[str]:
+    """The objectives that the names of scripts and commands hold, each once: ``dpo`` of ``train_dpo.py``.
+
+    A word of a name counts, and what a word starts or ends with: ``my-grpo-run.py``, ``traindpo.py``, ``train_rm.py``.
+    """
+    known = tuple(kinds)
+    return list(dict.fromkeys(kind for name in commands(config) for kind in _objectives_of(name, known)))
+
+
+def _objectives_of(name: str, known: tuple[str, ...]) -> list[str]:
+    spaced = f"_{'_'.join(re.findall('[a-z]+', name))}_"
+    long = next((kind for kind in known if "_" in kind and f"_{kind}_" in spaced), "")
+    if long:  # `online_dpo` is no `dpo`
+        return [long]
+    words = [_ABBREVIATED.get(word, word) for word in spaced.strip("_").split("_")]
+    exact = [word for word in words if word in known]
+    return exact or [kind for word in words for kind in known if _is_joined(word, kind)][:1]
+
+
+def _is_joined(word: str, kind: str) -> bool:
+    return word not in _JOINED and not _JOINED.isdisjoint((word.removeprefix(kind), word.removesuffix(kind)))
+
+
 def kind_of(config: ConfigFile, kinds: Iterable[str], preference: Iterable[str]) -> tuple[str, str]:
     """What is optimized, and the key that says so.
 
@@ -126,10 +152,9 @@ def kind_of(config: ConfigFile, kinds: Iterable[str], preference: Iterable[str])
     whose keys mean what they like, only the first counts.
     """
     known, keys = tuple(kinds), tuple(preference)
-    for name in commands(config):
-        found = name if name in known else name.partition("_")[0]  # `dpo_tune_cache.py`, `grpo_fast.py`
-        if found in known:
-            return found, ""
+    found = objectives_named(config, known)
+    if found:
+        return found[0], ""
     if not keys:
         return "sft", ""
     key = next((name for name in keys if config.has(name)), "")

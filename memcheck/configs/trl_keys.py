@@ -10,7 +10,7 @@ import re
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.evidence import all_keys, any_key
 from memcheck.configs.trainer_adapters import AdapterKeys
-from memcheck.configs.trainer_script import commands, recipe
+from memcheck.configs.trainer_script import objectives_named, recipe
 
 VERSION = "TRL 1.9 (July 2026)"
 TITLE = "TRL"
@@ -63,8 +63,7 @@ def recognise(config: ConfigFile) -> str:
 
 def _launched(config: ConfigFile) -> str:
     """A launch line that leaves all to a recipe: ``accelerate launch scripts/run_sft.py recipe.yaml``."""
-    known = {word for name in commands(config) for word in name.split("_")} & set(SCRIPTS)
-    if not known or config.path.endswith((".yaml", ".yml", ".json", ".toml")):
+    if not objectives_named(config, SCRIPTS) or config.path.endswith((".yaml", ".yml", ".json", ".toml")):
         return ""
     if any(re.search(r"\b(?:swift|llamafactory)\b", line) for line in config.lines):
         return ""
@@ -136,9 +135,10 @@ scores two labels per token: where an answer starts, and where it ends."""
 CHOICES = ("swag", "hellaswag", "multiple_choice")
 """Examples whose rows are several choices of one question."""
 
-SCRIPTS = ("dpo", "orpo", "kto", "cpo", "simpo", "ipo", "reward", "gkd", "grpo", "rloo", "ppo", "online_dpo", "sft")
+ROLLOUTS = ("grpo", "rloo", "ppo", "online_dpo", "xpo", "nash_md", "gspo", "dapo", "gfpo", "reinforce", "rlvr")
+"""Objectives that generate between their steps."""
+SCRIPTS = ("dpo", "orpo", "kto", "cpo", "simpo", "ipo", "reward", "gkd", *ROLLOUTS, "sft")
 """Names of scripts, of commands and of folders that say what is optimized."""
-ROLLOUTS = ("grpo", "rloo", "ppo", "online_dpo", "xpo", "nash_md")
 PREFERENCE_KEYS = (
     *("max_prompt_length", "precompute_ref_log_probs", "ref_model_init_kwargs", "beta", "sync_ref_model"),
     *("dpo_beta", "dpo_loss_type"),  # open-instruct's
