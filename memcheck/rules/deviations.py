@@ -1,4 +1,4 @@
-"""What a plan states beside what its framework would take without the key."""
+"""Compares the value that a plan states with the value that its framework takes without the key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a verdict rests on: what the plan would need with other values of keys that it leaves out.
+"""The assumptions that a verdict depends on: what the plan would need with other values of keys that it leaves out.
 
 Each is computed by the engine, for a plan in which the other value is written.
 """
@@ -32,7 +32,7 @@ LEAST = 0.01
 def rests_on(context: RuleContext, known: frozenset[str], most: int) -> tuple[tuple[Ground, ...], int]:
     """The assumptions that move the need by more than 1 %, the largest first, and how many were not tried.
 
-    ``most``: so many are tried. ``known``: the codes of what the rules find in the plan as it is.
+    ``most``: how many assumptions are tried. ``known``: the codes of what the rules find in the plan as it is.
     """
     now = context.estimate
     if now is None:

@@ -17,7 +17,7 @@ from memcheck.rules.types import RuleContext
 SHORT = 64
 """Tokens of a row that is short for any text: a plan that does not fit with it does not fit."""
 STEP = 8
-"""The answer is rounded down to a multiple of so many tokens, on each rank that cuts rows."""
+"""Tokens: the answer is rounded down to a multiple of this, on each rank that cuts rows."""
 
 
 def has_limit(context: RuleContext) -> bool:

@@ -2,8 +2,8 @@
 
 ## What it does
 
-Reports `training` beside `inference`, `gradient_accumulation_steps` beside `global_batch_size`, and two ways to give
-the model.
+Reports `training` together with `inference`, `gradient_accumulation_steps` together with `global_batch_size`, and two
+ways to give the model.
 
 ## Why it matters
 

@@ -7,7 +7,7 @@ it is resolved twice, and compared. `framework` is never reported, because a pla
 
 ## Why it matters
 
-A reader looks for the reason behind every line. Twenty lines that change nothing hide the three that do.
+A reader looks for the reason for every line. Twenty lines that change nothing hide the three that do.
 
 ## Example
 
@@ -143,7 +143,7 @@ def _removal(document: Document, pointer: str, lines: tuple[str, ...]) -> Edit |
 
 
 def _mapping(document: Document, pointer: str) -> dict[str, Any]:
-    """What stands beside a key, itself included."""
+    """The mapping that has the key at ``pointer``; empty where the value above is no mapping."""
     above = value_at(document.values, tokens(pointer)[:-1])
     return above if isinstance(above, dict) else {}
 

@@ -2,12 +2,12 @@
 
 ## What it does
 
-Reports `# memcheck: ignore` without rules in brackets, with a rule that does not exist, without a reason behind the
+Reports `# memcheck: ignore` without rules in brackets, with a rule that does not exist, without a reason after the
 bracket, or with an `until:` that is no date. Such a comment hides nothing.
 
 ## Why it matters
 
-A finding that was accepted without a word cannot be reviewed, and nobody dares to remove the comment later.
+A finding that was accepted without a reason cannot be reviewed. Later readers do not dare to remove the comment.
 
 ## Example
 
@@ -16,7 +16,7 @@ A finding that was accepted without a word cannot be reviewed, and nobody dares 
 ## How to fix
 
 Write `# memcheck: ignore[MEM208] why this is accepted`, on the line of the finding or on the line above it. Several
-rules are separated by commas; `until: 2026-12-31` behind the reason ends it after that day.
+rules are separated by commas. With `until: 2026-12-31` after the reason, the comment hides nothing after that day.
 
 ## Options
 

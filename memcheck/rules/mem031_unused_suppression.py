@@ -7,7 +7,7 @@ they are written count: not with `--gpu` or thresholds on the command line, not 
 
 ## Why it matters
 
-It would hide the next finding on that line, which nobody has accepted.
+The comment would hide the next finding on that line, which no reviewer has accepted.
 
 ## Example
 

@@ -2,8 +2,8 @@
 
 ## What it does
 
-Warns about `# memcheck: ignore[...] ... until: YYYY-MM-DD` after that day (in UTC). The comment hides nothing any
-more, so that the finding shows again beside this one.
+Warns about `# memcheck: ignore[...] ... until: YYYY-MM-DD` after that day (in UTC). The comment no longer hides
+anything, so that the report shows the finding again, in addition to this warning.
 
 ## Why it matters
 

@@ -23,8 +23,8 @@ Take one of the finding's remedies, or raise `policy.fail_above` for this plan i
 
 ## Source
 
-The default, 95 %, is judged from published jobs that ran or died, with what they need: `docs/accuracy.md`. The measured
-intervals behind it are those of MEM104.
+The default, 95 %, comes from published jobs that ran or ended in out-of-memory, and from what memcheck predicts for
+them: `docs/accuracy.md`. The intervals are those of MEM104.
 """
 
 from __future__ import annotations

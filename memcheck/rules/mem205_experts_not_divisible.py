@@ -85,7 +85,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 def _framework(context: RuleContext) -> Iterator[Finding]:
-    """What a framework asks of `expert_tensor` beside that."""
+    """Findings on `expert_tensor` where it breaks a further condition of the framework."""
     layout, framework = context.layout, context.framework
     if framework is None or layout.expert_tensor == 1:
         return

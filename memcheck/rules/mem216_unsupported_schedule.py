@@ -8,9 +8,9 @@ over compiled stages.
 
 ## Why it matters
 
-The schedule decides how many micro-batches of activations are alive at once: 1F1B keeps as many as there are stages
-behind, GPipe all of them. Schedules that split the backward pass (`zero-bubble`, `dualpipe`) cannot split that of a
-compiled module: torch raises an error before the first step.
+The schedule decides how many micro-batches of activations are alive at once. Under 1F1B a stage keeps one for itself
+and one for each stage after it; under GPipe a stage keeps all of them. Schedules that split the backward pass
+(`zero-bubble`, `dualpipe`) cannot split that of a compiled module: torch raises an error before the first step.
 
 ## Example
 

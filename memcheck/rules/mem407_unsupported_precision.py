@@ -15,7 +15,7 @@ prediction is for what PyTorch itself would do, which is not what will run.
 
 ## How to fix
 
-Take one of the framework's recipes; single dtypes can be changed beside it
+Take one of the framework's recipes. Single dtypes can be changed in addition to it
 (`precision: {recipe: bf16-mixed, gradients: bf16}`).
 
 ## Options

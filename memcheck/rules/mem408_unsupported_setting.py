@@ -8,7 +8,7 @@ that it has nothing for, if they state something else than what it does anyway: 
 `checkpoint`: 4-bit models are quantized on the GPU, layer by layer, and kept there or, where they are sharded, by a
 loader that moves them to host memory. Other quantised bases cannot be sharded, and packed ones (GPTQ, AWQ, fp8) have
 neither DoRA nor experts with a memory model. Only a plain loop gathers a state dict on the GPU, and only
-torch.distributed's and Megatron's sharded checkpoints are written beside the training.
+torch.distributed's and Megatron's sharded checkpoints are written while the training goes on.
 
 ## Why it matters
 

@@ -113,7 +113,10 @@ def _pairs(job: TrainingJob) -> Iterator[tuple[str, str, object, object]]:
 
 
 def _hidden_routing(job: TrainingJob) -> Iterator[tuple[str, str, object, object]]:
-    """What Megatron asserts of a job that runs one micro-batch's routing behind another's computation."""
+    """What Megatron asserts of a job that hides the routing of one micro-batch under the computation of another.
+
+    Yields the option, the pointer of the contradicting key, the value that it needs, and the value that it has.
+    """
     option, layout, c = "overlap_moe_expert_parallel_comm", job.layout, job.checkpointing
     yield option, "/parallelism/expert", max(2, layout.expert), layout.expert
     if layout.pipeline > 1:

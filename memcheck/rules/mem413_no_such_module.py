@@ -51,14 +51,15 @@ SIDES = {"vision": "vision", "projector": "vision", "language": "vision", "audio
 """Parts of a multimodal model, and the field of its architecture that has them."""
 HEAD = "lm_head"
 PRICED_LOSSES = ("standard", "in-place", "fused-linear")
-"""Losses over whole logits, which the head's adapter adds to; and those with the head inside, which read its weight
-alone, so that the adapter rests beside them (Liger ``lce_forward``, cut-cross-entropy ``lce``).
+"""Losses that are estimated with an adapter of the head. Losses over whole logits use the adapter. Fused losses contain
+the head and read its weight alone: the adapter is resident, but not used (Liger ``lce_forward``, cut-cross-entropy
+``lce``).
 """
 REFUSED_FAMILIES = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
 REFUSED_LEAF = "out_proj"
 """What peft refuses to adapt in these families, whose kernels read its weight directly."""
 SEARCHED = 100
-"""Unknown names for which a close one is looked for; those behind them get the list."""
+"""How many unknown names get a search for a close name. Further unknown names get the list of known ones."""
 RECOMPUTED = ("core_attn", "gdn_norm_out", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 
 

@@ -8,8 +8,8 @@ Reports LoRA targets that name linear layers of a vision tower or a projector, w
 ## Why it matters
 
 PEFT looks for its targets in the whole model and leaves out the output head alone. Adapters in a tower need its whole
-graph: every layer saves its activations for each patch, and every adapted linear layer an fp32 copy of its input beside
-them, where a frozen tower saves nothing. They are rarely what is meant, and many pictures make them the largest term.
+graph. Every layer saves its activations for each patch, and every adapted linear layer also saves an fp32 copy of its
+input; a frozen tower saves nothing. Such adapters are rarely meant, and with many images they are the largest term.
 
 ## Example
 

@@ -2,13 +2,16 @@
 
 ## What it does
 
-Reports steps at which torch's FSDP stops. FSDP2 wants the trained parameters of one group, a layer or all that is in
-none, in one dtype; FSDP1 all parameters of a unit, which it flattens into one tensor. FSDP1 gathers adapters by
-themselves, in the dtype of mixed precision, behind peft's cast of their rows to the dtype in which they rest. And
-behind the forward of its root FSDP1 has a shard in place of the head, on which a chunked loss runs. transformers'
-Adafactor adds FSDP2's sharded tensors to plain ones, and torch's squares in place what each rank has a part of. And
-Accelerate from 1.14 on puts a tied matrix into two groups of
-FSDP2 where adapters train a whole copy of it.
+Reports steps that end in an error of torch's FSDP:
+
+- FSDP2 needs one dtype for all trained parameters of a group. A group is a layer, or all parameters outside the layers.
+- FSDP1 needs one dtype for all parameters of a unit, because it flattens them into one tensor.
+- FSDP1 gathers adapters on their own, in the dtype of mixed precision. Before that, peft has cast the adapters' inputs
+  to the dtype of the shards. The two dtypes must be equal.
+- After the forward pass of its root, FSDP1 has only a shard of the head, and a chunked loss needs the whole head.
+- transformers' Adafactor adds FSDP2's sharded tensors to plain ones.
+- torch's Adafactor squares in place a tensor of which each rank has a part.
+- Accelerate from 1.14 on puts a tied matrix into two groups of FSDP2, where adapters train a whole copy of it.
 
 ## Why it matters
 

@@ -2,7 +2,7 @@
 
 ## What it does
 
-Compares every value that a plan states beside `source:` with what the config says, and the configs with each other.
+Compares every value that a plan with `source:` states itself with the config's value, and the configs with each other.
 
 ## Why it matters
 

@@ -7,7 +7,7 @@ Lists the values that neither the plan nor its `source` says, and whose default 
 ## Why it matters
 
 A config that is silent still decides: torchtitan recomputes every second layer unless told otherwise, DeepSpeed trains
-in fp32. A default of the trainer beside a DeepSpeed config may not be what the script sets.
+in fp32. With a DeepSpeed config, the default of the trainer may not be what the script sets.
 
 ## Example
 

@@ -8,7 +8,7 @@ and so is what an option of the command line changed.
 
 ## Why it matters
 
-The name says which card the job runs on, and the verdict is taken from the figure beside it. A plan that writes
+The name says which card the job runs on, and the verdict uses the figure that the plan states. A plan that writes
 `memory_gib: 100000` fits every time, and fails on the card.
 
 ## Example

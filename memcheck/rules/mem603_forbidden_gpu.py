@@ -6,7 +6,7 @@ Compares the plan's GPU, by the catalog's name or the plan's own, with `allowed-
 
 ## Why it matters
 
-A plan that fits a GPU that nobody has passes a gate for the ones that are there.
+A plan that fits a GPU which the team does not have would pass the gate, and would not fit the GPUs that it has.
 
 ## Example
 

@@ -86,7 +86,7 @@ def staged(context: RuleContext) -> bool:
 
 
 def idle_stage(context: RuleContext) -> bool:
-    """A ZeRO stage with nobody to share with."""
+    """A ZeRO stage without other ranks to divide the states over."""
     layout = context.layout
     return layout.zero_stage != 0 and (layout.data * layout.context <= 1 or layout.shard_group <= 1)
 
@@ -108,7 +108,7 @@ def states_group(context: RuleContext) -> bool:
 
 
 def wraps_layers(context: RuleContext) -> bool:
-    """Training whose layers FSDP may wrap, and what it may stop at: two dtypes, a head behind the model, Adafactor."""
+    """Training under FSDP that may fail in a step: two dtypes in a unit, a head after the model, or Adafactor."""
     job, layout = context.training, context.layout
     if job is None or layout.zero_stage < 2 or layout.shard_group <= 1:
         return False
@@ -229,12 +229,12 @@ def unoffered(context: RuleContext) -> bool:
 
 
 def may_idle(context: RuleContext) -> bool:
-    """A key that counts under conditions, or one of training beside inference."""
+    """A plan with a key that has an effect only under conditions, or a plan of inference."""
     return context.training is None or bool(keys_that_may_idle(context.plan))
 
 
 def objective(context: RuleContext) -> bool:
-    """Something else than next-token prediction over packed rows, with a step behind the backward."""
+    """Training that is not plain next-token prediction over packed rows with an optimizer step after backward."""
     job, stated = context.training, context.plan.training
     if job is None or stated is None:
         return False
