@@ -30,7 +30,7 @@ WITH_DOSSIER = frozenset({"html", "pdf"})
 """Formats that show more than the verdict needs: plans are asked for it where one of them is wanted."""
 
 WITH_GROUNDS = frozenset({"full", "json", "jsonl", "html", "pdf", "github"})
-"""Formats that say of a plan that passes which assumptions it rests on."""
+"""Formats that list, for a plan that passes, the assumptions that its verdict depends on."""
 
 BINARY = frozenset({"pdf"})
 """Formats that are bytes: they go to a file."""

@@ -63,7 +63,7 @@ def bar(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
 
 
 def with_numbers(gauge: Gauge, share: str, numbers: str, screen: Screen) -> list[str]:
-    """A bar with its numbers behind it, or below it where there is no room."""
+    """Lines of a bar and its numbers: on one line, or the numbers on a second line where there is no room."""
     used = share.rjust(6)
     cells = min(screen.columns - 64, BAR)  # the same for every plan, so that bars can be compared
     if cells >= LEAST_BAR and 6 + cells + 1 + len(used) + 2 + len(numbers) <= screen.columns:

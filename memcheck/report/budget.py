@@ -103,7 +103,7 @@ class CellScale:
         self.limit = min(round(capacity / full * (cells - 1)), cells - 2) if over else cells - 1
 
     def bar(self, start: int, count: int, style: str, glyph: str = "full") -> str:
-        """A stretch from ``start`` over ``count`` bytes; the part behind the capacity line is shown in red."""
+        """A bar of ``count`` bytes that starts at byte ``start``; the part above the capacity is shown in red."""
         if not self.cells:
             return ""
         first = self._cell(start)

@@ -11,7 +11,7 @@ from memcheck.report.details import labelled
 from memcheck.result import DEFECT, Report
 
 FIXABLE = "[*]"
-"""Stands beside a finding that ``--fix`` mends."""
+"""The mark of a finding that ``--fix`` can repair."""
 
 
 def fixes(report: Report, columns: int | None = None) -> list[str]:

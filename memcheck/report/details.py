@@ -58,7 +58,7 @@ def _part(text: str, room: int) -> list[str]:
 
 
 def name_and_place(name: str, path: str, screen: Screen) -> list[str]:
-    """A plan's name and its file behind it, or below it where there is no room."""
+    """A plan's name and its file: on one line, or on two where there is no room."""
     name, path = one_line(name), one_line(path)
     first, place = screen.paint(name, "strong"), screen.paint(path, "dim")
     return [f"{first}  {place}"] if width(name) + width(path) + 2 <= screen.columns else [first, place]

@@ -38,7 +38,7 @@ def plan_section(plan: PlanResult, screen: Screen) -> str:
 
 
 def alone(plan: PlanResult, screen: Screen) -> str:
-    """The section of a plan that nothing else stands beside, and where to read more."""
+    """The report on a single plan, and where to read more."""
     more = "\n".join(_more([plan], screen))
     return plan_section(plan, screen) + (f"\n\n{more}" if more else "")
 

@@ -43,7 +43,7 @@ def gauge_of(plan: PlanResult, estimate: Estimate) -> Gauge:
 
 
 def drawn(gauge: Gauge, cells: int, screen: Screen) -> str:
-    """One horizontal bar: what is needed, the cache behind it, what is free, and a mark at the limit."""
+    """One horizontal bar: the needed memory, then the cache, then the free memory, with a mark at the limit."""
     full = max(gauge.seen, gauge.need, gauge.capacity, 1)
     used = min(cells, max(1, round(gauge.need / full * cells)))
     seen = max(used, min(cells, round(gauge.seen / full * cells)))

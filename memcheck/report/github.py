@@ -91,7 +91,7 @@ def command(kind: str, plan: PlanResult, finding: Finding) -> str:
 def position(where: Location) -> dict[str, int]:
     """Line and column properties that the runner keeps: it drops columns of spans over several lines.
 
-    The runner's ``endColumn`` counts the last character, ours points behind it.
+    The runner's ``endColumn`` is the column of the last character; ``end_column`` of a span is the one after it.
     """
     span = where.span
     if span.end_line > span.line:

@@ -154,7 +154,7 @@ def diagnostic(plan: PlanResult, finding: Finding) -> dict[str, object]:
 
 
 def location(where: Location) -> dict[str, object]:
-    """1-based; the end column points behind the last character."""
+    """A location as JSON: path, span, note. Lines and columns are 1-based; the end column is after the last one."""
     return {"path": where.path, **span(where.span), "note": where.note}
 
 

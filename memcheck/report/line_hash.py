@@ -1,7 +1,7 @@
 r"""``primaryLocationLineHash``: how GitHub recognises a line after the lines above it have moved.
 
 The hash of a line covers the 100 characters from its start on, into the lines below: UTF-16 code units, blanks left
-out, every line end one ``\n``, an end mark behind the text and zeros behind that. It is their polynomial in 37 modulo
+out, every line end one ``\n``, an end mark after the text and zeros after that. It is their polynomial in 37 modulo
 2^64, in hexadecimal, with the number of the occurrence among lines of equal hash. Uploading results whose hash differs
 from GitHub's own makes its action warn about each of them (``src/fingerprints.ts`` of github/codeql-action).
 """

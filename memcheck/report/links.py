@@ -12,13 +12,13 @@ _SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345678
 
 
 def docs_folder() -> str:
-    """The address of the rules' pages on the web, without a slash at its end; empty when nobody said where they are."""
+    """The address of the rules' pages on the web, without a slash at its end; empty where none is configured."""
     base = os.environ.get(DOCS_URL, "").rstrip("/")
     return base if base.startswith(_WEB) and base.isascii() and base.isprintable() and " " not in base else ""
 
 
 def published(code: str) -> str:
-    """The address of a rule's page on the web; empty when nobody said where the pages are."""
+    """The address of a rule's page on the web; empty where no address of the pages is configured."""
     base = docs_folder()
     return f"{base}/{code}.md" if base else ""
 

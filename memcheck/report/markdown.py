@@ -191,7 +191,7 @@ def escape(text: str, *, commits: bool = False) -> str:
 
 
 def code(text: str) -> str:
-    """User text as inline code; what stands in there is mentioned to nobody."""
+    """User text as inline code. An ``@name`` in it notifies no user."""
     return f"<code>{_inline(text)}</code>"
 
 

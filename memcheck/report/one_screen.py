@@ -16,11 +16,11 @@ from memcheck.result import PlanResult
 
 MOST_REMEDIES = 3
 NAMES = {HIGH: "interval up to"}
-"""Measures whose name needs the bar beside it to be understood."""
+"""Names for measures whose own name a reader understands only next to the bar."""
 
 
 def one_screen(plan: PlanResult, finding: Finding, screen: Screen, *, first: bool, lines: int) -> list[str]:
-    """What stands below a headline, in about so many ``lines``: remedies give way, but for the first.
+    """The text below a headline, in about ``lines`` lines: remedies after the first are dropped to save room.
 
     ``first``: no finding before it showed the bar of the GPU.
     """
@@ -58,7 +58,7 @@ def _help(plan: PlanResult, finding: Finding) -> str:
 
 
 def remedies(plan: PlanResult, options: tuple[Remedy, ...], screen: Screen, lines: int) -> list[str]:
-    """A numbered change each, behind what it does to the memory and to the time; as many as ``lines`` have room for."""
+    """Numbered remedies that fit into ``lines`` lines: memory and time after the change, then the change itself."""
     figures = [(*(each.after for each in measures(plan, remedy)), time(remedy.slowdown)) for remedy in options]
     heads = [each.name for each in measures(plan, options[0])]
     columns = [max(len(row[i]) for row in figures) for i in range(len(heads) + 1)]
@@ -84,6 +84,6 @@ def remedies(plan: PlanResult, options: tuple[Remedy, ...], screen: Screen, line
 
 
 def _change(plan: PlanResult, remedy: Remedy) -> str:
-    """The keys that a remedy changes, then what it takes beside time."""
+    """The keys that a remedy changes, then its costs in addition to time."""
     paid = [each for each in (*taken(remedy), on_the_host(plan, remedy)) if each]
     return clean(", ".join(change(plan, remedy)) + (f" ({'; '.join(paid)})" if paid else ""))

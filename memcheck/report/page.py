@@ -42,7 +42,7 @@ def styled(page: str, screen: Screen) -> str:
 
 
 def example(line: str, columns: int) -> list[str]:
-    """A line of an example, which is never broken; a comment behind it that does not fit is put above it."""
+    """A line of an example, which is never broken. A comment after it that does not fit is put above it."""
     code, mark, comment = line.partition("   # ")
     if not mark or width(line) <= columns:
         return [line]

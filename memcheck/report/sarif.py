@@ -25,7 +25,7 @@ from memcheck.result import BASELINE, COMMENT, Hidden, PlanResult, Report
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 IDENTITY = "memcheck/v1"
 AROUND = 2
-"""Lines of context before and behind a finding's own."""
+"""Lines of context before a finding's own lines, and as many after them."""
 MOST_INDENTED = 1000
 """Results of a log that is written for people as well: indentation is a third of it."""
 MOST_CONTEXT = 1000
@@ -33,7 +33,7 @@ MOST_CONTEXT = 1000
 SUPPRESSIONS = {COMMENT: "inSource", BASELINE: "external"}
 """What is reported as suppressed, in SARIF's words. A rule that was not chosen has no results."""
 MOST_RESULTS = 5000
-"""GitHub shows so many, the gravest, and refuses a run of more than 25,000."""
+"""Results per run. GitHub shows this many, the most severe ones, and refuses a run of more than 25,000."""
 
 _EMBEDDED_LINK = re.compile(r"\[(?=[^\]]*\]\()")
 

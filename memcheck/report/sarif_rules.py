@@ -1,4 +1,4 @@
-"""Rules as SARIF describes them: what GitHub shows beside an alert, made of each rule's one docstring."""
+"""Rules as SARIF describes them: the text that GitHub shows with an alert, made from each rule's one docstring."""
 
 from __future__ import annotations
 

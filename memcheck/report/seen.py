@@ -13,7 +13,7 @@ NAMED_CACHE_BYTES = 2**30
 
 
 def cache_note(estimate: Estimate) -> str:
-    """One sentence; empty where there is so little cache that nobody sees it."""
+    """One sentence on the allocator's cache; empty where the cache is below ``NAMED_CACHE_BYTES``."""
     if estimate.cache_bytes < NAMED_CACHE_BYTES:
         return ""
     return (

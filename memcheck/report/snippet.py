@@ -23,7 +23,7 @@ def snippet(
 ) -> list[str]:
     """Lines from ``-->`` to the last underline; places in one file share a block, in order of their lines.
 
-    ``compact``: what is said about other places stands behind their lines, once, and gaps between lines are not shown.
+    ``compact``: notes about other places follow their lines, each note once, and gaps between lines are not shown.
     """
     marks = [Underline(finding.location, finding.location.note, True)]
     whole = _is_whole_file(finding.location)
@@ -64,7 +64,7 @@ def _block(marks: list[Underline], source: tuple[str, ...], gutter: int, style: 
     for mark in marks:
         number = mark.location.span.line
         if number > len(source):
-            continue  # a place behind the end of the file, or a file that could not be read: the header says where
+            continue  # a place after the end of the file, or a file that could not be read: the header says where
         if number != shown:
             if shown and number == shown + 2:
                 lines.append(_source_line(shown + 1, source[shown], gutter, screen))
@@ -79,7 +79,7 @@ def _block(marks: list[Underline], source: tuple[str, ...], gutter: int, style: 
 
 
 def _compact(marks: list[Underline], source: tuple[str, ...], gutter: int, style: str, screen: Screen) -> list[str]:
-    """Every line once; behind it what is said of it, else below it with the place underlined."""
+    """Every line once. A note about it follows on the same line if there is room, else below the underlined place."""
     bar = screen.paint("|", "gutter")
     empty = f"{' ' * gutter} {bar}"
     by_line: dict[int, list[Underline]] = {}
@@ -125,7 +125,7 @@ def _notes(by_line: Mapping[int, list[Underline]]) -> Iterator[tuple[int, str]]:
 
 
 def _fits(line: str, note: str, room: int) -> bool:
-    """Whether a line has room for a note behind it."""
+    """Whether a line has room for a note after its text. ``room``: cells."""
     return len(line) <= room and width(clean(line)) + len(GAP) + len(POINTER) + width(note) <= room
 
 

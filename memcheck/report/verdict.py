@@ -136,7 +136,7 @@ def unjudged(plan: PlanResult) -> str:
 
 
 def failing(plan: PlanResult, estimate: Estimate) -> list[str]:
-    """What fails a plan beside the figures: the first of such findings, and how many there are."""
+    """What fails a plan in addition to the figures: the first such finding, and the number of further ones."""
     if plan.status == PASSED:
         return []
     found = [each for each in plan.findings if each.severity == "error" and not each.about_memory]

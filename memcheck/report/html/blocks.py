@@ -91,7 +91,7 @@ def table(item: Table, name: str) -> Html:
 
 
 def swatch(key: str) -> Html:
-    """A component's colour; its name stands beside it."""
+    """A small square in a component's colour, for the legend; nothing for an empty key."""
     if not key:
         return NOTHING
     colour = shape("rect", class_=f"c-{css(key)}", width="100%", height="100%")

@@ -24,7 +24,7 @@ def text(words: str) -> Html:
 
 
 def breakable(words: str) -> Html:
-    """A name that may go on in the next line behind a dot, an underscore or a slash."""
+    """A name as HTML that may break into the next line after a dot, an underscore or a slash."""
     shown = str(text(words))
     for sign in "._/":
         shown = shown.replace(sign, f"{sign}<wbr>")
@@ -32,7 +32,7 @@ def breakable(words: str) -> Html:
 
 
 def code(words: str) -> Html:
-    """Text as inline code, which may go on in the next line behind a dot or an underscore."""
+    """Text as inline code that may break into the next line after a dot or an underscore."""
     return Html(f"<code>{text(words).replace('.', '.<wbr>').replace('_', '_<wbr>')}</code>")
 
 

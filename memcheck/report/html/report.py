@@ -10,7 +10,7 @@ from memcheck.report.story.blocks import PlanStory, Section, Story
 from memcheck.report.story.index import CAPTION, LINES, IndexEntry, plan_index
 
 HALVES = frozenset({"memory", "step"})
-"""Sections that stand beside each other on a wide screen."""
+"""Sections that are next to each other on a wide screen."""
 
 
 def body(story: Story) -> Html:
@@ -86,7 +86,7 @@ def plan(story: PlanStory, number: int) -> Html:
 
 
 def section(item: Section, anchor: str, name: str, *, half: bool) -> Html:
-    """Blocks in a card under their heading; the long ones are folded. ``half``: beside another where there is room."""
+    """Blocks in a card under their heading; long sections are folded. ``half``: half the width of a wide screen."""
     inside = [block(each, f"{item.title}: {name}") for each in item.blocks]
     heading = tag("h3", text(item.title), id=anchor)
     parts = [tag("details", tag("summary", heading), *inside)] if item.folded else [heading, *inside]

@@ -14,8 +14,8 @@ def page(title: str, body: Html, *, version: str, styles: str = "") -> str:
     """A complete document.
 
     ``title`` is plain text, ``body`` is HTML that stands inside ``<main>`` and begins with its ``<h1>``, ``styles`` is
-    CSS beside that of every page. The security policy allows this style sheet alone: even markup that slipped through
-    could neither run nor load. Nor does a ``style`` attribute work: bars and cells are SVG, coloured by class.
+    CSS in addition to that of every page. The security policy allows this style sheet alone: markup that slipped
+    through could neither run nor load. Nor does a ``style`` attribute work: bars and cells are SVG, coloured by class.
     """
     sheet = stylesheet() + base_styles() + styles
     digest = base64.b64encode(hashlib.sha256(sheet.encode()).digest()).decode()

@@ -60,7 +60,7 @@ class Big(Flowable):
 
 
 class Moments(Flowable):
-    """Bars that stand beside each other, under one line of capacity."""
+    """Upright bars next to each other, with one line for the capacity across them."""
 
     def __init__(self, chart: Chart, width: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The extra behind ``--format pdf``: ReportLab, which draws PDF without anything installed beside it."""
+"""The extra for ``--format pdf``: ReportLab, which draws PDF without any other program."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Card(Record):
 
 
 class Cards(Record):
-    """Alternatives beside each other."""
+    """Alternatives that are shown next to each other, one card each."""
 
     cards: tuple[Card, ...]
 

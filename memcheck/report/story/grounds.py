@@ -1,4 +1,4 @@
-"""What the answer rests on: findings, the interval, assumptions, formulas."""
+"""What the answer depends on: findings, the interval, assumptions, formulas."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def picture(plan: PlanResult, estimate: Estimate) -> Chart:
 
 
 def components(plan: PlanResult, estimate: Estimate) -> Section:
-    """The table beside the picture."""
+    """The table of the components' memory, next to the chart of the same figures."""
     capacity = estimate.capacity_bytes
     found = segments(estimate.needed_parts_bytes)
     slack = capacity - estimate.needed_bytes
