@@ -1,1 +1,1 @@
-"""Plans beside GPUs: what fits where, with how much room, and how fast."""
+"""Plans compared over GPUs: which plan fits which GPU, with how much room, and how fast."""

@@ -24,7 +24,7 @@ class Budget:
         self.effort, self.steps, self.most = effort, steps, steps
         self.until = None if seconds is None else time.monotonic() + seconds
         self.unsearched = 0
-        """Plans of the spaces that were begun, and that nobody looked at."""
+        """Plans that the search did not look at, in the spaces that it began."""
         self.spent = False
         """Whether anything was cut short."""
 

@@ -38,7 +38,7 @@ TIMED = 64
 OFTEN = 64
 """Plans between two reports of progress."""
 START = Span(1, 1, 1, 1)
-"""Where findings point that nobody reads: to look up the places of keys takes longer than to check a rule."""
+"""The place of findings that are not shown: looking up the places of keys takes longer than checking a rule."""
 
 
 class LayoutTally(Record):
@@ -209,7 +209,7 @@ class Pricer:
         return self.is_above(resolved, 0)
 
     def is_above(self, resolved: Resolved, beside: int) -> bool:
-        """Whether the states that rest between steps and so many bytes beside them exceed the limit."""
+        """Whether the states that are resident between steps exceed the limit with ``beside`` bytes added to them."""
         return self._least_bytes(resolved) + beside > int(resolved.gpu.memory_bytes * self.limit)
 
     def least(self, candidate: CandidateChange) -> float | None:
@@ -304,7 +304,9 @@ class Pricer:
 
 
 def _key(legal: LegalChange) -> tuple[object, ...]:
-    """What a price follows from, behind the architecture, which is the same and takes long to hash."""
+    """The job and the GPU that a price follows from. The architecture is left out: all plans share it, and its hash is
+    slow.
+    """
     return legal.resolved.job[1:], legal.resolved.gpu.name
 
 

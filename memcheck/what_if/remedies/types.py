@@ -37,7 +37,7 @@ class CandidateChange(Record):
     slowdown: float = 0.0
     """What it costs where serving cannot be timed, on GPUs whose rates are not known."""
     cost: int = UNCHANGED
-    """What it asks for beside time: UNCHANGED, NUMERICS, METHOD or HARDWARE."""
+    """What the change asks for in addition to time: UNCHANGED, NUMERICS, METHOD or HARDWARE."""
     numerics: str = SAME
     parts: tuple[CandidateChange, ...] = ()
     """The single changes of a combination."""

@@ -45,7 +45,7 @@ def _roles(room: list[int], same: list[int], other: list[int]) -> list[str]:
 
 
 def shown(found: Sequence[Priced], most: int) -> list[Priced]:
-    """At most so many of them, in their order: those with a role are among them if there are places enough."""
+    """At most ``most`` of the priced changes, in their order. Those with a role are preferred."""
     places = {index for index, p in enumerate(found) if p.role}
     for index in range(len(found)):
         if len(places) >= most:

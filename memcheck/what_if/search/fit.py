@@ -61,7 +61,7 @@ class Fit:
         """Places, among those that were tried, of the single changes that are priced."""
 
     def run(self) -> list[Priced]:
-        """Fitting changes, the cheapest first. Changes of the hardware or of the training come beside, not before."""
+        """Changes that fit, the cheapest first; changes of the hardware or of the training method follow them."""
         self.tried = singles(self.pricer.context)
         priced: list[Priced] = []
         with self.pricer.budget.part(by=SEARCHED):
@@ -125,8 +125,8 @@ class Fit:
     def _is_dearer(self, legal: LegalChange) -> bool:
         """Whether a change costs no less than one that fits and sets the same keys.
 
-        It would not be offered, as long as the other one leaves room where a change that does may be offered beside it.
-        A thorough search counts every plan that it looked at.
+        Such a change would not be offered, as long as the other one leaves room where a change that leaves room may be
+        offered as well. A thorough search counts every plan that it looked at.
         """
         kind, cost = legal.candidate.kind, legal.candidate.cost
         if self.thorough:
@@ -149,9 +149,9 @@ class Fit:
         return any(least_cost(other) <= floor for other in like)
 
     def _is_no_answer(self, legal: LegalChange) -> bool:
-        """Whether a change of what rests leaves a plan too large, whose activations it does not touch.
+        """Whether a change of the resident states leaves the plan too large, while its activations stay as they are.
 
-        It may be worth something beside another change.
+        It may still help together with another change.
         """
         context, job = self.pricer.context, legal.resolved.job
         if self.thorough or context.estimate is None or context.training is None or isinstance(job, InferenceJob):

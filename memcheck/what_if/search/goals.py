@@ -44,7 +44,7 @@ OF_A_SIZE = 1
 
 
 def search(pricer: Pricer, goal: str, enough: int = 8, prices: Mapping[str, float] = NO_PRICES) -> Answer:
-    """The answer to one goal; ``enough``: after so many of the fastest plans that fit, slower ones are not priced.
+    """The answer to one goal. ``enough``: when this many of the fastest plans fit, slower ones are not estimated.
 
     ``prices``: of an hour of each GPU, which the goal ``cheapest`` asks for.
 
@@ -150,7 +150,7 @@ def _needs_time(pricer: Pricer, goal: str) -> None:
 
 
 def _values(candidates: Iterable[CandidateChange], pricer: Pricer) -> dict[str, tuple[object, ...]]:
-    """Every key that is changed with the values it may take beside the written one."""
+    """Every key that the candidates change, with the values that they give it. Keys that must stay are left out."""
     found: dict[str, dict[str, object]] = {}
     for candidate in candidates:
         for key, value in candidate.set.items():

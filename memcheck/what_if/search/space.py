@@ -22,9 +22,9 @@ STATES = ("optimizer", "precision", "offload", "offload-parameters", "method", "
 APART = ("zero", "group", "sequence", "sequence-length")
 """Kinds of change that the layouts hold already, and shorter sequences, which are tried with single other changes."""
 RESTING = ("zero", "group", "offload")
-"""Kinds of change that divide or move what rests between steps, whatever the step."""
+"""Kinds of change that divide or move the states that are resident between steps, independent of the step."""
 NODES = "nodes"
-"""The kind of change that divides what rests over more nodes, and gives each of them fewer micro-batches."""
+"""The kind of change that divides the resident states over more nodes, and gives each node fewer micro-batches."""
 
 
 class Space(Record):

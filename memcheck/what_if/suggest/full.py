@@ -115,7 +115,7 @@ def _item(answer: Suggestions, number: int, item: Suggestion, screen: Screen) ->
 
 
 def costs(item: Suggestion, answer: Suggestions) -> str:
-    """What a suggestion costs beside time."""
+    """What a suggestion costs in addition to time."""
     numbers = {
         "none": "same numbers",
         "equivalent": "equivalent numbers",
