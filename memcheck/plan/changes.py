@@ -23,14 +23,14 @@ SHORT = {
 """Keys that may be written as one word, and the field that the word then is."""
 MODEL = "model"
 BESIDE_A_NAME = "overrides"
-"""The one field of a model that stands beside its name; the others take its place."""
+"""The field of a model that may be set together with its name; any other field replaces the name."""
 
 
 def with_changes(document: Document, changes: Mapping[str, object]) -> Document:
     """The document with dotted keys set to new values; missing mappings on the way are made.
 
-    A field of what is written as one word (``gpu: h100-80gb``) is set beside that word, which becomes the field that it
-    stands for. The places of values stay what they were: a finding about a changed value points at what it replaced.
+    If a mapping is written as one word (``gpu: h100-80gb``) and a field of it is set, the word becomes the field that
+    it stands for. The places of values stay what they were: a finding about a changed value points at what it replaced.
     """
     top: dict[str, object] = {"": document.values}
     own: set[int] = set()

@@ -23,7 +23,7 @@ class Document(Record):
 
     path: str
     """The file's path as the user wrote it, with forward slashes."""
-    index: int  # type: ignore[assignment]  # nobody searches a document as the tuple it is
+    index: int  # type: ignore[assignment]  # hides tuple.index, which documents do not need
     """Number of the document in its file, from 0."""
     values: object
     """Plain Python data; a plan is a dict. Aliases share one object, so never change it in place."""

@@ -17,7 +17,7 @@ def excerpt(document: Document) -> tuple[str, ...]:
 
 
 def moved(edits: Iterable[Edit], lines: int) -> tuple[Edit, ...]:
-    """Edits so many lines further down."""
+    """The edits, moved down by ``lines`` lines."""
     return tuple(
         Edit(each.span._replace(line=each.span.line + lines, end_line=each.span.end_line + lines), each.text)
         for each in edits
@@ -27,7 +27,7 @@ def moved(edits: Iterable[Edit], lines: int) -> tuple[Edit, ...]:
 def read_excerpt(document: Document, text: str) -> Document | None:
     """The document that a changed excerpt holds, which is at the top of its text; None unless it is one document.
 
-    A document whose lines nobody knows is read with its whole file.
+    A document whose lines are not known is read with its whole file.
     """
     found = load_documents(document.path, text.encode())
     if document.lines[1] <= document.lines[0]:

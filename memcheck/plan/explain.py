@@ -127,7 +127,7 @@ class _Explainer:
         if not isinstance(error.instance, dict):
             return  # its type is wrong, which is reported
         names = error.validator_value.get("required")
-        if names is None:  # `overrides` beside one of several keys
+        if names is None:  # `overrides` together with one of several keys
             others = (each["required"][0] for each in error.validator_value["anyOf"])
             names = [next(name for name in others if name in error.instance), "overrides"]
         self._conflict(tokens, names)

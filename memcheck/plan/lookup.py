@@ -14,7 +14,7 @@ _MISSING = object()
 def schema_at(value: Any, tokens: list[str], root: Schema) -> Schema | None:
     """The schema of the value that ``tokens`` lead to.
 
-    ``{}`` inside an open mapping, where everything goes; None behind a key that the schema does not have.
+    ``{}`` inside an open mapping, where any key is valid; None below a key that the schema does not have.
     """
     schema: Schema | None = root
     for token in tokens:
@@ -42,14 +42,14 @@ def schema_of(key: str, root: Schema) -> Schema | None:
 
 
 def resolved(schema: Schema, root: Schema) -> Schema:
-    """The schema behind references."""
+    """The schema that a reference leads to, over several references if need be."""
     while "$ref" in schema:
         schema = target(schema["$ref"], root)
     return schema
 
 
 def branch(schema: Schema | None, value: object, root: Schema) -> Schema | None:
-    """The schema behind references, and of a union the branch that has the value's type."""
+    """The schema that references lead to; for a union the branch with the value's type, None where no branch has it."""
     if schema is None:
         return None
     return next((each for each in branches(schema, root) if has_type(each, value)), None)

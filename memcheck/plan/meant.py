@@ -1,4 +1,4 @@
-"""Whether a file that nobody named is a plan."""
+"""Whether a file that the user did not name is a plan."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ _DEEPEST = 1000
 def looks_like_plan(data: bytes) -> bool:
     """Whether some document has a top-level ``memcheck`` key with a value that is no collection. Never raises.
 
-    A plan with a mistake behind that key still counts, so that the mistake is reported. Text in another encoding than
-    UTF-8 counts as what it says, although it will be refused.
+    A plan with a mistake after that key still looks like one, so that the mistake is reported. Text in another encoding
+    than UTF-8 is decoded here, although it will be refused.
     """
     encoding = _other_encoding(data)
     if encoding:

@@ -76,7 +76,7 @@ KEYS = {
     "memory_gb": "hardware.gpu.memory_gib",
     "version": "memcheck",
 }
-"""A foreign key in snake case, or one behind its section, to the dotted key of a plan."""
+"""Keys of other tools in snake case, alone or with their section before them, to the dotted keys of a plan."""
 
 FRAMEWORKS = {
     "unsloth": "Unsloth runs transformers' Trainer: `huggingface` prices that, without Unsloth's own kernels",

@@ -148,7 +148,7 @@ def _character(lines: tuple[str, ...], mark: Any) -> str:
 
 
 def _at(path: str, lines: tuple[str, ...], mark: Any) -> Location:
-    """One character at a mark; the end of the last line when the mark is behind the text."""
+    """One character at a mark of the parser; the end of the last line if the mark is after the text."""
     line, column = mark.line, mark.column
     if lines and line >= len(lines):
         line, column = len(lines) - 1, len(lines[-1])

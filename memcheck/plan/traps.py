@@ -38,7 +38,7 @@ def _trap(document: Document, pointer: str, schema: Schema) -> Finding | None:
     text = text_at(document, mark.value)
     what = schema_at(document.values, path, schema)
     if what is None:
-        return None  # behind an unknown key, which is reported
+        return None  # below an unknown key, which is reported
     allowed = types(what, schema)
     found = _of_number(value, text, path) if value.__class__ in {int, float} else None
     if found is None and is_plain(text):

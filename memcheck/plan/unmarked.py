@@ -17,7 +17,9 @@ _ALIKE = 0.8
 
 
 def misspells_mark(data: bytes) -> bool:
-    """Whether a key that is like the mark has its value, beside a section of a plan: ``memchek: 1``."""
+    """Whether the text misspells the mark, as in ``memchek: 1``: it has a similar key with the mark's value, and a
+    section of a plan.
+    """
     data = _plain(data)
     if not _SECTION.search(data):
         return False

@@ -89,7 +89,7 @@ def _fill(document: Document, parent: str, line: str) -> Edit | None:
 
 
 def _inside(document: Document, span: Span, text: str) -> str:
-    """What is inserted, without the comma behind the last key where the brace follows."""
+    """The text to insert at ``span``. Its last comma is dropped where a closing brace follows."""
     if (span.line, span.column) == (span.end_line, span.end_column) and text.endswith(", "):
         behind = document.sources[document.path][span.line - 1][span.column - 1 :]
         return text[:-2] if behind.startswith("}") else text

@@ -18,7 +18,7 @@ _TYPES = {
 
 
 def expected(schema: Schema, value: object, root: Schema) -> str:
-    """What a schema takes instead of ``value``, as it fits behind ``must be``.
+    """What a schema takes instead of ``value``, as the text that follows ``must be``.
 
     Of a union, the branches that take a scalar when the value is one, else the branch of the value's type.
     """
@@ -56,7 +56,7 @@ def _bounds(schema: Schema, value: object) -> str:
 
 
 def found(value: object, text: str) -> str:
-    """A value, as it fits behind ``not``."""
+    """A value, as the text that follows ``not`` in a message. ``text``: the value as it is written."""
     shown = f"`{shorten(text)}`"
     if isinstance(value, dict):
         return "a mapping" if value else "an empty mapping"
@@ -82,13 +82,13 @@ def flow(value: object) -> str:
 
 
 def shorten(text: str, room: int = 40) -> str:
-    """A text of at most so many characters, on one line."""
+    """The text on one line, cut to at most ``room`` characters."""
     text = " ".join(text.split())
     return text if len(text) <= room else text[: room - 3] + "..."
 
 
 def listed(names: Any, word: str = "or") -> str:
-    """Names in backticks, the last one behind ``or``."""
+    """Names in backticks with commas between them, and ``word`` before the last one."""
     quoted = [f"`{name}`" for name in names]
     if len(quoted) < 2:
         return "".join(quoted)
