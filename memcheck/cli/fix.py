@@ -123,7 +123,7 @@ class _Paired(SequenceMatcher[str]):
 
 
 def _stretches(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[bool, int, int]]:
-    """Runs of equal lines and of changed ones: whether they are equal, the first, and the one behind the last."""
+    """Runs of equal and of changed lines: whether they are equal, the index of the first line, and the end index."""
     first = 0
     for number in range(1, len(old) + 1):
         same = old[first] == new[first]

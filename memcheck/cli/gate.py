@@ -237,16 +237,20 @@ def baseline_file(options: CheckOptions, settings: Settings) -> str:
 
 
 def may_be_many(options: CheckOptions) -> bool:
-    """Whether a run may meet so many files that what it says is worth keeping as a whole, and can be."""
+    """Whether a run may check at least ``MANY`` files and its output can be kept as a whole.
+
+    The output of a launch line, of statistics, of a shard, or of changed plans alone is never kept.
+    """
     if options.launch or options.statistics or options.shard is not None or options.from_ref is not None:
         return False
     return len(options.paths) >= MANY or not options.paths or any(map(os.path.isdir, options.paths))
 
 
 def unseen_plans(options: CheckOptions, configurations: Configurations) -> UnseenPlans | None:
-    """What looks into the folders that a search leaves out: a plan in there fails where nobody may walk round a check.
+    """A search for plans in the folders that ``check`` leaves out. None where the command line names only files.
 
-    That is under ``forbid-unseen``, and where the configuration is a commit's. None where only files were named.
+    Such a plan fails under ``forbid-unseen``, and where the configuration is read from a commit: there no plan may
+    avoid the check.
     """
     if options.launch or (options.paths and not any(map(os.path.isdir, options.paths))):
         return None

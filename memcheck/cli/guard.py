@@ -28,7 +28,7 @@ def guarded(arguments: list[str]) -> int:
     except BrokenPipeError:
         silence()
         return 0
-    except Exception as error:  # noqa: BLE001 - a defect of ours, whatever it is, must end in a report
+    except Exception as error:  # noqa: BLE001 - every exception of memcheck itself must end in a report
         outside = _outside(error)
         if outside:
             complain(outside)

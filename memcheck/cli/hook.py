@@ -1,4 +1,4 @@
-"""``memcheck hook``: ``check`` as pre-commit calls it, where the names of committed files stand behind the options.
+"""``memcheck hook``: ``check`` as pre-commit calls it, with the names of committed files after the options.
 
 pre-commit runs ``entry``, the user's ``args`` and the file names as one line, without a ``--`` before the names: a
 committed file called ``--config=off.yaml`` would be read as an option.
@@ -18,8 +18,9 @@ ENTRY = ("check", "--skip-unmarked", "--allow-empty", "--brief")
 def check_line(arguments: Sequence[str]) -> list[str]:
     """The line of ``check`` that a hook's arguments stand for, with ``--`` before the first file name.
 
-    The first argument that ends like a YAML file is a file name, whatever it starts with, and so is everything behind
-    it. The rule looks at nothing that a commit could change, so that no file can switch off an option of ``args``.
+    The first argument that ends like a YAML file is a file name, whatever it starts with, and so are all arguments
+    after it. The rule looks at nothing that a commit could change, so that no file can switch off an option of
+    ``args``.
 
     Raises:
         UsageError: an option is also the name of a file, which a hook with its own ``files`` pattern may hand over.

@@ -60,7 +60,7 @@ class NamedModel(Record):
         return self.key != "model"
 
 
-def JOB(command: _Command) -> _Command:  # noqa: N802  # a decorator beside CONFIG and COLOR
+def JOB(command: _Command) -> _Command:  # noqa: N802  # a decorator like CONFIG and COLOR
     """The options that say what a plan would."""
     decorated: Any = command
     for option in reversed(_OPTIONS):
@@ -78,7 +78,7 @@ def job_of(
     """The job that the arguments tell; None where they name plans, or configs of jobs.
 
     Raises:
-        UsageError: a model that is unknown or without a GPU, or options for a model beside files.
+        UsageError: an unknown model, a model without a GPU, or options for a model together with files.
     """
     if launch and launch != paths:
         raise UsageError(f"{paths[0]} and a command after --", "name one of them")
@@ -127,7 +127,7 @@ def catalog_model(name: str) -> NamedModel:
 
 
 def _model_file(path: str) -> NamedModel | None:
-    """A Hugging Face ``config.json``, whose plan lies beside it; None where a file is anything else."""
+    """A Hugging Face ``config.json``, whose plan is written into the same folder; None for any other file."""
     if not path.lower().endswith(".json") or not os.path.isfile(path):
         return None
     folder, name = os.path.split(path)
@@ -152,7 +152,7 @@ def _positions(config: Mapping[str, Any]) -> int:
 def assumed(
     model: NamedModel, gpu: str, gpus: int, per_node: int | None, job: Mapping[str, object]
 ) -> dict[str, ReadSetting]:
-    """The plan of a model on so many GPUs: what was stated, and the usual otherwise.
+    """The settings of a plan for ``model`` on ``gpus`` GPUs: the stated ones, and usual values for the others.
 
     Raises:
         UsageError: an unknown GPU, or a number of GPUs that does not fill whole nodes.

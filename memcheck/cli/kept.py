@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Keeper:
-    """The kept verdicts beside the gates of a run."""
+    """The kept verdicts of a run, which need no new check, and the gates that the others are checked with."""
 
     def __init__(self, gates: Gates) -> None:
         self._gates = gates

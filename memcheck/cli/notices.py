@@ -1,4 +1,4 @@
-"""What a run of ``check`` says on stderr, beside its reports."""
+"""What a run of ``check`` says on stderr, in addition to its reports."""
 
 from __future__ import annotations
 

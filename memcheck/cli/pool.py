@@ -39,7 +39,7 @@ class Worker:
     """One process and the pipe to it."""
 
     def __init__(self, method: str, options: CheckOptions, others: Iterable[Worker]) -> None:
-        """Start the process beside ``others``; raises OSError if the system has none left."""
+        """Start the process in addition to ``others``; raises OSError if the system allows no further process."""
         if method == "spawn":  # the process starts as `python -c`, which would look for modules in the checkout first
             os.environ.setdefault("PYTHONSAFEPATH", "1")
         context: Any = multiprocessing.get_context(method)

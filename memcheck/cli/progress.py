@@ -63,7 +63,7 @@ def _logging(noun: str, things: str, of_s: float) -> Callable[[int], None]:
 
 
 def progress(noun: str, total: int, *, wanted: bool) -> Callable[[int], None] | None:
-    """A function that shows how many of ``total`` are done; None when nobody looks.
+    """A function that shows how many of ``total`` are done; None unless stderr is a terminal or ``wanted``.
 
     On a terminal one line is rewritten and gone at the end; elsewhere (``wanted`` alone) one is written at every tenth.
     """

@@ -22,7 +22,7 @@ def replace(target: str, data: bytes) -> None:
 
 
 def replace_all(files: Mapping[str, bytes]) -> None:
-    """Replace several files, all or none: each is written beside its target first, and only then they change places.
+    """Replace several files, all or none: each is first written into its target's folder, and then all are renamed.
 
     Raises OSError, whose ``filename`` is the target that could not be replaced.
     """
@@ -69,10 +69,10 @@ _FIXED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV)
 
 
 def _stage(name: str, target: str, data: bytes) -> str:
-    """The new text in a file of its own beside its target, with the target's permissions.
+    """The path of a new file with ``data``, in the target's folder and with the target's permissions.
 
     Where the system has files without a name (Linux), the file gets one only when it is whole: a process that is killed
-    meanwhile leaves nothing behind.
+    meanwhile leaves no file.
     """
     if os.path.exists(target) and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, "the file is read-only", name)

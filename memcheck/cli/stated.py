@@ -1,4 +1,4 @@
-"""What a command line says of a job: changes of plans, and what is stated beside the configs of frameworks."""
+"""What a command line says of a job: changes of plans, and values in addition to the configs of frameworks."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def stated_answers(options: CheckOptions) -> dict[str, object]:
 
 
 def stated_beside(options: CheckOptions) -> dict[str, object]:
-    """What is stated beside a framework's own config, by the names that its reader has for it."""
+    """Values that the command line states in addition to a framework's config, by the names that its reader takes."""
     job: Mapping[str, object] = {name: getattr(options, name) for name in (*DATA, "format")}
     found = {**stated_hardware(options), **{key: value for key, value in job.items() if value is not None}}
     if options.defines:

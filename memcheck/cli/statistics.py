@@ -12,7 +12,7 @@ from memcheck.report.statistics import render
 from memcheck.result import Report
 
 FOR_PEOPLE = ("full", "concise", "brief", "github")
-"""Formats that other text may stand beside."""
+"""Formats that allow other text in the same output."""
 
 
 def write_statistics(report: Report, options: CheckOptions) -> None:

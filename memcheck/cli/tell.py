@@ -1,4 +1,4 @@
-"""What a command says on stderr beside its answer."""
+"""What a command says on stderr, in addition to its answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tell(text: str) -> None:
 
 
 def filled(text: str, columns: int) -> str:
-    """The text in lines of at most so many columns; what is broken goes on further to the right."""
+    """The text in lines of at most ``columns`` cells; the rest of a broken line is indented."""
     lines: list[str] = []
     for line in clean(text).split("\n"):
         start = line.lstrip(" ")

@@ -16,7 +16,7 @@ DEFAULT_WIDTH = 100
 
 
 def screen_of(stream: TextIO, color: str = "auto", environment: Mapping[str, str] = os.environ) -> Screen:
-    """The screen behind a stream. ``color`` is ``auto``, ``always`` or ``never``.
+    """The screen that a stream writes to. ``color`` is ``auto``, ``always`` or ``never``.
 
     With ``auto``: no colour if ``NO_COLOR`` is set, colour if ``FORCE_COLOR`` is, else colour on a terminal only.
     """

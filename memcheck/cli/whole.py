@@ -103,6 +103,6 @@ class WholeRun:
         return rendered
 
     def keep(self, files: int, *, fails: bool) -> None:
-        """Keep what was said of so many files, if all of it was taken down and each verdict is kept."""
+        """Keep the output of the run, if every report was recorded and the verdicts of all ``files`` files are kept."""
         if self._name and files == self._verdicts.kept and len(self._texts) == len(self._options.outputs):
             self._verdicts.keep_run(self._name, [fails, self._texts])

@@ -54,7 +54,7 @@ def work(pipe: Connection, options: CheckOptions, inherited: Iterable[Connection
         while True:
             answers = [_answer(file, gates, keeper) for file in pipe.recv()]
             pipe.send((answers, gates.take_met()))
-    except (EOFError, OSError):  # nobody is interested any more
+    except (EOFError, OSError):  # the main process has closed the pipe
         return
 
 
