@@ -63,7 +63,7 @@ def suppressions_of(lines: Sequence[str]) -> list[Suppression]:
 
 
 def _inside(scalars: Sequence[_Extent], place: tuple[int, int]) -> bool:
-    """Whether a place is in one of the scalars, which stand one behind the other."""
+    """Whether a place is in one of the scalars, which are in the order of the text."""
     index = bisect_right(scalars, place, key=itemgetter(0)) - 1
     return index >= 0 and place < scalars[index][1]
 

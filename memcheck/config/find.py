@@ -17,7 +17,7 @@ class Files:
     """Where configurations and baselines are read: here the working tree. Paths are as any command takes them."""
 
     origin = ""
-    """What messages say behind a file's name."""
+    """The text that messages add after a file's name; empty for the working tree."""
 
     def holds(self, path: str) -> bool:
         """Whether anything but a folder has this name, readable or not."""

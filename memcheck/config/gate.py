@@ -49,8 +49,8 @@ class Gate(Record):
     hours: bool = False
     """Whether to say how many GPU hours a run takes whose steps the plan states."""
     grounds: int | None = None
-    """How many estimates may be made of what a plan that passes rests on, and whether to say what would settle an
-    uncertain one; None: neither."""
+    """How many estimates may be made to find the assumptions that a passing plan depends on. None: no such estimates,
+    and no word on what would settle an uncertain plan."""
     baseline: Callable[[PlanResult, Finding], Finding | None] | None = None
     """What was accepted before becomes None, what got worse says so."""
     baseline_file: str = ""

@@ -1,4 +1,4 @@
-"""The pictures of a sample, stated beside a framework's config that does not say them."""
+"""The images per sample, which the user states in addition to a framework's config that does not say them."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class Suppressions:
         return self._owners[max(index, 0)].number
 
     def _forbidden(self, one: Suppression, locked: tuple[str, ...]) -> Finding:
-        """A comment on rules that the configuration lets nobody hide."""
+        """The finding on a comment that would hide rules which the configuration does not allow to hide."""
         at = Location(self._path, one.span)
         message = f"the policy lets no comment hide {' or '.join(locked)}, so that this one hides nothing of it"
         return codes.FORBIDDEN_SUPPRESSION.at(at, message, help="remove it, and mend what it was to hide")

@@ -1,6 +1,6 @@
 """What a search of a folder leaves out: folders whose names start with a dot, ``node_modules``, links to folders.
 
-A plan in there is run as well as any other. So it is named; and where nobody may walk round the check, it fails.
+A plan in such a folder can be run like any other. It is named, and it fails where no plan may avoid the check.
 """
 
 from __future__ import annotations
