@@ -64,7 +64,7 @@ def opened(path: str, *, make: bool) -> int | None:
 
 
 def _is_own(status: os.stat_result, kind: int) -> bool:
-    """Whether something of this kind belongs to the user, and to nobody else."""
+    """Whether a file is of this kind, belongs to the user, and gives no rights to other users."""
     return stat.S_IFMT(status.st_mode) == kind and status.st_uid == os.geteuid() and not status.st_mode & 0o077
 
 

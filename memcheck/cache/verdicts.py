@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     """A question of files, its path, its limit in bytes, and the answer."""
 
 MOST_NOTES = 64
-"""A verdict that rests on more answers is not kept."""
+"""Answers of files that one verdict may depend on; a verdict that depends on more is not kept."""
 MOST_RUN_NOTES = 4096
-"""A run that rests on more answers is not kept as a whole."""
+"""Answers of files that a whole run may depend on; a run that depends on more is not kept as a whole."""
 
 
 class Verdicts:
@@ -36,13 +36,13 @@ class Verdicts:
         self._said: dict[int, tuple[Gate, str]] = {}
         """How strictly the gates that were met judge; files mostly share one."""
         self._grows = False
-        """Whether something is kept in this run, here or in a process beside this one."""
+        """Whether this run keeps something, in this process or in another process of the run."""
         self._has_runs = False
         """Whether this run was kept as a whole."""
         self.kept = 0
         """The files whose verdicts this process found, or keeps."""
         self._answers: dict[tuple[str, str, int], str] | None = {}
-        """All answers that those rest on; None where two of them contradict each other."""
+        """All answers of files that those verdicts depend on; None where two answers contradict each other."""
 
     @property
     def usable(self) -> bool:
@@ -59,7 +59,7 @@ class Verdicts:
         return opener.digest(said.encode("utf-8", "surrogatepass") + data)
 
     def find(self, name: str) -> tuple[list[PlanResult], object] | None:
-        """The results, and what :meth:`keep` was given beside them; None where nothing is kept that still holds."""
+        """The results under a name, and the other value given to :meth:`keep`; None where no valid verdict is kept."""
         if self._folder is None:
             return None
         text = store.fetch(self._folder, name)
