@@ -60,7 +60,7 @@ def find_gpu(name: str) -> Gpu:
 
 
 def _explain(error: UnknownNameError, name: str) -> None:
-    """A cloud's type of machine is known by the GPUs that it has; a scheduler writes their number behind the name."""
+    """Set the help of ``error``, if ``name`` is a cloud's machine type, or a GPU with a scheduler's count after it."""
     from memcheck.plan.foreign import counted, instance
 
     machine, several = instance(name), counted(name)

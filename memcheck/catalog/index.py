@@ -1,4 +1,4 @@
-"""Writes what is looked up beside the records: ``python -m memcheck.catalog.index`` after a change of one.
+"""Writes the index files of the catalog's records: run ``python -m memcheck.catalog.index`` after changing a record.
 
 Per kind the index of its names, and for GPUs a table of the figures that they are chosen by.
 

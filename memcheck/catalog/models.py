@@ -11,7 +11,7 @@ from memcheck.remembered import lru_cache
 def find_model(name: str) -> Model:
     """The model called ``name``: short name, Hugging Face id or alias, in any case, or the id of a copy of one.
 
-    A copy has the name of a model under another organisation, or with words behind it that say how its weights are
+    A copy has the name of a model under another organisation, or with words after it that say how its weights are
     stored or tuned; ``Model.read_as`` says so then.
 
     Raises:
