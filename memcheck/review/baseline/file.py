@@ -37,7 +37,7 @@ class AcceptedFinding(Record):
 
 
 def read_entries(file: str, read: Callable[[str, int], bytes] = read_whole) -> tuple[AcceptedFinding, ...]:
-    """The entries of a baseline file; ``read`` gives its bytes, of which there may be so many.
+    """The entries of a baseline file. ``read``: gives the file's bytes, at most as many as its second argument.
 
     Raises:
         ConfigurationError: it cannot be read, or is no baseline of this format.

@@ -11,7 +11,7 @@ from memcheck.result import PlanResult
 from memcheck.review.baseline.file import AcceptedFinding, read_entries, relative
 
 FULLNESS = ("MEM101", "MEM102", "MEM103", "MEM104")
-"""One question, how full the GPU is, from the worst answer to the mildest; one accepts those behind it."""
+"""Rules on how full the GPU is, from the worst to the mildest. An accepted one covers the milder ones after it."""
 WASTE, HOST = "MEM105", "MEM106"
 TOLERANCE = 0.001
 """A tenth of a percent of the capacity, so that rounding is no change."""

@@ -21,9 +21,9 @@ def compare(
     least: Amount | None = None,
     limits: tuple[Amount, ...] = (),
 ) -> PlanDiff:
-    """Pair the plans and keep what moved; ``unchanged`` counts files that nobody had to look at.
+    """Pair the plans of both sides and keep the changed ones. ``unchanged``: files that were not read.
 
-    What exceeds a limit is kept however small ``least`` says it is.
+    A change that exceeds one of ``limits`` is kept, even if it is below ``least``.
     """
     changes = pair(before, after)
     moved = [change for change in changes if change.kind != UNCHANGED]

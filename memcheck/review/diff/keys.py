@@ -24,7 +24,7 @@ def changed_keys(before: object, after: object) -> tuple[Changed, ...]:
 
 
 def told(changes: tuple[Changed, ...], arrow: str, most: int = MOST) -> list[str]:
-    """``training.micro_batch_size 2 -> 6``, at most so many, and how many more there are."""
+    """Lines such as ``training.micro_batch_size 2 -> 6``: at most ``most`` changes, then the number of further ones."""
     lines = [f"{clean(key)} {_short(old)} {arrow} {_short(new)}" for key, old, new in changes[:most]]
     return lines if len(changes) <= most else [*lines, f"{len(changes) - most:,} more"]
 

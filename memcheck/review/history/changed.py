@@ -47,7 +47,7 @@ class Changes:
         files = {file for document in documents for file in files_of(document)}
         try:
             return any(self._differs(each) for file in files for each in self._names(file))
-        except UsageError:  # a config outside of the repository: nobody knows what it was
+        except UsageError:  # a config outside of the repository: its old text is not known
             return True
 
     def _accepts_otherwise(self, path: str, inside: str) -> bool:

@@ -39,7 +39,7 @@ def lay_out(tree: Tree, plans: list[str], folder: str) -> None:
 def lay_out_files(tree: Tree, paths: Iterable[str], folder: str, limit: int) -> None:
     """Write single files, at their paths from the root; what is missing in the tree stays missing.
 
-    Of one that is larger than ``limit`` bytes so many are written, and one more.
+    A file of more than ``limit`` bytes is cut after ``limit + 1`` bytes.
     """
     for path in paths:
         data = tree.read(path, limit)

@@ -80,7 +80,7 @@ def refuse_bare(folder: str) -> None:
     """Stop at a folder that git would take for a bare repository before it meets the one that it is in.
 
     Raises:
-        UsageError: there is one, and nobody named it by GIT_DIR.
+        UsageError: there is one, and GIT_DIR does not name it.
     """
     if os.environ.get("GIT_DIR"):
         return

@@ -34,7 +34,7 @@ def named(values: object) -> set[str]:
 
 
 def is_broken(document: Document) -> bool:
-    """Whether what the plan extends could not be read: then nobody knows which files it is made of."""
+    """Whether a file that the plan extends could not be read, so that the plan's files are not all known."""
     return any(finding.code == codes.BROKEN_EXTENDS.code for finding in document.findings)
 
 
