@@ -2,8 +2,8 @@
 
 Python's finder asks its hooks, the folder and five suffixes for every module, and its loader reads the bytecode with
 ten calls of the system. A check imports some 180 modules, so that this was a fifth of its time. Here the name alone
-tells the file. What is trusted is what Python trusts: the bytecode beside the source, while it has the source's date
-and size. Whatever is otherwise (no bytecode yet, another kind of it, an archive) is left to Python.
+tells the file. memcheck trusts what Python trusts: the bytecode in the source's ``__pycache__``, as long as it has the
+source's date and size. All other cases (no bytecode yet, another kind of it, an archive) are left to Python.
 """
 
 from __future__ import annotations

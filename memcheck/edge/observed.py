@@ -1,7 +1,7 @@
-"""What the machine's files said while a plan was judged: a verdict that is kept counts while they say the same.
+"""What the machine's files said while a plan was checked: a kept verdict is valid as long as they say the same.
 
-Whatever is asked of files on the way from a plan's text to its verdict is asked here or in
-:mod:`memcheck.edge.opener`, so that nothing that a verdict rests on goes unnoticed.
+Every question about files between a plan's text and its verdict is asked here or in :mod:`memcheck.edge.opener`, so
+that all files that a verdict depends on are noted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The one way to the bytes of a file that is not memcheck's own: regular files only, bounded, and no way out by links.
 
-A pull request chooses what lies under a name: a link to a device or to a secret, a pipe that nobody writes to. Whoever
-runs memcheck may name any file, but a link inside a repository leads to files of that repository or nowhere.
+A pull request chooses what lies under a name: a link to a device or to a secret, or a pipe without a writer. The user
+who runs memcheck may name any file, but a link inside a repository leads to files of that repository or nowhere.
 """
 
 from __future__ import annotations

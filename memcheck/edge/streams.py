@@ -18,7 +18,8 @@ RUNNERS = ("GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION")
 def put(stream: TextIO, text: str) -> None:
     """Write text for people, with nothing in it that the terminal or a CI runner would obey.
 
-    What stderr cannot take is lost: the exit code has the verdict. Raises BrokenPipeError when nobody reads any more.
+    What stderr cannot take is lost: the exit code has the verdict. Raises BrokenPipeError when the reader has closed
+    the pipe.
     """
     _write(stream, inert(text))
 
@@ -39,7 +40,7 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 def silence() -> None:
-    """Let what a stream still holds and nobody takes go nowhere, instead of failing at the interpreter's last flush."""
+    """Send the unread rest of stdout and stderr to the null device: the interpreter's last flush must not fail."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -1,4 +1,4 @@
-"""Reads TOML that nobody vouches for: the standard library's parser, within bounds that no real document meets."""
+"""Reads untrusted TOML: the standard library's parser, within bounds that no real document reaches."""
 
 from __future__ import annotations
 
