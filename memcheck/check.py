@@ -80,7 +80,7 @@ def _check_file(path: str, data: bytes, gate: Gate) -> tuple[list[PlanResult], l
         traces.append("".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip())
         results.append(defect_result(path, index, name, error))
 
-    # A defect of ours, whatever it is, must not hide the verdict on the other plans.
+    # An exception of memcheck itself must not hide the verdict on the other plans.
     try:
         documents = load_plans(path, data, gate.texts, gate.hardware, gate.answers)
     except Exception as error:  # noqa: BLE001

@@ -9,7 +9,7 @@ SEVERITIES = ("info", "warning", "error")
 
 
 class Span(Record):
-    """A stretch of source text. 1-based; ``end_column`` points behind the last character."""
+    """A range of source text. Lines and columns count from 1; ``end_column`` is the one after the last character."""
 
     line: int
     column: int

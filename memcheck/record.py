@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # the name alone tells a type checker; the module of that nam
 __all__ = ["Record"]
 
 OFTEN = 50
-"""After so many instances a compiled constructor has paid for itself."""
+"""Instances of a class after which compiling a constructor for it saves time."""
 
 _new = tuple.__new__
 
