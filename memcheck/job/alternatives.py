@@ -48,5 +48,5 @@ try, comes first."""
 
 
 def alternative(key: str, value: object) -> object:
-    """Another value of a key, or None where nobody is likely to have meant one."""
+    """Another value of a key, or None where no other value is likely to be meant."""
     return next((other for other in ALTERNATIVES.get(key, ()) if other != value), None)

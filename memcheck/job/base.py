@@ -1,4 +1,4 @@
-"""From ``training.base`` to what the frozen model under adapters rests in."""
+"""From ``training.base`` to how the frozen model under adapters is stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DETAILS = {
     "awq-4bit": "groups of 128 weights, and gptqmodel's GEMM kernel",
     "fp8": "blocks of 128 x 128 weights, as transformers' FineGrainedFP8Config has them",
 }
-"""What is priced of a base beside its name."""
+"""What the estimate of a base assumes, by the base's name."""
 OPTION = "quantize"
 """The option of a framework that has words of its own for it."""
 
@@ -29,7 +29,7 @@ OPTION = "quantize"
 def resolve_base(
     stated: BaseSpec | None, method: str, framework: Profile, options: Mapping[str, object], defaults: Defaults
 ) -> str:
-    """A word of ``memcheck.accounts.quantised``, or empty: the base rests in the dtype of the parameters.
+    """A word of ``memcheck.accounts.quantised``, or empty: the base is stored in the dtype of the parameters.
 
     Raises:
         ResolutionError: the framework has no such base, or the method trains every weight.

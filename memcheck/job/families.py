@@ -24,7 +24,7 @@ class Families(Record):
     parts: frozenset[str] | None = None
     """None: transformers' own code runs, and every part is its."""
     harmless: frozenset[str] = frozenset()
-    """Parts that the framework has not, or whose price is the same: beside them is said why."""
+    """Parts that the framework does not have, or that take the same memory there; a comment at each entry says why."""
     source: str = ""
     """Where upstream lists its models."""
 

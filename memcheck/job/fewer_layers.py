@@ -1,4 +1,4 @@
-"""The ends of a pipeline, which have embedding and head beside their layers, and fewer of those."""
+"""The ends of a pipeline, which hold the embedding and the head in addition to layers, and fewer layers."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ MASKED_WORDS = "the class for masked words; loss.upcast: true is that for causal
 
 
 def note_class(training: TrainingSpec, architecture: Architecture, defaults: Defaults) -> None:
-    """Say that it is the one for masked words, unless there is no other: beside a decoder, or around a copied loss."""
+    """Note that the class is the one for masked words, if another one exists: not with a decoder or a copied loss."""
     stated = training.loss is not None and training.loss.upcast is not None
     if not stated and architecture.encoder is None and not architecture.copied_logits:
         defaults.note("training.head.kind", "lm", MASKED_WORDS)

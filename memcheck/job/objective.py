@@ -1,4 +1,4 @@
-"""From ``training.objective``, ``reference`` and ``trainer`` to the loss that is priced, and the models beside it."""
+"""From ``training.objective``, ``reference`` and ``trainer`` to the loss that is estimated, and the other models."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def resolve_companions(
     parameter_offload: str,
     teacher: Architecture | Rough | None,
 ) -> tuple[Companion, ...]:
-    """The models beside the one that is trained. A reference is as wide as that; FSDP2 offloads both or none."""
+    """The models in addition to the trained one. A reference is as wide as that; FSDP2 offloads both or none."""
     if objective.name in DISTILLED and isinstance(teacher, Architecture):
         place = "host" if objective.code == OWN and parameter_offload != "none" else "device"
         return (Companion(role="teacher", architecture=teacher, place=place, dtype=recipe.params),)

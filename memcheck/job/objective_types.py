@@ -1,4 +1,4 @@
-"""What a step optimises: the objective, the head that it needs, and the models beside the one that is trained."""
+"""What a step optimises: the objective, the head that it needs, and the models in addition to the trained one."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Objective(Record):
 
     @property
     def outside(self) -> bool:
-        """Whether the loss is taken behind the model's forward, on what that returned."""
+        """Whether the loss is taken after the model's forward, on what that returned."""
         return bool(self.code) and self.name not in ("sft", "reward", "distill")
 
     @property
@@ -77,7 +77,7 @@ class Objective(Record):
 
     @property
     def usual_loss(self) -> str:
-        """The kind of loss beside which a recipe of the framework's own takes the objective's; empty in a trainer's.
+        """The kind of loss with which a recipe of the framework's own computes the objective; empty in a trainer's.
 
         Its divergences are of chunks of logits.
         """
@@ -94,7 +94,7 @@ class Objective(Record):
 
     @property
     def watched(self) -> bool:
-        """Whether the trainer reads the model's logits behind its forward, for metrics."""
+        """Whether the trainer reads the model's logits after its forward, for metrics."""
         return self.name == "sft" and self.code == "trl-0.29"
 
     @property
@@ -128,7 +128,7 @@ class Evaluation(Record):
 
 
 class Companion(Record):
-    """A model beside the one that is trained."""
+    """A model that a step needs in addition to the one that is trained."""
 
     role: str
     """``reference`` | ``teacher``."""

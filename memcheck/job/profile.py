@@ -105,7 +105,7 @@ class Profile(Record):
     runs_transformers: bool = False
     """Whether the framework runs the modules of transformers unchanged."""
     lora_variants: tuple[str, ...] = ()
-    """Keys of ``training.lora`` beside rank, targets and dtype that its adapters are modelled with."""
+    """Keys of ``training.lora``, other than rank, targets and dtype, that its adapters are modelled with."""
     rests_towers: tuple[str, str] | None = None
     """The option, and its value, under which it holds a tower that does not run, whole on each rank of its first stage;
     None: towers are transformers' and run.
@@ -113,12 +113,12 @@ class Profile(Record):
     adapted_modules: tuple[str, ...] = ()
     """Names that ``target_modules`` can have where its linear layers are not called as transformers' are."""
     adapts_head: bool = False
-    """Targets may name the head: its adapters are peft's, beside the model's own linear layer."""
+    """Targets may name the head: its adapters are peft's, on the model's own linear layer."""
     own_adapters: bool = False
     """Adapters and 4-bit layers are its own model code. Else they are peft's, whose ``prepare_model_for_kbit_training``
     (peft/utils/other.py) casts what is not quantised (norms, embeddings, head) to fp32."""
     bases: tuple[str, ...] = ()
-    """What a frozen base can be held in, of ``training.base``, beside the dtype of the parameters."""
+    """Values of ``training.base``: how a frozen base can be stored, in addition to the dtype of the parameters."""
     quantizes_head: bool = False
     """QLoRA quantises the head, too."""
     default_quantization: str = ""

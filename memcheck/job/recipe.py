@@ -52,7 +52,7 @@ def resolve_recipe(
                 why = "transformers before 5, TRL's of that time, loads in fp32 unless told"
         defaults.note("training.precision.params", base, why)
         recipe = recipe._replace(params=base)
-        if not framework.own_gradients and recipe.master == "none":  # of what is trained beside adapters
+        if not framework.own_gradients and recipe.master == "none":  # of what is trained in addition to adapters
             recipe = recipe._replace(gradients=base, optimizer_states=base)
     recipe = _deviate(recipe, stated, framework)
     if method == "full" and not frozen and recipe.params != "fp32" and upcasts(recipe, layout, framework):
@@ -62,8 +62,8 @@ def resolve_recipe(
 
 
 def upcasts(recipe: Recipe, layout: Layout, framework: Profile, fsdp: int = 1, held_in: str = "") -> bool:
-    """Whether what is trained is cast to fp32 before FSDP shards it: by accelerate under mixed precision, but not under
-    FSDP2 beside 4-bit weights (accelerate 1.15 accelerator.py, prepare_model; utils/fsdp_utils.py).
+    """Whether what is trained is cast to fp32 before FSDP shards it. Accelerate does so under mixed precision, but not
+    under FSDP2 with 4-bit weights (accelerate 1.15 accelerator.py, prepare_model; utils/fsdp_utils.py).
     """
     casts = layout.zero_stage == 3 and recipe.recipe.endswith("-mixed") and not recipe.autocast
     return framework.upcasts_trained and casts and (fsdp == 1 or not held_in.startswith(("nf4", "fp4")))
@@ -93,7 +93,7 @@ def framework_recipe(name: str, layout: Layout, framework: Profile) -> Recipe:
 
 
 def _deviate(recipe: Recipe, stated: PrecisionSpec, framework: Profile) -> Recipe:
-    """Apply what the plan states beside the recipe, as far as the framework has something for it.
+    """Apply what the plan states in addition to the recipe, as far as the framework has something for it.
 
     In autograd a gradient has its parameter's dtype (torch/csrc/autograd/engine.cpp, validate_outputs) and the
     optimizer's states follow what it steps on, so those move along unless the framework keeps gradients and master

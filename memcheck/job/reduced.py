@@ -21,7 +21,7 @@ def stepless(job: TrainingJob) -> TrainingJob:
 
 
 def timeless(job: TrainingJob) -> TrainingJob:
-    """The :func:`stepless` job without what comes before and behind its steps, either.
+    """The :func:`stepless` job without what comes before and after its steps, either.
 
     States follow from the tensors, the dtypes, the optimizer and over how many ranks each kind is divided. The number
     of data-parallel ranks counts only as far as there are several.

@@ -67,7 +67,9 @@ class JobFrame(Record):
     framework: Profile | None
     """None for inference."""
     notes: tuple[tuple[Assumption, ...], ...]
-    """What was assumed: before the batch, before the number of micro-batches, before PyTorch's behaviour, behind it."""
+    """Assumptions in four parts: before the batch, before the number of micro-batches, before PyTorch's behaviour,
+    after it.
+    """
 
 
 def resolve(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_dir: str) -> Resolved:
@@ -189,7 +191,7 @@ def _check_owner(plan: plan_types.Plan, architecture: Architecture, frameworks: 
     kind = architecture.model_type
     framework = None if plan.training is None else plan.training.framework or DEFAULT_FRAMEWORK
     if kind in frameworks[framework or DEFAULT_FRAMEWORK].families.names:
-        return  # nobody builds what is another's own; the other profiles need not be loaded
+        return  # the plan's own framework builds this model: the other profiles need not be loaded
     owner = next((each.name for each in frameworks.values() if kind in each.own_models), None)
     if owner is None or framework == owner:
         return

@@ -35,14 +35,14 @@ def unmodelled(
 def rows_of_texts(
     architecture: Architecture, framework: Profile, attention: str, context: int, defaults: Defaults
 ) -> tuple[str, bool]:
-    """How rows lie that are texts of many lengths, where nobody states it, and whether they may be padded all the same:
-    an encoder's, and those that a head scores.
+    """How rows of texts of many lengths lie if nothing states it, and whether they may be padded all the same: rows of
+    an encoder, and rows that a head scores.
 
     transformers' collators pad them to the longest of a micro-batch and hand out a mask (``data/data_collator.py``,
     DataCollatorForSeq2Seq and DataCollatorWithPadding, which its Trainer takes by itself; trl
     ``trainer/reward_trainer.py``, DataCollatorForPreference; sentence-transformers' tokenizers). What an encoder reads
-    is taken as padded where the loop has such a collator. Other rows are full unless the plan says otherwise; what
-    they need if they are padded is priced beside it.
+    is taken as padded where the loop has such a collator. Other rows are full unless the plan says otherwise; a second
+    estimate says what they need if they are padded.
     """
     key = "training.sequences"
     what = unmodelled("padded", architecture, framework, attention, context)

@@ -26,7 +26,7 @@ class Style(Record):
     holds_rows: bool = False
     """The model's forward has a variable for the rows that were looked up (``inputs_embeds``)."""
     head_behind_model: bool = False
-    """With a chunked loss the model returns hidden states, and the head runs behind its forward."""
+    """With a chunked loss the model returns hidden states, and the head runs after its forward."""
     keeps_graph: bool = False
     """The training loop's variable holds the graph of a step until the next one's loss takes its place."""
     unties_head: bool = False
@@ -36,4 +36,4 @@ class Style(Record):
     compiled_losses: tuple[str, ...] = ()
     """Kinds of loss that torch.compile runs as one graph."""
     caps_hidden: bool = False
-    """A cap of the logits is put on what the head reads, behind the final norm (torchtune's Gemma2FinalNorm)."""
+    """A cap of the logits is put on what the head reads, after the final norm (torchtune's Gemma2FinalNorm)."""

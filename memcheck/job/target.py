@@ -34,7 +34,7 @@ def resolve_target(training: plan_types.TrainingSpec, architecture: Architecture
     """``training.target_length``; 0 where the plan does not state it.
 
     Raises:
-        ResolutionError: the model has no decoder of its own beside an encoder, or not so many positions.
+        ResolutionError: the model has an encoder but no decoder of its own, or too few positions.
     """
     stated = training.target_length
     encoder = architecture.encoder if isinstance(architecture, Architecture) else None

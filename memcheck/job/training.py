@@ -1,4 +1,6 @@
-"""From ``training`` to the settings of one step, and to how the model is made before it and saved behind it."""
+"""From ``training`` to the settings of one step, to how the model is made before it, and to how it is saved
+after it.
+"""
 
 from __future__ import annotations
 
@@ -125,8 +127,8 @@ def resolve_loss(
 ) -> Loss:
     """Kind of the loss, and what it does to the logits.
 
-    ``version``: the framework's; ``usual``: the kind beside which its recipe takes an objective's loss; ``narrow``: the
-    model's own loss takes logits as they are.
+    ``version``: the framework's; ``usual``: the kind with which its recipe computes an objective's loss; ``narrow``:
+    the model's own loss takes logits as they are.
     """
     stated = stated or plan_types.LossSpec()
     kind = defaults.take("training.loss.kind", stated.kind, usual or framework.default_loss)

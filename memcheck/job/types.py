@@ -95,7 +95,7 @@ class Lora(Record):
     dropout: float = 0.0
     dora: bool = False
     modules_to_save: tuple[str, ...] = ()
-    """``embed_tokens`` and ``lm_head`` that are trained as copies beside the frozen originals."""
+    """``embed_tokens`` and ``lm_head`` that are trained as copies while the frozen originals stay allocated."""
     target_parameters: tuple[str, ...] = ()
     """Stacked experts that are adapted by their parameters' names."""
     expert_rank: int = 0
@@ -196,7 +196,7 @@ class TrainingJob(Record):
     gradient_accumulation_steps: int
     method: str = "full"
     held_in: str = ""
-    """What the frozen base rests in, a word of ``memcheck.accounts.quantised``; empty: ``recipe.params``."""
+    """How the frozen base is stored, a word of ``memcheck.accounts.quantised``; empty: ``recipe.params``."""
     lora: Lora | None = None
     freeze: tuple[str, ...] = ()
     images: Images | None = None
@@ -220,7 +220,7 @@ class TrainingJob(Record):
     fsdp: int = 2
     """Which FSDP wraps the model, where one does."""
     carves_ends: bool = False
-    """Accelerate makes FSDP2 groups of the embedding, and of final norm and head, beside the root's."""
+    """Accelerate makes FSDP2 groups of the embedding, and of final norm and head, in addition to the root's."""
     upcast: bool = False
     """What is trained is cast to fp32 before FSDP shards it, whatever it was loaded in."""
     whole_gradients: bool = False
@@ -233,7 +233,7 @@ class TrainingJob(Record):
     may_pad: bool = False
     """Rows are texts that a collator may pad, and the plan does not say so: they are taken as full."""
     companions: tuple[Companion, ...] = ()
-    """Models beside the one that is trained: they rest, and run forward without gradients."""
+    """Models in addition to the trained one: they stay allocated, and run forward without gradients."""
     ssm_kernels: str = "fused"
     """``fused`` | ``fallback``: whether recurrent layers have their kernels' packages."""
     liger: tuple[str, ...] = ()

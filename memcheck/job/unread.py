@@ -1,4 +1,4 @@
-"""What stands in a reduced job for values that nothing behind it may read.
+"""Placeholders in a reduced job for values that later code must not read.
 
 A reduced job is a key: what follows from it is kept, and shared by all jobs that reduce to it. A value that was taken
 out and is read all the same would give every one of them the number of the first, in silence. Here that is an error.

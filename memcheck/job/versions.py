@@ -81,7 +81,7 @@ def fsdp_of(version: str | None, options: Mapping[str, object], framework: Profi
 
 
 def reduces_each(version: str | None, options: Mapping[str, object], framework: Profile) -> bool:
-    """Whether Accelerate reduces the gradients of every micro-batch under FSDP2, whatever it is asked for.
+    """Whether Accelerate reduces the gradients of every micro-batch under FSDP2, in spite of ``gradient_sync``.
 
     Before 1.11 its ``no_sync`` looks for a method of that name, which FSDP2 does not have (accelerator.py).
     """

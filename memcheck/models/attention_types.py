@@ -72,7 +72,7 @@ class Disentangled(Record):
 
 
 class Compressed(Record):
-    """One key of every so many tokens, beside those of a window, and what DeepSeek V4's attention has with it."""
+    """One key of every ``rate`` tokens, in addition to those of a window, and what else DeepSeek V4's attention has."""
 
     rate: int
     """Tokens of a compressed key; 0: the layer has its window alone."""
@@ -88,14 +88,14 @@ class Compressed(Record):
 
 
 class Relative(Record):
-    """Biases of the distances behind a token, profiles of which a row of the token's own weighs (Inkling)."""
+    """Biases of the distances to earlier tokens: a row of the token's own weighs learned profiles (Inkling)."""
 
     width: int
     """Profiles, and elements of a head's row."""
     extent: int
     """Distances in tokens; those beyond have no bias."""
     kernel: int
-    """Columns of the convolutions behind the matrices of keys and values."""
+    """Columns of the convolutions after the matrices of keys and values."""
     scaled: bool = False
     """Queries and biases are multiplied by a logarithm of the position, in fp32."""
     dynamic: bool = False
@@ -135,7 +135,7 @@ class Attention(Record):
     window: int | None = None
     """Sliding or chunked window in tokens; None = full attention."""
     chunked: bool = False
-    """The window is a chunk; a sequence's chunks start behind its padding (Llama 4)."""
+    """The window is a chunk; a sequence's chunks start after its padding (Llama 4)."""
     softcap: bool = False
     sinks: bool = False
     """One learned logit per head (GPT-OSS)."""
@@ -167,8 +167,9 @@ class Attention(Record):
     expanded_kv: bool = False
     """Keys and values are copied to every query head before the kernel (Falcon 40B)."""
     returns_weights: bool = False
-    """The layer returns eager attention's probabilities beside its output, and the model's loop keeps both in a
-    variable until the next layer has returned (Falcon, BLOOM, MPT, GPT-J)."""
+    """The layer returns eager attention's probabilities as well as its output, and the model's loop keeps both in a
+    variable until the next layer has returned (Falcon, BLOOM, MPT, GPT-J).
+    """
     filled_scores: bool = False
     """A boolean mask fills the scores, which stay in a variable to the end (MPT)."""
     named_rotary: bool = False
@@ -180,7 +181,7 @@ class Attention(Record):
     named_scores: bool = False
     """Eager scores are scaled in place and stay in variables while the softmax runs (Falcon)."""
     norms_after_rotary: bool = False
-    """Queries and keys are normalised behind the rotation (Hunyuan, nanochat)."""
+    """Queries and keys are normalised after the rotation (Hunyuan, nanochat)."""
     scaled_queries: bool = False
     """Rotated queries are multiplied by a scale of each position (Ministral 3)."""
     scales_wide: bool = False
@@ -213,23 +214,25 @@ class Attention(Record):
     cross: bool = False
     """Keys and values are made of the encoder's output."""
     bias: str = ""
-    """Relative position biases that are added to the scores (T5): ``table`` (of a table of its own, for the layers
-    behind it, too) | ``shared`` (of the first layer) | ``zeros`` (as many zeros, for the layers behind it, too)
-    | ``shared-zeros`` | ``own``, ``own-zeros`` (UMT5: for no other layer) | ``given`` (MPNet: the model makes them for
-    every sequence); empty: none."""
+    """Relative position biases that are added to the scores (T5): ``table`` (of a table of its own, for the later
+    layers, too) | ``shared`` (of the first layer) | ``zeros`` (as many zeros, for the later layers, too) |
+    ``shared-zeros`` | ``own``, ``own-zeros`` (UMT5: for no other layer) | ``given`` (MPNet: the model makes them for
+    every sequence); empty: none.
+    """
     key_bias: bool = True
     """The keys' matrix has a bias where those of queries and values have one (Whisper's has none)."""
     scaled_projection: bool = False
-    """Queries are multiplied by a constant where they are made, and not in the kernel alone (Whisper), or behind their
-    norm (Muse Glimmer)."""
+    """Queries are multiplied by a constant where they are made, and not in the kernel alone (Whisper), or after their
+    norm (Muse Glimmer).
+    """
     contiguous: bool = False
     """Queries, keys and values are copied head by head (Whisper)."""
     own_mask: int = 0
     """Rows and columns of a boolean mask that each layer holds and fills its scores by (GPT-Neo); 0 = none."""
     gate_matrix: bool = False
-    """A matrix of its own makes the output's gate (AFMoE); it stands behind the output's matrix."""
+    """A matrix of its own makes the output's gate (AFMoE); it follows the output's matrix."""
     late_gate: bool = False
-    """That gate is made behind the output, with a bias of each head (Beam) or without (Muse Glimmer)."""
+    """That gate is made after the output, with a bias of each head (Beam) or without (Muse Glimmer)."""
     gate_adaptable: bool = True
     """peft's targets can name that matrix, as :attr:`memcheck.models.types.Mlp.adaptable`."""
     wide_sinks: bool = False
@@ -239,7 +242,9 @@ class Attention(Record):
     differential: bool = False
     """Two passes over halves of the values' heads, the second subtracted with a learned weight (DiffLlama)."""
     dynamic_mask: int = 0
-    """A mask of each key head is made from the values; beyond so many tokens it keeps the largest (Doge); 0 = none."""
+    """Number of tokens that a mask of each key head keeps: the mask is made from the values, and keeps the largest of a
+    longer sequence (Doge); 0 = no mask.
+    """
     block_heads: int = 0
     """Heads of an indexer that chooses blocks of keys: a mask of every query head is made in the layer (MiniMax M3)."""
     block_dim: int = 0
@@ -254,7 +259,7 @@ class Attention(Record):
     choices: int = 0
     """Experts that make a token's queries and read its outputs, a set of heads for each it has (JetMoE); 0 = none."""
     keeps_scores: bool = False
-    """Eager scores keep their variable beside the probabilities, to the module's end (Megatron-BERT)."""
+    """Eager scores keep their variable to the module's end, as well as the probabilities (Megatron-BERT)."""
     floored: bool = False
     """Masked scores are the larger of themselves and of their dtype's least, as a product of its own (XGLM)."""
     factor_mask: int = 0
@@ -289,8 +294,9 @@ class LatentAttention(Record):
     index_heads: int = 0
     """Heads of the layer's own indexer; 0 = none."""
     gated_queries: bool = False
-    """One matrix makes queries and the output's fp32 gate from the low-rank queries before and behind their norm
-    (A.X K2)."""
+    """One matrix makes queries and the output's fp32 gate from the low-rank queries before and after their norm (A.X
+    K2).
+    """
     scaled_latents: bool = False
     """Low-rank queries, keys and values are multiplied by constants, and the shared rotary key is normed (Dots 3)."""
     scaled_parts: bool = False

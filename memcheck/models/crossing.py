@@ -1,6 +1,6 @@
 """Models whose language model reads pictures by layers of cross attention: with them, and without.
 
-Only what a step runs is among ``Architecture.blocks``; what rests is in ``Architecture.others``.
+Only what a step runs is among ``Architecture.blocks``; what is idle is in ``Architecture.others``.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from memcheck.models.types import Architecture, ParameterTensor
 
 
 def embedder_tensors(a: Architecture) -> tuple[ParameterTensor, ...]:
-    """The tensors of tables of other tokens, with the norms and matrices behind them."""
+    """The tensors of tables of other tokens, with the norms and matrices after them."""
     found: tuple[ParameterTensor, ...] = ()
     for e in a.embedders:
         found += (ParameterTensor(f"{e.name}.embedding.weight", (e.rows, e.width), "projector"),)

@@ -40,7 +40,7 @@ class Encoder(Record):
     embedding_scale: bool = False
     """The looked-up rows are multiplied by a constant."""
     scales_behind: bool = False
-    """What comes of that has a variable of its own, beside the rows (T5Gemma)."""
+    """The multiplied rows have a variable of their own, as well as the looked-up rows (T5Gemma)."""
     words: int = 0
     """Rows of a table of words of its own, the first of ``tensors``; 0 = it looks words up in the decoder's."""
     rotary_dim: int = 0
@@ -51,11 +51,11 @@ class Encoder(Record):
     """In front of the first layer."""
     final_norm: Norm | None = None
     final_dropout: float = 0.0
-    """Behind the last norm."""
+    """Probability of the dropout after the last norm."""
     tensors: tuple[ParameterTensor, ...] = ()
     """Every parameter outside its layers."""
     ending: int = 0
-    """How many of these, at the end, are of what runs behind the layers."""
+    """Number of the last of these tensors that belong to what runs after the layers."""
     bias_heads: int = 0
     """Heads for which a layer makes position biases that others read; 0 = none does."""
     path: str = "model.encoder.layers"

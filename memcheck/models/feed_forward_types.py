@@ -50,7 +50,7 @@ class Mlp(Record):
     named_factors: bool = False
     """The gate, its activation and what that multiplies have variables to the module's end (Gemma 3n)."""
     adaptable: bool = True
-    """peft's targets can name its matrices; False beside experts that took their names (``Moe.stacked_adapters``)."""
+    """peft's targets can name its matrices; False next to experts that took their names (``Moe.stacked_adapters``)."""
 
 
 class Moe(Record):
@@ -91,8 +91,9 @@ class Moe(Record):
     """GPT-OSS's gate: interleaved halves, clamped, ``(up + 1) * gate * sigmoid(alpha * gate)``."""
     clamp: str = ""
     """Both halves are clamped: ``oai`` (MiniMax M3: ``(up + 1) * gate * sigmoid(alpha * gate)``) | ``act`` (their usual
-    product; ``act-routed``: not in shared experts; ``acted``: the gate behind its activation, Step 3.7) | ``tanh``
-    (Inkling 2: softly, in fp32) | ``wide`` (Beam: not at all, but the product is of fp32 copies); empty: neither is."""
+    product; ``act-routed``: not in shared experts; ``acted``: the gate after its activation, Step 3.7) | ``tanh``
+    (Inkling 2: softly, in fp32) | ``wide`` (Beam: not at all, but the product is of fp32 copies); empty: neither is.
+    """
     latent_size: int = 0
     """Experts work on a projection of this width instead of the hidden size (Nemotron-H); 0 = they do not."""
     router_fp32: bool = False
@@ -107,7 +108,7 @@ class Moe(Record):
     """Groups of experts, of which a token is routed to ``chosen_groups`` at most (DeepSeek: ``n_group``)."""
     chosen_groups: int = 1
     reads_stream: bool = False
-    """Experts read the residual stream, beside a dense network that reads its norm (Gemma 4)."""
+    """Experts read the residual stream, in parallel with a dense network that reads its norm (Gemma 4)."""
     combined_fp32: bool = False
     """Routed and shared outputs are added in fp32, and cast back (Hy 3)."""
     averaged: bool = False
@@ -121,7 +122,9 @@ class Moe(Record):
     modal_width: int = 0
     """As :attr:`Moe.width`, of a second set, for tokens of pictures alone (ERNIE 4.5 VL); 0 = there is none."""
     past_adapter: bool = False
-    """The router's forward reads its linear layer's weight alone, so that an adapter of it rests (LongCat Flash)."""
+    """The router's forward reads its linear layer's weight alone, so that an adapter on it is never used (LongCat
+    Flash).
+    """
     input_noise: bool = False
     """What router and experts read is multiplied by random numbers (Phi 3.5 MoE: ``input_jitter_noise``)."""
     stacked_adapters: bool = False

@@ -1,4 +1,4 @@
-"""What layers of Gemma 3n, Gemma 4, HRM-Text and Inkling 2 are given beside one stream of hidden states."""
+"""What layers of Gemma 3n, Gemma 4, HRM-Text and Inkling 2 are given in addition to one stream of hidden states."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Sources(Record):
     given: int
     """How many there are."""
     first: bool
-    """The layer is the first that is given so many."""
+    """The layer is the first that is given ``given`` streams."""
     adds: bool
     """What it is given becomes one of them, for its own feed-forward network, too."""
     last: bool

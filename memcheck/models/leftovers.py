@@ -17,7 +17,7 @@ MOST_NAMED = 50
 def check_leftovers(reader: ConfigReader, architecture: Architecture, *, written: frozenset[str]) -> None:
     """Refuse a key that might be a size; accept one that repeats what is known; note the rest.
 
-    Tools write redundant keys (``head_dim`` for GPT-2, ``num_experts`` beside ``num_local_experts``): these are
+    Tools write redundant keys (``head_dim`` for GPT-2, ``num_experts`` as well as ``num_local_experts``): these are
     compared with the architecture instead of being ignored.
     """
     leftovers = reader.unread()

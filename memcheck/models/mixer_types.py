@@ -32,7 +32,7 @@ class Mixer(Record):
     norm_fp32: bool = False
     """The gated norm's weight multiplies in fp32, and its result is cast back (Falcon-H1)."""
     norm_first: bool = False
-    """The gate multiplies behind the norm (Falcon-H1 on request)."""
+    """The gate multiplies after the norm (Falcon-H1 on request)."""
     multiplied: bool = False
     """What in_proj makes is multiplied by a constant vector (Falcon-H1)."""
     chunk: int = 0

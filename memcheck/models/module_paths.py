@@ -31,7 +31,9 @@ LAYERS = {
     "pixtral": "transformer.layers",
     "radio": "encoder.layer",
 }
-"""Where a tower keeps its layers, by its kind; others in ``blocks`` beside a merger, or in ``encoder.layers``."""
+"""Where a tower keeps its layers, by its kind. Other towers: ``blocks`` if they have a merger, else
+``encoder.layers``.
+"""
 BARE = {
     "blip2": "language_model.model.decoder.layers",
     "instructblip": "language_model.model.layers",
@@ -49,12 +51,13 @@ AUDIO_ROOTS = {
 }
 """Where it is, by the model's type; others in ``model.audio_tower``."""
 RESTING = {"step3p7": ("model.vision_model.", "layers")}
-"""Where a tower for pictures that rests is, and its layers there; others, Video-LLaVA's for clips, in a tower of that
-name."""
+"""Path of an idle tower for pictures, and the name of its layers there. Other idle towers, as Video-LLaVA's for clips,
+have a module of that name.
+"""
 OUTSIDE = ("embed_audio.", "generation_")
-"""What begins names of modules beside a tower, which rest with it."""
+"""Beginnings of the names of modules outside a tower that stay idle with it."""
 PROJECTIONS = ("per_layer_model_projection", "altup_projections", "altup_unembed_projections")
-"""Linear layers of Gemma 4 and 3n beside those of their layers."""
+"""Linear layers of Gemma 4 and 3n outside their decoder layers."""
 
 
 class Linear(Record):

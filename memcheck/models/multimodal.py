@@ -64,13 +64,13 @@ NAMED_TEXT = ("idefics2", "idefics3", "smolvlm")
 TOWERLESS = ("fuyu",)
 """Classes without a section for pictures: a matrix makes rows of their patches."""
 PIXELS = frozenset(("image_size", "num_channels", "patch_size"))
-"""What they have of it, beside their language model's keys in released files."""
+"""Keys of pictures in the files of ``TOWERLESS`` classes, in addition to those of the language model."""
 AMONG = ("phi4_multimodal",)
 """Classes whose towers are modules of the language model."""
 
 
 class AroundTower(Record):
-    """What a tower's reader is given beside its own section."""
+    """What a tower's reader is given in addition to the tower's own section."""
 
     outer: ConfigReader
     """The configuration around it."""
@@ -83,8 +83,8 @@ def switched_off(config: Mapping[str, Any]) -> bool:
 
 
 def text_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """The language model's own configuration, and the prefix of its keys: ``text_config.``, or none where they lie
-    beside ``vision_config``, as in the files of Qwen2-VL and Qwen2.5-VL.
+    """The language model's own configuration, and the prefix of its keys: ``text_config.``, or none where they lie next
+    to ``vision_config``, as in the files of Qwen2-VL and Qwen2.5-VL.
     """
     outer_type = str(config["model_type"])
     inner_type = WRAPPERS[outer_type]
@@ -127,7 +127,7 @@ def _ties(config: Mapping[str, Any], text: Mapping[str, Any]) -> Any:
 
 
 def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) -> Architecture:
-    """The whole model: its language model's architecture with the towers beside it.
+    """The whole model: its language model's architecture together with the towers.
 
     Raises:
         ArchitectureError: a part that cannot be read; its key has the path inside the configuration.
@@ -197,7 +197,7 @@ REPEATED = ("hidden_size", "vocab_size")
 
 
 def _check_leftovers(outer: ConfigReader, text: Mapping[str, Any], *, strict: bool, written: frozenset[str]) -> None:
-    """Refuse what nobody read of the tower and around it, if a person wrote it or it may be a size.
+    """Refuse unread keys of the tower and around it, if a person wrote them or they may be sizes.
 
     ``text``: what ``text_config`` has, where the language model's keys are nested in it.
     """
@@ -224,7 +224,7 @@ def _check_leftovers(outer: ConfigReader, text: Mapping[str, Any], *, strict: bo
 
 
 def _in_text(text: Mapping[str, Any], key: str, value: object) -> str:
-    """The key of the language model that an unknown key beside ``text_config`` is, or nearly is; else empty."""
+    """The key of the language model that an unknown key next to ``text_config`` is, or nearly is; else empty."""
     from memcheck.edge.closest import closest
 
     if not text or "." in key:

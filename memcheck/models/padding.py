@@ -8,8 +8,9 @@ from memcheck.remembered import lru_cache
 
 @lru_cache(maxsize=64)
 def padded(a: Architecture) -> Architecture:
-    """The model with a mask for every row in its attention. Of an encoder-decoder the encoder's words have one, and
-    what the decoder reads of them; its own are behind what is scored. Of sounds there is none.
+    """The model with a mask for every row in its attention. In an encoder-decoder the encoder's words have one, and
+    what the decoder reads of them. The decoder's own padding follows what is scored, and needs none. An encoder of
+    sounds has none.
     """
     encoder = a.encoder
     if encoder is None:
@@ -34,8 +35,8 @@ def _with_mask(block: Block) -> Block:
 
 
 def maskable(a: Architecture) -> bool:
-    """Whether every layer that mixes tokens is attention whose masks are known, with nothing beside the layers but a
-    tower whose image tokens stand among the rows.
+    """Whether every layer that mixes tokens is attention whose masks are known. Outside the layers only a tower is
+    allowed, whose image tokens stand among the rows.
     """
     if a.encoder is not None:
         return a.encoder.rotary_dim == 0

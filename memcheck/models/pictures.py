@@ -43,7 +43,7 @@ class Seen(Record):
 
 
 def tokens_of(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
-    """What the released checkpoints' processor makes of a picture, or of a clip of so many frames.
+    """What the released checkpoints' processor makes of a picture, or of a clip of ``frames`` frames.
 
     Raises:
         PictureError: the size is refused, or the processor has no such limit or takes no clips.

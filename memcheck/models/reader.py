@@ -1,6 +1,6 @@
 """Reads a configuration key by key, and remembers which keys were read.
 
-What nobody read is as important as what was: a size that goes unnoticed makes the whole estimate wrong, so
+A key that was not read is as important as one that was: a size that goes unnoticed makes the whole estimate wrong, so
 :meth:`ConfigReader.unread` is checked after every family.
 """
 
@@ -186,7 +186,7 @@ class ConfigReader:
         return stated
 
     def unread(self) -> list[tuple[str, Any]]:
-        """Keys (dotted in nested sections) that nobody read, with their values."""
+        """Keys (dotted in nested sections) that have not been read, with their values."""
         rest = [
             (self.prefix + key, value)
             for key, value in self.config.items()

@@ -218,7 +218,7 @@ def read_architecture(
     in ``Architecture.notes`` when it could not: a ``config.json`` carries whatever its authors' tools wrote.
 
     Raises:
-        ArchitectureError: an unknown ``model_type``, a missing key, a wrong type, a key that nobody read.
+        ArchitectureError: an unknown ``model_type``, a missing key, a wrong type, an unread key.
     """
     if str(config.get("model_type")) not in FAMILIES:
         from memcheck.models.inner import MUTE, THINKERS, language_model, thinker_of

@@ -13,7 +13,7 @@ class Pooling(Record):
     tensors: tuple[ParameterTensor, ...]
     """The layer's matrix and bias, and its norm's weight and bias."""
     norm: bool = False
-    """A LayerNorm stands behind the activation."""
+    """A LayerNorm follows the activation."""
     dropout: float = 0.0
     """In front of the labels' matrix."""
     dropout_before: bool = False
@@ -25,7 +25,7 @@ class Pooling(Record):
     by_token: bool = False
     """The layer is there for labels of tokens, too."""
     in_body: bool = False
-    """The class without a head has such a layer, too, whose result nobody reads (BERT, RoBERTa)."""
+    """The class without a head has such a layer, too, whose result is unused (BERT, RoBERTa)."""
 
 
 class TaskHead(Record):
@@ -39,7 +39,7 @@ class TaskHead(Record):
     pooling: Pooling | None = None
     """An encoder's own layer in front of the labels."""
     idle: tuple[ParameterTensor, ...] = ()
-    """Tensors of a layer whose result nobody reads: they rest, and never have a gradient."""
+    """Tensors of a layer whose result is unused: they stay allocated, and never have a gradient."""
 
 
 SAVED = ("classifier", "score")
@@ -47,7 +47,7 @@ SAVED = ("classifier", "score")
 
 
 def is_saved(name: str) -> bool:
-    """Whether peft trains a copy of this tensor's module, or of one around it, beside the frozen one.
+    """Whether peft trains a copy of this tensor's module, or of one around it, and keeps the frozen one.
 
     peft 0.21 peft_model.py (PeftModelForSequenceClassification, PeftModelForTokenClassification) adds both names to
     ``modules_to_save``; utils/other.py (_set_trainable) takes every path that ends so, ``pre_classifier`` among them.

@@ -60,7 +60,7 @@ class Block(Record):
     """Attention to the encoder's output, between the mixer and the feed-forward network."""
     cross_norm: Norm | None = None
     cross_output_norm: Norm | None = None
-    """Behind it, before the residual sum (T5Gemma)."""
+    """Norm after cross attention, before the residual sum (T5Gemma)."""
     parallel: bool = False
     """Attention and feed-forward read the same residual and are added together."""
     post_norm: bool = False
@@ -70,15 +70,15 @@ class Block(Record):
     """Whether the dropout is applied after the mixer alone (XLM-RoBERTa XL, ALBERT)."""
     extra_tensors: tuple[ParameterTensor, ...] = ()
     per_layer: PerLayer | None = None
-    """An embedding of its own is multiplied in behind the feed-forward network (Gemma 4)."""
+    """An embedding of its own is multiplied in after the feed-forward network (Gemma 4)."""
     per_layer_activation: str = ""
     altup: AltUp | None = None
     convolutions: bool = False
-    """A causal convolution of each channel stands behind attention, and behind the MLP: ``extra_tensors`` (Inkling)."""
+    """A causal convolution of each channel follows attention, and another one the MLP: ``extra_tensors`` (Inkling)."""
     sources: Sources | None = None
     """Attention and MLP read mixtures of streams; ``extra_tensors``: queries, convolutions, norms of keys, values."""
     handed: Handed | None = None
-    """A state of the router beside the stream; ``extra_tensors`` are what both sums are scaled with (ZAYA)."""
+    """A state of the router in addition to the stream; ``extra_tensors`` are what both sums are scaled with (ZAYA)."""
     connections: int | None = None
     """Rounds in which what mixes the streams is normed (DeepSeek V4); 0: none does (Hy 4); None: one stream."""
     scaled_output: bool = False
@@ -86,11 +86,13 @@ class Block(Record):
     beside: Mixer | LatentAttention | None = None
     """A recurrent mixer that reads what attention reads; both outputs are multiplied and added (Falcon-H1)."""
     twin: bool = False
-    """Two attentions (``beside`` is the second) and two dense networks in turn, with experts beside the first of these,
-    whose output waits for the end; norms of outputs stand in front of the second of each (LongCat Flash)."""
+    """Two attentions (``beside`` is the second) and two dense networks in turn. Experts run in parallel with the first
+    of these; their output waits for the end. Norms of outputs stand in front of the second of each (LongCat Flash).
+    """
     in_turn: bool = False
-    """Attention and feed-forward network read the stream and the embedding, without residual sums; what they make is
-    added to what ``beside`` reads behind its norm, ``mixer_output_norm`` (Zamba 2)."""
+    """Attention and feed-forward network read the stream and the embedding, without residual sums. The result is added
+    to what ``beside`` reads after its norm, ``mixer_output_norm`` (Zamba 2).
+    """
     borrows: bool = False
     """Mixer, feed-forward network and their norms are a later layer's, which holds their tensors (Zamba 2)."""
     spare_pairs: int = 0
@@ -99,7 +101,7 @@ class Block(Record):
     """Whether an earlier layer has used the same tensors, for which autocast already holds its copies."""
     cycle: Cycle | None = None
     clamped: bool = False
-    """The residual stream is clamped behind each part of the layer while it is fp16 (T5)."""
+    """The residual stream is clamped after each part of the layer while it is fp16 (T5)."""
     residual_fp32: bool = False
     """The residual stream is fp32, whatever the weights are (Mamba 2)."""
     residual_scale: bool = False
@@ -182,7 +184,7 @@ class Architecture(Record):
     scales_outside: bool = False
     """In the model's forward (Granite, ESM) instead of the embedding module's (Gemma)."""
     scales_behind: bool = False
-    """Into a variable of its own, beside the rows that were looked up (T5Gemma)."""
+    """The multiplied rows get a variable of their own; the looked-up rows keep theirs (T5Gemma)."""
     embedding_dropout: float = 0.0
     rotary_dim: int = 0
     """Width of the rotary tables, where no block says it."""
@@ -203,11 +205,11 @@ class Architecture(Record):
     streams: int = 1
     """Streams of hidden states that layers hand to each other (Gemma 3n, DeepSeek V4)."""
     embedding_cloned: bool = False
-    """Layers read a copy of the embedding beside the stream (Zamba 2)."""
+    """Layers read a copy of the embedding as well as the stream (Zamba 2)."""
     rotary_dims: tuple[int, ...] = ()
     """Widths of the rotary tables, where kinds of layers have tables of different widths."""
     token_types: int = 0
-    """Rows of a table of token types, which are looked up beside the words (BERT); 0 = none."""
+    """Rows of a table of token types, which are looked up in addition to the words (BERT); 0 = none."""
     relative_norm: Norm | None = None
     """Norms the table of relative positions that all layers read (DeBERTa), whose tensor is an extra one."""
     biases: tuple[int, int] = (0, 0)
@@ -221,13 +223,13 @@ class Architecture(Record):
     masked_rows: bool = False
     """The normed rows are multiplied by the mask of padding (DeBERTa)."""
     head_transform: str = ""
-    """Activation of a layer in front of the head, with a LayerNorm behind it (BERT); empty = none."""
+    """Activation of a layer in front of the head, with a LayerNorm after it (BERT); empty = none."""
     head_tensors: tuple[ParameterTensor, ...] = ()
     """Parameters of the layer before the head (``head_transform``)."""
     pooling: Pooling | None = None
     """What an encoder has in front of labels."""
     projects_last: bool = False
-    """The embedding's projection comes behind its norm, and the head's layer narrows the rows (ELECTRA)."""
+    """The embedding's projection comes after its norm, and the head's layer narrows the rows (ELECTRA)."""
     narrow_loss: bool = False
     """The model's own loss takes the logits in their dtype (encoders)."""
     copied_logits: bool = False
@@ -254,9 +256,9 @@ class Architecture(Record):
     encoder: Encoder | None = None
     """What makes the rows that every layer's cross attention reads; None: there is none."""
     final_dropout: float = 0.0
-    """Behind the final norm (T5)."""
+    """Probability of the dropout after the final norm (T5)."""
     returns_states: bool = False
-    """The output has the last hidden states beside the logits, whoever asks (T5Gemma)."""
+    """The output always has the last hidden states as well as the logits (T5Gemma)."""
     logit_bias: bool = False
     """A buffer of one number a word is added to the logits."""
     sinusoids: int = 0

@@ -1,4 +1,4 @@
-"""The towers of a multimodal model beside its language model, as a memory model sees them."""
+"""The towers of a multimodal model, as a memory model sees them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Embedder(Record):
 
 
 class RestingTowers(Record):
-    """What stands beside a language model and has no memory model as it runs: it rests in steps of text alone."""
+    """Towers that have no memory model of their run: they are idle, in steps of text alone."""
 
     others: tuple[OtherTower, ...]
     embedders: tuple[Embedder, ...] = ()
@@ -74,9 +74,9 @@ class Perceiver(Record):
     head_dim: int
     activation: str
     dropout: float = 0.0
-    """Behind each matrix that ends a branch (BLIP-2)."""
+    """Probability of the dropout after each matrix that ends a branch (BLIP-2)."""
     words: int = 0
-    """Tokens of the text that it reads beside each picture's rows, at most (InstructBLIP)."""
+    """Tokens of the text that it reads in addition to each picture's rows, at most (InstructBLIP)."""
 
 
 class Vision(Record):
@@ -111,13 +111,13 @@ class Vision(Record):
     shrinks: int = 1
     """Rows of which that makes one."""
     gathered: tuple[int, ...] = ()
-    """Layers whose rows the projector reads beside those of the last."""
+    """Layers whose rows the projector reads in addition to those of the last."""
     narrow: bool = False
     """Under autocast its residual stream is in autocast's dtype: nothing in fp32 joins the patches (Qwen)."""
     closing: tuple[ParameterTensor, ...] = ()
-    """What runs behind the layers and belongs to the tower: a last norm."""
+    """What runs after the layers and belongs to the tower: a last norm."""
     idle: tuple[tuple[Block, int], ...] = ()
-    """Layers behind the features that are read: they run, and get no gradient. Their graph is in the tower's output."""
+    """Layers after the features that are read: they run, and get no gradient. Their graph is in the tower's output."""
     unused: tuple[ParameterTensor, ...] = ()
     """Tensors that the forward pass of a picture never meets."""
     perceiver: Perceiver | None = None
@@ -133,7 +133,7 @@ class Vision(Record):
     (Gemma 4).
     """
     position_bytes: int = 0
-    """Bytes of position ids for each row, beside ``pixel_values``."""
+    """Bytes of position ids for each row, in addition to ``pixel_values``."""
     standardized: bool = False
     """Pooled rows are shifted and multiplied by two buffers (Gemma 4)."""
     held_scalars: int = 0
@@ -143,7 +143,7 @@ class Vision(Record):
     held_table: int = 0
     """Elements of a fixed table of positions, in fp32."""
     others: tuple[OtherTower, ...] = ()
-    """Towers beside it in the same configuration."""
+    """Other towers in the same configuration."""
     classes: int = 0
     """Class tokens among the rows of a tile."""
     gives_out: bool = True
@@ -163,11 +163,11 @@ class Vision(Record):
     and the main input of the model around it is ``pixel_values`` (BLIP-2).
     """
     single: bool = False
-    """A sample has one picture, beside whose rows the Q-Former reads the sample's text (InstructBLIP)."""
+    """A sample has one picture, and the Q-Former reads the sample's text with the picture's rows (InstructBLIP)."""
     mask_bytes: int = 0
-    """Bytes of a padding mask for each pixel, beside ``pixel_values``."""
+    """Bytes of a padding mask for each pixel, in addition to ``pixel_values``."""
     deepstack: tuple[int, ...] = ()
-    """Layers whose rows have mergers of their own, whose image tokens are added behind the first layers of text."""
+    """Layers whose rows have mergers of their own, whose image tokens are added after the first layers of text."""
     side: int = 0
     """Pixels of the longest side that the released checkpoint's processor leaves."""
     patch: int = 0

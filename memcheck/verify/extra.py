@@ -1,4 +1,4 @@
-"""The extra behind `memcheck verify`: PyTorch, transformers and PEFT."""
+"""The extra that `memcheck verify` needs: PyTorch, transformers and PEFT."""
 
 from __future__ import annotations
 

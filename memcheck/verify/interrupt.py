@@ -35,7 +35,7 @@ class Interrupts:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Give back the handler; an interrupt that nobody noticed yet is raised now."""
+        """Give back the handler; an interrupt that has not been handled yet is raised now."""
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)  # type: ignore[arg-type]  # what signal() gave us
             self._before = None

@@ -83,7 +83,7 @@ def _left_out(observation: Observation, pipeline: int) -> tuple[str, ...]:
 
 
 def compare_all(request: Request, observation: Observation) -> tuple[RankComparison, ...]:
-    """Each observed rank beside its prediction."""
+    """Each observed rank compared with its prediction."""
     subject = request.subject
     surplus = workspaces(subject) if observation.mode == MEASURED else 0
     return tuple(compare(subject.estimate.ranks[seen.pipeline_rank].step, seen, surplus) for seen in observation.ranks)

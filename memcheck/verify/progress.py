@@ -25,7 +25,7 @@ class Progress:
         self._last = float("-inf")
 
     def begin(self, rank: str, layers: int) -> None:
-        """A new rank, whose model has so many layers."""
+        """Begin a new rank. ``layers``: the number of layers of its model."""
         self._rank, self._step, self._layers = rank, "", layers
 
     def say(self, step: str) -> None:

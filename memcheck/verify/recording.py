@@ -64,7 +64,7 @@ def _now() -> str:
 
 
 def append(path: str, found: Iterator[dict[str, Any]]) -> int:
-    """Write records behind those that are there; how many.
+    """Append records to those that are there; the number of new ones.
 
     Raises:
         UsageError: the file cannot be written.

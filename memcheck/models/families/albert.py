@@ -1,4 +1,4 @@
-"""ALBERT (modeling_albert.py): BERT's layers, which all share one set of tensors, behind narrow tables."""
+"""ALBERT (modeling_albert.py): narrow tables before BERT's layers, which all share one set of tensors."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ def read(config: ConfigReader) -> Architecture:
 def _delta(config: ConfigReader, hidden: int, heads: int) -> Mixer:
     """Kimi's, whose gates of decay and output are one matrix each.
 
-    ``head_dim`` is the width of its heads in files of checkpoints, which do not state ``linear_head_dim``; the class
-    writes that of the rotary part there, and this one beside it.
+    ``head_dim`` is the width of its heads in files of checkpoints, which do not state ``linear_head_dim``. The class
+    writes the width of the rotary part there, and states this one as well.
     """
     heads = config.integer("linear_num_heads", default=heads)
     d = config.integer("linear_head_dim", default=config.integer("head_dim", default=128))

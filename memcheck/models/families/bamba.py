@@ -1,5 +1,5 @@
 """Bamba, Granite 4's hybrids and Falcon-H1 (modeling_bamba.py, modeling_granitemoehybrid.py, modeling_falcon_h1.py):
-Mamba-2 in most layers, or beside attention in each.
+Mamba-2 in most layers, or in parallel with attention in each.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def read_granite(config: ConfigReader) -> Architecture:
-    """``model_type: granitemoehybrid``: Granite's multipliers, experts (or none) beside a shared network."""
+    """``model_type: granitemoehybrid``: Granite's multipliers, experts (or none) and a shared network."""
     size = read_sizes(config)
     h = size.hidden
     config.ignore("attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier")
@@ -70,7 +70,7 @@ def read_granite(config: ConfigReader) -> Architecture:
 
 
 def granite_experts(config: ConfigReader, hidden: int, shared: int) -> Mlp | Moe:
-    """Granite's experts beside a shared network with a joint gate and up matrix, or that network alone."""
+    """Granite's experts and a shared network with a joint gate and up matrix, or that network alone."""
     width, activation = config.integer("intermediate_size"), config.activation()
     both = (
         *linear("shared_mlp.input_linear", 2 * shared, hidden, "shared_experts", "column"),

@@ -49,7 +49,7 @@ WHISPER = _Kind(embedding_norm=False, whisper=True, logit_bias=False)
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: bart`` and ``plbart``: norms behind the sums, and one behind the embedding."""
+    """``model_type: bart`` and ``plbart``: norms after the sums, and one after the embedding."""
     return _text(config, BART)
 
 
@@ -59,7 +59,7 @@ def read_blenderbot_small(config: ConfigReader) -> Architecture:
 
 
 def read_mbart(config: ConfigReader) -> Architecture:
-    """``model_type: mbart``: norms in front of the halves, one behind the embedding and one behind each stack."""
+    """``model_type: mbart``: norms in front of the halves, one after the embedding and one after each stack."""
     return _text(config, MBART)
 
 
@@ -69,7 +69,7 @@ def read_pegasus(config: ConfigReader) -> Architecture:
 
 
 def read_marian(config: ConfigReader) -> Architecture:
-    """``model_type: marian``: norms behind the sums, none behind the embedding, and sinusoids as positions."""
+    """``model_type: marian``: norms after the sums, none after the embedding, and sinusoids as positions."""
     words = config.integer("vocab_size")
     if config.integer("decoder_vocab_size", default=words, null=words) != words:
         config.fail("decoder_vocab_size", "two vocabularies have no memory model", "remove decoder_vocab_size")
@@ -84,7 +84,7 @@ def read_m2m100(config: ConfigReader) -> Architecture:
 
 
 def read_blenderbot(config: ConfigReader) -> Architecture:
-    """``model_type: blenderbot``: norms in front of the halves and behind each stack, none behind the embedding."""
+    """``model_type: blenderbot``: norms in front of the halves and after each stack, none after the embedding."""
     config.ignore("encoder_no_repeat_ngram_size")
     return _text(config, BLENDERBOT)
 

@@ -1,4 +1,4 @@
-"""Beam (modeling_beam.py): norms around both halves, sums weighted by depth, a gate behind attention, queries of layers
+"""Beam (modeling_beam.py): norms around both halves, sums weighted by depth, a gate after attention, queries of layers
 without rotation scaled by position, sigmoid experts with fp32 products.
 """
 

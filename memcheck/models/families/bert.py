@@ -78,7 +78,7 @@ def read_data2vec(config: ConfigReader) -> Architecture:
 
 
 def read_prelayernorm(config: ConfigReader) -> Architecture:
-    """``model_type: roberta-prelayernorm``: RoBERTa with norms in front of the halves, and one behind the layers."""
+    """``model_type: roberta-prelayernorm``: RoBERTa with norms in front of the halves, and one after the layers."""
     model = "roberta_prelayernorm"
     found = encoder(config, ROBERTA._replace(model=model))
     names = ("attention.LayerNorm", "intermediate.LayerNorm", f"{model}.LayerNorm")
@@ -90,8 +90,8 @@ def _inline(block: Block) -> Block:
 
 
 def read_megatron(config: ConfigReader) -> Architecture:
-    """``model_type: megatron-bert``: norms in front of the halves and behind the layers; eager code alone, which keeps
-    its scores beside the probabilities, and returns these.
+    """``model_type: megatron-bert``: norms in front of the halves and after the layers. Eager code alone, which keeps
+    its scores as well as the probabilities, and returns these.
     """
     found = encoder(config, transform_names("bert", "bert.pooler.dense", body_pools=True))
     found = _norms_in_front(found, ("attention.ln", "ln", "bert.encoder.ln"), lambda b: in_eager_code(b, masked=True))
@@ -111,15 +111,15 @@ def in_eager_code(block: Block, *, masked: bool = False) -> Block:
 
 
 def read_xl(config: ConfigReader) -> Architecture:
-    """``model_type: xlm-roberta-xl``: norms in front of the halves and behind the layers, none behind the tables."""
+    """``model_type: xlm-roberta-xl``: norms in front of the halves and after the layers, none after the tables."""
     names = ("attention.self_attn_layer_norm", "LayerNorm", "roberta.encoder.LayerNorm")
     found = _norms_in_front(encoder(config, ROBERTA), names, lambda b: b._replace(mixer_dropout=True))
     return found._replace(embedding_norm=None)
 
 
 def _norms_in_front(a: Architecture, names: tuple[str, str, str], more: Callable[[Block], Block]) -> Architecture:
-    """The model with norms in front of the halves and behind the layers. ``names``: of the three; ``more``: what else
-    is another in a layer.
+    """The model with norms in front of the halves and after the layers. ``names``: of the three; ``more``: what else
+    differs in a layer.
     """
     first, second, last = names
     h, blocks = a.hidden_size, []
@@ -130,7 +130,7 @@ def _norms_in_front(a: Architecture, names: tuple[str, str, str], more: Callable
 
 
 def read_ernie(config: ConfigReader) -> Architecture:
-    """``model_type: ernie``: BERT's layers; a table of kinds of tasks stands beside those of words on request."""
+    """``model_type: ernie``: BERT's layers; on request a table of kinds of tasks in addition to that of words."""
     kinds = config.integer("task_type_vocab_size", default=3)
     if config.flag("use_task_id"):
         config.fail("use_task_id", f"a table of {kinds} kinds of tasks has no memory model", "remove use_task_id")
@@ -198,7 +198,7 @@ def assemble(
     """BERT's layers around an attention, between BERT's embeddings and its head for masked words.
 
     ``types``: rows of the table of token types; ``narrow``: width of the tables, where it is not the layers';
-    ``extra``: tensors beside the tables; ``dropout``: the class's default.
+    ``extra``: tensors in addition to the tables; ``dropout``: the class's default.
     """
     h, hidden = size.hidden, config.dropout("hidden_dropout_prob", default=dropout)
     activation = config.activation(default="gelu")

@@ -1,4 +1,4 @@
-"""BLOOM (modeling_bloom.py): ALiBi, a norm behind the embedding, eager attention only."""
+"""BLOOM (modeling_bloom.py): ALiBi, a norm after the embedding, eager attention only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command R, R+ and R7B (modeling_cohere.py, modeling_cohere2.py): parallel halves behind one bias-free norm."""
+"""Command R, R+ and R7B (modeling_cohere.py, modeling_cohere2.py): parallel halves after one bias-free norm."""
 
 from __future__ import annotations
 

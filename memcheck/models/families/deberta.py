@@ -119,7 +119,7 @@ def _relative(config: ConfigReader, size: StackDimensions) -> Disentangled:
 
 
 def _attention(config: ConfigReader, size: StackDimensions, positions: Disentangled) -> Attention:
-    """DisentangledSelfAttention, with the layer behind it; positions' matrices stand in front of the output's."""
+    """DisentangledSelfAttention, with the layer after it; positions' matrices stand in front of the output's."""
     h = size.hidden
     found = grouped_attention(
         size,

@@ -58,7 +58,7 @@ def read_axk2(config: ConfigReader) -> Architecture:
 
 
 def _joint(attention: LatentAttention) -> LatentAttention:
-    """One matrix for queries and gate, which reads low-rank queries before and behind their norm."""
+    """One matrix for queries and gate, which reads low-rank queries before and after their norm."""
     width = attention.heads * (attention.qk_nope_head_dim + attention.qk_rope_head_dim + attention.v_head_dim)
     (joint,) = linear("self_attn.q_gate_proj", width, 2 * (attention.q_lora_rank or 0), "attention", "column")
     tensors = tuple(joint if t.name == "self_attn.q_b_proj.weight" else t for t in attention.tensors)

@@ -1,5 +1,5 @@
-"""DeepSeek V4 (modeling_deepseek_v4.py): streams behind hyper-connections, attention to a window and to compressed
-keys, experts with clamped gates.
+"""DeepSeek V4 (modeling_deepseek_v4.py): streams with hyper-connections, attention to a window and to compressed keys,
+experts with clamped gates.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DistilBERT (modeling_distilbert.py): BERT's layers without token types, and no dropout behind attention."""
+"""DistilBERT (modeling_distilbert.py): BERT's layers without token types, and no dropout after attention."""
 
 from __future__ import annotations
 

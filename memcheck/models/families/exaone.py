@@ -13,7 +13,7 @@ from memcheck.models.types import Architecture, Attention, Block
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: exaone4``: norms behind each half, none in front."""
+    """``model_type: exaone4``: norms after each half, none in front."""
     size = read_sizes(config, kv_heads="required")
     window, types = _types(config, size)
     attention = _attention(config, size)
@@ -33,7 +33,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def read_moe(config: ConfigReader) -> Architecture:
-    """``model_type: exaone_moe``: norms in front, DeepSeek V3's experts behind the first layers."""
+    """``model_type: exaone_moe``: norms in front, DeepSeek V3's experts after the first layers."""
     size = read_sizes(config, kv_heads="required")
     window, types = _types(config, size)
     attention = _attention(config, size)

@@ -34,13 +34,13 @@ def read_2(config: ConfigReader) -> Architecture:
 
 
 def read_vault(config: ConfigReader) -> Architecture:
-    """``model_type: vaultgemma``: Gemma 2 without the norms behind both halves."""
+    """``model_type: vaultgemma``: Gemma 2 without the norms after both halves."""
     found = read_2(config)
     return found._replace(blocks=tuple((_bare(block), n) for block, n in found.blocks))
 
 
 def _bare(block: Block) -> Block:
-    """A layer without norms behind its halves, whose class does not offer scaled_dot_product_attention."""
+    """A layer without norms after its halves, whose class does not offer scaled_dot_product_attention."""
     mixer = block.mixer._replace(sdpa=False) if isinstance(block.mixer, Attention) else block.mixer
     return block._replace(mixer=mixer, mixer_output_norm=None, mlp_output_norm=None)
 

@@ -1,5 +1,5 @@
-"""Gemma 3n, text (modeling_gemma3n.py): four streams that AltUp predicts and corrects around each layer, LAuReL beside
-attention, per-layer embeddings, sparse activations, and last layers that reuse keys and values.
+"""Gemma 3n, text (modeling_gemma3n.py): four streams that AltUp predicts and corrects around each layer, LAuReL in
+parallel with attention, per-layer embeddings, sparse activations, and last layers that reuse keys and values.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def gemma4_attention(size: StackDimensions, *, bias: bool, same: bool, reuses: b
 
 
 def _moe(config: ConfigReader, hidden: int, width: int, activation: str) -> Moe:
-    """Experts beside the dense network: they read the residual stream, and each half has a norm behind it."""
+    """Experts in parallel with the dense network: they read the residual stream, and a norm follows each half."""
     experts, chosen = config.integer("num_experts"), config.integer("top_k_experts")
     each = config.integer("moe_intermediate_size")
     norms = ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2", "pre_feedforward_layernorm_2")

@@ -1,4 +1,4 @@
-"""GLM 4 (modeling_glm.py, modeling_glm4.py): fused gate-up, interleaved rotary, perhaps norms behind.
+"""GLM 4 (modeling_glm.py, modeling_glm4.py): fused gate-up, interleaved rotary, perhaps norms after the halves.
 
 The language models of GLM-4.1V and GLM-OCR are its second form (modeling_glm4v.py, modeling_glm_ocr.py).
 """
@@ -20,7 +20,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def read_4(config: ConfigReader) -> Architecture:
-    """``model_type: glm4``: a norm behind each half as well."""
+    """``model_type: glm4``: a norm after each half as well."""
     size = read_sizes(config, kv_heads="required", head_dim=128)
     return _assemble(config, size, _normed_behind(size, _block(config, size)))
 

@@ -19,7 +19,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def read_axk1(config: ConfigReader) -> Architecture:
-    """``model_type: axk1``: A.X K1, with a norm behind the experts."""
+    """``model_type: axk1``: A.X K1, with a norm after the experts."""
     config.ignore("ep_size", "aux_loss_alpha", "topk_method", "scoring_func")
     if config.raw("moe_layer_freq") not in (None, 1):
         config.fail("moe_layer_freq", "memcheck reads mlp_layer_types", "state which layers are sparse there")

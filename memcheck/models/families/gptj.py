@@ -1,4 +1,4 @@
-"""GPT-J (modeling_gptj.py): parallel halves behind one norm, interleaved rotary embedding, fp32 scores."""
+"""GPT-J (modeling_gptj.py): parallel halves after one norm, interleaved rotary embedding, fp32 scores."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def read_moe(config: ConfigReader) -> Architecture:
 
 
 def read_shared(config: ConfigReader) -> Architecture:
-    """``model_type: granitemoeshared``: a shared network beside the experts."""
+    """``model_type: granitemoeshared``: a shared network in addition to the experts."""
     size = read_sizes(config)
     shared = config.integer("shared_intermediate_size", default=0, minimum=0)
     return _assemble(config, size, granite_experts(config, size.hidden, shared))
@@ -94,7 +94,7 @@ def _windowed(config: ConfigReader, size: StackDimensions, found: Architecture) 
 
 
 def read_hyperclovax(config: ConfigReader) -> Architecture:
-    """``model_type: hyperclovax``: Granite with a norm behind each half, too."""
+    """``model_type: hyperclovax``: Granite with a norm after each half, too."""
     size = read_sizes(config)
     mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation(), bias=config.flag("mlp_bias"))
     found = _assemble(config, size, mlp)

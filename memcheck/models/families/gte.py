@@ -1,5 +1,5 @@
 """GTE, Nomic BERT and Jina Embeddings 3 (modeling_gte.py, modeling_nomic_bert.py, modeling_jina_embeddings_v3.py):
-rotary embeddings, norms behind the sums, a gate in the first two.
+rotary embeddings, norms after the sums, a gate in the first two.
 """
 
 from __future__ import annotations

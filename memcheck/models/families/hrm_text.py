@@ -84,7 +84,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _layers(config: ConfigReader, runs: int) -> int:
-    """Layers of a stack: files of transformers state them beside all runs of all layers, others alone."""
+    """Layers of a stack: transformers' files state them and the total of all runs, other files state them alone."""
     each = config.optional_integer("num_layers_per_stack")
     stated = config.integer("num_hidden_layers")
     if each is not None and each * runs != stated:

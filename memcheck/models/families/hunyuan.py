@@ -1,4 +1,4 @@
-"""Hunyuan, dense and routed (modeling_hunyuan_v1_dense.py, modeling_hunyuan_v1_moe.py): norms behind the rotation."""
+"""Hunyuan, dense and routed (modeling_hunyuan_v1_dense.py, modeling_hunyuan_v1_moe.py): norms after the rotation."""
 
 from __future__ import annotations
 

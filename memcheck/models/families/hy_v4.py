@@ -17,7 +17,7 @@ from memcheck.models.types import Architecture, Block, LatentAttention, Paramete
 
 KIND = "indexed_attention"
 PERIOD = 4
-"""Layers that share an indexer's choice, by default, behind the first."""
+"""Layers after the first one that share an indexer's choice, by default."""
 WIDE = ("_hc.", "hc_head", "sinks", "k_norm", "weights_proj", "lm_head")
 """``_keep_in_fp32_modules_strict`` of the class."""
 

@@ -1,4 +1,4 @@
-"""Inkling, text (modeling_inkling.py): attention with biases of distances, short convolutions behind keys, values,
+"""Inkling, text (modeling_inkling.py): attention with biases of distances, short convolutions after keys, values,
 attention and feed-forward network, experts that shared ones are weighted with.
 """
 

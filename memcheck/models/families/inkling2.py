@@ -87,7 +87,7 @@ def _types(config: ConfigReader, layers: int) -> tuple[bool, ...]:
 
 
 def _sources(layers: int, every: int) -> list[Sources]:
-    """What each layer is given: every so many layers the stream in front of one becomes one of them."""
+    """What each layer is given: in front of every ``every``-th layer the stream becomes one of the sources."""
     return [
         Sources(
             given=-(-i // every),

@@ -1,4 +1,4 @@
-"""Laguna (modeling_laguna.py): a gate of each head or element, heads by layer, sigmoid experts behind a shared one."""
+"""Laguna (modeling_laguna.py): a gate of each head or element, heads by layer, sigmoid experts and a shared one."""
 
 from __future__ import annotations
 

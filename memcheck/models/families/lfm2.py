@@ -26,7 +26,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def read_moe(config: ConfigReader) -> Architecture:
-    """``model_type: lfm2_moe``: sigmoid experts behind the first dense layers."""
+    """``model_type: lfm2_moe``: sigmoid experts after the first dense layers."""
     size = read_sizes(config, kv_heads="required")
     types = _types(config, size)
     dense = config.integer("num_dense_layers", default=2, minimum=0)
@@ -50,7 +50,7 @@ def read_moe(config: ConfigReader) -> Architecture:
 
 
 def read_3(config: ConfigReader) -> Architecture:
-    """``model_type: lfm3``: windowed layers, a gate of each head, norms behind both halves; its convolution is always
+    """``model_type: lfm3``: windowed layers, a gate of each head, norms after both halves; its convolution is always
     PyTorch's own, whose kernel the packages do not have.
     """
     size = read_sizes(config, kv_heads="required", head_dim=128)

@@ -1,5 +1,5 @@
-"""LongCat Flash (modeling_longcat_flash.py): two latent attentions and dense networks a layer, and experts beside them,
-some of which hand tokens on as they are.
+"""LongCat Flash (modeling_longcat_flash.py): two latent attentions and two dense networks per layer, and experts in
+parallel, some of which hand tokens on as they are.
 """
 
 from __future__ import annotations

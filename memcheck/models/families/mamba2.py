@@ -30,7 +30,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def backbone(config: ConfigReader, mixer: Mixer, h: int, layers: int, *, tied: bool) -> Architecture:
-    """A stack of nothing but mixers, each behind its norm. ``tied``: the head's default."""
+    """A stack of mixers alone, each after its norm. ``tied``: the head's default."""
     block = Block(
         mixer=mixer,
         mlp=None,

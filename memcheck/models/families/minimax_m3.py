@@ -1,4 +1,4 @@
-"""MiniMax M3, text (modeling_minimax_m3_vl.py): clamped gates everywhere, sigmoid experts behind a shared one, and in
+"""MiniMax M3, text (modeling_minimax_m3_vl.py): clamped gates everywhere, sigmoid experts and a shared one, and in
 sparse layers an indexer that chooses blocks of keys.
 """
 

@@ -33,7 +33,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def read_decoder(config: ConfigReader) -> Architecture:
-    """``model_type: modernbert-decoder``: its layers behind a causal mask, with separate projections."""
+    """``model_type: modernbert-decoder``: its layers under a causal mask, with separate projections."""
     half = config.integer("local_attention", default=128) // 2
     period = config.integer("global_attn_every_n_layers", default=3)
     window = config.integer("sliding_window", default=half)

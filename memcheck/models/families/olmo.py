@@ -33,7 +33,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def read_2(config: ConfigReader) -> Architecture:
-    """``model_type: olmo2``: norms behind each half and on all queries and keys together; none in front."""
+    """``model_type: olmo2``: norms after each half and on all queries and keys together; none in front."""
     size = read_sizes(config)
     return _post_norm(config, size, [None] * size.layers)
 

@@ -1,4 +1,4 @@
-"""OLMo's hybrids (modeling_olmo_hybrid.py): gated delta nets with norms in front, attention with norms behind."""
+"""OLMo's hybrids (modeling_olmo_hybrid.py): gated delta nets with norms in front, attention with norms after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPT-1 (modeling_openai.py): norms behind the residual sums, a mask in each layer that multiplies the scores."""
+"""GPT-1 (modeling_openai.py): norms after the residual sums, a mask in each layer that multiplies the scores."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def read_3_5(config: ConfigReader) -> Architecture:
 
 
 def read_3_5_moe(config: ConfigReader) -> Architecture:
-    """``model_type: qwen3_5_moe_text``: experts beside a gated shared one in every layer."""
+    """``model_type: qwen3_5_moe_text``: experts and a gated shared one in every layer."""
     size = read_sizes(config, kv_heads="required", head_dim=256)
     config.ignore("intermediate_size", "mlp_only_layers", "decoder_sparse_step")
     mtp_keys(config)

@@ -14,7 +14,7 @@ from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe
 
 
 def read_2(config: ConfigReader) -> Architecture:
-    """``model_type: qwen2_moe``: one gated shared expert beside the routed ones."""
+    """``model_type: qwen2_moe``: one gated shared expert in addition to the routed ones."""
     size = read_sizes(config, kv_heads="required")
     attention = grouped_attention(size, qkv_bias=config.flag("qkv_bias", default=True))
     window = config.window()

@@ -1,4 +1,4 @@
-"""Seed-OSS (modeling_seed_oss.py): Llama with biases on q, k and v, and dropout behind each half."""
+"""Seed-OSS (modeling_seed_oss.py): Llama with biases on q, k and v, and dropout after each half."""
 
 from __future__ import annotations
 

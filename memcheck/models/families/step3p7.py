@@ -1,4 +1,4 @@
-"""Step 3.7, text (modeling_step3p7.py): gates of each head, activations clamped everywhere, sigmoid experts behind a
+"""Step 3.7, text (modeling_step3p7.py): gates of each head, activations clamped everywhere, sigmoid experts and a
 shared one.
 """
 

@@ -81,7 +81,7 @@ def _head(config: ConfigReader) -> tuple[bool, bool]:
 
     Files of checkpoints without the constant (T5 1.1, Flan, mT5) say ``tie_word_embeddings: false`` and have a head of
     their own, which is loaded (modeling_utils.py, tie_weights: what the checkpoint has is not tied). Files that
-    transformers 5 writes state ``scale_decoder_outputs`` beside a tie that is real (configuration_t5.py).
+    transformers 5 writes state ``scale_decoder_outputs`` together with a tie that is real (configuration_t5.py).
     """
     apart = config.model_type != "t5"
     tied = config.flag("tie_word_embeddings", default=not apart)
@@ -92,7 +92,7 @@ def _head(config: ConfigReader) -> tuple[bool, bool]:
 
 
 def _runs(layers: list[Block], count: int) -> tuple[tuple[Block, int], ...]:
-    """The first layer, and those behind it."""
+    """The first layer, and those after it."""
     first, other = layers
     if first == other:
         return ((first, count),)

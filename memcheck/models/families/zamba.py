@@ -51,7 +51,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _hybrid(config: ConfigReader, size: StackDimensions) -> Block:
-    """The one block, which reads the stream and the embedding side by side, and each layer's own matrix behind it."""
+    """The one block, which reads the stream and the embedding side by side, and each layer's own matrix after it."""
     h, wide = size.hidden, size._replace(hidden=2 * size.hidden, head_dim=2 * size.hidden // size.heads)
     attention = grouped_attention(
         wide, Projections(module=f"{BLOCK}.self_attn"), rotary_dim=0, dropout=config.dropout("attention_dropout")

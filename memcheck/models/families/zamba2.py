@@ -53,7 +53,7 @@ def read(config: ConfigReader) -> Architecture:
 def in_turn(
     types: tuple[str, ...], plain: Block, hybrid: Block, number: int, named: int
 ) -> tuple[tuple[Block, int], ...]:
-    """Runs of both kinds of layers, where so many blocks are shared by the hybrid ones in turn. ``named``: layers for
+    """Runs of both kinds of layers. ``number``: blocks that the hybrid layers share in turn; ``named``: layers for
     which a block makes a part.
     """
     every, seen = types.count("hybrid"), 0
@@ -78,7 +78,7 @@ def in_turn(
 def assemble(
     config: ConfigReader, size: StackDimensions, blocks: tuple[tuple[Block, int], ...], *, rotary_dim: int
 ) -> Architecture:
-    """The model around its layers; a copy of the embedding stands beside the stream, if a layer reads it."""
+    """The model around its layers; the stream is accompanied by a copy of the embedding, if a layer reads it."""
     final = rms_norm(size.hidden, "model.final_layernorm")
     found = decoder(config, size, blocks, tied=True, final_norm=final, rotary_dim=rotary_dim)
     return found._replace(embedding_cloned=any(block.in_turn for block, _ in blocks))
@@ -102,7 +102,7 @@ def kinds_of(config: ConfigReader, layers: int, usual: tuple[str, ...]) -> tuple
 
 
 def _named(config: ConfigReader, types: tuple[str, ...]) -> int:
-    """How many layers ``hybrid_layer_ids`` names: each shared block makes its part of so many low-rank pairs."""
+    """Number of layers that ``hybrid_layer_ids`` names: each shared block makes low-rank pairs for its part of them."""
     stated = config.integers("hybrid_layer_ids")
     hybrids = [i for i, kind in enumerate(types) if kind == "hybrid"]
     if stated is None:
@@ -153,5 +153,5 @@ def _hybrid(config: ConfigReader, size: StackDimensions, *, bias: bool) -> Block
 
 
 def _pair(name: str, inputs: int, rank: int, outputs: int, group: str) -> tuple[ParameterTensor, ...]:
-    """Two matrices, one behind the other."""
+    """Two matrices, one after the other."""
     return (*linear(f"{name}.0", rank, inputs, group, "none"), *linear(f"{name}.1", outputs, rank, group, "none"))

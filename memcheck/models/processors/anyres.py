@@ -14,7 +14,9 @@ from memcheck.models.vision import Vision
 GRIDS = ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))
 """Rows and columns of tiles."""
 SQUARE, MOST_TILES, BEYOND = 6, 9, 1.1
-"""LLaVA-OneVision's grids, and how many tiles' patches are left (``anyres_max_9``) if there are so many times more."""
+"""LLaVA-OneVision's grids, the number of tiles whose patches are left (``anyres_max_9``), and the ratio above which
+patches are dropped.
+"""
 WHY = "image_grid_pinpoints of the released checkpoint's processor"
 
 

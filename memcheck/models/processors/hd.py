@@ -18,7 +18,7 @@ NARROWEST = 10
 
 
 def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
-    """Rows of every square, and image tokens of what a picture fills of them, a token behind each row of these."""
+    """Rows of every square, and image tokens of what a picture fills of them, a token after each row of these."""
     no_clips(frames)
     no_limits(limits)
     across = math.isqrt(vision.tile)

@@ -11,7 +11,7 @@ WHY = "the processor's default; the model's own preprocessor_config.json may say
 
 
 def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
-    """Patches of what is not padding; a line break behind each line, and a token behind all."""
+    """Patches of what is not padding; a line break after each line, and a token after all."""
     no_clips(frames)
     no_limits(limits)
     most, widest = SCREEN

@@ -12,7 +12,7 @@ from memcheck.models.vision import Vision
 
 
 def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
-    """One picture, and a break behind each row of image tokens."""
+    """One picture, and a break after each row of image tokens."""
     no_clips(frames)
     no_limits(limits)
     why = "vision_config.image_size, the longest side that the released checkpoint's processor leaves"

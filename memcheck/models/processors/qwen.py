@@ -42,7 +42,7 @@ def see_2(vision: Vision, height: int, width: int, frames: int | None, limits: L
 
 
 def see_3(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
-    """Qwen3-VL and Qwen3.5. The limits of a clip are those of all its frames; each pair has a timestamp beside it."""
+    """Qwen3-VL and Qwen3.5. The limits of a clip are those of all its frames; each pair also has a timestamp."""
     own = _limits(IMAGE_3 if frames is None else VIDEO_3, limits)
     if frames is None:
         return _seen(vision, resize(height, width, vision.patch * 2, own), 1, own, limits)
@@ -105,7 +105,7 @@ def see_cosmos(vision: Vision, height: int, width: int, frames: int | None, limi
 
 
 def see_hunyuan(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
-    """Hunyuan VL: a token behind each row of image tokens, and one on either side of them all.
+    """Hunyuan VL: a token after each row of image tokens, and one on either side of them all.
 
     transformers 5.23 models/hunyuan_vl/image_processing_hunyuan_vl.py and processing_hunyuan_vl.py.
     """

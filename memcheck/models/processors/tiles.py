@@ -12,7 +12,7 @@ from memcheck.models.pictures import Limits, Seen, no_clips, no_limits
 from memcheck.models.vision import Vision
 
 INTERNVL_TILES, COHERE2_TILES, LLAMA4_TILES, IDEFICS3_TILES, PERCEPTION_TILES = 12, 12, 16, 4, 36
-"""Most tiles of a picture beside the overview; Idefics 3's are those of its longest side."""
+"""Most tiles of a picture in addition to the overview; Idefics 3's are those of its longest side."""
 LONGEST = 4096
 """``MAX_IMAGE_SIZE`` of Idefics 3."""
 WHY = "the released checkpoint's processor; the model's own preprocessor_config.json may say another"
@@ -34,7 +34,7 @@ def internvl_tiles(height: int, width: int, side: int, most: int) -> int:
 
 
 def closest_grid(height: int, width: int, side: int, most: int) -> tuple[int, int]:
-    """Columns and rows of at most so many tiles, whose sides are most like the picture's."""
+    """Columns and rows of at most ``most`` tiles, whose sides are most like the picture's."""
     grids = [(c, r) for c in range(1, most + 1) for r in range(1, most + 1) if c * r <= most]
     grids.sort(key=lambda grid: grid[0] * grid[1])
     best, least = (1, 1), math.inf
@@ -48,7 +48,7 @@ def closest_grid(height: int, width: int, side: int, most: int) -> tuple[int, in
 
 
 def see_cohere2(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
-    """Command A Vision: the grid that enlarges least, and a thumbnail; a line break behind each tile.
+    """Command A Vision: the grid that enlarges least, and a thumbnail; a line break after each tile.
 
     transformers 5.23 models/cohere2_vision/image_processing_cohere2_vision.py (``get_optimal_tiled_canvas``).
     """

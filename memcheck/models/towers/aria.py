@@ -13,13 +13,13 @@ from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Perceiver, Vision
 
 QUERIES = {1225: 128, 4900: 256}
-"""Image tokens of so many rows, where the configuration is silent."""
+"""Image tokens by the number of a picture's rows, where the configuration states none."""
 DIGITS = 10
 """More than a number of rows has."""
 
 
 def read(config: ConfigReader, around: AroundTower) -> Vision:
-    """``model_type: aria``. Rows of the last layer are read in front of the tower's last norm, which runs beside."""
+    """``model_type: aria``. The rows are read before the tower's last norm, whose result is unused."""
     outer, outputs = around.outer, around.language.hidden_size
     kind = config.text("model_type", default="idefics3_vision")
     if kind != "idefics3_vision":

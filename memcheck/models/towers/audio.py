@@ -33,7 +33,7 @@ MEDIUM = WhisperSizes(width=1024, depth=24, inner=4096, bins=80)
 
 
 def read_qwen2(config: ConfigReader, around: AroundTower) -> RestingTowers:
-    """``model_type: qwen2_audio``: one matrix behind the tower."""
+    """``model_type: qwen2_audio``: one matrix after the tower."""
     tower, width = _tower(config)
     outputs = around.language.hidden_size
     return _with(tower, linear("multi_modal_projector.linear", outputs, width, "projector", "none", bias=True))
@@ -63,8 +63,8 @@ def read_flamingo(config: ConfigReader, around: AroundTower) -> RestingTowers:
 
 
 def read_music(config: ConfigReader, around: AroundTower) -> RestingTowers:
-    """``model_type: musicflamingo``: Audio Flamingo 3's, and buffers of angles: of so many places as the rotary base
-    says, for a share of the tower's width.
+    """``model_type: musicflamingo``: Audio Flamingo 3's tower, and buffers of angles. The rotary base gives their
+    number of places, a share of the tower's width their channels.
     """
     outer = around.outer
     outer.ignore("audio_frame_step", "audio_bos_token_id", "audio_eos_token_id", "max_position_embeddings", "head_dim")

@@ -1,4 +1,4 @@
-"""Gemma's audio tower, a conformer: what rests of it in a step without sounds (modeling_gemma4.py)."""
+"""Gemma's audio tower, a conformer: what is resident of it in a step without sounds (modeling_gemma4.py)."""
 
 from __future__ import annotations
 

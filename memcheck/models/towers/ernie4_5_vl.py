@@ -1,4 +1,4 @@
-"""ERNIE 4.5 VL: Qwen2-VL's layers behind a matrix, a norm, and a resampler of pictures as clips of two frames.
+"""ERNIE 4.5 VL: a matrix before Qwen2-VL's layers, a norm, and a resampler of pictures as clips of two frames.
 
 modeling_ernie4_5_vl_moe.py of transformers 5.23.
 """
@@ -59,7 +59,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
 
 
 def _network(name: str, inputs: int, outputs: int) -> tuple[ParameterTensor, ...]:
-    """Two matrices, and a norm behind them."""
+    """Two matrices, and a norm after them."""
     return (
         *linear(f"{name}.fc1", outputs, inputs, "projector", "none", bias=True),
         *linear(f"{name}.fc2", outputs, outputs, "projector", "none", bias=True),

@@ -12,7 +12,7 @@ from memcheck.models.vision import OtherTower, Vision
 
 
 def read(config: ConfigReader, around: AroundTower) -> Vision:
-    """``model_type: gemma4_unified``. Sounds are projected by one matrix, which rests in a step without them."""
+    """``model_type: gemma4_unified``. Sounds are projected by one matrix, which is idle in a step without them."""
     outputs, outer = around.language.hidden_size, around.outer
     outer.ignore("initializer_range")
     patch = config.integer("patch_size", default=16)

@@ -74,7 +74,7 @@ def _tower(
         key_norm=norms[1] if norms else None,
     )
     mlp = packed_mlp(width, inner[0], activation, GATED, bias=ocr and bias)
-    # beside stacked experts peft maps the names of these matrices to the experts, and to nothing else
+    # in models with stacked experts peft maps the names of these matrices to the experts, and to nothing else
     named = around.outer.model_type != "glm4v_moe"
     gated: tuple[ParameterTensor, ...] = ()
     for name, out, inp in (
@@ -103,7 +103,7 @@ def _tower(
             *gated,
         ),
         hooked=False,
-        narrow=ocr,  # the norm behind the others' patches multiplies by fp32 weights under autocast
+        narrow=ocr,  # the norm after the others' patches multiplies by fp32 weights under autocast
         patch=square(config, "patch_size", 14),
         processor="qwen:see_glm",
         separators=2,

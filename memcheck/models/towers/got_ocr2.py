@@ -116,7 +116,7 @@ def _layers(config: ConfigReader, size: SamSizes) -> tuple[tuple[Block, int], ..
 
 
 def _attention(size: SamSizes, window: int) -> TowerAttention:
-    """Attention in windows of so many patches a side; 0: over all of the picture."""
+    """Attention in windows of ``window`` patches a side; 0: over all of the picture."""
     d, side = size.width // size.heads, window or size.side
     tensors = (
         *linear("attn.qkv", 3 * size.width, size.width, "attention", "none", bias=size.bias),

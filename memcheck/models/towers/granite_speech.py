@@ -15,8 +15,8 @@ from memcheck.models.vision import OtherTower, RestingTowers
 
 
 def read(config: ConfigReader, around: AroundTower) -> RestingTowers:
-    """``model_type: granite_speech`` and ``granite_speech_plus``, whose projector reads some layers' rows beside the
-    last. The adapter that their repositories hold beside the model is not counted.
+    """``model_type: granite_speech`` and ``granite_speech_plus``, whose projector reads some layers' rows in addition
+    to the last. The adapter that their repositories hold as well as the model is not counted.
     """
     outer, outputs = around.outer, around.language.hidden_size
     width = config.integer("hidden_dim", "hidden_size", default=1024)

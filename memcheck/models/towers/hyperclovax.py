@@ -1,4 +1,4 @@
-"""HyperCLOVA X Vision V2: Qwen2.5-VL's tower, and a matrix behind its merger (modeling_hyperclovax_vision_v2.py)."""
+"""HyperCLOVA X Vision V2: Qwen2.5-VL's tower, and a matrix after its merger (modeling_hyperclovax_vision_v2.py)."""
 
 from __future__ import annotations
 

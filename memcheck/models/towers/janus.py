@@ -1,4 +1,4 @@
-"""Janus: SigLIP's layers with names of their own, an aligner, and the coder of pictures that it draws, which rests.
+"""Janus: SigLIP's layers with names of their own, an aligner, and the coder of pictures that it draws, which is idle.
 
 modeling_janus.py of transformers 5.23.
 """

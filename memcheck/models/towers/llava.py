@@ -30,7 +30,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
 
 
 def read_next(config: ConfigReader, around: AroundTower) -> Vision:
-    """LLaVA-NeXT: tiles of a grid and an overview, unpadded, with a learned token behind each row."""
+    """LLaVA-NeXT: tiles of a grid and an overview, unpadded, with a learned token after each row."""
     outputs = around.language.hidden_size
     around.outer.ignore("image_seq_length", "vision_feature_select_strategy", "image_grid_pinpoints")
     around.outer.ignore("use_image_newline_parameter")
@@ -46,7 +46,7 @@ def read_next_video(config: ConfigReader, around: AroundTower) -> Vision:
 
 
 def read_video(config: ConfigReader, around: AroundTower) -> Vision:
-    """Video-LLaVA on pictures: LLaVA with a second tower, for clips, which rests. Clips have no memory model."""
+    """Video-LLaVA on pictures: LLaVA with a second, idle tower for clips. Clips have no memory model."""
     around.outer.ignore("image_seq_length", "video_seq_length")
     if config.text("model_type", default="clip_vision_model") != "clip_vision_model":
         config.fail("model_type", "memcheck reads no Video-LLaVA with another tower than CLIP's")
@@ -130,7 +130,7 @@ def _feature_layer(around: AroundTower, default: int) -> int:
 
 
 def _clip(config: ConfigReader, around: AroundTower, kind: str, read: int = 0) -> Vision:
-    """CLIP's tower. The features are those of a layer before the last: what comes behind it gets no gradient.
+    """CLIP's tower. The features are those of a layer before the last: the layers after it get no gradient.
 
     ``read``: how many layers are read; 0 = what ``vision_feature_layer`` says.
     """

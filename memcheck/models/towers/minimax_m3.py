@@ -14,7 +14,7 @@ AXES = 3
 
 
 def read(config: ConfigReader, around: AroundTower) -> Vision:
-    """``model_type: minimax_m3_vl``: four patches become one image token behind the first two of four matrices."""
+    """``model_type: minimax_m3_vl``: four patches become one image token after the first two of four matrices."""
     outer, outputs = around.outer, around.language.hidden_size
     width = config.integer("hidden_size", default=1280)
     heads = config.integer("num_attention_heads", default=16)

@@ -1,4 +1,4 @@
-"""MobileNet-V5, Gemma 3n's tower: what rests of it in a step without pictures.
+"""MobileNet-V5, Gemma 3n's tower: what is resident of it in a step without pictures.
 
 timm 1.0 models/mobilenetv5.py (``mobilenetv5_300m_enc``: edge residuals, universal inverted bottlenecks, attention with
 one head of keys), models/_efficientnet_blocks.py, layers/layer_scale.py.
@@ -23,7 +23,7 @@ class _Bottleneck(Record):
 
 
 class _Attention(Record):
-    """``mqa``, and the bottleneck behind it. ``down``: keys and values are read at every second place."""
+    """``mqa``, and the bottleneck after it. ``down``: keys and values are read at every second place."""
 
     heads: int
     width: int

@@ -1,4 +1,4 @@
-"""The thinkers of Qwen2.5-Omni and Qwen3-Omni: the towers of Qwen2.5-VL and Qwen3-VL, and an audio tower beside them.
+"""The thinkers of Qwen2.5-Omni and Qwen3-Omni: the towers of Qwen2.5-VL and Qwen3-VL, and an audio tower.
 
 modeling_qwen2_5_omni.py, modeling_qwen3_omni_moe.py of transformers 5.23. What the audio tower holds is counted; sounds
 have no memory model, so that it never runs.
@@ -82,7 +82,7 @@ def _audio_3(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
 
 
 def convolved(config: ConfigReader, width: int) -> tuple[ParameterTensor, ...]:
-    """What is before and behind the layers of Qwen3's audio towers: three convolutions and a matrix, a norm."""
+    """What is before and after the layers of Qwen3's audio towers: three convolutions and a matrix, a norm."""
     bins = config.integer("num_mel_bins", default=128)
     inside = config.integer("downsample_hidden_size", default=480)
     config.ignore("n_window_infer", "conv_chunksize")

@@ -38,7 +38,7 @@ def read_paddle(config: ConfigReader, around: AroundTower) -> Vision:
 
 
 def read_video_llama(config: ConfigReader, around: AroundTower) -> Vision:
-    """``model_type: video_llama_3`` on pictures: no learned positions, two matrices behind each patch of them.
+    """``model_type: video_llama_3`` on pictures: no learned positions, two matrices after each patch of them.
 
     Frames of a clip are pooled by fours in front of the matrices; clips have no memory model.
     """

@@ -1,4 +1,4 @@
-"""Parakeet's encoder, a conformer: what rests of it, and of its projector, in a step without sounds.
+"""Parakeet's encoder, a conformer: what is resident of it, and of its projector, in a step without sounds.
 
 modeling_parakeet.py of transformers 5.23.
 """

@@ -37,8 +37,8 @@ def tower_layer(  # noqa: PLR0913 - what families differ in
     extra: tuple[ParameterTensor, ...] = (),
     softmax_fp32: bool = True,
 ) -> Block:
-    """A pre-norm layer. ``kind``: how its attention is written; ``bias``: of its three inputs. Its output has one but
-    beside RMSNorms. ``softmax_fp32``: of eager attention.
+    """A pre-norm layer. ``kind``: how its attention is written; ``bias``: of its three inputs. Its output has one
+    except with RMSNorms. ``softmax_fp32``: of eager attention.
     """
     out_bias = norm == "layernorm" or bool(extra)
     tensors: tuple[ParameterTensor, ...] = ()

@@ -1,4 +1,4 @@
-"""Phi-4-multimodal on pictures: SigLIP under padding masks, rows pooled by fours; the audio tower rests.
+"""Phi-4-multimodal on pictures: SigLIP under padding masks, rows pooled by fours; the audio tower is idle.
 
 modeling_phi4_multimodal.py of transformers 5.23.
 """

@@ -41,7 +41,7 @@ def read_mistral3(config: ConfigReader, around: AroundTower) -> Vision:
 
 
 def read_lighton(config: ConfigReader, around: AroundTower) -> Vision:
-    """LightOnOCR: Mistral 3 with other names, and no break behind a row (modeling_lighton_ocr.py)."""
+    """LightOnOCR: Mistral 3 with other names, and no break after a row (modeling_lighton_ocr.py)."""
     tower = read_mistral3(config, around)
     return tower._replace(path="vision_encoder", projector_path="vision_projection", activation="gelu")
 

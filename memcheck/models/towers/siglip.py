@@ -83,7 +83,7 @@ def read_idefics3(config: ConfigReader, around: AroundTower) -> Vision:
 
 
 def read_deepseek(config: ConfigReader, around: AroundTower) -> Vision:
-    """DeepSeek-VL: every patch is an image token, behind two matrices."""
+    """DeepSeek-VL: every patch is an image token, after two matrices."""
     outputs, tower = around.language.hidden_size, siglip(config, around, "deepseek_vl", attention="separate")
     first = linear("linear1", outputs, tower.hidden, "projector", "none", bias=True)
     return tower._replace(

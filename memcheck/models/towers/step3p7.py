@@ -1,7 +1,7 @@
-"""Step 3.7: CLIP's layers with a scale of each branch, and two convolutions behind them (modeling_step3p7.py).
+"""Step 3.7: CLIP's layers with a scale of each branch, and two convolutions after them (modeling_step3p7.py).
 
-What it holds is counted. Each picture is seen whole, and again in squares of another size; neither has a memory model,
-so that it rests in steps of text alone.
+What it holds is counted. Each picture is seen whole, and again in squares of another size. Neither has a memory model,
+so that the tower is idle: steps are of text alone.
 """
 
 from __future__ import annotations

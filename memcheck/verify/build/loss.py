@@ -23,7 +23,7 @@ from memcheck.verify.build.model import base_of, body_of, head_of
 from memcheck.verify.watch import Watch, enter_loss
 
 Brought: TypeAlias = "torch.Tensor | dict[str, torch.Tensor]"
-"""Token ids, or they and all that a model of pictures takes beside them, by name."""
+"""Token ids, or a dict by name: token ids and all else that a model of pictures takes."""
 LossOf = Callable[[Brought, torch.Tensor, list[Any]], torch.Tensor]
 
 
@@ -142,7 +142,7 @@ def _fused(model: nn.Module, inner: nn.Module, watch: Watch) -> LossOf:
 
 
 def _tensors(more: dict[str, Any]) -> dict[str, Any]:
-    """What a model of pictures takes beside token ids; PEFT hands on everything else that it may take, too."""
+    """What a model of pictures takes in addition to token ids; PEFT hands on everything else that it may take, too."""
     return {name: value for name, value in more.items() if isinstance(value, torch.Tensor)}
 
 

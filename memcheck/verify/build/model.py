@@ -28,7 +28,7 @@ STORAGE_KEYS = (
     "torch_dtype",
     "transformers_version",
 )
-"""How a checkpoint is stored, or code beside it that is never run."""
+"""How a checkpoint is stored, or code in its repository that is never run."""
 SAME_CODE = {"kimi_k2": "deepseek_v3", "megatron-gpt": "gpt2"}
 """Types that transformers does not know under that name."""
 
@@ -167,7 +167,7 @@ def _as_loaded(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def _upcast(model: nn.Module) -> None:
-    """Axolotl's ``_convert_embedding_modules_dtype`` behind loading, for a model that it trains whole."""
+    """Axolotl's ``_convert_embedding_modules_dtype`` after loading, for a model that it trains whole."""
     special = {"gpt_neox": ["embed_in", "embed_out"], "falcon": ["word_embeddings", "lm_head"]}
     ends = special.get(model.config.model_type, ["embed_tokens", "lm_head"])
     for name, module in model.named_modules():

@@ -17,7 +17,7 @@ Groups = list[Any]
 
 
 def make_optimizers(model: nn.Module, job: TrainingJob) -> list[torch.optim.Optimizer]:
-    """One optimizer, or Muon for matrices beside AdamW for everything else."""
+    """One optimizer, or two: Muon for matrices and AdamW for everything else."""
     if job.optimizer.name == "muon":
         return _muon(model, job)
     kind, options = _kind(job)

@@ -1,4 +1,4 @@
-"""What each family's image processor makes of pictures of so many rows: shapes, grids, sizes and masks."""
+"""What each family's image processor makes of pictures with given numbers of rows: shapes, grids, sizes and masks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _grids(seen: Brief, side: int) -> list[tuple[int, int]]:
 
 
 def _splits(seen: Brief, rows: int, side: int) -> Iterator[tuple[int, int]]:
-    """Heights and widths that make so many rows, the squarest first."""
+    """Heights and widths whose product is ``rows``, the squarest first."""
     cells, left = divmod(rows, side * side)
     found = [height for height in range(isqrt(cells), 0, -1) if not left and cells % height == 0]
     if not found:
@@ -33,7 +33,7 @@ def _tower(config: Any) -> Any:
 
 
 def packed(seen: Brief) -> Inputs:
-    """Rows of all pictures one behind the other, each a patch's numbers, with the grid of each picture."""
+    """Rows of all pictures one after the other, each a patch's numbers, with the grid of each picture."""
     return _rows(seen, _grids(seen, isqrt(seen.vision.merge)))
 
 
@@ -75,7 +75,7 @@ def _bordered(grid: tuple[int, int], side: int) -> int:
 
 
 def _side(seen: Brief) -> int:
-    """Pixels of the side of a tile that becomes so many rows, class tokens aside."""
+    """Pixels of the side of a tile that becomes the brief's rows, class tokens aside."""
     tower = _tower(seen.config)
     patch, side = (each if isinstance(each, int) else int(each[0]) for each in (tower.patch_size, tower.image_size))
     cells = isqrt(seen.sizes[0] - seen.vision.classes)
@@ -163,7 +163,7 @@ def newlined(seen: Brief) -> Inputs:
 
 
 def _adding_up(tokens: int, pictures: int, becomes: dict[int, tuple[int, int]]) -> list[tuple[int, int]]:
-    """Sizes of so many pictures that become so many tokens together, the likest first; none: there are none."""
+    """Sizes of ``pictures`` pictures that become ``tokens`` tokens together, the most alike first."""
     if pictures == 1:
         return [becomes[tokens]] if tokens in becomes else []
     for one in sorted(becomes, key=lambda each: abs(each * pictures - tokens)):

@@ -1,4 +1,4 @@
-"""What a model of pictures is given beside its labels: token ids, and what its image processor makes of pictures."""
+"""Inputs of a model of pictures, without labels: token ids, and what its image processor makes of pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which modules FSDP makes units of, beside the root."""
+"""Which modules FSDP makes units of, in addition to the root."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def shard(model: nn.Module, blocks: list[nn.Module], job: TrainingJob, mesh: Mes
     if job.upcast:
         for parameter in trained_parameters(model):
             parameter.data = parameter.data.float()
-    # what rests in another dtype is cast, too, where most of it rests in that of the products
+    # what is stored in another dtype is cast, too, where most of it is in that of the products
     casts = recipe.compute != recipe.params or gathered_dtype(job) is not None
     compute = DTYPES[recipe.compute] if casts else None
     # spelt out where it casts: without it torch 2.15 reduces in the dtype of the shards, not in that of the gradients
@@ -109,7 +109,7 @@ def shard(model: nn.Module, blocks: list[nn.Module], job: TrainingJob, mesh: Mes
 
 
 def _carved(model: Any, job: TrainingJob) -> Iterator[tuple[Any, bool]]:
-    """What Accelerate wraps behind the layers, and whether it is resharded behind its forward (accelerate 1.15
+    """What Accelerate wraps after the layers, and whether it is resharded after its forward (accelerate 1.15
     utils/fsdp_utils.py, ``fsdp2_prepare_model`` and ``_find_final_norm``).
     """
     table, head = model.get_input_embeddings(), model.get_output_embeddings()

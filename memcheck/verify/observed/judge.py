@@ -14,7 +14,7 @@ from memcheck.verify.subject import Subject
 
 
 class Judgement(Record):
-    """One reading beside what was predicted for it."""
+    """One reading compared with what was predicted for it."""
 
     reading: MemoryReading
     predicted_bytes: int

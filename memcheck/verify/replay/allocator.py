@@ -212,7 +212,7 @@ class Allocator:
         return block
 
     def _room(self, pool: BlockPool, size: int, stream: int) -> MemoryBlock:
-        """The lowest free address with room behind it, mapped or not (``find_expandable_block``)."""
+        """The lowest free address with room after it, mapped or not (``find_expandable_block``)."""
         for found in pool.unmapped_of(stream).all():
             before = found.previous
             start = before if before is not None and not before.live else found
@@ -230,7 +230,7 @@ class Allocator:
         return block
 
     def _map(self, block: MemoryBlock, size: int) -> bool:
-        """Memory behind the first ``size`` bytes of a block (``map_block``)."""
+        """Map the first ``size`` bytes of a block (``map_block``); False if there is no memory left."""
         pool, page = block.pool, block.pool.page
         end = rounded(block.address + size, page)  # segments start at a multiple of a page
         mapped = min(end - block.address, block.size)

@@ -23,7 +23,7 @@ def segment_size(size: int) -> int:
 
 
 class MemoryBlock:
-    """A stretch of a segment: live, free, or, in an expandable segment, without memory behind it."""
+    """A range of a segment: live, free, or, in an expandable segment, not mapped to memory."""
 
     __slots__ = ("address", "live", "mapped", "next", "pool", "previous", "size", "stream")
 
@@ -40,7 +40,7 @@ class MemoryBlock:
         return self.size + (after.size if after is not None and not after.mapped else 0)
 
     def behind(self, before: MemoryBlock) -> None:
-        """Take the place behind a block of the same segment."""
+        """Take the place after a block of the same segment."""
         self.previous, self.next = before, before.next
         if before.next is not None:
             before.next.previous = self
@@ -102,7 +102,7 @@ class BlockPool:
         return self.free.setdefault(stream, BlockQueue(by_size=True))
 
     def unmapped_of(self, stream: int) -> BlockQueue:
-        """Addresses of a stream that have no memory behind them."""
+        """Addresses of a stream that are not mapped to memory."""
         return self.unmapped.setdefault(stream, BlockQueue(by_size=False))
 
     @property

@@ -1,9 +1,10 @@
 """Gradients that meet in autograd's buffers are added in place, as without a dispatch mode.
 
-torch/csrc/autograd/input_buffer.cpp reuses a gradient that nobody else refers to (can_accumulate_inplace), except for
-tensor subclasses; while a dispatch mode is active it takes every tensor for one. A trace then shows a third tensor at
-each such moment that no real run has. The recorded traces have it, and a trace has to equal them: it is put right where
-FSDP2 makes the gradients of the head fp32, a case that none of them has and whose third tensor would be its peak.
+torch/csrc/autograd/input_buffer.cpp reuses a gradient that has no other reference (can_accumulate_inplace), except for
+tensor subclasses. While a dispatch mode is active it takes every tensor for one. A trace then shows a third tensor at
+each such moment that no real run has. The recorded traces have it, and a trace has to equal them. It is put right where
+FSDP2 makes the gradients of the head fp32: none of the recorded traces has this case, and the third tensor would be its
+peak.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def take(account: Account, parts: StepParts) -> Picture:
 
 
 def _born(entry: LiveStorage) -> tuple[str, str]:
-    """The component of a storage that nobody owns any more: autograd, an operator or a collective holds it."""
+    """The component of a storage without an owner: autograd, an operator or a collective holds it."""
     where = f" in {generic(entry.module)}" if entry.module else ""
     name = f"{entry.operation}{where}"
     if entry.region:
@@ -126,7 +126,7 @@ def _fsdp_parameters(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def resting_tensors(model: nn.Module) -> list[torch.Tensor]:
-    """Shards that FSDP2 holds beside the module's own parameters."""
+    """Shards that FSDP2 holds in addition to the module's own parameters."""
     found = []
     for _, sharded in _fsdp_parameters(model):
         found += [sharded.sharded_param, getattr(sharded, "_sharded_param_data", None)]

@@ -47,7 +47,7 @@ class Tracer(TorchDispatchMode):
         self._progress = progress
         self._home: object = None
         self._in_place = in_place
-        """Gradients that meet in autograd's buffers are added in place, as in a run that nobody intercepts."""
+        """Gradients that meet in autograd's buffers are added in place, as in a run without a dispatch mode."""
         self._alone: Uses | None = None
         self._stack = ExitStack()
 

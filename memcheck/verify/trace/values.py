@@ -1,4 +1,4 @@
-"""Values of small integer tensors beside fake ones: grids, ids and indices, by which pictures find their places.
+"""Values of small integer tensors, kept next to fake ones: grids, ids and indices, by which pictures find their places.
 
 A fake tensor has no values, and the code of vision towers asks for some: it splits rows by the size of each picture,
 and looks for the places of image tokens. What is computed from whole numbers alone is computed in truth, too, on small
@@ -116,7 +116,7 @@ def _in_part(func: Any, name: str, args: Any, kwargs: Any) -> Any:
 
 
 def _indices(index: Any, name: str) -> Iterator[Any]:
-    """A boolean mask as indices of its dimensions; one that nobody knows keeps all of its pictures."""
+    """A boolean mask as indices of its dimensions; a mask of unknown values keeps all of its pictures."""
     if not isinstance(index, FakeTensor) or index.dtype is not torch.bool:
         yield index
     elif index.constant is not None:
