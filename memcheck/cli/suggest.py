@@ -163,7 +163,7 @@ def _write(options: SuggestOptions, path: str, data: bytes, document: Document, 
     """
     number = options.apply or 1
     if answer.status == FITS:
-        tell("memcheck: nothing to do: the plan fits\n")
+        tell("memcheck: nothing to write: the plan passes, and no change was found that helps\n")
         return FOUND
     if not answer.found:
         write_stdout(_rendered(options, answer))
@@ -173,8 +173,16 @@ def _write(options: SuggestOptions, path: str, data: bytes, document: Document, 
     chosen = answer.found[number - 1]
     remedy = chosen.remedy
     if not remedy.is_edit:
-        settings = " ".join(f"{key}={value}" for key, value in remedy.set.items())
-        raise UsageError(f"suggestion {number} has no certain place in {path}", f"set by hand: {settings}")
+        from memcheck.plan.value_edits import flow_text
+
+        settings = ", ".join(f"`{key}: {flow_text(value)}`" for key, value in remedy.set.items())
+        if answer.config:
+            raise UsageError(
+                f"{path} is a config, and suggest edits plans",
+                f"set it in the config yourself: {settings}; "
+                f"or write a plan: `memcheck import {path} --output plan.yaml`, then `memcheck suggest plan.yaml`",
+            )
+        raise UsageError(f"suggestion {number} has no certain place in {path}", f"set it yourself: {settings}")
     from memcheck.cli.fix import difference, replace_files
     from memcheck.plan.file_edits import edited
     from memcheck.plan.text import read_bytes

@@ -19,7 +19,7 @@ def edits(document: Document, changes: Mapping[str, object], wanted: object) -> 
     """
     found: dict[Span, str] = {}
     new: dict[str, list[str]] = {}
-    for key, value in changes.items():
+    for key, value in _nested(document.values, changes).items():
         keys = key.split(".")
         edit = _edit(document, keys, value)
         if edit is not None:
@@ -35,6 +35,31 @@ def edits(document: Document, changes: Mapping[str, object], wanted: object) -> 
         found[edit.span] = edit.text + found.get(edit.span, "")
     made = tuple(Edit(span, _inside(document, span, text)) for span, text in sorted(found.items()))
     return made if _reads_as(document, made, wanted) else ()
+
+
+def _nested(values: object, changes: Mapping[str, object]) -> dict[str, object]:
+    """The changes, with those inside a section that the plan does not have gathered into one value of that section.
+
+    ``training.options.a: 1`` of a plan without options becomes ``training.options: {a: 1}``.
+    """
+    found: dict[str, object] = {}
+    made: dict[str, dict[str, object]] = {}
+    for key, value in changes.items():
+        keys = key.split(".")
+        place, depth = values, 0
+        while depth < len(keys) and isinstance(place, dict) and keys[depth] in place:
+            place, depth = place[keys[depth]], depth + 1
+        depth = max(depth, 1)
+        if depth >= len(keys) - 1 or (depth > 1 and not isinstance(place, dict)):
+            found[key] = value
+            continue
+        parent = ".".join(keys[: depth + 1])
+        inner = made.setdefault(parent, {})
+        found[parent] = inner
+        for name in keys[depth + 1 : -1]:
+            inner = inner.setdefault(name, {})  # type: ignore[assignment]
+        inner[keys[-1]] = value
+    return found
 
 
 def _own(document: Document, pointer: str) -> bool:

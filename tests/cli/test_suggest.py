@@ -310,9 +310,9 @@ def test_fewer_gpus_are_the_smaller_change(root: Path, capsys: Capture) -> None:
 
 
 def test_an_uncertain_plan_is_told_with_its_interval(capsys: Capture) -> None:
-    """The plan fits as predicted, so that nothing is to be done; that its interval does not is no secret."""
+    """The plan passes as predicted; what is suggested makes its whole interval fit."""
     Path("uncertain.yaml").write_text(written("uncertain"), encoding="utf-8")
-    assert suggestions(capsys, "uncertain.yaml")["status"] == "fits"
+    assert suggestions(capsys, "uncertain.yaml")["status"] == "suggested"
     assert main(["suggest", "uncertain.yaml"]) == 0
     assert "it is uncertain: it may need up to 27.06 of 25.00 GiB (MEM104)" in " ".join(capsys.readouterr().out.split())
 

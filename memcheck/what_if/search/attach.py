@@ -15,6 +15,7 @@ from memcheck.what_if.remedies.price import DATA, GROUP, STEPS, Pricer
 from memcheck.what_if.remedies.types import Priced, join
 from memcheck.what_if.search.choice import offered, shown
 from memcheck.what_if.search.fit import Fit
+from memcheck.what_if.search.margin import with_margin
 from memcheck.what_if.search.remedy import remedy_of
 
 SHOWN = 5
@@ -103,17 +104,15 @@ def _mended(finding: Finding, context: RuleContext, found: dict[str, tuple[tuple
 
 def _answers(question: str, context: RuleContext) -> Search:
     """The least changes after which the finding is gone, re-computed by the engine."""
-    estimate, limit = context.estimate, context.fail_above
-    if question == CLOSE:
-        context = context._replace(fail_above=min(context.fail_above, context.warn_above))
-    elif question == UNCERTAIN and estimate is not None and estimate.needed_interval_bytes[1]:
-        # Intervals grow about as the need does: this is where to look, and the interval itself decides.
-        aim = estimate.utilization * estimate.capacity_bytes / estimate.needed_interval_bytes[1]
-        context = context._replace(fail_above=limit * min(1.0, aim))
-    pricer = Pricer(context)
-    pricer.whole = limit
+    limit = context.fail_above
+    if question == UNCERTAIN:
+        pricer = with_margin(context)
+    else:
+        if question == CLOSE:
+            context = context._replace(fail_above=min(limit, context.warn_above))
+        pricer = Pricer(context)
+        pricer.whole = limit
     pricer.budget = Budget(effort=Effort(context.job), steps=MOST)
-    pricer.sure = question == UNCERTAIN
     search = Fit(pricer, thorough=False)
     found = search.run()
     if question == HOST:

@@ -45,14 +45,33 @@ def render(answer: Suggestions, screen: Screen) -> str:
     if answer.found and any(item.remedy.slowdown is not None for item in answer.found):
         lines += labelled("time", _time(answer), screen, "dim")
     if answer.found:
-        what = "write one into the file: --apply N; show it: --diff --apply N"
-        lines += labelled("next", what, screen, "dim")
+        lines += labelled("next", _next(answer), screen, "dim")
     return "\n".join(lines) + "\n"
+
+
+def _next(answer: Suggestions) -> str:
+    """How a suggestion gets into the file: which of them memcheck writes, and what to do with the others."""
+    if answer.config:
+        return f"memcheck edits plans, not configs. Change the config itself, or write a plan: {_imported(answer)}"
+    written = [number for number, item in enumerate(answer.found, 1) if item.remedy.is_edit]
+    if not written:
+        return "memcheck cannot write these changes: they have no certain place in the file. Set the values yourself"
+    if len(written) == len(answer.found):
+        return "write one into the file: --apply N; show it: --diff --apply N"
+    numbers = " or ".join(map(str, written))
+    return f"write one into the file: --apply {numbers}; show it: --diff --apply {written[0]}. Set the others yourself"
+
+
+def _imported(answer: Suggestions) -> str:
+    """The command that makes a plan of a config, which suggest then edits."""
+    return f"`memcheck import {one_line(answer.plan.path)} --output plan.yaml`, then `memcheck suggest plan.yaml`"
 
 
 def _verdict(answer: Suggestions, screen: Screen) -> list[str]:
     """What the search comes to, in a sentence."""
     goal = f"goal {answer.goal}, {GOALS[answer.goal]}"
+    if answer.goal == "fit" and _uncertain(answer):
+        goal = f"{_passes(answer)}. The least change after which the whole interval fits"
     if answer.status == FITS and not answer.found:
         text = _fits(answer) if answer.goal == "fit" else f"{goal}: nothing is better than the plan"
         return [*(screen.paint(line, "good") for line in wrap(text, screen.columns)), ""]
@@ -65,13 +84,25 @@ def _verdict(answer: Suggestions, screen: Screen) -> list[str]:
 
 
 def _fits(answer: Suggestions) -> str:
-    """That nothing is to be done, and whether the plan warns all the same."""
-    estimate = answer.plan.estimate
-    if estimate is None or gpu_fit(estimate, answer.plan.fail_above) != UNCERTAIN:
+    """That nothing is to be done, or that no change was found that makes an uncertain plan sure."""
+    if not _uncertain(answer):
         return "nothing to do: the plan fits"
+    return f"{_passes(answer)}. No change was found after which the whole interval fits"
+
+
+def _passes(answer: Suggestions) -> str:
+    """That a plan passes with an interval that does not fit."""
+    estimate = answer.plan.estimate
+    if estimate is None:
+        return ""
     high, has = gib(estimate.needed_interval_bytes[1]), gib(estimate.capacity_bytes)
-    told = f"nothing to do: the plan passes, but it is uncertain: it may need up to {high} of {has} GiB (MEM104)"
-    return f"{told}: check lists what would end it"
+    code = "MEM108" if estimate.longest_row else "MEM104"
+    return f"the plan passes, but it is uncertain: it may need up to {high} of {has} GiB ({code})"
+
+
+def _uncertain(answer: Suggestions) -> bool:
+    estimate = answer.plan.estimate
+    return estimate is not None and gpu_fit(estimate, answer.plan.fail_above) == UNCERTAIN
 
 
 def _nothing(answer: Suggestions, screen: Screen) -> list[str]:
@@ -136,8 +167,8 @@ def costs(item: Suggestion, answer: Suggestions) -> str:
     if item.price_per_million_tokens is not None and item.price_per_gpu_hour is not None:
         hour = item.price_per_gpu_hour * item.gpus
         parts.append(f"{item.price_per_million_tokens:,.3g} per million tokens, {hour:,.2f} per hour")
-    if not item.remedy.is_edit:
-        parts.append("no edit: set by hand")
+    if not item.remedy.is_edit and not answer.config:
+        parts.append("memcheck cannot write it into the file")
     if item.remedy.elsewhere:
         parts.append(f"edits {', '.join(one_line(file.path) for file in item.remedy.elsewhere)}")
     return "; ".join(part for part in parts if part)

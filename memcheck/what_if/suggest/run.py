@@ -9,7 +9,7 @@ from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, check_d
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import InferenceJob, TrainingJob
-from memcheck.memory.fit import RUNS, gpu_fit, on_host
+from memcheck.memory.fit import RUNS, UNCERTAIN, gpu_fit, on_host
 from memcheck.plan.document import Document
 from memcheck.plan.file_edits import edited
 from memcheck.plan.read import read_plan
@@ -23,6 +23,8 @@ from memcheck.what_if.remedies.types import Priced
 from memcheck.what_if.search.cheapest import money
 from memcheck.what_if.search.choice import shown as chosen
 from memcheck.what_if.search.goals import search
+from memcheck.what_if.search.lean import lean
+from memcheck.what_if.search.margin import with_margin
 from memcheck.what_if.search.rank import ParetoFilter
 from memcheck.what_if.search.remedy import remedy_of
 from memcheck.what_if.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, SUGGESTED, Suggestion, Suggestions
@@ -53,17 +55,18 @@ def suggest(
     """
     quiet = gate._replace(remedies=None, inventory=False)
     plan = check_document(document, quiet)
-    answer = Suggestions(plan, goal, NOT_JUDGED, keep=keep)
+    answer = Suggestions(plan, goal, NOT_JUDGED, keep=keep, config="/memcheck" not in document.marks)
     if plan.estimate is None:
         return answer
     context = _context(document, quiet, plan)
     if any(each.severity == "error" and not each.about_memory for each in plan.findings):
         return answer  # no change of memory ends it, and with it nothing passes
-    fits = gpu_fit(plan.estimate, context.fail_above) in RUNS
-    fits = fits and on_host(plan.estimate.host_bytes_per_node, context.host_bytes)
-    if goal == "fit" and fits:
+    verdict = gpu_fit(plan.estimate, context.fail_above)
+    fits = verdict in RUNS and on_host(plan.estimate.host_bytes_per_node, context.host_bytes)
+    if goal == "fit" and fits and verdict != UNCERTAIN:
         return answer._replace(status=FITS)
-    pricer = Pricer(context, keep)
+    sure = goal == "fit" and fits  # the plan passes: what is sought is a plan whose whole interval fits
+    pricer = with_margin(context, keep) if sure else Pricer(context, keep)
     pricer.watch, pricer.budget = watch, Budget(budget)
     prices = dict(gate.settings.prices)
     found = search(pricer, goal, top + SPARE, prices)
@@ -78,7 +81,8 @@ def suggest(
     passing: list[tuple[Priced, Suggestion]] = []
     kept = ParetoFilter()
     most = top + SPARE if goal == "fit" else top  # of which those with a role are shown
-    for rank, priced in enumerate(p for p in found.found if kept.adds(p) or p.role):
+    lighter = (lean(pricer, each) for each in found.found)
+    for rank, priced in enumerate(p for p in lighter if kept.adds(p) or p.role):
         if len(passing) == most:
             break
         if not priced.changes:

@@ -44,6 +44,8 @@ class Suggestions(Record):
     best_as_written: bool = False
     """The plan as written is the best of those that fit."""
     keep: tuple[str, ...] = ()
+    config: bool = False
+    """The file is a framework's config or a launch script, which no suggestion edits."""
     tally: LayoutTally = LayoutTally()
     space: Mapping[str, tuple[object, ...]] = MappingProxyType({})
     exhausted: bool = False

@@ -35,6 +35,12 @@ training:
         ({"hardware.gpu": "h200"}, "hardware: {gpu: h200, gpus_per_node: 8}"),
         ({"hardware.gpu": "5090"}, 'hardware: {gpu: "5090", gpus_per_node: 8}'),
         ({"training.expandable_segments": True}, "  expandable_segments: true"),
+        ({"training.offload.parameters": "cpu"}, "  offload: {parameters: cpu}"),
+        (
+            {"training.options.a": 1, "training.loss": "chunked", "training.options.b": "per_layer"},
+            "  options: {a: 1, b: per_layer}",
+        ),
+        ({"policy.limits.a.b": 1, "policy.limits.a.c": 2}, "  limits: {a: {b: 1, c: 2}}"),
     ],
 )
 def test_a_value_is_written_in_its_place(changes: dict[str, object], line: str) -> None:
@@ -57,13 +63,13 @@ def test_several_changes_are_edits_of_one_file() -> None:
 @pytest.mark.parametrize(
     ("text", "changes"),
     [
-        (PLAN, {"training.offload.parameters": "cpu"}),
+        (PLAN.replace("micro_batch_size: 4", "offload: null"), {"training.offload.parameters": "cpu"}),
         (
             "x-base: &size 4\n" + PLAN.replace("micro_batch_size: 4", "micro_batch_size: *size"),
             {"training.micro_batch_size": 2},
         ),
     ],
-    ids=["nested section", "alias"],
+    ids=["empty section", "alias"],
 )
 def test_uncertain_places_are_left_alone(text: str, changes: dict[str, object]) -> None:
     """What would need rearranging, or would change other values as well, has no edit."""
