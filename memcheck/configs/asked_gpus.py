@@ -32,7 +32,7 @@ _KEYS = ("accelerators", "accelerator", "resources.accelerators", "resources.acc
 
 
 class GpuRequest(Record):
-    """One request."""
+    """One request for GPUs: an option of a scheduler or a key of a cloud's job file, with its number."""
 
     option: str
     counts: str

@@ -42,7 +42,7 @@ class ConfigFile:
         self.loose: dict[str, Location] = {}
         """Variables after an argument that may hold further arguments, and that the script does not set."""
         self.launch = False
-        """Whether it is a command line or a script, and no file of keys."""
+        """Whether the config is a command line or a script, and not a file of keys."""
         self.positionals: tuple[Positional, ...] = ()
         """Words of a script's commands that are neither an option nor an option's value; overrides are among them."""
         self.variables: Mapping[str, str] = {}
@@ -67,7 +67,7 @@ class ConfigFile:
         self._adopted[key] = at
 
     def rename(self, key: str, plain: str) -> None:
-        """Another spelling of a key."""
+        """Move the value of ``key`` to the key ``plain``, of which ``key`` is another spelling."""
         at = self.at(key)
         self.adopt(plain, self.values.pop(key), at)
 
@@ -77,7 +77,7 @@ class ConfigFile:
         return self.values.get(key)
 
     def see(self, *keys: str) -> None:
-        """These keys need no more attention."""
+        """Count these keys as read, so that they are not listed as unknown."""
         self._read.update(keys)
 
     def has(self, key: str) -> bool:

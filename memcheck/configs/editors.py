@@ -1,4 +1,4 @@
-"""What it takes to edit each format: how its text is changed, and which of its keys go together."""
+"""Editors of the config formats: how the text of each format is changed, and which of its keys change together."""
 
 from __future__ import annotations
 

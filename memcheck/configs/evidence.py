@@ -11,7 +11,7 @@ Recognise = Callable[[ConfigFile], str]
 
 
 def any_key(*names: str) -> Recognise:
-    """One of these keys, or any key below one that ends with a dot."""
+    """A recogniser for the first key of a config that is in ``names``, or below a name that ends with a dot."""
     exact = frozenset(name for name in names if not name.endswith("."))
     below = tuple(name for name in names if name.endswith("."))
 

@@ -59,7 +59,7 @@ class Format(Record):
     name: str
     title: str
     syntaxes: tuple[str, ...]
-    """How its files are written; the first is the usual one."""
+    """Syntaxes of the format's files (YAML, JSON, TOML, a script); the first one is the usual one."""
     recognise: Recognise
     """The key that proves a config to be of this kind; empty when nothing does. No key, no config."""
     read: Callable[[ConfigFile, int | None], ReadConfig]

@@ -96,7 +96,7 @@ def by_accelerate(config: ConfigFile) -> bool:
 
 
 def started_by(config: ConfigFile) -> tuple[str, Location | None]:
-    """Another script that the job's arguments are handed to, and where it is named."""
+    """The other script that a script starts with the job's arguments, and its place; empty and None without one."""
     for each in commands_of(config.lines):
         found = _SCRIPTED.search(each.text)
         if found is not None and " --" in each.text[found.end() :] and not _PYTHON.search(each.text):

@@ -50,7 +50,7 @@ def runs_of(config: ConfigFile) -> list[ScriptRun]:
 
 
 def run_of(config: ConfigFile) -> ScriptRun | None:
-    """The first of them."""
+    """The first run of a LitGPT script that a config starts; None where it starts none."""
     return next(iter(runs_of(config)), None)
 
 

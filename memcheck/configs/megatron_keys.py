@@ -119,7 +119,7 @@ SERVING = (
     KeyRow("inference-max-seq-length", "inference.context_length"),
     KeyRow("inference-max-requests", "inference.batch_size", aliases=("inference-max-batch-size",)),
 )
-"""What its inference server and its text generation are started with."""
+"""Arguments of Megatron's inference server and of its text generation."""
 OPTIMIZERS: dict[str, object] = {"adam": "adamw", "sgd": "sgd-momentum", "muon": "muon", "lion": "lion"}
 """Megatron's Adam decouples weight decay; its SGD has a momentum of 0.9 unless told otherwise."""
 OPTIMIZER = KeyRow(path="optimizer", key="training.optimizer.name", kind="word", words=OPTIMIZERS)

@@ -25,7 +25,8 @@ DIMENSIONS: dict[str, str] = {
 FLAGS: dict[str, bool] = {"tie_word_embeddings": False}
 """Switches of the architecture and their defaults (models_config.py)."""
 CLASSES: dict[str, str] = {"is_llama_config": "llama", "is_qwen2_config": "qwen2"}
-"""Both are Llama's decoder; Qwen 2's has biases on query, key and value only where ``attention_bias`` says so."""
+"""Model classes of nanotron, by the key that names each. Both build Llama's decoder. Qwen 2's has biases on query, key
+and value only if ``attention_bias`` is set."""
 KINDS = tuple(CLASSES)
 ENGINES: dict[str, str] = {"1f1b": "1f1b", "afab": "gpipe"}
 
@@ -54,7 +55,7 @@ OTHER_JOBS: dict[str, str] = {
     "infini_attention.turn_on_memory": "a fork's, whose attention keeps a memory of earlier segments",
 }
 FUSED = ("optimizer.optimizer_factory.torch_adam_is_fused", "optimizer.torch_adam_is_fused")
-"""Where it stands, and where it stood in releases to 0.4."""
+"""The key of the fused AdamW, now and in releases up to 0.4."""
 KERNELS = ("_fused_rms_norm", "_fused_rotary_emb")
 """Qwen 2's switches of kernels, which are on by default and priced so."""
 

@@ -106,7 +106,7 @@ class Literals:
 
     @property
     def method(self) -> str:
-        """How it trains, where adapters are made."""
+        """The training method of a script that makes adapters, ``lora`` or ``qlora``; empty for any other script."""
         if any(each is True for name in _FOUR for each in self.values.get(name, ())):
             return "qlora"
         return "lora" if self.adapted else ""

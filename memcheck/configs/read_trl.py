@@ -186,7 +186,7 @@ def _foreign(config: ConfigFile) -> bool:
 
 
 def _example(config: ConfigFile) -> bool:
-    """Whether it runs one of transformers' examples, as they are."""
+    """Whether a command line runs an example script of transformers, with arguments that the script knows."""
     named = {name for line in config.lines for name in re.findall(r"\b(run_\w+)\.py\b", line)}
     return bool(named & fields.EXAMPLE_SCRIPTS) and takes(config, fields.TRAINING_ARGUMENTS, fields.EXAMPLES)
 
@@ -214,8 +214,8 @@ def _of_examples(draft: Draft) -> None:
 
 
 def _casts(draft: Draft, *, supervised: bool) -> None:
-    """Since 0.26 SFTTrainer, since 1.0 DPOTrainer and RewardTrainer make quantised models' adapters bf16 and call
-    peft's preparation no more (trl ``trainer/sft_trainer.py``, ``dpo_trainer.py``, ``reward_trainer.py``).
+    """Set the dtype of a quantised model's adapters. SFTTrainer since 0.26, DPOTrainer and RewardTrainer since 1.0 make
+    them bf16, without peft's preparation (trl ``trainer/sft_trainer.py``, ``dpo_trainer.py``, ``reward_trainer.py``).
     """
     kind = "sft" if supervised else draft.value("training.objective.name")
     first = {"sft": (0, 26), "dpo": (1, 0), "reward": (1, 0)}.get(str(kind))
@@ -228,9 +228,9 @@ def _casts(draft: Draft, *, supervised: bool) -> None:
 
 
 def _flattened(draft: Draft) -> None:
-    """Since 0.17 TRL lays the rows of a micro-batch end to end and hands on positions for a mask, from which
-    transformers makes one where the kernel is no FlashAttention (trl ``trainer/sft_trainer.py``, padding_free;
-    transformers ``masking_utils.py``, find_packed_sequence_indices). ``wrapped`` rows are one text each.
+    """Read the mask of packed rows. Since 0.17 TRL joins the rows of a micro-batch and passes positions on. Without
+    FlashAttention, transformers makes a mask from them (trl ``trainer/sft_trainer.py``, padding_free; transformers
+    ``masking_utils.py``, find_packed_sequence_indices). ``wrapped`` rows are one text each.
     """
     fits = on(draft, "packing") and text(draft, "packing_strategy").lower() != "wrapped"
     path = "packing" if fits else "padding_free"

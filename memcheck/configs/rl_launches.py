@@ -21,7 +21,7 @@ _PAIR = re.compile(r"(?:^|[\s\"'])(?:--([A-Za-z_][\w.-]*)(?:=|\s+(?!-))|\+{0,2}(
 
 
 class RlFramework(Record):
-    """One framework."""
+    """One framework for reinforcement learning, and how its jobs are recognised."""
 
     title: str
     """What a job of this framework is, as the text that follows `this is` in a message."""
@@ -143,7 +143,7 @@ class RlJob(Record):
 
     @property
     def message(self) -> str:
-        """What it is, and why there is no estimate of it."""
+        """A sentence that says what the job is, and why memcheck does not estimate it."""
         if self.kind.engine:
             return f"this is {self.kind.title}: its rollout engine shares the GPU, and memcheck does not model it"
         return f"this is {self.kind.title}, whose arguments memcheck does not read"

@@ -54,7 +54,7 @@ class Server(Record):
 
     @property
     def message(self) -> str:
-        """What it is."""
+        """A sentence that says which inference engine the command starts, and that memcheck does not check that."""
         return f"this is {self.title}: memcheck does not judge an engine's start"
 
     def way_on(self, machine: Machine) -> str:

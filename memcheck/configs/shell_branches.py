@@ -102,7 +102,7 @@ def _holds(text: str, variables: Mapping[str, str], branches: Collection[str]) -
 
 
 def _compared(text: str, variables: Mapping[str, str], branches: Collection[str]) -> bool | None:
-    """Whether one comparison of words holds; None where one of them is not known."""
+    """Whether a comparison of two words holds; None where a word is not known, or the text is no comparison."""
     inside = _BRACKETS.match(text)
     found = None if inside is None else _TEST.match(inside[1] or inside[2])
     if found is None:

@@ -21,13 +21,13 @@ MOST_FILLED = 1 << 20
 
 
 class ScriptFile(Record):
-    """One file."""
+    """One file that a script writes from its own text, as in ``cat > ds.json <<EOF``."""
 
     before: int
-    """How many lines stand before it in the script."""
+    """The number of lines of the script before the file's text."""
     text: str
     literal: bool
-    """Variables in it stay as they are."""
+    """Whether variables in the text stay as they are written."""
 
 
 def split_documents(text: str) -> tuple[str, dict[str, ScriptFile]]:

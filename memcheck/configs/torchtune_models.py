@@ -81,7 +81,7 @@ class Builder(Record):
     """``lora`` | ``qlora``; empty: the whole model is trained."""
     general: bool = False
     other: str = ""
-    """What it builds instead of a decoder of text."""
+    """What the builder makes instead of a text decoder; empty for a text decoder."""
 
 
 def builder_of(component: str) -> Builder:

@@ -205,7 +205,7 @@ def recompute(draft: Draft, path: str, *, default: bool, reentrant: bool, kwargs
 
 
 def recomputed(draft: Draft, path: str) -> None:
-    """These keys need no more attention: a switch of recompute, and its arguments."""
+    """Count a switch of recompute and its arguments as read."""
     draft.config.see(path, f"{path}_kwargs", *(f"{path}_kwargs.{name}" for name in RECOMPUTED))
 
 
