@@ -92,7 +92,7 @@ def key_pointer(context: RuleContext, estimate: Estimate) -> str:
 
 
 def related(context: RuleContext) -> tuple[tuple[str, str], ...]:
-    """The other keys that take part, each with what it contributes."""
+    """Places of the keys that decide the plan's memory, each with a label that says what the key contributes."""
     labels = [(f"{gib(context.resolved.gpu.memory_bytes)} usable", stated(context.document, "/hardware/gpu"))]
     job = context.training
     if job is not None:

@@ -87,7 +87,7 @@ def _starts(context: RuleContext, rules: Sequence[Asked]) -> bool:
 
 
 def check_standing(context: RuleContext, rules: Sequence[Asked] = CHECKS) -> Standing:
-    """What those find that need no estimate and read no batch."""
+    """The findings of the rules that need no estimate and do not read the batch."""
     return _found(context, _layout_checks(rules)[0])
 
 
