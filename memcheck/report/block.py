@@ -87,7 +87,7 @@ def host(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
 
 
 def facts(plan: PlanResult, estimate: Estimate, columns: int) -> str:
-    """Where it runs, when the peak is, and as many of the largest components as fit on the line."""
+    """One line on a plan: GPUs and framework, the instant of the peak, and the largest components that fit on it."""
     where = f"{plan.gpus:,} x {plan.gpu}" if plan.gpus else plan.gpu
     rank = f" on pipeline rank {estimate.pipeline_rank}" if len(estimate.ranks) > 1 else ""
     text = "; ".join(

@@ -85,7 +85,7 @@ def interval(estimate: Estimate) -> str:
 
 
 def span(ends: tuple[int, int]) -> str:
-    """Both ends of a 95 % interval."""
+    """The two ends of a 95 % interval, in bytes, as a text in GiB."""
     return f"{between(ends)} GiB (95%)"
 
 

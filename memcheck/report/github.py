@@ -77,7 +77,7 @@ def workflow_commands(report: Report) -> list[str]:
 
 
 def command(kind: str, plan: PlanResult, finding: Finding) -> str:
-    """One annotation."""
+    """One annotation of a GitHub workflow for a finding: ``::error file=...::message``."""
     where = finding.location
     properties = {
         "file": clean(workspace_path(where.path)),

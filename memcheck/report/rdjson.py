@@ -28,7 +28,7 @@ def render(report: Report, screen: Screen | None = None) -> str:
 
 
 def diagnostic(plan: PlanResult, finding: Finding) -> dict[str, object]:
-    """One finding."""
+    """One finding as a diagnostic of the Reviewdog Diagnostic Format."""
     url = published(finding.code) if finding.code != DEFECT else ""
     record: dict[str, object] = {
         "message": "\n".join([neutral(line) for line in (clean(finding.message), *advice(plan, finding))]),
@@ -51,7 +51,7 @@ def location(where: Location, plan: PlanResult) -> dict[str, object]:
 
 
 def span(where: Span, path: str, plan: PlanResult) -> dict[str, object]:
-    """Both ends with columns in bytes; the end is exclusive."""
+    """Start and end of a span, with columns in bytes of UTF-8. The end is exclusive."""
     return {
         "start": {"line": where.line, "column": byte_column(plan, path, where.line, where.column)},
         "end": {"line": where.end_line, "column": byte_column(plan, path, where.end_line, where.end_column)},

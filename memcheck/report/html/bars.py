@@ -61,7 +61,7 @@ def lines(scale: Scale, height: int) -> Html:
 
 
 def row(bar: Bar, scale: Scale, title: str, *, height: int = ROW, kind: str = "bar") -> Html:
-    """One bar."""
+    """One bar as SVG, with its scale and ``title``, the text for screen readers. ``height``: pixels."""
     body = (track(scale, height), stretches(bar, scale, height), lines(scale, height))
     return tag("svg", tag("title", text(title)), *body, class_=kind, height=height, role="img")
 

@@ -119,7 +119,7 @@ def steps(item: RemedySteps, name: str) -> Html:
 
 
 def step(item: RemedyStep) -> Html:
-    """One change."""
+    """One remedy as a list item: title, costs, the keys that change, and bars before and after."""
     changes = (
         tag("li", tag("code", text(f"{key}: {old} "), tag("b", text(f"→ {new}")))) for key, old, new in item.changes
     )

@@ -157,7 +157,7 @@ def excerpts(item: Excerpts, width: float) -> list[Flowable]:
 
 
 def excerpt(item: Excerpt) -> list[Flowable]:
-    """One finding."""
+    """One finding on the page: severity and rule, message, source lines, help."""
     severity, _, rest = item.head.partition(" ")
     lines = [part for line in ESCAPE.sub("", item.source).split("\n") for part in wrap(words(line), SOURCE_COLUMNS)]
     found = [

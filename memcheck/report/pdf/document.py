@@ -36,7 +36,7 @@ class OutlineEntry(Flowable):
         self.title, self.key, self.level = title, key, level
 
     def wrap(self, *available: float) -> tuple[float, float]:
-        """Nothing."""
+        """The size of the bookmark on the page, which is zero in width and height."""
         return 0, 0
 
     def draw(self) -> None:

@@ -62,7 +62,7 @@ def arrows(title: str) -> str:
 
 
 def time_of(remedy: Remedy) -> str:
-    """What it does to the time of a step, by the model of costs."""
+    """A remedy's effect on the time of the work, in words. The time is modelled, not measured."""
     if remedy.slowdown is None:
         return "how long the work takes is not known"
     if abs(remedy.slowdown) < 0.005:
@@ -87,7 +87,9 @@ def remedies(plan: PlanResult, estimate: Estimate) -> Section | None:
 
 
 def one_step(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale) -> RemedyStep:
-    """What it changes, what it costs, and the memory before and after; a node's where that is what is missing."""
+    """A remedy's changed keys, its costs, and the memory before and after: a GPU's, and a node's where that is too
+    small.
+    """
     changes = tuple((key, value(stated(plan, key)), value(new)) for key, new in remedy.set.items())
     charts: tuple[Chart, ...]
     if short_of_host(plan):
@@ -101,7 +103,10 @@ def one_step(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale) 
 
 
 def on_gpu(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale, whose: str) -> Chart:
-    """Both bars are shares of the capacity that they are held against, which other hardware changes."""
+    """A GPU's memory now and with the remedy, as bars. Each is a share of its GPU's own capacity.
+
+    ``whose``: the text before ``now`` and ``then`` in the labels.
+    """
     after = int(remedy.utilization * estimate.capacity_bytes)
     here = GPU_TONES[gpu_fit(estimate, plan.fail_above)]
     fits = "bad" if remedy.utilization > min(plan.fail_above, 1.0) else "good" if remedy.sure else "warn"
@@ -170,7 +175,7 @@ def assumptions(others: list[OnGpu]) -> list[str]:
 
 
 def card(plan: PlanResult, there: OnGpu, note: str = "", *, judged: bool = True) -> Card:
-    """One GPU."""
+    """A card about the plan on one GPU of the catalog: whether the plan fits, the figures, and the GPU's rates."""
     rates = [f"{there.bf16_tflops:,.0f} TFLOPS"] if there.bf16_tflops else []
     rates += [f"{there.relative_speed:.2g}× the speed"] if there.relative_speed and not note else []
     has = f"{gib(there.capacity_bytes)} GiB"

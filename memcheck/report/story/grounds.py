@@ -25,7 +25,7 @@ def findings(plan: PlanResult) -> Section | None:
 
 
 def excerpt(plan: PlanResult, finding: Finding) -> Excerpt:
-    """One finding."""
+    """One finding as an excerpt: head, message, source lines, help."""
     return Excerpt(
         tone=TONES[finding.severity],
         head=f"{finding.severity} {finding.code} {finding.name}",

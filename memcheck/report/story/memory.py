@@ -148,7 +148,7 @@ def host(plan: PlanResult, estimate: Estimate) -> Section | None:
 
 
 def host_bar(moment: HostMoment, capacity: int) -> Bar:
-    """What one moment needs of a node's memory."""
+    """The host memory that a node needs at one moment, as a bar. ``capacity``: the node's memory in bytes."""
     slack = capacity - moment.bytes
     note = f"{percent(moment.bytes / capacity)} of it, {gib(abs(slack))} {'missing' if slack < 0 else 'left'}"
     components: dict[str, int] = dict(moment.components)

@@ -27,7 +27,7 @@ def story(report: Report, *, judged: bool = True) -> Story:
 
 
 def plan_story(plan: PlanResult, *, judged: bool) -> PlanStory:
-    """One plan."""
+    """The sections of the report on one plan. ``judged``: with findings and a verdict; else figures alone."""
     estimate = plan.estimate
     found: list[Section | None] = [grounds.findings(plan)] if judged else []
     if estimate is not None:
