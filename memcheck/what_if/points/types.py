@@ -62,7 +62,7 @@ class Point(Record):
 
     @property
     def estimated(self) -> bool:
-        """Whether its memory was predicted."""
+        """Whether the memory of the point was predicted. It is not for a plan that a rule refuses."""
         return self.verdict != ILLEGAL
 
     @property

@@ -41,7 +41,7 @@ def larger_gpus(context: RuleContext) -> Iterator[CandidateChange]:
 
 
 def _same_kind(gpu: GpuSize, now: Gpu) -> bool:
-    """Whether one maker makes both; an unknown one (figures from the plan) may become anything from NVIDIA."""
+    """Whether both GPUs are of one maker. A GPU known only by the plan's figures counts as one of NVIDIA."""
     return (gpu.arch or "")[:3] == (now.arch or "sm_")[:3]
 
 

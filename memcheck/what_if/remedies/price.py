@@ -42,23 +42,23 @@ START = Span(1, 1, 1, 1)
 
 
 class LayoutTally(Record):
-    """What became of the layouts that were looked at."""
+    """Counts of the layouts that a search looked at, by what became of them."""
 
     illegal: int = 0
-    """Break a rule that the plan does not break, cannot keep the global batch, or touch what is to be kept."""
+    """Layouts that break a rule which the plan does not break, cannot keep the global batch, or change a kept key."""
     repeated: int = 0
-    """Are another layout, written differently."""
+    """Layouts that equal another layout, written differently."""
     below_floor: int = 0
-    """Cannot fit: their states alone need more than the limit."""
+    """Layouts that cannot fit: their states alone need more than the limit."""
     slower: int = 0
-    """Legal, and slower than as many as were asked for that fit: their memory does not matter."""
+    """Legal layouts slower than enough faster ones that fit, so that their memory was not estimated."""
     too_large: int = 0
-    """Priced, and above the limit."""
+    """Layouts whose estimate is above the limit."""
     fitting: int = 0
 
     @property
     def considered(self) -> int:
-        """All of them."""
+        """The number of all layouts that were looked at."""
         return sum(self)
 
 

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 UNCHANGED = 0
-"""The training result stays what it was, beyond rounding, on the same hardware."""
+"""Cost of a change that keeps the result of the training, up to rounding, and the hardware."""
 NUMERICS = 1
-"""Other numbers on the way (8-bit states, a quantised cache): the result changes somewhat."""
+"""Cost of a change with other numerics (8-bit states, a quantised cache), which changes the result somewhat."""
 METHOD = 2
-"""Another experiment: adapters instead of full training. While serving, shorter requests."""
+"""Cost of a change that makes another experiment, such as adapters instead of full training, or shorter requests."""
 HARDWARE = 3
-"""More or other GPUs, whatever else."""
+"""Cost of a change that asks for more GPUs or for other GPUs."""
 
 
 SAME, EQUIVALENT, OTHER = "none", "equivalent", "changes results"
@@ -35,7 +35,7 @@ class CandidateChange(Record):
     set: dict[str, Any]
     """Dotted plan keys, down to the field (``training.optimizer.name``), and their new values."""
     slowdown: float = 0.0
-    """What it costs where serving cannot be timed, on GPUs whose rates are not known."""
+    """Relative loss of time, taken where no model gives it: for serving on GPUs whose rates are not known."""
     cost: int = UNCHANGED
     """What the change asks for in addition to time: UNCHANGED, NUMERICS, METHOD or HARDWARE."""
     numerics: str = SAME
@@ -85,7 +85,7 @@ class Priced(Record):
     limit: float = 1.0
     """The share of the capacity that the plan may need."""
     role: str = ""
-    """Why it is offered among others: see :data:`memcheck.finding.ROLES`."""
+    """The role of the remedy among those that are offered: see :data:`memcheck.finding.ROLES`."""
 
     @property
     def sure(self) -> bool:
@@ -94,16 +94,16 @@ class Priced(Record):
 
     @property
     def group(self) -> str:
-        """What it asks for, as remedies are grouped: see :data:`memcheck.finding.GROUPS`."""
+        """The group of the remedy, by what it asks for: see :data:`memcheck.finding.GROUPS`."""
         cost = self.candidate.cost
         return OTHER_HARDWARE if cost == HARDWARE else SAME_RESULT if cost == UNCHANGED else OTHER_RESULT
 
     @property
     def rank(self) -> tuple[int, float, float]:
-        """Cheapest first: what it asks for, then time lost, then how much room it leaves."""
+        """The sort key of remedies, the cheapest first: cost, then time lost, then the utilization of the GPU."""
         return (*self.price, self.estimate.utilization)
 
     @property
     def price(self) -> tuple[int, float]:
-        """What it asks for and the time lost; a faster GPU is no reason to buy the largest one."""
+        """The cost of the change and the time lost. Time gained counts as 0, so that a faster GPU is not preferred."""
         return self.candidate.cost, max(0.0, round(self.slowdown or 0.0, 3))

@@ -24,10 +24,11 @@ def changed_keys(changes: Mapping[str, object]) -> int:
 
 
 def least_cost(priced: Priced) -> tuple[object, ...]:
-    """What it asks for; of what keeps results and hardware, time to a whole percentage, then how many settings change.
+    """The sort key of offered changes: first their cost, then other figures by the kind of cost.
 
-    Of the others whether they may fail and how many settings change come before GPUs and time. Host memory decides
-    between those that are equal otherwise, and of equal ones the mildest comes first.
+    For changes that keep results and hardware: time to a whole percentage, then the number of changed settings. For
+    other changes: whether they may fail and the number of changed settings, before GPUs and time. Host memory decides
+    between changes that are equal otherwise. Of equal ones the mildest comes first.
     """
     asks, slower = priced.price
     host, keys, close = priced.estimate.host_bytes_per_node, changed(priced), not priced.sure
