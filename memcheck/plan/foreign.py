@@ -37,7 +37,7 @@ DEEPEST = 8
 
 
 class ForeignKey(Record):
-    """What one tool means by a key."""
+    """A key of another tool, and the plan's key for the same thing, or why there is none."""
 
     tool: str
     kind: str

@@ -30,12 +30,12 @@ class Renamed(Record):
     """One key of another tool."""
 
     section: str
-    """Where it is looked for, dotted: the section that has the plan's key."""
+    """The dotted section of the plan in which the other tool's key is looked for; it also has the plan's key."""
     old: str
     new: str
     origin: str
     values: Mapping[str, str] = MappingProxyType({})
-    """The other tool's values and the plan's, as they are written; empty if both write the same."""
+    """Values of the other tool, and the plan's values for them, as they are written; empty if they are the same."""
 
 
 RENAMED: tuple[Renamed, ...] = (
