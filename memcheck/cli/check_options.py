@@ -22,7 +22,7 @@ class Option(Record):
     choices: tuple[str, ...] = ()
     """Words of which the value is one."""
     repeatable: bool = False
-    """Whether it may come several times; else the last one counts."""
+    """Whether the option may be given several times. Of another option the last one is taken."""
     default: str | None = None
     completion: str = ""
     """What a shell offers for the value: a function of ``memcheck.cli.completion``, by name."""
@@ -31,12 +31,12 @@ class Option(Record):
 
     @property
     def key(self) -> str:
-        """The field of ``CheckOptions`` that it sets."""
+        """The field of ``CheckOptions`` that the option sets."""
         return self.field or self.names[0][2:].replace("-", "_")
 
     @property
     def flag(self) -> bool:
-        """Whether it takes no value."""
+        """Whether the option is a flag, which takes no value."""
         return not self.metavar and not self.choices
 
     def value(self, written: str) -> object:

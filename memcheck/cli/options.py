@@ -1,4 +1,4 @@
-"""What one ``check`` run was asked to do, however the command line was read."""
+"""The options of one ``check`` run, which both readers of the command line fill in."""
 
 from __future__ import annotations
 

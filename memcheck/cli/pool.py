@@ -47,7 +47,7 @@ class Worker:
         inherited = [self.pipe, *(each.pipe for each in others)] if method == "fork" else []
         self.process: BaseProcess = context.Process(target=work, args=(theirs, options, inherited), daemon=True)
         self.ready = False
-        """Whether it has got as far as to wait for files."""
+        """Whether the process has started and waits for files."""
         with uninterrupted():
             self.process.start()
         theirs.close()  # the end of the process is then the end of the pipe

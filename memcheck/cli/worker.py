@@ -1,4 +1,4 @@
-"""What one of several processes of ``check --jobs`` does: it judges the files that come through a pipe."""
+"""The work of one process of ``check --jobs``: it checks the files that come through a pipe."""
 
 from __future__ import annotations
 
