@@ -25,12 +25,12 @@ _FORM = "# memcheck: ignore[MEM203] why it is accepted"
 
 
 class Suppression(Record):
-    """One comment."""
+    """One comment that suppresses findings: ``# memcheck: ignore[...]``."""
 
     line: int
-    """The line it stands on, from 1."""
+    """The line of the comment, from 1."""
     covers: int
-    """The line whose findings it hides: its own, or the next one that is no comment."""
+    """The line whose findings the comment hides: its own line, or the next line that is no comment."""
     span: Span
     codes: tuple[str, ...] = ()
     """Full codes; empty when something is wrong with the comment."""
@@ -43,7 +43,7 @@ class Suppression(Record):
 
     @property
     def expired(self) -> bool:
-        """Whether its last day is over (in UTC, so that it is over for everyone at once)."""
+        """Whether the last day of the comment is over (in UTC, so that it is over for everyone at once)."""
         return self.until != "" and self.until < today()
 
 

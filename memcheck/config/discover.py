@@ -16,10 +16,10 @@ SUFFIXES = (".yaml", ".yml")
 CONFIG_SUFFIXES = (".json", ".toml", ".sh")
 """Suffixes of configs that are no YAML: looked at only where the project's configuration means them."""
 SKIPPED_FOLDERS = {"node_modules", "__pycache__"}
-"""Besides those whose names start with a dot."""
+"""Names of folders that a search skips, in addition to names that start with a dot."""
 STDIN = "-"
 LeftOut = Callable[[Sequence[str], Sequence[str]], Iterable[Unreadable]]
-"""Told the folders that a search leaves out, and those that it searched."""
+"""A function from the folders that a search left out, and those that it searched, to the problems to report."""
 
 
 class PlanFile(Record):
@@ -35,7 +35,7 @@ class Candidate(Record):
 
     file: PlanFile
     must_be_marked: bool
-    """Whether it is a plan only with the mark of one."""
+    """Whether the file is checked only if it has the mark of a plan: a top-level key ``memcheck``."""
     stdin: bool = False
 
 

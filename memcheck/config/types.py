@@ -28,7 +28,7 @@ class ConfigHardware(Record):
 
     @property
     def stated(self) -> dict[str, object]:
-        """What it states: the hardware, the length of configs that state none, the pictures and the release."""
+        """The stated values by name: hardware, sequence length for configs without one, images, and the release."""
         names = {"sequence_length": "default_sequence_length"}
         found = {names.get(key, key): value for key, value in self._asdict().items() if key != "path"}
         return {key: value for key, value in found.items() if value is not None}
