@@ -63,5 +63,5 @@ def _without_last_word(name: str, words: frozenset[str]) -> str:
 
 
 def _is_word(organisation: str) -> bool:
-    """Whether it could be an account on the Hub: neither a path nor empty."""
+    """Whether ``organisation`` can be the name of an account on the Hub: it is neither a path nor empty."""
     return organisation.replace("-", "").replace("_", "").replace(".", "").isalnum() and organisation[0] != "."

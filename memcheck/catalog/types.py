@@ -23,13 +23,13 @@ class Gpu(Record):
     fp8_tflops: float | None = None
     hbm_gbs: float | None = None
     nvlink_gbs: float | None = None
-    """Both directions together, as datasheets have it."""
+    """Bandwidth of NVLink per GPU in GB/s, the sum of both directions, as in datasheets."""
     gpus_per_node: int | None = None
     source: str = ""
     from_catalog: bool = True
     """False when the plan gave the figures itself."""
     fp32_tflops: float | None = None
-    """Outside the tensor cores: what torch uses unless TF32 is allowed."""
+    """TFLOPS of fp32 outside the tensor cores, which torch uses unless TF32 is allowed."""
     multiprocessors: int | None = None
     """Streaming multiprocessors (NVIDIA) or compute units (AMD)."""
     bf16_efficiency: float | None = None
