@@ -18,7 +18,7 @@ class Span(Record):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it holds no character: of a file as a whole, or of a place where something is missing."""
+        """Whether the span holds no character: the span of a whole file, or a place where something is missing."""
         return (self.line, self.column) == (self.end_line, self.end_column)
 
 
@@ -126,7 +126,7 @@ class Finding(Record):
 
     @property
     def about_memory(self) -> bool:
-        """Whether it is about an amount of memory (MEM1xx), so that more memory, or less need, would end it."""
+        """Whether the finding is about an amount of memory (MEM1xx): more memory, or a smaller need, removes it."""
         return self.code.startswith("MEM1")
 
 
