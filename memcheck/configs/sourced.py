@@ -19,7 +19,7 @@ from memcheck.configs.trainer_parts import is_known
 from memcheck.configs.types import ConfigError, ReadConfig, ReadSetting, told_once
 from memcheck.edge.observed import real_path
 from memcheck.edge.opener import repository
-from memcheck.edge.text import value
+from memcheck.edge.text import plural, value
 from memcheck.finding import Finding, Location
 from memcheck.job.versions import TRANSFORMERS
 from memcheck.plan import codes
@@ -235,7 +235,7 @@ class _Source:
         if assumed:
             listed = "; ".join(f"{key}: {value(setting.value)} ({setting.why})" for key, setting in assumed.items())
             at = self.document.locate("/source")
-            message = f"the config leaves these keys to the framework: {listed}"
+            message = f"the framework decides {plural(len(assumed), 'key')}: {listed}"
             self.findings.append(codes.CONFIG_DEFAULT.at(at, message, pointer="/source"))
 
     def result(self, values: dict[str, Any]) -> Document:

@@ -34,8 +34,8 @@ def fixes(report: Report, columns: int | None = None) -> list[str]:
     return [text] if columns is None else wrap(text, columns)
 
 
-LONG_NOTE = 240
-"""Characters of a note that one screen shows: it lists what was assumed."""
+LONG_NOTE = 160
+"""Characters of a note that stands on one screen as it is; of a longer one, which lists what was assumed, one line."""
 
 
 def is_long(finding: Finding) -> bool:

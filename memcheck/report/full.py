@@ -22,6 +22,10 @@ def render(report: Report, screen: Screen) -> str:
 
 def plan_section(plan: PlanResult, screen: Screen) -> str:
     """All findings of one plan; its verdict, where no finding about the memory of a GPU has shown that."""
+    if plan.estimate is None and not screen.verbose:
+        from memcheck.report.refused import refused
+
+        return "\n".join(refused(plan, screen))
     parts: list[list[str]] = []
     shown = False
     for finding in plan.findings:

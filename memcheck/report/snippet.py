@@ -19,16 +19,25 @@ class Underline(Record):
 
 
 def snippet(
-    finding: Finding, sources: Mapping[str, tuple[str, ...]], screen: Screen, *, compact: bool = False
+    finding: Finding,
+    sources: Mapping[str, tuple[str, ...]],
+    screen: Screen,
+    *,
+    compact: bool = False,
+    tight: bool = False,
 ) -> list[str]:
     """Lines from ``-->`` to the last underline; places in one file share a block, in order of their lines.
 
     ``compact``: notes about other places follow their lines, each note once, and gaps between lines are not shown.
+    ``tight``: no empty line, and no mark of the file as a whole where other places are marked.
     """
     marks = [Underline(finding.location, finding.location.note, True)]
-    whole = _is_whole_file(finding.location)
+    whole = is_whole_file(finding.location)
     others = [(label, where) for label, where in finding.related if not (whole and where == finding.location)]
     marks += [Underline(where, _label(label, where.note), False) for label, where in others]
+    if tight and others and whole:
+        del marks[0]
+        whole = False
     gutter = len(str(max(mark.location.span.line for mark in marks)))
     paths = dict.fromkeys(mark.location.path for mark in marks)
     style = finding.severity
@@ -39,11 +48,12 @@ def snippet(
         arrow = "-->" if not lines else ":::"
         lines.append(f"{' ' * gutter}{screen.paint(arrow, 'gutter')} {one_line(path)}:{lead.line}:{lead.column}")
         if len(marks) > 1 or not whole:
-            lines += (_compact if compact else _block)(here, sources.get(path, ()), gutter, style, screen)
+            found = (_compact if compact else _block)(here, sources.get(path, ()), gutter, style, screen)
+            lines += found[1:-1] if tight and not compact else found
     return lines
 
 
-def _is_whole_file(where: Location) -> bool:
+def is_whole_file(where: Location) -> bool:
     """Whether a place stands for the whole file: no line of it says more than the others."""
     return where.span.is_empty and (where.span.line, where.span.column) == (1, 1) and not where.note
 
@@ -61,31 +71,70 @@ def _block(marks: list[Underline], source: tuple[str, ...], gutter: int, style: 
     empty = f"{' ' * gutter} {bar}"
     lines = [empty]
     shown = 0
-    for mark in marks:
-        number = mark.location.span.line
+    for number, here in _by_line(marks).items():
         if number > len(source):
             continue  # a place after the end of the file, or a file that could not be read: the header says where
-        if number != shown:
-            if shown and number == shown + 2:
-                lines.append(_source_line(shown + 1, source[shown], gutter, screen))
-            elif shown and number > shown + 2:
-                lines.append(screen.paint("...", "gutter"))
-            shown = number
-            first = min(m.location.span.column for m in marks if m.location.span.line == number)
-            offset = _offset(source[number - 1], first, screen.columns - gutter - 3)
-            lines.append(_source_line(number, source[number - 1], gutter, screen, offset))
-        lines += [f"{empty} {row}" for row in _underline(mark, source[number - 1], offset, gutter, style, screen)]
+        if shown and number == shown + 2:
+            lines.append(_source_line(shown + 1, source[shown], gutter, screen))
+        elif shown and number > shown + 2:
+            lines.append(screen.paint("...", "gutter"))
+        shown = number
+        lines += _marked(number, source[number - 1], here, gutter, style, screen)
     return [*lines, empty] if len(lines) > 1 else []
 
 
-def _compact(marks: list[Underline], source: tuple[str, ...], gutter: int, style: str, screen: Screen) -> list[str]:
-    """Every line once. A note about it follows on the same line if there is room, else below the underlined place."""
-    bar = screen.paint("|", "gutter")
-    empty = f"{' ' * gutter} {bar}"
-    by_line: dict[int, list[Underline]] = {}
+def _by_line(marks: list[Underline]) -> dict[int, list[Underline]]:
+    """Marks by their line, in the order in which they come."""
+    found: dict[int, list[Underline]] = {}
     for mark in marks:
-        if mark.location.span.line <= len(source):
-            by_line.setdefault(mark.location.span.line, []).append(mark)
+        found.setdefault(mark.location.span.line, []).append(mark)
+    return found
+
+
+def _marked(number: int, line: str, marks: list[Underline], gutter: int, style: str, screen: Screen) -> list[str]:
+    """A line with its marks below it; a long line once for each part of it that has marks."""
+    empty = f"{' ' * gutter} {screen.paint('|', 'gutter')}"
+    rows = []
+    for offset, here in _windows(line, marks, screen.columns - gutter - 3):
+        rows.append(_source_line(number, line, gutter, screen, offset))
+        for mark in here:
+            rows += [f"{empty} {row}" for row in _underline(mark, line, offset, gutter, style, screen)]
+    return rows
+
+
+def _windows(line: str, marks: list[Underline], room: int) -> list[tuple[int, list[Underline]]]:
+    """The parts of a line that are shown: how many characters each leaves out on the left, and the marks in view."""
+    if len(line) <= room:
+        return [(0, marks)]
+    groups: list[list[Underline]] = []
+    for mark in sorted(marks, key=_order):
+        if groups and _end(mark) - groups[-1][0].location.span.column < room - MARGIN:
+            groups[-1].append(mark)
+        else:
+            groups.append([mark])
+    found = []
+    for here in groups:
+        first, last = here[0].location.span.column, max(map(_end, here))
+        offset = _offset(line, first, room)
+        if last - offset >= room:
+            offset = max(offset, min(last + 1 - room, first - MARGIN))
+        found.append((offset, here))
+    return found
+
+
+MARGIN = 8
+"""Characters of a long line that are shown on the left of a mark, if the mark is as long as the screen allows."""
+
+
+def _end(mark: Underline) -> int:
+    """The column of the last character of a mark on its first line."""
+    span = mark.location.span
+    return max(span.column, span.end_column - 1) if span.end_line == span.line else span.column
+
+
+def _compact(marks: list[Underline], source: tuple[str, ...], gutter: int, style: str, screen: Screen) -> list[str]:
+    """Every line once; behind it what is said of it, else below it with the place underlined."""
+    by_line = _by_line([mark for mark in marks if mark.location.span.line <= len(source)])
     room = screen.columns - gutter - 3
     told = dict(_notes(by_line))
     notes = {number: note for number, note in told.items() if note and _fits(source[number - 1], note, room)}
@@ -96,17 +145,14 @@ def _compact(marks: list[Underline], source: tuple[str, ...], gutter: int, style
             continue
         text = source[number - 1]
         shown = notes.get(number)
-        offset = 0 if shown else _offset(text, min(mark.location.span.column for mark in here), room)
-        line = _source_line(number, text, gutter, screen, offset)
         if shown:
+            line = _source_line(number, text, gutter, screen)
             start = min(column, room - len(POINTER) - width(shown))  # a long note begins further left
             gap = " " * (start - width(clean(text)))
             lines.append(f"{line}{gap}{screen.paint(POINTER + shown, 'info')}")
         else:
-            lines.append(line)
-            for mark in here:
-                lines += [f"{empty} {row}" for row in _underline(mark, text, offset, gutter, style, screen)]
-    return [*lines, empty] if lines else []
+            lines += _marked(number, text, here, gutter, style, screen)
+    return lines
 
 
 GAP, POINTER = "  ", "<- "

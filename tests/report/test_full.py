@@ -79,7 +79,6 @@ error[MEM101] exceeds-capacity: needs 54.31 GiB per GPU, 14.93 GiB more than an 
 11 |   micro_batch_size: 4
    |   ^^^^^^^^^^^^^^^^^^^
 12 |   sequence_length: 8192  <- activations grow with this
-   |
       ███████████████████████│████████████ 137.9%   54.31 of 39.38 GiB, between 53.2 and 55.4
 remedies, each re-computed: of capacity, time, change
   1. 79.2%  +31%  training.activation_checkpointing: none -> full

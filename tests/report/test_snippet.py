@@ -141,3 +141,32 @@ def test_marks_without_a_width_do_not_go_on_without_end() -> None:
     """Ten thousand combining marks are one letter wide, and are cut all the same."""
     line = "a: " + "\u0301" * 10_000
     assert max(len(row) for row in shown([line], at(1, 1, 2))) <= 4 * WIDE.columns + 20
+
+
+def test_a_long_line_is_shown_around_each_place() -> None:
+    """Every mark stands under its own word; a line is shown once for all places that one screen has room for."""
+    line = "torchrun " + " ".join(f"--key{number:02d} value{number:02d}" for number in range(30))
+    words = ("torchrun", "--key06", "--key09", "--key28")
+    places = [at(1, line.index(word) + 1, line.index(word) + 1 + len(word), word) for word in words]
+    first, *others = places
+    for columns in (60, 100, 160):
+        rows = shown([line], first, *(("", place) for place in others), screen=Screen(columns))
+        assert all(len(row) <= columns for row in rows)
+        sources = [row for row in rows if row.startswith("1 |")]
+        assert 2 <= len(sources) <= 4, columns
+        source, met = "", []
+        for row in rows[1:]:
+            if row.startswith("1 |"):
+                source = row
+            elif "^" in row or "--" in row:
+                start = min(row.find(mark) for mark in "^-" if mark in row)
+                met.append(source[start:].partition(" ")[0])
+        assert met == list(words), columns
+
+
+def test_a_mark_longer_than_the_screen_shows_its_start() -> None:
+    """Its window begins shortly before it."""
+    line = "a" * 200 + " " + "b" * 300 + " c"
+    rows = shown([line], at(1, 202, 502))
+    assert "a b" in rows[2]
+    assert rows[3].index("^") == rows[2].index("b")
