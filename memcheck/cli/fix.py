@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher, unified_diff
 
@@ -11,6 +12,7 @@ from memcheck.cli.options import CheckOptions
 from memcheck.cli.replace import replace_all
 from memcheck.cli.write import write_document
 from memcheck.config.discover import STDIN
+from memcheck.configs.documents import is_config
 from memcheck.errors import UsageError
 from memcheck.plan.text import read_bytes
 from memcheck.result import Unreadable
@@ -31,6 +33,7 @@ def fix_paths(options: CheckOptions) -> int | None:
     defects: tuple[str, ...] = ()
     unreadable = False
     texts: dict[str, bytes] = {}
+    configs: list[str] = []
     for file in plan_files(options, configurations, [], elsewhere, []):
         if isinstance(file, Unreadable):
             unreadable = True
@@ -44,6 +47,7 @@ def fix_paths(options: CheckOptions) -> int | None:
         before = {file.path: file.data, **{path: texts.get(path) or read_bytes(path) for path in fixed.texts}}
         after = {file.path: fixed.data, **fixed.texts}
         if before == after:
+            configs += [file.path] if is_config(file.path, file.data) else []
             continue
         changed += sum(before[path] != after[path] for path in after)
         found += len(fixed.fixes)
@@ -55,6 +59,8 @@ def fix_paths(options: CheckOptions) -> int | None:
     if changed and not options.quiet:
         verb = "would fix" if options.diff else "fixed"
         _say(f"{verb} {_number(found, 'finding')} in {_number(changed, 'file')}")
+    if configs and not options.quiet:
+        _say(f"{_not_edited(configs)}; {_as_plan(configs[0], options)}")
     if defects and options.diff:
         from memcheck.cli.defect import write_bug_report
 
@@ -75,9 +81,25 @@ def _refuse(options: CheckOptions) -> None:
             "--unsafe-fixes alone does nothing", "add --fix to write the files, or --diff to see what would be"
         )
     if options.gpu is not None:
+        configs = [path for path in options.paths if os.path.isfile(path) and is_config(path, read_bytes(path))]
+        if configs:
+            raise UsageError(_not_edited(configs), _as_plan(configs[0], options))
         raise UsageError("--fix and --diff mend plans as they are written, not on another --gpu", "leave out --gpu")
     if STDIN in options.paths and not options.diff:
         raise UsageError("stdin cannot be written", "--diff shows what would be fixed")
+
+
+def _not_edited(configs: Sequence[str]) -> str:
+    """That no fix edits configs."""
+    more = f" and {len(configs) - 1} more" if len(configs) > 1 else ""
+    return f"--fix and --diff edit plans, not configs: {configs[0]}{more}"
+
+
+def _as_plan(path: str, options: CheckOptions) -> str:
+    """What to do with a config instead: the command that makes a plan of it."""
+    named = (("--gpu", options.gpu), ("--gpus", options.gpus), ("--gpus-per-node", options.gpus_per_node))
+    stated = "".join(f" {name} {value}" for name, value in (*named, ("--nodes", options.nodes)) if value is not None)
+    return f"change the config yourself, or write a plan: `memcheck import {path}{stated} --output plan.yaml`"
 
 
 def difference(path: str, before: bytes, after: bytes) -> str:

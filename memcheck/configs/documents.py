@@ -27,21 +27,32 @@ def load_plans(
     own config runs on, and its length where it states none; a plan says that itself.
     ``answers``: what options say of a plan's job in the place of its own values; a config has them in ``hardware``.
     """
-    if b"memcheck" not in data or not path.lower().endswith((".yaml", ".yml")):
-        from memcheck.plan.sniff import looks_like_plan
-
-        if not looks_like_plan(data):
-            from memcheck.configs.direct import config_document
-
-            found = config_document(path, data, hardware)
-            if found is not None:
-                return [found]
+    config = _config(path, data, hardware)
+    if config is not None:
+        return [config]
     documents = [_with_source(document, texts, answers) for document in load_documents(path, data)]
     if not answers:
         return documents
     from memcheck.configs.answered import answered
 
     return [answered(document, answers) for document in documents]
+
+
+def is_config(path: str, data: bytes) -> bool:
+    """Whether a file is a framework's config or a launch script: a plan is made of it, and no fix edits it."""
+    return _config(path, data, NOTHING) is not None
+
+
+def _config(path: str, data: bytes, hardware: Mapping[str, object]) -> Document | None:
+    if b"memcheck" in data and path.lower().endswith((".yaml", ".yml")):
+        return None
+    from memcheck.plan.sniff import looks_like_plan
+
+    if looks_like_plan(data):
+        return None
+    from memcheck.configs.direct import config_document
+
+    return config_document(path, data, hardware)
 
 
 def _with_source(document: Document, texts: Mapping[str, bytes], answers: Mapping[str, object]) -> Document:

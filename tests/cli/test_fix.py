@@ -123,6 +123,33 @@ def test_refused(tmp_path: Path, capsys: Capture, arguments: list[str], message:
     assert path.read_text() == text
 
 
+CONFIG = """\
+base_model: meta-llama/Llama-3.1-8B
+sequence_len: 4096
+sample_packing: true
+micro_batch_size: 8
+optimizer: adamw_torch
+bf16: true
+"""
+
+
+def test_configs_are_not_fixed_and_that_is_said(tmp_path: Path, capsys: Capture) -> None:
+    """With and without --gpu, for --fix and --diff: the message names the command that makes a plan of the config."""
+    write_broken(tmp_path)
+    Path("train.yml").write_text(CONFIG)
+    for option in ("--fix", "--diff"):
+        assert main(["check", option, "--unsafe-fixes", "train.yml", "--gpu", "rtx-4090", "--gpus", "1"]) == 2
+        error = capsys.readouterr().err
+        assert "--fix and --diff edit plans, not configs: train.yml" in error
+        assert "`memcheck import train.yml --gpu rtx-4090 --gpus 1 --output plan.yaml`" in error
+        assert "leave out" not in error
+        main(["check", option, "--unsafe-fixes", "train.yml"])
+        assert "edit plans, not configs: train.yml" in capsys.readouterr().err
+        assert Path("train.yml").read_text() == CONFIG
+    main(["check", "--fix", "broken.yaml"])
+    assert "configs" not in capsys.readouterr().err
+
+
 def test_missing_files_are_reported_once(tmp_path: Path, capsys: Capture) -> None:
     """A path that cannot be read is named, the others are mended or shown, and the exit code is 2."""
     write_broken(tmp_path)
