@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from memcheck.configs import model_config
+from memcheck.configs import model_config, trl_keys
 from memcheck.configs.config_file import ConfigFile, located
 from memcheck.configs.evidence import all_keys, any_key
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.launch_lines import starts_processes
 from memcheck.configs.refusals import after_formats, another_file, before_formats, before_syntax
 from memcheck.configs.syntax import ARGUMENTS, COMMAND, load_config, syntax_of
-from memcheck.configs.trainer_script import otherwise_named
+from memcheck.configs.trainer_rows import LENGTHS
+from memcheck.configs.trainer_script import objectives_named, otherwise_named
 from memcheck.configs.types import ConfigError
 from memcheck.configs.unknown_script import script_of
 from memcheck.finding import Location, Span
@@ -65,11 +66,6 @@ _NAMED = re.compile(
 """A launcher's line and the first file of arguments on it, which is not its own ``--config_file``."""
 _ENVIRONMENT = re.compile(r"/activate\b|conda|\.(?:bashrc|bash_profile|profile|zshrc|env)\b|/etc/profile|modules?/init")
 """Scripts that are sourced for what they put on the path, and say nothing of a training."""
-STATE_ALL = (
-    "state what it does: --from transformers --model llama-3.1-8b --micro-batch-size 1 --sequence-length 4096 "
-    "--set training.objective=sft --set training.method=full "
-    "--set training.precision.recipe=bf16-mixed --set training.precision.params=bf16"
-)
 HELP = f"memcheck reads {', '.join(each.title for each in FORMATS.values())}; --from says which"
 
 
@@ -110,8 +106,31 @@ def detect(path: str, text: str, *, named: bool = False, beside: Mapping[str, ob
     name, at = script_of(config) if syntax == ARGUMENTS else ("", config.at(""))
     if name and (starts_processes(config) or path == COMMAND):
         inside = "what it starts" if at == config.at("") else f"`{name}`"
-        raise located(at, f"the command names no model and no batch: they are inside {inside}", STATE_ALL)
+        raise located(at, f"the command names {_unstated(config)} {inside}", _answers(config))
     raise ConfigError(f"{path}: this is no config that memcheck knows", HELP)
+
+
+def _unstated(config: ConfigFile) -> str:
+    """What a launch leaves to its script, where it states no argument of a training."""
+    return "no batch: it is inside" if _names_model(config) else "no model and no batch: they are inside"
+
+
+def _answers(config: ConfigFile) -> str:
+    """All options that such a launch needs: the reader of its script, and what its arguments do not state."""
+    named = [each for each in objectives_named(config, trl_keys.SCRIPTS) if each not in trl_keys.ROLLOUTS]
+    options = [
+        f"--from {'trl' if named else 'transformers'}",
+        "" if _names_model(config) else "--model llama-3.1-8b",
+        "--micro-batch-size 1",
+        "" if any(config.has(name) for name in LENGTHS) else "--sequence-length 4096",
+        f"--set training.objective={named[0] if named else 'sft'} --set training.method=full",
+        "--set training.precision.recipe=bf16-mixed --set training.precision.params=bf16",
+    ]
+    return f"state what it does: {' '.join(filter(None, options))}"
+
+
+def _names_model(config: ConfigFile) -> bool:
+    return config.has("model_name_or_path") or bool(otherwise_named(config))
 
 
 def _named(line: str) -> re.Match[str] | None:

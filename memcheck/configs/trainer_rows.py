@@ -22,6 +22,8 @@ SHORT = ("ner", "seq2seq_qa", "summarization", "translation")
 LIMITS = {"glue": 128, "classification": 128, "xnli": 128, "qa": 384, "qa_beam_search": 384, "seq2seq_qa": 384}
 LIMITS |= {"plm": 512}
 """The limits that the scripts have themselves."""
+LENGTHS = ("max_length", "max_seq_length", "block_size", "model_max_length", "max_seq_len", "max_token_length")
+"""Arguments that state the most tokens per row."""
 TO_LIMIT = "pad_to_max_length"
 UNKNOWN = "memcheck does not know how the script makes rows: `padded` if each row is one text of its own length"
 
@@ -31,16 +33,15 @@ def rows_of(draft: Draft, *, alone: bool, opened: bool) -> int:
 
     ``alone``: the script is TRL's own; ``opened``: it is open-instruct's.
     """
-    names = ("max_length", "max_seq_length", "block_size", "model_max_length", "max_seq_len", "max_token_length")
-    stated_none = any(name in draft.config.values and not draft.config.has(name) for name in names)
+    stated_none = any(name in draft.config.values and not draft.config.has(name) for name in LENGTHS)
     cut = not any(each.startswith(UNCUT) for each in commands(draft.config))
     default, why = (1024, "TRL's default max_length") if alone and cut and not stated_none else _own_limit(draft)
     packed = on(draft, "packing")
     full = "" if packed or alone or opened else _full(draft)
-    parts.length(draft, names, default, packed or bool(full), why, said=full)
+    parts.length(draft, LENGTHS, default, packed or bool(full), why, said=full)
     if not (packed or full):
         _pad_to_limit(draft)
-    draft.config.see("packing", "line_by_line", TO_LIMIT, *names)
+    draft.config.see("packing", "line_by_line", TO_LIMIT, *LENGTHS)
     help = "state the longest that a row gets: --sequence-length 4096"
     draft.ask("training.sequence_length", "how long a sequence is", help)
     key, path = "training.sequence_length", "pad_to_multiple_of"

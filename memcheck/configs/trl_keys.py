@@ -10,7 +10,8 @@ import re
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.evidence import all_keys, any_key
 from memcheck.configs.trainer_adapters import AdapterKeys
-from memcheck.configs.trainer_script import objectives_named, recipe
+from memcheck.configs.trainer_fields import EXAMPLE_SCRIPTS, EXAMPLES, TRAINING_ARGUMENTS, TRL
+from memcheck.configs.trainer_script import commands, objectives_named, recipe
 
 VERSION = "TRL 1.9 (July 2026)"
 TITLE = "TRL"
@@ -29,6 +30,22 @@ EVIDENCE = (
         "dataset_mixer_list",
     ),
 )
+TRAINED = frozenset(
+    {
+        *(
+            "gradient_accumulation_steps",
+            "per_device_train_batch_size",
+            "learning_rate",
+            "num_train_epochs",
+            "max_steps",
+        ),
+        *("gradient_checkpointing", "optim", "lr_scheduler_type", "warmup_ratio", "warmup_steps", "weight_decay"),
+        *("save_steps", "save_strategy", "save_total_limit", "do_train", "fsdp", "max_grad_norm", "packing"),
+    }
+)
+"""Arguments that only a training has, of which a launch line may state any."""
+FILES = (".yaml", ".yml", ".json", ".toml")
+"""Files that hold keys: the name of a script in them starts nothing."""
 TRL_ALONE = (
     "max_length",
     "max_seq_length",
@@ -50,20 +67,34 @@ TRL_ALONE = (
 
 
 def recognise(config: ConfigFile) -> str:
-    """The key that shows that a config is TRL's: TrainingArguments with a model's name, and a key or a command that
-    only TRL has. Empty where there is none.
-    """
-    key = _arguments(config)
+    """TrainingArguments beside a model's name, and a key or a command that only TRL has."""
+    key = recognise_arguments(config)
     if not key:
         return _launched(config)
     if any(re.search(r"\btrl\s+[a-z]", line) for line in config.lines if not line.lstrip().startswith("#")):
         return key
-    return key if _alone(config) else ""
+    return key if _alone(config) or objectives_named(config, SCRIPTS) else ""
+
+
+def recognise_arguments(config: ConfigFile) -> str:
+    """A model's name and an argument that only a training has; or a script of TRL's or transformers' name, a model and
+    any further argument of theirs.
+    """
+    key = _arguments(config)
+    if key or config.path.endswith(FILES):
+        return key
+    stated = {name.replace("-", "_"): name for name in config.values}
+    names = commands(config)
+    if not names or "model_name_or_path" not in stated:
+        return ""
+    known = bool(objectives_named(config, SCRIPTS)) or any(f"run_{name}" in EXAMPLE_SCRIPTS for name in names)
+    further = set(stated) & (TRAINING_ARGUMENTS | TRL | EXAMPLES) - {"model_name_or_path"} if known else ()
+    return stated["model_name_or_path"] if further or not TRAINED.isdisjoint(stated) else ""
 
 
 def _launched(config: ConfigFile) -> str:
     """A launch line that leaves all to a recipe: ``accelerate launch scripts/run_sft.py recipe.yaml``."""
-    if not objectives_named(config, SCRIPTS) or config.path.endswith((".yaml", ".yml", ".json", ".toml")):
+    if not objectives_named(config, SCRIPTS) or config.path.endswith(FILES):
         return ""
     if any(re.search(r"\b(?:swift|llamafactory)\b", line) for line in config.lines):
         return ""

@@ -57,7 +57,13 @@ def test_rules_are_found_by_what_people_type(capsys: Capture, words: str, codes:
 
 @pytest.mark.parametrize(
     ("catalog", "entry"),
-    [("models", "llama-3.1-8b"), ("gpus", "h100-80gb"), ("rules", "exceeds-capacity"), ("frameworks", "torchtitan"), ("architectures", "qwen3_moe")],
+    [
+        ("models", "llama-3.1-8b"),
+        ("gpus", "h100-80gb"),
+        ("rules", "exceeds-capacity"),
+        ("frameworks", "torchtitan"),
+        ("architectures", "qwen3_moe"),
+    ],
 )
 def test_catalogs_are_listed(capsys: Capture, monkeypatch: pytest.MonkeyPatch, catalog: str, entry: str) -> None:
     """As a table that fits the screen, and as records with the same entries."""
@@ -76,7 +82,10 @@ def test_catalogs_are_listed(capsys: Capture, monkeypatch: pytest.MonkeyPatch, c
     ("arguments", "names"),
     [
         (["models", "qwen3", "30b"], {"qwen3-30b-a3b", "qwen3-30b-a3b-2507"}),
-        (["model", "NEMOTRON 3"], {"nemotron-3-nano-30b-a3b", "nemotron-3-super-120b-a12b", "nemotron-3-ultra-550b-a55b"}),
+        (
+            ["model", "NEMOTRON 3"],
+            {"nemotron-3-nano-30b-a3b", "nemotron-3-super-120b-a12b", "nemotron-3-ultra-550b-a55b"},
+        ),
         (["gpu", "rtx", "40"], {"rtx-4090", "rtx-4080", "rtx-a4000"}),
         (["archs", "gemma"], {"gemma", "gemma2", "gemma3_text"}),
     ],

@@ -262,7 +262,11 @@ def test_a_models_config_stands_for_its_name(capsys: Capture, tmp_path: Path, mo
     known = ["--gpu", "h100-80gb", "--gpus", "2", "--method", "lora", "--format", "json"]
     assert main(["estimate", "llama-3.2-1b", *known]) == 0
     (named,) = plans(capsys)
-    for here, path in ((tmp_path, "base/config.json"), (folder, "config.json"), (elsewhere, str(folder / "config.json"))):
+    for here, path in (
+        (tmp_path, "base/config.json"),
+        (folder, "config.json"),
+        (elsewhere, str(folder / "config.json")),
+    ):
         monkeypatch.chdir(here)
         assert main(["estimate", path, *known]) == 0
         (found,) = plans(capsys)
@@ -324,7 +328,9 @@ def test_a_command_is_told_its_model(capsys: Capture, command: str) -> None:
 
 def test_a_plan_is_estimated_with_another_model(capsys: Capture) -> None:
     """`--model` goes before the plan's own, and beside a model's name it is a mistake."""
-    Path("plan.yaml").write_text("memcheck: 1\nmodel: llama-3.2-1b\nhardware: {gpu: h100-80gb}\ntraining: {micro_batch_size: 1, sequence_length: 512}\n")
+    Path("plan.yaml").write_text(
+        "memcheck: 1\nmodel: llama-3.2-1b\nhardware: {gpu: h100-80gb}\ntraining: {micro_batch_size: 1, sequence_length: 512}\n"
+    )
     assert main(["estimate", "plan.yaml", "--model", "qwen2.5-0.5b"]) == 0
     assert "qwen2.5-0.5b, 494," in capsys.readouterr().out
     assert main(["estimate", "llama-3.2-1b", "--gpu", "h100-80gb", "--model", "qwen2.5-0.5b"]) == 2

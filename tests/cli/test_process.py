@@ -71,7 +71,12 @@ def test_clean_check_imports_nothing_heavy(tmp_path: Path, environment: dict[str
     loaded = modules(["check", "good.yaml"], tmp_path, environment)
     assert "memcheck.memory.estimate" in loaded
     assert loaded & HEAVY == set()
-    for unused in ("memcheck.what_if.remedies", "memcheck.review.suppress", "memcheck.review.baseline", "memcheck.review.fix"):
+    for unused in (
+        "memcheck.what_if.remedies",
+        "memcheck.review.suppress",
+        "memcheck.review.baseline",
+        "memcheck.review.fix",
+    ):
         assert not any(name.startswith(unused) for name in loaded)
     assert "memcheck.report.details" not in loaded
 
