@@ -35,7 +35,7 @@ class TensorGroup(Record):
     copies: int
     """How many of them."""
     bytes: int
-    """All of them together."""
+    """Sum of all components, in bytes."""
     component: str
 
 

@@ -1,4 +1,5 @@
-"""That a forward pass meets every parameter that its rank holds: nothing of a model is priced as nothing.
+"""A check that a forward pass meets every parameter that its rank holds, so that no part of a model is counted as 0
+bytes.
 
 Both are counted in elements, whole: on one rank, without adapters, of a short sequence. Layouts divide what is met and
 what is held in their own ways, and frameworks fuse matrices that a checkpoint keeps apart; the sums stay.
@@ -65,7 +66,7 @@ def elements(block: Block) -> int:
 
 
 def demand(seen: int, held: int, what: str, framework: str) -> None:
-    """Nothing, if all that is held is met.
+    """Check that a forward pass has met all weights. ``seen``, ``held``: elements that it met, and that the rank holds.
 
     Raises:
         UnsupportedError: the forward pass passes weights by, or meets some that no rank holds. It lies at

@@ -75,7 +75,7 @@ class Setting(Record):
     input_grad: bool = True
     """Something below the unit is trained."""
     output_held: bool = False
-    """Whoever runs the backward keeps the gradient that it starts from to its end: a schedule of stages."""
+    """The code that runs the backward keeps the gradient that it starts from to its end: a schedule of stages."""
     external_input: bool = False
     """The unit's input lives in a buffer that is counted elsewhere (a pipeline stage's receive buffer)."""
     adapter: Adapter | None = None
@@ -113,7 +113,7 @@ class Setting(Record):
     encoded: int = 0
     """Rows of a sequence that cross attention reads: the encoder's output; 0 = there is none."""
     encoded_grad: bool = False
-    """That output wants a gradient, or the first of the streams that layers weigh (Inkling 2)."""
+    """The encoder's output wants a gradient, or the first of the streams that layers weigh (Inkling 2)."""
     encoded_dtype: str | None = None
     """Dtype of that output, where it is not that of the residual stream."""
     gathers: bool = False

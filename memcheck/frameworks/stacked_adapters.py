@@ -101,10 +101,10 @@ def targets_experts(adapter: Adapter, name: str) -> bool:
 
 
 def demand_both(adapter: Adapter | None, m: Moe) -> None:
-    """Nothing, if no matrix of the experts is adapted, or all are.
+    """Check that adapters are on all matrices of the experts or on none.
 
     Raises:
-        UnsupportedError: some are, which AutoModel's classes cannot be told.
+        UnsupportedError: only some matrices are adapted, which AutoModel's classes cannot be told.
     """
     named = [names_parameter(adapter.parameters, t.name) for t in stacked_experts(m)] if adapter is not None else []
     if any(named) and not all(named):

@@ -1,4 +1,4 @@
-"""Why a plan cannot be priced at all."""
+"""Errors of plans that cannot be estimated at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ResolutionError(MemcheckError):
     """The plan is well-formed, but names something that does not exist or misses what has no default.
 
     Everything that is merely wrong about a plan (a degree that does not divide, an unknown option) is left to the
-    rules: resolution goes on with the nearest job that can be priced.
+    rules: resolution goes on with the nearest job that can be estimated.
     """
 
     exit_code = 1

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 class Families(Record):
-    """What a framework builds that has a memory model here. Anything else is refused, never priced as something near.
+    """What a framework builds that has a memory model here. Anything else is refused, never estimated as something
+    near.
 
     A family is a ``model_type`` of Hugging Face. ``parts`` are fields of the records of
     :mod:`memcheck.models.types`, as ``Attention.window``: those that the framework's forward pass reads.

@@ -9,12 +9,13 @@ KERNELS = {
     "gated-delta-net": "flash-linear-attention",
     "short-convolution": "causal-conv1d",
 }
-"""Whose fused kernels recurrent layers are priced with. transformers falls back to code of its own without them
-(``use_kernel_func_from_hub_with_fallback``), whose traced steps took 2.1 to 2.5 times as much."""
+"""Packages whose fused kernels the estimate of recurrent layers assumes. transformers falls back to code of its own
+without them (``use_kernel_func_from_hub_with_fallback``), whose traced steps took 2.1 to 2.5 times as much.
+"""
 
 
 def fused_packages(architecture: Architecture | Rough) -> list[str]:
-    """Packages whose kernels the model's layers are priced with."""
+    """Packages whose kernels the estimate of the model's layers assumes."""
     if not isinstance(architecture, Architecture):
         return []
     mixers = (mixer for block, _ in architecture.blocks for mixer in (block.mixer, block.beside))

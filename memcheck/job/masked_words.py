@@ -1,4 +1,4 @@
-"""Which of an encoder's two classes for words a plan is priced as."""
+"""Which of an encoder's two classes for words the estimate of a plan assumes."""
 
 from __future__ import annotations
 

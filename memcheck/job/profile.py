@@ -176,11 +176,13 @@ class Profile(Record):
     initialization: tuple[str, str] = ("host", "host")
     """Default of ``training.initialization``: of a replicated model, and of one whose parameters are sharded."""
     checkpoint: tuple[str, str] = ("full", "sharded")
-    """Default of ``training.checkpoint``, likewise."""
+    """Default of ``training.checkpoint``: of a replicated model, and of one whose parameters are sharded."""
     harmless: Mapping[str, str] = MappingProxyType({})
     """Options that move no memory worth a figure, and why."""
     unmodelled: Mapping[str, tuple[object, str]] = MappingProxyType({})
-    """Options that move memory and have no model: the value that is priced, and what another one does, as a clause."""
+    """Options that change memory and have no model: the value that the estimate assumes, and what another value does,
+    as a clause.
+    """
     data_parallel: str = "torch"
     """Whose data parallelism: ``torch`` (DistributedDataParallel, ZeroRedundancyOptimizer and FSDP2, by ZeRO stage),
     ``fsdp`` (FSDP alone, with what its scripts choose), ``zero`` (DeepSpeed's engine), ``distributed-optimizer``
@@ -210,7 +212,8 @@ class Profile(Record):
     offloads_parameters: bool = True
     selective_recompute: str = ""
     """What selective recompute chooses among: the ``operators`` or the ``modules`` of a block. Empty: there is none to
-    turn on; a plan that has it is priced as core attention run again."""
+    turn on; for a plan that has it, the estimate recomputes core attention.
+    """
     keeps_exchanges_since: tuple[int, int] | None = None
     """First version whose selective recompute keeps what the experts' all-to-alls brought. None: none repeats them."""
     checkpointed_parts: tuple[str, ...] = ()

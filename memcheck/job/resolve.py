@@ -77,8 +77,8 @@ def resolve(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_di
 
     ``frameworks``: profiles by the name that a plan gives them.
 
-    A layout that cannot work is still resolved, to the nearest job that can be priced, so that the rules can report all
-    of its problems.
+    A layout that cannot work is still resolved, to the nearest job that can be estimated, so that the rules can report
+    all of its problems.
 
     Raises:
         ResolutionError: an unknown model or GPU, a model that cannot be read, or a missing value without a default.

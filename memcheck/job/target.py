@@ -59,10 +59,10 @@ def resolve_target(training: plan_types.TrainingSpec, architecture: Architecture
 
 
 def check_length(architecture: Architecture | Rough, sequence_length: int) -> None:
-    """Nothing, unless the encoder reads another number of rows than ``sequence_length`` says, whatever it says.
+    """Check that the encoder reads as many rows as ``sequence_length`` states.
 
     Raises:
-        ResolutionError: it does.
+        ResolutionError: the two numbers differ.
     """
     encoder = architecture.encoder if isinstance(architecture, Architecture) else None
     if encoder is None or encoder.length in (0, sequence_length):

@@ -7,7 +7,7 @@ from memcheck.models.types import Architecture, Rough
 from memcheck.record import Record
 
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "remainder": 2}
-"""Bytes of one element; 4-bit formats carry quantisation constants and are priced where they are used."""
+"""Bytes of one element; 4-bit formats carry quantisation constants and are counted where they are used."""
 
 
 BITSANDBYTES = ("nf4", "nf4-single", "fp4", "fp4-single", "int8")

@@ -31,7 +31,9 @@ COMPILED_APART = ", compiled"
 """In a kind of sharded step whose layers are compiled, which decides what is held and not what is stuck."""
 
 FSDP1_APART = ", FSDP1"
-"""In a kind of step under FSDP1, whose record_stream keeps blocks from being used again: of what is held, likewise."""
+"""In a kind of step under FSDP1, whose record_stream keeps blocks from being used again: decides what is held and not
+what is stuck.
+"""
 
 ADAPTERS = "/adapters"
 """In a kind of step that trains adapters alone. The gradients and optimizer states that a first step leaves are small:

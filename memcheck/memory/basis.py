@@ -11,7 +11,7 @@ from memcheck.memory.residuals import look_up, residuals
 
 
 def intervals(job: TrainingJob | InferenceJob, held: PlanFigures, capacity: int | None) -> Intervals:
-    """Both of them. ``capacity``: None for a GPU without end."""
+    """The intervals of ``needed`` and of what is seen, in bytes. ``capacity``: None for a GPU without a limit."""
     return ends(residuals(), interval_kinds(job), held, capacity)
 
 

@@ -47,7 +47,7 @@ class Estimator:
     __slots__ = ("_gpu", "_kinds", "_overhead", "_padded", "_surroundings", "_worst", "hosts")
 
     def __init__(self, job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead) -> None:
-        """``job``: any of them.
+        """``job``: any of the jobs, which differ in their batch alone.
 
         Raises:
             UnsupportedError: it asks for something that has no memory model.

@@ -62,7 +62,7 @@ def hangs(estimate: Estimate, fail_above: float) -> bool:
 
 
 def host_capacity(gib: float | None) -> int | None:
-    """The bytes of a node that states its memory in GiB; None where it states none, so that nothing is judged."""
+    """The bytes of a node that states its memory in GiB; None where it states none, so that nothing is checked."""
     return None if gib is None else int(gib * GIB)
 
 

@@ -244,10 +244,10 @@ def _working_set(job: InferenceJob, a: Architecture, blocks: list[Block], invent
 
 @lru_cache(maxsize=256)
 def _demand_block(block: Block, setting: Setting) -> None:
-    """Nothing, if the forward pass of a layer meets all of its weights.
+    """Check that the forward pass of a layer meets all of its weights.
 
     Raises:
-        UnsupportedError: it passes some by, so that their products would be priced as nothing.
+        UnsupportedError: the forward pass skips some weights, so that their products would count as 0 bytes.
     """
     seen, held = met_by(recomputing(block, "none")[0], setting), elements(block)
     if seen != held:

@@ -53,7 +53,7 @@ class PlanFigures(Record):
     """The figures of one plan that its intervals lie around, in bytes."""
 
     allocated: int
-    """Predicted."""
+    """Predicted peak of live tensors, in bytes."""
     outside: OutsideBytes
     pools: Pools = Pools()
 

@@ -23,7 +23,7 @@ class OutsideBytes(Record):
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Context, libraries and communicators together, in bytes."""
         return self.context + self.libraries + self.communicators
 
     def ends(self, tables: Residuals) -> tuple[int, int]:

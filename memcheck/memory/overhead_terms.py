@@ -1,4 +1,4 @@
-"""What lies between allocated and device bytes, item by item, each with its source: for whoever asks for formulas."""
+"""The difference between allocated and device bytes, item by item, each with its source: for output with formulas."""
 
 from __future__ import annotations
 

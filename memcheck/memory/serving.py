@@ -41,7 +41,7 @@ class ServingRank(Record):
     """Everything on one rank."""
 
     weights: tuple[tuple[Weight, int], ...]
-    """How many there are of each: equal layers have equal ones."""
+    """Weights of the rank, each with the number of equal ones: equal layers have equal weights."""
     caches: tuple[tuple[Block, int, int], ...]
     """A layer's, for all sequences, and how many layers are equal."""
     working: int

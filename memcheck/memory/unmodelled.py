@@ -18,10 +18,10 @@ _priced: dict[tuple[int, str], Architecture] = {}
 
 
 def refuse(job: TrainingJob) -> None:
-    """Nothing, unless the model or an option says something else than what is priced.
+    """Check that the model and its options have a memory model.
 
     Raises:
-        UnsupportedError: one does.
+        UnsupportedError: one of them has none.
     """
     if isinstance(job.architecture, Architecture):
         refuse_model(job.framework, job.architecture)
@@ -58,13 +58,13 @@ def refuse(job: TrainingJob) -> None:
 
 
 def refuse_adapters(lora: Lora, framework: Profile, *, apart: bool = False) -> None:
-    """Nothing, if the framework's adapters are modelled with every key that the plan states.
+    """Check that the framework's adapters are modelled with every key that the plan states.
 
     ``apart``: experts are on several ranks, where NeMo AutoModel adapts them. Then only DoRA is refused
     (``components/_peft/lora.py``, apply_lora_to_linear_modules).
 
     Raises:
-        UnsupportedError: they are not, or peft itself refuses them together (tuners/lora/layer.py, ParamWrapper).
+        UnsupportedError: they are not modelled, or peft refuses them together (tuners/lora/layer.py, ParamWrapper).
     """
     for key in PEFT_VARIANTS:
         if getattr(lora, key) and key not in framework.lora_variants:
@@ -82,10 +82,10 @@ def refuse_adapters(lora: Lora, framework: Profile, *, apart: bool = False) -> N
 
 
 def refuse_model(framework: str, a: Architecture) -> None:
-    """Nothing, if the framework builds this family and every part of its layers has a forward pass.
+    """Check that the framework builds this family and that every part of its layers has a forward pass.
 
     Raises:
-        UnsupportedError: it does not, or one has none. It lies at ``training.framework``.
+        UnsupportedError: it does not, or a part has no forward pass. The error lies at ``training.framework``.
     """
     key = (id(a), framework)
     if _priced.get(key) is a:

@@ -10,20 +10,21 @@ from memcheck.models.encoder import Encoder
 from memcheck.models.types import Architecture
 
 MISTAKEN = ("glm4v_moe",)
-"""Model types whose `all-linear` peft turns into names that mean stacked experts in the language model, so that it
-leaves the tower's own feed-forward networks out and adapts its convolution: traced 3 % above what is priced."""
+"""Model types whose `all-linear` peft turns into names that mean stacked experts in the language model. So it leaves
+out the tower's own feed-forward networks and adapts its convolution: traced 3 % above the estimate.
+"""
 
 PREFERRED = ("dpo", "ipo")
 """Objectives that models with a tower are known to take."""
 SEEING = ("trl-1.15", MS_SWIFT)
-"""Whose lines they are."""
+"""Trainer code of preference losses that passes pictures to the model."""
 
 
 def refuse_parts(job: TrainingJob, a: Architecture) -> None:
-    """Nothing, unless the plan asks of such a model what has no model.
+    """Check that the plan asks of such a model nothing that has no memory model.
 
     Raises:
-        UnsupportedError: it does.
+        UnsupportedError: the plan asks for something without a memory model.
     """
     rests = FRAMEWORKS[job.framework].rests_towers
     if rests is not None:
@@ -96,7 +97,7 @@ def _refuse_with_encoder(job: TrainingJob, encoder: Encoder) -> None:
 
 
 def _refuse_of_two_tables(job: TrainingJob) -> None:
-    """Nothing, unless the plan names a table of words where each stack has one."""
+    """Check that the plan names no table of words if each stack has one."""
     named = next((word for word in ("embed", "head") if word in job.freeze), None)
     if named is not None:
         raise UnsupportedError(
@@ -113,9 +114,9 @@ def _refuse_of_two_tables(job: TrainingJob) -> None:
 
 
 def _refuse_divided(job: TrainingJob, part: str, alone: str, *, sees: bool = False, pads: bool = False) -> None:
-    """Nothing, unless the plan asks for more of a model that has such a part than its steps of next-token loss, or
-    the layout divides it over its layers, matrices or tokens. ``alone``: a way to size the rest; ``sees``: what the
-    part makes stands among the rows of the language model's; ``pads``: the mask of padded rows has a model.
+    """Check that the plan asks no more of a model with such a part than its steps of next-token loss, and that the
+    layout does not divide the part over its layers, matrices or tokens. ``alone``: a way to size the rest; ``sees``:
+    what the part makes stands among the rows of the language model's; ``pads``: the mask of padded rows has a model.
     """
     layout = job.layout
     for degree, name in ((layout.tensor, "tensor"), (layout.context, "context"), (layout.pipeline, "pipeline")):
@@ -129,8 +130,8 @@ def _refuse_divided(job: TrainingJob, part: str, alone: str, *, sees: bool = Fal
 
 
 def _refuse_beside(job: TrainingJob, part: str, alone: str, *, sees: bool = False, pads: bool = False) -> None:
-    """Nothing, unless the plan asks for more of a model with such a part than its steps of next-token loss; of one that
-    ``sees``, also than those of a preference over two rows, each with its pictures (TRL 1.16 trainer/dpo_trainer.py,
+    """Check that the plan asks no more of a model with such a part than its steps of next-token loss. A part that
+    ``sees`` may also have steps of a preference over two rows, each with its pictures (TRL 1.16 trainer/dpo_trainer.py,
     DataCollatorForVisionPreference; ms-swift template/base.py, ``_rlhf_data_collator``).
     """
     name, code = job.objective.name, job.objective.code

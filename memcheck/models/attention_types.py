@@ -185,7 +185,7 @@ class Attention(Record):
     scaled_queries: bool = False
     """Rotated queries are multiplied by a scale of each position (Ministral 3)."""
     scales_wide: bool = False
-    """That multiplies fp32 copies, which are cast back (Beam)."""
+    """The scale of each position multiplies fp32 copies of the queries, which are cast back (Beam)."""
     bidirectional: bool = False
     """Every token sees every other (encoders): no mask is made unless one is given."""
     value_norm: Norm | None = None
@@ -232,7 +232,7 @@ class Attention(Record):
     gate_matrix: bool = False
     """A matrix of its own makes the output's gate (AFMoE); it follows the output's matrix."""
     late_gate: bool = False
-    """That gate is made after the output, with a bias of each head (Beam) or without (Muse Glimmer)."""
+    """The output's gate is made after the output, with a bias of each head (Beam) or without (Muse Glimmer)."""
     gate_adaptable: bool = True
     """peft's targets can name that matrix, as :attr:`memcheck.models.types.Mlp.adaptable`."""
     wide_sinks: bool = False
@@ -288,7 +288,7 @@ class LatentAttention(Record):
     masked: bool = False
     """An explicit mask of each sequence is made for every layer: an indexer's choice of keys (DeepSeek V3.2)."""
     padded: bool = False
-    """As :attr:`Attention.padded`."""
+    """See :attr:`Attention.padded`."""
     passes_choice: bool = False
     """The layer hands the indices of chosen keys to the next (GLM 5)."""
     index_heads: int = 0
@@ -304,7 +304,7 @@ class LatentAttention(Record):
     head_gate: bool = False
     """The output is multiplied by a sigmoid of one number a head, which a matrix makes of the input (Dots 3)."""
     wide_gate: bool = False
-    """That sigmoid is of an fp32 copy, and cast back (Ling 3)."""
+    """The gate's sigmoid is of an fp32 copy, and cast back (Ling 3)."""
     wide_tables: bool = False
     """The rotary tables are fp32; what they turned is cast back (Dots 3's indexed layers)."""
     window: int | None = None
@@ -313,8 +313,8 @@ class LatentAttention(Record):
     index_topk: int = 2048
     """Keys that the indexer chooses for each token."""
     sdpa: bool = True
-    """As :attr:`Attention.sdpa`; False: there is no flash-attention path either."""
+    """See :attr:`Attention.sdpa`; False: there is no flash-attention path either."""
     sinks: bool = False
-    """As :attr:`Attention.sinks`; they are fp32 in a model that was loaded (Hy 4)."""
+    """See :attr:`Attention.sinks`; they are fp32 in a model that was loaded (Hy 4)."""
     early_gate: bool = False
     """The output is multiplied by a sigmoid of every element, whose matrix runs ahead of the queries' (Hy 4)."""

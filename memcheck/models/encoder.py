@@ -35,7 +35,7 @@ class Encoder(Record):
     sinusoids: int = 0
     """Rows of such a table that is a buffer."""
     fixed_positions: bool = False
-    """That table is a parameter without a gradient."""
+    """The table of positions is a parameter without a gradient."""
     embedding_norm: Norm | None = None
     embedding_scale: bool = False
     """The looked-up rows are multiplied by a constant."""

@@ -40,7 +40,7 @@ class Mlp(Record):
     inner_norm: Norm | None = None
     """In front of the last matrix (BitNet)."""
     clamp: str = ""
-    """As :attr:`Moe.clamp`."""
+    """See :attr:`Moe.clamp`."""
     nested: bool = False
     """First matrix and activation are one statement; the layer's variable holds their input to its end (BART)."""
     named_inner: bool = False
@@ -120,7 +120,7 @@ class Moe(Record):
     shared_first: bool = False
     """The shared experts run before the routed ones, whose output is added to theirs (ERNIE, Hunyuan, AFMoE)."""
     modal_width: int = 0
-    """As :attr:`Moe.width`, of a second set, for tokens of pictures alone (ERNIE 4.5 VL); 0 = there is none."""
+    """Width of a second set of experts, for tokens of pictures alone (ERNIE 4.5 VL); 0 = there is none."""
     past_adapter: bool = False
     """The router's forward reads its linear layer's weight alone, so that an adapter on it is never used (LongCat
     Flash).

@@ -26,7 +26,7 @@ class Sources(Record):
     """Streams of layers before this one, which learned queries weigh together with its own (Inkling 2)."""
 
     given: int
-    """How many there are."""
+    """Number of earlier streams that the layer is given."""
     first: bool
     """The layer is the first that is given ``given`` streams."""
     adds: bool

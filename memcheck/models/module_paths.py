@@ -49,7 +49,7 @@ AUDIO_ROOTS = {
     "nemotron_h_omni": "audio_tower.",
     "phi4_multimodal": "model.embed_tokens_extend.audio_embed.",
 }
-"""Where it is, by the model's type; others in ``model.audio_tower``."""
+"""Path of an audio tower, by the model's type; other models have it in ``model.audio_tower``."""
 RESTING = {"step3p7": ("model.vision_model.", "layers")}
 """Path of an idle tower for pictures, and the name of its layers there. Other idle towers, as Video-LLaVA's for clips,
 have a module of that name.

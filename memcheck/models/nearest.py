@@ -1,7 +1,7 @@
 """Which families a configuration of an unknown ``model_type`` is nearest to, by what its keys say.
 
 Each family reads the configuration as if it were its own. One that finds every key it needs, and leaves few unread, is
-near. Nothing is priced this way: the names are a hint for whoever writes the plan.
+near. The names are only a hint for the author of the plan: no estimate uses them.
 """
 
 from __future__ import annotations

@@ -61,10 +61,10 @@ def tokens_of(vision: Vision, height: int, width: int, frames: int | None, limit
 
 
 def no_limits(limits: Limits) -> None:
-    """Nothing, unless the plan states limits that this processor does not have.
+    """Check that the plan states no limits that this processor does not have.
 
     Raises:
-        PictureError: it does.
+        PictureError: the plan states such a limit.
     """
     if limits != Limits():
         raise PictureError(
@@ -74,10 +74,10 @@ def no_limits(limits: Limits) -> None:
 
 
 def no_clips(frames: int | None) -> None:
-    """Nothing, unless the plan states frames, which this processor does not take.
+    """Check that the plan states no frames if this processor takes none.
 
     Raises:
-        PictureError: it does.
+        PictureError: the plan states frames.
     """
     if frames is not None:
         raise PictureError(

@@ -21,8 +21,9 @@ ACCESSES = {
     "onebit-lamb": 101,
 }
 """Elements read and written per parameter, one operation after the other (``torch/optim/adamw.py`` _multi_tensor_adamw:
-mul_ 2, lerp_ 3, mul_ 2, addcmul_ 3, sqrt 2, div_ 2, add_ 2, addcdiv_ 4; the others counted likewise;
-DeepSpeed ``fp16/onebit/*.py`` with ``comm/nccl.py``)."""
+mul_ 2, lerp_ 3, mul_ 2, addcmul_ 3, sqrt 2, div_ 2, add_ 2, addcdiv_ 4; the others counted in the same way; DeepSpeed
+``fp16/onebit/*.py`` with ``comm/nccl.py``).
+"""
 FUSED = {
     "adamw": 7,
     "adam": 7,

@@ -27,7 +27,7 @@ class Exchanges(Record):
 
     @property
     def seconds(self) -> float:
-        """All of them."""
+        """Seconds of all parts together."""
         return self.tensor + self.context + self.expert + self.data + self.pipeline
 
 
@@ -45,7 +45,7 @@ class StepTime(Record):
     exposed_communication_seconds: float
     """Communication that no computation hides."""
     bubble_seconds: float
-    """That rank waiting for the other stages of a pipeline."""
+    """Seconds that the rank waits for the other stages of a pipeline."""
     offload_seconds: float
     """Transfers to and from the host, and the optimizer's step there."""
     tokens_per_second_per_gpu: float

@@ -23,7 +23,7 @@ class ComponentDifference(Record):
 
     @property
     def difference(self) -> int:
-        """Predicted minus observed."""
+        """Predicted minus observed bytes."""
         return self.predicted_bytes - self.observed_bytes
 
 

@@ -31,7 +31,7 @@ class Request(Record):
 
 
 def runnable(subject: Subject) -> Request:
-    """What can be run of a plan, priced for the PyTorch that is installed.
+    """What can be run of a plan, estimated for the PyTorch that is installed.
 
     Raises:
         UntraceableError: nothing stands for what the plan asks.
@@ -60,8 +60,8 @@ def runnable(subject: Subject) -> Request:
 
 
 def _older_transformers(subject: Subject, changes: dict[str, Any], installed: str | None) -> dict[str, Any]:
-    """The key that says which transformers is installed, where its models' outputs keep less of a tower than the newest
-    ones' do, for which a plan that states none is priced.
+    """The key that says which transformers is installed, if its models' outputs keep less of a tower than those of the
+    newest release. A plan that states no version is estimated for the newest one.
     """
     job, training = subject.job, subject.plan.training
     if installed is None or gives(installed) or not isinstance(job, TrainingJob) or job.images is None:

@@ -1,4 +1,4 @@
-"""The plan to verify: read, resolved, priced, and with the configuration that transformers builds it from."""
+"""The plan to verify: read, resolved, estimated, and with the configuration that transformers builds it from."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def with_layers(document: Document, count: int) -> Document:
     model = {"name": stated} if isinstance(stated, str) else stated
     plan, _ = read_plan(document)
     if plan is None or not isinstance(model, dict):
-        return document  # what is wrong with it is reported where it is judged
+        return document  # the checks of the plan report what is wrong with it
     config = hugging_face_config(plan.model, os.path.dirname(document.path))
     own = next((k for k in LAYER_COUNTS if k in config), None)
     text = config.get("text_config") if own is None else None
@@ -103,7 +103,7 @@ def with_layers(document: Document, count: int) -> Document:
 
 
 def load_subject(document: Document) -> Subject | PlanResult:
-    """The plan, priced; the result with its findings when it cannot be."""
+    """The plan with its estimate; the result with its findings when it cannot be estimated."""
     result = check_document(document, Gate(inventory=True))
     plan, _ = read_plan(document)
     if result.estimate is None or plan is None:

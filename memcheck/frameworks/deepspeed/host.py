@@ -101,7 +101,7 @@ def _sharded_optimizer(job: TrainingJob, trained: list[int]) -> dict[str, int]:
 
 
 def _sub_groups(shards: Sequence[int], least: int) -> list[int]:
-    """Elements of each sub-group: shards are put together until they are ``least`` (_create_fp16_sub_groups)."""
+    """Sizes of the sub-groups, in elements: shards are joined until they have ``least`` (_create_fp16_sub_groups)."""
     if sum(shards) <= least:
         return [sum(shards)]
     found, open_group = [], 0

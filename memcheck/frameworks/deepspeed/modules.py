@@ -48,7 +48,7 @@ class ModuleUnit(Record):
 
     @property
     def under(self) -> tuple[int, ...]:
-        """All of its parameters."""
+        """Numbers of all parameters of the unit."""
         return tuple(sorted({number for part in self.parts for number in part[0].under}))
 
 

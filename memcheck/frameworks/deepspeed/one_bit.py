@@ -2,8 +2,8 @@
 
 Source: DeepSpeed ``runtime/fp16/onebit/adam.py``, ``zoadam.py``, ``lamb.py`` and ``runtime/comm/nccl.py``
 (``compressed_allreduce``), beneath ``runtime/fp16/fused_optimizer.py`` (both Adams, on one flat tensor) and
-``unfused_optimizer.py`` (LAMB, tensor by tensor). A step is priced as one that compresses, which the first one does
-(``self.initialize``), whatever ``freeze_step`` says.
+``unfused_optimizer.py`` (LAMB, tensor by tensor). Every step is estimated as one that compresses. The first one does so
+(``self.initialize``), in spite of ``freeze_step``.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ LAMB = "onebit-lamb"
 
 
 def refuse_one_bit(job: TrainingJob) -> None:
-    """Nothing, if DeepSpeed's engine runs the optimizer on 16-bit parameters that every rank holds whole.
+    """Check that DeepSpeed's engine runs the optimizer on 16-bit parameters that every rank holds whole.
 
     Raises:
-        UnsupportedError: it does not, or stops ("1bit-Adam is not compatible with ZeRO", runtime/engine.py).
+        UnsupportedError: the engine does not, or stops ("1bit-Adam is not compatible with ZeRO", runtime/engine.py).
     """
     name, pointer = job.optimizer.name, "/training/optimizer"
     if FRAMEWORKS[job.framework].data_parallel != "zero":

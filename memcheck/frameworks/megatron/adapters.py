@@ -54,7 +54,7 @@ def _is_linear(name: str) -> bool:
 
 
 def demand_whole_rank(rank: int, ways: int) -> None:
-    """Nothing, if the rank is divided evenly.
+    """Check that the tensor ranks divide an adapter's rank evenly.
 
     Raises:
         UnsupportedError: Megatron-core's layers do not divide it (``ensure_divisibility``).

@@ -31,7 +31,7 @@ def is_bridged(setting: Setting) -> bool:
 
 
 def demand_whole_experts(expert_tensor: int) -> None:
-    """Nothing, where no expert is divided.
+    """Check that no expert is divided over tensor ranks.
 
     Raises:
         UnsupportedError: LoraParallelLinear raises ("Currently, LoRA does not support ETP").

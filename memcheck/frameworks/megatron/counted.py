@@ -17,7 +17,7 @@ class Counted(Record):
     """Tensors of one size that go into one kind of buffer."""
 
     numel: int
-    """Elements of each."""
+    """Elements of each of the tensors."""
     trained: bool
     expert: bool
     linear: bool
@@ -25,7 +25,7 @@ class Counted(Record):
     rows: int
     """How many rows a matrix has that Muon updates: no table of words and no output layer; else 0."""
     times: int
-    """How many there are."""
+    """Number of tensors alike."""
 
 
 def counted(units: Iterable[tuple[LocalTensor, ...]]) -> list[Counted]:

@@ -73,10 +73,10 @@ def cut(mixer: Mixer, tensor: int, context: int = 1) -> DeltaWidths:
 
 
 def demand_delta_net(ctx: Context, sizes: DeltaWidths) -> None:
-    """Nothing, where Megatron builds such a layer and its tensors are known.
+    """Check that Megatron builds such a layer and that its tensors are known.
 
     Raises:
-        UnsupportedError: it does not, or what it then allocates has no memory model.
+        UnsupportedError: Megatron does not, or what it then allocates has no memory model.
     """
     setting = ctx.setting
     if not uses_te(setting):

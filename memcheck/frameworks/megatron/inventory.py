@@ -41,7 +41,7 @@ class State(Record):
         return self.expert_ways if tensor.expert else self.ways
 
     def bytes(self, tensor: LocalTensor) -> int:
-        """This rank's part of one tensor's state."""
+        """Bytes that this rank holds of one tensor's state."""
         elements = -(-tensor.numel // self.parts(tensor))
         return sum(rounded(int(elements * size)) for size in self.sizes)
 

@@ -29,10 +29,10 @@ LEAST_BUCKET, BUCKET_PER_RANK = 40_000_000, 1_000_000
 
 
 def demand_muon(job: TrainingJob) -> None:
-    """Nothing, if Megatron trains so with Muon.
+    """Check that Megatron accepts the job's settings with Muon.
 
     Raises:
-        UnsupportedError: it stops (``training/arguments.py``; _get_megatron_emerging_optimizer).
+        UnsupportedError: Megatron stops (``training/arguments.py``; _get_megatron_emerging_optimizer).
     """
     if job.layout.zero_stage > 1:
         message = "Megatron-FSDP has no Muon"

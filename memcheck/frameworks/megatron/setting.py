@@ -129,7 +129,7 @@ def _refuse(job: TrainingJob) -> None:
 
 
 def _refuse_nets(job: TrainingJob, architecture: Architecture) -> None:
-    """Nothing, unless layers are delta nets that are built of other modules than those that are priced."""
+    """Check that delta nets are built of the modules that have a memory model."""
     if not any(isinstance(block.mixer, Mixer) for block, _ in architecture.blocks):
         return
     if job.ssm_kernels == "fallback":

@@ -20,7 +20,7 @@ class MegatronWorst:
     __slots__ = ("_any_batch", "_device", "_settles", "_states")
 
     def __init__(self, job: TrainingJob, architecture: Architecture, device: Device) -> None:
-        """``job``: any of them.
+        """``job``: any of the jobs, which differ in their batch alone.
 
         Raises:
             UnsupportedError: activations are offloaded, or the pipeline layout does not fit the ranks.

@@ -65,7 +65,7 @@ def layer_adapters(
 
 
 def named_tensors(block: Block) -> list[tuple[ParameterTensor, object]]:
-    """The tensors of a layer and of the block that it shares with others, whoever holds them."""
+    """The tensors of a layer, and those that it shares with other layers, whichever layer holds them."""
     return block_component_tensors(block._replace(borrows=False))
 
 

@@ -14,10 +14,11 @@ from memcheck.models.types import Architecture, Block, Cycle
 
 
 def demand_whole_stacks(job: TrainingJob, architecture: Architecture) -> None:
-    """Nothing, unless the plan cuts or freezes the layers, which run in turn, or read streams of many before them.
+    """Check that the plan neither divides nor freezes layers that run in turn, or that read streams of many earlier
+    layers.
 
     Raises:
-        UnsupportedError: it does.
+        UnsupportedError: the plan does one of these.
     """
     first = architecture.blocks[0][0]
     if first.cycle is None and first.sources is None and first.handed is None:

@@ -93,7 +93,7 @@ def partitioned(job: TrainingJob) -> bool:
 
 
 def demand_own_tensors(job: TrainingJob, architecture: Architecture) -> None:
-    """Nothing, if no layer borrows the tensors of another, or nothing wraps layers.
+    """Check that no layer borrows the tensors of another one while FSDP wraps layers.
 
     Raises:
         UnsupportedError: groups of tensors that several layers use.
@@ -107,10 +107,10 @@ def demand_own_tensors(job: TrainingJob, architecture: Architecture) -> None:
 
 
 def demand_plain_units(job: TrainingJob, architecture: Architecture) -> None:
-    """Nothing, unless one flat parameter would hold adapters and weights that are packed, or those of a tower.
+    """Check that no flat parameter holds adapters together with packed weights, or with weights of a tower.
 
     Raises:
-        UnsupportedError: it would.
+        UnsupportedError: one flat parameter would hold both.
     """
     if not mixes_adapters(job):
         return
@@ -129,7 +129,7 @@ def demand_plain_units(job: TrainingJob, architecture: Architecture) -> None:
 
 
 def demand_whole_recompute(job: TrainingJob) -> None:
-    """Nothing, if no layer is recomputed under a schedule that splits the backward.
+    """Check that no layer is recomputed under a schedule that splits the backward.
 
     Raises:
         UnsupportedError: layers would be recomputed for the inputs, and again for each of their weights.
@@ -231,8 +231,9 @@ class Group(Record):
     reduce_output: int
     """The reduce-scatter's output: the new sharded gradients are views of it."""
     sharded: int
-    """That output in the dtype in which the parameters rest: the new sharded gradients. The same buffer where it is
-    the dtype of the reduction."""
+    """Bytes of that output in the dtype in which the parameters are stored: the new sharded gradients. The same buffer
+    where it is the dtype of the reduction.
+    """
     accumulated: int
     """Unsharded gradients in the reduce dtype, kept when micro-batches do not synchronise."""
     copied: int = 0

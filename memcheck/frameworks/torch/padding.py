@@ -24,7 +24,7 @@ class PaddedLayer(Record):
     experts: int
     """Experts that a rank holds before FSDP2 divides them."""
     shards: int
-    """Shards of them."""
+    """Ranks over which FSDP2 divides these experts."""
     padded: int
     """Bytes."""
     whole: int

@@ -62,7 +62,7 @@ class Behaviours:
     __slots__ = ("_any_batch", "_architecture")
 
     def __init__(self, job: TrainingJob, architecture: Architecture) -> None:
-        """``job``: any of them."""
+        """``job``: any of the jobs, which differ in their batch alone."""
         demand_own_tensors(job, architecture)
         demand_whole_recompute(job)
         demand_plain_units(job, architecture)
@@ -72,7 +72,7 @@ class Behaviours:
             self._find(job, torch)
 
     def steps(self, job: TrainingJob, torch: str) -> Steps:
-        """The steps of a job with its batch, on which it depends under how many behaviours it is priced."""
+        """The steps of a job with its batch. The batch decides under how many behaviours of PyTorch it is estimated."""
         found = self._any_batch.get(torch) or self._find(job, torch)
         return _steps(found, job.micro_batch_size, job.sequence_length, settled(job))
 
@@ -187,7 +187,7 @@ class Worst:
     __slots__ = ("_behaviours", "_numbers", "_states")
 
     def __init__(self, job: TrainingJob, architecture: Architecture) -> None:
-        """``job``: any of them."""
+        """``job``: any of the jobs, which differ in their batch alone."""
         self._numbers = tuple(fullest(job, _contents(architecture, job.layout, chunked=runs_chunks(job))))
         self._behaviours = Behaviours(job, architecture)
         self._states: dict[bool, States] = {}

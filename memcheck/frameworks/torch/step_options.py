@@ -38,7 +38,7 @@ WRAPPED = ("block", "tower", "gathered", "idle", RESTING, "encoder")
 TOWERS = ("tower", "gathered", "idle", RESTING)
 """Kinds of FSDP units that are layers of a vision or audio tower."""
 OF_LANGUAGE = ("block", "encoder")
-"""The others."""
+"""Kinds of FSDP units that are layers of the language model or of an encoder."""
 INSIDE = ("standard", "in-place", "fused-linear")
 """Kinds of loss that the model's own forward computes."""
 

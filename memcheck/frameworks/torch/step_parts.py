@@ -49,7 +49,7 @@ class NamedRun(Record):
     """Number of the first, counted from the rank's first."""
 
     def names(self) -> list[str]:
-        """The name of each."""
+        """Name of each unit, with its layer's number where there are several."""
         if self.times == 1:
             return [self.unit.name]
         return [f"{NUMBERED[self.unit.kind]} {self.layer + i}" for i in range(self.times)]

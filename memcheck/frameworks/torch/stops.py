@@ -64,7 +64,7 @@ def _statistics(job: TrainingJob) -> Iterator[Stop]:
     RuntimeError: aten.add_.Tensor got mixed torch.Tensor and DTensor: transformers' are plain tensors (5.23
     optimization.py, ``Adafactor.step``). RuntimeError: aten.pow_.Scalar: in-place operations that require placement
     changes are not supported: torch's norm of a column is a part of it on every rank (torch/optim/_adafactor.py,
-    ``_single_tensor_adafactor``; ``_multi_tensor_adafactor`` likewise).
+    ``_single_tensor_adafactor`` and ``_multi_tensor_adafactor``).
     """
     if job.optimizer.name != "adafactor":
         return

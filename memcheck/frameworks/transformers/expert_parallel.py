@@ -33,7 +33,7 @@ def dispatched_experts(ctx: Context, m: Moe, x: Value, scores: Value, indices: S
 
 
 def demand_whole(ctx: Context, m: Moe) -> None:
-    """Nothing, if these experts can be on several ranks.
+    """Check that these experts can be on several ranks.
 
     Raises:
         UnsupportedError: the experts are split, adapted in part, or combined with a dense network of the layer.

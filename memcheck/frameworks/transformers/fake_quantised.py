@@ -14,10 +14,10 @@ PLACE = "/training/options/quantizer"
 
 
 def refuse_quantizer(job: TrainingJob) -> None:
-    """Nothing, if every linear layer that a step runs has a memory model with its quantizers.
+    """Check that every linear layer that a step runs has a memory model with its quantizers.
 
     Raises:
-        UnsupportedError: one has none.
+        UnsupportedError: a layer has no such model.
     """
     a, layout = job.architecture, job.layout
     blocks = [b for b, _ in a.blocks] if isinstance(a, Architecture) and a.encoder is None else []

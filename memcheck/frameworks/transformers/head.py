@@ -48,7 +48,7 @@ class Head(Record):
     transform_biases: tuple[bool, bool, int] = (True, True, 0)
     """Whether that layer and that norm have a bias; the width between two layers, where no norm follows them."""
     projects_last: bool = False
-    """That layer makes the rows as narrow as the table (ELECTRA), in place of a matrix of its own."""
+    """The layer in front of the head, not a matrix, makes the rows as narrow as the table (ELECTRA)."""
     collapses: bool = False
     """Streams are collapsed by learned weights (DeepSeek V4), not by their mean."""
     apart: bool = False

@@ -60,10 +60,10 @@ def modelled(a: Architecture) -> tuple[str, ...]:
 
 
 def refuse_liger(job: TrainingJob, title: str, able: list[str]) -> None:
-    """Nothing, if the framework's modules are transformers', and memcheck prices Liger's in this model.
+    """Check that the framework's modules are transformers', and that memcheck models Liger's kernels in this model.
 
     Raises:
-        UnsupportedError: else. ``able``: names of frameworks that run them.
+        UnsupportedError: one of the two is not so. ``able``: names of frameworks that run them.
     """
     if job.framework not in able:
         message = f"{title} does not run transformers' modules, which Liger's kernels replace"

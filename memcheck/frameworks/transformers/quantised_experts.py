@@ -30,10 +30,10 @@ def dequantised(ctx: Context, shape: tuple[int, int, int], held: str) -> Value:
 
 
 def refuse_experts(job: TrainingJob) -> None:
-    """Nothing, if what the option does to the job's experts has a model.
+    """Check that the option that quantises the job's experts has a memory model.
 
     Raises:
-        UnsupportedError: it has none.
+        UnsupportedError: the option has no memory model here.
     """
     from memcheck.frameworks.torch.rank_tensors import holding_of
 

@@ -19,7 +19,9 @@ from memcheck.models.types import Attention
 
 
 def unusual_attention(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
-    """Whichever of these it is."""
+    """Attention in an eager form of one family: differential, with a dynamic mask, with a mask of blocks,
+    or floored.
+    """
     if a.differential:
         return differential(ctx, a, q, k, v)
     if a.floored:

@@ -12,7 +12,7 @@ from memcheck.models.types import Architecture, Block
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: apertus``. The activation is priced as its Python version, which runs without the xIELU wheel."""
+    """``model_type: apertus``. The estimate takes the activation's Python version, without the xIELU wheel."""
     size = read_sizes(config)
     bias = config.flag("attention_bias")
     attention = grouped_attention(

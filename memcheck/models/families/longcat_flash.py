@@ -50,7 +50,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _numbered(attention: LatentAttention, index: int) -> LatentAttention:
-    """That module of the layer's list."""
+    """The attention with the names of module ``index`` of the layer's list."""
     tensors = attention.tensors
     return attention._replace(
         tensors=tuple(t._replace(name=t.name.replace("self_attn.", f"self_attn.{index}.", 1)) for t in tensors)

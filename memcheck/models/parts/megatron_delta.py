@@ -21,7 +21,7 @@ DIMENSIONS = {
     "linear_value_head_dim": 128,
     "linear_conv_kernel_dim": 4,
 }
-"""And what transformer_config.py takes where one is not said."""
+"""Defaults of transformer_config.py for dimensions that are not stated."""
 
 
 def has_delta_nets(config: ConfigReader) -> bool:

@@ -18,7 +18,7 @@ class StateSpace(Record):
     chunk: int
     bias: bool = False
     out_bias: bool | None = None
-    """None: as ``bias``."""
+    """Whether the output's matrix has a bias; None: the value of ``bias``."""
     conv_bias: bool = True
     norm: bool = True
 

@@ -21,15 +21,15 @@ class QFormer(Record):
     each: int
     """Layers from one that reads the tower's rows to the next."""
     read: int
-    """Width of those."""
+    """Width of the tower's rows."""
     heads: int
     vocab: int = 0
     """Tokens of a text that it reads; 0: none."""
     words: int = 0
-    """Places of that."""
+    """Rows of the table of text positions."""
 
     def tensors(self, prefix: str) -> tuple[ParameterTensor, ...]:
-        """Every tensor of it."""
+        """Every tensor of the Q-Former, with names that begin with ``prefix``."""
         norm = f"{prefix}embeddings.layernorm" if self.words else f"{prefix}layernorm"
         found: tuple[ParameterTensor, ...] = norm_pair(norm, self.width)
         if self.words:

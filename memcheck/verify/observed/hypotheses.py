@@ -1,4 +1,4 @@
-"""Which assumption would explain a reading: the plan is priced again with each one changed."""
+"""Which assumption would explain a reading: the plan is estimated again with each one changed."""
 
 from __future__ import annotations
 

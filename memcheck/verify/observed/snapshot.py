@@ -1,7 +1,7 @@
 """PyTorch's memory snapshots (``torch.cuda.memory._dump_snapshot``), read without running anything in them.
 
 A snapshot is a pickle of dictionaries, lists, strings and numbers. Any pickle that asks for more, such as a class or a
-function, is refused: unpickling those would run code of whoever wrote the file.
+function, is refused: unpickling it would run code of the file's author.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ WIDEST_FLASH = 256
 
 
 def tower_attention(ctx: Context, a: TowerAttention, x: Value) -> Value:
-    """Whichever form the module has."""
+    """Attention of a tower, by the form of its module. x: [rows, channels]."""
     if a.kind in _ELSEWHERE:
         module, function = _ELSEWHERE[a.kind].split(":")
         form: Callable[[Context, TowerAttention, Value], Value] = getattr(
