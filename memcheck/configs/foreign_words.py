@@ -189,7 +189,7 @@ def render() -> str:
 
 
 def main() -> int:
-    """Write the file."""
+    """Write the index file of foreign words, and return exit code 0."""
     text = render()
     with open(INDEX, "w", encoding="utf-8") as stream:
         stream.write(text)

@@ -123,7 +123,10 @@ def of_model(
 
 
 def of_command(intro: str, words: Sequence[str], machine: Machine) -> str:
-    """Judge a launch."""
+    """Help text with the command that estimates a launch line, ``memcheck estimate -- ...``.
+
+    ``intro``: the first words of the text. A long launch line is not repeated, but named.
+    """
     whole = ["memcheck", "estimate", *machine.flags(), "--", *words]
     if len(shlex.join(whole)) > LONGEST:
         start = ["memcheck", "estimate", *machine.flags(), "--"]
@@ -132,7 +135,7 @@ def of_command(intro: str, words: Sequence[str], machine: Machine) -> str:
 
 
 def of_file(intro: str, path: str, machine: Machine) -> str:
-    """Judge another file."""
+    """Help text with the command that estimates another file. ``intro``: its first words."""
     return command(intro + machine.advice, "memcheck", "estimate", path, *machine.flags())
 
 

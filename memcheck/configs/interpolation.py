@@ -10,7 +10,7 @@ _REFERENCE = re.compile(r"\$\{([^${}]+)\}")
 DEPTH = 16
 """References that lead to references; what goes on for longer goes in a circle."""
 LONGEST = 10_000
-"""Characters of a value."""
+"""The most characters that a value may have after its references are replaced."""
 
 
 def interpolate(config: ConfigFile) -> dict[str, str]:

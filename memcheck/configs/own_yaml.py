@@ -46,7 +46,7 @@ class OwnYaml(Record):
     nodes: int
 
     def way_on(self, beside: Mapping[str, object]) -> str:
-        """The command."""
+        """Help text with the command nearest to the file's keys. ``beside``: what the command line states."""
         machine = Machine(gpu=self.gpu, gpus_per_node=self.gpus, nodes=max(1, self.nodes)).stated(beside)
         intro = "the nearest command, from its keys"
         return of_model(intro, self.model, machine, method=self.method, batch=self.batch, length=self.length)

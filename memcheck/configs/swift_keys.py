@@ -64,7 +64,7 @@ BINARY_SCALES = frozenset(
 )
 """Parts of ``loss_scale`` that only say which tokens count (``swift/loss_scale``); others weigh them."""
 LISTS = LISTED | {"callbacks"}
-"""Arguments of several words."""
+"""Arguments of ms-swift that take several words."""
 CALLBACKS = {
     "activation_cpu_offload": "activations that move to the host are priced where they are made: an upper bound",
     "lisa": "",

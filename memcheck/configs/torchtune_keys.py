@@ -68,7 +68,7 @@ OBJECTIVES: dict[str, str] = {
     "GRPOCompletionLoss": "GRPO",
     "LinearGRPOLoss": "GRPO",
 }
-"""Losses of other objectives."""
+"""Losses of objectives other than next-token prediction, and the name of each objective."""
 
 LOSSES: dict[str, str] = {
     "LinearCrossEntropyLoss": "fused-linear",

@@ -95,7 +95,7 @@ class ReadConfig(Record):
 
     format: str
     settings: dict[str, ReadSetting]
-    """By dotted plan key."""
+    """The values that the config sets, by dotted plan key."""
     notes: tuple[Note, ...] = ()
     problems: tuple[ConfigProblem, ...] = ()
     sources: Mapping[str, tuple[str, ...]] = {}
