@@ -14,7 +14,7 @@ from memcheck.finding import Edit, Span
 from memcheck.plan.text import split_lines
 
 ANCHORS = tuple(row.path for row in (*LAYOUT, *DIMENSIONS))
-"""Arguments of the training script, never of the launcher before it: new ones stand in front of one of them."""
+"""Arguments of the training script, never of the launcher before it. New arguments are put before one of these."""
 _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"'()#;|&<>\\])+""")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?\Z")
 

@@ -146,5 +146,5 @@ def _leaf(name: str) -> str:
 
 
 def excludes_tower(draft: Draft) -> bool:
-    """Whether the patterns keep adapters out of the vision tower, whatever its family calls it."""
+    """Whether the patterns keep adapters out of the vision tower, under each name that a family gives the tower."""
     return {"*vision*", "*visual*"} <= set(words(draft, "peft.exclude_modules"))

@@ -152,7 +152,7 @@ def _own(path: str, text: str, stated: Mapping[str, object]) -> Document | None:
 
 
 def _unknown(path: str, values: Mapping[str, object], stated: Mapping[str, object]) -> ConfigError:
-    """What is told of a file whose keys are a team's own."""
+    """The error for a file whose keys are a team's own."""
     message = "this is no plan and no config that memcheck knows"
     return located(Location(path, Span(1, 1, 1, 2)), message, seen(values).way_on(stated))
 

@@ -189,7 +189,7 @@ def _first(said: list[_Said]) -> tuple[_Said, ...]:
 
 
 def clipped(message: str) -> str:
-    """A message, whose quoted values are cut: whoever wrote them finds the rest at the place that it names."""
+    """A message with its quoted values cut: the whole values are at the place that the message names."""
     return _LONG_VALUE.sub(lambda found: f"`{shorten(found[1], LONGEST)}`", message)
 
 

@@ -119,7 +119,7 @@ def _alone(config: ConfigFile, jobs: Sequence[Command]) -> Location | None:
 
 
 def _seen(config: ConfigFile, jobs: Sequence[Command]) -> tuple[int, str, Location | None]:
-    """How many GPUs a job sees: what stands in front of it, what is exported, what Slurm is asked for."""
+    """How many GPUs a job sees: by variables before its command, by exported variables, or by Slurm's options."""
     before: dict[str, Location] = {}
     exported: dict[str, Location] = {}
     for command in commands_of(config.lines):

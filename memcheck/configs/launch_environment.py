@@ -1,4 +1,4 @@
-"""Variables in front of a launch: where they are set, and what the one of PyTorch's allocator says."""
+"""Variables before a launch: where they are set, and what the variable of PyTorch's allocator says."""
 
 from __future__ import annotations
 

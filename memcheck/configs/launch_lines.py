@@ -81,7 +81,7 @@ def _commands(lines: Iterable[str]) -> Iterator[Command]:
 
 
 def starts(command: Command) -> bool:
-    """Whether a launcher starts processes, whatever their script is called."""
+    """Whether a launcher starts processes, of a script with any name."""
     return _STARTS.search(command.text) is not None
 
 

@@ -35,7 +35,7 @@ MOST_MODELS = 20
 
 
 class OwnYaml(Record):
-    """What the keys of a file say, as far as they are anybody's."""
+    """What a file's keys say, as far as they are keys that some framework has."""
 
     model: str
     method: str

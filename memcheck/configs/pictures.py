@@ -38,7 +38,7 @@ def sees(draft: Draft) -> Architecture | None:
 def pictures(draft: Draft, path: str, message: str, more: str = "", *, silent: bool = False) -> None:
     """A key that says that the job trains on pictures: as stated, else the most that a sequence can hold; or refused.
 
-    ``silent``: its data have no sound, whatever the model hears.
+    ``silent``: its data have no sound, although the model may take some.
     Nothing is said of an unknown model, which the plan's own reader refuses by its name.
     """
     known, found = architecture_named(draft), sees(draft)
@@ -102,7 +102,7 @@ def resized(draft: Draft, path: str, sizes: dict[str, int]) -> None:
 
 
 def scaled(draft: Draft, path: str, pixels: int, *, up: bool = False) -> None:
-    """Pictures of more pixels than these are scaled down in front of the processor; ``up``: those of fewer up."""
+    """Scale images with more pixels than these down, before the processor. ``up``: scale those with fewer up."""
     width, height = (draft.config.images.get(name) for name in ("width", "height"))
     if width is None or height is None or "frames" in draft.config.images:
         return

@@ -24,7 +24,7 @@ MOST_BYTES = 4 * 2**20
 
 
 class Asked(Record):
-    """What a reader is told."""
+    """The arguments of a reader, which identify a reading."""
 
     path: str
     """The config's, as it is shown."""

@@ -143,7 +143,7 @@ def rl_error(
 
 
 def after_formats(path: str, text: str, config: ConfigFile, syntax: str, beside: Mapping[str, object]) -> None:
-    """What is told once no framework's reader has taken the file.
+    """Raise the error for a file that no framework's reader has taken.
 
     Raises:
         ConfigError: a server, a container's command, a script that calls another, a file that starts a job.

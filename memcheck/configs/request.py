@@ -18,12 +18,12 @@ class Export(Record):
 
     job: TrainingJob
     plan: str
-    """The plan's file, as comments name it."""
+    """The name of the plan's file in comments."""
     model: str
     """The catalog's name of the model; empty when the plan describes an architecture of its own."""
 
     notices: tuple[Notice, ...] = ()
-    """What is lost whatever the writer does."""
+    """Plan keys that no writer can put into a config."""
 
     def header(self, version: str, notices: tuple[Notice, ...], sign: str = "#") -> str:
         """The comment at the top of a written config."""

@@ -1,4 +1,4 @@
-"""Variables in front of an ms-swift command, or below ``ENV`` in its YAML: processes, nodes, limits of pictures."""
+"""Variables before an ms-swift command, or below ``ENV`` in its YAML: processes, nodes, limits of images."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def environment(draft: Draft, names: Mapping[str, str]) -> None:
 
 
 def _assigned(draft: Draft, name: str) -> tuple[str, Location | None]:
-    """What stands in front of the command, or what the variable holds that stands there."""
+    """The value of a variable before the command, and its place. A variable in it is replaced by that one's value."""
     text, at = written(draft, name)
     other = re.fullmatch(r"\$\{?(\w+)\}?", text)
     held = written(draft, other[1])[0] if other is not None else ""

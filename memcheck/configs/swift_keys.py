@@ -46,7 +46,7 @@ ENVIRONMENT = {
     "MAX_PIXELS": "",
     "MIN_PIXELS": "",
 }
-"""Variables in front of the command: the plan's key, or the limits of Qwen's processors (``qwen_vl_utils``)."""
+"""Variables before the command: the plan's key for each, or the limits of Qwen's processors (``qwen_vl_utils``)."""
 VISION = ("max_pixels", "freeze_aligner", "freeze_llm", "vit_gradient_checkpointing")
 HELD_OUT = ("val_dataset", "cached_val_dataset", "eval_dataset")
 """Data of a pass between steps."""

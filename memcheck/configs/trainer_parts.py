@@ -282,7 +282,7 @@ def saved(draft: Draft, strategy: str = "save_strategy", only_model: str = "save
 
 
 def launcher(draft: Draft) -> None:
-    """torchrun's and accelerate's arguments on the same command line, and what is set in front of it."""
+    """Read arguments of torchrun and accelerate on the same command line, and variables that are set before it."""
     config = draft.config
     allocator(draft)
     for name, key in keys.LAUNCHER.items():

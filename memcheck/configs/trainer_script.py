@@ -30,7 +30,7 @@ _SUFFIXES = (".yaml", ".yml")
 _OVERRIDE = re.compile(r"(?:^|\s)\+{0,2}((?:grpo|policy|dpo|sft|rm|distillation|cluster)\.[\w.]+)=(?!=)")
 _ABBREVIATED = {"rm": "reward", "rewards": "reward"}
 _JOINED = frozenset({"train", "trainer", "training", "run", "my", "main", "do", "llm", "vlm", "hf", "trl", "ft"})
-"""What is written in front of or after an objective without a hyphen: ``traindpo.py``."""
+"""Text before or after an objective in a script's name, without a hyphen between them: ``traindpo.py``."""
 _COMMAND = re.compile(r"\b(?:trl|swift|llamafactory-cli)\s+([a-z_]+)")
 
 

@@ -326,7 +326,7 @@ _OF_GPUS = ("SKYPILOT_NUM_GPUS_PER_NODE", "DSTACK_GPUS_PER_NODE", "PET_NPROC_PER
 
 
 def _machine(values: Mapping[str, Any]) -> Machine:
-    """The GPUs that a file asks for, under whatever name."""
+    """The GPUs that a file asks for, under any of the keys that platforms have for them."""
     gpu, counted, whole, nodes, replicas = "", 0, 0, 0, 0
     for _, holder in _mappings(values):
         for name, value in holder.items():

@@ -39,7 +39,7 @@ from memcheck.rules.words import close_to, listed
 
 FRAMEWORK = "/training/framework"
 MOST = 4
-"""Names in one message."""
+"""The most names that one message lists."""
 
 
 def check(context: RuleContext) -> Iterator[Finding]:

@@ -109,7 +109,7 @@ def _trainer(context: RuleContext, framework: Profile, job: TrainingJob, stated:
 
 
 def _head(context: RuleContext, framework: Profile, job: TrainingJob, stated: TrainingSpec) -> Iterator[Finding]:
-    """What the head contradicts."""
+    """Findings on a head that contradicts the objective or the framework."""
     kind, name = job.head.kind, job.objective.name
     if kind == "lm":
         if stated.head is not None and stated.head.labels is not None:

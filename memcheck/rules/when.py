@@ -15,22 +15,22 @@ from memcheck.rules.types import RuleContext
 
 
 def always(context: RuleContext) -> bool:
-    """Any plan."""
+    """Whether the rule is asked of every plan: always true."""
     return True
 
 
 def governed(context: RuleContext) -> bool:
-    """A configuration that lays something down for every plan."""
+    """Whether the configuration has a policy for every plan."""
     return context.governance is not None
 
 
 def locked(context: RuleContext) -> bool:
-    """Limits that a plan may not loosen."""
+    """Whether the configuration has limits that a plan may not loosen."""
     return context.limits is not None
 
 
 def strained(context: RuleContext) -> bool:
-    """A need above the threshold for warnings, or one whose interval ends above the limit."""
+    """Whether the need is above the threshold for warnings, or its interval ends above the limit."""
     estimate = context.estimate
     return estimate is not None and (
         estimate.utilization > context.warn_above or gpu_fit(estimate, context.fail_above) != FITS
@@ -38,77 +38,77 @@ def strained(context: RuleContext) -> bool:
 
 
 def limited_rows(context: RuleContext) -> bool:
-    """Rows that are not packed, and fit only up to a length."""
+    """Whether the rows are not packed, and the plan fits only up to a length of them."""
     return context.estimate is not None and context.estimate.longest_row > 0
 
 
 def wasteful(context: RuleContext) -> bool:
-    """A need below what the plan wants to use at least."""
+    """Whether the need is below the least use that the plan or the configuration asks for."""
     estimate, least = context.estimate, context.waste_below
     return estimate is not None and least is not None and estimate.utilization < least
 
 
 def states_host_memory(context: RuleContext) -> bool:
-    """A node whose memory is known."""
+    """Whether the memory of a node is known."""
     return context.plan.hardware.host_memory_gib is not None
 
 
 def foreign_card(context: RuleContext) -> bool:
-    """A GPU with figures of the plan's own."""
+    """Whether the plan states its own figures of the GPU."""
     return not context.resolved.gpu.from_catalog
 
 
 def miscounted(context: RuleContext) -> bool:
-    """Degrees whose product is not the number of GPUs."""
+    """Whether the product of the degrees of parallelism is not the number of GPUs."""
     layout = context.layout
     return layout.tensor * layout.context * layout.pipeline * layout.data != layout.world_size
 
 
 def split(context: RuleContext) -> bool:
-    """A layer that is divided over ranks."""
+    """Whether a layer is divided over ranks."""
     layout = context.layout
     return layout.tensor != 1 or layout.context != 1 or layout.expert != 1 or layout.expert_tensor != 1
 
 
 def parallel(context: RuleContext) -> bool:
-    """A model that is divided over ranks, in whatever way."""
+    """Whether the model is divided over ranks in any way."""
     return split(context) or context.layout.pipeline != 1
 
 
 def pipelined(context: RuleContext) -> bool:
-    """Stages."""
+    """Whether the model is divided over more than one pipeline rank."""
     return context.layout.pipeline != 1
 
 
 def staged(context: RuleContext) -> bool:
-    """Stages, or options that may speak of them."""
+    """Whether the plan has pipeline stages, or framework options, which may be about stages."""
     return context.layout.pipeline != 1 or context.layout.virtual_stages != 1 or states_options(context)
 
 
 def idle_stage(context: RuleContext) -> bool:
-    """A ZeRO stage without other ranks to divide the states over."""
+    """Whether the plan has a ZeRO stage without other ranks to divide the states over."""
     layout = context.layout
     return layout.zero_stage != 0 and (layout.data * layout.context <= 1 or layout.shard_group <= 1)
 
 
 def unknown_stage(context: RuleContext) -> bool:
-    """A ZeRO stage that the framework does not have."""
+    """Whether the plan has a ZeRO stage that its framework does not have."""
     framework = context.framework
     return framework is not None and context.layout.zero_stage not in framework.zero_stages
 
 
 def states_sequence(context: RuleContext) -> bool:
-    """Sequence parallelism, asked for."""
+    """Whether the plan asks for sequence parallelism."""
     return bool(context.plan.parallelism.sequence)
 
 
 def states_group(context: RuleContext) -> bool:
-    """A sharding group, asked for."""
+    """Whether the plan states the size of a sharding group."""
     return context.plan.parallelism.shard_group is not None
 
 
 def wraps_layers(context: RuleContext) -> bool:
-    """Training under FSDP that may fail in a step: two dtypes in a unit, a head after the model, or Adafactor."""
+    """Whether a step of FSDP may fail: by two dtypes in a unit, a head after the model, or Adafactor."""
     job, layout = context.training, context.layout
     if job is None or layout.zero_stage < 2 or layout.shard_group <= 1:
         return False
@@ -117,7 +117,7 @@ def wraps_layers(context: RuleContext) -> bool:
 
 
 def shards_experts(context: RuleContext) -> bool:
-    """Experts whose parameters are divided over ranks."""
+    """Whether the parameters of experts are divided over ranks."""
     layout, model = context.layout, context.architecture
     if layout.zero_stage < 2 or layout.shard_group <= 1 or model is None:
         return False
@@ -125,7 +125,7 @@ def shards_experts(context: RuleContext) -> bool:
 
 
 def beyond_positions(context: RuleContext) -> bool:
-    """A sequence longer than the model's positions. Reads the batch."""
+    """Whether the sequence is longer than the model's positions. Reads the batch."""
     model, job = context.architecture, context.job
     length = job.context_length if isinstance(job, InferenceJob) else job.sequence_length
     limit = model.max_position_embeddings if model is not None else 0
@@ -135,25 +135,25 @@ def beyond_positions(context: RuleContext) -> bool:
 
 
 def states_global_batch(context: RuleContext) -> bool:
-    """A global batch, in sequences."""
+    """Whether the plan states a global batch, in sequences."""
     stated = context.plan.training
     return stated is not None and stated.global_batch_size is not None
 
 
 def no_framework(context: RuleContext) -> bool:
-    """Training under a framework that the plan leaves open."""
+    """Whether the plan trains and does not state its framework."""
     stated = context.plan.training
     return stated is not None and stated.framework is None
 
 
 def states_options(context: RuleContext) -> bool:
-    """Options of the framework, stated or read off something else."""
+    """Whether there are framework options, stated or derived from other keys."""
     stated, job = context.plan.training, context.training
     return bool(stated is not None and stated.options) or bool(job is not None and job.options)
 
 
 def names_modules(context: RuleContext) -> bool:
-    """Names of modules: to adapt, to freeze, to recompute, or as an option."""
+    """Whether the plan names modules: to adapt, to freeze, to recompute, or in an option."""
     job = context.training
     return job is not None and (
         job.lora is not None or bool(job.freeze or job.checkpointing.modules) or states_options(context)
@@ -161,43 +161,43 @@ def names_modules(context: RuleContext) -> bool:
 
 
 def freezes(context: RuleContext) -> bool:
-    """Frozen parts."""
+    """Whether parts of the model are frozen."""
     job = context.training
     return job is not None and bool(job.freeze)
 
 
 def idle_adapters(context: RuleContext) -> bool:
-    """Settings of adapters under full training."""
+    """Whether the plan has settings of adapters under full training."""
     stated, job = context.plan.training, context.training
     return stated is not None and stated.lora is not None and job is not None and job.method == "full"
 
 
 def offloads(context: RuleContext) -> bool:
-    """Optimizer or parameters off the GPU."""
+    """Whether the optimizer or parameters are offloaded from the GPU."""
     job = context.training
     return job is not None and (job.optimizer.offload != "none" or job.parameter_offload != "none")
 
 
 def unknown_recipe(context: RuleContext) -> bool:
-    """A recipe of precision that the framework does not offer."""
+    """Whether the plan has a recipe of precision that its framework does not offer."""
     framework, job = context.framework, context.training
     return framework is not None and job is not None and job.recipe.recipe not in framework.recipes
 
 
 def recipe_ignored(context: RuleContext) -> bool:
-    """A mixed recipe that computes in fp32."""
+    """Whether a mixed recipe computes in fp32."""
     job = context.training
     return job is not None and job.recipe.compute == "fp32" and job.recipe.recipe.endswith("-mixed")
 
 
 def flash(context: RuleContext) -> bool:
-    """FlashAttention's kernels."""
+    """Whether attention runs in FlashAttention's kernels."""
     job = context.training
     return job is not None and job.attention == "flash"
 
 
 def no_bf16(context: RuleContext) -> bool:
-    """Training in bf16 on a GPU that is known to lack it."""
+    """Whether the plan trains in bf16 on a GPU that is known to lack it."""
     job = context.training
     if job is None or "bf16" not in (job.recipe.compute, job.recipe.params):
         return False
@@ -207,13 +207,13 @@ def no_bf16(context: RuleContext) -> bool:
 
 
 def fp8(context: RuleContext) -> bool:
-    """Training in fp8."""
+    """Whether the plan trains in fp8."""
     job = context.training
     return job is not None and job.recipe.recipe == "fp8-mixed"
 
 
 def unoffered(context: RuleContext) -> bool:
-    """A setting that the framework may not have."""
+    """Whether the plan has a setting that its framework may not have."""
     framework, job = context.framework, context.training
     if framework is None or job is None:
         return False
@@ -229,12 +229,12 @@ def unoffered(context: RuleContext) -> bool:
 
 
 def may_idle(context: RuleContext) -> bool:
-    """A plan with a key that has an effect only under conditions, or a plan of inference."""
+    """Whether a key of the plan may have no effect: one that needs conditions, or any plan of inference."""
     return context.training is None or bool(keys_that_may_idle(context.plan))
 
 
 def objective(context: RuleContext) -> bool:
-    """Training that is not plain next-token prediction over packed rows with an optimizer step after backward."""
+    """Whether training is more than next-token prediction over packed rows with a step after backward."""
     job, stated = context.training, context.plan.training
     if job is None or stated is None:
         return False
