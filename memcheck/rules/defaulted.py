@@ -1,4 +1,4 @@
-"""Which default a verdict hangs on: what the plan needs with another value of a key that it leaves out."""
+"""Which default decides a verdict: what the plan needs with another value of a key that it leaves out."""
 
 from __future__ import annotations
 

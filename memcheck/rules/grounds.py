@@ -100,7 +100,7 @@ def _grounds(context: RuleContext, known: frozenset[str], most: int) -> Iterator
 
 
 def _unplaced(context: RuleContext) -> Document:
-    """The plan's document without the places of its values, which nothing here is told of."""
+    """The plan's document without the places of its values, which the estimates here do not need."""
     nowhere = Provenance(None, Location(context.document.path, Span(1, 1, 1, 1)))
     return context.document._replace(marks={"": nowhere})
 

@@ -7,7 +7,7 @@ that multiply ("billion laughs").
 
 ## Why it matters
 
-A gate must answer in bounded time and memory, whatever is in the repository.
+A gate must answer in bounded time and memory for every content of the repository.
 
 ## Example
 

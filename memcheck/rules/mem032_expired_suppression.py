@@ -7,7 +7,7 @@ anything, so that the report shows the finding again, in addition to this warnin
 
 ## Why it matters
 
-Whoever accepted the finding accepted it for a time.
+The reviewer accepted the finding for a limited time.
 
 ## Example
 

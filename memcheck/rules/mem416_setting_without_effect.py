@@ -24,7 +24,7 @@ asks for does not happen, and the step is the same without the key.
 
 ## Why it matters
 
-Whoever reads the plan believes that gradients are reduced in bf16 or that parameters stay gathered. They do not, and
+A reader of the plan believes that gradients are reduced in bf16 or that parameters stay gathered. They do not, and
 the memory is not what that would need.
 
 ## Example

@@ -15,8 +15,8 @@ Reports steps that end in an error of torch's FSDP:
 
 ## Why it matters
 
-The job dies in its first step, or before it, whatever memory it has.
-Some of transformers' classes keep parameters in fp32 whatever dtype a checkpoint is loaded in
+The job ends in an error in its first step or before it. More memory does not help.
+Some of transformers' classes keep parameters in fp32 for every dtype of the checkpoint
 (`_keep_in_fp32_modules_strict`; in fp16 `_keep_in_fp32_modules`, too): T5's last matrices in fp16, Flint's sinks and
 Ling 3's convolutions in bf16. Trained in 16 bits alone, they are in one group with the others.
 

@@ -8,7 +8,7 @@ configuration says `fail`. The configured values apply; stricter ones of the pla
 
 ## Why it matters
 
-Whoever opens a pull request writes the plan. A gate that reads its limit from there is open.
+The author of a pull request writes the plan. A gate that reads its limit from the plan is open.
 
 ## Example
 

@@ -7,7 +7,7 @@ stated otherwise), and under `forbid-suppressions = true` every suppressing comm
 
 ## Why it matters
 
-Whoever opens a pull request writes its comments.
+The author of a pull request writes its comments, and could hide any finding with them.
 
 ## Example
 

@@ -40,7 +40,7 @@ class RuleContext(Record):
     governance: Governance | None = None
     """What the configuration lays down for every plan; None for nothing."""
     limits: LockedLimits | None = None
-    """The configured limits that the plan is held to; None where it may state its own."""
+    """The configured limits that the plan is checked against; None where it may state its own."""
     stated: PolicySpec = PolicySpec()
     """The policy as the plan has it, before the configuration's."""
     settled_by: str = ""
