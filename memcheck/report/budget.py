@@ -123,7 +123,7 @@ class CellScale:
         return self._draw(row)
 
     def _cell(self, count: int) -> int:
-        """Bytes below the capacity stay left of its line, bytes above it right of it, whatever rounding says."""
+        """The cell of a number of bytes. After rounding, too, bytes below the capacity are left of its line."""
         cell = round(count / self.full * self.cells)
         return min(cell, self.cells - 1) if count < self.full else self.cells
 

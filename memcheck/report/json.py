@@ -113,7 +113,7 @@ def estimate_record(plan: PlanResult, estimate: Estimate) -> dict[str, object]:
 
 
 def tensors(group: TensorGroup) -> dict[str, object]:
-    """Equal live tensors."""
+    """A group of equal live tensors as JSON."""
     return {
         "name": group.name,
         "shape": group.shape,

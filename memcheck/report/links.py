@@ -1,4 +1,4 @@
-"""Where a rule's page can be read: on the web if somebody published the pages, else in the installed package."""
+"""Where a rule's page can be read: on the web if the pages are published, else in the installed package."""
 
 from __future__ import annotations
 

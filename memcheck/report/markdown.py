@@ -56,7 +56,7 @@ class Bounded:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        """Bytes."""
+        """The most bytes of UTF-8 that the report may have."""
         self.parts: list[str] = []
         self._size = 0
 

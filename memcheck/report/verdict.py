@@ -62,7 +62,7 @@ class Verdict(Record):
 
 
 def on_figures(plan: PlanResult, estimate: Estimate) -> Verdict:
-    """What the figures of a plan say, whatever the findings do."""
+    """The verdict by the figures of a plan alone, without its findings."""
     answer = verdict_of(estimate, plan.fail_above)
     return said(answer, gpu_fit(estimate, plan.fail_above), host=not short_of_host(plan))
 

@@ -8,7 +8,7 @@ from memcheck.report.html.palette import css
 from memcheck.report.story.blocks import Bar, Chart, Scale
 
 BIG, ROW, THIN, UPRIGHT = 34, 17, 10, 180
-"""Heights in pixels."""
+"""Heights of the kinds of bars, in pixels."""
 GAP = 1
 """Pixels of background between two stretches."""
 TONES = ("good", "warn", "bad", "note")
@@ -21,12 +21,12 @@ def place(count: int, scale: Scale) -> str:
 
 
 def label(key: str) -> str:
-    """A stretch's name."""
+    """The name of a segment's component; empty for a segment that only has a tone."""
     return "" if key in TONES else words(key)
 
 
 def stretches(bar: Bar, scale: Scale, height: int) -> Html:
-    """Rectangles from left to right, each with its name and size for whoever points at it."""
+    """Rectangles from left to right, each with its name and size as a tooltip."""
     found, start = [], 0
     for segment in bar.segments:
         name = f"{label(segment.key)} {gib(segment.bytes)} GiB".strip()
@@ -102,7 +102,7 @@ def upright(chart: Chart) -> Html:
 
 
 def column(bar: Bar, scale: Scale) -> Html:
-    """One bar that stands."""
+    """One upright bar as SVG."""
     found, top = [], 0
     for segment in bar.segments:
         top += segment.bytes

@@ -38,7 +38,7 @@ def block(item: Block, name: str) -> Html:
 
 
 def badge(verdict: Verdict) -> Html:
-    """A verdict."""
+    """The word of a verdict in its colour."""
     return tag("span", text(verdict.word), class_=f"badge {verdict.tone}")
 
 
@@ -130,7 +130,7 @@ def step(item: RemedyStep) -> Html:
 
 
 def pair(bar: Bar, scale: Scale) -> Html:
-    """Memory before or after."""
+    """One line of a remedy: the memory before it or after it, as a thin bar with its figure."""
     drawn = bars.row(bar, scale, f"{bar.label}: {bar.figure}", height=bars.THIN)
     return joined((tag("span", text(bar.label)), drawn, tag("b", text(bar.figure), class_="num")))
 

@@ -21,7 +21,7 @@ def at(count: int, scale: Scale, length: float) -> float:
 
 
 class BarRow(Flowable):
-    """One bar that lies."""
+    """One horizontal bar on a page, with its scale."""
 
     def __init__(self, bar: Bar, scale: Scale, width: float, height: float = 8) -> None:
         super().__init__()

@@ -48,7 +48,7 @@ def tinted(text: str, tone: str, *, bold: bool = True) -> str:
 
 
 def swatch(key: str) -> str:
-    """A component's colour in front of its name."""
+    """A small square in a component's colour, to print before the component's name; empty without a key."""
     shown = f"#{paler(BARS[key].light, CACHE_OPACITY)}" if key == CACHE else BARS[key].light if key else ""
     return f'<font name="ZapfDingbats" color="{shown}" size="7">n</font>&nbsp;&nbsp;' if key else ""
 

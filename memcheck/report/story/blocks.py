@@ -1,6 +1,6 @@
 """What a section is made of.
 
-Text is plain: whoever renders it escapes it. Tones are ``good``, ``warn``, ``bad`` and ``note``.
+Text is plain: each renderer escapes it. Tones are ``good``, ``warn``, ``bad`` and ``note``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Segment(Record):
 
 
 class Bar(Record):
-    """Stacked bytes."""
+    """A bar of the chart: stacked segments, each with its bytes."""
 
     label: str
     segments: tuple[Segment, ...]
@@ -63,16 +63,16 @@ class Table(Record):
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     right: tuple[int, ...] = ()
-    """Columns of figures."""
+    """Indices of the columns of figures, which are aligned to the right."""
     keys: tuple[str, ...] = ()
-    """A component per row, whose colour stands in front of it."""
+    """A component per row; the report shows its colour before the row."""
     foot: tuple[tuple[str, ...], ...] = ()
     foot_keys: tuple[str, ...] = ()
     """A component per row of the foot, or nothing."""
     optional: tuple[int, ...] = ()
     """Columns that a narrow screen does without."""
     code: tuple[int, ...] = ()
-    """Columns of identifiers."""
+    """Indices of the columns of identifiers, which are set as code."""
 
 
 class Card(Record):
@@ -99,7 +99,7 @@ class RemedyStep(Record):
     changes: tuple[tuple[str, str, str], ...]
     """Key, value now, value then."""
     costs: tuple[tuple[str, str], ...]
-    """Tone and words."""
+    """The costs of the remedy, each as its tone and its words."""
     charts: tuple[Chart, ...]
     """Before and after, of each memory that matters."""
 
@@ -138,7 +138,7 @@ class ComponentFormula(Record):
     name: str
     figure: str
     lines: tuple[str, ...]
-    """Formula and numbers."""
+    """Lines of the formula, and of the same formula with numbers."""
     source: str
 
 
@@ -179,7 +179,7 @@ class PlanStory(Record):
     advice: str
     """The first thing to do, or nothing."""
     facts: tuple[tuple[str, str], ...]
-    """Label and value."""
+    """Facts about the plan, each as a label and a value."""
     pictures: tuple[Chart, ...]
     """The bar that says it all: of the memory that decides, then of the other one."""
     used: str
@@ -194,5 +194,5 @@ class Story(Record):
     summary: str
     plans: tuple[PlanStory, ...]
     unreadable: tuple[tuple[str, str], ...]
-    """Path and why."""
+    """Files that could not be read, each as its path and the reason."""
     version: str

@@ -117,7 +117,7 @@ def on_gpu(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale, wh
 
 
 def upper_end(estimate: Estimate, remedy: Remedy) -> Chart:
-    """How far the intervals reach, as shares of the capacity that each is held against."""
+    """The upper ends of the intervals now and with the remedy, each as a share of the capacity."""
     capacity, now = estimate.capacity_bytes, estimate.needed_interval_bytes[1]
     after = int(remedy.high_utilization * capacity)
     before = Bar("up to, now", (Segment("warn", now),), percent(high_utilization(estimate)))

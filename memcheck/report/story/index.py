@@ -22,7 +22,7 @@ class IndexEntry(Record):
     where: str
     """Model and GPUs."""
     bar: Bar | None
-    """None: not estimated."""
+    """The plan's memory as a bar; None for a plan that was not estimated."""
     scale: Scale
     """Ends at the same share of the capacity in every line."""
 
