@@ -72,7 +72,7 @@ def record(point: Point) -> dict[str, Any]:
 
 
 def step(time: StepTime) -> dict[str, Any]:
-    """The step's time."""
+    """The modelled time of one step as JSON: seconds by part, rates, and what the model assumes."""
     return {
         "seconds": _figure(time.seconds),
         "compute_seconds": _figure(time.compute_seconds),

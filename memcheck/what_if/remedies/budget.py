@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class BudgetSpentError(Exception):
-    """A search, or a part of it, has taken what it may. Whoever gave it out goes on with what was found."""
+    """A search, or a part of it, has used up its budget. The caller goes on with what was found."""
 
 
 class Budget:

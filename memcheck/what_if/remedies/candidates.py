@@ -30,7 +30,7 @@ MOST_CHUNKS = 64
 LEAST_SEQUENCE = 1024
 """Tokens below which no shorter sequences are suggested."""
 FREE = ("attention", "implementation", "kernels", "allocator", "logits", "buckets", "sync", "reshard", "sequence")
-"""Kinds of change whose cost is small whatever the plan: a search makes all of them, or none."""
+"""Kinds of change whose cost is small for every plan: a search makes all of them, or none."""
 
 
 def same_hardware(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:

@@ -90,7 +90,7 @@ class Pricer:
         self.watch: Callable[[int], None] | None = None
         """Hears how many plans were looked at, now and then."""
         self.budget = Budget()
-        """How long may be searched; without end unless somebody gives one."""
+        """How long a search may take; without a limit unless one is given."""
         self.whole = context.fail_above
         """The share of the capacity that the whole interval has to stay below, for a plan to be sure."""
         self.sure = False
@@ -188,7 +188,7 @@ class Pricer:
         return None if self._is_kept(changes) else changes
 
     def touches(self, layout: CandidateChange) -> bool:
-        """Whether a layout changes what is to be kept, whatever is changed with it."""
+        """Whether a layout sets a key that must stay as the plan states it."""
         return self._is_kept(layout.set)
 
     def _is_kept(self, changes: Mapping[str, object]) -> bool:
@@ -205,7 +205,7 @@ class Pricer:
         return value == now or (now is None and key in NEUTRAL and value == NEUTRAL[key])
 
     def below_floor(self, resolved: Resolved) -> bool:
-        """Whether the states that rest between steps exceed the limit on their own, whatever else is changed."""
+        """Whether the states that are resident between steps exceed the limit without anything else."""
         return self.is_above(resolved, 0)
 
     def is_above(self, resolved: Resolved, beside: int) -> bool:

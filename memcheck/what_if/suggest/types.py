@@ -40,7 +40,7 @@ class Suggestions(Record):
     """``fits`` (nothing is to be done) | ``suggested`` | ``nothing-fits`` | ``error`` (it cannot be judged, or
     fails by a rule that is not about memory, which no suggestion would end)."""
     found: tuple[Suggestion, ...] = ()
-    """Best first."""
+    """The suggestions that were found, the best first."""
     best_as_written: bool = False
     """The plan as written is the best of those that fit."""
     keep: tuple[str, ...] = ()

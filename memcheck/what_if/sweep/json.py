@@ -17,7 +17,7 @@ def render(sweep: Sweep, screen: Screen | None = None) -> str:
 
 
 def summary(sweep: Sweep) -> dict[str, object]:
-    """Everything but the points."""
+    """The JSON object of a sweep without its points."""
     return {
         "sweep": 1,
         "memcheck": sweep.version,
