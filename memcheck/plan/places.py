@@ -1,4 +1,4 @@
-"""Where each value was written, kept as the parser's own events until somebody asks.
+"""Where each value was written, kept as the parser's own events until a place is looked up.
 
 A clean plan never asks, so reading only hangs the events into a tree of the values' shape; lines and columns are
 computed when a pointer is looked up.

@@ -66,7 +66,7 @@ def _of_number(value: object, text: str, path: list[str]) -> _Found | None:
 
 
 def _of_reading(value: object, text: str, path: list[str]) -> _Found | None:
-    """Octal and sexagesimal numbers."""
+    """The finding on a number that YAML 1.1 reads as octal or sexagesimal, so that the value is not what is written."""
     if text != str(value) and number(text) == (value, True):
         plain = f"{value:g}" if isinstance(value, float) else str(value)
         other = (
