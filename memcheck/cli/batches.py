@@ -32,7 +32,7 @@ class Batches:
         self._owners: dict[bytes, object] = {}
 
     def __bool__(self) -> bool:
-        """Whether a file waits."""
+        """Whether a file is waiting to be checked."""
         return bool(self._waiting)
 
     def read(self, end: int) -> Iterator[tuple[int, PlanFile | Unreadable | FileVerdict]]:

@@ -45,7 +45,7 @@ def one_of(names: Callable[[], Iterable[tuple[str, str]]]) -> Complete:
 
 
 def formats() -> list[tuple[str, str]]:
-    """The report formats."""
+    """The report formats to complete, as pairs of a name and an empty description."""
     from memcheck.report import FORMATS
 
     return [(name, "") for name in FORMATS]

@@ -191,7 +191,7 @@ class Gates:
 
     @property
     def have_baselines(self) -> bool:
-        """Whether findings are held against what was accepted."""
+        """Whether findings are compared with a baseline of accepted ones."""
         return bool(self._baselines)
 
     def _baseline(self, settings: Settings) -> Baseline | None:

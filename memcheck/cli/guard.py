@@ -14,7 +14,7 @@ INTERRUPTED = 130
 
 
 def guarded(arguments: list[str]) -> int:
-    """Run a command line; whatever happens becomes a message on stderr and an exit code, never a traceback."""
+    """Run a command line. Every exception becomes a message on stderr and an exit code, never a traceback."""
     if sys.stdin is None or sys.stdout is None or sys.stderr is None:
         open_missing()
     try:

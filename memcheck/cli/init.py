@@ -109,7 +109,7 @@ def plan_text(name: str, model: str, gpu: str, gpus: int, job: Mapping[str, obje
 
 
 def aligned(line: str) -> str:
-    """The comment of a line moved to a common column, whatever the length of its value."""
+    """The line with its comment moved to a common column, for values of any length."""
     value, marker, comment = line.partition("  #")
     if not marker or not value.strip():
         return line

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 FILES = (".yaml", ".yml", ".json", ".toml")
-"""Suffixes of files that nobody starts as a program."""
+"""Suffixes of files that are never started as programs."""
 _WITHOUT = {
     "fix": "--fix",
     "unsafe_fixes": "--unsafe-fixes",

@@ -57,7 +57,7 @@ class CheckOptions(Record):
     config_from_ref: str | None = None
     """Read configurations and baselines from this git ref instead of the working tree."""
     baseline: str | None = None
-    """Empty: none, whatever is configured."""
+    """The baseline file; None for the configured one, empty for no baseline."""
     fix: bool = False
     unsafe_fixes: bool = False
     diff: bool = False

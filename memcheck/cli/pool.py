@@ -53,7 +53,7 @@ class Worker:
         theirs.close()  # the end of the process is then the end of the pipe
 
     def end(self) -> int | None:
-        """Stop the process, whatever it does, and return its exit code."""
+        """Stop the process, even if it is busy, and return its exit code."""
         self.pipe.close()
         self.process.terminate()
         self.process.join(PATIENCE_S)

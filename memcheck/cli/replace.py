@@ -1,4 +1,4 @@
-"""Writes a file at once: whoever reads it meanwhile sees the old or the new text, never a part of one."""
+"""Writes a file atomically: a process that reads it meanwhile sees the old or the new text, never a part of one."""
 
 from __future__ import annotations
 

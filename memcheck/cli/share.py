@@ -14,7 +14,7 @@ class Share(Record):
     """One of several shares of the plan files."""
 
     number: int
-    """From 1."""
+    """The number of this share, from 1."""
     shares: int
     """How many shares there are."""
 

@@ -107,7 +107,7 @@ def config_format(written: str) -> str:
 
 
 def framework(written: str) -> str:
-    """A framework of plans."""
+    """The name of a framework that plans may state; raises ValueError for another word."""
     from memcheck.frameworks.registry import FRAMEWORKS
 
     return one_of(tuple(FRAMEWORKS), written)
