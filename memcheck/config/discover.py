@@ -23,7 +23,7 @@ LeftOut = Callable[[Sequence[str], Sequence[str]], Iterable[Unreadable]]
 
 
 class PlanFile(Record):
-    """One file to check."""
+    """One file to check: its path and its bytes."""
 
     path: str
     """The file's path as the user wrote it, with forward slashes. A file found in a folder begins with the folder."""

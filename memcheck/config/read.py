@@ -73,7 +73,7 @@ def _settings(table: dict[str, object], path: str, shown: str) -> Settings:
 
 
 def _refuse_outside(named: str, path: str, shown: str) -> None:
-    """Stop at a file beyond the repository of the configuration that names it: a commit chooses that name."""
+    """Refuse a file outside the repository of the configuration that names it: a commit chooses that name."""
     root, in_git = repository(os.path.dirname(os.path.abspath(path)))
     if in_git and not is_inside(os.path.abspath(named), root):
         raise ConfigurationError(

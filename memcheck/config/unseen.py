@@ -22,13 +22,13 @@ _TOOLS = ("CACHEDIR.TAG", "pyvenv.cfg")
 MOST, MOST_STRICT = 10_000, 200_000
 """Entries of such folders that are looked at, by a usual check and by one that fails for a plan in there."""
 MOST_NAMED = 1000
-"""Plans that fail."""
+"""Plans that are reported one by one; further ones are not named."""
 WHY = "it is a plan in a folder that the search leaves out"
 HELP = "move it, or name its folder in the paths to check"
 
 
 class Unseen(Record):
-    """What some folders hold."""
+    """The plans that were found in folders that a search leaves out."""
 
     plans: tuple[str, ...] = ()
     """Files that are plans, by their paths, in order."""
