@@ -1,6 +1,6 @@
 """The directory of kept verdicts: one small file each, which only the user who runs memcheck can have written.
 
-A directory or a file that another user owns or can write is left alone, and so is whatever is not as it was written.
+A directory or a file that another user owns or can write is not used. Neither is a file that was changed after writing.
 Nothing here raises: a verdict that cannot be kept or found is reached anew.
 """
 
@@ -104,7 +104,7 @@ def _mark_used(descriptor: int, status: os.stat_result) -> None:
 
 
 def keep(folder: int, name: str, text: str, largest: int = LARGEST) -> None:
-    """Put a text under a name, all of it or nothing, whoever else does the same at the time."""
+    """Keep a text under a name, all of it or nothing, also where another process does the same at the same time."""
     body = text.encode()
     if len(body) > largest - _DIGITS:
         return
