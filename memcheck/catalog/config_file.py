@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_BYTES = 4 * 2**20
-"""A config.json is a few kilobytes; whatever is larger is something else."""
+"""The most bytes of a ``config.json``, which usually has a few kilobytes; a larger file is something else."""
 
 
 def read_config(path: str, base_dir: str = ".") -> dict[str, Any]:
