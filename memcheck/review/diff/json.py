@@ -34,7 +34,7 @@ def document(comparison: PlanDiff) -> dict[str, object]:
 
 
 def record(change: Change) -> dict[str, object]:
-    """One plan that moved."""
+    """One changed plan as JSON."""
     delta = change.delta_points
     return {
         "kind": change.kind,

@@ -10,7 +10,7 @@ from memcheck.review.diff.types import ACCEPTED, RENAMED, WARNED, Change, PlanDi
 from memcheck.review.diff.words import headline, host, hours, points, rest, signed_gib, size, verdict
 
 LIMIT = 64_000
-"""Characters. GitHub refuses comments of more than 65,536, and whoever posts this adds a line of their own."""
+"""The most characters of the report. GitHub refuses comments of more than 65,536, and a poster may add a line."""
 MOST_KEYS = 3
 """Changed keys in the row of a plan; its details have more."""
 HEAD = ["| | Plan | Before | After | Change | Of capacity |", "|---|---|---:|---:|---:|---|"]

@@ -34,7 +34,7 @@ class SideReader:
         """Files with a plan that fails, by the path that is shown; of both sides, the later one stays."""
 
     def baseline_of(self, path: str) -> str:
-        """The baseline file that a plan is held against; empty for none."""
+        """The baseline file for a plan's findings; empty for none."""
         return self._gate_of(path).baseline_file
 
     def of_path(self, path: str) -> list[Side]:

@@ -28,7 +28,7 @@ BROKEN = frozenset(
         codes.CONFLICTING_KEYS,
     )
 )
-"""What no fix may bring in, whatever else it mends."""
+"""Findings that no fix may add, even if it repairs others."""
 
 
 class Fix(Record):

@@ -26,7 +26,7 @@ class Changes:
     """What differs between the base and the working tree."""
 
     def __init__(self, base: Base, tree: Tree, baseline_of: Callable[[str], str]) -> None:
-        """``baseline_of``: the baseline file that a plan file is held against now; empty for none."""
+        """``baseline_of``: from a plan file to the baseline file for its findings now; empty for none."""
         self.base = base
         self._tree = tree
         self._baseline_of = baseline_of

@@ -103,5 +103,5 @@ class Tree:
 
 
 def _can_be_checked_out(path: str) -> bool:
-    """Whether git would write such a file into a working tree: objects that somebody made by hand have any name."""
+    """Whether git would write a file of this name into a working tree: objects made by hand may have any name."""
     return _NO_NAMES.isdisjoint(path.replace(os.sep, "/").lower().split("/"))
