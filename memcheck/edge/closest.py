@@ -1,4 +1,4 @@
-"""What somebody may have meant who wrote a word that is not known."""
+"""The known words that are closest to an unknown word, which a user may have meant."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MOST_BYTES = 1 << 16
 """Bytecode from this size on is left to Python: it is read at once."""
 TIMED = bytes(4)
-"""The flags of bytecode that is held to the date and size of its source."""
+"""The flags of bytecode that is checked against the date and size of its source."""
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 

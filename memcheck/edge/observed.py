@@ -42,7 +42,7 @@ class Overheard:
 
 
 def is_listening() -> bool:
-    """Whether anybody wants to know."""
+    """Whether a listener takes down the answers."""
     return _heard is not None
 
 

@@ -23,7 +23,7 @@ for _name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOFOLLOW", "O_NOCTTY", "O_BINARY"): 
 
 
 class RefusedError(OSError):
-    """A path that is not read, whatever its permissions; ``strerror`` says why."""
+    """The error for a path that is never read, even if its permissions allow it. ``strerror`` says why."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(errno.EPERM, why, path)
