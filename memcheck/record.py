@@ -103,7 +103,7 @@ class _Methods(tuple):  # type: ignore[type-arg]  # of any fields
         return cls(*values)
 
     def _asdict(self) -> dict[str, object]:
-        """Field to value."""
+        """The record as a dict from field to value."""
         return dict(zip(self._fields, self, strict=True))
 
     def _replace(self, /, **changes: object) -> Any:

@@ -33,7 +33,7 @@ else:
 
 
 def _counts(*counts: int) -> Any:
-    """What ``cache_info`` returns."""
+    """The value of ``cache_info``: hits, misses, greatest size, size."""
     from functools import _CacheInfo
 
     return _CacheInfo(*counts)
