@@ -14,7 +14,7 @@ STYLES = {FITS: "good", UNCERTAIN: "warning"}
 
 def render(comparison: Comparison, screen: Screen) -> str:
     """The table, its legend, and its notes; plans under their names where there are several."""
-    rows = comparison.rows
+    rows = comparison.failing_first
     several = comparison.plans > 1
     table = [cells(row) for row in rows]
     widths = [max(width(line[i]) for line in [HEADS, *table]) for i in range(len(HEADS))]

@@ -16,7 +16,7 @@ def render(comparison: Comparison, screen: Screen | None = None) -> str:
     heads = ("plan", *HEADS)
     rule = ["---", *("---:" if i in RIGHT else "---" for i in range(len(HEADS)))]
     lines = [f"| {' | '.join(heads)} |", f"|{'|'.join(rule)}|"]
-    for row in comparison.rows:
+    for row in comparison.failing_first:
         gpu, verdict, *figures = cells(row)
         icon = ICONS.get(row.point.verdict, "❌")
         lines.append(
@@ -25,6 +25,6 @@ def render(comparison: Comparison, screen: Screen | None = None) -> str:
             + " |"
         )
     lines += ["", f"<sub>{escape(legend(comparison, HEADS))}</sub>"]
-    told = notes(comparison.rows)
+    told = notes(comparison.failing_first)
     lines += ["", *(f"- {escape(note)}" for note in told)] if told else []
     return "\n".join(lines) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.memory.fit import FITS, UNCERTAIN
 from memcheck.record import Record
 from memcheck.what_if.points.types import Point
 
@@ -52,3 +53,21 @@ class Comparison(Record):
     def plans(self) -> int:
         """Number of plans."""
         return len({(row.path, row.document) for row in self.rows})
+
+    @property
+    def failing_first(self) -> tuple[ComparedPoint, ...]:
+        """All rows as people read them. Of each plan, GPUs on which it fails come first, then uncertain ones.
+
+        Plans keep their rows together, in the same order: by the plan's own GPU, or else by the worst of its GPUs.
+        """
+        plans: dict[tuple[str, int], list[ComparedPoint]] = {}
+        for row in self.rows:
+            plans.setdefault((row.path, row.document), []).append(row)
+        groups = [sorted(rows, key=_rank) for rows in plans.values()]
+        groups.sort(key=lambda rows: min(map(_rank, [row for row in rows if row.as_written] or rows)))
+        return tuple(row for rows in groups for row in rows)
+
+
+def _rank(row: ComparedPoint) -> int:
+    """0: the plan fails there, 1: uncertain, 2: it fits."""
+    return {UNCERTAIN: 1, FITS: 2}.get(row.point.verdict, 0)

@@ -89,6 +89,32 @@ def test_several_plans(tmp_path: Path, capsys: Capture) -> None:
     assert "MEM011" in out
 
 
+def test_what_fails_comes_first(tmp_path: Path, capsys: Capture) -> None:
+    """GPUs of a plan and plans of a table: failing, uncertain, then fitting, and equals as the command line has them."""
+    write(tmp_path)
+    write_over(tmp_path)
+    line = ["compare", "good.yaml", "over.yaml", "--gpu", "b200,rtx-4090,h200,t4"]
+    assert main([*line, "--format", "markdown"]) == 0
+    table = [part.split("|") for part in capsys.readouterr().out.splitlines() if part.startswith("| ")][1:]
+    assert [cells[2].strip() for cells in table if cells[1].strip() == "good"] == ["rtx-4090", "t4", "b200", "h200"]
+    assert main(line) == 0
+    out = capsys.readouterr().out
+    good = out[out.index("good") :]
+    assert [good.index(f"\n  {gpu} ") for gpu in ("rtx-4090", "t4", "b200", "h200")] == sorted(
+        good.index(f"\n  {gpu} ") for gpu in ("rtx-4090", "t4", "b200", "h200")
+    )
+    assert [row["gpu"] for row in rows(capsys, "good.yaml", "--gpu", "h200,t4")] == ["h200", "t4"]
+
+
+def test_a_plan_that_fails_on_its_own_gpu_comes_before_one_that_passes(tmp_path: Path, capsys: Capture) -> None:
+    """Whatever other GPUs would do."""
+    write(tmp_path)
+    write_over(tmp_path)
+    assert main(["compare", "good.yaml", "over.yaml"]) == 0
+    out = capsys.readouterr().out
+    assert out.index("\nover") < out.index("\ngood")
+
+
 def test_serving_is_compared_by_its_tokens(root: Path, capsys: Capture) -> None:
     """Decoding reads memory: an H200 is as much faster than an H100 as its memory is; a prompt's time is in the JSON."""
     plan = str(root / "examples" / "llama-3.3-70b-inference-4xh100.yaml")
