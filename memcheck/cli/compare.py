@@ -46,7 +46,7 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
     type=gpu_list,
     metavar="A,B,C",
     shell_complete=_complete,
-    help="These GPUs; those on which a plan fails come first. Default: the plan's own, those of data centres and workstations.",
+    help="These GPUs; failing ones come first. Default: the plan's own, those of data centres and workstations.",
 )
 @outputs(FORMATS)
 @CONFIG

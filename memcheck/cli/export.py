@@ -137,12 +137,13 @@ def remedied(document: Document, data: bytes, number: int) -> Document:
     from memcheck.config.find import Configurations
     from memcheck.plan.changes import with_changes
     from memcheck.what_if.suggest.run import suggest
-    from memcheck.what_if.suggest.types import FITS
+    from memcheck.what_if.suggest.types import FITS, UNCERTAIN
 
     gate = Gate(settings=Configurations(None).of(document.path))
     answer = suggest(document, data, gate, top=number)
-    if answer.status == FITS:
-        tell("memcheck: the plan fits: exported as it is\n")
+    if answer.status in (FITS, UNCERTAIN):
+        certain = "fits" if answer.status == FITS else "passes, but it is uncertain whether it fits"
+        tell(f"memcheck: the plan {certain}: exported as it is\n")
         return document
     if number > len(answer.found):
         found = plural(len(answer.found), "suggestion") if answer.found else "no suggestion"

@@ -20,7 +20,7 @@ from memcheck.errors import UsageError
 from memcheck.plan.document import Document
 from memcheck.record import Record
 from memcheck.what_if.remedies.types import OTHER
-from memcheck.what_if.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, Suggestions
+from memcheck.what_if.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, UNCERTAIN, Suggestions
 
 BUDGET_S = 20.0
 GOALS = ("fit", "throughput", "gpus", "cheapest", "max-batch", "max-sequence")
@@ -162,7 +162,7 @@ def _write(options: SuggestOptions, path: str, data: bytes, document: Document, 
         UsageError: there is no such suggestion, or it has no certain place in the file.
     """
     number = options.apply or 1
-    if answer.status == FITS:
+    if answer.status in (FITS, UNCERTAIN):
         tell("memcheck: nothing to write: the plan passes, and no change was found that helps\n")
         return FOUND
     if not answer.found:

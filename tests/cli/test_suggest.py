@@ -312,9 +312,24 @@ def test_fewer_gpus_are_the_smaller_change(root: Path, capsys: Capture) -> None:
 def test_an_uncertain_plan_is_told_with_its_interval(capsys: Capture) -> None:
     """The plan passes as predicted; what is suggested makes its whole interval fit."""
     Path("uncertain.yaml").write_text(written("uncertain"), encoding="utf-8")
-    assert suggestions(capsys, "uncertain.yaml")["status"] == "suggested"
+    answer = suggestions(capsys, "uncertain.yaml")
+    assert (answer["status"], answer["as_written"]["verdict"]) == ("suggested", "uncertain")
     assert main(["suggest", "uncertain.yaml"]) == 0
     assert "it is uncertain: it may need up to 27.06 of 25.00 GiB (MEM104)" in " ".join(capsys.readouterr().out.split())
+    keeps = [part for key in ("parallelism", "training", "hardware") for part in ("--keep", key)]
+    answer = suggestions(capsys, "uncertain.yaml", *keeps)
+    assert (answer["status"], answer["remedies"]) == ("uncertain", [])
+
+
+def test_a_plan_that_fails_because_it_is_uncertain_has_suggestions(capsys: Capture) -> None:
+    """Under `uncertain: fail`, `check` fails it, and there was nothing to do."""
+    text = written("uncertain").replace("policy: {", "policy: {uncertain: fail, ")
+    Path("uncertain.yaml").write_text(text, encoding="utf-8")
+    assert main(["check", "uncertain.yaml"]) == 1
+    capsys.readouterr()
+    answer = suggestions(capsys, "uncertain.yaml")
+    assert answer["status"] == "suggested"
+    assert all(each["sure"] for each in answer["remedies"])
 
 
 @pytest.mark.slow

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, gib, one_line, plural, value, width, wrap
-from memcheck.memory.fit import UNCERTAIN, gpu_fit
+from memcheck.memory.fit import UNCERTAIN as UNSETTLED
+from memcheck.memory.fit import gpu_fit
 from memcheck.report.block import block
 from memcheck.report.details import change, labelled
 from memcheck.report.effect import PURPOSES, effect, on_the_host
 from memcheck.report.effect import time as relative_time
 from memcheck.what_if.remedies.price import LayoutTally
-from memcheck.what_if.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, Suggestion, Suggestions
+from memcheck.what_if.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, UNCERTAIN, Suggestion, Suggestions
 
 GOALS = {
     "fit": "the least change that makes it fit",
@@ -72,7 +73,7 @@ def _verdict(answer: Suggestions, screen: Screen) -> list[str]:
     goal = f"goal {answer.goal}, {GOALS[answer.goal]}"
     if answer.goal == "fit" and _uncertain(answer):
         goal = f"{_passes(answer)}. The least change after which the whole interval fits"
-    if answer.status == FITS and not answer.found:
+    if answer.status in (FITS, UNCERTAIN) and not answer.found:
         text = _fits(answer) if answer.goal == "fit" else f"{goal}: nothing is better than the plan"
         return [*(screen.paint(line, "good") for line in wrap(text, screen.columns)), ""]
     if answer.status == NOTHING_FITS:
@@ -102,7 +103,7 @@ def _passes(answer: Suggestions) -> str:
 
 def _uncertain(answer: Suggestions) -> bool:
     estimate = answer.plan.estimate
-    return estimate is not None and gpu_fit(estimate, answer.plan.fail_above) == UNCERTAIN
+    return estimate is not None and gpu_fit(estimate, answer.plan.fail_above) == UNSETTLED
 
 
 def _nothing(answer: Suggestions, screen: Screen) -> list[str]:

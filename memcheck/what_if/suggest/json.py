@@ -29,6 +29,7 @@ def document(answer: Suggestions) -> dict[str, object]:
         if estimate is None
         else {
             "status": plan.status,
+            "verdict": plan.verdict,
             "gpus": plan.gpus,
             "device_bytes": estimate.device_bytes,
             "needed_bytes": estimate.needed_bytes,

@@ -9,7 +9,8 @@ from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, check_d
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import InferenceJob, TrainingJob
-from memcheck.memory.fit import RUNS, UNCERTAIN, gpu_fit, on_host
+from memcheck.memory.fit import RUNS, gpu_fit, on_host
+from memcheck.memory.fit import UNCERTAIN as UNSETTLED
 from memcheck.plan.document import Document
 from memcheck.plan.file_edits import edited
 from memcheck.plan.read import read_plan
@@ -27,7 +28,15 @@ from memcheck.what_if.search.lean import lean
 from memcheck.what_if.search.margin import with_margin
 from memcheck.what_if.search.rank import ParetoFilter
 from memcheck.what_if.search.remedy import remedy_of
-from memcheck.what_if.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, SUGGESTED, Suggestion, Suggestions
+from memcheck.what_if.suggest.types import (
+    FITS,
+    NOT_JUDGED,
+    NOTHING_FITS,
+    SUGGESTED,
+    UNCERTAIN,
+    Suggestion,
+    Suggestions,
+)
 
 Job = TrainingJob | InferenceJob
 SPARE = 3
@@ -63,9 +72,11 @@ def suggest(
         return answer  # no change of memory ends it, and with it nothing passes
     verdict = gpu_fit(plan.estimate, context.fail_above)
     fits = verdict in RUNS and on_host(plan.estimate.host_bytes_per_node, context.host_bytes)
-    if goal == "fit" and fits and verdict != UNCERTAIN:
+    if goal == "fit" and fits and verdict != UNSETTLED:
         return answer._replace(status=FITS)
-    sure = goal == "fit" and fits  # the plan passes: what is sought is a plan whose whole interval fits
+    sure = goal == "fit" and fits  # what is sought is a plan whose whole interval fits
+    fits = fits and not any(each.severity == "error" for each in plan.findings)  # a policy may fail uncertain plans
+    as_written = UNCERTAIN if verdict == UNSETTLED else FITS
     pricer = with_margin(context, keep) if sure else Pricer(context, keep)
     pricer.watch, pricer.budget = watch, Budget(budget)
     prices = dict(gate.settings.prices)
@@ -93,7 +104,7 @@ def suggest(
             passing.append((priced, suggestion))
     places = {id(priced) for priced in chosen([priced for priced, _ in passing], top)}
     shown = [suggestion for priced, suggestion in passing if id(priced) in places]
-    status = SUGGESTED if shown or answer.best_as_written else FITS if fits else NOTHING_FITS
+    status = SUGGESTED if shown or answer.best_as_written else as_written if fits else NOTHING_FITS
     smallest = None if found.smallest is None else _suggestion(pricer, found.smallest, document, prices)
     return answer._replace(status=status, found=tuple(shown), smallest=smallest)
 

@@ -10,7 +10,8 @@ from memcheck.record import Record
 from memcheck.result import PlanResult
 from memcheck.what_if.remedies.price import LayoutTally
 
-FITS, SUGGESTED, NOTHING_FITS, NOT_JUDGED = "fits", "suggested", "nothing-fits", "error"
+FITS, UNCERTAIN, SUGGESTED = "fits", "uncertain", "suggested"
+NOTHING_FITS, NOT_JUDGED = "nothing-fits", "error"
 
 
 class Suggestion(Record):
@@ -37,7 +38,8 @@ class Suggestions(Record):
     """The plan as written."""
     goal: str
     status: str
-    """``fits`` (nothing is to be done) | ``suggested`` | ``nothing-fits`` | ``error`` (it cannot be judged, or
+    """``fits`` (nothing is to be done) | ``uncertain`` (likewise: it passes, and its interval crosses the limit or the
+    capacity) | ``suggested`` | ``nothing-fits`` | ``error`` (it cannot be judged, or
     fails by a rule that is not about memory, which no suggestion would end)."""
     found: tuple[Suggestion, ...] = ()
     """The suggestions that were found, the best first."""
