@@ -16,7 +16,7 @@ from memcheck.job.objective_types import Evaluation
 from memcheck.job.profile import Profile
 from memcheck.job.recipe import resolve_recipe, upcasts, with_optimizer
 from memcheck.job.restated import parameter_offload
-from memcheck.job.torch import resolve_torch
+from memcheck.job.torch import resolve_expandable, resolve_torch
 from memcheck.job.training import (
     known_options,
     resolve_accumulation,
@@ -310,7 +310,7 @@ def _training_job(
         clip_grad_norm=after.take("training.clip_grad_norm", training.clip_grad_norm, framework.clip_grad_norm, why),
         expert_imbalance=_imbalance(training, layout.expert, after),
         compile=bool(training.compile),
-        expandable_segments=_expandable(training, framework, after),
+        expandable_segments=resolve_expandable(training, framework, after),
         parameter_offload=offloaded,
         initialization=resolve_initialization(training.initialization, layout, held_in, framework, after),
         checkpoint=resolve_checkpoint(training.checkpoint, layout, framework, options, after),
@@ -372,16 +372,6 @@ def _unstated(name: str, framework: Profile, options: Mapping[str, object]) -> b
 def _offloads(training: plan_types.TrainingSpec) -> bool:
     places = (training.optimizer and training.optimizer.offload, training.offload and training.offload.parameters)
     return any(place not in (None, "none") for place in places)
-
-
-def _expandable(training: plan_types.TrainingSpec, framework: Profile, defaults: Defaults) -> bool:
-    """The allocator's setting, with a note where the framework's steps were measured with the other one only."""
-    key = "training.expandable_segments"
-    why = f"what {framework.name}'s launcher sets"
-    chosen = defaults.take(key, training.expandable_segments, framework.expandable_segments, why)
-    if ("expandable" if chosen else "default") not in framework.allocators:
-        defaults.note(key, chosen, f"fragmentation as without: no step of {framework.name} was measured with it")
-    return chosen
 
 
 def _imbalance(training: plan_types.TrainingSpec, expert: int, defaults: Defaults) -> float:

@@ -79,3 +79,13 @@ def ends_apart(job: TrainingJob, framework: Profile) -> bool:
     architecture, named = job.architecture, job.option("custom_sharded_layers", ())
     tied = isinstance(architecture, Architecture) and architecture.tie_word_embeddings
     return not tied and isinstance(named, tuple) and {"tok_embeddings", "output"} <= set(named)
+
+
+def resolve_expandable(training: plan_types.TrainingSpec, framework: Profile, defaults: Defaults) -> bool:
+    """The allocator's setting, with a note where the framework's steps were measured with the other one only."""
+    key = "training.expandable_segments"
+    why = f"what {framework.name}'s launcher sets"
+    chosen = defaults.take(key, training.expandable_segments, framework.expandable_segments, why)
+    if ("expandable" if chosen else "default") not in framework.allocators:
+        defaults.note(key, chosen, f"fragmentation as without: no step of {framework.name} was measured with it")
+    return chosen

@@ -18,7 +18,10 @@ from memcheck.__main__ import main
 from memcheck.check import MOST_OF_A_CODE, Gate, check_file
 from memcheck.edge import opener
 from memcheck.plan.compose import MAX_REPEATED
-from tests.hostile.grown import CONFIGS, PLANS, REPORTS, SCRIPTS, Kind, plan
+from tests.hostile.grown import Kind, plan
+from tests.hostile.grown_configs import CONFIGS
+from tests.hostile.grown_plans import PLANS, REPORTS
+from tests.hostile.grown_scripts import SCRIPTS
 
 KINDS = {**PLANS, **SCRIPTS, **CONFIGS, **REPORTS}
 FACTOR = 4
