@@ -79,7 +79,7 @@ class Pools(Record):
     """What lives while the lists of torch's optimizer do, a temporary for each parameter, or while the model is loaded
     or saved as a whole, whichever is more: every block has the size of a parameter. 0: neither happens."""
     unfilled: int | None = None
-    """What the segments of resting blocks leave to no other; None: not known."""
+    """Bytes that the segments of resident blocks leave to no other block; None: not known."""
     unfilled_most: int = 0
     """``unfilled`` in the worst case: every one of these blocks needed a new segment."""
 
@@ -90,7 +90,7 @@ class RankEstimate(Record):
     pipeline_rank: int
     instants: tuple[Instant, ...]
     parameters: int
-    """Parameters that rest on this rank."""
+    """Number of parameters that this rank holds."""
     largest: tuple[TensorGroup, ...] = ()
     formulas: tuple[Formula, ...] = ()
     host_bytes: int = 0

@@ -44,7 +44,7 @@ Tensors = tuple[object, ...]
 
 
 class Held:
-    """The tensors that rest on a rank, unit by unit. Two are the same only if they are one object."""
+    """The resident tensors of a rank, unit by unit. Two are the same only if they are one object."""
 
     __slots__ = ("runs",)
 

@@ -1,4 +1,4 @@
-"""Bytes of frozen weights that rest quantised, tensor by tensor.
+"""Bytes of frozen weights that are stored quantised, tensor by tensor.
 
 Sources: bitsandbytes 0.50 ``functional.py`` (quantize_4bit, int8_vectorwise_quant); gptqmodel 7.7
 ``nn_modules/qlinear/__init__.py`` (the buffers of a packed layer); transformers 5.23

@@ -1,4 +1,4 @@
-"""Segments of torch's caching allocator (c10/cuda/CUDACachingAllocator.cpp), and what blocks that rest leave in them.
+"""Segments of torch's caching allocator (c10/cuda/CUDACachingAllocator.cpp), and what resident blocks leave in them.
 
 A block below 10 MiB comes out of a segment of 20: two matrices of 7 MiB leave 6 that a third does not fit into. Larger
 segments are multiples of 2 MiB. Expandable segments leave nothing.
@@ -25,7 +25,7 @@ ROUND_LARGE = 2 * MIB
 
 
 class Unfilled(Record):
-    """What the segments of blocks that rest leave to no other, in bytes."""
+    """Bytes that the segments of resident blocks leave to no other block."""
 
     parameters: int
     """What parameters, which come first, leave unfilled: every one of them has a new segment or a rest of one."""

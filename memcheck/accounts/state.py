@@ -43,7 +43,7 @@ class LocalTensor(Record):
 
 
 def weight_bytes(tensor: LocalTensor, dtype: str, numel: int | None = None) -> int:
-    """Bytes of one resting tensor, rounded as a block of its own."""
+    """Bytes of one resident tensor, rounded as a block of its own."""
     n = tensor.numel if numel is None else numel
     kind = tensor.dtype or dtype
     if kind in KINDS:
@@ -131,7 +131,7 @@ def adapter_tensors(t: ParameterTensor, shape: tuple[int, ...], lora: Lora | Ada
 
 
 class Resting(Record):
-    """Bytes that rest on a rank for one unit of the model."""
+    """Bytes that are resident on a rank for one unit of the model."""
 
     parameters: int = 0
     adapters: int = 0

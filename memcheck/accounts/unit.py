@@ -1,4 +1,4 @@
-"""What one pipeline rank runs: its units, each with the tensors that rest and the curve of what it computes."""
+"""What one pipeline rank runs: its units, each with its resident tensors and the curve of what it computes."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Adapter(Record):
     computes: str | None = None
     """The dtype in which 4-bit products are computed; None: that of their input."""
     gathered: str | None = None
-    """The dtype in which modules see the adapters; None: that in which they rest."""
+    """The dtype in which modules see the adapters; None: that in which they are stored."""
     rows: str | None = None
     """The dtype to which rows are cast before FSDP1 gathers the adapters, by themselves; None: as they are seen."""
     unquantised: tuple[str, ...] = ()

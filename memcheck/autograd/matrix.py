@@ -55,8 +55,9 @@ class Weights:
         self.computes: str | None = None
         """The dtype in which 4-bit products are computed (``bnb_4bit_compute_dtype``); None: that of their input."""
         self.rows: str | None = None
-        """The dtype in which the adapter's matrices rest when peft casts its input to it, where FSDP1 gathers them by
-        themselves in another one, to which autocast casts the input again; None: that in which they are seen."""
+        """The dtype in which the adapter's matrices are stored, if peft casts its input to it. FSDP1 then gathers them
+        by themselves in another dtype, to which autocast casts the input again. None: the dtype in which they are seen.
+        """
         self.dropout = 0.0
         """The share of the adapter's input that is dropped."""
         self.magnitude: Parameter | None = None

@@ -1,4 +1,4 @@
-"""Products with frozen weights that rest quantised, and adapters over them.
+"""Products with frozen weights that are stored quantised, and adapters over them.
 
 Sources: bitsandbytes 0.50 ``autograd/_functions.py`` (MatMul4Bit, MatMul8bitLt) and ``backends/cuda/ops.py``;
 gptqmodel 7.7 ``nn_modules/qlinear/__init__.py`` (dequantize_weight), ``torch.py``, ``gemm_awq.py``; transformers 5.23

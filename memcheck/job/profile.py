@@ -79,7 +79,7 @@ class Profile(Record):
     wide_outputs: bool = False
     """Under mixed precision the model's outputs are copied to fp32 as its forward returns."""
     upcasts_trained: bool = False
-    """Under mixed precision what is trained is cast to fp32 before FSDP shards it, whatever it was loaded in."""
+    """Under mixed precision what is trained is cast to fp32 before FSDP shards it, in whichever dtype it was loaded."""
     replicated_amp_alone: bool = False
     """Below zero_stage 3, mixed precision works only without tensor and pipeline parallelism; else all is fp32."""
     loss_parallel: str = "never"
@@ -129,7 +129,9 @@ class Profile(Record):
     have no master copy.
     """
     modelled_release: str = ""
-    """What its steps were read from, where releases differ and a plan may state one. Empty: nothing is said of it."""
+    """The release whose code its steps were read from, where releases differ and a plan may state one. Empty: not
+    stated.
+    """
     modelled_since: tuple[int, ...] | None = None
     """The first release that has these steps. None: every release."""
     compiled_releases: tuple[float, float] = (0.0, 0.0)

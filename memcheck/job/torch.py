@@ -2,9 +2,9 @@
 
 Up to 2.14 FSDP2 copies the gradients of a micro-batch that does not synchronise into the reduce dtype, and pipelining
 allocates every receive buffer before the first step. From 2.15 on autograd itself casts those gradients
-(``torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py``, ``_set_unsharded_grad_dtypes``), pipelining allocates a
-buffer with each receive and lets go of sent outputs (``pipelining/stage.py``), and FSDP2's
-forward lets go of the last gathered buffer before it copies the next one out (``wait_for_unshard``).
+(``torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py``, ``_set_unsharded_grad_dtypes``). Pipelining allocates a
+buffer with each receive and frees sent outputs (``pipelining/stage.py``). FSDP2's forward frees the last gathered
+buffer before it copies the next one out (``wait_for_unshard``).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ OWN_CODE = {
 of its forward to TRL's functions (``rlhf_mixin.py``).
 """
 CHUNKS_BY_DEFAULT = (1, 7)
-"""The first TRL whose supervised loss is ``chunked_nll`` where nothing is said (``sft_config.py``)."""
+"""The first TRL whose supervised loss is ``chunked_nll`` by default (``sft_config.py``)."""
 NARROW_CHUNKS = (1, 13)
 """The first whose chunks leave the head in the dtype of the hidden states (``sft_trainer.py``, ``_chunk``)."""
 FUSED_HEAD = (1, 15)

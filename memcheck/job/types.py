@@ -73,11 +73,11 @@ class Recipe(Record):
     recipe: str
     """``fp32`` | ``bf16-mixed`` | ``fp16-mixed`` | ``fp8-mixed`` | ``bf16-pure`` | ``fp16-pure``."""
     params: str
-    """Dtype in which the parameters rest between steps."""
+    """Dtype in which the parameters are stored between steps."""
     compute: str
     """Dtype of matrix products and activations."""
     gradients: str
-    """Dtype of the gradients that rest until the optimizer step."""
+    """Dtype of the gradients that stay allocated until the optimizer step."""
     master: str
     optimizer_states: str
     reduce: str
@@ -222,7 +222,7 @@ class TrainingJob(Record):
     carves_ends: bool = False
     """Accelerate makes FSDP2 groups of the embedding, and of final norm and head, in addition to the root's."""
     upcast: bool = False
-    """What is trained is cast to fp32 before FSDP shards it, whatever it was loaded in."""
+    """What is trained is cast to fp32 before FSDP shards it, in whichever dtype it was loaded."""
     whole_gradients: bool = False
     """In the job of units alone: frozen weights get gradients, because one flat parameter holds them and adapters."""
     objective: Objective = Objective()

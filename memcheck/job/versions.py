@@ -1,8 +1,8 @@
 """What follows from the framework's version: which FSDP wraps the model, how checkpoints run, how experts are built.
 
 transformers 5.10 takes an ``fsdp_config`` without ``version`` for FSDP2, versions before it for FSDP1
-(``training_args.py``). Before 5, ``gradient_checkpointing_enable`` has ``{"use_reentrant": True}`` where nothing is
-said (``modeling_utils.py``).
+(``training_args.py``). Before 5, ``gradient_checkpointing_enable`` has ``{"use_reentrant": True}`` by default
+(``modeling_utils.py``).
 """
 
 from __future__ import annotations

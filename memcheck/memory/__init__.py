@@ -1,4 +1,4 @@
 """The engine around a framework's step: every rank, what the driver sees, host memory, the interval, the estimate.
 
-Imports frameworks, which it asks through their ``Stack``, and what stands before them; neither timing nor rules.
+Imports frameworks, which it asks through their ``Stack``, and the rooms before them; neither timing nor rules.
 """

@@ -54,7 +54,7 @@ class Shares(Record):
     held: Spread
     """Over ``allocated`` and ``apart`` together, with memory to spare: what is seen."""
     filled: Spread
-    """``stuck`` without what the segments of resting blocks leave, where that is known."""
+    """``stuck`` without what the segments of resident blocks leave, where that is known."""
     optimizer: Spread
     """``filled`` for steps that are highest in the optimizer."""
     held_in_optimizer: Spread
@@ -96,7 +96,7 @@ class Shares(Record):
         return self.optimizer.over(pools.lists / live).beside(most, most).or_higher(found)
 
     def before(self, pools: Pools) -> Spread:
-        """What cannot be returned outside of the optimizer; without what resting blocks leave, if that is known."""
+        """What cannot be returned outside of the optimizer; without what resident blocks leave, if that is known."""
         return self.stuck if pools.unfilled is None else self.filled
 
 

@@ -35,7 +35,7 @@ fp8 per-tensor scales; int4 (GPTQ, AWQ) fp16 scale and 4-bit zero per 128 (4 + 2
 
 
 def weight_bytes(tensor: ParameterTensor, numel: int, weights: str) -> int:
-    """Bytes of one resting weight. Only matrices are quantised; the rest stays in bf16."""
+    """Bytes of one resident weight. Only matrices are quantised; the rest stays in bf16."""
     dtype = weight_dtype(tensor, weights)
     if dtype in QUANTIZED_MILLIBITS:
         return rounded(-(-numel * QUANTIZED_MILLIBITS[dtype] // 8000))

@@ -78,8 +78,9 @@ class Residuals(Record):
     """One plus what is held beyond live tensors with memory to spare, over the step's largest block, of steps on one
     stream that recompute: a layer and the logits come and go."""
     filled: Table
-    """``tight`` without what the segments of resting blocks leave (``Pools.unfilled``), where that is known; also
-    of steps that are highest in the optimizer."""
+    """``tight`` without what the segments of resident blocks leave (``Pools.unfilled``), where that is known; also of
+    steps that are highest in the optimizer.
+    """
 
 
 _cache: list[Residuals] = []

@@ -28,7 +28,7 @@ WORKING = "transformers modeling files, replayed by memcheck.frameworks"
 
 
 class Weight(Record):
-    """One resting tensor on this rank."""
+    """One resident tensor on this rank."""
 
     tensor: ParameterTensor
     shape: tuple[int, ...]

@@ -114,9 +114,9 @@ def _refuse_of_two_tables(job: TrainingJob) -> None:
 
 
 def _refuse_divided(job: TrainingJob, part: str, alone: str, *, sees: bool = False, pads: bool = False) -> None:
-    """Check that the plan asks no more of a model with such a part than its steps of next-token loss, and that the
-    layout does not divide the part over its layers, matrices or tokens. ``alone``: a way to size the rest; ``sees``:
-    what the part makes stands among the rows of the language model's; ``pads``: the mask of padded rows has a model.
+    """Check that the plan asks no more of a model with such a part than its steps of next-token loss. The layout must
+    not divide the part over its layers, matrices or tokens. ``alone``: a way to size the rest; ``sees``: the part's
+    rows stand among those of the language model; ``pads``: the mask of padded rows has a model.
     """
     layout = job.layout
     for degree, name in ((layout.tensor, "tensor"), (layout.context, "context"), (layout.pipeline, "pipeline")):

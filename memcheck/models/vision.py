@@ -159,8 +159,8 @@ class Vision(Record):
     to_loss: bool = False
     """The language model inside has a head of its own: what the tower has made lives until the loss is there."""
     wraps: bool = False
-    """The language model inside has a head of its own, so that the rows that it was given live until the loss is there,
-    and the main input of the model around it is ``pixel_values`` (BLIP-2).
+    """The language model inside has a head of its own, so that the rows that it was given live until the loss is
+    computed. The main input of the outer model is ``pixel_values`` (BLIP-2).
     """
     single: bool = False
     """A sample has one picture, and the Q-Former reads the sample's text with the picture's rows (InstructBLIP)."""

@@ -19,7 +19,7 @@ class RankObservation(Record):
     instants: tuple[Instant, ...]
     """The highest point of each; components only where every storage was followed."""
     parameters: int
-    """Parameters that rest on this rank."""
+    """Number of parameters that this rank holds."""
     largest: tuple[TensorGroup, ...] = ()
     """The largest groups of equal live tensors at the peak."""
     operators: int = 0

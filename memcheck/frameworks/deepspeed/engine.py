@@ -48,7 +48,9 @@ class EngineBuffers(Record):
     master: int = 0
     """fp32 training under ZeRO keeps a second copy of the partition, which the optimizer steps on."""
     gradients: int = 0
-    """Gradients that rest from step to step: ZeRO-3's partition, or the fp32 sums of BF16_Optimizer."""
+    """Bytes of gradients that stay allocated from step to step: ZeRO-3's partition, or the fp32 sums of
+    BF16_Optimizer.
+    """
     buckets: int = 0
     """Gradient buckets, from the first gradient of a step until all are reduced."""
     partition: int = 0

@@ -158,8 +158,8 @@ class _Coordinator:
         self._reuse = (own, _Reuse([module.under for module in steps], numels) if leaves else own)
 
     def step(self, module: Module, *, forward: bool, last: bool, stays: bool = False) -> tuple[int, int]:
-        """Fetch a module's parameters and those ahead of it, let it run, and let go of what is not used soon, unless
-        it ``stays``.
+        """Fetch a module's parameters and those ahead of it, let it run, and release what is not used soon, unless it
+        ``stays``.
 
         What lives at most while it fetches, and while it runs.
         """

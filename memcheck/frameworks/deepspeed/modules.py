@@ -75,7 +75,7 @@ def module_units(units: Sequence[Sequence[LocalTensor]], *, leaves: bool, tied: 
 
 
 def _behind(parts: list[tuple[Module, ...]], first: int) -> list[tuple[Module, ...]]:
-    """The same modules with numbers that follow ``first`` other parameters."""
+    """The modules with numbers that follow those of ``first`` other parameters."""
     return [
         tuple([Module(tuple([n + first for n in m.own]), tuple([n + first for n in m.under]), m.whole) for m in part])
         for part in parts

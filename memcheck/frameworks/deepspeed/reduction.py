@@ -44,7 +44,7 @@ class Reducing(Record):
     """Gradients go to the host: one that no bucket holds is cloned (``_offload_gradient_safety_enabled``), and of each
     a norm is taken in fp64 on its way."""
     frees: bool
-    """Gradients that others own are let go of once they are reduced: in ZeRO-2."""
+    """Gradients that other ranks own are freed once they are reduced: in ZeRO-2."""
     overlaps: bool
     """``overlap_comm``: those outside of buffers wait for the next reduction (``previous_reduced_grads``)."""
 

@@ -56,7 +56,7 @@ PROFILE = Profile(
     options={"quantize": (str,), "lora_dropout": (int, float), "script": (str,)},
     choices={"quantize": ("bnb.nf4", "bnb.nf4-dq", "bnb.fp4", "bnb.fp4-dq"), "script": ("finetune", "pretrain")},
     families=FAMILIES,
-    # lm_head is a module of its own, whatever the config ties (model.py, GPT.__init__)
+    # lm_head is a module of its own, even if the config ties it (model.py, GPT.__init__)
     style=Style(
         folder="litgpt",
         layout="batch-first",

@@ -113,7 +113,7 @@ def padded_elements(tensors: list[Counted], ways: int, *, high_bandwidth: bool =
 
 
 def resting(job: TrainingJob, tensors: list[Counted]) -> Resting:
-    """Bytes that rest on one rank between steps. Dense and expert parameters have buffers of their own."""
+    """Resident bytes on one rank between steps. Dense and expert parameters have buffers of their own."""
     item = dtypes(job).parameter
     total = Resting(parameters=sum([t.times * rounded(t.numel * item) for t in tensors if not t.trained]))
     for expert in (False, True):
@@ -124,7 +124,7 @@ def resting(job: TrainingJob, tensors: list[Counted]) -> Resting:
 
 
 def group_resting(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> Resting:
-    """Bytes that rest for the trained parameters that share an optimizer: the dense ones, or the experts."""
+    """Resident bytes of the trained parameters that share an optimizer: the dense ones, or the experts."""
     if job.optimizer.name == "muon":
         from memcheck.frameworks.megatron.muon import muon_resting
 
@@ -198,7 +198,9 @@ def step_temporaries(job: TrainingJob, tensors: list[Counted], gradient: str | N
 
 
 def _unscaled(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> int:
-    """fp32 copies of the states of one optimizer that rest in fewer bits, and the cast back of the largest in bf16."""
+    """fp32 copies of the states of one optimizer that are stored in fewer bits, and the cast back of the largest in
+    bf16.
+    """
     names = dtype_names(job)
     version = str(job.option("transformer_engine_version") or "")
     kernel_scales = set(names.states) == {"bf16"} and bool(version) and not is_before(version, FUSED_SCALES_SINCE)

@@ -76,5 +76,5 @@ def building(job: TrainingJob, chunks: list[list[Counted]]) -> dict[str, int]:
         parameters, gradients = parameters + buffers.parameters, gradients + buffers.gradients
         if parameters + gradients > most:
             most, best = parameters + gradients, {"parameters": parameters, "gradients": gradients}
-        parameters -= made  # the group's own are let go of
+        parameters -= made  # the group's own are freed
     return best

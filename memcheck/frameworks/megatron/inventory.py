@@ -26,7 +26,7 @@ WORKSPACES = "TransformerEngine pytorch/cpp_extensions/gemm.py, module/base.py; 
 
 
 class State(Record):
-    """One kind of resting state: how many bytes an element has, and over how many ranks it is divided."""
+    """One kind of resident state: how many bytes an element has, and over how many ranks it is divided."""
 
     component: str
     label: str

@@ -50,7 +50,7 @@ def moe(ctx: Context, m: Moe, x: Value, modules: tuple[str, ...]) -> Value:
 
 
 class _Way:
-    """How tokens come back from the experts: three calls, each of which lets go of the result before the last."""
+    """How tokens come back from the experts: three calls, each of which frees the result before the last."""
 
     def __init__(self, ctx: Context, m: Moe, rows: int, held: tuple[Value, ...]) -> None:
         self.ctx, self.m, self.rows = ctx, m, rows

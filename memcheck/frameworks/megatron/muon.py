@@ -46,7 +46,7 @@ def demand_muon(job: TrainingJob) -> None:
 
 
 def muon_resting(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> Resting:
-    """Bytes that rest for trained parameters that share an optimizer."""
+    """Resident bytes of trained parameters that share an optimizer."""
     adam = job._replace(optimizer=job.optimizer._replace(name="adamw"))
     others = [t for t in tensors if not t.rows]
     matrices = [t for t in tensors if t.rows]

@@ -145,7 +145,7 @@ def _forward(tape: Tape, n: _Sizes, a: Attention, mode: str) -> tuple[list[Stora
 def _backward(
     tape: Tape, n: _Sizes, weights: list[Parameter], saved: dict[str, Storage], box: list[Storage]
 ) -> list[Storage | None]:
-    """The backward graph: every saved tensor is let go of when it was read for the last time (boxed arguments)."""
+    """The backward graph: every saved tensor is freed after its last use (boxed arguments)."""
 
     def new(columns: int, label: str) -> Storage:
         return tape.new((n.tokens, columns), n.dtype, label)

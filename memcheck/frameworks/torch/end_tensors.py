@@ -79,17 +79,19 @@ def embedding_tensors(a: Architecture, tensor: int, trained: bool, table: bool =
 
 
 def multiplied_by_head(a: Architecture) -> int:
-    """Elements that rest with the embedding, and that the head multiplies."""
+    """Elements that are resident with the embedding, and that the head multiplies."""
     return sum(t.count for t in a.extra_tensors if "project_out" in t.name or "altup_unembed" in t.name)
 
 
 def idle(a: Architecture) -> int:
-    """Elements that rest with the embedding, and that no loss reads (ESM's head for contacts) or gradient reaches."""
+    """Elements that are resident with the embedding, and that no loss reads (ESM's head for contacts) or gradient
+    reaches.
+    """
     return sum(t.count for t in a.extra_tensors if "contact_head" in t.name or t.fixed)
 
 
 def idle_in_head(a: Architecture) -> int:
-    """Elements that rest with the head, and that nothing reads the result of."""
+    """Elements that are resident with the head, and whose result is unused."""
     return sum(t.count for t in a.task.idle) if a.task is not None else 0
 
 

@@ -1,4 +1,4 @@
-"""Models whose body has returned when what stands in front of their loss runs."""
+"""Models whose body has returned before the modules in front of their loss run."""
 
 from __future__ import annotations
 

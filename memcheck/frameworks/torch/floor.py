@@ -1,8 +1,8 @@
 """A lower bound of a job's peak that costs a fraction of an estimate: the bytes that stay allocated between steps on
 the fullest rank.
 
-The states at rest are live at every instant of a step, so that no peak lies below them. A search leaves out whatever
-does not even hold its states, without replaying a single activation.
+The resident states are live at every instant of a step, so that no peak lies below them. A search leaves out plans that
+do not even hold their states, without replaying a single activation.
 """
 
 from __future__ import annotations

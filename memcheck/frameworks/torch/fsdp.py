@@ -83,7 +83,9 @@ def replicates(layout: Layout) -> bool:
 
 
 def gathered_dtype(job: TrainingJob) -> str | None:
-    """Dtype in which FSDP gathers whatever it wraps (``MixedPrecision(param_dtype)``); None: each tensor in its own."""
+    """Dtype in which FSDP gathers everything that it wraps (``MixedPrecision(param_dtype)``); None: each tensor in its
+    own.
+    """
     return job.recipe.compute if casts_units(job) and not FRAMEWORKS[job.framework].own_engine else None
 
 

@@ -44,7 +44,7 @@ def unquantised(job: TrainingJob) -> tuple[str, ...]:
 
 
 def as_rested(job: TrainingJob, tensors: tuple[LocalTensor, ...]) -> tuple[LocalTensor, ...]:
-    """The tensors, those in fp32 that rest in it whatever the others do."""
+    """The tensors, with fp32 for those that are stored in fp32 in a model of another dtype."""
     return widened(tensors, kept_names(job), trained=job.upcast)
 
 

@@ -100,7 +100,7 @@ def block_tensor(t: ParameterTensor, component: object, held: Holding) -> LocalT
 
 
 def layer_tensors(job: TrainingJob, block: Block, held: Holding) -> tuple[LocalTensor, ...]:
-    """The tensors of a layer of the language model, those that rest in fp32 in it."""
+    """The tensors of a layer of the language model, with fp32 for those that are stored in it."""
     return as_rested(job, block_tensors(block, held))
 
 

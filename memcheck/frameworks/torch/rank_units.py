@@ -267,7 +267,7 @@ class Units:
                 from memcheck.frameworks.torch.cycles import waiting
 
                 found = waiting(found, block.cycle, setting)
-            # windows alternate, and layers with and without often take the same: these are alike, whatever they are
+            # windows alternate, and layers with and without often take the same: equal curves are shared
             found = self._alike[key] = self._equal.setdefault(found, found)
         return found
 

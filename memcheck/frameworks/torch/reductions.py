@@ -90,7 +90,7 @@ class Reductions:
 
     def kept(self, g: Group, first: bool) -> int:
         """What the all-reduce over replicas wrote, which the group refers to until the backward is over, where it is
-        not itself the gradients that rest (``AllReduceState``).
+        not itself the resident gradients (``AllReduceState``).
         """
         if not self.how.keeps_reduced:
             return NOTHING

@@ -1,4 +1,4 @@
-"""From a unit's tensors to the bytes that rest on a rank, per framework and ZeRO stage."""
+"""From a unit's tensors to the resident bytes of a rank, per framework and ZeRO stage."""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ def told_apart(
 
 
 def _idle(job: TrainingJob, block: Block, setting: Setting) -> Unit:
-    """Weights that rest: no gradient reaches them, so that they have no optimizer state either. What is no layer is in
-    the root's group, which is gathered for all that runs.
+    """Idle weights: no gradient reaches them, so that they have no optimizer state either. What is no layer is in the
+    root's group, which is gathered for all that runs.
     """
     kind = RESTING if stands(job, block) == "layer" else "beside"
     held = idle_tensors(job, block, setting.adapter, trained=setting.trained)

@@ -341,7 +341,7 @@ class Step:
         return self.groups[i].late if self.units[i].reduced else self.own[i]
 
     def _let_reduced_go(self, first: bool, *, reduced: bool) -> None:
-        """What every group's all-reduce wrote, which the root's final callback lets go of."""
+        """What every group's all-reduce wrote, which the root's final callback frees."""
         if self.how.unsynchronised and not reduced:
             return
         for i, end in self.stretches:

@@ -118,9 +118,9 @@ def _in_one_dtype(job: TrainingJob) -> str:
 def _mixed_product(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) -> Iterator[Stop]:
     """RuntimeError: expected m1 and m2 to have the same dtype.
 
-    peft casts an adapter's rows to the dtype in which its weights rest (tuners/tuners_utils.py, _cast_input_dtype), and
-    only then does FSDP1 gather these, which it wraps by themselves, in ``MixedPrecision(param_dtype)``. FSDP2 has
-    gathered them with their layer.
+    peft casts an adapter's rows to the dtype in which its weights are stored (tuners/tuners_utils.py,
+    _cast_input_dtype). Only then does FSDP1 gather these weights, which it wraps by themselves, in
+    ``MixedPrecision(param_dtype)``. FSDP2 has gathered them with their layer.
     """
     if not FRAMEWORKS[job.framework].own_loop or mixes_adapters(job):
         return  # accelerate's autocast casts rows and weights alike; adapters of a layer's unit are gathered with it

@@ -70,6 +70,6 @@ def own_parts(job: TrainingJob, vision: Vision) -> dict[str, tuple[str, ...]]:
         found["stem"] = EMBEDDING
     if names_classes(job) and vision.kind in RESAMPLED:
         found["projector"] = RESAMPLER
-    if "stem" in found or "projector" in found:  # at rest
+    if "stem" in found or "projector" in found:  # idle
         found["beside"] = found.get("stem", ()) + found.get("projector", ())
     return found

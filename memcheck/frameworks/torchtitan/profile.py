@@ -13,7 +13,7 @@ from memcheck.job.families import EXPERTS, LATENT, NORM, Families, parts, words
 from memcheck.job.profile import Profile
 from memcheck.job.style import Style
 
-# `llama3` builds whatever is shaped like Llama, `deepseek_v3` has a router with softmax for DeepSeek V2's; GPT-OSS's
+# `llama3` builds every model of Llama's shape, `deepseek_v3` has a router with softmax for DeepSeek V2's; GPT-OSS's
 # experts with biases and attention with sinks, and Qwen 3.5's delta nets, have no forward pass here.
 FAMILIES = Families(
     words("deepseek_v2 deepseek_v3 kimi_k2 llama mistral qwen3 qwen3_moe"),

@@ -25,7 +25,7 @@ attention.cu, ``kAlignLSE``)."""
 
 
 def run(ctx: Context, block: Block, sources: Sources, x: Value, *, recompute: bool) -> Value:
-    """The layer, with what stands around it in the model's loop."""
+    """The layer, with the code around it in the model's loop."""
     tape, count, rows = ctx.tape, sources.given, ctx.tokens
     if ctx.setting.reentrant:
         raise UnsupportedError(

@@ -16,7 +16,7 @@ from memcheck.models.types import Block, Cycle
 
 
 def run(ctx: Context, layer: Block, cycle: Cycle, x: Value, *, recompute: bool) -> Value:
-    """The layer, with what stands around its stack: neither is checkpointed with it."""
+    """The layer, with the code around its stack: neither is checkpointed with it."""
     tape = ctx.tape
     enabled, tape.grad_enabled = tape.grad_enabled, tape.grad_enabled and cycle.graph
     try:

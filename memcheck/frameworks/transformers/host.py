@@ -12,7 +12,7 @@ SHARD_BYTES = 50 * 10**9
 
 
 def saving(job: TrainingJob, whole: ModelStateBytes) -> Saving:
-    """The model is written and let go of before the optimizer is gathered or copied."""
+    """The model is written and freed before the optimizer is gathered or copied."""
     return _gathered(job, whole) if job.checkpoint.state_dict == "full" else _sharded(job, whole)
 
 

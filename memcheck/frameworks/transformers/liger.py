@@ -51,7 +51,7 @@ FAMILIES = {
 
 
 def modelled(a: Architecture) -> tuple[str, ...]:
-    """The kernels that memcheck prices in this model."""
+    """The kernels that memcheck models in this architecture."""
     patched = FAMILIES.get(a.model_type, Patched(rope=False, rms_norm=False, glu=False))
     if a.vision is not None:
         return ()

@@ -28,14 +28,14 @@ def read_4(config: ConfigReader) -> Architecture:
 def read_4v(config: ConfigReader) -> Architecture:
     """``model_type: glm4v_text``: heads of ``hidden_size / num_attention_heads``, turned whole unless stated."""
     size = read_sizes(config, kv_heads="required")
-    config.ignore("attention_bias")  # the class has biases whatever it says
+    config.ignore("attention_bias")  # the class has biases, even if the key is false
     return _assemble(config, size, _normed_behind(size, _block(config, size, 1.0, bias=True)), 1.0)
 
 
 def read_ocr(config: ConfigReader) -> Architecture:
     """``model_type: glm_ocr_text``: without biases."""
     size = read_sizes(config, kv_heads="required")
-    config.ignore("attention_bias")  # the class has none whatever it says
+    config.ignore("attention_bias")  # the class has no biases, even if the key is true
     return _assemble(config, size, _normed_behind(size, _block(config, size, 1.0, bias=False)), 1.0)
 
 

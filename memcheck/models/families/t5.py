@@ -85,7 +85,7 @@ def _head(config: ConfigReader) -> tuple[bool, bool]:
     """
     apart = config.model_type != "t5"
     tied = config.flag("tie_word_embeddings", default=not apart)
-    if config.model_type == "umt5":  # configuration_umt5.py says that it is tied whatever the file says
+    if config.model_type == "umt5":  # configuration_umt5.py ties the head, even if the file states false
         return True, tied
     scaled = config.flag("scale_decoder_outputs", default=tied and not apart)
     return scaled, tied

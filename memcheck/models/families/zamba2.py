@@ -92,7 +92,7 @@ def _types(config: ConfigReader, layers: int) -> tuple[str, ...]:
 
 
 def kinds_of(config: ConfigReader, layers: int, usual: tuple[str, ...]) -> tuple[str, ...]:
-    """``layers_block_type``, one a layer; ``usual``: where nothing is said."""
+    """``layers_block_type``, one a layer; ``usual``: the default."""
     stated = config.texts("layers_block_type") or usual
     found = tuple(OLDER.get(t, t) for t in stated)
     strange = next((t for t in found if t not in ("linear_attention", "hybrid")), None)

@@ -15,7 +15,7 @@ from memcheck.models.vision import Vision
 IMAGE_2, IMAGE_3 = (56 * 56, 28 * 28 * 16384), (256 * 256, 4096 * 4096)
 """Qwen2-VL and Qwen2.5-VL: 3136 to 12845056 pixels; Qwen3-VL and Qwen3.5: 65536 to 16777216."""
 IMAGE_VIDEO_LLAMA = (56 * 56, 28 * 28 * 1280)
-"""VideoLLaMA 3, and Qwen's class where nothing is said: 3136 to 1003520 pixels."""
+"""VideoLLaMA 3, and the default of Qwen's class: 3136 to 1003520 pixels."""
 IMAGE_PADDLE = (384 * 384, 1536 * 1536)
 """PaddleOCR-VL: 147456 to 2359296 pixels."""
 IMAGE_GLM = (112 * 112, 28 * 28 * 15000)

@@ -1,5 +1,5 @@
-"""Gemma 3n: a convolutional tower for pictures and a conformer for sounds, which rest in steps of text; tables of its
-own tokens for both, which every token goes through (modeling_gemma3n.py of transformers 5.23).
+"""Gemma 3n: a convolutional tower for pictures and a conformer for sounds, which are idle in steps of text; tables of
+its own tokens for both, which every token goes through (modeling_gemma3n.py of transformers 5.23).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Granite Speech: a conformer with a head for its middle rows, and a Q-Former, which rest in steps without sounds.
+"""Granite Speech: a conformer with a head for its middle rows, and a Q-Former, which are idle in steps without sounds.
 
 modeling_granite_speech.py of transformers 5.23; the Q-Former is BLIP-2's (modeling_blip_2.py).
 """

@@ -19,7 +19,7 @@ NAMES = LayerNames(
 
 
 def read(config: ConfigReader, around: AroundTower, *, biased: bool = False) -> Vision:
-    """``model_type: internvl``. ``biased``: whether the class has biases of q, k and v where nothing is said."""
+    """``model_type: internvl``. ``biased``: the class's default for biases of q, k and v."""
     outer, outputs = around.outer, around.language.hidden_size
     width = config.integer("hidden_size", default=1024)
     heads = config.integer("num_attention_heads", default=16)

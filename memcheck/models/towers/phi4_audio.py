@@ -1,4 +1,4 @@
-"""The conformer of Phi-4-multimodal and what projects its rows, which rest in steps without sounds.
+"""The conformer of Phi-4-multimodal and what projects its rows, which are idle in steps without sounds.
 
 modeling_phi4_multimodal.py of transformers 5.23, Phi4MultimodalAudioEmbedding.
 """

@@ -1,4 +1,4 @@
-"""Towers that hear, of Qwen3-ASR and GLM-ASR: encoders of their own, which rest in steps without sounds.
+"""Towers that hear, of Qwen3-ASR and GLM-ASR: encoders of their own, which are idle in steps without sounds.
 
 modeling_qwen3_asr.py, modeling_glmasr.py of transformers 5.23.
 """

@@ -100,7 +100,8 @@ def _builder(job: TrainingJob, architecture: Architecture, name: str, config: An
 
 
 def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[str, Any]) -> nn.Module:
-    """A new model on the present default device, in the dtype in which the plan's parameters rest, ready to train.
+    """A new model on the present default device, in the dtype in which the plan's parameters are stored, ready to
+    train.
 
     Values do not matter, so weights are not initialised; tied weights are tied.
 

@@ -16,7 +16,7 @@ from memcheck.verify.errors import RefusedStepError
 
 Inputs = dict[str, torch.Tensor]
 WORD, SEPARATOR = 7, 5
-"""Ids of text, and of what stands around pictures: any that a vocabulary has."""
+"""Ids of text, and of the tokens around pictures: any that a vocabulary has."""
 
 
 class Brief(Record):

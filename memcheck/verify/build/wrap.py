@@ -178,5 +178,5 @@ def make_mesh(job: TrainingJob, device: str) -> Mesh:
 
 
 def local_elements(parameters: list[torch.Tensor]) -> int:
-    """Elements that rest on this rank."""
+    """Number of elements that this rank holds."""
     return sum(p.to_local().numel() if hasattr(p, "to_local") else p.numel() for p in parameters)

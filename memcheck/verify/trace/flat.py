@@ -29,7 +29,7 @@ class CpuHandle:
 
 @contextmanager
 def flat_parameters() -> Iterator[None]:
-    """FSDP1 tells by addresses whether a flat parameter is sharded, gathered or let go of; fake tensors have none."""
+    """FSDP1 tells by addresses whether a flat parameter is sharded, gathered or freed; fake tensors have none."""
     from torch.distributed.fsdp import fully_sharded_data_parallel as fsdp
 
     def handle(state: Any, *_: object) -> Any:

@@ -177,7 +177,7 @@ def _steps(tracer: Tracer, parts: StepParts, progress: Progress) -> tuple[tuple[
     account = tracer.account
     collect = gc.isenabled()
     gc.collect()
-    gc.disable()  # reference counts free what a step lets go of, as in a real run between collections
+    gc.disable()  # reference counts free what a step drops, as in a real run between collections
     try:
         with tracer:
             progress.say("step 1 of 3")
