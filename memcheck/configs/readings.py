@@ -18,7 +18,7 @@ from memcheck.edge.questions import holds
 from memcheck.record import Record
 
 MOST = 16
-"""Readings that are kept."""
+"""The most readings that are kept at a time."""
 MOST_BYTES = 4 * 2**20
 """Bytes of their configs, all together."""
 

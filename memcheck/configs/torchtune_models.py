@@ -74,7 +74,7 @@ class Builder(Record):
     """One ``model._component_``."""
 
     name: str
-    """The function's name."""
+    """The name of the builder function in torchtune."""
     model: str
     """The catalog's model; empty for a builder of any size, and for one that is not known."""
     adapter: str = ""

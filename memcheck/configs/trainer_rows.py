@@ -1,5 +1,5 @@
 """Which rows a script of transformers makes: full ones of grouped texts, texts padded to a limit, or texts of many
-lengths. Read in the examples of transformers 4.30 to 5.x (``examples/pytorch``: ``run_clm.py`` and ``run_fim.py``,
+lengths. Read in the examples of transformers 4.30 to 5.x (for PyTorch: ``run_clm.py`` and ``run_fim.py``,
 group_texts; ``run_mlm.py`` and ``run_plm.py``, line_by_line; ``run_glue.py`` and ``run_qa.py``, pad_to_max_length).
 """
 
@@ -14,7 +14,7 @@ from memcheck.configs.trl_keys import UNCUT
 GROUPED = ("clm", "fim", "mlm", "plm", "language_modeling")
 """Scripts that join all texts and cut them into rows of the limit: the first word of their names after ``run_``."""
 BY_LINE = ("mlm", "plm", "language_modeling")
-"""Those of them that keep one text per row under ``--line_by_line``."""
+"""Grouping scripts that keep one text per row under ``--line_by_line``."""
 PADDED = ("glue", "classification", "xnli", "qa", "qa_beam_search")
 """Scripts that pad every row to the limit unless ``--pad_to_max_length False`` is stated."""
 SHORT = ("ner", "seq2seq_qa", "summarization", "translation")
