@@ -24,7 +24,7 @@ class Gated(Record):
 
     @property
     def rule(self) -> Rule:
-        """The rule itself."""
+        """The rule, loaded from its module."""
         found: Rule = import_module(f"memcheck.rules.{self.module}").RULE
         return found
 

@@ -21,7 +21,7 @@ class Governance(Record):
     max_gpus: int | None = None
     max_gpu_hours: float | None = None
     forbid_suppressions: bool = False
-    """No comment hides anything."""
+    """Whether no comment may hide a finding."""
     require_interval: bool = False
     """The upper end of the 95 % interval has to fit, too."""
     forbid_unseen: bool = False

@@ -50,7 +50,7 @@ def rules_for(counts: Callable[[str], bool]) -> tuple[Asked, ...]:
 
 
 class Standing(Record):
-    """What some rules find."""
+    """The findings of some rules, and whether one of them blocks the estimate."""
 
     findings: tuple[tuple[int, Finding], ...] = ()
     """Each with its rule's place."""

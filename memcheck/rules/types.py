@@ -29,7 +29,7 @@ class RuleContext(Record):
     document: Document
     resolved: Resolved
     framework: Profile | None
-    """None for inference."""
+    """The profile of the plan's training framework; None for inference."""
     fail_above: float
     warn_above: float
     waste_below: float | None = None
@@ -76,7 +76,7 @@ class RuleContext(Record):
 
     @property
     def layers(self) -> int:
-        """Number of blocks."""
+        """The number of blocks of the model."""
         model = self.resolved.job.architecture
         return model.layers if isinstance(model, Rough) else model.num_layers
 
