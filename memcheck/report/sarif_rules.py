@@ -12,7 +12,7 @@ from memcheck.rules.types import HEURISTIC, MEASURED, PROVABLE, Rule
 LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 PROBLEM_SEVERITIES = {"error": "error", "warning": "warning", "info": "recommendation"}
 TEXT_LIMIT = 1024
-"""GitHub refuses longer descriptions."""
+"""The most characters of a rule's description: GitHub refuses longer ones."""
 TAGS = {
     "MEM0": "plan-file",
     "MEM1": "memory",

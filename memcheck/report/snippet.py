@@ -11,7 +11,7 @@ from memcheck.record import Record
 
 
 class Underline(Record):
-    """One underlined place."""
+    """One underlined place of a snippet, with the note about it."""
 
     location: Location
     label: str

@@ -43,7 +43,7 @@ def badge(verdict: Verdict) -> Html:
 
 
 def prose(item: Prose, name: str) -> Html:
-    """A paragraph."""
+    """A paragraph of the report as HTML."""
     return tag("p", text(item.text), class_="soft small prose")
 
 
@@ -99,12 +99,12 @@ def swatch(key: str) -> Html:
 
 
 def cards(item: Cards, name: str) -> Html:
-    """Alternatives in a grid."""
+    """Cards of alternatives, in a grid."""
     return tag("ul", *(card(each) for each in item.cards), class_="grid")
 
 
 def card(item: Card) -> Html:
-    """One alternative."""
+    """The card of one alternative: title, verdict, lines."""
     bar = bars.row(item.chart.bars[0], item.chart.scale, item.chart.title, height=bars.THIN) if item.chart else NOTHING
     figure = tag("b", text(item.figure), class_="figure") if item.figure else NOTHING
     lines = (tag("p", text(line), class_="soft small") for line in item.lines)
@@ -136,7 +136,7 @@ def pair(bar: Bar, scale: Scale) -> Html:
 
 
 def excerpts(item: Excerpts, name: str) -> Html:
-    """Findings."""
+    """The findings on a plan, one after the other."""
     return joined(excerpt(each, f"Lines of {each.head}") for each in item.excerpts)
 
 
@@ -169,7 +169,7 @@ def formulas(item: Formulas, name: str) -> Html:
 
 
 def formula(item: ComponentFormula) -> Html:
-    """One component's."""
+    """The arithmetic of one component: its name, its bytes, the formula with numbers, and the source."""
     lines = (tag("p", tag("code", text(line))) for line in item.lines if line)
     source = tag("p", text(f"Source: {item.source}"), class_="soft small") if item.source else NOTHING
     return tag(

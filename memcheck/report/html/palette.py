@@ -29,7 +29,7 @@ TEXT = {
     "bad": Colour("#b3191f", "#ff8f8a"),
     "note": Colour("#0b5f8a", "#6cc4ef"),
 }
-"""Words, figures and verdicts."""
+"""Colours of text: words, figures and verdicts."""
 
 BARS = {
     "parameters": Colour("#1e3a8a", "#7fa6ff"),

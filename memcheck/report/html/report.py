@@ -64,7 +64,7 @@ def entry(item: IndexEntry) -> Html:
 
 
 def plan(story: PlanStory, number: int) -> Html:
-    """All about one plan."""
+    """The part of the page about one plan: verdict, facts, charts, sections."""
     anchor = f"plan-{number}"
     answer = [tag("p", tag("b", text(story.lead)), class_="lead"), *map(bars.big, story.pictures)]
     if story.advice:

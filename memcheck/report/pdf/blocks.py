@@ -40,7 +40,7 @@ def block(item: Block, width: float) -> list[Flowable]:
 
 
 def prose(item: Prose, width: float) -> list[Flowable]:
-    """A paragraph."""
+    """A paragraph of the report as flowables."""
     return [Paragraph(markup(item.text), style.PROSE)]
 
 
@@ -115,7 +115,7 @@ def cards(item: Cards, width: float) -> list[Flowable]:
 
 
 def card(item: Card, width: float) -> list[Flowable]:
-    """One alternative."""
+    """The card of one alternative: title, verdict, lines."""
     found: list[Flowable] = [Paragraph(f"<b>{markup(item.title)}</b> {markup(item.figure)}", style.CELL)]
     if item.chart is not None:
         found += [Spacer(1, 2), BarRow(item.chart.bars[0], item.chart.scale, width, 5), Spacer(1, 1)]
@@ -171,12 +171,12 @@ def excerpt(item: Excerpt) -> list[Flowable]:
 
 
 def formulas(item: Formulas, width: float) -> list[Flowable]:
-    """The arithmetic."""
+    """The arithmetic of all components."""
     return [KeepTogether(formula(each)) for each in item.formulas]
 
 
 def formula(item: ComponentFormula) -> list[Flowable]:
-    """One component's."""
+    """The arithmetic of one component: its name, its bytes, the formula with numbers, and the source."""
     head = f"{swatch(item.key)}{markup(f'{item.name}: {item.figure}')}"
     lines = [Paragraph(markup(line), style.CODE) for line in item.lines if line]
     source = [Paragraph(markup(f"Source: {item.source}"), style.SOFT)] if item.source else []

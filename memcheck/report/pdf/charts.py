@@ -16,7 +16,7 @@ GAP = 0.5
 
 
 def at(count: int, scale: Scale, length: float) -> float:
-    """Bytes as a length."""
+    """A number of bytes as a length on the page, in points."""
     return min(1.0, count / scale.full_bytes) * length
 
 

@@ -74,7 +74,7 @@ def document(story: Story) -> bytes:
 
 
 def pages(story: Story) -> list[Flowable]:
-    """Everything in order."""
+    """All flowables of the document, in the order of the pages."""
     found: list[Flowable] = [
         Paragraph("memcheck", style.BRAND),
         Paragraph(markup(story.title), style.TITLE),
@@ -122,7 +122,7 @@ def legend(keys: tuple[str, ...]) -> Flowable:
 
 
 def plan(story: PlanStory, anchor: str) -> list[Flowable]:
-    """All about one plan."""
+    """The pages about one plan: verdict, facts, charts, sections."""
     badge = tinted(story.verdict.word, story.verdict.tone)
     found: list[Flowable] = [
         OutlineEntry(story.name, anchor, 0),

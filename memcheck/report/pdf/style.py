@@ -42,7 +42,7 @@ def markup(text: str) -> str:
 
 
 def tinted(text: str, tone: str, *, bold: bool = True) -> str:
-    """Text in a tone."""
+    """Text as markup in the colour of a tone."""
     inside = f"<b>{markup(text)}</b>" if bold else markup(text)
     return f'<font color="{TEXT[tone].light}">{inside}</font>'
 

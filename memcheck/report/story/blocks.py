@@ -28,7 +28,7 @@ class Bar(Record):
 
     @property
     def bytes(self) -> int:
-        """All segments together."""
+        """The sum of the segments' bytes."""
         return sum(segment.bytes for segment in self.segments)
 
 
@@ -76,7 +76,7 @@ class Table(Record):
 
 
 class Card(Record):
-    """One of several alternatives."""
+    """One of several alternatives, such as one GPU: title, verdict, lines."""
 
     title: str
     word: str
@@ -132,7 +132,7 @@ class Excerpts(Record):
 
 
 class ComponentFormula(Record):
-    """A component's arithmetic."""
+    """The arithmetic of one component of memory: formula, numbers, source."""
 
     key: str
     name: str
@@ -149,7 +149,7 @@ class Formulas(Record):
 
 
 class Prose(Record):
-    """A paragraph."""
+    """A paragraph of plain text."""
 
     text: str
 
@@ -169,7 +169,7 @@ class Section(Record):
 
 
 class PlanStory(Record):
-    """All about one plan."""
+    """The report on one plan: verdict, facts, charts and sections, as plain text and numbers."""
 
     name: str
     path: str
@@ -188,7 +188,7 @@ class PlanStory(Record):
 
 
 class Story(Record):
-    """A whole report."""
+    """A whole report, which the HTML and the PDF renderer lay out."""
 
     title: str
     summary: str

@@ -15,7 +15,7 @@ from memcheck.result import PlanResult
 AROUND = ("load", "save")
 """Instants before and after the steps."""
 LARGEST = 10
-"""Tensor groups shown."""
+"""The most tensor groups that a table shows."""
 CLOSE_UP = 0.5
 """A step that needs less than this share of the capacity is drawn on an axis of its own."""
 

@@ -1,4 +1,4 @@
-"""From results to stories."""
+"""Makes the content of HTML and PDF reports from results: text, tables and charts without a layout."""
 
 from __future__ import annotations
 
