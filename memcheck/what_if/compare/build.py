@@ -1,4 +1,4 @@
-"""Rows of a comparison."""
+"""Builds the rows of a comparison of plans over GPUs."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from memcheck.what_if.points.types import HOST, ILLEGAL, Point
 
 HEADS = ("GPU", "verdict", "peak GiB", "used", "left GiB", "batch", "recompute", "speed", "TFLOPS")
 RIGHT = frozenset(range(2, 9))
-"""Columns of figures."""
+"""Indices of the columns of figures, which are aligned to the right."""
 EXPENDABLE = (6, 8, 5, 4, 7)
 """Columns that a narrow screen does without, the first of them first."""
 WORDS = {

@@ -67,7 +67,7 @@ class Point(Record):
 
     @property
     def utilization(self) -> float:
-        """Need over capacity."""
+        """Needed bytes over the GPU's capacity; 0 where the capacity is not known."""
         return self.needed_bytes / self.capacity_bytes if self.capacity_bytes else 0.0
 
     @property

@@ -49,7 +49,7 @@ class CandidateChange(Record):
 
 
 def join(*candidates: CandidateChange) -> CandidateChange:
-    """Several changes at once."""
+    """One change that sets the keys of several changes."""
     parts = tuple(part for each in candidates for part in (each.parts or (each,)))
     if len(parts) == 1:
         return parts[0]

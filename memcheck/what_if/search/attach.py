@@ -30,7 +30,7 @@ FURTHER = "not every change was tried: `memcheck suggest` searches on"
 
 
 class Search(Record):
-    """What a search found."""
+    """The result of one search for remedies, and whether it ended early."""
 
     changes: list[Priced]
     ended_early: bool = False

@@ -25,7 +25,7 @@ LARGEST_CLUSTER = 8192
 
 
 class Answer(Record):
-    """What a search found."""
+    """The result of a search for one goal."""
 
     found: tuple[Priced, ...]
     """Best first. An empty change is the plan as written."""

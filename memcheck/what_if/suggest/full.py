@@ -1,4 +1,4 @@
-"""Suggestions for people."""
+"""Renders suggestions as text for the terminal."""
 
 from __future__ import annotations
 

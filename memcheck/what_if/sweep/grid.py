@@ -1,4 +1,4 @@
-"""Axes and their points."""
+"""The axes of a sweep, and the points of the grid that they span."""
 
 from __future__ import annotations
 
