@@ -318,7 +318,7 @@ def plan_files(
 
 
 class Checked(Record):
-    """What a run found."""
+    """The result of one run of ``check``."""
 
     report: Report
     fails: bool

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from memcheck.edge.digits import whole_number
 
 PROGRAMS = ("ghostty", "iTerm.app", "vscode", "WezTerm")
-"""Values of ``TERM_PROGRAM``."""
+"""Values of ``TERM_PROGRAM`` of terminals that show hyperlinks."""
 TERMS = ("alacritty", "foot", "xterm-ghostty", "xterm-kitty")
-"""Beginnings of ``TERM``."""
+"""Beginnings of ``TERM`` of terminals that show hyperlinks."""
 MARKS = ("KITTY_WINDOW_ID", "KONSOLE_VERSION", "WT_SESSION")
 """Variables that only such terminals set."""
 MULTIPLEXERS = ("TMUX", "STY")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MANY = 16
 """Files from which on a run is kept as a whole, too; fewer verdicts are read as fast one by one."""
 MOST = 8
-"""Processes that ``auto`` starts."""
+"""The most processes that ``--jobs auto`` starts."""
 WORTH = {"fork": 64, "spawn": 256}
 """Files of the usual size from which on several processes are started, by how that is done.
 
@@ -38,7 +38,7 @@ class FileVerdict(Record):
     file: PlanFile | Unreadable
     plans: list[PlanResult]
     traces: list[str]
-    """Memcheck's own failures."""
+    """Tracebacks of memcheck's own failures on the file."""
 
 
 def verdicts(

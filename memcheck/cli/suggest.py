@@ -29,7 +29,7 @@ FOUND, NOTHING = 0, 1
 
 
 class SuggestOptions(Record):
-    """One command line."""
+    """The options of one ``suggest`` command line."""
 
     plan: str
     goal: str

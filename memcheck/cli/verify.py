@@ -23,7 +23,7 @@ DIFFERS = 1
 
 
 class VerifyOptions(Record):
-    """One command line."""
+    """The options of one ``verify`` command line."""
 
     plan: str | None
     mode: str
