@@ -11,7 +11,7 @@ UNCOUNTED = frozenset({"memcheck", "name", "description", "extends"})
 """Keys at the top that change nothing about the job."""
 MOST = 8
 LONGEST = 60
-"""Characters of one value."""
+"""The most characters of one value that are shown."""
 
 Changed = tuple[str, object, object]
 """A dotted key, its value before and after; None where it is not stated."""
