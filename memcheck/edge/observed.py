@@ -47,7 +47,7 @@ def is_listening() -> bool:
 
 
 def note(question: str, path: str, answer: str, limit: int = 0) -> None:
-    """Take down one answer."""
+    """Record the answer of a file to a question, for the listener, if there is one."""
     if _heard is not None:
         _heard[question, path, limit, answer] = None
 

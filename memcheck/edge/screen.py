@@ -38,7 +38,7 @@ def _made(escape: str) -> str:
 
 
 class Screen(Record):
-    """How text may look."""
+    """What an output can show: its width, colours, Unicode, links."""
 
     width: int = 100
     color: bool = False
