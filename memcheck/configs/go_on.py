@@ -63,7 +63,7 @@ class Machine(Record):
     @property
     def advice(self) -> str:
         """What is left to the reader to put in; empty where the GPU is said."""
-        return "" if self.gpu else f", with your GPU for {EXAMPLE}"
+        return "" if self.gpu else f", with your GPU in place of {EXAMPLE}"
 
 
 NO_MACHINE = Machine()
@@ -111,10 +111,10 @@ def of_model(
     """Estimate a model by its name, or find out what it is called here."""
     known = model_named(name)
     if not known:
-        what = f"`{name[:80]}` is not in the catalog" if isinstance(name, str) and name else "it names no model"
-        return command(
-            f"{what}; name a model of this list in `memcheck estimate MODEL --gpu NAME`", "memcheck", "list", "models"
-        )
+        unknown = isinstance(name, str) and bool(name)
+        what = f"`{str(name)[:80]}` is not in the catalog" if unknown else "memcheck finds no model's name in it"
+        intro = f"{what}. `memcheck estimate MODEL --gpu NAME` estimates each model that this command lists"
+        return command(intro, "memcheck", "list", "models")
     said = [*machine.counted()]
     for flag, value in (("--method", method), ("--zero-stage", zero), ("--micro-batch-size", batch)):
         said += [flag, str(value)] if value else []

@@ -92,9 +92,10 @@ UNMODELLED: dict[str, tuple[object, str]] = {
 }
 IRRELEVANT: dict[str, tuple[str, ...]] = {
     "data, on the host": ("data", "data.", "tokenizer_dir", "seed"),
+    "a number by which an adapter's result is scaled": ("lora_alpha",),
     "rates, schedules and how long it runs": (
         *("train.lr_warmup_steps", "train.lr_warmup_fraction", "train.epochs", "train.max_tokens", "train.max_steps"),
-        *("train.max_time", "train.min_lr", "lora_alpha"),
+        *("train.max_time", "train.min_lr"),
         *(f"optimizer.init_args.{name}" for name in ("lr", "betas", "eps", "weight_decay", "maximize", "nesterov")),
         *("optimizer.lr", "optimizer.weight_decay"),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from memcheck.configs.go_on import Machine, gpu_named, model_named, of_model
@@ -30,6 +31,8 @@ _OWN: Mapping[str, tuple[ForeignKey, ...]] = {
     }.items()
 }
 """Names that a plan has, too, and plain ones."""
+_LIKE_A_MODEL = re.compile(r"[A-Za-z][\w./-]{0,150}\d[\w.-]{0,40}")
+"""A value that may be a model's name, whatever its key is."""
 MOST_MODELS = 20
 """Names that are looked up in the catalog."""
 
@@ -56,10 +59,13 @@ def seen(values: Mapping[str, object]) -> OwnYaml:
     """What a file says under names that some tool has, at any depth: the first of each."""
     sizes: dict[str, int] = {}
     named: list[str] = []
+    others: list[str] = []
     method, gpu = "", ""
     for name, value in _leaves(values):
         if isinstance(value, str) and (name.lower() in ("name", "path", "id", "hf_id") or "model" in name.lower()):
             named.append(value)
+        elif isinstance(value, str) and _LIKE_A_MODEL.fullmatch(value):
+            others.append(value)
         if "lora" in name.lower() and value is not False and not method:
             method = "qlora" if "qlora" in name.lower() else "lora"
         for each in _OWN.get(name.lower(), ()) or meanings(name):
@@ -75,7 +81,8 @@ def seen(values: Mapping[str, object]) -> OwnYaml:
                 method = _method(method, each.words.get(str(value).lower(), ""))
             elif each.text in _SIZES and type(value) is int and 0 < value < 10**7:
                 sizes.setdefault(_SIZES[each.text], value)
-    known = next((name for name in dict.fromkeys(named[:MOST_MODELS]) if model_named(name)), next(iter(named), ""))
+    looked = dict.fromkeys([*named[:MOST_MODELS], *others[:MOST_MODELS]])
+    known = next((name for name in looked if model_named(name)), next(iter(named), ""))
     return OwnYaml(
         model=known,
         method=method,

@@ -83,11 +83,13 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "num_epochs",
         "max_steps",
         "embedding_learning_rate",
+        "ref_model_mixup_alpha",
+        "ref_model_sync_steps",
+    ),
+    "a number by which PEFT scales an adapter's result, or a label of it": (
         "lora_alpha",
         "use_rslora",
         "lora_task_type",
-        "ref_model_mixup_alpha",
-        "ref_model_sync_steps",
     ),
     "data, on the host": (
         "dataloader_in_order",

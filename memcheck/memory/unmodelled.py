@@ -119,7 +119,14 @@ def unpriced(able: Families, a: Architecture) -> tuple[str, ...]:
     return tuple(sorted({part for part in (*inside, *outside) if part not in known}))
 
 
+def _or(names: list[str]) -> str:
+    """The rest of a list of names."""
+    return f", or with {', '.join(names)}" if names else ""
+
+
 def _others(a: Architecture) -> str:
     """The frameworks that this model has a figure under."""
     able = [f.name for f in FRAMEWORKS.values() if a.model_type in f.families.names and not unpriced(f.families, a)]
-    return f"training.framework that memcheck prices it under: {', '.join(able)}" if able else "exclude the plan"
+    if not able:
+        return "exclude the plan"
+    return f"memcheck can estimate this model with `training.framework: {able[0]}`{_or(able[1:])}"

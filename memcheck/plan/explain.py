@@ -13,7 +13,7 @@ from jsonschema import Draft7Validator
 from memcheck.finding import Edit, Finding, Location
 from memcheck.plan import codes
 from memcheck.plan.document import Document
-from memcheck.plan.keys import misspelled, unknown_key
+from memcheck.plan.keys import described, misspelled, unknown_key
 from memcheck.plan.lookup import branch, branches, has_type, resolved, schema_at, text_at, value_at
 from memcheck.plan.mend import mend
 from memcheck.plan.places import pointer_of
@@ -94,7 +94,7 @@ class _Explainer:
         taken = [other for other in mapping if other == entry.new or _new(tokens, other) == entry.new]
         message = f"{key_path(tokens)} has no key `{key}`, which is what {entry.origin} calls `{entry.new}`"
         if value is None:
-            help = f"write `{entry.new}`; of {listed(entry.values)} the plan has an equal"
+            help = f"write `{entry.new}`, which has a value for {listed(entry.values, 'and')} only"
         else:
             help = f"write `{entry.new}`" if value == text else f"write `{entry.new}: {value}`"
         own = value is not None and taken == [key] and self._is_own(mark.key) and self._is_own(mark.value)
@@ -120,7 +120,8 @@ class _Explainer:
         if len(present) > 1:
             self._conflict(tokens, present)
         elif not self._meant(error.instance, tokens, self._properties(tokens)) & set(names):
-            self._report(codes.MISSING_KEY, tokens, f"{key_path(tokens)} needs one of {listed(names)}")
+            help = described(error.instance) if tokens == ["model"] else ""
+            self._report(codes.MISSING_KEY, tokens, f"{key_path(tokens)} needs one of {listed(names)}", help=help)
 
     def _not(self, error: Any, tokens: list[str]) -> None:
         """Keys that exclude each other."""

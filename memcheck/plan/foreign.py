@@ -16,6 +16,7 @@ from memcheck.edge.lookalike import skeleton
 from memcheck.own_json import read_own_json
 from memcheck.plan.lookup import schema_of
 from memcheck.plan.schema import load_schema
+from memcheck.plan.synonyms import ARCHITECTURE, SHAPES
 from memcheck.plan.valid import conforms
 from memcheck.plan.words import flow, listed, shorten
 from memcheck.record import Record
@@ -63,8 +64,15 @@ def answered(key: str, tokens: list[str], value: object, *, serving: bool = Fals
     keys = [each for each in found if each.kind == KEY]
     if keys:
         told = dict.fromkeys(_written(each, value, serving=serving) for each in keys)
-        return "; ".join(told)
+        known = [each for each in told if re.match(r"it is written `[\w.]+: ", each)]
+        return "; ".join(each for each in told if each in known or not _of_same_key(each, known))
     return "; ".join(dict.fromkeys(map(_left_out, found)))
+
+
+def _of_same_key(help: str, known: list[str]) -> bool:
+    """Whether another answer says the value of the same key."""
+    key = re.match(r"it is written `([\w.]+)`", help)
+    return key is not None and any(each.startswith(f"it is written `{key[1]}: ") for each in known)
 
 
 def meanings(key: str) -> list[ForeignKey]:
@@ -89,7 +97,10 @@ def _index() -> dict[str, list[list[Any]]]:
 
 
 def _written(answer: ForeignKey, value: object, *, serving: bool) -> str:
-    return served(answer.text, value, answer.words) if serving else written(answer.text, value, answer.words)
+    key, name = answer.text, answer.text.rpartition(".")[2]
+    if key == f"{ARCHITECTURE}{name}":
+        key = f"{ARCHITECTURE}{SHAPES.get(name, name)}"
+    return served(key, value, answer.words) if serving else written(key, value, answer.words)
 
 
 NO_WORDS: Mapping[str, str] = {}
@@ -104,7 +115,8 @@ def written(key: str, value: object, words: Mapping[str, str] = NO_WORDS) -> str
         text = str(value).lower()
         meant = words.get(text, words.get(text.partition(" ")[0]))  # `full_shard auto_wrap`
         if meant is None:
-            return f"{said}; of {listed(list(words)[:_MOST_WORDS])} the plan has an equal"
+            more = " only" if len(words) <= _MOST_WORDS else " and more"
+            return f"{said}, which has a value for {listed(list(words)[:_MOST_WORDS], 'and')}{more}"
         return f"it is written `{key}: {meant}`"
     machine = instance(str(value)) or counted(str(value)) if key == "hardware.gpu" else None
     if machine is not None:

@@ -12,9 +12,9 @@ from memcheck.plan.foreign import answered, plain, served, written
 from memcheck.plan.lookup import branches
 from memcheck.plan.renamed import renamed
 from memcheck.plan.schema import load_schema
-from memcheck.plan.synonyms import KEYS
+from memcheck.plan.synonyms import ARCHITECTURE, KEYS, SHAPES
 from memcheck.plan.valid import Schema
-from memcheck.plan.words import key_path, listed
+from memcheck.plan.words import flow, key_path, listed
 
 
 def unknown_key(
@@ -48,6 +48,19 @@ def unknown_key(
     return "`memcheck schema` prints every key", ""
 
 
+def described(mapping: dict[str, Any]) -> str:
+    """The help for a model that is given as sizes alone: the same sizes where a plan has them; empty without any."""
+    sizes = {SHAPES[plain(key)]: value for key, value in mapping.items() if plain(key) in SHAPES}
+    whole = {name: value for name, value in sizes.items() if type(value) is int and abs(value) < MOST_SIZE}
+    if not whole:
+        return ""
+    return f"write `architecture: {flow({'model_type': 'llama', **whole})}`, with the model_type of its code"
+
+
+MOST_SIZE = 10**9
+"""Numbers from here on are no size of a model."""
+
+
 def misspelled(key: str, tokens: list[str], names: Schema) -> str:
     """The key of the same mapping that was meant; empty when none is close enough."""
     snake = plain(key)
@@ -57,9 +70,10 @@ def misspelled(key: str, tokens: list[str], names: Schema) -> str:
     entry = renamed(".".join(tokens), key)
     if entry is not None:
         return entry.new
-    section, _, name = KEYS.get(snake, "").rpartition(".")
-    if name in names and section == ".".join(tokens):
-        return name
+    for known in (f"{tokens[-1]}.{snake}" if tokens else snake, snake):
+        section, _, name = KEYS.get(known, "").rpartition(".")
+        if name in names and section == ".".join(tokens):
+            return name
     if _elsewhere(key, tokens) or answered(key, tokens, None):
         return ""
     return next(iter(closest(snake, names, 1, 0.7)), "")
@@ -79,6 +93,8 @@ def _second(places: list[str]) -> bool:
 def _elsewhere(key: str, tokens: list[str]) -> list[str]:
     """Where in a plan a key of this name stands; at most two places."""
     snake = plain(key)
+    if tokens == ["model"] and snake in SHAPES:
+        return [f"{ARCHITECTURE}{SHAPES[snake]}"]
     for known in (f"{tokens[-1]}.{snake}" if tokens else snake, snake):
         if known in KEYS:
             return [KEYS[known]]

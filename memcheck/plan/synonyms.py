@@ -63,6 +63,10 @@ KEYS = {
     "lora_target_modules": "training.lora.target_modules",
     "targets": "training.lora.target_modules",
     "offload.optimizer": "training.optimizer.offload",
+    "offload.params": "training.offload.parameters",
+    "offload.param": "training.offload.parameters",
+    "offload.weights": "training.offload.parameters",
+    "offload.model": "training.offload.parameters",
     "offload.activations": "training.activation_checkpointing.offload",
     "max_model_len": "inference.context_length",
     "max_context": "inference.context_length",
@@ -77,6 +81,35 @@ KEYS = {
     "version": "memcheck",
 }
 """Keys of other tools in snake case, alone or with their section before them, to the dotted keys of a plan."""
+
+ARCHITECTURE = "model.architecture."
+"""Where a plan has the keys of a model's config.json."""
+SHAPES = {
+    **dict.fromkeys(
+        ("layers", "num_layers", "n_layer", "n_layers", "nlayers", "depth", "num_hidden_layers", "hidden_layers"),
+        "num_hidden_layers",
+    ),
+    **dict.fromkeys(
+        ("heads", "num_heads", "n_head", "n_heads", "nheads", "attention_heads", "num_attention_heads"),
+        "num_attention_heads",
+    ),
+    **dict.fromkeys(
+        ("kv_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "num_query_groups", "num_key_value_heads"),
+        "num_key_value_heads",
+    ),
+    **dict.fromkeys(
+        ("hidden", "hidden_size", "hidden_dim", "d_model", "dim", "n_embd", "embed_dim", "width"), "hidden_size"
+    ),
+    **dict.fromkeys(
+        ("ffn", "ffn_dim", "ffn_hidden_size", "ffn_size", "d_ff", "mlp_dim", "intermediate_size", "n_inner"),
+        "intermediate_size",
+    ),
+    **dict.fromkeys(("vocab", "vocab_size", "n_vocab", "vocabulary", "padded_vocab_size"), "vocab_size"),
+    **dict.fromkeys(("max_position_embeddings", "max_positions", "n_positions", "n_ctx"), "max_position_embeddings"),
+    "head_dim": "head_dim",
+    "model_type": "model_type",
+}
+"""Sizes of a model in snake case, as they are called, to their names in the config.json of most models."""
 
 FRAMEWORKS = {
     "unsloth": "Unsloth runs transformers' Trainer: `huggingface` prices that, without Unsloth's own kernels",

@@ -28,6 +28,14 @@ def answer(text: str) -> str:
         ("  load_in_4bit: true", "it is written `training.method: qlora`"),
         ("  mixed_precision_param: bfloat16", "it is written `training.precision: bf16-mixed`"),
         ("  overlap_comm: true", "it is written `training.options.overlap_comm: true`"),
+        ("  num_layers: 32", "it is written `model.architecture.num_hidden_layers: 32`"),
+        ("  offload: {params: cpu}", "did you mean `parameters`?"),
+        ("  offload: {weights: cpu}", "did you mean `parameters`?"),
+        (
+            "  use_liger_kernel: true",
+            "it is written `training.loss: fused-linear`; it is written `training.kernels.liger: true`",
+        ),
+        ("  lora_alpha: 16", "leave it out: it changes no byte of a GPU (transformers: a number by which PEFT scales "),
         ("hidden_size: 4096", "it is written `model.architecture.hidden_size: 4096`"),
         ("  learning_rate: 1.0e-4", "leave it out: it changes no byte of a GPU (transformers: rates, "),
         ("  padding_free: true", "leave it out: memcheck does not model it, and the estimate is without it (TRL: "),
@@ -40,7 +48,7 @@ def answer(text: str) -> str:
         ("  fsdp_config: {fsdp_version: 2}", "it is written `parallelism.zero_stage`"),
         ("  fsdp_config.fsdp_version: 2", "it is written `training.options.fsdp_version: 2`"),
         ("  bnb-4bit-quant-type: nf4", "it is written `training.base.held_in: nf4`"),
-        ("  load_in_8bit: maybe", "it is written `training.base.held_in`; of `true` the plan has an equal"),
+        ("  load_in_8bit: maybe", "it is written `training.base.held_in`, which has a value for `true` only"),
     ],
 )
 def test_a_foreign_key_is_answered(line: str, help: str) -> None:
@@ -52,6 +60,7 @@ def test_a_foreign_key_is_answered(line: str, help: str) -> None:
     ("line", "help"),
     [
         ("precision: bf16", "it is written `inference.weights: bf16`"),
+        ("dtype: bfloat16", "it is written `inference.weights: bf16`"),
         ("dtype: fp8", "it is written `inference.weights: fp8`"),
         ("max_num_seqs: 64", "it is written `inference.batch_size: 64`"),
         ("tensor_parallel_size: 2", "it is written `parallelism.tensor: 2`"),
@@ -108,3 +117,28 @@ def _has(schema: object, tokens: list[str]) -> bool:
         if tokens[0] in each.get("properties", {}):
             return _has(each["properties"][tokens[0]], tokens[1:])
     return any(each.get("additionalProperties", True) for each in mappings)
+
+
+SIZES = {
+    "hidden_size: 2048": "hidden_size: 2048",
+    "d_model: 2048": "hidden_size: 2048",
+    "layers: 16": "num_hidden_layers: 16",
+    "n_layer: 16": "num_hidden_layers: 16",
+    "numLayers: 16": "num_hidden_layers: 16",
+    "heads: 32": "num_attention_heads: 32",
+    "num_query_groups: 8": "num_key_value_heads: 8",
+    "ffn_hidden_size: 8192": "intermediate_size: 8192",
+    "d_ff: 8192": "intermediate_size: 8192",
+    "vocab: 128256": "vocab_size: 128256",
+    "max_position_embeddings: 4096": "max_position_embeddings: 4096",
+}
+
+
+@pytest.mark.parametrize("line", SIZES)
+def test_a_model_s_size_is_one_of_its_config(line: str) -> None:
+    """Sizes directly under ``model`` are all answered in one family's words, and the missing key shows them together."""
+    found = findings(SMALL.replace("model: llama-3.1-8b\n", f"model:\n  {line}\n"))
+    (missing,) = [each for each in found if each.code == "MEM012"]
+    (unknown,) = [each for each in found if each.code == "MEM011"]
+    assert unknown.help == f"it is written `model.architecture.{SIZES[line]}`"
+    assert missing.help.startswith(f"write `architecture: {{model_type: llama, {SIZES[line]}}}`")

@@ -82,10 +82,10 @@ def test_names_are_unique_and_no_suggestion_contradicts_one() -> None:
 @pytest.mark.parametrize(
     ("line", "help"),
     [
-        ("  optim: galore_adamw", "write `optimizer`; of `adamw_torch`, "),
-        ("  mixed_precision: int8", "write `precision`; of `no`, `bf16`, `fp16` or `fp8` the plan has an equal"),
-        ("  gradient_checkpointing: [true]", "write `activation_checkpointing`; of `true` or `false`"),
-        ("  gradient_checkpointing: {use_reentrant: false}", "write `activation_checkpointing`; of "),
+        ("  optim: galore_adamw", "write `optimizer`, which has a value for `adamw_torch`, "),
+        ("  mixed_precision: int8", "write `precision`, which has a value for `no`, `bf16`, `fp16` and `fp8` only"),
+        ("  gradient_checkpointing: [true]", "write `activation_checkpointing`, which has a value for `true` and `false`"),
+        ("  gradient_checkpointing: {use_reentrant: false}", "write `activation_checkpointing`, which has a value for "),
     ],
 )
 def test_a_value_without_an_equal_is_left_alone(line: str, help: str) -> None:
