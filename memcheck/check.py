@@ -37,6 +37,7 @@ from memcheck.result import (
 from memcheck.rules.checks import CHECKS
 from memcheck.rules.profiles import GATE
 from memcheck.rules.run import check_layout, check_memory, make_context, rules_for
+from memcheck.rules.when import rows_have_limit
 
 CLOSE, UNSURE = "MEM103", "MEM104"
 MOST_OF_A_CODE = 5000
@@ -222,7 +223,7 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
         from memcheck.rules.defaulted import with_effects  # for plans that leave open how rows lie
 
         result = result._replace(assumptions=with_effects(result.assumptions, answer))
-    if gpu_fit(answer, context.fail_above) not in RUNS:
+    if gpu_fit(answer, context.fail_above) not in RUNS and rows_have_limit(context):
         from memcheck.rules.longest_rows import with_longest
 
         answer = with_longest(context, answer)

@@ -20,7 +20,8 @@ from memcheck.configs.syntax import JSON, TOML, YAML, load_config, syntax_of
 from memcheck.configs.types import ConfigError
 from memcheck.edge.toml import TomlError
 from memcheck.finding import Location, Span
-from memcheck.job.rows import LONGEST, UNPACKED
+from memcheck.job.rows import LONGEST
+from memcheck.job.types import UNPACKED
 from memcheck.plan import codes
 from memcheck.plan.document import Document, Provenance
 from memcheck.plan.text import read_bytes, split_lines

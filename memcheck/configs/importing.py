@@ -22,7 +22,8 @@ from memcheck.finding import Location, Span
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.errors import ResolutionError
 from memcheck.job.resolve import resolve
-from memcheck.job.rows import LONGEST, UNPACKED
+from memcheck.job.rows import LONGEST
+from memcheck.job.types import UNPACKED
 from memcheck.plan import types as plan_types
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan

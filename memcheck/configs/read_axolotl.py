@@ -31,7 +31,7 @@ from memcheck.configs.trainer_parts import Division, off, on, text
 from memcheck.configs.trainer_settled import masked, settle
 from memcheck.configs.trainer_split import GROUP, STAGE, deepspeed, engine_batch, fsdp, replicas
 from memcheck.configs.types import KeyRow, ReadConfig
-from memcheck.job.rows import UNPACKED
+from memcheck.job.types import UNPACKED
 
 
 def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:

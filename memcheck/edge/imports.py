@@ -13,6 +13,7 @@ import os
 import sys
 from _frozen_importlib import ModuleSpec
 from _frozen_importlib_external import MAGIC_NUMBER, SourceFileLoader
+from _imp import _fix_co_filename
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,4 +96,6 @@ class OwnLoader(SourceFileLoader):
         if len(data) == MOST_BYTES or not data.startswith(head):
             return None
         code: CodeType = marshal.loads(memoryview(data)[len(head) :])  # noqa: S302 - as Python's own loader does
-        return code if code.co_filename == self.path else None
+        if code.co_filename != self.path:  # compiled by another name of the folder, as a build does
+            _fix_co_filename(code, self.path)
+        return code

@@ -6,6 +6,7 @@ from memcheck.job.defaults import Defaults
 from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.job.profile import Profile
 from memcheck.job.training import encodes
+from memcheck.job.types import UNPACKED
 from memcheck.models.padding import maskable, unpaddable
 from memcheck.models.types import Architecture, Rough
 from memcheck.plan.types import TrainingSpec
@@ -64,8 +65,6 @@ def unpacked_rows(
 
 
 LONGEST = "training.longest_row"
-UNPACKED = ("padded", "unpacked", "unpacked-masked")
-"""Values of ``training.sequences`` for rows that are one text each: ``sequence_length`` is only their limit."""
 
 
 def check_longest(training: TrainingSpec, limit: int) -> int:

@@ -12,6 +12,8 @@ DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "remainder"
 
 BITSANDBYTES = ("nf4", "nf4-single", "fp4", "fp4-single", "int8")
 """Bases that bitsandbytes quantises as they are loaded, on the GPU of each process."""
+UNPACKED = ("padded", "unpacked", "unpacked-masked")
+"""Values of ``training.sequences`` for rows that are one text each: ``sequence_length`` is only their limit."""
 LIGER_KERNELS = ("rope", "rms_norm", "glu")
 """Modules that Liger replaces."""
 TORCH_2_13 = "2.13"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from memcheck.accounts.estimate import Estimate, TensorGroup
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import between, clean, gib, one_line, value, width, words, wrap
@@ -45,6 +43,8 @@ def _part(text: str, room: int) -> list[str]:
     """
     if not text.startswith(COMMAND):
         return wrap(text, room)
+    import re
+
     lines, line = [], ""
     for word in re.findall(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+|['"]""", text):
         for number, part in enumerate(re.findall(r"[^,]+,?|,", word) if word.startswith("'{") else [word]):

@@ -9,10 +9,10 @@ from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.errors import ResolutionError
 from memcheck.job.resolve import resolve
-from memcheck.job.rows import UNPACKED
 from memcheck.memory.estimate import estimate
 from memcheck.memory.fit import FITS, gpu_fit
 from memcheck.rules.types import RuleContext
+from memcheck.rules.when import rows_have_limit
 
 SHORT = 64
 """Tokens of a row that is short for any text: a plan that does not fit with it does not fit."""
@@ -20,18 +20,10 @@ STEP = 8
 """Tokens: the answer is rounded down to a multiple of this, on each rank that cuts rows."""
 
 
-def has_limit(context: RuleContext) -> bool:
-    """Whether ``sequence_length`` is only the limit of the rows: they are not packed, and the longest is not stated."""
-    job, training = context.training, context.plan.training
-    if job is None or training is None or training.longest_row is not None:
-        return False
-    return job.sequences == "padded" or training.sequences in UNPACKED
-
-
 def with_longest(context: RuleContext, answer: Estimate) -> Estimate:
     """The estimate with the longest row that fits; as it is, where rows are full or even a short one does not fit."""
     job = context.training
-    if job is None or not has_limit(context):
+    if job is None or not rows_have_limit(context):
         return answer
     step = STEP * job.layout.context * job.layout.tensor
     fits, above = -(-SHORT // step), -(-job.sequence_length // step)

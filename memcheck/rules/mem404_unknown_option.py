@@ -32,9 +32,8 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.plan.codes import CONFIG_DISAGREES
-from memcheck.plan.foreign import answered
 from memcheck.rules.types import Rule, RuleContext
-from memcheck.rules.when import states_options
+from memcheck.rules.when import unknown_options
 from memcheck.rules.words import close_to, listed
 
 FRAMEWORK = "/training/framework"
@@ -50,6 +49,8 @@ def check(context: RuleContext) -> Iterator[Finding]:
     unknown = [name for name in stated.options or {} if name not in framework.options]
     if not unknown:
         return
+    from memcheck.plan.foreign import answered
+
     foreign = [name for name in unknown if any(name in f.options for f in FRAMEWORKS.values())]
     owners = [f.name for f in FRAMEWORKS.values() if foreign and all(name in f.options for name in foreign)]
     if len(foreign) > 1 and owners:
@@ -99,5 +100,5 @@ RULE = Rule(
     summary="The framework has no such option.",
     doc=__doc__,
     check=check,
-    when=states_options,
+    when=unknown_options,
 )

@@ -43,7 +43,7 @@ from memcheck.job.restated import STRATEGIES
 from memcheck.job.types import TrainingJob
 from memcheck.job.versions import reduces_each
 from memcheck.rules.types import Rule, RuleContext
-from memcheck.rules.when import states_options
+from memcheck.rules.when import restates
 from memcheck.rules.words import shown
 
 DISTRIBUTED = ("overlap_param_gather", "use_precision_aware_optimizer")
@@ -148,5 +148,5 @@ RULE = Rule(
     summary="An option of the framework says something else than the plan's own key.",
     doc=__doc__,
     check=check,
-    when=states_options,
+    when=restates,
 )

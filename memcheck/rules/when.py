@@ -7,7 +7,7 @@ does.
 
 from __future__ import annotations
 
-from memcheck.job.types import InferenceJob
+from memcheck.job.types import UNPACKED, InferenceJob
 from memcheck.memory.fit import FITS, gpu_fit
 from memcheck.models.types import Moe
 from memcheck.plan.types import Plan
@@ -40,6 +40,14 @@ def strained(context: RuleContext) -> bool:
 def limited_rows(context: RuleContext) -> bool:
     """Whether the rows are not packed, and the plan fits only up to a length of them."""
     return context.estimate is not None and context.estimate.longest_row > 0
+
+
+def rows_have_limit(context: RuleContext) -> bool:
+    """Whether ``sequence_length`` is only a limit of the rows: they are not packed, and the longest is not stated."""
+    job, training = context.training, context.plan.training
+    if job is None or training is None or training.longest_row is not None:
+        return False
+    return job.sequences == "padded" or training.sequences in UNPACKED
 
 
 def wasteful(context: RuleContext) -> bool:
@@ -82,7 +90,10 @@ def pipelined(context: RuleContext) -> bool:
 
 def staged(context: RuleContext) -> bool:
     """Whether the plan has pipeline stages, or framework options, which may be about stages."""
-    return context.layout.pipeline != 1 or context.layout.virtual_stages != 1 or states_options(context)
+    layout, job = context.layout, context.training
+    if layout.pipeline != 1 or layout.virtual_stages != 1:
+        return True
+    return job is not None and any("pipeline" in name for name, _ in job.options)
 
 
 def idle_stage(context: RuleContext) -> bool:
@@ -150,6 +161,40 @@ def states_options(context: RuleContext) -> bool:
     """Whether there are framework options, stated or derived from other keys."""
     stated, job = context.plan.training, context.training
     return bool(stated is not None and stated.options) or bool(job is not None and job.options)
+
+
+def unknown_options(context: RuleContext) -> bool:
+    """Whether the plan states an option that the framework does not have."""
+    stated, framework = context.plan.training, context.framework
+    if framework is None or stated is None or not stated.options:
+        return False
+    return not framework.options.keys() >= stated.options.keys()
+
+
+def restates(context: RuleContext) -> bool:
+    """Whether an option says what a key of the plan says, or asks for a value of one."""
+    job = context.training
+    return job is not None and any(name in RESTATING for name, _ in job.options)
+
+
+RESTATING = frozenset(
+    {
+        "accumulate_allreduce_grads_in_fp32",
+        "data_parallel_sharding_strategy",
+        "enable_cpu_offload",
+        "fsdp_reshard_after_forward",
+        "grad_accum_dtype",
+        "overlap_moe_expert_parallel_comm",
+        "overlap_param_gather",
+        "recompute_granularity",
+        "selective_ac_option",
+        "sync_each_batch",
+        "use_distributed_optimizer",
+        "use_megatron_fsdp",
+        "use_precision_aware_optimizer",
+    }
+)
+"""The options that rule MEM409 compares with the plan's keys."""
 
 
 def names_modules(context: RuleContext) -> bool:
