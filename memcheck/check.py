@@ -235,7 +235,7 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
     if gate.grounds is not None:
         known = frozenset(finding.code for finding in findings)
         if result._replace(estimate=answer).verdict == UNSETTLED:
-            from memcheck.rules.grounds import settled_by
+            from memcheck.rules.settling import settled_by
 
             context = context._replace(settled_by=settled_by(context, known))
             result = result._replace(settled_by=context.settled_by)

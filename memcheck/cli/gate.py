@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from memcheck import __version__
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.jobs import MANY, keeper_of, verdicts
-from memcheck.cli.options import CheckOptions, Output
-from memcheck.cli.stated import stated_answers, stated_beside, stated_changes
+from memcheck.cli.options import STATED, CheckOptions, Output
 from memcheck.cli.write import prepare, write_each
 from memcheck.config.discover import STDIN, Candidate, PlanFile, find_candidates, plans_among
 from memcheck.config.find import Configurations
@@ -163,6 +162,13 @@ class Gates:
         if self._added:
             inherited = tuple(code for code in inherited if not code.startswith(self._added))
         baseline = self._baseline(settings)
+        changes: dict[str, object] = {}
+        beside: dict[str, object] = {}
+        answers: dict[str, object] = {}
+        if any(getattr(options, name) not in (None, ()) for name in STATED):
+            from memcheck.cli.stated import stated_answers, stated_beside, stated_changes
+
+            changes, beside, answers = stated_changes(options), stated_beside(options), stated_answers(options)
         return Gate(
             settings=settings,
             fail_on=options.fail_on or settings.fail_on or DEFAULT_FAIL_ON,
@@ -172,9 +178,9 @@ class Gates:
             profile=options.profile or settings.profile or GATE,
             select=select,
             ignore=(*self._ignore, *inherited),
-            changes=stated_changes(options),
-            hardware={**(settings.hardware_of(path) or {}), **stated_beside(options)},
-            answers=stated_answers(options),
+            changes=changes,
+            hardware={**(settings.hardware_of(path) or {}), **beside},
+            answers=answers,
             baseline=None if baseline is None else baseline.judge,
             baseline_file="" if baseline is None else baseline.file,
             suppressions=not options.no_suppressions,

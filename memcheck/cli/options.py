@@ -12,6 +12,8 @@ HARDWARE = ("gpu", "gpus_per_node", "nodes", "host_memory")
 """What a job runs on: of a plan, too, where it takes the place of the plan's own."""
 DATA = ("model", "micro_batch_size", "sequence_length", "images", "framework", "framework_version")
 """What a command line may say of a config that leaves it out."""
+STATED = (*HARDWARE, *DATA, "gpus", "format", "defines", "settings")
+"""All that a command line may say of a job."""
 
 
 class Output(Record):

@@ -275,7 +275,12 @@ def unoffered(context: RuleContext) -> bool:
 
 def may_idle(context: RuleContext) -> bool:
     """Whether a key of the plan may have no effect: one that needs conditions, or any plan of inference."""
-    return context.training is None or bool(keys_that_may_idle(context.plan))
+    job, found = context.training, keys_that_may_idle(context.plan)
+    if job is None or found != [RESHARD] or job.layout.zero_stage != 3:
+        return job is None or bool(found)
+    from memcheck.frameworks.torch.fsdp import wraps
+
+    return not wraps(job)
 
 
 def objective(context: RuleContext) -> bool:
@@ -294,6 +299,7 @@ def objective(context: RuleContext) -> bool:
     )
 
 
+RESHARD = "parallelism.reshard_after_forward"
 PRECISION = ("reduce", "gradients", "optimizer_states", "master")
 """Keys of ``precision`` that count under conditions."""
 
@@ -303,7 +309,7 @@ def keys_that_may_idle(plan: Plan) -> list[str]:
     p, t = plan.parallelism, plan.training
     found = []
     if p.reshard_after_forward is False:
-        found.append("parallelism.reshard_after_forward")
+        found.append(RESHARD)
     if p.gradient_sync == "last":
         found.append("parallelism.gradient_sync")
     if p.gradient_as_bucket_view:
