@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 
 from memcheck.config.discover import PlanFile
@@ -40,6 +39,8 @@ def is_launch(words: Sequence[str]) -> bool:
 
 def launch_file(words: Sequence[str]) -> PlanFile:
     """The command as a file under the name that messages have for it."""
+    import shlex
+
     from memcheck.configs.syntax import COMMAND
 
     return PlanFile(COMMAND, f"{shlex.join(words)}\n".encode())

@@ -20,7 +20,6 @@ def parse_plain(arguments: list[str]) -> CheckOptions | None:
     if not any(argument.startswith("-") for argument in arguments):
         return CheckOptions(paths=tuple(arguments[1:]), arguments=tuple(arguments))
     from memcheck.cli.check_options import CHECK_OPTIONS
-    from memcheck.cli.launch_line import is_launch
 
     known = {name: option for option in CHECK_OPTIONS for name in option.names}
     paths: list[str] = []
@@ -28,6 +27,8 @@ def parse_plain(arguments: list[str]) -> CheckOptions | None:
     rest = iter(arguments[1:])
     for argument in rest:
         if argument == "--":
+            from memcheck.cli.launch_line import is_launch
+
             words = tuple(rest)
             if is_launch(words):
                 found["launch"] = words

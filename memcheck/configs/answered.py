@@ -8,7 +8,8 @@ from memcheck.configs.answers import FLAGS, LENGTH
 from memcheck.configs.leaves import value_at
 from memcheck.configs.release import release_key
 from memcheck.finding import Finding
-from memcheck.job.rows import LONGEST, UNPACKED
+from memcheck.job.rows import LONGEST
+from memcheck.job.types import UNPACKED
 from memcheck.plan import codes
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import beginning, clean, wrap
 from memcheck.finding import Finding
@@ -16,7 +14,7 @@ one of them."""
 
 MOST_OF_NOTE = 2000
 """Characters of a note that is cut to one line, with the reasons in it, which the line leaves out."""
-_WHY = re.compile(r" \([^()]*(?:\([^()]*\)[^()]*)*\)")
+_WHY = r" \([^()]*(?:\([^()]*\)[^()]*)*\)"
 
 
 def diagnostic(plan: PlanResult, finding: Finding, screen: Screen, *, first: bool) -> list[str]:
@@ -44,7 +42,9 @@ def headline(plan: PlanResult, finding: Finding, screen: Screen, message: str = 
     lead = f"{label}{mark} {finding.name}:"
     text = clean(message or finding.message)
     if not screen.verbose and is_long(finding):
-        text = _WHY.sub("", text[:MOST_OF_NOTE])
+        import re
+
+        text = re.sub(_WHY, "", text[:MOST_OF_NOTE])
         text = f"{beginning(text, screen.columns - len(lead) - 5).rpartition(' ')[0]} ..."
     told, *others = wrap(text, screen.columns - 2, len(lead) - 1)
     shown = screen.paint(label, finding.severity)
