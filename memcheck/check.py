@@ -303,13 +303,15 @@ def effective_policy(stated: PolicySpec, gate: Gate) -> PolicySpec:
     def first(*values: Stated | None) -> Stated | None:
         return next((value for value in values if value is not None), None)
 
+    uncertain = first(gate.uncertain, stated.uncertain, settings.uncertain)
+    strict = FAIL if uncertain == FAIL else None  # a plan that fits only with shorter rows is uncertain, too
     return stated._replace(
         fail_above=first(gate.fail_above, stated.fail_above, settings.fail_above, DEFAULT_FAIL_ABOVE),
         warn_above=first(gate.warn_above, stated.warn_above, settings.warn_above, DEFAULT_WARN_ABOVE),
         waste_below=first(stated.waste_below, settings.waste_below),
         overhead=settings.overhead if stated.overhead is None else stated.overhead,
-        uncertain=first(gate.uncertain, stated.uncertain, settings.uncertain),
-        unpacked=first(stated.unpacked, settings.unpacked),
+        uncertain=uncertain,
+        unpacked=first(gate.unpacked, stated.unpacked, settings.unpacked, strict),
     )
 
 
@@ -323,7 +325,7 @@ def configured_limits(settings: Settings) -> LockedLimits:
         warn_above=DEFAULT_WARN_ABOVE if warn is None else warn,
         overhead=settings.overhead,
         uncertain=settings.uncertain or WARN,
-        unpacked=settings.unpacked or WARN,
+        unpacked=settings.unpacked or settings.uncertain or WARN,
     )
 
 

@@ -153,6 +153,11 @@ CHECK_SECTIONS = (
                 "Warn about a plan whose interval crosses the limit, or fail it [default: warn].",
                 choices=UNCERTAIN,
             ),
+            Option(
+                ("--unpacked",),
+                "Warn about a plan that fits only with shorter rows, or fail it [default: as --uncertain].",
+                choices=UNCERTAIN,
+            ),
         ),
     ),
     (

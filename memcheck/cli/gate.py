@@ -175,6 +175,7 @@ class Gates:
             fail_above=options.fail_above,
             warn_above=options.warn_above,
             uncertain=options.uncertain,
+            unpacked=options.unpacked,
             profile=options.profile or settings.profile or GATE,
             select=select,
             ignore=(*self._ignore, *inherited),

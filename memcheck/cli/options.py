@@ -34,6 +34,7 @@ class CheckOptions(Record):
     fail_above: float | None = None
     warn_above: float | None = None
     uncertain: str | None = None
+    unpacked: str | None = None
     profile: str | None = None
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()

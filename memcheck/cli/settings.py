@@ -51,7 +51,11 @@ def show_settings(options: CheckOptions) -> int:
             _first(gate.uncertain, settings.uncertain, WARN),
             _origin(gate.uncertain, settings.uncertain, source),
         ),
-        ("unpacked", _first(settings.unpacked, WARN), _origin(None, settings.unpacked, source)),
+        (
+            "unpacked",
+            _first(gate.unpacked, settings.unpacked, gate.uncertain, settings.uncertain, WARN),
+            _origin(gate.unpacked, settings.unpacked, source),
+        ),
         ("fail-on", gate.fail_on, _origin(options.fail_on, settings.fail_on, source)),
         ("profile", gate.profile, _origin(options.profile, settings.profile, source)),
         ("select", select, _origin(options.select, settings.select, source)),

@@ -37,6 +37,8 @@ class Gate(Record):
     warn_above: float | None = None
     uncertain: str | None = None
     """From the command line, as ``fail_above``."""
+    unpacked: str | None = None
+    """Likewise from the command line."""
     profile: str = GATE
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
@@ -79,5 +81,5 @@ class Gate(Record):
     @property
     def as_written(self) -> bool:
         """Whether plans are judged as their files and the configuration have it."""
-        stated = (self.fail_above, self.warn_above, self.uncertain)
-        return not (self.changes or self.answers) and stated == (None, None, None)
+        stated = (self.fail_above, self.warn_above, self.uncertain, self.unpacked)
+        return not (self.changes or self.answers) and all(each is None for each in stated)

@@ -25,7 +25,8 @@ config of a framework. Cut or leave out longer texts. Packing (`sequences: packe
 
 ## Options
 
-`policy.unpacked` in the plan, `unpacked` in the configuration: `warn` (the default) or `fail`.
+`policy.unpacked` in the plan, `unpacked` in the configuration, `--unpacked` on the command line: `warn` or `fail`.
+Where none is stated, `uncertain` decides, whose default is `warn`.
 
 ## Source
 
@@ -51,15 +52,18 @@ def check(context: RuleContext) -> Iterator[Finding]:
     from memcheck.rules.place import stated
 
     limit = f"{job.sequence_length:,} tokens"
+    strict = context.unpacked == "fail"
+    policy = "" if strict else "; `--unpacked fail` or `policy.unpacked: fail` refuses such a plan"
     yield RULE.finding(
         context,
         f"fits while the longest row of a micro-batch has at most {estimate.longest_row:,} tokens; rows are not "
         f"packed, and sequence_length is their limit; at {limit} the plan {need(context, estimate)}"
         f"{hanging(context, estimate)}",
         stated(context.document, "/training/sequence_length", "/training/sequences", "/hardware/gpu"),
-        help="state the longest row: `training.longest_row` in a plan, `--sequence-length` for a framework's config",
+        help="state the longest row: `training.longest_row` in a plan, `--sequence-length` for a framework's config"
+        f"{policy}",
         related=(*related(context), ("the policy", "/policy/unpacked")),
-        severity="error" if context.unpacked == "fail" else "",
+        severity="error" if strict else "",
     )
 
 

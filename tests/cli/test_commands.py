@@ -254,6 +254,7 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
             "--fail-above",
             "--warn-above",
             "--uncertain",
+            "--unpacked",
             "--profile",
             "--select",
             "--ignore",

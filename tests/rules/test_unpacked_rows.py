@@ -30,7 +30,9 @@ policy: {{{policy}}}
 """
 
 
-def judged(more: str = "sequences: padded", policy: str = "", gpu: str = "a100-80gb", gate: Gate | None = None) -> PlanResult:
+def judged(
+    more: str = "sequences: padded", policy: str = "", gpu: str = "a100-80gb", gate: Gate | None = None
+) -> PlanResult:
     """The verdict on the plan."""
     text = PLAN.format(gpu=gpu, more=more, policy=policy)
     (result,), traces = check_file("plan.yaml", text.encode(), gate or Gate())
@@ -102,3 +104,29 @@ def test_the_policy_decides(policy: str, configured: str | None, status: str) ->
     """The plan's goes before the configuration's; either way the finding is the same."""
     result = judged(policy=policy, gate=Gate(settings=Settings(unpacked=configured)))
     assert (result.status, codes(result)) == (status, ["MEM108"])
+
+
+@pytest.mark.parametrize(
+    ("policy", "configured", "uncertain", "unpacked", "status"),
+    [
+        ("", None, None, None, "passed"),
+        ("", None, None, "fail", "failed"),
+        ("", None, "fail", None, "failed"),
+        ("", None, "fail", "warn", "passed"),
+        ("uncertain: fail", None, None, None, "failed"),
+        ("unpacked: fail", None, None, "warn", "passed"),
+        ("unpacked: warn", None, None, "fail", "failed"),
+        ("unpacked: warn", None, "fail", None, "passed"),
+        ("", "fail", None, "warn", "passed"),
+        ("", "warn", "fail", None, "passed"),
+    ],
+)
+def test_what_the_command_line_says_of_short_rows(
+    policy: str, configured: str | None, uncertain: str | None, unpacked: str | None, status: str
+) -> None:
+    """`--unpacked` goes before the plan, the plan before the configuration; `uncertain` decides where none is stated."""
+    gate = Gate(settings=Settings(unpacked=configured), uncertain=uncertain, unpacked=unpacked)
+    result = judged(policy=policy, gate=gate)
+    assert (result.status, result.verdict, codes(result)) == (status, "uncertain", ["MEM108"])
+    help = result.findings[0].help
+    assert ("--unpacked fail" in help) == (status == "passed")
