@@ -11,6 +11,7 @@ from memcheck.config.discover import CONFIG_SUFFIXES, SUFFIXES, walk
 from memcheck.configs.config_file import parse_text
 from memcheck.configs.detect import detect
 from memcheck.configs.direct import config_document, unstated
+from memcheck.configs.refusals import launch_inside
 from memcheck.configs.types import ConfigError
 from memcheck.edge.opener import begin_search, end_search, read_start
 from memcheck.edge.toml import TomlError
@@ -78,14 +79,21 @@ def _configs(paths: Sequence[str]) -> Iterator[tuple[str, bytes]]:
             continue  # no command line could be copied from the screen
         try:
             data = read_start(path, LARGEST)
-            if len(data) <= LARGEST and detect(name, parse_text(name, data)):
+            if len(data) <= LARGEST and _is_config(name, parse_text(name, data)):
                 yield name, data
         except (OSError, ConfigError, TomlError):
             continue
 
 
+def _is_config(path: str, text: str) -> bool:
+    """Whether a text is a framework's config, or a platform's file with a launch in it."""
+    return launch_inside(path, text) is not None or bool(detect(path, text))
+
+
 def _options(path: str, data: bytes, stated: Mapping[str, object]) -> dict[str, object] | None:
     """Examples for what a config leaves to options of ``check``; None where it leaves open something else."""
+    if launch_inside(path, parse_text(path, data)) is not None:
+        return _options_of_launch(path, data, stated)
     document = config_document(path, data, stated)
     if document is None:
         return None
@@ -93,6 +101,17 @@ def _options(path: str, data: bytes, stated: Mapping[str, object]) -> dict[str, 
     answers = {option: example for key, (option, example) in ANSWERS.items() if key in missing and option not in stated}
     document = config_document(path, data, {**stated, **answers})
     return None if document is None or _fails(document.findings) else answers
+
+
+def _options_of_launch(path: str, data: bytes, stated: Mapping[str, object]) -> dict[str, object] | None:
+    """The fewest examples with which the launch in a platform's file can be checked."""
+    asked = [answer for answer in ANSWERS.values() if answer[0] not in stated]
+    for count in range(len(asked) + 1):
+        answers = dict(asked[:count])
+        document = config_document(path, data, {**stated, **answers})
+        if document is not None and not _fails(document.findings):
+            return answers
+    return None
 
 
 def _fails(findings: Sequence[Finding]) -> bool:

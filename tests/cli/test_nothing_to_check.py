@@ -170,3 +170,30 @@ def test_names_and_data_do_no_harm(folder: Path, capsys: Capture) -> None:
     found = commands(capsys.readouterr().err)
     assert found[0].startswith("memcheck check ./--fix.yml --gpu ")
     assert main(shlex.split(found[0])[1:]) in (0, 1)
+
+
+JOB = """\
+apiVersion: batch/v1
+kind: Job
+spec:
+  template:
+    spec:
+      containers:
+        - command: [torchrun, --nproc_per_node=4, -m, trl.scripts.sft]
+          args: [--model_name_or_path, Qwen/Qwen2.5-0.5B, --per_device_train_batch_size, "1", --max_length, "1024", --bf16]
+"""
+
+
+@pytest.mark.parametrize("given", [[], ["--gpu", "a100-80gb"]], ids=["nothing", "gpu"])
+def test_a_launch_in_a_platform_s_file_is_named(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, given: list[str]
+) -> None:
+    """With the GPU alone: its number is in the launch."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text(JOB, encoding="utf-8")
+    (tmp_path / "service.yaml").write_text("apiVersion: v1\nkind: Service\nspec: {ports: []}\n", encoding="utf-8")
+    assert main(["check", ".", *given]) == 2
+    (line,) = commands(capsys.readouterr().err)
+    assert line == f"memcheck check job.yaml --gpu {given[1] if given else 'h100-80gb'}"
+    assert main(shlex.split(line)[1:]) in (0, 1)
+    assert "4 x " in capsys.readouterr().out

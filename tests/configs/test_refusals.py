@@ -236,3 +236,11 @@ def test_a_folder_is_passed_over_in_silence(tmp_path: Path, capsys: pytest.Captu
     assert main(["check", str(tmp_path), "--format", "json", "--no-cache"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["summary"]["plans"] == 1
+
+
+@pytest.mark.parametrize("key", ["base", "checkpoint", "start_from"])
+def test_a_model_is_found_under_any_key_of_a_team_s_file(key: str) -> None:
+    """Its name is the catalog's, whatever the key is; other words with digits are none."""
+    text = f"experiment: sft-v3\nowner: team7\n{key}: qwen2.5-7b\nlr: 1e-5\n"
+    (result,), _ = check_file("team.yaml", text.encode(), GATE)
+    assert "memcheck estimate qwen2.5-7b --gpu h100-80gb" in result.findings[0].help
