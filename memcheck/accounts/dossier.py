@@ -50,7 +50,7 @@ class RankDevice(Record):
 
 
 class Dossier(Record):
-    """One plan's."""
+    """The figures of one plan: its ranks, the GPUs that it may run on, and the basis of its interval."""
 
     ranks: tuple[RankDevice, ...]
     gpus: tuple[OnGpu, ...]

@@ -104,7 +104,7 @@ class RankEstimate(Record):
 
     @property
     def step(self) -> RankEstimate:
-        """Without the moments before and after the steps, which no run of a step shows."""
+        """The estimate without the moments before and after the steps, which no run of a step shows."""
         return self._replace(instants=tuple(i for i in self.instants if i.name not in ("load", "save")))
 
 
@@ -128,7 +128,7 @@ class Estimate(Record):
     allocated_bytes: int
     """Live tensors at the peak: ``torch.cuda.max_memory_allocated()``."""
     reserved_bytes: int
-    """With all that the allocator holds, its cache included: ``torch.cuda.max_memory_reserved()``."""
+    """Bytes with all that the allocator holds, its cache included: ``torch.cuda.max_memory_reserved()``."""
     device_bytes: int
     """What ``nvidia-smi`` will show, the allocator's cache included."""
     capacity_bytes: int

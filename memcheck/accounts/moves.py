@@ -37,7 +37,7 @@ class Rest(Record):
     paged: int = 0
     """Optimizer states in managed memory, which torch does not count and the driver moves to the host."""
     unfilled: Unfilled | None = None
-    """None: not known."""
+    """What resident blocks leave unfilled in segments, in bytes; None: not known."""
 
 
 Tensors = tuple[object, ...]

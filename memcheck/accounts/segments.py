@@ -35,13 +35,15 @@ class Unfilled(Record):
     """Gradients and states themselves."""
 
     def among(self, freed: int) -> int:
-        """Where so much has been let go of when gradients and states come: what was larger than they is divided."""
+        """Bytes left unfilled if ``freed`` bytes are free when gradients and states come: larger free blocks are
+        divided.
+        """
         new = max(0, self.later_bytes - freed)
         return self.parameters + (self.later * new // self.later_bytes if new else 0)
 
     @property
     def most(self) -> int:
-        """Where nothing has been."""
+        """Bytes left unfilled if nothing has been freed before gradients and states come."""
         return self.parameters + self.later
 
 

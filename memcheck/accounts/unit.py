@@ -15,11 +15,13 @@ class Unit(Record):
     get no gradient) | ``projector``; of an encoder ``source`` (its input) | ``encoder`` (a layer) | ``encoded``."""
     name: str
     tensors: tuple[LocalTensor, ...]
-    """Without the tied head's copy of the embedding."""
+    """The unit's parameters, without the tied head's copy of the embedding."""
     fresh: Curve
-    """For the first micro-batch, whose gradients are new."""
+    """The curve of the first micro-batch, whose gradients are new."""
     again: Curve
-    """For later micro-batches, whose gradients are added to existing ones. The same where no micro-batch adds any."""
+    """The curve of later micro-batches, whose gradients are added to existing ones. The same where no micro-batch adds
+    any.
+    """
     reduced: str = ""
     """A tensor whose gradient is already reduced when the unit's forward ends."""
     adapted: bool = False

@@ -187,7 +187,7 @@ class Node:
         self.frame: CheckpointFrame | None = None
         """The checkpointed call that will make the saved tensors again."""
         self.copies = 1
-        """For how many alike pieces it stands: :meth:`Tape.alike`."""
+        """Number of equal pieces that the tensor stands for: :meth:`Tape.alike`."""
         self.handover = False
         """``run`` takes the gradient in a list, to let go of it before it returns (checkpointed units)."""
         self.like: tuple[tuple[tuple[int, ...], str, int], ...] = ()
@@ -228,7 +228,7 @@ class Value:
             numel *= d
         self.numel = numel
         self.origin = origin
-        """None: needs no gradient."""
+        """What made the tensor; None: it needs no gradient."""
 
     def view(self, *shape: int) -> Value:
         """A view of the storage under another shape; gradients pass through unchanged."""
@@ -245,7 +245,7 @@ class Tape:
     def __init__(self, *, autocast: str | None = None, inventory: bool = False) -> None:
         self.live = 0
         self.copies = 1
-        """For how many alike pieces one runs now: :meth:`alike`."""
+        """Number of equal pieces that one recorded piece stands for now: :meth:`alike`."""
         self.silent = False
         """The present is no candidate for the highest point."""
         self.peak = 0

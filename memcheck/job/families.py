@@ -23,7 +23,7 @@ class Families(Record):
 
     names: tuple[str, ...]
     parts: frozenset[str] | None = None
-    """None: transformers' own code runs, and every part is its."""
+    """Parts of layers that the framework builds; None: transformers' own code runs, and builds every part."""
     harmless: frozenset[str] = frozenset()
     """Parts that the framework does not have, or that take the same memory there; a comment at each entry says why."""
     source: str = ""

@@ -36,7 +36,7 @@ class Pictures(Record):
     rows: int
     """Rows of the tower, class tokens included."""
     tokens: int
-    """Image tokens."""
+    """Number of image tokens."""
     sizes: tuple[int, ...] = ()
     """Rows of each picture, in order, where they differ."""
 

@@ -1,4 +1,4 @@
-"""Whose kernels recurrent layers run in."""
+"""The packages whose kernels recurrent layers run in."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Profile(Record):
     families: Families
     """The models it builds that have a memory model."""
     style: Style
-    """Whose module code runs, and what sets it apart: that of transformers' classes, or its own."""
+    """The module code that runs, and what sets it apart: that of transformers' classes, or the framework's own."""
     implementations: dict[str, str]
     """Optimizer implementation by optimizer name, where it is not ``default_implementation``."""
     objectives: tuple[str, ...] = ("sft",)

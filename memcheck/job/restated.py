@@ -14,7 +14,7 @@ STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params":
 
 
 def zero_stage(options: Mapping[str, object]) -> tuple[str, int] | None:
-    """For ``parallelism.zero_stage``; None where no option speaks of it."""
+    """The value of ``parallelism.zero_stage`` that options state, with the option's name; None where no option does."""
     strategy = options.get("data_parallel_sharding_strategy")
     if isinstance(strategy, str) and strategy in STRATEGIES:
         return "data_parallel_sharding_strategy", STRATEGIES[strategy]
@@ -25,7 +25,9 @@ def zero_stage(options: Mapping[str, object]) -> tuple[str, int] | None:
 
 
 def reshards(options: Mapping[str, object], pipeline: int) -> tuple[str, bool] | None:
-    """For ``parallelism.reshard_after_forward``, which torchtitan's default leaves out between stages."""
+    """The value of ``parallelism.reshard_after_forward`` that options state, with the option's name. torchtitan's
+    default does not reshard between stages.
+    """
     chosen = options.get("fsdp_reshard_after_forward")
     if chosen not in ("always", "never", "default"):
         return None
@@ -33,7 +35,9 @@ def reshards(options: Mapping[str, object], pipeline: int) -> tuple[str, bool] |
 
 
 def synchronises(options: Mapping[str, object]) -> tuple[str, str] | None:
-    """For ``parallelism.gradient_sync``."""
+    """The value of ``parallelism.gradient_sync`` that options state, with the option's name; None where no
+    option does.
+    """
     each_batch = options.get("sync_each_batch")
     return None if each_batch is None else ("sync_each_batch", "every" if each_batch else "last")
 
@@ -48,7 +52,9 @@ def parameter_offload(stated: str | None, options: Mapping[str, object], default
 
 
 def recomputes(options: Mapping[str, object]) -> tuple[str, str] | None:
-    """For the mode of ``training.activation_checkpointing``."""
+    """The mode of ``training.activation_checkpointing`` that options state, with the option's name; None where none
+    does.
+    """
     granularity = options.get("recompute_granularity")
     if isinstance(granularity, str):
         return "recompute_granularity", granularity

@@ -1,4 +1,4 @@
-"""Whose lines compute an objective's loss, by trainer and version."""
+"""The code that computes an objective's loss, by trainer and version."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def trainer_code(
     checkpointing: Checkpointing,
     defaults: Defaults,
 ) -> str:
-    """Whose lines compute the loss. Empty: the model's own."""
+    """The code that computes the loss. Empty: the model's own."""
     key = "training.trainer.version"
     if name == "sft":
         return _supervised(training.loss, who, _numbers(version), defaults)

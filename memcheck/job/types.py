@@ -202,7 +202,7 @@ class TrainingJob(Record):
     lora: Lora | None = None
     freeze: tuple[str, ...] = ()
     images: Images | None = None
-    """None: none are stated, so that a multimodal model's fill the sequence."""
+    """Pictures of a sample; None: none are stated, so that a multimodal model's fill the sequence."""
     target_length: int = 0
     """Tokens of an encoder-decoder's labels, of each sample; 0: none are stated."""
     checkpointing: Checkpointing = Checkpointing()
@@ -239,7 +239,7 @@ class TrainingJob(Record):
     ssm_kernels: str = "fused"
     """``fused`` | ``fallback``: whether recurrent layers have their kernels' packages."""
     liger: tuple[str, ...] = ()
-    """Some of ``LIGER_KERNELS``."""
+    """Kernels of ``LIGER_KERNELS`` that replace modules."""
     torch: tuple[str, ...] = (TORCH_2_15,)
     """How PyTorch behaves, by version; several where that is unknown, and the one that needs most counts."""
 

@@ -208,7 +208,7 @@ def allocator_group(job: TrainingJob | InferenceJob) -> str:
 
 
 def _adapters(job: TrainingJob) -> bool:
-    """Nothing large is trained, and nothing is made whole for a product, as 4-bit weights are."""
+    """Whether nothing large is trained, and nothing is made whole for a product, as 4-bit weights are."""
     return job.method == "lora" and job.lora is not None and not job.lora.modules_to_save and not job.compile
 
 

@@ -90,7 +90,7 @@ class Estimator:
         return self._covering(job, self._answer(job, (rank,), rank))
 
     def _covering(self, job: TrainingJob | InferenceJob, answer: Estimate) -> Estimate:
-        """With intervals that also hold what the job needs if its rows are padded, where they may be."""
+        """The estimate with intervals that also hold what the job needs if its rows are padded, where they may be."""
         if isinstance(job, InferenceJob) or not job.may_pad:
             return answer
         padded = job._replace(sequences="padded", may_pad=False)

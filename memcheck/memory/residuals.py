@@ -43,11 +43,11 @@ class Spread(Record):
         return self._replace(low=self.low * share, median=self.median * share, high=self.high * share)
 
     def beside(self, share: float, most: float) -> Spread:
-        """With a share on top, which may be nothing, or more."""
+        """The spread with ``share`` added to its middle, and the larger of ``share`` and ``most`` to its upper end."""
         return self._replace(median=self.median + share, high=self.high + max(share, most))
 
     def no_more_than(self, most: float) -> Spread:
-        """With a middle of no more than that; the upper end stays."""
+        """The spread with a middle of at most ``most``; the upper end stays."""
         median = min(self.median, most)
         return self._replace(low=min(self.low, median), median=median)
 

@@ -50,9 +50,9 @@ class Block(Record):
     mixer: Attention | LatentAttention | Mixer | TowerAttention | None
     mlp: Mlp | Moe | None
     input_norm: Norm | None
-    """Before the mixer."""
+    """The norm before the mixer."""
     mlp_norm: Norm | None
-    """Before the feed-forward network (``post_attention_layernorm`` of Llama)."""
+    """The norm before the feed-forward network (``post_attention_layernorm`` of Llama)."""
     mixer_output_norm: Norm | None = None
     """After the mixer, before the residual sum (Gemma 2/3, GLM-4, OLMo 2)."""
     mlp_output_norm: Norm | None = None

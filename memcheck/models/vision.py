@@ -83,7 +83,7 @@ class Vision(Record):
     """A vision tower, and the projector that makes image tokens of its rows."""
 
     kind: str
-    """Whose forward passes run: a module of :mod:`memcheck.frameworks.transformers.towers`."""
+    """The family whose forward passes run: a module of :mod:`memcheck.frameworks.transformers.towers`."""
     hidden: int
     blocks: tuple[tuple[Block, int], ...]
     """Runs of equal layers that run with a graph, in order."""

@@ -28,7 +28,7 @@ ENGINE, ULYSSES, GATHER, WHOLE = "engine", "ulysses", "gather", "whole"
 
 
 def context_kind(job: TrainingJob) -> str:
-    """Whose context parallelism runs; empty without any."""
+    """The kind of context parallelism that the job runs, of those above; empty without any."""
     return "" if job.layout.context == 1 else timing_of(job.framework).context(job)
 
 

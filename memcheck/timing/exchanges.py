@@ -29,7 +29,7 @@ class Wires(Record):
     hidden_routing: bool
     """Routing overlaps another micro-batch's computation."""
     context: str
-    """Whose context parallelism runs (``context.py``)."""
+    """The kind of context parallelism that runs (``context.py``)."""
 
 
 def wires(job: TrainingJob, hidden: int, item: int, rates: Rates) -> Wires:

@@ -40,7 +40,7 @@ class LayerCost(Record):
     """Forward, as papers count them."""
     backward_flops: float
     again_flops: float
-    """Recompute."""
+    """Operations that recompute adds."""
     kernel_flops: float
     """The scores that attention's own backward computes again."""
     attention_seconds: float
@@ -94,7 +94,7 @@ class Tally:
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """By arithmetic, by memory."""
+        """Seconds by arithmetic, and seconds by memory traffic."""
         return self.arithmetic, self.memory
 
 
@@ -241,7 +241,7 @@ class Core(Record):
     seconds: float = 0.0
     backward_seconds: float = 0.0
     flops: float = 0.0
-    """Forward, causal."""
+    """Operations of a causal forward."""
     forward_bytes: float = 0.0
     backward_bytes: float = 0.0
 

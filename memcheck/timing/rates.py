@@ -69,14 +69,14 @@ class Rates(Record):
     """Datasheet rate of the activations' dtype: what MFU divides by."""
     hbm: float
     nvlink: float
-    """One direction; 0 = no NVLink."""
+    """Bytes per second of NVLink in one direction; 0 = no NVLink."""
     nvlink_gpus: int
     pcie: float
     """GPU to GPU through the host, one direction."""
     host: float
     """Copies between GPU and host, one direction."""
     network: float
-    """Per GPU and direction."""
+    """Bytes per second of the network, per GPU and direction."""
     gpus_per_node: int
     multiprocessors: int
     """0 = not known: waves are not counted."""

@@ -74,7 +74,7 @@ def decode_time(job: InferenceJob, gpu: Gpu) -> StepTime:
 
 
 def _bound(flops: float, size: float, r: Rates) -> DecodePass:
-    """What is longer decides."""
+    """The time of a pass: by arithmetic or by memory traffic, whichever is longer."""
     arithmetic, memory = flops / r.linear, size / r.hbm
     return DecodePass(arithmetic, 0.0, flops) if arithmetic > memory else DecodePass(0.0, memory, flops)
 

@@ -47,7 +47,7 @@ class Shape(Record):
     trained: bool
     """The base weights of the model are trained."""
     context_kind: str = ""
-    """Whose context parallelism runs (``context.py``): rings merge what attention over other ranks' keys gives."""
+    """The kind of context parallelism (``context.py``): rings merge what attention over other ranks' keys gives."""
     repeats: bool = False
     """Keys and values are repeated for every query head."""
     one_product: str = ""

@@ -66,7 +66,7 @@ class TensorWires(Record):
     copies: tuple[float, float] = (0.0, 0.0)
     """Seconds to copy what was gathered, and what is to be scattered, where no chunked product does it."""
     hides: str = ""
-    """Whose chunked products hide them: ``torch`` | ``engine``."""
+    """The library whose chunked products hide the exchanges: ``torch`` | ``engine``."""
     placed: float = 0.0
     """The rank's own chunk into the buffer."""
     summed: float = 0.0

@@ -50,9 +50,9 @@ class StepTime(Record):
     """Transfers to and from the host, and the optimizer's step there."""
     tokens_per_second_per_gpu: float
     model_tflops_per_gpu: float
-    """Without recompute: ``6 N + attention`` per token of what the step trains, over the time."""
+    """Model TFLOPS, without recompute: ``6 N + attention`` per token of what the step trains, over the time."""
     hardware_tflops_per_gpu: float
-    """With recompute, and with what attention's backward computes again."""
+    """Hardware TFLOPS, with recompute and with what attention's backward computes again."""
     model_flops_share: float
     """``model_tflops_per_gpu`` over the peak rate of the dtype of the activations (MFU)."""
     recompute_share: float

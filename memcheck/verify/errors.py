@@ -6,7 +6,7 @@ from memcheck.errors import MemcheckError
 
 
 class UntraceableError(MemcheckError):
-    """Nothing that can be run here stands for what the plan asks."""
+    """The plan asks for something that nothing on this machine can stand for."""
 
 
 class RefusedStepError(MemcheckError):

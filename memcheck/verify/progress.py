@@ -38,7 +38,7 @@ class Progress:
             put(self._stream, f"memcheck: {text}\n")
 
     def at(self, phase: str, module: str) -> None:
-        """Where in the step."""
+        """Show where in the step the run is."""
         if not self._terminal:
             return
         now = self._clock()

@@ -34,7 +34,7 @@ class Subject(Record):
     path: str
     name: str
     document: Document
-    """With the changes of the command line."""
+    """The plan with the changes of the command line."""
     plan: Plan
     job: TrainingJob | InferenceJob
     gpu: Gpu

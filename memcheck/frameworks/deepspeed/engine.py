@@ -82,7 +82,7 @@ class EngineBuffers(Record):
     reducing_behind: int = 0
     """Copies of a bucket while it is reduced after the backward, with what waits."""
     reduces_once: bool = False
-    """Then all is reduced, and nothing before."""
+    """Whether all gradients are reduced at once after the backward, and none before."""
     reducing: int = 0
     """Copies that offloading makes of one tensor's gradient on the GPU, once it is reduced."""
     moving: int = 0
@@ -320,7 +320,9 @@ def _copies_parameters(job: TrainingJob) -> bool:
 def _gathered(
     job: TrainingJob, units: Sequence[Sequence[LocalTensor]], hidden: int, found: EngineBuffers, *, recomputes: bool
 ) -> EngineBuffers:
-    """With what ZeRO-3 has gathered. Experts are multiplied as a view of all, of which autograd saves the storage."""
+    """The buffers with what ZeRO-3 has gathered. Experts are multiplied as a view of all, of which autograd saves the
+    storage.
+    """
     if not _copies_parameters(job):
         return found
     a = job.architecture

@@ -92,7 +92,7 @@ class Early(Record):
     behind: int = 0
     """What it takes, with what waits, when backward is over."""
     once: bool = False
-    """Nothing is reduced before."""
+    """Whether all gradients are reduced at once after the backward, and none before."""
 
 
 def as_they_appear(numels: Sequence[int], how: Reducing, *, moving: bool) -> Early:

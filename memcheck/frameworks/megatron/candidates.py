@@ -31,7 +31,7 @@ class InFlight(Record):
 
     @property
     def first(self) -> bool:
-        """There was no backward yet."""
+        """Whether there has been no backward yet."""
         return not self.waits
 
 

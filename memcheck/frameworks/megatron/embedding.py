@@ -29,7 +29,7 @@ class MegatronEmbedding(Record):
     """The output layer of the same rank uses the table too."""
     trained: bool = True
     waits: bool = False
-    """Nothing keeps its output for a backward, but GPTModel.forward does to its end (``decoder_input``)."""
+    """Whether GPTModel.forward holds the embedding's output to its end (``decoder_input``); no backward keeps it."""
 
 
 def megatron_embedding_curve(

@@ -80,7 +80,7 @@ class Gradients(Record):
     """Where gradients of the output weight go."""
 
     waiting: list[Storage]
-    """For the embedding's, when the weight is tied."""
+    """Gradients of the output weight that wait for the embedding's, when the weight is tied."""
     made: list[Storage]
     """Buffers made for them."""
 

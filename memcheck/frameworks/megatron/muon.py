@@ -25,7 +25,7 @@ FULLEST = 1.3
 LEAST_FULL = 0.9
 """``PADDING_FLOOR``"""
 LEAST_BUCKET, BUCKET_PER_RANK = 40_000_000, 1_000_000
-"""Elements (distributed/distributed_data_parallel.py)."""
+"""Smallest bucket, and smallest bucket per data-parallel rank, in elements (distributed_data_parallel.py)."""
 
 
 def demand_muon(job: TrainingJob) -> None:

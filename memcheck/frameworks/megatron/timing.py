@@ -47,7 +47,9 @@ def dispatch(job: TrainingJob) -> str:
 
 
 def overlaps(job: TrainingJob) -> tuple[bool, bool]:
-    """When told to (``overlap_grad_reduce``, ``overlap_param_gather``, off by default)."""
+    """Whether the reduction and the gathering overlap: options ``overlap_grad_reduce``, ``overlap_param_gather``, off
+    by default.
+    """
     return bool(job.option("overlap_grad_reduce")), bool(job.option("overlap_param_gather"))
 
 

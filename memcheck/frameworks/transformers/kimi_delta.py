@@ -33,12 +33,12 @@ Inputs = tuple[Value, Value, Value, Value, Value]
 
 
 def kimi_delta(ctx: Context, mixer: Mixer, x: Value) -> Value:
-    """With causal-conv1d and flash-linear-attention."""
+    """Kimi's delta attention with causal-conv1d and flash-linear-attention."""
     return _attention(ctx, mixer, x, fused=True)
 
 
 def kimi_delta_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
-    """Without them."""
+    """Kimi's delta attention in PyTorch, without those packages."""
     return _attention(ctx, mixer, x, fused=False)
 
 

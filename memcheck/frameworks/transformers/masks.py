@@ -19,7 +19,7 @@ class Masks(Record):
     """Bytes of a model's masks and biases, by what holds them."""
 
     variables: int = 0
-    """Nothing but variables of the model's forward."""
+    """Bytes that only variables of the model's forward hold."""
     graph: int = 0
     """Backward functions of layers, too."""
     unused: int = 0

@@ -10,7 +10,7 @@ from memcheck.record import Record
 
 
 def _ready(model: nn.Module) -> None:
-    """Nothing is left to do."""
+    """Do nothing: the model is ready."""
 
 
 class DevicePlacement(Record):

@@ -38,7 +38,7 @@ class Meter:
         torch.cuda.reset_peak_memory_stats()
 
     def instants(self) -> tuple[Instant, ...]:
-        """One per phase; counters know no components."""
+        """The instants of the step, one per phase; counters know no components."""
         return tuple(
             Instant(name=name, operation="", allocated_bytes=n_bytes, components_bytes={})
             for name, n_bytes in self.allocated.items()

@@ -30,7 +30,7 @@ class OutOfMemory(Exception):  # noqa: N818  # torch's name for it
 
 
 class Allocator:
-    """One GPU's. ``capacity``: bytes that the driver gives; none: without end."""
+    """The caching allocator of one GPU. ``capacity``: bytes that the driver gives; none: no limit."""
 
     def __init__(
         self,

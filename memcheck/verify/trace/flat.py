@@ -19,7 +19,7 @@ class CpuHandle:
         return getattr(torch.cpu, name)
 
     def is_available(self) -> bool:
-        """There is one."""
+        """Whether there is a device: always true here."""
         return True
 
     def current_device(self) -> torch.device:
