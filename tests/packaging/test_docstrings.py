@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-FIRST_WORDS = r"\s*(The same|Of|That of|Kept|As above|So)\b"
+FIRST_WORDS = r"\s*(The same|Of|That of|Those|Kept|As|So|It|Its|They|Their|Likewise|Such)\b"
 """Words that lean on a docstring above, or on the name."""
 LEANING = re.compile(FIRST_WORDS)
 QUOTED = re.compile('"""' + FIRST_WORDS)
@@ -37,9 +37,12 @@ def test_every_kind_of_docstring_is_seen() -> None:
     source = (
         '"""So."""\nX = 1\n"""Of it."""\nclass C:\n    """The same."""\n    y: int\n    """Kept for."""\n'
         '    def m(self):\n        """That of x."""\ndef f():\n    """Offsets."""\n    return "Of"\n'
+        'Y = 2\n"""Its number."""\nZ = 3\n"""Items."""\nP = 4\n"""Likewise."""\n'
     )
     assert sorted(each for each in docstrings(source) if LEANING.match(each)) == [
+        "Its number.",
         "Kept for.",
+        "Likewise.",
         "Of it.",
         "So.",
         "That of x.",
