@@ -67,7 +67,7 @@ TRL_ALONE = (
 
 
 def recognise(config: ConfigFile) -> str:
-    """TrainingArguments beside a model's name, and a key or a command that only TRL has."""
+    """The key that shows that a config is TRL's, next to TrainingArguments and a model; empty where none does."""
     key = recognise_arguments(config)
     if not key:
         return _launched(config)
