@@ -1,4 +1,4 @@
-"""A comment would hide a finding that the policy does not allow to hide.
+"""A comment would hide what the policy lets nobody hide.
 
 ## What it does
 
