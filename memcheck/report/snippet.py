@@ -133,7 +133,7 @@ def _end(mark: Underline) -> int:
 
 
 def _compact(marks: list[Underline], source: tuple[str, ...], gutter: int, style: str, screen: Screen) -> list[str]:
-    """Every line once; behind it what is said of it, else below it with the place underlined."""
+    """Every line once. A note about it follows on the same line if there is room, else below the underlined place."""
     by_line = _by_line([mark for mark in marks if mark.location.span.line <= len(source)])
     room = screen.columns - gutter - 3
     told = dict(_notes(by_line))
