@@ -23,7 +23,8 @@ class ComparedPlan(Record):
 def compare(subjects: Sequence[ComparedPlan], gpus: Sequence[str] | None) -> Comparison:
     """Every plan on its own GPU and on each of ``gpus``; on ``gpus`` alone when they were named, in their order.
 
-    Speeds are relative to the first row that has one: the first plan on its own GPU, or on the first GPU named.
+    GPUs with a price in the configuration are among them, unless GPUs were named. Speeds are relative to the first row
+    that has one: the first plan on its own GPU, or on the first GPU named.
     """
     from memcheck.what_if.compare.types import CONSUMER, DATA_CENTRE
 
@@ -32,7 +33,9 @@ def compare(subjects: Sequence[ComparedPlan], gpus: Sequence[str] | None) -> Com
         evaluator = Evaluator(subject.document, subject.gate)
         written = evaluator.point({})
         own = written.size.gpu if written.size is not None else _written_gpu(subject.document)
-        names = [own, *(name for name in (*DATA_CENTRE, *CONSUMER) if name != own)] if gpus is None else list(gpus)
+        prices = dict(subject.gate.settings.prices)
+        usual = dict.fromkeys((own, *DATA_CENTRE, *CONSUMER, *prices))
+        names = list(usual if gpus is None else gpus)
         for name in names:
             point = written if name == own and _by_name(subject.document) else evaluator.point({"hardware.gpu": name})
             if name == own and gpus is None:
@@ -46,6 +49,7 @@ def compare(subjects: Sequence[ComparedPlan], gpus: Sequence[str] | None) -> Com
                     as_written=point is written,
                     point=point,
                     relative_speed=None,
+                    price_per_gpu_hour=prices.get(name),
                 )
             )
     reference = next((row for row in rows if row.point.step is not None), None)

@@ -10,10 +10,12 @@ from memcheck.what_if.compare.types import ComparedPoint, Comparison
 from memcheck.what_if.points.types import HOST, ILLEGAL, Point
 
 HEADS = ("GPU", "verdict", "peak GiB", "used", "left GiB", "batch", "recompute", "speed", "TFLOPS")
-RIGHT = frozenset(range(2, 9))
+RIGHT = frozenset(range(2, 10))
 """Indices of the columns of figures, which are aligned to the right."""
 EXPENDABLE = (6, 8, 5, 4, 7)
 """Columns that a narrow screen does without, the first of them first."""
+PRICE = "per M tokens"
+"""The column of what a million tokens cost, which is there where the configuration has prices."""
 WORDS = {
     FITS: "fits",
     UNCERTAIN: "uncertain",
@@ -31,8 +33,18 @@ def verdict(point: Point) -> str:
     return WORDS[point.verdict]
 
 
-def cells(row: ComparedPoint) -> tuple[str, ...]:
-    """One cell per head."""
+def heads(comparison: Comparison) -> tuple[str, ...]:
+    """The names of the columns."""
+    return (*HEADS, PRICE) if comparison.priced else HEADS
+
+
+def cells(row: ComparedPoint, *, priced: bool = False) -> tuple[str, ...]:
+    """One cell per head; ``priced``: with the column of prices."""
+    cost = row.price_per_million_tokens
+    return (*_figures(row), *((NONE if cost is None else f"{cost:,.3g}",) if priced else ()))
+
+
+def _figures(row: ComparedPoint) -> tuple[str, ...]:
     point, size = row.point, row.point.size
     name = f"{row.gpu} *" if row.as_written else row.gpu
     if not point.estimated:
@@ -60,6 +72,8 @@ def legend(comparison: Comparison, shown: Sequence[str]) -> str:
     if comparison.reference and times:
         source = "both from" if len(times) > 1 else "from"
         told.append(f"{'; '.join(times)}; {source} a roofline model that ranks, not a measurement.")
+    if PRICE in shown:
+        told.append(f"{PRICE}: price of a million tokens, from [prices] and the modelled speed.")
     return " ".join(told)
 
 

@@ -11,7 +11,8 @@ from memcheck.what_if.compare.types import Comparison
 from memcheck.what_if.points.data import COLUMNS
 from memcheck.what_if.points.data import cells as figures
 
-HEADS = ("plan", "path", "document", "gpu", "as_written", *COLUMNS, "relative_speed")
+PRICES = ("price_per_gpu_hour", "price_per_million_tokens")
+HEADS = ("plan", "path", "document", "gpu", "as_written", *COLUMNS, "relative_speed", *PRICES)
 
 
 def render(comparison: Comparison, screen: Screen | None = None) -> str:
@@ -21,6 +22,7 @@ def render(comparison: Comparison, screen: Screen | None = None) -> str:
     writer.writerow(HEADS)
     for row in comparison.rows:
         speed = "" if row.relative_speed is None else round(row.relative_speed, 4)
-        line = [row.plan, row.path, row.document, row.gpu, row.as_written, *figures(row.point), speed]
+        prices = (row.price_per_gpu_hour, row.price_per_million_tokens)
+        line = [row.plan, row.path, row.document, row.gpu, row.as_written, *figures(row.point), speed, *prices]
         writer.writerow([cell(value) for value in line])
     return out.getvalue()

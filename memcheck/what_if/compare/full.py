@@ -6,7 +6,7 @@ from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, width, wrap
 from memcheck.memory.fit import FITS, UNCERTAIN
 from memcheck.report.columns import GAP, fitting, left_out
-from memcheck.what_if.compare.cells import EXPENDABLE, HEADS, RIGHT, cells, legend, notes
+from memcheck.what_if.compare.cells import EXPENDABLE, RIGHT, cells, heads, legend, notes
 from memcheck.what_if.compare.types import Comparison
 
 STYLES = {FITS: "good", UNCERTAIN: "warning"}
@@ -16,11 +16,12 @@ def render(comparison: Comparison, screen: Screen) -> str:
     """The table, its legend, and its notes; plans under their names where there are several."""
     rows = comparison.failing_first
     several = comparison.plans > 1
-    table = [cells(row) for row in rows]
-    widths = [max(width(line[i]) for line in [HEADS, *table]) for i in range(len(HEADS))]
+    names = heads(comparison)
+    table = [cells(row, priced=comparison.priced) for row in rows]
+    widths = [max(width(line[i]) for line in [names, *table]) for i in range(len(names))]
     indent = "  " if several else ""
     kept = fitting(widths, EXPENDABLE, screen.columns - len(indent))
-    lines = [screen.paint((indent + _line(HEADS, widths, kept)).rstrip(), "dim")]
+    lines = [screen.paint((indent + _line(names, widths, kept)).rstrip(), "dim")]
     last: tuple[str, int] | None = None
     for row, line in zip(rows, table, strict=True):
         if several and last != (row.path, row.document):
@@ -44,8 +45,9 @@ def _line(row: tuple[str, ...], widths: list[int], kept: list[int]) -> str:
 
 
 def _legend(comparison: Comparison, screen: Screen, kept: list[int]) -> list[str]:
-    told = [legend(comparison, [HEADS[index] for index in kept])]
+    names = heads(comparison)
+    told = [legend(comparison, [names[index] for index in kept])]
     told = ["* as the plan has it.", *told] if any(row.as_written for row in comparison.rows) else told
-    told.append(left_out(HEADS, kept))
+    told.append(left_out(names, kept))
     text = " ".join(filter(None, told))
     return [screen.paint(line, "dim") for line in wrap(clean(text), screen.columns)]

@@ -33,4 +33,6 @@ def _row(row: ComparedPoint) -> dict[str, object]:
         "as_written": row.as_written,
         **record(row.point),
         "relative_speed": None if speed is None else round(speed, 4),
+        "price_per_gpu_hour": row.price_per_gpu_hour,
+        "price_per_million_tokens": row.price_per_million_tokens,
     }

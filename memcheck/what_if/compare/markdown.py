@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.edge.screen import Screen
 from memcheck.memory.fit import FITS, UNCERTAIN
 from memcheck.report.markdown import escape
-from memcheck.what_if.compare.cells import HEADS, RIGHT, cells, legend, notes
+from memcheck.what_if.compare.cells import RIGHT, cells, heads, legend, notes
 from memcheck.what_if.compare.types import Comparison
 
 ICONS = {FITS: "✅", UNCERTAIN: "⚠️"}
@@ -13,18 +13,18 @@ ICONS = {FITS: "✅", UNCERTAIN: "⚠️"}
 
 def render(comparison: Comparison, screen: Screen | None = None) -> str:
     """Head, rows, notes; the screen plays no part."""
-    heads = ("plan", *HEADS)
-    rule = ["---", *("---:" if i in RIGHT else "---" for i in range(len(HEADS)))]
-    lines = [f"| {' | '.join(heads)} |", f"|{'|'.join(rule)}|"]
+    names = heads(comparison)
+    rule = ["---", *("---:" if i in RIGHT else "---" for i in range(len(names)))]
+    lines = [f"| {' | '.join(('plan', *names))} |", f"|{'|'.join(rule)}|"]
     for row in comparison.failing_first:
-        gpu, verdict, *figures = cells(row)
+        gpu, verdict, *figures = cells(row, priced=comparison.priced)
         icon = ICONS.get(row.point.verdict, "❌")
         lines.append(
             f"| {escape(row.plan)} | {escape(gpu.replace(' *', ' (as written)'))} | {icon} {escape(verdict)} | "
             + " | ".join(figures)
             + " |"
         )
-    lines += ["", f"<sub>{escape(legend(comparison, HEADS))}</sub>"]
+    lines += ["", f"<sub>{escape(legend(comparison, names))}</sub>"]
     told = notes(comparison.failing_first)
     lines += ["", *(f"- {escape(note)}" for note in told)] if told else []
     return "\n".join(lines) + "\n"

@@ -6,6 +6,8 @@ from memcheck.memory.fit import FITS, UNCERTAIN
 from memcheck.record import Record
 from memcheck.what_if.points.types import Point
 
+PER_HOUR, TOKENS = 3600, 1_000_000
+
 DATA_CENTRE = (
     "a100-40gb",
     "a100-80gb",
@@ -39,6 +41,22 @@ class ComparedPoint(Record):
     point: Point
     relative_speed: float | None
     """Tokens per second and GPU over those of the reference row; None without a time."""
+    price_per_gpu_hour: float | None = None
+    """The configured price of one GPU for an hour; None where the configuration has no price for the GPU."""
+
+    @property
+    def price_per_million_tokens(self) -> float | None:
+        """The price of a million tokens on all GPUs; None without a price or a time."""
+        step = self.point.step
+        cost = None if step is None else per_million_tokens(self.price_per_gpu_hour, step.tokens_per_second_per_gpu)
+        return None if cost is None else float(f"{cost:.6g}")
+
+
+def per_million_tokens(price_per_gpu_hour: float | None, tokens_per_second_per_gpu: float) -> float | None:
+    """What a million tokens cost: the price of an hour of all GPUs times the hours that the tokens take."""
+    if price_per_gpu_hour is None or not tokens_per_second_per_gpu:
+        return None
+    return price_per_gpu_hour / PER_HOUR / tokens_per_second_per_gpu * TOKENS
 
 
 class Comparison(Record):
@@ -48,6 +66,11 @@ class Comparison(Record):
     rows: tuple[ComparedPoint, ...]
     reference: str
     """What speeds are relative to, in words."""
+
+    @property
+    def priced(self) -> bool:
+        """Whether any row has a price, so that tables show prices."""
+        return any(row.price_per_million_tokens is not None for row in self.rows)
 
     @property
     def plans(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from memcheck.errors import UsageError
+from memcheck.what_if.compare.types import per_million_tokens
 from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.remedies.types import EQUIVALENT, HARDWARE, UNCHANGED, CandidateChange, Priced
 from memcheck.what_if.search.cluster import clusters
@@ -18,7 +19,6 @@ WORSE = 2
 """Sizes of a cluster that may cost more than the best one before the search goes on with another GPU."""
 OF_A_CLUSTER = 0.4
 """The share of a GPU's time for one size of a cluster."""
-PER_HOUR, TOKENS = 3600, 1_000_000
 FULL_NODE = 8
 
 
@@ -28,9 +28,7 @@ def money(priced: Priced, pricer: Pricer, prices: Mapping[str, float]) -> float 
     None where the GPU has no price, or no rates from which its time would follow.
     """
     step, price = pricer.clock.step(priced.resolved), prices.get(priced.resolved.gpu.name)
-    if step is None or price is None or not step.tokens_per_second_per_gpu:
-        return None
-    return price / PER_HOUR / step.tokens_per_second_per_gpu * TOKENS
+    return None if step is None else per_million_tokens(price, step.tokens_per_second_per_gpu)
 
 
 def cheapest(pricer: Pricer, prices: Mapping[str, float], enough: int) -> tuple[list[Priced], list[CandidateChange]]:
@@ -56,6 +54,21 @@ def cheapest(pricer: Pricer, prices: Mapping[str, float], enough: int) -> tuple[
             _on(gpu, pricer, prices, enough, found, tried)
     found.sort(key=lambda each: (float(f"{each[0]:.3g}"), each[1].resolved.job.layout.world_size, changed(each[1])))
     return [priced for _, priced in found], tried
+
+
+def on_each_card(pricer: Pricer, prices: Mapping[str, float]) -> list[Priced]:
+    """The plan with nothing changed but the GPU, on every GPU that has a price: those that cost least and fit first."""
+    found: list[tuple[bool, float, int, Priced]] = []
+    for position, gpu in enumerate(prices):
+        priced = pricer.price(_card(gpu), prune=False)
+        cost = None if priced is None else money(priced, pricer, prices)
+        if priced is not None and cost is not None:
+            found.append((not pricer.fits(priced), cost, position, priced))
+    return [priced for *_, priced in sorted(found, key=lambda each: each[:3])]
+
+
+def _card(gpu: str) -> CandidateChange:
+    return CandidateChange("gpu", f"use {gpu}", {"hardware.gpu": gpu}, cost=HARDWARE, numerics=EQUIVALENT)
 
 
 def _on(
@@ -92,6 +105,4 @@ def _on(
 
 def _with_gpu(gpu: str, space: Space) -> Space:
     """The space on another GPU."""
-    title = f"use {gpu}"
-    card = CandidateChange("gpu", title, {"hardware.gpu": gpu}, cost=HARDWARE, numerics=EQUIVALENT)
-    return space._replace(layouts=tuple(together(each, card) for each in space.layouts))
+    return space._replace(layouts=tuple(together(each, _card(gpu)) for each in space.layouts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.edge.screen import Screen
-from memcheck.edge.text import clean, gib, one_line, plural, value, width, wrap
+from memcheck.edge.text import clean, gib, one_line, percent, plural, value, width, wrap
 from memcheck.memory.fit import UNCERTAIN as UNSETTLED
 from memcheck.memory.fit import gpu_fit
 from memcheck.report.block import block
@@ -37,6 +37,7 @@ def render(answer: Suggestions, screen: Screen) -> str:
         text = "what fails is not about memory, which is all that suggest changes: mend it first"
         return shown + "\n" + "".join(f"{screen.paint(line, 'error')}\n" for line in wrap(text, screen.columns))
     lines = [*block(answer.plan, answer.plan.estimate, screen), ""]
+    lines += _cards(answer, screen)
     lines += _verdict(answer, screen)
     for number, item in enumerate(answer.found, 1):
         lines += _item(answer, number, item, screen)
@@ -48,6 +49,33 @@ def render(answer: Suggestions, screen: Screen) -> str:
     if answer.found:
         lines += labelled("next", _next(answer), screen, "dim")
     return "\n".join(lines) + "\n"
+
+
+def _cards(answer: Suggestions, screen: Screen) -> list[str]:
+    """The plan as it is written on each GPU that has a price, the cheapest that fits first."""
+    if not answer.cards:
+        return []
+    first = answer.cards[0]
+    told = f"the cheapest GPU is {first.gpu}" if first.fits else "no GPU that has a price fits"
+    rows = [
+        (
+            card.gpu,
+            percent(card.utilization),
+            "does not fit" if not card.fits else "fits" if card.sure else "uncertain",
+            f"{card.price_per_million_tokens:,.3g}" if card.price_per_million_tokens is not None else "-",
+            f"{card.price_per_hour:,.2f}",
+            relative_time(card.slowdown),
+        )
+        for card in answer.cards
+    ]
+    heads = ("GPU", "used", "", "per M tokens", "per hour", "time")
+    wide = [max(width(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
+    lines = wrap(f"the plan as it is written, with nothing changed but the GPU: {told}", screen.columns)
+    for index, row in enumerate((heads, *rows)):
+        shown = [cell.ljust(wide[c]) if c in (0, 2) else cell.rjust(wide[c]) for c, cell in enumerate(row)]
+        style = "dim" if index == 0 else "good" if answer.cards[index - 1].fits else "error"
+        lines.append(" " * NUMBER + screen.paint("  ".join(shown), style))
+    return [*lines, ""]
 
 
 def _next(answer: Suggestions) -> str:

@@ -39,6 +39,7 @@ def document(answer: Suggestions) -> dict[str, object]:
             "host_capacity_bytes": plan.host_capacity_bytes,
             "best": answer.best_as_written,
         },
+        "cards": [card._asdict() for card in answer.cards],
         "remedies": [suggestion(each) for each in answer.found],
         "space": {
             "keys": {key: list(values) for key, values in answer.space.items()},

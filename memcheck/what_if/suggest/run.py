@@ -21,9 +21,9 @@ from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.budget import Budget
 from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.remedies.types import Priced
-from memcheck.what_if.search.cheapest import money
+from memcheck.what_if.search.cheapest import money, on_each_card
 from memcheck.what_if.search.choice import shown as chosen
-from memcheck.what_if.search.goals import search
+from memcheck.what_if.search.goals import CHEAPEST, search
 from memcheck.what_if.search.lean import lean
 from memcheck.what_if.search.margin import with_margin
 from memcheck.what_if.search.rank import ParetoFilter
@@ -34,6 +34,7 @@ from memcheck.what_if.suggest.types import (
     NOTHING_FITS,
     SUGGESTED,
     UNCERTAIN,
+    CardCost,
     Suggestion,
     Suggestions,
 )
@@ -80,6 +81,9 @@ def suggest(
     pricer = with_margin(context, keep) if sure else Pricer(context, keep)
     pricer.watch, pricer.budget = watch, Budget(budget)
     prices = dict(gate.settings.prices)
+    if goal == CHEAPEST and prices:
+        cards = on_each_card(Pricer(context, keep), prices)
+        answer = answer._replace(cards=tuple(_card(pricer, each, prices) for each in cards))
     found = search(pricer, goal, top + SPARE, prices)
     answer = answer._replace(
         tally=found.tally,
@@ -153,6 +157,19 @@ def _served(before: Job, after: Job) -> str:
     if after.context_length != before.context_length:
         found.append(f"contexts of {after.context_length:,} tokens instead of {before.context_length:,}")
     return " and ".join(found)
+
+
+def _card(pricer: Pricer, priced: Priced, prices: Mapping[str, float]) -> CardCost:
+    gpu, cost = priced.resolved.gpu.name, money(priced, pricer, prices)
+    return CardCost(
+        gpu=gpu,
+        fits=pricer.fits(priced),
+        sure=priced.sure,
+        utilization=priced.estimate.utilization,
+        slowdown=priced.slowdown,
+        price_per_hour=prices[gpu] * priced.resolved.job.layout.world_size,
+        price_per_million_tokens=None if cost is None else float(f"{cost:.6g}"),
+    )
 
 
 def _suggestion(pricer: Pricer, priced: Priced, document: Document, prices: Mapping[str, float]) -> Suggestion:

@@ -31,6 +31,20 @@ class Suggestion(Record):
     """What can be served otherwise than the plan says; empty where nothing is."""
 
 
+class CardCost(Record):
+    """The plan as it is written on one GPU that has a price."""
+
+    gpu: str
+    fits: bool
+    sure: bool
+    """Whether the whole interval of the need is within the limit."""
+    utilization: float
+    slowdown: float | None
+    price_per_hour: float
+    """Of all GPUs of the plan."""
+    price_per_million_tokens: float | None
+
+
 class Suggestions(Record):
     """The answer for one plan."""
 
@@ -43,6 +57,9 @@ class Suggestions(Record):
     fails by a rule that is not about memory, which no suggestion would end)."""
     found: tuple[Suggestion, ...] = ()
     """The suggestions that were found, the best first."""
+    cards: tuple[CardCost, ...] = ()
+    """With the goal ``cheapest``: the plan as it is written on each GPU that has a price, the cheapest that fits first.
+    """
     best_as_written: bool = False
     """The plan as written is the best of those that fit."""
     keep: tuple[str, ...] = ()

@@ -71,6 +71,42 @@ def test_the_price_decides_which_gpu(capsys: Capture) -> None:
     assert len({(gpu_of(each), each["gpus"]) for each in cheap}) == len(cheap)
 
 
+def test_the_plan_as_written_comes_first_on_each_card(capsys: Capture) -> None:
+    """Cards that fit before those that do not, the cheapest first; costs are those that `compare` shows."""
+    prices(h200=3.5, h100_80gb=2.5, l40s=0.1, rtx_2080_ti=0.01)
+    assert main(["suggest", "plan.yaml", "--goal", "cheapest", "--format", "json", "--budget", "0.5"]) in (0, 1)
+    cards = json.loads(capsys.readouterr().out)["cards"]
+    fits = [card["fits"] for card in cards]
+    assert fits == sorted(fits, reverse=True)
+    assert cards[0]["gpu"] == "l40s"
+    costs = [card["price_per_million_tokens"] for card in cards if card["fits"]]
+    assert costs == sorted(costs)
+    assert main(["compare", "plan.yaml", "--format", "json"]) == 0
+    compared = {row["gpu"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    for card in cards:
+        row = compared[card["gpu"]]
+        assert row["price_per_million_tokens"] == pytest.approx(card["price_per_million_tokens"], rel=1e-4)
+        assert row["price_per_gpu_hour"] * 2 == pytest.approx(card["price_per_hour"])
+    assert main(["suggest", "plan.yaml", "--goal", "cheapest", "--budget", "0.5"]) in (0, 1)
+    text = capsys.readouterr().out
+    assert text.index("the cheapest GPU is l40s") < text.index("goal cheapest")
+
+
+def test_a_comparison_has_prices_only_where_there_are_any(capsys: Capture) -> None:
+    """A column of the table, in every format; a GPU without a price has none."""
+    assert main(["compare", "plan.yaml"]) == 0
+    assert "per M tokens" not in capsys.readouterr().out
+    prices(l40s=0.9)
+    for form in ("full", "markdown"):
+        assert main(["compare", "plan.yaml", "--gpu", "l40s,h200", "--format", form]) == 0
+        assert "per M tokens" in capsys.readouterr().out
+    assert main(["compare", "plan.yaml", "--gpu", "l40s,h200", "--format", "csv"]) == 0
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head.endswith("price_per_gpu_hour,price_per_million_tokens")
+    assert first.split(",")[-2] == "0.9"
+    assert second.endswith(",,")
+
+
 @pytest.mark.slow
 def test_what_is_suggested_passes_and_says_what_it_costs(capsys: Capture) -> None:
     """The first is written into the file, and passes."""
