@@ -74,9 +74,13 @@ def misspelled(key: str, tokens: list[str], names: Schema) -> str:
         section, _, name = KEYS.get(known, "").rpartition(".")
         if name in names and section == ".".join(tokens):
             return name
-    if _elsewhere(key, tokens) or answered(key, tokens, None):
+    near = next(iter(closest(snake, names, 1, 0.7)), "")
+    answer = answered(key, tokens, None)
+    if answer and f"`{'.'.join((*tokens, near))}`" in answer and closest(snake, [near], 1, 0.85):
+        return near  # another tool's word is this mapping's own key but for its ending
+    if answer or _elsewhere(key, tokens):
         return ""
-    return next(iter(closest(snake, names, 1, 0.7)), "")
+    return near
 
 
 def _only(key: str, meant: str, names: Schema) -> bool:

@@ -142,3 +142,15 @@ def test_a_model_s_size_is_one_of_its_config(line: str) -> None:
     (unknown,) = [each for each in found if each.code == "MEM011"]
     assert unknown.help == f"it is written `model.architecture.{SIZES[line]}`"
     assert missing.help.startswith(f"write `architecture: {{model_type: llama, {SIZES[line]}}}`")
+
+
+def test_a_word_that_is_nearly_the_plans_own_key_is_that_key() -> None:
+    """torchtitan's section `activation_checkpoint` was answered with one option that stands in it."""
+    (found,) = findings(SMALL + "  activation_checkpoint: full\n")
+    assert found.help == "did you mean `activation_checkpointing`?"
+    assert found.fix is not None
+
+
+def test_a_word_of_two_tools_is_answered_with_a_key_of_the_plan() -> None:
+    """Megatron's `sequence_parallel` is a key; DeepSpeed's, which has no model here, was what every plan was told."""
+    assert [each.text for each in meanings("sequence_parallel")] == ["parallelism.sequence"]
