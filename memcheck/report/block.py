@@ -23,7 +23,9 @@ def block(plan: PlanResult, estimate: Estimate, screen: Screen, *, with_host: bo
     name = one_line(plan.name)
     path = one_line(plan.path)
     lines = [f"{screen.paint(label, style)}  {screen.paint(name, 'strong')}"]
-    if len(label) + 2 + width(name) + 2 + width(path) <= screen.columns:
+    if path == name:
+        pass  # a command line has no file
+    elif len(label) + 2 + width(name) + 2 + width(path) <= screen.columns:
         lines[0] += f"  {screen.paint(path, 'dim')}"
     else:
         lines.append(f"      {screen.paint(path, 'dim')}")

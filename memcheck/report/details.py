@@ -61,6 +61,8 @@ def name_and_place(name: str, path: str, screen: Screen) -> list[str]:
     """A plan's name and its file: on one line, or on two where there is no room."""
     name, path = one_line(name), one_line(path)
     first, place = screen.paint(name, "strong"), screen.paint(path, "dim")
+    if name == path:  # a command line has no file
+        return [first]
     return [f"{first}  {place}"] if width(name) + width(path) + 2 <= screen.columns else [first, place]
 
 

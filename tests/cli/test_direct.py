@@ -365,7 +365,11 @@ def test_a_finding_about_a_config_points_at_what_it_states(tmp_path: Path, capsy
     assert main(["check", "over.yml", "--gpu", "l40s", "--gpus-per-node", "1"]) == 1
     out = capsys.readouterr().out
     assert "rows of our tickets" not in out
-    assert " --> over.yml:1:1\n\n" in out
+    assert "over.yml:1:1" not in out
+    assert main(["check", "over.yml", "--gpu", "l40s", "--gpus-per-node", "1", "-v"]) == 1
+    out = capsys.readouterr().out
+    assert "rows of our tickets" not in out
+    assert " --> over.yml:1:1\n" in out
 
 
 def test_suggest_takes_a_config(tmp_path: Path, capsys: Capture) -> None:

@@ -60,3 +60,14 @@ def test_options_about_files_are_refused(tmp_path: Path, arguments: list[str], s
     result = memcheck(tmp_path, "check", *arguments, "--", *LINE)
     assert result.returncode == 2
     assert said in result.stderr
+
+
+def test_a_command_is_named_once(tmp_path: Path) -> None:
+    """It has no file, whose name would follow its own."""
+    for result in (
+        memcheck(tmp_path, "check", "--gpu", "h200", "--", *SMALL),
+        memcheck(tmp_path, "estimate", "--gpu", "h200", "--", *SMALL),
+    ):
+        assert result.returncode == 0
+        assert "<command>" in result.stdout
+        assert "<command>  <command>" not in result.stdout
