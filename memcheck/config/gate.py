@@ -38,7 +38,7 @@ class Gate(Record):
     uncertain: str | None = None
     """From the command line, as ``fail_above``."""
     unpacked: str | None = None
-    """Likewise from the command line."""
+    """What to do with rows that are not packed, from the command line: goes before the plan's own policy."""
     profile: str = GATE
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
