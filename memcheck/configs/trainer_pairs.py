@@ -9,7 +9,7 @@ from memcheck.configs.launch_lines import by_accelerate, starts_processes
 from memcheck.configs.read_accelerate import read_accelerate
 from memcheck.configs.trainer_parts import Division, on, text
 from memcheck.configs.trainer_script import recipe
-from memcheck.configs.trainer_split import STAGE, beside, load_named, refuse_unread
+from memcheck.configs.trainer_split import STAGE, beside, load_named, missing, refuse_unread
 from memcheck.configs.types import ConfigError, ReadSetting
 from memcheck.frameworks.registry import FRAMEWORKS
 
@@ -110,7 +110,7 @@ def _file(draft: Draft, path: str) -> ConfigFile | None:
         return None
     if found is not None:
         return found
-    draft.refuse(path, f"there is no `{name}` beside the config, nor at the top of its repository", "mend the path")
+    draft.refuse(path, missing(draft.config, name), "copy the file into the config's folder, or mend the path")
     return None
 
 

@@ -135,8 +135,10 @@ def named_files(config: ConfigFile, name: str) -> list[str]:
 
 def missing(config: ConfigFile, name: str) -> str:
     """Why no file of this name is read."""
-    if not named_files(config, name):
-        return f"`{name}` lies outside the repository of the config, and no file outside of it is read"
+    folder = real_path(os.path.dirname(config.path) or ".")
+    root = config.inside or repository(folder)[0]
+    if not named_files(config, name) or not is_inside(real_path(os.path.join(folder, name)), root):
+        return f"`{name}` lies outside the config's repository or folder, and memcheck reads no file outside of it"
     return f"there is no `{name}` beside the config, nor at the top of its repository"
 
 

@@ -142,7 +142,7 @@ def resolve_carving(
     if isinstance(stated, str):
         return not is_before(stated, CARVES)
     late = layout.gradient_sync == "last"  # however many micro-batches there are: this note is one for all batches
-    value, why = "before 1.14", "unknown: its wrapping never needs less memory"
+    value, why = "before 1.14", "the release is not stated: releases before 1.14 need the most memory"
     if late:
         value, why = "1.11 to 1.13", f"{why}, and gradients stay whole until the last micro-batch"
     defaults.note(f"training.options.{ACCELERATE}", value, why)

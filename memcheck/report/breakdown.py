@@ -50,10 +50,10 @@ def totals(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
         lines += labelled("uncertain", f"to settle it: {plan.settled_by}", screen)
     if plan.rests_on:
         rests = "; ".join(
-            f"{each.key}: {value(each.value)}, would be {percent(each.utilization)} with {value(each.other)}"
+            f"{each.key}: {value(each.value)} (with {value(each.other)}: {percent(each.utilization)})"
             for each in plan.rests_on
         )
-        lines += labelled("assumes", f"for {percent(estimate.utilization)}: {rests}", screen)
+        lines += labelled("assumes", rests, screen)
     if estimate.host_bytes_per_node and plan.host_capacity_bytes is None:
         lines += labelled("host", host_line(estimate), screen)
     return lines
@@ -103,7 +103,11 @@ def assumed(plan: PlanResult, screen: Screen) -> list[str]:
     """One line per value that was used and not stated."""
     if not plan.assumptions:
         return []
-    rows = [(clean(item.key), clean(value(item.value)), clean(item.why)) for item in plan.assumptions]
+    whys: dict[tuple[str, str], str] = {}
+    for each in plan.assumptions:  # a key with two reasons is one line
+        named = clean(each.key), clean(value(each.value))
+        whys[named] = f"{whys[named]}; {clean(each.why)}" if named in whys else clean(each.why)
+    rows = [(key, item, why) for (key, item), why in whys.items()]
     keys = max(width(row[0]) for row in rows)
     values = min(30, max(width(row[1]) for row in rows))
     lines = [screen.paint("assumed, because the plan does not say", "dim")]

@@ -60,6 +60,8 @@ def _part(text: str, room: int) -> list[str]:
 def name_and_place(name: str, path: str, screen: Screen) -> list[str]:
     """A plan's name and its file: on one line, or on two where there is no room."""
     name, path = one_line(name), one_line(path)
+    if name == path:
+        return [screen.paint(name, "strong")]
     first, place = screen.paint(name, "strong"), screen.paint(path, "dim")
     if name == path:  # a command line has no file
         return [first]

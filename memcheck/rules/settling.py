@@ -37,6 +37,6 @@ def settled_by(context: RuleContext, known: frozenset[str]) -> str:
     for ground, there in grounds(context, known, [key for key in tried(context) if key in FACTS]):
         if verdict_of(there, context.fail_above) == FITS:
             key, other = f"`{ground.key}: {value(ground.other)}`", between(there.needed_interval_bytes)
-            return f"with {key} in place of `{value(ground.value)}`, which is assumed, the plan fits, {other} GiB"
+            return f"state {key}: the plan assumes `{value(ground.value)}`, and with {key} it fits, {other} GiB"
     _, cases = interval_basis(context.job)
-    return f"only a run can tell: the interval is as wide as the errors of {cases} known runs of this kind"
+    return f"run a step: no key decides it; the interval is as wide as the errors of {cases} measured runs"

@@ -162,8 +162,8 @@ def test_what_settles_an_uncertain_plan(tmp_path: Path) -> None:
     uncertain = FITS.replace("gpu: h100-80gb", card % ((low + 3 * high) / 4 / 0.95))
     result = judged(uncertain, 0)
     assert result.verdict == "uncertain"
-    assert result.settled_by.startswith("with `training.expandable_segments: true` in place of `false`")
-    assert "which is assumed, the plan fits, between " in result.settled_by
+    assert result.settled_by.startswith("state `training.expandable_segments: true`: the plan assumes `false`")
+    assert "it fits, between " in result.settled_by
     stated = "expandable_segments: true, attention: sdpa, loss: {kind: standard, upcast: true, keep_logits: false}"
     rest = "clip_grad_norm: true, optimizer: {name: adamw, implementation: fused}, options: {fsdp_version: 2}"
     told = FITS.replace("precision: bf16-mixed", f"precision: bf16-mixed, {stated}, {rest}")
@@ -172,4 +172,4 @@ def test_what_settles_an_uncertain_plan(tmp_path: Path) -> None:
     middle = sum(estimate.needed_interval_bytes) / 2 / 2**30 / 0.95
     result = judged(told.replace("gpu: h100-80gb", card % middle), 0)
     assert result.verdict == "uncertain"
-    assert result.settled_by.startswith("only a run can tell: ")
+    assert result.settled_by.startswith("run a step: ")
