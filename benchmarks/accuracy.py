@@ -48,6 +48,7 @@ from benchmarks.summary import (  # noqa: E402
 )
 from memcheck.catalog.gpus import find_gpu  # noqa: E402
 from memcheck.errors import MemcheckError  # noqa: E402
+from memcheck.frameworks.torch.fsdp import flattens  # noqa: E402
 from memcheck.job.types import Layout, TrainingJob  # noqa: E402
 from memcheck.memory import residuals as stored_residuals  # noqa: E402
 from memcheck.memory.allocator import allocator_group, blocks_group, optimizer_group, remainder_group, stuck_group  # noqa: E402
@@ -72,6 +73,8 @@ class Run(NamedTuple):
     failed: list[Failed]
     unpriced: list[Unpriced]
     verdicts: list[outcomes.Verdict]
+    apart: list[tuple[str, Row]]
+    """Published rows of kinds that something is not known of yet, each with what: in no figure, and in no table."""
 
 
 def run(only: str = "") -> Run:
@@ -98,7 +101,15 @@ def run(only: str = "") -> Run:
         if re.search(only, f"{case.group} {case.id}"):
             sort(_golden(case, facts, gpu))
     published = [job for job in outcomes.outcomes() if re.search(only, f"outcomes {job.kind} {job.id}")]
-    return Run(rows, failed, unpriced + without, [outcomes.judged(job) for job in published])
+    apart = []
+    for what, case in measured.apart():
+        if re.search(only, f"{case.group} {case.id}"):
+            found = score(case)
+            if isinstance(found, Row):
+                apart.append((what, found))
+            else:
+                failed.append(found)
+    return Run(rows, failed, unpriced + without, [outcomes.judged(job) for job in published], apart)
 
 
 def _golden(case: Case, facts: dict[str, Any], gpu: str) -> Row | Failed:
@@ -148,6 +159,8 @@ def kept() -> list[Kept]:
                 left = left[1], left[1]
             sizes = reserved / pools, tight * peak / live, *(size / live for size in left)
             held = optimizer_group(group) if before else group
+            if flattens(job):
+                held = ""  # few layers were replayed, each large beside the step; readings say what is held
             found.append(Kept(step["id"], name, group, *sizes, held, *of, block=rank.pools.largest / live))
     return found
 

@@ -3,7 +3,8 @@
 Needs the extra ``verify``; torchtitan's cases need one that can be imported. Steps are those of ``data/traced.json``
 and ``data/allocator_plans.json``. Without IDs: every step that ``data/allocator.json`` has no line of yet; ``--redo``:
 those that it has, too. Each is traced with ``memcheck verify``'s tracer, three steps from a fresh process, stream by
-stream, and replayed with and without expandable segments (``memcheck/verify/replay``): with memory to spare, and on
+stream (adapters over a 4-bit base by ``benchmarks.base_trace``, which needs bitsandbytes), and replayed with and
+without expandable segments (``memcheck/verify/replay``): with memory to spare, and on
 ever smaller GPUs. A plan with ``lengths`` is traced at two of them, and run at all of them.
 ``python -m benchmarks.accuracy --write`` makes the allocator's shares from the file.
 """
@@ -48,6 +49,11 @@ def run_of(case: Case) -> tuple[list[Event], Phases]:
         MemcheckError: it cannot be priced or run, or its steps are not the same at another length.
     """
     wanted = lengths().get(case.id)
+    if case.plan["training"].get("method") == "qlora":
+        from benchmarks import base_trace
+
+        asked = base_trace.run(case.plan)[1]
+        return list(asked.events), tuple(asked.phases)
     if wanted is None:
         observed = traced(case)
         return list(observed.events), observed.phases

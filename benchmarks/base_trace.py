@@ -75,6 +75,11 @@ def subject_of(plan: dict[str, Any]) -> Any:
 
 def traced(plan: dict[str, Any]) -> dict[str, int]:
     """The highest bytes of each instant of one plan's step."""
+    return run(plan)[0]
+
+
+def run(plan: dict[str, Any]) -> tuple[dict[str, int], Any]:
+    """Likewise, and every block that came and went (``memcheck.verify.replay.sequence.Sequence``)."""
     import torch
 
     from benchmarks import base_kernels
@@ -82,6 +87,7 @@ def traced(plan: dict[str, Any]) -> dict[str, int]:
     from memcheck.verify.build.dtypes import DTYPES
     from memcheck.verify.build.single import build_single
     from memcheck.verify.build.trained import adapt
+    from memcheck.verify.replay.sequence import Sequence
     from memcheck.verify.subject import hugging_face_config
     from memcheck.verify.trace.tracer import Tracer
     from memcheck.verify.trace.world import fake_tensors
@@ -104,12 +110,13 @@ def traced(plan: dict[str, Any]) -> dict[str, int]:
     base_kernels.as_on_cuda()
     with fake_tensors():
         tracer = Tracer(lambda: False, lambda *_: None, in_place=True)
+        asked = tracer.account.sequence = Sequence()
         single.adapt = adapted
         try:
             parts = build_single(job, job.architecture, config, None, tracer)
         finally:
             single.adapt = adapt
-        return followed(parts, tracer, beside)
+        return followed(parts, tracer, beside), asked
 
 
 if __name__ == "__main__":

@@ -17,6 +17,11 @@ def cases() -> list[Case | Unpriced]:
     return found
 
 
+def apart() -> list[tuple[str, Case]]:
+    """Published rows of kinds that something is not known of yet: what, and the row. They calibrate nothing."""
+    return [(record["apart"], _case(record)) for record in load("measured.json")["apart"]]
+
+
 def _case(record: dict[str, Any]) -> Case:
     return Case(
         id=record["id"],

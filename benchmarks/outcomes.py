@@ -43,6 +43,10 @@ class Outcome(NamedTuple):
     """What the source read of ``max_memory_reserved``."""
     asked_bytes: int | None = None
     """What was in use when an allocation failed, and that allocation."""
+    apart: str = ""
+    """A kind that something is not known of yet: it counts in no rate and calibrates nothing."""
+    reading_bytes: int | None = None
+    """Whatever was read."""
 
 
 class Verdict(NamedTuple):
@@ -140,6 +144,8 @@ def outcomes() -> list[Outcome]:
                 assumption=job["assumption"],
                 reserved_bytes=size if ran and "reserved" in counter else None,
                 asked_bytes=size if counter == ASKED else None,
+                apart=job.get("apart", ""),
+                reading_bytes=size,
             )
         )
     return found
@@ -150,7 +156,7 @@ GROUP = "published jobs"
 
 def cases() -> list[Case]:
     """What was read of *allocated* and of reserved memory on jobs that ran, where the source says all of the plan."""
-    read = [job for job in outcomes() if not job.died and not job.assumption]
+    read = [job for job in outcomes() if not job.died and not job.assumption and not job.apart]
     return [
         Case(
             id=job.id,
@@ -224,9 +230,9 @@ def rates(verdicts: Iterable[Verdict]) -> Rates:
 
 
 def by_kind(verdicts: Iterable[Verdict]) -> dict[str, Rates]:
-    """Both rates per kind of job, and of all."""
+    """Both rates per kind of job, and of all; without the kinds that are listed apart."""
     kinds: dict[str, list[Verdict]] = {}
-    every = list(verdicts)
+    every = [verdict for verdict in verdicts if not verdict.outcome.apart]
     for verdict in sorted(every, key=lambda v: v.outcome.kind):
         kinds.setdefault(verdict.outcome.kind, []).append(verdict)
     return {**{kind: rates(found) for kind, found in kinds.items()}, "all": rates(every)}
@@ -303,12 +309,15 @@ def section(verdicts: Sequence[Verdict]) -> list[str]:
         *HEAD,
     ]
     found += [row(kind, r) for kind, r in by_kind(verdicts).items()]
+    counted = [v for v in verdicts if not v.outcome.apart]
     found += ["", "Unsafe, each with what its plan assumes:", ""]
-    found += [named(v) for v in verdicts if v.unsafe] or ["None."]
+    found += [named(v) for v in counted if v.unsafe] or ["None."]
     found += ["", "Refused, though they ran:", ""]
-    found += [named(v) for v in verdicts if v.refused] or ["None."]
+    found += [named(v) for v in counted if v.refused] or ["None."]
     found += ["", "Readings of reserved memory outside of what is predicted to be seen:", ""]
-    found += [read(v) for v in verdicts if v.outside] or ["None."]
+    found += [read(v) for v in counted if v.outside] or ["None."]
+    found += ["", "Jobs of kinds that something is not known of yet; they are in none of the figures above:", ""]
+    found += [listed(v) for v in sorted(verdicts, key=lambda v: v.outcome.apart) if v.outcome.apart] or ["None."]
     without = load("outcomes.json")["unpriced"]
     found += ["", "Published jobs whose configuration is too incomplete for a plan:", ""]
     found += [", ".join(f"`{job['id']}`" for job in without if job["reason"] == "incomplete")]
@@ -343,6 +352,17 @@ def read(v: Verdict) -> str:
     assumed = f"; assumed: {v.outcome.assumption}" if v.outcome.assumption else ""
     ends = f"{low / GIB:.2f} to {high / GIB:.2f} predicted"
     return f"- `{v.outcome.id}` ({v.outcome.kind}): {size / GIB:.2f} GiB, {ends}{assumed}; {v.outcome.source}"
+
+
+def listed(v: Verdict) -> str:
+    """One job of a kind apart, as an item of a list: what became of it, and what is said."""
+    died = "died" if v.outcome.died else "ran"
+    said = "no estimate" if v.utilization is None else f"{v.utilization:.1%} of the card"
+    verdict = "passes" if v.passed else f"refused, {v.message if v.reason == OTHER else v.reason}"
+    reading, found = v.outcome.reading_bytes, v.allocated_bytes
+    of = f"; {reading / GIB:.2f} GiB read, {found / GIB:.2f} live predicted" if reading and found else ""
+    assumed = f"; assumed: {v.outcome.assumption}" if v.outcome.assumption else ""
+    return f"- {v.outcome.apart}: `{v.outcome.id}` {died}; {said}, {verdict}{of}{assumed}; {v.outcome.source}"
 
 
 def named(v: Verdict) -> str:

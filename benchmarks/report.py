@@ -92,6 +92,8 @@ def results(
     lines += outcomes.section(done.verdicts)
     lines += _explained(done)
     lines += _published(done.rows, sources)
+    lines += ["", "Of kinds that something is not known of yet; they are in no figure and no table:", ""]
+    lines += apart(done.apart)
     lines += _left_out(left_out)
     lines += _halves(halves)
     lines += widths.section(done.rows)
@@ -155,7 +157,25 @@ def _published(rows: Sequence[Row], sources: Sequence[LeftOut]) -> list[str]:
         "",
     ]
     out = [row for row in read if not row.inside]
-    return lines + [f"- `{row.case.id}` ({row.error:+.1%}): {row.case.note or 'not explained'}" for row in out]
+    lines += [f"- `{row.case.id}` ({row.error:+.1%}): {row.case.note or 'not explained'}" for row in out]
+    lines += [
+        "",
+        "Width of `needed` as a share of it, over all cases with at least 8 GiB of live tensors. *Before*: as it was",
+        "before adapters over a 4-bit base had replays of their own, and kinds with few readings took the ends of",
+        "other families' adapters:",
+        "",
+    ]
+    return lines + widths.by_kind(rows)
+
+
+def apart(rows: Sequence[tuple[str, Row]]) -> list[str]:
+    """Published readings that count in nothing, each with its error and what is not known, as items of a list."""
+    found = []
+    for what, row in rows:
+        where = "inside" if row.inside else "**above**" if row.unsafe else "below"
+        sizes = f"{row.case.truth_bytes / GIB:.2f} GiB {row.case.metric}, {row.predicted_bytes / GIB:.2f} predicted"
+        found.append(f"- `{row.case.id}`: {sizes} ({row.error:+.1%}, {where}); {what}; {row.case.source}")
+    return found
 
 
 def _left_out(left_out: Sequence[LeftOut]) -> list[str]:

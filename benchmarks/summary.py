@@ -82,7 +82,7 @@ class Kept(NamedTuple):
     most: float
     """Likewise, if each had needed a new segment."""
     held: str
-    """The kind under which ``reserved`` counts."""
+    """The kind under which ``reserved`` counts; empty: under none."""
     stuck: str
     """The kind under which ``tight`` counts."""
     remainder: str = ""
@@ -171,7 +171,8 @@ def tables(rows: Sequence[Row], kept: Iterable[Kept], outside: Readings) -> Resi
         if step.blocks:
             blocks.setdefault(step.blocks, []).append(step.of_block(step.tight))
             of_filled.setdefault(step.blocks, []).append(step.of_block(step.filled))
-        reserved.setdefault(step.held, []).append(step.reserved)
+        if step.held:
+            reserved.setdefault(step.held, []).append(step.reserved)
         tight.setdefault(step.stuck, []).append(step.tight)
         filled.setdefault(step.stuck, []).append(step.filled)
     replayed = {group: spread(found).median for group, found in reserved.items()}
@@ -213,7 +214,7 @@ def _by_evidence(found: dict[str, Spread], evidence: Mapping[str, int]) -> dict[
     """Spreads of kinds with little evidence, widened by their neighbours with much; how many cases each has stays."""
     counted = {group: each._replace(n=evidence[group]) for group, each in found.items()}
     return {
-        group: each if evidence[group] >= ENOUGH else borrowed(counted, group)[1]._replace(n=each.n)
+        group: each if evidence[group] >= ENOUGH else borrowed(counted, group, by_method=True)[1]._replace(n=each.n)
         for group, each in found.items()
     }
 

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from benchmarks.cases import load
 from benchmarks.score import Row
 from memcheck.memory.allocator import shares_of
 from memcheck.memory.interval import Kinds, stuck_between
@@ -35,7 +36,7 @@ def terms(tables: Residuals, row: Row) -> Terms:
     needed, allocated = row.needed_bytes, row.allocated_bytes
     kinds = Kinds(row.error_group, row.allocator_group, row.remainder_group, row.blocks_group)
     stuck = stuck_between(tables, kinds, row.held, shares_of(tables, row.allocator_group))
-    errors = look_up(tables.allocated, row.error_group)[1]
+    errors = look_up(tables.allocated, row.error_group, by_method=True)[1]
     nothing = OutsideBytes(0, 0, 0, read=row.outside.read)
     each = (nothing._replace(**{one: getattr(row.outside, one)}) for one in OUTSIDE)
     spans = [high - low for low, high in (bytes_.ends(tables) for bytes_ in each)]
@@ -76,6 +77,26 @@ def section(rows: Sequence[Row]) -> list[str]:
     for kind, mine in sorted(kinds.items()):
         found.append(f"| {kind} | {_line(mine)} |")
     return [*found, f"| **all** | {_line(large)} |"]
+
+
+def by_kind(rows: Sequence[Row]) -> list[str]:
+    """A table: the median width of ``needed`` of each kind by how steps err, and what it was before."""
+    before = load("widths_before.json")["kinds"]
+    kinds: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.allocated_bytes >= SMALL_BYTES:
+            kinds.setdefault(kind_of(row), []).append(row)
+    found = ["| kind of plan | cases | published | needed, median, before | now |", "|---|---|---|---|---|"]
+    for kind, mine in sorted(kinds.items()):
+        was = f"{before[kind]:.1%}" if kind in before else ""
+        now, published = statistics.median(row.width for row in mine), sum(row.case.published for row in mine)
+        found.append(f"| {kind} | {len(mine)} | {published} | {was} | {now:.1%} |")
+    return found
+
+
+def kind_of(row: Row) -> str:
+    """How a step errs, and the allocator's setting."""
+    return f"{row.error_group}; {row.allocator_group.rpartition('/')[2]}"
 
 
 def _line(rows: Sequence[Row]) -> str:

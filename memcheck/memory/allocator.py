@@ -40,6 +40,9 @@ ADAPTERS = "/adapters"
 they do not split the large freed segments of activations and logits, and the next step finds those whole.
 """
 
+QUANTISED = "/quantised"
+"""In a kind of step on one GPU that trains adapters over a 4-bit base and recomputes: each product makes one weight
+whole, and lets it go, so that the blocks of weights find each other's places."""
 
 OPTIMIZER = ", optimizer"
 """In a kind of step that is highest in the optimizer. Activations, logits and gathered parameters are gone by then, and
@@ -117,7 +120,7 @@ def shares_of(tables: Residuals, group: str) -> Shares:
     own = [table.get(optimizer_group(group)) for table in (tables.filled, tables.reserved)]
     least, most = (found if found is not None and found.n >= ENOUGH else None for found in own)
     blocks = tables.held_blocks.get(group)
-    adapters = ADAPTERS if ADAPTERS in group else ""
+    adapters = what_trains(group)
     return Shares(
         stuck=stuck,
         held=held,
@@ -158,13 +161,15 @@ def remainder_group(job: TrainingJob | InferenceJob) -> str:
 
     On one stream experts are a kind apart: the blocks of their tokens have sizes that nothing else has.
     """
-    if isinstance(job, InferenceJob) or job.expandable_segments or job.compiles("model") or job.method == "qlora":
+    if isinstance(job, InferenceJob) or job.expandable_segments or job.compiles("model"):
         return ""
     profile = FRAMEWORKS[job.framework]
     if profile.own_engine or profile.allocator_group:
         return ""
     group = stuck_group(allocator_group(job)).removesuffix("/default")
-    if "/" not in group or group.endswith(ADAPTERS):
+    if job.method == "qlora" and not group.endswith(QUANTISED):
+        return ""
+    if "/" not in group or what_trains(group):
         return group
     return f"{group}/{'experts' if has_experts(job) else 'dense'}"
 
@@ -176,7 +181,7 @@ def blocks_group(job: TrainingJob | InferenceJob) -> str:
     recomputation on one stream it is states that lie in the logits' or in a layer's.
     """
     group, layout = remainder_group(job), job.layout
-    if group.startswith("one stream/recompute/") and not group.endswith(ADAPTERS):
+    if group.startswith("one stream/recompute/") and not what_trains(group):
         return group
     if isinstance(job, InferenceJob) or not group.startswith("sharded") or job.method != "full":
         return ""
@@ -203,13 +208,24 @@ def allocator_group(job: TrainingJob | InferenceJob) -> str:
     if not streams:
         lengths = LENGTHS_VARY if job.sequences == "padded" else ""
         mode = "plain" if job.checkpointing.mode == "none" else "recompute"
-        streams = f"one stream{lengths}/{mode}{ADAPTERS if _adapters(job) else ''}"
+        quantised = QUANTISED if _quantised(job) and mode == "recompute" and not lengths else ""
+        streams = f"one stream{lengths}/{mode}{ADAPTERS if _adapters(job) else quantised}"
     return f"{streams}/{'expandable' if job.expandable_segments else 'default'}"
 
 
 def _adapters(job: TrainingJob) -> bool:
     """Whether nothing large is trained, and nothing is made whole for a product, as 4-bit weights are."""
     return job.method == "lora" and job.lora is not None and not job.lora.modules_to_save and not job.compile
+
+
+def _quantised(job: TrainingJob) -> bool:
+    """Nothing large is trained, over weights in 4 bits."""
+    return job.method == "qlora" and job.lora is not None and not job.lora.modules_to_save and not job.compile
+
+
+def what_trains(group: str) -> str:
+    """The part of a kind that says that nothing large is trained in it: ``ADAPTERS``, ``QUANTISED``, or nothing."""
+    return next((each for each in (ADAPTERS, QUANTISED) if each in group), "")
 
 
 def _sharded(job: TrainingJob, *, apart: bool) -> str:

@@ -18,6 +18,6 @@ def intervals(job: TrainingJob | InferenceJob, held: PlanFigures, capacity: int 
 def interval_basis(job: TrainingJob | InferenceJob) -> tuple[str, int]:
     """Which errors the interval of ``needed`` is based on, and on how many cases."""
     tables, group = residuals(), error_group(job)
-    errors, own = look_up(tables.allocated, group)
+    errors, own = look_up(tables.allocated, group, by_method=True)
     kept, allocator = look_up(tables.tight, stuck_group(allocator_group(job)))
     return f"{errors}; allocator: {kept}", min(own.n, allocator.n)

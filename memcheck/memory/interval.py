@@ -16,17 +16,20 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.job.versions import is_other_release
 from memcheck.memory.allocator import (
-    ADAPTERS,
     Shares,
     allocator_group,
     blocks_group,
     has_experts,
     remainder_group,
     shares_of,
+    what_trains,
 )
 from memcheck.memory.outside import OutsideBytes
 from memcheck.memory.residuals import COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, look_up
 from memcheck.record import Record
+
+SHARDED_APART = ", sharded"
+"""In the kind of steps over a 4-bit base that FSDP cuts: what holds a weight whole is another than on one GPU."""
 
 
 class Kinds(Record):
@@ -80,7 +83,7 @@ def _releases(job: TrainingJob | InferenceJob) -> tuple[float, float]:
 def ends(tables: Residuals, kinds: Kinds, held: PlanFigures, capacity: int | None) -> Intervals:
     """The intervals from given tables, for a plan of some kinds."""
     allocated = held.allocated
-    own = look_up(tables.allocated, kinds.errors)[1]
+    own = look_up(tables.allocated, kinds.errors, by_method=True)[1]
     found = shares_of(tables, kinds.allocator)
     scale = max(allocated, SMALL_BYTES) / max(1, allocated)
     less, more = kinds.releases
@@ -117,7 +120,7 @@ def _of_block(tables: Residuals, kinds: Kinds, block: float, stuck: Spread) -> S
     if share is not None and share.n >= ENOUGH:
         most = min(most, 1 + block * (share.high - 1))
         least = max(least, 1 + block * (share.low - 1))
-    if kinds.remainder.endswith(ADAPTERS):
+    if what_trains(kinds.remainder):
         most = min(most, stuck.high)
     return stuck._replace(low=min(stuck.median, least), high=max(stuck.median, most))
 
@@ -146,7 +149,8 @@ def error_group(job: TrainingJob | InferenceJob) -> str:
 def _kind(job: TrainingJob) -> str:
     layout = job.layout
     if job.method in ("lora", "qlora"):
-        return job.method
+        apart = job.method == "qlora" and layout.zero_stage >= 2 and layout.shard_group > 1
+        return f"{job.method}{SHARDED_APART if apart else ''}"
     if FRAMEWORKS[job.framework].errors_by_model:
         return "mixture of experts" if has_experts(job) else "dense, compiled loss" if _compiles_loss(job) else "dense"
     if layout.pipeline > 1:

@@ -5,19 +5,33 @@ from __future__ import annotations
 from memcheck.memory.residuals import COMPILED, ENOUGH, Spread, Table
 
 
-def borrowed(table: Table, group: str) -> tuple[str, Spread]:
+def borrowed(table: Table, group: str, *, by_method: bool = False) -> tuple[str, Spread]:
     """The spread of a group that has too few cases, and the groups that it is based on.
 
     Names are paths, from the family to the detail. A group with few cases, or none, borrows the extremes of the widest
-    group that shares the longest part of its name, or else of all groups.
+    group that shares the longest part of its name, or else of all groups; ``by_method``: of a table by
+    ``family/kind``, those of every family's adapters, too, if it is of adapters.
     """
     own, widest = table.get(group), _widest(table, group)
     if widest is None:
         return (group, own) if own is not None else ("no data", Spread(n=0, low=1.0, median=1.0, high=1.0))
-    if own is None:
-        return widest, table[widest]
-    low, high = min(own.low, table[widest].low), max(own.high, table[widest].high)
-    return f"{group} widened by {widest}", own._replace(low=low, high=high)
+    found = own or table[widest]
+    lenders = [table[each] for each in (widest, *(_of_method(table, group) if by_method else ()))]
+    low, high = min(found.low, *(each.low for each in lenders)), max(found.high, *(each.high for each in lenders))
+    words = widest if own is None else f"{group} widened by {widest}"
+    return words, found._replace(low=low, high=high)
+
+
+def _of_method(table: Table, group: str) -> list[str]:
+    """Groups with enough cases of other families that train adapters in the same way."""
+    method = _method(group)
+    if method not in ("lora", "qlora"):
+        return []
+    return [name for name, spread in table.items() if spread.n >= ENOUGH and _method(name) == method and name != group]
+
+
+def _method(group: str) -> str:
+    return group.rpartition("/")[2].partition(",")[0]
 
 
 def _widest(table: Table, group: str) -> str | None:

@@ -109,24 +109,26 @@ _found: dict[tuple[int, str], tuple[Table, tuple[str, Spread]]] = {}
 that identity while the entry is there."""
 
 
-def look_up(table: Table, group: str) -> tuple[str, Spread]:
-    """A group's spread, and which groups it is based on."""
+def look_up(table: Table, group: str, *, by_method: bool = False) -> tuple[str, Spread]:
+    """A group's spread, and which groups it is based on. ``by_method``: of a table by ``family/kind``, in
+    which every group has been widened by its own evidence already: a group that it has not asks every family.
+    """
     known = _found.get((id(table), group))
     if known is None:
         if len(_found) >= KEPT:
             _found.clear()
-        known = _found[id(table), group] = (table, _look_up(table, group))
+        known = _found[id(table), group] = (table, _look_up(table, group, by_method=by_method))
     return known[1]
 
 
-def _look_up(table: Table, group: str) -> tuple[str, Spread]:
+def _look_up(table: Table, group: str, *, by_method: bool) -> tuple[str, Spread]:
     """A group's spread, and the group that it is based on."""
     own = table.get(group)
     if own is not None and own.n >= ENOUGH:
         return group, own
     from memcheck.memory.neighbours import borrowed
 
-    return borrowed(table, group)
+    return borrowed(table, group, by_method=by_method and own is None)
 
 
 def forget() -> None:

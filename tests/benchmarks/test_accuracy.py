@@ -25,6 +25,14 @@ def test_every_case_is_priced(done: accuracy.Run) -> None:
     assert all(record.reason for record in done.unpriced)
 
 
+def test_published_rows_of_kinds_apart_calibrate_nothing(done: accuracy.Run) -> None:
+    """They are priced and listed, each with what is not known, and are no case of any group."""
+    assert done.apart
+    assert all(what for what, _ in done.apart)
+    assert {row.case.id for _, row in done.apart}.isdisjoint(row.case.id for row in done.rows)
+    assert all(f"`{row.case.id}`" in line for (_, row), line in zip(done.apart, report.apart(done.apart), strict=True))
+
+
 def test_no_group_is_worse_than_recorded(done: accuracy.Run) -> None:
     """Median, 95th percentile, worst, truths above the interval, moments."""
     groups = {name: figures(rows) for name, rows in by_group(done.rows).items()}

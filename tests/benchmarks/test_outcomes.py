@@ -93,6 +93,15 @@ def test_a_worse_rate_is_a_regression() -> None:
     assert outcomes.regressions({}, better, 0.0)
 
 
+def test_kinds_apart_count_in_no_rate_and_are_listed() -> None:
+    """A job whose kind has something unknown is neither unsafe nor refused; the page says what is said of it."""
+    found = verdict(died=True, passed=True)
+    apart = found._replace(outcome=found.outcome._replace(apart="bases in 8 bits"))
+    assert outcomes.by_kind([found, apart])["all"].died == 1
+    assert outcomes.by_kind([apart])["all"].unsafe == 0
+    assert any("bases in 8 bits: `a` died" in line for line in outcomes.section([apart]))
+
+
 def test_the_readme_holds_the_rates_of_all_kinds() -> None:
     """Between two marks, and nothing around them moves."""
     text = f"before\n{outcomes.BEGIN}old{outcomes.END}\nbehind"

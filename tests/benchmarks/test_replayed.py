@@ -8,6 +8,8 @@ from benchmarks.cases import load
 from benchmarks.replayed import steps
 from benchmarks.score import as_traced, rank_of, resolved
 from memcheck.accounts.segments import MIB
+from memcheck.frameworks.torch.fsdp import flattens
+from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.memory.interval import PlanFigures, ends, interval_kinds
 from memcheck.memory.outside import NOTHING_OUTSIDE
@@ -31,6 +33,8 @@ def test_the_pools_of_all_streams_are_predicted() -> None:
             continue
         case = known[line["id"]]
         job, gpu, overhead = resolved(case.plan)
+        if isinstance(job, TrainingJob) and flattens(job):
+            continue  # what FSDP1's streams hold apart from each other is read, not predicted
         ranks = estimate(as_traced(case, job), gpu, overhead).ranks
         number = case.pipeline_rank or 0
         rank = next(r for r in ranks if r.pipeline_rank == number)

@@ -11,7 +11,8 @@ are needed: a free block at the end grows, every remainder of 512 bytes is split
 
 A block that another stream was recorded on (``Tensor.record_stream``) waits for that stream's events when it is freed.
 Which have happened is a question of time: here they have at the next :meth:`Allocator.synchronize`, or when an
-allocation would fail, which waits for all of them.
+allocation would fail, which waits for all of them. Who waits for one event (``record_event``) has waited for all that
+was freed before it: streams are taken to keep pace with each other.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Allocator:
         self._addresses = 0
         self._live: dict[int, MemoryBlock] = {}
         self._used_on: dict[int, set[int]] = {}
-        self._waiting: list[MemoryBlock] = []
+        self._waiting: list[tuple[int, MemoryBlock]] = []
+        self._events: dict[int, int] = {}
         self._freed_at: dict[int, int] = {}
         self._clock = 0
         self.reserved = self.peak_reserved = 0
@@ -101,15 +103,21 @@ class Allocator:
         self._clock += 1
         self.allocated -= block.size
         if self._used_on.pop(name, None):
-            self._waiting.append(block)
+            self._waiting.append((self._clock, block))
         else:
             self._free(block)
 
-    def synchronize(self) -> None:
-        """Every event has happened: blocks that waited for other streams are free."""
-        waiting, self._waiting = self._waiting, []
-        for block in waiting:
-            self._free(block)
+    def record_event(self, name: int) -> None:
+        """An event that :meth:`synchronize` may wait for."""
+        self._events[name] = self._clock
+
+    def synchronize(self, event: int | None = None) -> None:
+        """Blocks that waited for other streams are free: all, or those freed before an event."""
+        until = self._clock if event is None else self._events.pop(event)
+        waiting, self._waiting = self._waiting, [each for each in self._waiting if each[0] > until]
+        for freed, block in waiting:
+            if freed <= until:
+                self._free(block)
 
     def free_bytes(self) -> int:
         """Bytes that are reserved and not live."""

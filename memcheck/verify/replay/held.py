@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.record import Record
 from memcheck.verify.replay.allocator import Allocator, OutOfMemory
-from memcheck.verify.replay.sequence import Event, peaks
+from memcheck.verify.replay.sequence import FREED, MARKED, RECORDED, Event, peaks
 
 STEPS = 500
 """The smallest memory is found to one part of ``STEPS`` of what is live."""
@@ -54,14 +54,26 @@ def held(events: list[Event], *, expandable: bool) -> HeldMemory:
 def run(allocator: Allocator, events: list[Event]) -> int | None:
     """Hand a run to an allocator: the number of the event for which its capacity does not suffice, if there is one."""
     for number, (name, size, stream) in enumerate(events):
-        if not size:
-            allocator.free(name)
+        if size <= FREED:
+            _followed(allocator, name, size, stream)
             continue
         try:
             allocator.allocate(name, size, stream)
         except OutOfMemory:
             return number
     return None
+
+
+def _followed(allocator: Allocator, name: int, what: int, stream: int) -> None:
+    """Hand on what happened to a block, or to an event."""
+    if what == FREED:
+        allocator.free(name)
+    elif what == RECORDED:
+        allocator.record_stream(name, stream)
+    elif what == MARKED:
+        allocator.record_event(name)
+    else:
+        allocator.synchronize(name)
 
 
 def failure(events: list[Event], capacity: int, *, expandable: bool) -> int | None:

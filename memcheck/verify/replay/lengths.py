@@ -43,7 +43,7 @@ def varied(two: TwoLengths, lengths: Sequence[float]) -> list[Event]:
         shift = number * count
         part = (length - two.share) / (1 - two.share)
         for (name, size, stream), (_, less, _) in zip(two.long[third:], two.short[third:], strict=True):
-            between = rounded(int(less + (size - less) * part)) if size else FREED
+            between = rounded(int(less + (size - less) * part)) if size > FREED else size
             # what is freed but was not allocated in this step was in the one before, unless it is older than all steps
             events.append((name + shift if name >= second else name, between, stream))
     return events

@@ -6,9 +6,15 @@ from collections.abc import Callable, Iterable
 
 FREED = 0
 """In place of a size: nothing refers to the block any more."""
+RECORDED = -1
+"""In place of a size: another stream works on the block (``Tensor.record_stream``)."""
+MARKED = -2
+"""In place of a size: an event was recorded, which has the name."""
+AWAITED = -3
+"""In place of a size: the program waited for the event of that name."""
 
 Event = tuple[int, int, int]
-"""Name of the block, its bytes or ``FREED``, the stream's number."""
+"""Name of the block, its bytes or what happened to it, the stream's number."""
 
 
 class Sequence:
@@ -48,6 +54,22 @@ class Sequence:
         if name is not None:
             self.events.append((name, FREED, 0))
 
+    def recorded(self, owner: int, stream: object) -> None:
+        """Another stream works on the owner's block, if it has one."""
+        name = self._names.get(owner)
+        if name is not None:
+            self.events.append((name, RECORDED, self._streams.setdefault(stream, len(self._streams))))
+
+    def marked(self) -> int:
+        """The name of an event that is recorded now."""
+        name = len(self.events)
+        self.events.append((name, MARKED, 0))
+        return name
+
+    def awaited(self, name: int) -> None:
+        """The program waits for an event."""
+        self.events.append((name, AWAITED, 0))
+
 
 def phase_of(phases: Iterable[tuple[int, str]], number: int) -> str:
     """The part of a step that an event is of; empty before the first."""
@@ -61,6 +83,8 @@ def peaks(events: list[Event]) -> tuple[int, dict[int, int]]:
     of_stream: dict[int, int] = {}
     tops: dict[int, int] = {}
     for name, size, stream in events:
+        if size < FREED:
+            continue
         if size:
             live[name] = size, stream
         else:

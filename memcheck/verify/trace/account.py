@@ -100,6 +100,12 @@ class Account:
         self._resize(entry, storage.size())
         return True
 
+    def recorded(self, tensor: torch.Tensor, stream: object) -> None:
+        """Another stream works on a tensor."""
+        entry = self.live.get(tensor.untyped_storage()._cdata)  # noqa: SLF001
+        if self.sequence is not None and entry is not None:
+            self.sequence.recorded(id(entry), stream)
+
     def note(self, phase: str, words: str) -> bool:
         """The present as a candidate for the phase's highest point; whether it is one."""
         top = self.tops.get(phase)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from memcheck.verify.trace.account import Account
 from memcheck.verify.trace.patch import patched
 
 
@@ -25,6 +26,38 @@ class CpuHandle:
     def current_device(self) -> torch.device:
         """Where the tensors are."""
         return torch.device("cpu")
+
+
+class NotedEvent:
+    """An event of which the account takes down when it is recorded and waited for."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._name: int | None = None
+
+    def record(self, *_: object) -> None:
+        """Now."""
+        if self._account.sequence is not None:
+            self._name = self._account.sequence.marked()
+
+    def synchronize(self) -> None:
+        """The program waits for it."""
+        if self._account.sequence is not None and self._name is not None:
+            self._account.sequence.awaited(self._name)
+
+
+@contextmanager
+def recorded_streams(account: Account) -> Iterator[None]:
+    """FSDP1 tells the allocator which stream works on a block, and waits for the second last all-gather to be let go of
+    (``limit_all_gathers``); on a CPU it does neither.
+    """
+    from torch.distributed.fsdp import _flat_param, _runtime_utils
+
+    with ExitStack() as stack:
+        for module in (_flat_param, _runtime_utils):
+            stack.enter_context(patched(module, "_no_dispatch_record_stream", account.recorded))
+        stack.enter_context(patched(CpuHandle, "Event", lambda _: NotedEvent(account)))
+        yield
 
 
 @contextmanager

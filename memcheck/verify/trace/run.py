@@ -28,7 +28,7 @@ from memcheck.verify.progress import Progress
 from memcheck.verify.replay.sequence import Sequence
 from memcheck.verify.trace.buckets import settle
 from memcheck.verify.trace.exchange import exchanges
-from memcheck.verify.trace.flat import flat_parameters
+from memcheck.verify.trace.flat import flat_parameters, recorded_streams
 from memcheck.verify.trace.picture import Picture, resting_tensors, take
 from memcheck.verify.trace.tracer import Tracer
 from memcheck.verify.trace.world import fake_ranks, fake_tensors
@@ -117,12 +117,13 @@ def _trace_rank(
             in_place = outside_dtype(job) is not None or _adds_wholes(job, architecture)
             tracer = Tracer(interrupts.seen, progress.at, in_place=in_place)
             asked = tracer.account.sequence = Sequence(torch.cpu.current_stream)  # FSDP2 switches these as CUDA's
-            progress.say("building the model")
-            parts = _build(job, architecture, config, ranks, tracer, stage)
-            tracer.follow(parts.inner)
-            tracer.hold([resting_tensors(parts.inner), parts.inputs])
-            instants, largest = _steps(tracer, parts, progress)
-            parameters = local_elements(list(parts.inner.parameters()))
+            with recorded_streams(tracer.account) if flattens(job) else nullcontext():
+                progress.say("building the model")
+                parts = _build(job, architecture, config, ranks, tracer, stage)
+                tracer.follow(parts.inner)
+                tracer.hold([resting_tensors(parts.inner), parts.inputs])
+                instants, largest = _steps(tracer, parts, progress)
+                parameters = local_elements(list(parts.inner.parameters()))
     return RankObservation(
         pipeline_rank=stage,
         rank=rank,

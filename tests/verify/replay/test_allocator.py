@@ -92,6 +92,40 @@ def test_a_recorded_stream_delays_a_block_until_its_events_have_happened() -> No
     assert allocator.reserved == 80 * MIB
 
 
+def test_waiting_for_an_event_frees_what_was_freed_before_it() -> None:
+    """A program that waits for one event knows nothing of blocks that were let go of after it."""
+    allocator = Allocator()
+    for name in (0, 1):
+        allocator.allocate(name, 40 * MIB)
+        allocator.record_stream(name, 1)
+    allocator.free(0)
+    allocator.record_event(9)
+    allocator.free(1)
+    allocator.synchronize(9)
+    assert allocator.free_bytes() == 40 * MIB
+    allocator.synchronize()
+    assert allocator.free_bytes() == 80 * MIB
+
+
+def test_a_run_hands_on_streams_and_events() -> None:
+    """What another stream works on is used again once the program has waited for an event behind it."""
+
+    def reserved(*, waits: bool) -> int:
+        asked = Sequence()
+        asked.allocated(1, 40 * MIB)
+        asked.recorded(1, "another")
+        asked.freed(1)
+        event = asked.marked()
+        if waits:
+            asked.awaited(event)
+        asked.allocated(2, 40 * MIB)
+        assert peaks(asked.events)[0] == 40 * MIB
+        return held(asked.events, expandable=False).reserved
+
+    assert reserved(waits=True) == 40 * MIB
+    assert reserved(waits=False) == 80 * MIB
+
+
 def test_free_segments_go_back_before_an_allocation_fails() -> None:
     """On a full GPU a whole free segment makes room; one that holds a live block does not."""
     allocator = Allocator(capacity=100 * MIB)
