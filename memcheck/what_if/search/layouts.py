@@ -198,7 +198,8 @@ def _candidate(framework: Profile, now: Layout, cut: Layout) -> CandidateChange:
 
 
 def _words(changes: dict[str, object]) -> str:
-    return ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {value}" for key, value in changes.items())
+    told = {key: str(each).lower() if isinstance(each, bool) else each for key, each in changes.items()}
+    return ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {each}" for key, each in told.items())
 
 
 def _put(changes: dict[str, object], key: str, value: object, now: object) -> None:
