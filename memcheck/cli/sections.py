@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-AFTER_DASHES = "memcheck.after_dashes"
+AFTER_DASHES = "memcheck: after dashes"
 REST = "Other"
 """The heading of options that are in no group."""
 

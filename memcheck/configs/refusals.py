@@ -186,7 +186,7 @@ def after_formats(path: str, text: str, config: ConfigFile, syntax: str, beside:
 def another_file(path: str, name: str, config: ConfigFile, beside: Mapping[str, object]) -> str:
     """The command for a file that a script names. The file is looked for in the script's own folder first."""
     near = os.path.join(os.path.dirname(path), name)
-    shown = near if os.path.dirname(path) and os.path.isfile(near) else name
+    shown = near if os.path.dirname(path) and is_file(near) else name
     return of_file("name that file", shown.replace(os.sep, "/"), _asked_for(config).stated(beside))
 
 

@@ -50,6 +50,7 @@ UNVARIED = {
     "training.options.pin_memory": "it is about host memory alone",
     "training.options.pipeline_parallel_first_stage_less_layers": FOLLOWS,
     "training.options.pipeline_parallel_last_stage_less_layers": FOLLOWS,
+    "training.options.transformer_engine_version": UNKNOWN,
     "training.options.transformers_version": UNKNOWN,
     "training.precision.compute": FOLLOWS,
     "training.precision.params": FOLLOWS,
