@@ -19,6 +19,7 @@ from memcheck.configs.syntax import ARGUMENTS, LAUNCH, YAML, syntax_of
 from memcheck.configs.trainer_script import overridden
 from memcheck.configs.types import ConfigError
 from memcheck.configs.wrappers import WrappedLaunch, wrapped
+from memcheck.edge.observed import is_file
 from memcheck.finding import Location, Span
 from memcheck.record import Record
 

@@ -48,7 +48,9 @@ OWN = {
     "fsdp_version": ((DENSE, "zero_stage: 3, gradient_sync: last", ""),),
     "wraps_adapters": ((DENSE, "zero_stage: 3", "method: lora"),),
     "reference_fsdp": ((DENSE, "zero_stage: 3", "objective: dpo, reference: resident"),),
-    "vit_gradient_checkpointing": (("qwen2.5-vl-7b", "", "method: lora, activation_checkpointing: full"),),
+    "vit_gradient_checkpointing": (
+        ("qwen2.5-vl-7b", "", "method: lora, activation_checkpointing: full, images: {per_sample: fill}"),
+    ),
     "tp_recompute_allgather": ((DENSE, "tensor: 2, sequence: true", ""),),
     **dict.fromkeys(
         ("reduce_scatter", "use_multi_rank_bucket_allreduce"),
