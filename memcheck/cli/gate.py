@@ -24,7 +24,7 @@ from memcheck.what_if import make_dossier, with_remedies
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # read only where one is configured
     from memcheck.cli.kept import Keeper
-    from memcheck.config.unseen import UnseenPlans
+    from memcheck.cli.unseen import UnseenSearch
     from memcheck.edge.screen import Screen
     from memcheck.review.baseline.file import AcceptedFinding
     from memcheck.review.baseline.ratchet import Baseline
@@ -69,19 +69,24 @@ def run_check(options: CheckOptions) -> int:
 
 def _run(options: CheckOptions, configurations: Configurations, gates: Gates, keeper: Keeper | None = None) -> int:
     """Run with what was found out so far, and return the exit code."""
-    whole = found = None
-    unseen = unseen_plans(options, configurations)
+    whole = found = unseen = None
+    if not options.launch and (not options.paths or any(map(os.path.isdir, options.paths))):
+        from memcheck.cli.unseen import search_of
+
+        unseen = search_of(options, configurations)
     if keeper is not None and keeper.verdicts.usable and may_be_many(options):
         from memcheck.cli.whole import WholeRun
 
         whole = WholeRun(keeper.verdicts, options, configurations)
         known, found = whole.known(candidates(options, configurations, unseen))
         if known:
-            tell_of_unseen(unseen)
+            if unseen is not None:
+                unseen.tell()
             write_all(options, whole.say())
             return FINDINGS if whole.fails and not options.exit_zero else CLEAN
     checked = check_paths(options, configurations, gates, keeper, found, unseen)
-    tell_of_unseen(unseen)
+    if unseen is not None:
+        unseen.tell()
     report, fails = checked.report, checked.fails
     for item in report.unreadable:
         complain(f"cannot read {item.path}: {item.message}")
@@ -253,33 +258,8 @@ def may_be_many(options: CheckOptions) -> bool:
     return len(options.paths) >= MANY or not options.paths or any(map(os.path.isdir, options.paths))
 
 
-def unseen_plans(options: CheckOptions, configurations: Configurations) -> UnseenPlans | None:
-    """A search for plans in the folders that ``check`` leaves out. None where the command line names only files.
-
-    Such a plan fails under ``forbid-unseen``, and where the configuration is read from a commit: there no plan may
-    avoid the check.
-    """
-    if options.launch or (options.paths and not any(map(os.path.isdir, options.paths))):
-        return None
-    from memcheck.config.unseen import UnseenPlans
-
-    def strict(folder: str) -> bool:
-        policy = configurations.of_folder(os.path.abspath(folder)).policy
-        return options.config_from_ref is not None or (policy is not None and policy.forbid_unseen)
-
-    return UnseenPlans(strict)
-
-
-def tell_of_unseen(unseen: UnseenPlans | None) -> None:
-    """Say what was left out, where it holds plans."""
-    if unseen is not None and (unseen.found.plans or unseen.found.left):
-        from memcheck.cli.notices import warn_of_unseen
-
-        warn_of_unseen(unseen.found)
-
-
 def candidates(
-    options: CheckOptions, configurations: Configurations, unseen: UnseenPlans | None = None
+    options: CheckOptions, configurations: Configurations, unseen: UnseenSearch | None = None
 ) -> Iterator[Candidate | Unreadable]:
     """Every file that the options, or else the configuration, mean, and that may hold plans; or the launch line."""
     if options.launch:
@@ -342,7 +322,7 @@ def check_paths(
     gates: Gates,
     keeper: Keeper | None = None,
     found: Iterator[Candidate | Unreadable] | None = None,
-    unseen: UnseenPlans | None = None,
+    unseen: UnseenSearch | None = None,
 ) -> Checked:
     """The report over all paths; ``found`` are their files, if those were read already.
 
