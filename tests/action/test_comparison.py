@@ -27,15 +27,19 @@ BODY = """\
 | | Plan | Before | After | Change | Of capacity |
 |---|---|---:|---:|---:|---|
 | ❌ | **over**<br><code>plans/over.yaml</code> |  | N GiB | added, fails now | N% |
-| ✅ | **good**<br><code>plans/good.yaml</code> | N GiB | N GiB | **+N GiB** | N% → N%<br>+N points |
+| ✅ | **good**<br><code>plans/good.yaml</code><br><code>training.micro&#95;batch&#95;size 1 → 2</code> | N GiB | N GiB | **+N GiB** | N% → N%<br>+N points |
 
 <details><summary><b>over</b></summary>
 
 Errors: <code>MEM101 exceeds-capacity</code>
 
+First remedy: <code>training.optimizer: adamw -&#62; {name: adamw, implementation: fused}; training.loss: standard -&#62; fused-linear; parallelism.zero&#95;stage: 0 -&#62; 3; training.offload: unset -&#62; {parameters: cpu} N% -&#62; N%; time +31%, least time</code>
+
 </details>
 
 <details><summary><b>good</b></summary>
+
+- <code>training.micro&#95;batch&#95;size 1 → 2</code>
 
 | Component | Before, GiB | After, GiB | Change |
 |---|---:|---:|---:|
