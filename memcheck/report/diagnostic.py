@@ -28,7 +28,7 @@ def diagnostic(plan: PlanResult, finding: Finding, screen: Screen, *, first: boo
         return head
     from memcheck.report.one_screen import one_screen
 
-    notes = any(map(is_long, plan.findings))
+    notes = any(map(is_long, plan.findings[:MOST_LINES]))  # of more findings than lines, no screen shows all
     return head + one_screen(plan, finding, screen, first=first, lines=MOST_LINES - notes - len(head))
 
 

@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 
 from benchmarks.throughput import LEAST, Published, groups, layouts, orders, ranks, rows, spearman
-from memcheck.what_if.points.types import RUNS
+from memcheck.memory.fit import RUNS
 
 
 def test_rank_correlation() -> None:

@@ -68,7 +68,7 @@ def test_import_says_why(repository: Path, capsys: Capture) -> None:
     """The error names the line of the config, and that the file is not read."""
     (repository / "a.yaml").write_text(AXOLOTL.format(name="../../secret.json"))
     assert main(["import", "a.yaml", *HARDWARE]) == 1
-    assert "a.yaml:2: `../../secret.json` lies outside the repository" in capsys.readouterr().err
+    assert "a.yaml:2: `../../secret.json` lies outside the config's repository" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("place", [".", "..", "../top"])

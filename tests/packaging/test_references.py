@@ -12,6 +12,8 @@ FILE = re.compile(r"(?<![\w/.-])(?:memcheck|tests|benchmarks|examples|schemas)/[
 NAME = re.compile(r"(?<![\w/.@-])memcheck(?:\.[a-z_][a-z0-9_]*)+(?![\w/])")
 """A dotted name of the package."""
 PLACEHOLDER = re.compile(r"NAME|NNN")
+OTHER = ("benchmarks/baselines/", "examples/glm47-flash/", "examples/gpt-oss/", "examples/qwen3.5/", "examples/train/")
+"""Folders of other repositories, from whose files readings were taken."""
 FINGERPRINT = "memcheck/v1"
 """A key in SARIF, which looks like a path."""
 OTHERS = ("toml", "sarif", "xml", "json", "csv")
@@ -21,6 +23,7 @@ OTHERS = ("toml", "sarif", "xml", "json", "csv")
 def missing_files(text: str, root: Path) -> list[str]:
     """The paths in a text that lead nowhere."""
     found = {path for path in FILE.findall(text) if not PLACEHOLDER.search(path)} - {FINGERPRINT}
+    found = {path for path in found if not path.startswith(OTHER)}
     return sorted(path for path in found if not (root / path).exists() and not (root / f"{path}.py").exists())
 
 

@@ -37,8 +37,8 @@ def finding(**changes: object) -> Finding:
 def test_the_default_is_named_with_its_effect() -> None:
     """Gradients that wait unsharded are most of it, and the plan passes without them."""
     message = finding().message
-    assert "a default decides 34.57 GiB of it" in message
-    assert "with `parallelism.gradient_sync: every` instead of `last` the plan needs 40.82 GiB" in message
+    assert "a default decides 34.34 GiB of it" in message
+    assert "with `parallelism.gradient_sync: every` instead of `last` the plan needs 40.56 GiB" in message
     assert message.endswith("and passes")
 
 

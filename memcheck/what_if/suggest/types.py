@@ -41,7 +41,7 @@ class CardCost(Record):
     utilization: float
     slowdown: float | None
     price_per_hour: float
-    """Of all GPUs of the plan."""
+    """Money per hour for all GPUs of the plan together."""
     price_per_million_tokens: float | None
 
 
