@@ -20,7 +20,7 @@ def closest(word: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6)
     return list(_closest(word, tuple(each for each in known if len(each) <= _LONGEST), most, cutoff))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=16_384)
 def _closest(word: str, known: tuple[str, ...], most: int, cutoff: float) -> tuple[str, ...]:
     from difflib import get_close_matches
 

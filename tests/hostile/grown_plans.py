@@ -148,7 +148,7 @@ PLANS: dict[str, Kind] = {
         one_file(
             lambda count, salt: HEAD.format(name=salt, model="gpt2")
             + "training:\n  micro_batch_size: 1\n  sequence_length: 128\n  options:\n"
-            + each(count, "    o{0}: yes\n    p{0}: 1\n")
+            + each(count, "    trap_{0}: yes\n    plain_{0}: 1\n")
         ),
         ["check", "--fix", "p.yaml"],
     ),

@@ -61,7 +61,7 @@ PLANS = {
         "framework": "pytorch",
         "training": "  precision: bf16-mixed\n  checkpoint: {state_dict: full, offload: none}\n",
     },
-    "gpu-step": {"gpu": "a10g", "training": WIDE},
+    "gpu-step": {"gpu": "rtx-4080", "training": WIDE},
     "above-limit": {"hardware": "", "training": f"{WIDE}policy: {{fail_above: 30%, warn_above: 25%}}\n"},
     "uncertain": {
         "gpu": "{name: lab, memory_gib: 25}",
