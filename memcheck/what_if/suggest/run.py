@@ -96,6 +96,7 @@ def suggest(
     passing: list[tuple[Priced, Suggestion]] = []
     kept = ParetoFilter()
     most = top + SPARE if goal == "fit" else top  # of which those with a role are shown
+    clusters: set[tuple[str, int]] = set()
     lighter = (lean(pricer, each) for each in found.found)
     for rank, priced in enumerate(p for p in lighter if kept.adds(p) or p.role):
         if len(passing) == most:
@@ -103,11 +104,17 @@ def suggest(
         if not priced.changes:
             answer = answer._replace(best_as_written=rank == 0)
             continue
+        cluster = priced.resolved.gpu.name, priced.resolved.job.layout.world_size
+        if goal == CHEAPEST and cluster in clusters:  # its cheapest layout is there already
+            continue
         suggestion = _suggestion(pricer, priced, document, prices)
         if passes(suggestion, document, data, quiet):
             passing.append((priced, suggestion))
+            clusters.add(cluster)
     places = {id(priced) for priced in chosen([priced for priced, _ in passing], top)}
     shown = [suggestion for priced, suggestion in passing if id(priced) in places]
+    if goal == CHEAPEST:  # changes that gain nothing were left out after the search had sorted: prices may be lower
+        shown.sort(key=_price)
     status = SUGGESTED if shown or answer.best_as_written else as_written if fits else NOTHING_FITS
     smallest = None if found.smallest is None else _suggestion(pricer, found.smallest, document, prices)
     return answer._replace(status=status, found=tuple(shown), smallest=smallest)
@@ -140,6 +147,12 @@ def _context(document: Document, gate: Gate, result: PlanResult) -> RuleContext:
     resolved = resolve(plan, FRAMEWORKS, base_dir=os.path.dirname(document.path))
     context = make_context(plan, document, resolved, fail_above=DEFAULT_FAIL_ABOVE, warn_above=DEFAULT_WARN_ABOVE)
     return context._replace(estimate=result.estimate)
+
+
+def _price(suggestion: Suggestion) -> float:
+    """The price of a million tokens in three digits, so that equal prices keep the order of the search."""
+    price = suggestion.price_per_million_tokens
+    return float("inf") if price is None else float(f"{price:.3g}")
 
 
 def _timed(pricer: Pricer) -> str:
