@@ -1,6 +1,6 @@
 """Writes what has its source elsewhere: registries, pages and list of rules, the plan format, output in the README.
 
-``python docs/generate.py`` writes it, ``python docs/generate.py --check`` fails when a page is stale.
+``python -m docs.generate`` in the checkout writes it; ``python -m docs.generate --check`` fails when a page is stale.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 
 import yaml
 
-from memcheck.rules.types import Rule
-from memory_keys import memory_keys
-from plan_format import plan_format
-from rule_registry import registries, rules
+from docs.memory_keys import memory_keys
+from docs.plan_format import plan_format
+from docs.rule_pages import FAMILIES, family_page, rules_index
+from docs.rule_registry import registries, rules
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -28,24 +28,10 @@ SHOWING = (
 )
 """Pages with the output of commands."""
 
-GENERATED = "<!-- Written by docs/generate.py from {source}: edit that and run it again. -->\n\n"
+GENERATED = "<!-- Written by `python -m docs.generate` from {source}: edit that and run it again. -->\n\n"
 SHOWN_OUTPUT = re.compile(
     r"(<!-- Output of: (?P<command>.+?) -->\n```text\n)(?P<output>.*?)(?=^```$)", re.DOTALL | re.MULTILINE
 )
-
-
-def rules_index(every: list[Rule]) -> str:
-    """The table of all rules."""
-    lines = ["# Rules", "", "`memcheck explain CODE` prints the same pages. What the profiles are for, and what the"]
-    lines += ["precisions mean: [profiles](../profiles.md).", ""]
-    lines += ["| code | name | severity | profile | precision | finds |", "|---|---|---|---|---|---|"]
-    for rule in every:
-        profile = f"{rule.profile}, where asked for" if rule.opt_in else rule.profile
-        lines.append(
-            f"| [{rule.code}]({rule.code}.md) | `{rule.name}` | {rule.severity} | {profile} | {rule.precision} "
-            f"| {rule.summary} |"
-        )
-    return "\n".join(lines) + "\n"
 
 
 def examples_index() -> str:
@@ -84,8 +70,8 @@ def pages() -> dict[Path, str]:
         DOCS / "rules" / "README.md": from_rules + rules_index(every),
         ROOT / "examples" / "README.md": GENERATED.format(source="the plans' descriptions") + examples_index(),
     }
-    for rule in every:
-        texts[DOCS / "rules" / f"{rule.code}.md"] = from_rules + rule.explain()
+    for family in FAMILIES:
+        texts[DOCS / "rules" / f"{family}.md"] = from_rules + family_page(family, every)
     return texts
 
 
@@ -105,7 +91,7 @@ def main(arguments: list[str]) -> int:
     old = stale(texts)
     if arguments == ["--check"]:
         for path in old:
-            print(f"{path.relative_to(ROOT)} is stale: run python docs/generate.py")
+            print(f"{path.relative_to(ROOT)} is stale: run python -m docs.generate")
         return 1 if old else 0
     write(old, texts)
     return 0

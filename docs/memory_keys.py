@@ -68,7 +68,7 @@ def memory_keys() -> dict[Path, str]:
         rows += "        ),\n    ),\n"
     return {
         MODULE: '"""Values with which a key of a plan needs less memory, as the schema of plans states them."""\n\n'
-        "# Written by docs/generate.py from schemas/plan.schema.json: edit that and run it again.\n\n"
+        "# Written by `python -m docs.generate` from schemas/plan.schema.json: edit that and run it again.\n\n"
         "from __future__ import annotations\n\n"
         "LOWER: dict[str, tuple[str, tuple[tuple[object, str], ...]]] = {\n" + rows + "}\n"
         '"""Dotted key to what it does to the result of the training (`same` or `other`), and its values with their\n'

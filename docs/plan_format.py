@@ -45,7 +45,7 @@ def plan_format(schema: Schema, example: str) -> str:
 def other_names() -> list[str]:
     """The keys of other tools that have an exact equal."""
     lines = ["## Keys under the names of other tools", ""]
-    lines += ["These are errors ([MEM016](rules/MEM016.md)) that `check --fix` mends, with the value where it differs."]
+    lines += ["They are errors ([MEM016](rules/MEM0xx.md#mem016)). `check --fix` writes the plan's key and value."]
     lines += ["A value that is not listed has no exact equal and is left to you.", ""]
     lines += ["| in | written | of | is | values |", "|---|---|---|---|---|"]
     for entry in RENAMED:

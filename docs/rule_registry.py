@@ -12,7 +12,7 @@ from memcheck.rules.profiles import GATE
 from memcheck.rules.types import Rule
 
 RULES_FOLDER = Path(__file__).resolve().parent.parent / "memcheck" / "rules"
-WRITTEN = "# Written by docs/generate.py from the rules' modules: add or change a module and run it again.\n"
+WRITTEN = "# Written by `python -m docs.generate` from the rules' modules: add or change a module and run it again.\n"
 
 
 def rules() -> dict[str, Rule]:

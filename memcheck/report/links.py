@@ -1,4 +1,4 @@
-"""Where a rule's page can be read: on the web if the pages are published, else in the installed package."""
+"""Where a rule can be read: on the web if the pages are published, else in the installed package."""
 
 from __future__ import annotations
 
@@ -17,14 +17,19 @@ def docs_folder() -> str:
     return base if base.startswith(_WEB) and base.isascii() and base.isprintable() and " " not in base else ""
 
 
+def family_of(code: str) -> str:
+    """The name of the page that has a rule: ``MEM1xx`` for ``MEM101``."""
+    return f"{code[:-2]}xx"
+
+
 def published(code: str) -> str:
-    """The address of a rule's page on the web; empty where no address of the pages is configured."""
+    """The address of a rule on the web; empty where no address of the pages is configured."""
     base = docs_folder()
-    return f"{base}/{code}.md" if base else ""
+    return f"{base}/{family_of(code)}.md#{code.lower()}" if base else ""
 
 
 def page(code: str) -> str:
-    """Where to read about a rule: its published page, else the module whose docstring that page is made of."""
+    """Where to read about a rule: its published page, else the module whose docstring becomes that page."""
     address = published(code)
     if address:
         return address

@@ -1,6 +1,6 @@
 """The rules of the gate with a check of their own, in order: a check loads those that a plan is about."""
 
-# Written by docs/generate.py from the rules' modules: add or change a module and run it again.
+# Written by `python -m docs.generate` from the rules' modules: add or change a module and run it again.
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The rules that only other profiles than the gate have."""
 
-# Written by docs/generate.py from the rules' modules: add or change a module and run it again.
+# Written by `python -m docs.generate` from the rules' modules: add or change a module and run it again.
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Every rule: those with a check, and those that speak while a file is read or a model is priced."""
 
-# Written by docs/generate.py from the rules' modules: add or change a module and run it again.
+# Written by `python -m docs.generate` from the rules' modules: add or change a module and run it again.
 
 from __future__ import annotations
 

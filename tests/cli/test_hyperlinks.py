@@ -87,7 +87,7 @@ def test_every_rule_has_a_page_without_the_web() -> None:
 def test_pages_on_the_web_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """``MEMCHECK_DOCS_URL`` names the folder; what is no web address, or could end the link, is not used."""
     monkeypatch.setenv("MEMCHECK_DOCS_URL", "https://example.org/memcheck/docs/rules/")
-    assert page("MEM101") == published("MEM101") == "https://example.org/memcheck/docs/rules/MEM101.md"
+    assert page("MEM101") == published("MEM101") == "https://example.org/memcheck/docs/rules/MEM1xx.md#mem101"
     for unusable in (
         "",
         "javascript:alert(1)",

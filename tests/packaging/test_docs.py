@@ -15,9 +15,9 @@ from memcheck.config.read import READERS, read_settings
 
 @pytest.mark.slow
 def test_generated_pages_are_fresh(root: Path) -> None:
-    """The plan format and the rule pages are what docs/generate.py would write now."""
-    command = [sys.executable, str(root / "docs" / "generate.py"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    """The plan format and the rule pages are what docs.generate would write now."""
+    command = [sys.executable, "-m", "docs.generate", "--check"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -74,4 +74,4 @@ def test_page_on_the_web_is_named_if_there_is_one(monkeypatch: pytest.MonkeyPatc
     """The code is a link where the pages are published."""
     monkeypatch.setenv("MEMCHECK_DOCS_URL", "https://example.org/rules")
     first = json.loads(render(report("mixed")))["diagnostics"][0]
-    assert first["code"] == {"value": "MEM101", "url": "https://example.org/rules/MEM101.md"}
+    assert first["code"] == {"value": "MEM101", "url": "https://example.org/rules/MEM1xx.md#mem101"}

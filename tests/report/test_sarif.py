@@ -240,7 +240,9 @@ def test_page_on_the_web_is_named_if_there_is_one(monkeypatch: pytest.MonkeyPatc
     driver = document(mixed)["runs"][0]["tool"]["driver"]
     rules = driver["rules"]
     assert driver["informationUri"] == "https://example.org/rules"
-    assert [rule["helpUri"] for rule in rules] == [f"https://example.org/rules/{rule['id']}.md" for rule in rules]
+    assert [rule["helpUri"] for rule in rules] == [
+        f"https://example.org/rules/{rule['id'][:4]}xx.md#{rule['id'].lower()}" for rule in rules
+    ]
 
 
 def test_defect_of_memcheck_is_described() -> None:

@@ -1,6 +1,6 @@
 """Values with which a key of a plan needs less memory, as the schema of plans states them."""
 
-# Written by docs/generate.py from schemas/plan.schema.json: edit that and run it again.
+# Written by `python -m docs.generate` from schemas/plan.schema.json: edit that and run it again.
 
 from __future__ import annotations
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from docs import memory_keys
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob
 from memcheck.what_if.remedies.memory_keys import LOWER
@@ -15,9 +14,6 @@ from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.search.space import singles
 from tests.what_if.remedies.search_cases import PLANS, UNSEARCHED, UNSEARCHED_OPTIONS
 from tests.what_if.search.contexts import context_of
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "docs"))
-import memory_keys
 
 SCHEMA = memory_keys.plan_schema()
 KEYS = memory_keys.keys_of(SCHEMA)

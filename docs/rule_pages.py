@@ -1,0 +1,74 @@
+"""Turns the docstrings of rules into pages: one for each hundred of codes, an anchor for each rule, and an index."""
+
+from __future__ import annotations
+
+from memcheck.report.links import family_of
+from memcheck.rules.types import Rule
+
+FAMILIES = {
+    "MEM0xx": "What is written",
+    "MEM1xx": "Memory",
+    "MEM2xx": "Parallelism",
+    "MEM3xx": "GPUs",
+    "MEM4xx": "Settings",
+    "MEM5xx": "Configs of frameworks",
+    "MEM6xx": "Policy of a repository",
+}
+"""The page of each hundred of codes, and its title."""
+HEADINGS = {
+    "What it does": "",
+    "Why it matters": "**Why.** ",
+    "Example": "",
+    "How to fix": "**Fix.** ",
+    "Options": "**Options.** ",
+}
+"""How a section of a docstring begins on the page. Sources of formulas are for `memcheck explain` and the code."""
+
+
+def family_page(family: str, every: list[Rule]) -> str:
+    """The page of one hundred of codes."""
+    of_family = [rule for rule in every if family_of(rule.code) == family]
+    lines = [f"# {family}: {FAMILIES[family].lower()}", ""]
+    lines += ["`memcheck explain CODE` prints a rule with the sources that it was read from.", ""]
+    return "\n".join([*lines, *("\n".join(section(rule)) for rule in of_family)]).rstrip() + "\n"
+
+
+def section(rule: Rule) -> list[str]:
+    """One rule. The heading is its code alone, so that the anchor is `#mem101`."""
+    title, _, body = rule.doc.strip().partition("\n")
+    facts = [f"`{rule.name}`", rule.severity, rule.precision]
+    if profile := asked(rule):
+        facts.append(profile)
+    lines = [f"## {rule.code}", "", f"**{title.strip()}** ({', '.join(facts)})", ""]
+    for part in body.split("\n## ")[1:]:
+        heading, _, text = part.partition("\n")
+        text = text.strip("\n")
+        if heading in HEADINGS and not (heading == "Options" and text.strip() == "None."):
+            lines += [HEADINGS[heading] + text, ""]
+    return lines
+
+
+def asked(rule: Rule) -> str:
+    """What makes the rule look, if it does not by itself."""
+    if rule.opt_in:
+        return "only where the plan or the configuration asks"
+    return "" if rule.profile == "gate" else f"`--profile {rule.profile}`"
+
+
+def rules_index(every: list[Rule]) -> str:
+    """The table of all rules."""
+    lines = ["# Rules", ""]
+    lines += ["Rules without a profile are on by default. [Profiles](../profiles.md) adds the others;"]
+    lines += ["`memcheck explain CODE` prints a rule.", ""]
+    for family, title in FAMILIES.items():
+        lines += [f"## [{title}]({family}.md)", "", "| code | name | severity | precision | profile |"]
+        lines += ["|---|---|---|---|---|"]
+        for rule in every:
+            if family_of(rule.code) == family:
+                profile = "" if rule.profile == "gate" else rule.profile
+                where = f"{family}.md#{rule.code.lower()}"
+                lines.append(
+                    f"| [{rule.code}]({where}) | `{rule.name}` | {rule.severity} | {rule.precision} | {profile} |"
+                )
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
