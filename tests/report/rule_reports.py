@@ -1,4 +1,4 @@
-"""What memcheck says about every rule's bad example, as the golden files keep it.
+"""What memcheck says about every rule's bad example: a row per finding, and for a few plans the whole of each format.
 
 Figures belong to the rules about memory alone; other rules' findings are shown without the estimate, so that these
 files do not move with the engine.
@@ -15,7 +15,8 @@ from pathlib import Path
 
 from memcheck.check import Gate, check_file
 from memcheck.edge.screen import Screen
-from memcheck.report import github
+from memcheck.finding import Edit, Finding, Location, Remedy, Span
+from memcheck.report import github, renderer
 from memcheck.report.full import render as render_full
 from memcheck.report.json import document as json_document
 from memcheck.report.links import DOCS_URL
@@ -27,8 +28,13 @@ from tests.rules.configured import settings_of
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).resolve().parent / "golden"
-PLACES = GOLDEN / "places.json"
+FINDINGS = GOLDEN / "findings.txt"
+"""Each finding of each rule: what it says, where it points, what mends it."""
 CODES = sorted(path.name.partition(".")[0] for path in (ROOT / "docs" / "rules" / "examples").glob("*.bad.yaml"))
+SHOWN = ("MEM101", "MEM106", "MEM203", "MEM211", "MEM605")
+"""Rules whose bad example is kept in every format: memory of a GPU and of a node, an error, a warning, a policy."""
+FORMATS = ("brief", "concise", "markdown", "csv", "jsonl", "gitlab", "checkstyle", "rdjson", "junit")
+"""Formats that are kept as they are written; four others are kept without what other golden files hold."""
 VERSION = "0.0.0"
 """A release does not move the golden files."""
 
@@ -75,7 +81,14 @@ def rendered(code: str) -> dict[str, str]:
             "json": diagnostics(report),
             "sarif": json.dumps(without_help(document(report)), indent=1, ensure_ascii=False) + "\n",
             "github": github.render(report, _SCREEN, "token"),
+            **{form: _text(renderer(form)(report, _SCREEN)) for form in FORMATS},
         }
+
+
+def _text(written: str | bytes) -> str:
+    """A report as a section of a golden file, which ends with a line feed."""
+    assert isinstance(written, str)
+    return written if written.endswith("\n") else written + "\n"
 
 
 def diagnostics(report: Report) -> str:
@@ -96,11 +109,70 @@ def golden(code: str) -> Path:
     return GOLDEN / f"{code}.txt"
 
 
-def places(code: str) -> list[str]:
-    """Where the findings are: severity, code, line and columns, pointer."""
-    return [
-        f"{finding.severity} {finding.code} {span.line}:{span.column}-{span.end_column} {finding.pointer or '/'}"
-        for plan in report_of(code).plans
-        for finding in plan.findings
-        for span in [finding.location.span]
+def table() -> dict[str, list[str]]:
+    """Every finding of every rule as lines: its place, which is kept by hand, then what it says."""
+    return {
+        f"{code} {number}": row(plan, finding)
+        for code in CODES
+        for number, (plan, finding) in enumerate((p, f) for p in report_of(code).plans for f in p.findings)
+    }
+
+
+def row(plan: PlanResult, finding: Finding) -> list[str]:
+    """Place and key; name and message; help; the other places; the edits that mend it; the remedies."""
+    mark = " [*]" if plan.fixable(finding) else ""
+    lines = [
+        f"{finding.severity} {place(plan, finding.location)} {finding.pointer or '/'}",
+        f"{finding.name}{mark}: {finding.message}",
+        *([f"help: {finding.help}"] if finding.help else []),
+        *(f"{place(plan, where)} {label}" for label, where in finding.related),
+        *(f"fix: {edit(each)}" for each in finding.fix),
     ]
+    for remedy in finding.remedies:
+        lines.append(f"remedy: {remedy.title} {json.dumps(remedy.set)}{_terms(remedy)}")
+        lines += [f"  {path} {edit(each)}" for path, edits in remedy.files("plan") for each in edits]
+    return [line.replace("\n", "\\n") for line in lines]
+
+
+def _terms(remedy: Remedy) -> str:
+    """The group, and what else a reader is told of a remedy but its figures."""
+    told = (remedy.group, remedy.role, "" if remedy.sure else "not sure", "safe" if remedy.safe else "")
+    return "".join(f", {each}" for each in told if each)
+
+
+def place(plan: PlanResult, where: Location) -> str:
+    """``8:11-8:12``, with the file where it is not the plan's own, and the note where there is one."""
+    return "".join(
+        [
+            "" if where.path == plan.path else f"{where.path}:",
+            spanned(where.span),
+            f" ({where.note})" if where.note else "",
+        ]
+    )
+
+
+def spanned(span: Span) -> str:
+    """``8:11-8:12``."""
+    return f"{span.line}:{span.column}-{span.end_line}:{span.end_column}"
+
+
+def edit(item: Edit) -> str:
+    """``8:11-8:12 "2"``."""
+    return f"{spanned(item.span)} {json.dumps(item.text, ensure_ascii=False)}"
+
+
+def as_text(rows: dict[str, list[str]]) -> str:
+    """The table as it is kept: a heading per finding, and what it says below it, indented."""
+    return "".join(f"{name} {lines[0]}\n" + "".join(f"  {line}\n" for line in lines[1:]) for name, lines in rows.items())
+
+
+def as_rows(text: str) -> dict[str, list[str]]:
+    """The table again from its text."""
+    rows: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line.startswith("  "):
+            rows[next(reversed(rows))].append(line[2:])
+        else:
+            code, number, first = line.split(" ", 2)
+            rows[f"{code} {number}"] = [first]
+    return rows
