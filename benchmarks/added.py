@@ -75,18 +75,6 @@ STATED: dict[str, dict[str, Any]] = {
     },
     "blenderbot-small": {"max_position_embeddings": 2048},
     "plbart": {"max_position_embeddings": 2048},
-    "cohere_compass_text": {
-        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-        "num_hidden_layers": 3,
-        "rope_parameters": {
-            "sliding_attention": {"rope_type": "default", "rope_theta": 50000.0, "mrope_section": [12, 10, 10]},
-            "full_attention": None,
-        },
-        "hidden_size": 1024,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 4,
-        "intermediate_size": 4096,
-    },
     "data2vec-text": {"max_position_embeddings": 2048},
     "esm": {
         "vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32, "position_embedding_type": "rotary",

@@ -107,8 +107,23 @@ class Parameter:
     """A weight. Its own bytes are counted with the states; the tape counts its gradient and its cast copies."""
 
     __slots__ = (
-        "awaits", "buffer", "cast_to", "dtype", "fresh", "grad", "grad_buffer", "lent", "name", "pending",
-        "requires_grad", "reused", "shape", "sink", "viewed", "waiting", "waits",
+        "awaits",
+        "buffer",
+        "cast_to",
+        "dtype",
+        "fresh",
+        "grad",
+        "grad_buffer",
+        "lent",
+        "name",
+        "pending",
+        "requires_grad",
+        "reused",
+        "shape",
+        "sink",
+        "viewed",
+        "waiting",
+        "waits",
     )
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: str, requires_grad: bool, *, has_grad: bool) -> None:
@@ -147,7 +162,17 @@ class Node:
     """A backward function with what it saved (the closure ``run``) and where its results go."""
 
     __slots__ = (
-        "__weakref__", "copies", "edges", "frame", "grad", "handover", "held", "like", "pending", "run", "sequence",
+        "__weakref__",
+        "copies",
+        "edges",
+        "frame",
+        "grad",
+        "handover",
+        "held",
+        "like",
+        "pending",
+        "run",
+        "sequence",
     )
 
     def __init__(

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 PLACE = "/training/images"
 MOST_SIZES = 1024
 """Pictures of a micro-batch that eager attention is replayed over one by one."""
-UNCHECKPOINTED = ("granite_speech", "granite_speech_plus")
-"""Classes without ``supports_gradient_checkpointing`` (modeling_granite_speech.py)."""
 
 
 class Pictures(Record):
@@ -67,7 +65,7 @@ def resolve_pictures(
     if vision is None and training.images is None:
         return None
     stated = training.images
-    if vision is not None and (vision.wraps if stated is None else stated.per_sample != 0):
+    if vision is not None and stated is not None and stated.per_sample != 0:
         note_version(training, vision, framework, options, defaults)
     return resolve_images(training, vision, defaults)
 
@@ -95,8 +93,8 @@ def filling(vision: Vision, sequence: int) -> Images:
     """The largest number of pictures whose image tokens fit into a sequence of ``sequence`` tokens: the tower cannot
     get more rows.
     """
-    if vision.crosses or vision.single:
-        return Images(1, vision.tile, 1 if vision.crosses else min(sequence, vision.tile_tokens))
+    if vision.crosses:
+        return Images(1, vision.tile, 1)
     if vision.resampled:
         pictures = -(-sequence // vision.resampled)
         return Images(pictures, pictures * vision.side, min(sequence, pictures * vision.resampled))
@@ -109,7 +107,7 @@ def filling(vision: Vision, sequence: int) -> Images:
 def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, defaults: Defaults) -> Images | None:
     """What the processor makes of one sample's pictures. None: as many as fill the sequence.
 
-    A plan that does not mention pictures has samples of text, unless the model's class takes no text by itself.
+    A plan that does not mention pictures has samples of text.
 
     Raises:
         ResolutionError: the model has no tower, or the pictures have more tokens than the sequence.
@@ -120,20 +118,16 @@ def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, def
             _fail("a model without a vision tower gets no pictures", "remove `images`, or name a vision-language model")
         return None
     if stated is None:
-        return _unmentioned(vision, defaults)
+        defaults.note("training.images", "none", UNSTATED)
+        return NONE
     if stated.per_sample == FILL:
         _fills(stated, vision, defaults)
         return None
-    several = len(stated.patches) if isinstance(stated.patches, tuple) else _number(stated) or 1
-    if vision.single and several > 1:
-        _fail(f"{several} pictures a sample: the model's class takes one picture for each text", "split the samples")
     if stated.patches is not None and stated.tokens is not None:
         found = _stated(training, vision, stated.patches, stated.tokens, defaults)
         return found if vision.crosses else _fitting(training, vision, found, defaults)
     per_sample = defaults.take("training.images.per_sample", _number(stated), 1)
-    if per_sample == 0 and vision.wraps:
-        _fail("the model's class takes no batch without pictures", "write how many a sample has")
-    elif per_sample == 0:
+    if per_sample == 0:
         found = NONE
     elif stated.width is not None and stated.height is not None:
         from memcheck.models.pictures import Limits, PictureError, tokens_of
@@ -163,23 +157,12 @@ def _number(images: plan_types.ImagesSpec) -> int | None:
     return images.per_sample if isinstance(images.per_sample, int) else None
 
 
-def _unmentioned(vision: Vision, defaults: Defaults) -> Images:
-    """No pictures; one a sample, if the model's class takes no batch without."""
-    if not vision.wraps:
-        defaults.note("training.images", "none", UNSTATED)
-        return NONE
-    why = "not stated, and the model's class takes no batch without pictures"
-    defaults.note("training.images", "one picture a sample", why)
-    return Images(1, vision.side or vision.tile, vision.resampled or vision.tile_tokens)
-
-
 def _fills(stated: plan_types.ImagesSpec, vision: Vision, defaults: Defaults) -> None:
     """Check ``images: {per_sample: fill}``: the plan asks for the most pictures that a sequence can hold."""
     if stated != plan_types.ImagesSpec(per_sample=FILL):
         _fail("`per_sample: fill` takes pictures of any size", "write `images: {per_sample: fill}`, or count them")
-    if vision.crosses or vision.single:
-        why = "sequence_length does not bound their number" if vision.crosses else "the class takes no more"
-        defaults.note("training.images", "one picture a sample", why)
+    if vision.crosses:
+        defaults.note("training.images", "one picture a sample", "sequence_length does not bound their number")
         return
     defaults.note("training.images", "sequence_length image tokens a sample", "the most that a sequence holds")
 
@@ -210,14 +193,9 @@ def resolve_resting(training: plan_types.TrainingSpec, a: Architecture, defaults
     """The pictures for a tower that has no memory model with a graph: as many image tokens of each, or none at all.
 
     Raises:
-        ResolutionError: the plan does not say that there are none, and a tower has no memory model of them; or it
-            recomputes a model whose class does not take it.
+        ResolutionError: the plan does not say that there are none, and a tower has no memory model of them.
     """
-    stated, recompute = training.images, training.activation_checkpointing
-    if a.model_type in UNCHECKPOINTED and recompute is not None and recompute.mode not in (None, "none"):
-        message = f"transformers' class of {a.model_type} has no gradient checkpointing: enabling it is an error"
-        help = "remove it, or take the language model alone: `model: {part: language}`"
-        raise ResolutionError((JobProblem("images", "/training/activation_checkpointing", message, help=help),))
+    stated = training.images
     if stated is None:
         defaults.note("training.images", "none", UNSTATED)
         return NONE

@@ -129,7 +129,6 @@ class Attention(Record):
     | ``pairs-each`` (GPT-J: tables repeated for each of q and k) | ``pairs-fp32`` (Cohere: neighbours, on fp32 copies)
     | ``pairs-stacked`` (RoFormer: as those, by tables that each layer repeats) | ``half-own`` (RecurrentGemma)
     | ``half-wide`` (ModernBERT: on fp32 copies for each product)
-    | ``half-tables`` (Hunyuan VL: by tables that each layer makes fp32)
     | ``chunks`` (GPT-OSS: the two halves apart) | ``complex`` (Llama 4: fp32 copies read as complex numbers)."""
     alibi: bool = False
     window: int | None = None

@@ -119,8 +119,6 @@ class Moe(Record):
     """tanh soft-capping of the router's logits (Laguna on request)."""
     shared_first: bool = False
     """The shared experts run before the routed ones, whose output is added to theirs (ERNIE, Hunyuan, AFMoE)."""
-    modal_width: int = 0
-    """Width of a second set of experts, for tokens of pictures alone (ERNIE 4.5 VL); 0 = there is none."""
     past_adapter: bool = False
     """The router's forward reads its linear layer's weight alone, so that an adapter on it is never used (LongCat
     Flash).

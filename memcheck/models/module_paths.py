@@ -12,13 +12,9 @@ from memcheck.models.vision import OtherTower, Vision
 from memcheck.record import Record
 
 LAYERS = {
-    "ernie4_5_vl": "blocks",
     "got_ocr2": "layers",
-    "hunyuan": "layers",
-    "hyperclovax": "blocks",
     "internvl": "encoder.layer",
     "kimi": "layers",
-    "lfm3": "layers",
     "llama4": "model.layers",
     "minimax_m3": "layers",
     "mistral3": "transformer.layers",
@@ -26,8 +22,6 @@ LAYERS = {
     "muse_glimmer": "layers",
     "ovis2": "transformer.encoder.layers",
     "paddleocr": "vision_model.encoder.layers",
-    "perception": "blocks",
-    "qianfan": "layers",
     "pixtral": "transformer.layers",
     "radio": "encoder.layer",
 }
@@ -35,8 +29,6 @@ LAYERS = {
 ``encoder.layers``.
 """
 BARE = {
-    "blip2": "language_model.model.decoder.layers",
-    "instructblip": "language_model.model.layers",
     "llama4": "language_model.model.layers",
     "radio": "language_model.model.layers",
 }
@@ -44,8 +36,6 @@ BARE = {
 AUDIO_LAYERS = {"gemma3n": "conformer", "phi4_multimodal": "encoder.encoders"}
 """Where an audio tower keeps its layers, by the model's type; others in ``layers``."""
 AUDIO_ROOTS = {
-    "granite_speech": "model.encoder.",
-    "granite_speech_plus": "model.encoder.",
     "nemotron_h_omni": "audio_tower.",
     "phi4_multimodal": "model.embed_tokens_extend.audio_embed.",
 }

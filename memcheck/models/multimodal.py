@@ -30,7 +30,7 @@ TOKENS = frozenset(
 )
 """Ids of the tokens that stand for pictures and sounds."""
 TIED = (
-    "aya_vision", "cohere2_vision", "deepseek_vl", "deepseek_vl_hybrid", "ernie4_5_vl_moe", "gemma3", "gemma3n",
+    "aya_vision", "cohere2_vision", "deepseek_vl", "deepseek_vl_hybrid", "gemma3", "gemma3n",
     "gemma4", "gemma4_unified", "glmasr", "got_ocr2", "granite_speech", "granite_speech_plus", "hyperclovax_vision_v2",
     "internvl", "janus", "kimi_k25", "lfm2_vl", "lfm3_vl", "lighton_ocr", "minicpm_ocr", "mistral3",
     "moss_transcribe_diarize", "ovis2", "paddleocr_vl", "paligemma", "pp_chart2table", "qwen3_asr",
@@ -41,30 +41,19 @@ FORWARDED = (
     "qwen2_audio", "qwen2_vl", "video_llama_3", "voxtral",
 )  # fmt: skip
 """Classes that take what ``text_config`` says of it."""
-FOLLOWING = ("perception_lm",)
-"""Classes that take what ``text_config`` says of it where nothing else is said around it."""
-UNLESS = {"hunyuan_vl": True, "shieldgemma2": False}
-"""Classes whose head is the embedding if either says so; the language model's does where it is silent, and theirs as
-here.
-"""
-BESIDE = {"blip-2": True, "instructblip": False, "nemotron_h_omni": False}
-"""Classes that build a whole causal language model, head and all, as its own configuration says; whether
-that one's head is the embedding where it is silent."""
+UNLESS = ("shieldgemma2",)
+"""Classes whose head is the embedding if either says so; the language model's does where it is silent."""
+WHOLE = ("nemotron_h_omni",)
+"""Classes that build a whole causal language model, whose own configuration says whether its head is the embedding."""
 SEEING = ("gemma3", "gemma4_unified", "molmo2", "paligemma", "shieldgemma2")
 """Classes that let the tokens of a picture see each other (``token_type_ids``)."""
-COPYING = ("granite_speech", "granite_speech_plus", "qwen2_audio")
+COPYING = ("qwen2_audio",)
 """Classes whose own loss takes a copy of the logits but the last, in their dtype."""
-SCALING = ("granite_speech", "granite_speech_plus")
-"""Classes whose language model multiplies the rows that it is given, so that both have a variable."""
 LANGUAGE, TEXT, BARE = "model.language_model.", "model.text_model.", "model."
 SILENT = {"gemma2": {"sliding_window": 4096}, "opt": {"max_position_embeddings": 2048}}
 """What released files leave to the class of the language model (configuration_gemma2.py, configuration_opt.py)."""
 NAMED_TEXT = ("idefics2", "idefics3", "smolvlm")
 """Classes that call their language model ``text_model``."""
-TOWERLESS = ("fuyu",)
-"""Classes without a section for pictures: a matrix makes rows of their patches."""
-PIXELS = frozenset(("image_size", "num_channels", "patch_size"))
-"""Keys of pictures in the files of ``TOWERLESS`` classes, in addition to those of the language model."""
 AMONG = ("phi4_multimodal",)
 """Classes whose towers are modules of the language model."""
 
@@ -90,8 +79,7 @@ def text_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     inner_type = WRAPPERS[outer_type]
     text = config.get("text_config")
     if text is None and "hidden_size" in config:
-        others = TOKENS | PIXELS if outer_type in TOWERLESS else TOKENS
-        flat = {k: v for k, v in config.items() if k not in others and not k.endswith("_config")}
+        flat = {k: v for k, v in config.items() if k not in TOKENS and not k.endswith("_config")}
         return {**flat, "model_type": inner_type or outer_type}, ""
     if not isinstance(text, Mapping):
         raise ArchitectureError(f"{outer_type}: text_config must be a mapping, not {shown(text)}", key="text_config")
@@ -115,14 +103,12 @@ def _ties(config: Mapping[str, Any], text: Mapping[str, Any]) -> Any:
     """
     kind, inside = str(config["model_type"]), text.get("tie_word_embeddings")
     stated = config.get("tie_word_embeddings")
-    if kind in BESIDE:
-        return BESIDE[kind] if inside is None else inside
+    if kind in WHOLE:
+        return False if inside is None else inside
     if kind in UNLESS:
-        return bool(UNLESS[kind] if stated is None else stated) or inside is not False
+        return bool(stated) or inside is not False
     if kind in FORWARDED:
         return bool(stated) or bool(inside)
-    if kind in FOLLOWING and stated is None:
-        return bool(inside)
     return kind in TIED if stated is None else stated
 
 
@@ -146,14 +132,14 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
     key = HEARING.get(outer.model_type, "vision_config")
     if key not in config and outer.model_type == "molmo2" and "vit_config" in config:  # in the released files
         key = "vit_config"
-    if not isinstance(config.get(key), Mapping) and outer.model_type not in TOWERLESS:
+    if not isinstance(config.get(key), Mapping):
         alone = "`model: {part: language}`" if hears else "vision_config: null"
         outer.fail(
             key,
             f"{key} is missing: the tower's dimensions are in it",
             f"state it, or {alone} for the language model alone",
         )
-    section = outer.section(key) if outer.model_type not in TOWERLESS else outer
+    section = outer.section(key)
     found = _tower(outer.model_type)(section, AroundTower(outer, language))
     vision = found if isinstance(found, Vision) else None
     if vision is not None and vision.tile and not (vision.tile_tokens or vision.resampled or vision.crosses):
@@ -165,8 +151,6 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
         from memcheck.models.crossing import crossing
 
         language = crossing(language, vision.crosses)
-    if outer.model_type in SCALING:
-        language = language._replace(scales_behind=True)
     if outer.model_type in COPYING:
         language = language._replace(narrow_loss=True, copied_logits=True)
     return language._replace(

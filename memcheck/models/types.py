@@ -124,7 +124,6 @@ class Block(Record):
     """
     masked_branch: bool = False
     """What the feed-forward network makes is multiplied by a mask of rows (Llama 3.2 Vision)."""
-    drop_path: bool = False  # whole pictures of a scaled branch are dropped at random (Qianfan-OCR)
     stream_scale: bool = False
     """The residual stream is multiplied by a learned vector before the sum: ``extra_tensors`` (Doge)."""
     scaled_sum: bool = False

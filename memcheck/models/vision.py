@@ -13,8 +13,6 @@ class TowerAttention(Record):
     head_dim: int
     kind: str
     """How its module is written: a name in :mod:`memcheck.frameworks.transformers.towers.attention`."""
-    kv_heads: int = 0
-    """Heads of keys and values, where there are fewer; 0 = as many."""
     tensors: tuple[ParameterTensor, ...] = ()
     bias: bool = True
     """Whether the projections of attention have biases."""
@@ -25,7 +23,7 @@ class TowerAttention(Record):
     rotary_dim: int = 0
     """Channels of each head that are rotated, where its form has it (MiniMax M3)."""
     softmax_fp32: bool = True
-    """Eager attention asks for its softmax in fp32 (InternViT's, Llama 4's and BLIP-2's do not)."""
+    """Eager attention asks for its softmax in fp32 (InternViT's and Llama 4's do not)."""
     clipped: bool = False
     """Inputs and outputs of its projections are clamped between two learned bounds (Gemma 4)."""
 
@@ -73,10 +71,6 @@ class Perceiver(Record):
     kv_heads: int
     head_dim: int
     activation: str
-    dropout: float = 0.0
-    """Probability of the dropout after each matrix that ends a branch (BLIP-2)."""
-    words: int = 0
-    """Tokens of the text that it reads in addition to each picture's rows, at most (InstructBLIP)."""
 
 
 class Vision(Record):
@@ -158,12 +152,6 @@ class Vision(Record):
     """
     to_loss: bool = False
     """The language model inside has a head of its own: what the tower has made lives until the loss is there."""
-    wraps: bool = False
-    """The language model inside has a head of its own, so that the rows that it was given live until the loss is
-    computed. The main input of the outer model is ``pixel_values`` (BLIP-2).
-    """
-    single: bool = False
-    """A sample has one picture, and the Q-Former reads the sample's text with the picture's rows (InstructBLIP)."""
     mask_bytes: int = 0
     """Bytes of a padding mask for each pixel, in addition to ``pixel_values``."""
     deepstack: tuple[int, ...] = ()

@@ -47,9 +47,7 @@ def tried(context: RuleContext) -> list[str]:
     return [key for key in ALTERNATIVES if key in taken and alternative(key, taken[key]) is not None]
 
 
-def grounds(
-    context: RuleContext, known: frozenset[str], keys: Sequence[str]
-) -> Iterator[tuple[Ground, Estimate]]:
+def grounds(context: RuleContext, known: frozenset[str], keys: Sequence[str]) -> Iterator[tuple[Ground, Estimate]]:
     """Each of these assumptions with another value, and the estimate with that."""
     taken = _assumed(context)
     document = unplaced(context)

@@ -85,12 +85,7 @@ def test_a_plan_that_does_not_mention_pictures_has_none() -> None:
     assert "--images" in note.why
     assert found.job == resolved({"per_sample": 0}).job
     for model in MODELS.values():
-        config = model.config
-        if config["model_type"] in ("blip-2", "instructblip"):
-            assert pictures(resolved(None, config)) == (1, 257, 32)
-            assert "no batch without pictures" in str(resolved(None, config).assumptions)
-        else:
-            assert resolved(None, config).job == resolved({"per_sample": 0}, config).job
+        assert resolved(None, model.config).job == resolved({"per_sample": 0}, model.config).job
 
 
 def test_pictures_that_fill_the_sequence() -> None:
@@ -126,36 +121,6 @@ def test_a_text_model_has_no_pictures() -> None:
     """Pictures for a model without a tower would be priced as nothing: an error."""
     with pytest.raises(ResolutionError, match="without a vision tower"):
         resolved({"per_sample": 1}, LLAMA)
-
-
-def test_a_class_without_recompute_is_not_recomputed() -> None:
-    """Granite Speech's class refuses gradient checkpointing, so that a plan with it is no estimate."""
-    config = next(model.config for model in MODELS.values() if model.config["model_type"] == "granite_speech")
-    assert resolved({"per_sample": 0}, config).job.micro_batch_size == 1
-    with pytest.raises(ResolutionError) as raised:
-        resolved({"per_sample": 0}, config, activation_checkpointing="full")
-    (problem,) = raised.value.problems
-    assert problem.pointer == "/training/activation_checkpointing"
-
-
-def test_a_class_that_needs_pictures_gets_some() -> None:
-    """BLIP-2's class runs its tower in every step, so that a plan without pictures is no estimate."""
-    config = next(model.config for model in MODELS.values() if model.config["model_type"] == "blip-2")
-    with pytest.raises(ResolutionError) as raised:
-        resolved({"per_sample": 0}, config)
-    (problem,) = raised.value.problems
-    assert "takes no batch without pictures" in problem.message
-
-
-def test_a_class_that_reads_a_text_with_each_picture_gets_one() -> None:
-    """InstructBLIP's Q-Former reads a sample's text beside its picture: one is assumed, and more are refused."""
-    config = next(model.config for model in MODELS.values() if model.config["model_type"] == "instructblip")
-    assert pictures(resolved(None, config)) == (1, 257, 32)
-    for stated in ({"per_sample": 2, "width": 640, "height": 480}, {"per_sample": 2, "patches": 514, "tokens": 64}):
-        with pytest.raises(ResolutionError) as raised:
-            resolved(stated, config)
-        (problem,) = raised.value.problems
-        assert "one picture for each text" in problem.message
 
 
 @pytest.mark.parametrize(

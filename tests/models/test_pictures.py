@@ -31,16 +31,11 @@ TILED = {
     "llava": CLIP._replace(processor="square:see"),
     "llava_next": CLIP._replace(processor="anyres:see"),
     "llava_onevision": EMPTY._replace(tile=729, tile_tokens=729, patch=14, side=384, processor="anyres:see_onevision"),
-    "blip-2": EMPTY._replace(tile=257, tile_tokens=32, classes=1, patch=14, processor="square:see"),
-    "instructblip": EMPTY._replace(tile=257, tile_tokens=32, classes=1, patch=14, processor="square:see"),
     "got_ocr2": EMPTY._replace(tile=4096, tile_tokens=256, patch=16, separators=2, processor="square:see"),
     "deepseek_vl": EMPTY._replace(tile=576, tile_tokens=576, patch=16, processor="square:see"),
     "mllama": EMPTY._replace(tile=1632, tile_tokens=1604, patch=14, crosses=(1,), processor="square:see_padded"),
-    "perception_lm": EMPTY._replace(tile=1025, tile_tokens=256, classes=1, patch=14, processor="tiles:see_perception"),
-    "vipllava": CLIP._replace(processor="square:see"),
     "lfm2_vl": EMPTY._replace(tile=1024, tile_tokens=256, merge=4, patch=16, separators=2, processor="padded:see"),
     "internvl": EMPTY._replace(tile=1025, tile_tokens=256, classes=1, patch=14, processor="tiles:see_internvl"),
-    "qianfan_ocr": EMPTY._replace(tile=1025, tile_tokens=256, classes=1, patch=14, processor="tiles:see_internvl"),
     "idefics3": EMPTY._replace(tile=676, tile_tokens=169, patch=14, processor="tiles:see_idefics3"),
     "smolvlm": EMPTY._replace(tile=729, tile_tokens=81, patch=14, processor="tiles:see_idefics3"),
     "mistral3": EMPTY._replace(patch=14, merge=4, side=1540, processor="pixtral:see"),
@@ -73,7 +68,7 @@ def seen(row: dict[str, Any]) -> Seen:
     """What the arithmetic says of a row."""
     kind, settings, clip = row["model_type"], row["processor"], row.get("video")
     height, width = (clip["height"], clip["width"]) if clip else row["image"]
-    if kind.startswith(("qwen", "glm", "paddle", "video", "phi4", "molmo", "ernie", "fuyu", "minimax", "hyperclovax", "hunyuan", "cohere_c", "minicpm", "lfm3", "cosmos3")):
+    if kind.startswith(("qwen", "glm", "paddle", "video", "phi4", "molmo", "minimax", "minicpm", "cosmos3")):
         return tokens_of(vision_of(kind), height, width, clip and clip["frames"], limits_of(settings))
     if kind == "paligemma":
         tile = (settings["size"]["height"] // 14) ** 2
@@ -84,7 +79,7 @@ def seen(row: dict[str, Any]) -> Seen:
         vision = vision._replace(tile=most * vision.merge, tile_tokens=most)
     if settings.get("do_pan_and_scan"):
         count = square.crops(height, width)
-    elif kind in ("internvl", "qianfan_ocr") and not clip:
+    elif kind == "internvl" and not clip:
         most = settings["max_patches"]
         count = tiles.internvl_tiles(height, width, 448, most) if settings["crop_to_patches"] else 1
     elif settings.get("do_image_splitting") is False:

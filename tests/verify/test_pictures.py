@@ -29,7 +29,7 @@ COMMON = {"optimizer": "sgd", "attention": "sdpa", "initialization": "device", "
 WIDE = {"qwen2_5_vl, FSDP1, adapters": 0.12}
 """Steps that are priced higher: what FSDP1 gathers ahead of units of frozen weights."""
 KINDS = {row["model_type"]: row["config"] for row in TRACED.values() if row["patches"]}
-UNBUILT = ("cohere_compass", "gemma3n", "perception_lm", "phi4_multimodal")
+UNBUILT = ("gemma3n", "phi4_multimodal")
 """Of which the class takes another configuration than a plan's, needs timm, or is no class of pictures and text."""
 OF_SOUNDS = ("nemotron_h_omni",)
 """Whose audio towers have convolutions of another shape."""

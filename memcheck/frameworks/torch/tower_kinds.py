@@ -18,7 +18,7 @@ the layer is in the root's group.
 """
 EMBEDDED = (
     "aya_vision", "cohere2_vision", "deepseek_vl", "gemma3", "gemma4", "lfm2", "llava", "llava_next", "llava_onevision",
-    "paligemma", "vipllava",
+    "paligemma",
 )  # fmt: skip
 """Towers for which ``_no_split_modules`` names ``SiglipVisionEmbeddings``, ``CLIPVisionEmbeddings`` or
 ``Gemma4VisionPatchEmbedder``.

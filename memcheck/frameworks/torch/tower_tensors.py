@@ -11,11 +11,11 @@ from memcheck.autograd.tensor import rounded, rounded_bytes
 from memcheck.frameworks.torch.rank_tensors import Holding, block_tensors, holding_of
 from memcheck.frameworks.torch.step_options import RESTING
 from memcheck.frameworks.torch.tower_kinds import is_unsplit, names_classes, own_parts
-from memcheck.job.images import Pictures, are_there, pictures_of
+from memcheck.job.images import are_there, pictures_of
 from memcheck.job.types import TrainingJob
 from memcheck.models.embedders import embedder_tensors
 from memcheck.models.types import Architecture, Block, ParameterTensor
-from memcheck.models.vision import Perceiver, Vision
+from memcheck.models.vision import Vision
 from memcheck.remembered import lru_cache
 
 
@@ -173,12 +173,3 @@ def pixel_bytes(job: TrainingJob, a: Architecture) -> int:
     crossing = rounded(8 * job.rows * job.sequence_length * vision.tiles * (found.pictures // job.rows))
     pixels = rounded_bytes((rows, vision.channels), "fp32" if vision.cast else job.recipe.params)
     return pixels + mask + positions + crossing
-
-
-def reader_of(job: TrainingJob, vision: Vision, pictures: Pictures) -> Perceiver | None:
-    """The Q-Former, with as many words of each picture's text as there are."""
-    reader = vision.perceiver
-    if reader is None or not reader.words:
-        return reader
-    words = (job.rows * job.sequence_length - pictures.tokens) // max(1, pictures.pictures)
-    return reader._replace(words=max(0, min(reader.words, words)))

@@ -9,7 +9,6 @@ from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.elementwise import cast
 from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
-from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.cast_inputs import casts_inputs
 from memcheck.frameworks.torch.resting_towers import passing_unit, resting_units, told_apart
 from memcheck.frameworks.torch.stream import stream_dtype, widened_tower
@@ -22,7 +21,6 @@ from memcheck.frameworks.torch.tower_tensors import (
     part_setting,
     part_tensors,
     reaches,
-    reader_of,
     shrunk,
 )
 from memcheck.frameworks.torch.trained_parts import is_hooked, recompute_mode
@@ -38,7 +36,7 @@ from memcheck.remembered import lru_cache
 RECOMPUTED = "vit_gradient_checkpointing"
 """ms-swift's option: whether the tower's layers are recomputed with the language model's."""
 REBINDING = (
-    "ernie4_5_vl", "glm4v", "glm_ocr", "got_ocr2", "hunyuan", "kimi", "minimax_m3", "muse_glimmer", "qwen", "qwen2_5",
+    "glm4v", "glm_ocr", "got_ocr2", "kimi", "minimax_m3", "muse_glimmer", "qwen", "qwen2_5",
     "qwen3",
 )  # fmt: skip
 """Kinds of towers whose own forward loops over the layers, with one variable for the rows; others have an encoder."""
@@ -262,10 +260,7 @@ def _projector_unit(
     adds: bool,
     inventory: bool,
 ) -> Unit:
-    if vision.wraps and setting.params == "fp16":  # modeling_blip_2.py, `_keep_in_fp32_modules`
-        message = "memcheck has no model of a Q-Former that transformers keeps in fp32 beside weights in fp16"
-        raise UnsupportedError(message, "choose bf16-mixed or bf16-pure", "/training/precision")
-    own = vision._replace(projector=mergers(vision)[0], perceiver=reader_of(job, vision, pictures))
+    own = vision._replace(projector=mergers(vision)[0])
     block = as_block(own.closing + own.projector)
     project = tower_code(setting.style, vision.kind).project
     seen = met_by(lambda ctx, x: project(ctx, own, x), whole(setting))
@@ -295,10 +290,6 @@ def _handing(vision: Vision, curve: Curve, setting: Setting, end: _Ending) -> Cu
         curve = curve._replace(freed_input=0)
     if end.gives_out:  # in the model's output, to the end of the backward
         lingers = curve.lingers + rounded_bytes((end.tokens, end.shape[1]), setting.params)
-        if vision.wraps and vision.perceiver is not None:  # the rows of both, too
-            lingers += rounded_bytes((setting.sequence, vision.hidden), stream_dtype(setting))
-            width = vision.perceiver.heads * vision.perceiver.head_dim
-            lingers += rounded_bytes((end.tokens, width), stream_dtype(setting))
         curve = curve._replace(lingers=lingers)
     if vision.gathered and setting.input_grad:
         curve = curve._replace(hands=waiting_rows(vision, setting))
@@ -351,8 +342,6 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
         if vision.adds:
             features = scattering.added(ctx, rows, features)
         rows = (scattering.put if vision.puts else scattering.scatter)(ctx, rows, features)
-        if vision.wraps:  # no unit ends with the loss: to the end of the language model's backward
-            held.append(Value(rows.storage, rows.shape, rows.dtype))
         if end.scaled:
             ctx.returned.append(Value(rows.storage, rows.shape, rows.dtype))
         return rows

@@ -43,8 +43,7 @@ def is_hooked(job: TrainingJob, a: Architecture) -> bool:
     A script asks for it before reentrant checkpoints. transformers 5.23 does so by itself for every model whose main
     input is ``input_ids`` (modeling_utils.py, ``activation_checkpointing_enable``), towers' too; peft in any version.
     """
-    words = a.encoder is None or not a.encoder.channels  # a model of sounds has another main input, BLIP-2 pictures
-    words = words and (a.vision is None or not a.vision.wraps)
+    words = a.encoder is None or not a.encoder.channels  # a model of sounds has another main input
     hooks = (words and FRAMEWORKS[job.framework].runs_transformers) or job.held_in == "int8"
     recompute = job.checkpointing  # parts of layers are wrapped by a script, which asks for nothing
     return recompute.mode != "none" and (recompute.reentrant or (hooks and not recompute.modules))

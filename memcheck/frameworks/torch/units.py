@@ -39,11 +39,12 @@ from memcheck.frameworks.transformers.embedding import Embedding, embedding_curv
 from memcheck.frameworks.transformers.head import Head, head_forward
 from memcheck.frameworks.transformers.kernel_choice import fused_kernels
 from memcheck.frameworks.transformers.states import wide_width
+from memcheck.job.images import pictures_of
 from memcheck.job.objective_types import Objective
 from memcheck.job.types import TrainingJob
 from memcheck.job.versions import is_before
 from memcheck.models.parameters import head_width
-from memcheck.models.types import Architecture, Block, Mixer, Moe
+from memcheck.models.types import Architecture, Block, Mixer
 from memcheck.remembered import lru_cache
 
 
@@ -100,12 +101,11 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         found = found._replace(stream="fp32", encoded_dtype=found.params)
     if gathered_dtype(job) is not None and job.fsdp == 2 and style.makes_masks:  # of transformers' own classes
         found = found._replace(table_rows=found.sequence * (found.batch if architecture.rotary_each else 1))
-    modal = any(isinstance(block.mlp, Moe) and block.mlp.modal_width for block, _ in architecture.blocks)
-    if architecture.vision is None and not modal:
+    vision = architecture.vision
+    if vision is None or not vision.crosses:
         return found
-    from memcheck.frameworks.torch.seen import beside_pictures
-
-    return beside_pictures(job, architecture, found, modal=modal)
+    encoded = pictures_of(job, vision).pictures * vision.tile_tokens // job.rows
+    return found._replace(encoded=encoded, encoded_dtype=found.autocast)
 
 
 def block_curve(block: Block, setting: Setting, recompute: str, inventory: bool = False) -> Curve:

@@ -231,10 +231,6 @@ def _residual(ctx: Context, block: Block, residual: Value, h: Value) -> Value:
         if block.stream_scale:
             return add(tape, mul(tape, factor, residual, "stream scale"), h, "residual")
         scaled = mul(tape, factor, h, "layer scale")
-        if block.drop_path:  # divided by what is kept, times a number for each picture
-            h.storage = None  # the scaled branch has taken its name
-            rate = Value(None, (max(1, ctx.setting.pictures), 1, 1), scaled.dtype)
-            scaled = mul(tape, rate, scale(tape, scaled, "drop path"), "drop path")
         if block.named_output:
             ctx.unused.append(scaled)
         return add(tape, scaled, residual, "residual")

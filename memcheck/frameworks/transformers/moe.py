@@ -35,10 +35,6 @@ def moe(ctx: Context, m: Moe, x: Value) -> Value:
         from memcheck.frameworks.transformers.sink_experts import sink_experts
 
         return sink_experts(ctx, m, x)
-    if m.modal_width:
-        from memcheck.frameworks.transformers.modal_experts import modal_experts
-
-        return modal_experts(ctx, m, x)
     tape = ctx.tape
     if m.shared_width and m.shared_gate:
         return _gated_shared(ctx, m, x)

@@ -37,13 +37,7 @@ def rotate_otherwise(ctx: Context, a: Attention, q: Value, k: Value, stream: str
         ctx.named += _position_tables(ctx, a, k.dtype)
         turned_q = partial(ctx, a, q, k.dtype, layer_tables(ctx, a, k.dtype))
         return turned_q, partial(ctx, a, k, k.dtype, layer_tables(ctx, a, k.dtype))
-    if form == "half-tables":  # Hunyuan VL: fp32 copies of q and k, and of the tables in every layer
-        wide_q, wide_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
-        tables = () if stream == "fp32" else layer_tables(ctx, a, "fp32")
-        turned_q = rotate_half(tape, wide_q, "fp32", tables)
-        turned_k = rotate_half(tape, wide_k, "fp32", tables)
-    else:  # ModernBERT
-        turned_q, turned_k = rotate_copies(tape, q), rotate_copies(tape, k)
+    turned_q, turned_k = rotate_copies(tape, q), rotate_copies(tape, k)  # ModernBERT
     return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
 
 

@@ -15,11 +15,6 @@ def read(config: ConfigReader) -> Architecture:
     return _read(config, "mlp.up_proj", "mlp.down_proj")
 
 
-def read_cosmos(config: ConfigReader) -> Architecture:
-    """``model_type: cosmos3_edge_text``."""
-    return _read(config, "mlp.fc1", "mlp.fc2")
-
-
 def _read(config: ConfigReader, first: str, second: str) -> Architecture:
     size = read_sizes(config)
     bias = config.flag("attention_bias")

@@ -7,15 +7,13 @@ from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import (
     Shared,
     gated_mlp,
-    gated_tensors,
     routed,
-    stacked_experts,
     with_correction,
 )
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.parts.stack import stack
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, Moe, ParameterTensor
+from memcheck.models.types import Architecture, Attention, Block
 
 WIDE = (".gate.",)
 """``_keep_in_fp32_modules_strict`` of the class, whose gates are fp32 as they are made, too."""
@@ -73,48 +71,6 @@ def read_moe(config: ConfigReader) -> Architecture:
 
     kinds = ((i + 1) % every == 0 and first <= i <= last for i in range(size.layers))
     return decoder(config, size, stack(kinds, make), tied=True, kept_wide=WIDE)
-
-
-def read_vl(config: ConfigReader) -> Architecture:
-    """``model_type: ernie4_5_vl_moe_text``: a set of experts for each kind of token; tables are made once."""
-    size = read_sizes(config, kv_heads="required")
-    h, activation = size.hidden, config.activation()
-    if config.flag("use_bias"):
-        config.fail("use_bias", "use_bias of a routed model is not modelled: no released one has it")
-    if config.flag("output_router_logits"):
-        config.fail("output_router_logits", "the sum of every layer's router logits has no memory model here")
-    config.ignore("moe_norm_min", "router_aux_loss_coef")
-    attention = grouped_attention(size, rotary_form="half-fp32", rotary_interleaved=True)
-    widths = config.integers("moe_intermediate_size") or (1536, 512)
-    if len(widths) != KINDS:
-        config.fail("moe_intermediate_size", f"{list(widths)} are not the widths of two kinds of experts")
-    experts, chosen = config.integer("moe_num_experts", default=64), config.integer("moe_k", default=6)
-    shared = widths[0] * config.integer("moe_num_shared_experts", default=2, minimum=0)
-    tensors = gated_tensors("mlp.shared_experts", h, shared, "shared_experts") if shared else ()
-    for module, width in zip(("mlp.text_moe", "mlp.vision_moe"), widths, strict=True):
-        bias = ParameterTensor(f"{module}.gate.moe_statics.e_score_correction_bias", (1, experts), "router", fixed=True)
-        tensors += (ParameterTensor(f"{module}.gate.weight", (experts, h), "router"), bias)
-        tensors += stacked_experts(f"{module}.experts", experts, h, width)
-    moe = Moe(
-        experts,
-        chosen,
-        widths[0],
-        gated=True,
-        activation=activation,
-        router="softmax-gather",
-        shared_width=shared,
-        tensors=tensors,
-        correction_bias=True,
-        router_fp32=True,
-        router_apart=True,
-        modal_width=widths[1],
-    )
-    mlp = gated_mlp(h, config.integer("intermediate_size"), activation)
-    types = config.texts("mlp_layer_types") or ("dense", *("sparse",) * (size.layers - 1))
-    if len(types) != size.layers or not set(types) <= {"dense", "sparse"}:
-        config.fail("mlp_layer_types", "mlp_layer_types says of each layer whether it is dense or sparse")
-    blocks = stack(types, lambda kind: pre_norm_block(h, attention, moe if kind == "sparse" else mlp))
-    return decoder(config, size, blocks, tied=True, kept_wide=WIDE)._replace(rotary_each=True)
 
 
 def _attention(config: ConfigReader, size: StackDimensions) -> tuple[Attention, bool]:

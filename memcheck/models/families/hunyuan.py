@@ -15,21 +15,6 @@ def read(config: ConfigReader) -> Architecture:
     return _dense(config, read_sizes(config))
 
 
-def read_vl(config: ConfigReader) -> Architecture:
-    """``model_type: hunyuan_vl_text``. Files of the checkpoint's own code repeat two sizes under names of their own."""
-    size = read_sizes(config)
-    for key, value in (("attention_head_dim", size.head_dim), ("org_vocab_size", size.vocab)):
-        if config.integer(key, default=value, null=value) != value:
-            config.fail(key, f"{key} is not {value}, which it repeats")
-    config.ignore("pad_id", "sep_token_id")
-    found = _dense(config, size)
-    ((block, layers),) = found.blocks
-    mixer = block.mixer
-    if isinstance(mixer, Attention):
-        block = block._replace(mixer=mixer._replace(rotary_form="half-tables"))
-    return found._replace(blocks=((block, layers),))
-
-
 def _dense(config: ConfigReader, size: StackDimensions) -> Architecture:
     config.ignore("eod_token_id")
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation())

@@ -14,16 +14,10 @@ from memcheck.models.vision import Vision
 
 IMAGE_2, IMAGE_3 = (56 * 56, 28 * 28 * 16384), (256 * 256, 4096 * 4096)
 """Qwen2-VL and Qwen2.5-VL: 3136 to 12845056 pixels; Qwen3-VL and Qwen3.5: 65536 to 16777216."""
-IMAGE_VIDEO_LLAMA = (56 * 56, 28 * 28 * 1280)
-"""VideoLLaMA 3, and the default of Qwen's class: 3136 to 1003520 pixels."""
 IMAGE_PADDLE = (384 * 384, 1536 * 1536)
 """PaddleOCR-VL: 147456 to 2359296 pixels."""
 IMAGE_GLM = (112 * 112, 28 * 28 * 15000)
 """GLM-4.1V: 12544 to 11760000 pixels."""
-IMAGE_ERNIE = (56 * 56, 28 * 28 * 6177)
-"""ERNIE 4.5 VL: 3136 to 4842768 pixels."""
-IMAGE_HUNYUAN = (512 * 512, 2048 * 2048)
-"""Hunyuan VL: 262144 to 4194304 pixels."""
 IMAGE_MINIMAX = (56 * 56, 28 * 28 * 576)
 """MiniMax M3 VL: 3136 to 451584 pixels."""
 VIDEO_2, VIDEO_3 = (128 * 28 * 28, 768 * 28 * 28), (128 * 32 * 32, 768 * 32 * 32)
@@ -62,20 +56,6 @@ def see_glm(vision: Vision, height: int, width: int, frames: int | None, limits:
     return _seen(vision, resize(height, width, vision.patch * 2, own, JOINED), 1, own, limits)
 
 
-def see_video_llama(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
-    """VideoLLaMA 3 on pictures: transformers 5.23 models/video_llama_3/image_processing_video_llama_3.py."""
-    no_clips(frames)
-    own = _limits(IMAGE_VIDEO_LLAMA, limits)
-    return _seen(vision, resize(height, width, vision.patch, own), 1, own, limits)
-
-
-def see_default(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
-    """Qwen2VLImageProcessor with the limits of its class: HyperCLOVA X Vision V2, Cohere's Compass."""
-    no_clips(frames)
-    own = _limits(IMAGE_VIDEO_LLAMA, limits)
-    return _seen(vision, resize(height, width, vision.patch * 2, own), 1, own, limits)
-
-
 def see_paddle(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
     """PaddleOCR-VL: transformers 5.23 models/paddleocr_vl/image_processing_paddleocr_vl.py."""
     no_clips(frames)
@@ -91,36 +71,6 @@ def see_minimax(vision: Vision, height: int, width: int, frames: int | None, lim
     """MiniMax M3 VL: transformers 5.23 models/minimax_m3_vl/image_processing_minimax_m3_vl.py."""
     no_clips(frames)
     own = _limits(IMAGE_MINIMAX, limits)
-    return _seen(vision, resize(height, width, vision.patch * 2, own), 1, own, limits)
-
-
-def see_cosmos(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
-    """Cosmos3 Edge: GLM-4.1V's arithmetic on single pictures, with the limits of its class.
-
-    transformers 5.23 models/cosmos3_edge/image_processing_cosmos3_edge.py.
-    """
-    no_clips(frames)
-    own, factor = _limits(IMAGE_3, limits), vision.patch * 2
-    return _seen(vision, resize(*_grown(height, width, factor), factor, own), 1, own, limits)
-
-
-def see_hunyuan(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
-    """Hunyuan VL: a token after each row of image tokens, and one on either side of them all.
-
-    transformers 5.23 models/hunyuan_vl/image_processing_hunyuan_vl.py and processing_hunyuan_vl.py.
-    """
-    no_clips(frames)
-    own = _limits(IMAGE_HUNYUAN, limits)
-    sides = resize(height, width, vision.patch * math.isqrt(vision.merge), own)
-    found = _seen(vision, sides, 1, own, limits)
-    rows = sides[0] // (vision.patch * math.isqrt(vision.merge))
-    return found._replace(tokens=found.tokens + rows + 2)
-
-
-def see_ernie(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
-    """ERNIE 4.5 VL: transformers 5.23 models/ernie4_5_vl_moe/image_processing_ernie4_5_vl_moe.py."""
-    no_clips(frames)
-    own = _limits(IMAGE_ERNIE, limits)
     return _seen(vision, resize(height, width, vision.patch * 2, own), 1, own, limits)
 
 

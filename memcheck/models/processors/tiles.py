@@ -121,46 +121,5 @@ def llama4_canvas(height: int, width: int, side: int, most: int) -> tuple[int, i
     return min(((r, c) for s, r, c in scales if s == chosen), key=lambda grid: grid[0] * grid[1])
 
 
-def see_perception(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
-    """PerceptionLM: the grid in which the picture's shorter side is longest, or one of its shape, and an overview.
-
-    transformers 5.23 models/perception_lm/image_processing_perception_lm.py. A clip's frames are one tile each.
-    """
-    no_limits(limits)
-    if frames is not None:
-        return _seen(vision, frames, 0)
-    side = vision.patch * math.isqrt(vision.tile - vision.classes)
-    columns, rows = perception_grid(height, width, side, PERCEPTION_TILES)
-    return _seen(vision, columns * rows + 1, 0)._replace(defaults=(("max_num_tiles", PERCEPTION_TILES, WHY),))
-
-
-def perception_grid(height: int, width: int, side: int, most: int) -> tuple[int, int]:
-    """Columns and rows (``_fit_image_to_canvas``, ``_find_closest_aspect_ratio``); of equal ones the last listed."""
-    shapes: dict[float, list[tuple[int, int]]] = {}
-    for n in range(most, 0, -1):
-        for columns in (c for c in range(1, n + 1) if n % c == 0):
-            grid = columns, n // columns
-            shapes.setdefault(grid[0] / grid[1], []).append(grid)
-    shape = width / height
-    best, longest = None, -math.inf
-    for columns, rows in (grid for grids in shapes.values() for grid in grids):
-        if columns * side < width or rows * side < height:
-            continue
-        factor = min(columns * side / width, rows * side / height)
-        long = factor * (width if shape > 1 else height)
-        short = math.floor(long / shape if shape > 1 else long * shape)
-        found = long if shape == 1 else short
-        if best is None or found >= longest:
-            best, longest = (columns, rows), found
-    if best is not None:
-        return best
-    if shape >= 1:
-        nearest = min((k for k in shapes if k <= shape), key=lambda k: abs(k - shape))
-        return max(shapes[nearest], key=lambda grid: grid[0])
-    above = [k for k in shapes if k > shape]
-    nearest = min(above, key=lambda k: abs(1 / k - 1 / shape))
-    return max(shapes[nearest], key=lambda grid: grid[1])
-
-
 def _seen(vision: Vision, tiles: int, separators: int) -> Seen:
     return Seen(pictures=tiles, patches=tiles * vision.tile, tokens=tiles * vision.tile_tokens, separators=separators)

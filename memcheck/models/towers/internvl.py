@@ -82,14 +82,3 @@ def read(config: ConfigReader, around: AroundTower, *, biased: bool = False) -> 
         path="vision_tower",
         projector_path="multi_modal_projector",
     )
-
-
-def read_qianfan(config: ConfigReader, around: AroundTower) -> Vision:
-    """``model_type: qianfan_ocr``: InternVL, whose layers but the first drop branches of whole pictures at random."""
-    drops = config.dropout("drop_path_rate", default=0.1) > 0
-    tower = read(config, around, biased=True)
-    ((block, depth),) = tower.blocks
-    block = block._replace(named_output=False)
-    later = block._replace(drop_path=drops)
-    blocks = ((block, 1), (later, depth - 1)) if drops and depth > 1 else ((block, depth),)
-    return tower._replace(kind="qianfan", blocks=blocks)

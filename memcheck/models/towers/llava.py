@@ -83,32 +83,6 @@ def read_onevision(config: ConfigReader, around: AroundTower) -> Vision:
     )
 
 
-def read_vip(config: ConfigReader, around: AroundTower) -> Vision:
-    """ViP-LLaVA: rows of several layers of CLIP side by side, a LayerNorm, two matrices (modeling_vipllava.py)."""
-    outer = around.outer
-    outer.ignore("image_seq_length", "projector_layernorm_eps")
-    depth = config.integer("num_hidden_layers", default=12, maximum=MAX_LAYERS)
-    stated = outer.raw("vision_feature_layer", "vision_feature_layers")
-    layers = (-2, -5, -8, -11, 6) if stated is None else stated if isinstance(stated, (list, tuple)) else (stated,)
-    if not layers or any(not isinstance(i, int) or isinstance(i, bool) for i in layers):
-        outer.fail("vision_feature_layer", f"{stated!r} is no list of layers' numbers")
-    states = [i if i >= 0 else depth + 1 + i for i in layers]
-    if not all(0 < i <= depth for i in states):
-        outer.fail("vision_feature_layer", f"the tower of {depth} layers has no rows of layers {list(layers)}")
-    tower = _clip(config, around, "vipllava", max(states))
-    wide, outputs = len(states) * tower.hidden, around.language.hidden_size
-    first = linear("linear_1", outputs, wide, "projector", "none", bias=True)
-    return tower._replace(
-        projector=(
-            *norm_pair("projector_layernorm", wide),
-            *first,
-            *linear("linear_2", outputs, outputs, "projector", "none", bias=True),
-        ),
-        gathered=tuple(sorted(states)[:-1]),
-        processor="square:see",
-    )
-
-
 def projector(around: AroundTower, width: int) -> tuple[ParameterTensor, ...]:
     """``linear_1``, an activation, ``linear_2``."""
     outer, outputs = around.outer, around.language.hidden_size

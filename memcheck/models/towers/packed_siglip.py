@@ -35,23 +35,3 @@ def read_paddle(config: ConfigReader, around: AroundTower) -> Vision:
         path="visual",
         projector_path="projector",
     )
-
-
-def read_video_llama(config: ConfigReader, around: AroundTower) -> Vision:
-    """``model_type: video_llama_3`` on pictures: no learned positions, two matrices after each patch of them.
-
-    Frames of a clip are pooled by fours in front of the matrices; clips have no memory model.
-    """
-    outputs = around.language.hidden_size
-    config.ignore("image_size", "model_type")
-    tower = siglip(config, around, "video_llama", attention="qwen-separate")
-    first = linear("readout.0", outputs, tower.hidden, "projector", "none", bias=True)
-    return tower._replace(
-        stem=tower.stem[:2],
-        tile=0,
-        projector=(*first, *linear("readout.2", outputs, outputs, "projector", "none", bias=True)),
-        processor="qwen:see_video_llama",
-        activation="gelu",
-        path="vision_model",
-        projector_path="projector",
-    )

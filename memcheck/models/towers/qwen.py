@@ -51,10 +51,7 @@ def read_2(config: ConfigReader, around: AroundTower) -> Vision:
 
 
 def read_2_5(config: ConfigReader, around: AroundTower) -> Vision:
-    """Qwen2.5-VL: RMSNorm, gated MLP with biases, windows of 112 pixels but in ``fullatt_block_indexes``.
-
-    EXAONE 4.5 has fewer heads of keys and values (modeling_exaone4_5.py).
-    """
+    """Qwen2.5-VL: RMSNorm, gated MLP with biases, windows of 112 pixels but in ``fullatt_block_indexes``."""
     tower = windowed(config, around, "merger")
     outputs_of(config, around.language.hidden_size)
     return tower
@@ -72,12 +69,8 @@ def windowed(config: ConfigReader, around: AroundTower, merger_path: str) -> Vis
     side = config.integer("window_size", default=112) // config.integer("patch_size", default=14)
     stated = config.integers("fullatt_block_indexes")
     unwindowed = (7, 15, 23, 31) if stated is None else stated
-    grouped = config.integer("num_key_value_heads", default=8) if around.outer.model_type == "exaone4_5" else heads
-    if heads % grouped:
-        config.fail("num_key_value_heads", f"{heads} heads cannot share {grouped} key-value heads")
     made = {
-        window: packed_block(width, heads, mlp, "rmsnorm", side * side if window else 0, grouped)
-        for window in (True, False)
+        window: packed_block(width, heads, mlp, "rmsnorm", side * side if window else 0) for window in (True, False)
     }
     return Vision(
         kind="qwen2_5",
@@ -111,11 +104,6 @@ def read_3(config: ConfigReader, around: AroundTower) -> Vision:
     """Qwen3-VL and Qwen3.5."""
     stacks = around.outer.model_type.startswith(("cosmos3_omni", "qwen3_vl"))
     return positioned(config, around, MergerNames(), (8, 16, 24) if stacks else ())
-
-
-def read_compass(config: ConfigReader, around: AroundTower) -> Vision:
-    """Cohere's Compass: Qwen3-VL's tower. What limits its pictures is known of the class alone."""
-    return positioned(config, around, MergerNames(), (8, 16, 24))._replace(processor="qwen:see_default")
 
 
 def positioned(config: ConfigReader, around: AroundTower, names: MergerNames, default: tuple[int, ...]) -> Vision:
@@ -168,18 +156,14 @@ def packed_block(
     mlp: Mlp,
     norm: str,
     window: int = 0,
-    kv_heads: int = 0,
     attention: TowerAttention | None = None,
 ) -> Block:
     """A pre-norm layer on the rows of all pictures; ``attention``: another than one with a matrix for q, k and v."""
-    kv_heads = kv_heads or heads
-    joined = (heads + 2 * kv_heads) * (width // heads)
     attention = attention or TowerAttention(
         heads=heads,
         head_dim=width // heads,
-        kv_heads=kv_heads if kv_heads != heads else 0,
-        kind="qwen" if kv_heads == heads else "qwen-grouped",
-        tensors=linear("attn.qkv", joined, width, "attention", "column", bias=True)
+        kind="qwen",
+        tensors=linear("attn.qkv", 3 * width, width, "attention", "column", bias=True)
         + linear("attn.proj", width, width, "attention", "row", bias=True),
         window=window,
     )

@@ -51,25 +51,6 @@ def packed_squares(seen: Brief) -> Inputs:
     return {**found, "pixel_values": seen.pixels(seen.pictures.rows, 3, patch, patch)}
 
 
-def merged_video(seen: Brief) -> Inputs:
-    """Inputs with the patches of all pictures as rows, and the merge size of each picture (VideoLLaMA 3)."""
-    found = packed(seen)
-    return {**found, "image_merge_sizes": torch.ones(len(seen.sizes), dtype=torch.int64) * isqrt(seen.vision.merge)}
-
-
-def bordered(seen: Brief) -> Inputs:
-    """Inputs with the patches of all pictures as rows, for a tower that adds one token after each row and two around a
-    picture. The grids follow from the token counts (Hunyuan).
-    """
-    side, grids = isqrt(seen.vision.merge), []
-    for rows, tokens in zip(seen.sizes, seen.tokens, strict=True):
-        fits = [g for g in _splits(seen, rows, side) for g in (g, g[::-1]) if _bordered(g, side) == tokens]
-        if not fits:
-            raise seen.refuse(f"{rows} rows do not become {tokens} tokens")
-        grids.append(fits[0])
-    return _rows(seen, grids)
-
-
 def _bordered(grid: tuple[int, int], side: int) -> int:
     return grid[0] // side * (grid[1] // side + 1) + 2
 
@@ -235,11 +216,8 @@ FORMS: dict[str, Form] = {
     "aria": masked_tiles,
     "aya_vision": tiles,
     "cohere2_vision": tiles,
-    "cohere_compass": packed,
-    "cosmos3_edge": packed,
     "cosmos3_omni": packed,
     "deepseek_vl": tiles,
-    "exaone4_5": packed,
     "gemma3": tiles,
     "gemma4": positioned,
     "gemma4_unified": positioned,
@@ -249,12 +227,9 @@ FORMS: dict[str, Form] = {
     "glm_ocr": packed,
     "glmga": packed,
     "got_ocr2": tiles,
-    "hunyuan_vl": bordered,
-    "hyperclovax_vision_v2": packed,
     "idefics2": padded_of_samples,
     "idefics3": tiles_of_samples,
     "internvl": tiles,
-    "janus": tiles,
     "kimi_k25": packed_squares,
     "lighton_ocr": sized,
     "llama4": tiles,
@@ -269,7 +244,6 @@ FORMS: dict[str, Form] = {
     "paddleocr_vl": packed_squares,
     "paligemma": tiles,
     "pp_chart2table": tiles,
-    "qianfan_ocr": tiles,
     "qwen2_5_omni_thinker": packed,
     "qwen2_5_vl": packed,
     "qwen2_vl": packed,
@@ -280,8 +254,6 @@ FORMS: dict[str, Form] = {
     "qwen3_vl_moe": packed,
     "shieldgemma2": tiles,
     "smolvlm": tiles_of_samples,
-    "video_llama_3": merged_video,
     "video_llava": image_tiles,
-    "vipllava": tiles,
 }
 """By ``model_type``: what is not here takes inputs that nothing here makes."""

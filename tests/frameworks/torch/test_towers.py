@@ -155,12 +155,3 @@ def test_frameworks_with_models_of_their_own_refuse_towers(framework: str) -> No
     """A framework that has no such model gets no figure."""
     with pytest.raises(UnsupportedError, match="qwen2_5_vl"):
         priced(QWEN2_5_VL, {"framework": framework, "torch_version": None})
-
-
-def test_a_reader_that_stays_wide_beside_fp16_is_refused() -> None:
-    """transformers holds BLIP-2's Q-Former in fp32 where the weights are fp16: that has no memory model."""
-    config = next(row["config"] for row in TRACED.values() if row["model_type"] == "blip-2")
-    stated = {"images": {"per_sample": 1, "patches": 257, "tokens": 32}}
-    assert priced(config, {**stated, "precision": "bf16-pure"}).allocated_bytes > 0
-    with pytest.raises(UnsupportedError, match="Q-Former"):
-        priced(config, {**stated, "precision": "fp16-pure"})

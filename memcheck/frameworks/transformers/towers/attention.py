@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _ELSEWHERE = {
-    "grid-convolution": "lfm3:grid_convolution",
-    "grouped-separate": "lfm3:grouped_attention",
     "packed-one": "radio:packed_one",
     "packed-tables": "muse_glimmer:packed_tables",
     "sam": "sam:sam_attention",
@@ -67,19 +65,6 @@ def _packed(ctx: Context, a: TowerAttention, x: Value) -> Value:
     return rotated_and_attended(ctx, a, q, k, v)
 
 
-def _packed_groups(ctx: Context, a: TowerAttention, x: Value) -> Value:
-    """EXAONE 4.5: as :func:`_packed`, with fewer heads of keys and values, which are split off the joined matrix
-    (modeling_exaone4_5.py, Exaone4_5_VisionAttention.forward).
-    """
-    tape, rows, d, kv = ctx.tape, ctx.tokens, a.head_dim, a.kv_heads
-    first = a.tensors[0]
-    qkv = linear(tape, x, ctx.weights(first, a.bias), first.name)
-    del x
-    q, k, v = tape.views(qkv, (rows, a.heads, d), (rows, kv, d), (rows, kv, d))
-    del qkv
-    return rotated_and_attended(ctx, a, q, k, v)
-
-
 def _packed_apart(ctx: Context, a: TowerAttention, x: Value) -> Value:
     """Qwen2.5-Omni: as :func:`_packed`, with a matrix each for q, k and v (Qwen2_5OmniVisionAttention.forward)."""
     q, k, v = projections(ctx, a, x)
@@ -115,7 +100,7 @@ def _packed_part(ctx: Context, a: TowerAttention, x: Value) -> Value:
 
 
 def _packed_plain(ctx: Context, a: TowerAttention, x: Value) -> Value:
-    """Hunyuan VL: a matrix each for q, k and v of all pictures' rows, without rotations (HunYuanVLVisionAttention)."""
+    """MiniCPM-V: a matrix each for q, k and v of all pictures' rows, without rotations."""
     q, k, v = projections(ctx, a, x)
     del x
     return in_pictures(ctx, a, q, k, v)
@@ -164,50 +149,6 @@ def output_of(ctx: Context, a: TowerAttention, out: Value) -> Value:
     biased = any(t.name == last.name.removesuffix("weight") + "bias" for t in a.tensors)
     out = out.view(ctx.tokens, a.heads * a.head_dim)
     return linear(ctx.tape, out, ctx.weights(last, biased), last.name)
-
-
-def _selected(ctx: Context, a: TowerAttention, x: Value) -> Value:
-    """BLIP-2: one matrix, whose permuted output is read by number: each part's gradient is padded with zeros to all."""
-    tape, rows = ctx.tape, ctx.tokens
-    first, last = (t for t in a.tensors if t.linear)
-    qkv = linear(tape, x, ctx.weights(first, a.bias), first.name)
-    del x
-    shape = (rows, a.heads, a.head_dim)
-    q, k, v = slices(tape, head_view(tape, qkv, qkv.shape), shape, shape, shape)
-    del qkv
-    pieces = max(1, ctx.setting.pictures)
-    out = attend(ctx, q, k, v, pieces, wide=a.softmax_fp32).view(rows, a.heads * a.head_dim)
-    return linear(tape, out, ctx.weights(last, True), last.name)
-
-
-def _prefixed(ctx: Context, a: TowerAttention, x: Value) -> Value:
-    """PerceptionLM: one matrix; what follows the class token is rotated, and put together with it again.
-
-    timm 1.0.31 layers/attention.py, AttentionRope.forward, which knows no other kernel than that of torch; table in the
-    dtype in which the model was built (layers/pos_embed_sincos.py, apply_rot_embed).
-    """
-    tape, rows = ctx.tape, ctx.tokens
-    first, last = (t for t in a.tensors if t.linear)
-    qkv = linear(tape, x, ctx.weights(first, True), first.name)
-    del x
-    shape = (rows, a.heads, a.head_dim)
-    q, k, v = tape.views(head_view(tape, qkv, qkv.shape), shape, shape, shape)
-    del qkv
-    q = _rotated_behind(ctx, q)
-    k = _rotated_behind(ctx, k)
-    out = attend(ctx, q, k, v, max(1, ctx.setting.pictures), fused=True)
-    if out.dtype != "fp32":  # flash lays its output out as the queries, which the last copy made contiguous by heads
-        out = copy(tape, out, "reshape")
-    out = out.view(rows, a.heads * a.head_dim)
-    return linear(tape, out, ctx.weights(last, True), last.name)
-
-
-def _rotated_behind(ctx: Context, x: Value) -> Value:
-    tape, shape = ctx.tape, x.shape
-    token, patches = slices(tape, x, (0, *shape[1:]), shape)
-    turned = cast(tape, rotate_half(tape, patches, ctx.setting.params), x.dtype)
-    del patches
-    return cat(tape, (token, turned), shape, "cat class token")
 
 
 def _separate(ctx: Context, a: TowerAttention, x: Value) -> Value:
@@ -379,12 +320,9 @@ def _own_mask(tape: Tape, rows: int, made: str, dtype: str) -> Storage | None:
 
 _FORMS = {
     "qwen": _packed,
-    "qwen-grouped": _packed_groups,
     "qwen-separate": _packed_apart,
     "packed-part": _packed_part,
     "packed-plain": _packed_plain,
-    "packed-prefixed": _prefixed,
-    "packed-selected": _selected,
     "separate": _separate,
     "copied": _copied,
     "masked": _masked,

@@ -11,9 +11,8 @@ from memcheck.autograd.elementwise import add, copy
 from memcheck.autograd.indexing import index
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import rms_norm_pieces
-from memcheck.autograd.tensor import Value
+from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.transformers.towers.attention import attend, in_pictures, output_of, projections
-from memcheck.frameworks.transformers.towers.hunyuan import grid_positions
 from memcheck.frameworks.transformers.towers.qwen import features
 from memcheck.frameworks.transformers.towers.tiles import (
     layer_norm,
@@ -22,6 +21,7 @@ from memcheck.frameworks.transformers.towers.tiles import (
     two_matrices,
     with_class,
 )
+from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision
 
 
@@ -37,6 +37,42 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     joined = with_class(ctx, rows, learned, ctx.tokens)
     del x
     return joined, []
+
+
+def grid_positions(ctx: Context, table: ParameterTensor, rows: int, dtype: str) -> Value:
+    """``interpolate_pos_encoding`` of every picture: the whole grid in fp32, resized by ``interpolate``, in the rows'
+    dtype, repeated, put together. Each picture's gradient is one of the whole table.
+    """
+    tape, (places, width) = ctx.tape, table.shape[-2:]
+    pictures = max(1, ctx.setting.pictures)
+    each = -(-rows // pictures)
+    p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
+    own, whole, learns = p.dtype, (places, width), p.requires_grad
+    repeated = []
+    for _ in range(pictures):
+        grid = tape.new(whole, "fp32", "position grid in fp32") if own != "fp32" else None
+        resized = tape.new((each, width), "fp32", "interpolate")
+        del grid
+        narrow = tape.new((each, width), dtype, "to") if dtype != "fp32" else resized
+        del resized
+        repeated.append(tape.new((each, width), dtype, "repeat"))
+        del narrow
+    out = tape.value((rows, width), dtype, "cat pictures")
+    repeated.clear()
+
+    def run(grad: Storage) -> list[Storage | None]:
+        total = None
+        for _ in range(pictures if learns else 0):
+            wide = tape.new((each, width), "fp32", "to backward")
+            found = tape.new(whole, "fp32", "interpolate backward")
+            del wide
+            narrow = tape.new(whole, own, "to backward") if own != "fp32" else found
+            del found
+            total = narrow if total is None or not tape.subclass else tape.new(table.shape, own, "add gradients")
+            del narrow
+        return [total]
+
+    return tape.record(out, (tape.parameter(p),), run)
 
 
 def packed_one(ctx: Context, a: TowerAttention, x: Value) -> Value:
