@@ -14,7 +14,7 @@ from benchmarks.cases import HERE
 from benchmarks.page import write_or_check
 from memcheck.catalog.models import find_model, model_names
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.memory.unmodelled import unpriced
 from memcheck.models.registry import read_architecture
 from memcheck.models.types import Architecture
@@ -34,7 +34,7 @@ def families() -> dict[str, dict[str, Architecture]]:
     return dict(sorted(found.items()))
 
 
-def refusals(framework: Profile, models: dict[str, Architecture]) -> dict[str, tuple[str, ...]]:
+def refusals(framework: Framework, models: dict[str, Architecture]) -> dict[str, tuple[str, ...]]:
     """The models that the framework has no figure for: the parts that nothing prices, or none for a family."""
     found: dict[str, tuple[str, ...]] = {}
     for name, architecture in models.items():
@@ -45,7 +45,7 @@ def refusals(framework: Profile, models: dict[str, Architecture]) -> dict[str, t
     return found
 
 
-def cell(framework: Profile, models: dict[str, Architecture]) -> str:
+def cell(framework: Framework, models: dict[str, Architecture]) -> str:
     """What the table says of a family under a framework."""
     refused = refusals(framework, models)
     if not refused:

@@ -209,7 +209,7 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
         model=plan.model.name or plan.model.config or "",
         gpu=resolved.gpu.name,
         gpus=job.layout.world_size,
-        framework=job.framework if isinstance(job, TrainingJob) else "inference",
+        framework=job.framework.name if isinstance(job, TrainingJob) else "inference",
         host_capacity_bytes=context.host_bytes,
         fail_above=context.fail_above,
     )

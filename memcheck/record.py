@@ -43,6 +43,9 @@ class _RecordType(type):
     """Makes a tuple with named fields of a class body with annotations, as ``NamedTuple`` does."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> _RecordType:
+        if "__annotations__" not in body:  # a subclass that adds methods alone
+            body["__slots__"] = ()
+            return type.__new__(cls, name, bases, body)
         fields = tuple(body["__annotations__"])
         while len(fields) > len(_GETTERS):
             _GETTERS.append(field_getter(len(_GETTERS), None))

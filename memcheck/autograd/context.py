@@ -43,7 +43,7 @@ class Setting(Record):
     """Everything that decides a unit's curve besides the unit itself. Hashable: curves are cached by it."""
 
     style: Style
-    """The framework whose module code runs, as ``Profile.style``."""
+    """The framework whose module code runs, as ``Framework.style``."""
     batch: int
     sequence: int
     """Tokens per sequence on this rank, after context parallelism."""

@@ -7,7 +7,6 @@ from memcheck.catalog.names import UnknownNameError
 from memcheck.configs.formats import FORMATS, Format
 from memcheck.configs.request import Export
 from memcheck.configs.types import Notice, Written
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import Resolved
 from memcheck.job.types import TrainingJob
 from memcheck.plan.types import Plan
@@ -30,9 +29,9 @@ def export_plan(plan: Plan, resolved: Resolved, format: str, path: str) -> Writt
 
 def _foreign(job: TrainingJob, kind: Format) -> tuple[Notice, ...]:
     """A plan that is priced for another framework than the one that runs it."""
-    if job.framework in kind.frameworks:
+    if job.framework.name in kind.frameworks:
         return ()
-    title = FRAMEWORKS[job.framework].title
+    title = job.framework.title
     message = f"the plan is priced for {title}; run from {kind.title} it takes another amount of memory"
     help = f"check it with training.framework: {kind.frameworks[0]}"
     return (Notice("lost", "training.framework", f"{message}: {help}"),)

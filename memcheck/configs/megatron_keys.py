@@ -8,7 +8,7 @@ from __future__ import annotations
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.evidence import any_key
 from memcheck.configs.types import KeyRow
-from memcheck.frameworks.megatron.profile import PROFILE as MEGATRON
+from memcheck.frameworks.megatron.profile import FRAMEWORK as MEGATRON
 
 VERSION = "Megatron-LM at d98e8a64dd (August 2026)"
 TITLE = "Megatron-LM"

@@ -11,7 +11,7 @@ from memcheck.configs import megatron_keys, trainer_keys
 from memcheck.configs.arguments import without_comment
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.types import KeyRow
-from memcheck.frameworks.megatron.profile import PROFILE as MEGATRON
+from memcheck.frameworks.megatron.profile import FRAMEWORK as MEGATRON
 
 VERSION = "ms-swift at 3602360a (August 2026), mcore-bridge 1.6.5"
 TITLE = "Megatron-SWIFT"

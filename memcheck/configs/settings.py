@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.defaults import Defaults
+from memcheck.job.framework import Framework
 from memcheck.job.objective_types import TRAINERS
-from memcheck.job.profile import Profile
 from memcheck.job.recipe import resolve_recipe
 from memcheck.job.training import resolve_checkpoint, resolve_initialization
 from memcheck.job.types import Layout, Lora, Recipe, TrainingJob
@@ -74,7 +73,7 @@ def _layout(layout: Layout, job: TrainingJob) -> dict[str, object]:
 
 def _deviations(job: TrainingJob) -> dict[str, object]:
     """Dtypes of the training state that are not what the recipe means to its framework."""
-    named, framework = PrecisionSpec(recipe=job.recipe.recipe), FRAMEWORKS[job.framework]
+    named, framework = PrecisionSpec(recipe=job.recipe.recipe), job.framework
     usual = resolve_recipe(named, job.method, job.layout, framework, Defaults())
     names = [name for name in Recipe._fields if name not in ("recipe", "autocast", "compute")]
     return {name: getattr(job.recipe, name) for name in names if getattr(job.recipe, name) != getattr(usual, name)}
@@ -82,7 +81,7 @@ def _deviations(job: TrainingJob) -> dict[str, object]:
 
 def _around(job: TrainingJob) -> dict[str, object]:
     """How the model is made and saved, as far as that is not what its framework does by itself."""
-    framework = FRAMEWORKS[job.framework]
+    framework = job.framework
     made = resolve_initialization(None, job.layout, job.held_in, framework, Defaults())
     saved = resolve_checkpoint(None, job.layout, framework, dict(job.options), Defaults())
     found: dict[str, object] = {}
@@ -132,7 +131,7 @@ def _trainer(code: str) -> dict[str, object]:
     return {"trainer.name": name, "trainer.version": version}
 
 
-def neutral(framework: Profile, layout: Layout) -> dict[str, object]:
+def neutral(framework: Framework, layout: Layout) -> dict[str, object]:
     """What goes without saying: the values a config of this framework has when it is silent."""
     return {
         "parallelism.data": layout.data,
@@ -169,7 +168,7 @@ def neutral(framework: Profile, layout: Layout) -> dict[str, object]:
     }
 
 
-def _loss(framework: Profile, layout: Layout) -> str:
+def _loss(framework: Framework, layout: Layout) -> str:
     by_itself = framework.loss_parallel
     if framework.default_loss == "standard" and by_itself == "tensor" and layout.tensor > 1:
         return "vocab-parallel"

@@ -34,7 +34,7 @@ WORDS = {recipe: word for word, recipe in keys.RECIPES.items()}
 def write_accelerate(export: Export) -> Written:
     """The YAML of a launch."""
     job = export.job
-    zero = FRAMEWORKS[job.framework].data_parallel == "zero"
+    zero = job.framework.data_parallel == "zero"
     launched = FRAMEWORKS["deepspeed" if zero else "huggingface"]
     sheet = Sheet(settings_of(job), neutral(launched, job.layout), keys.VERSION)
     sheet.remark("model", "the script names it: --model_name_or_path")

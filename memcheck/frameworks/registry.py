@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.frameworks.stack import Stack
     from memcheck.frameworks.timing import Timing
-    from memcheck.job.profile import Profile
+    from memcheck.job.framework import Framework
 
 FOLDERS = {
     "huggingface": "transformers",
@@ -26,17 +26,17 @@ FOLDERS = {
 """Names that a plan gives, and the folder next to this file whose code estimates each."""
 
 
-class Profiles(Mapping[str, "Profile"]):
+class Frameworks(Mapping[str, "Framework"]):
     """Profiles by the name that a plan gives. One is loaded when it is asked for: a check needs its own."""
 
     def __init__(self) -> None:
-        self._loaded: dict[str, Profile] = {}
+        self._loaded: dict[str, Framework] = {}
 
-    def __getitem__(self, name: str) -> Profile:
+    def __getitem__(self, name: str) -> Framework:
         """What memcheck knows of a framework; KeyError for one that it does not know."""
         found = self._loaded.get(name)
         if found is None:
-            found = self._loaded[name] = import_module(f"memcheck.frameworks.{FOLDERS[name]}.profile").PROFILE
+            found = self._loaded[name] = import_module(f"memcheck.frameworks.{FOLDERS[name]}.profile").FRAMEWORK
         return found
 
     def __iter__(self) -> Iterator[str]:
@@ -46,18 +46,18 @@ class Profiles(Mapping[str, "Profile"]):
         return len(FOLDERS)
 
 
-FRAMEWORKS = Profiles()
+FRAMEWORKS = Frameworks()
 
 
 @lru_cache(maxsize=16)
-def stack_of(name: str) -> Stack:
+def stack_of(framework: Framework) -> Stack:
     """The doors of a framework's folder, which are loaded for a job that runs on it."""
-    stack: Stack = import_module(f"memcheck.frameworks.{FOLDERS[name]}.stack").STACK
+    stack: Stack = import_module(f"memcheck.frameworks.{FOLDERS[framework.name]}.stack").STACK
     return stack
 
 
 @lru_cache(maxsize=16)
-def timing_of(name: str) -> Timing:
+def timing_of(framework: Framework) -> Timing:
     """What decides the time of a framework's step, which is loaded for a job that is timed."""
-    timing: Timing = import_module(f"memcheck.frameworks.{FOLDERS[name]}.timing").TIMING
+    timing: Timing = import_module(f"memcheck.frameworks.{FOLDERS[framework.name]}.timing").TIMING
     return timing

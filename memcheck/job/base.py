@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from memcheck.job.defaults import Defaults
 from memcheck.job.errors import JobProblem, ResolutionError
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.types import BITSANDBYTES
 from memcheck.job.versions import TRANSFORMERS
 from memcheck.models.types import Architecture, Moe
@@ -27,7 +27,7 @@ OPTION = "quantize"
 
 
 def resolve_base(
-    stated: BaseSpec | None, method: str, framework: Profile, options: Mapping[str, object], defaults: Defaults
+    stated: BaseSpec | None, method: str, framework: Framework, options: Mapping[str, object], defaults: Defaults
 ) -> str:
     """A word of ``memcheck.accounts.quantised``, or empty: the base is stored in the dtype of the parameters.
 
@@ -59,7 +59,7 @@ def resolve_base(
     return held if double else f"{held}-single"
 
 
-def _by_method(method: str, framework: Profile, options: Mapping[str, object]) -> str:
+def _by_method(method: str, framework: Framework, options: Mapping[str, object]) -> str:
     """What ``qlora`` alone means: 4 bits, whose constants are quantised once more unless an option says otherwise."""
     if method != "qlora":
         return ""
@@ -91,7 +91,7 @@ def base_of(
     training: TrainingSpec,
     architecture: object,
     method: str,
-    framework: Profile,
+    framework: Framework,
     options: Mapping[str, object],
     defaults: Defaults,
 ) -> str:
@@ -105,7 +105,7 @@ def note_experts(
     training: TrainingSpec,
     architecture: object,
     held_in: str,
-    framework: Profile,
+    framework: Framework,
     options: Mapping[str, object],
     defaults: Defaults,
 ) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from memcheck.job.defaults import Defaults
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 
 
-def fewer_layers(framework: Profile, options: Mapping[str, object], defaults: Defaults) -> tuple[int, int]:
+def fewer_layers(framework: Framework, options: Mapping[str, object], defaults: Defaults) -> tuple[int, int]:
     """Layers that the first and the last stage have less than others."""
     found = []
     for end, usual in zip(("first", "last"), framework.fewer_layers, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from memcheck.job.defaults import Defaults
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.versions import TRANSFORMERS, is_before
 from memcheck.models.vision import Vision
 from memcheck.plan import types as plan_types
@@ -14,7 +14,7 @@ GIVES = (5, 24)
 """The first whose outputs have ``image_outputs`` (modeling_outputs.py, ``MultimodalCausalLMOutputWithPast``)."""
 
 
-def has_outputs(vision: Vision, framework: Profile) -> bool:
+def has_outputs(vision: Vision, framework: Framework) -> bool:
     """Whether the class has such an output since then: transformers' own, but for those that have none of their own
     (Phi-4), whose language model has a head inside (C-RADIO), or that read pictures by cross attention.
     """
@@ -29,7 +29,7 @@ def gives(version: str | None) -> bool:
 def note_version(
     training: plan_types.TrainingSpec,
     vision: Vision,
-    framework: Profile,
+    framework: Framework,
     options: Mapping[str, object],
     defaults: Defaults,
 ) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from memcheck.errors import UnsupportedError
 from memcheck.job.defaults import Defaults
 from memcheck.job.errors import JobProblem, ResolutionError
+from memcheck.job.framework import Framework
 from memcheck.job.image_outputs import note_version
-from memcheck.job.profile import Profile
 from memcheck.job.types import Images, TrainingJob
 from memcheck.models.rough import Rough
 from memcheck.plan import types as plan_types
@@ -54,7 +54,7 @@ UNSTATED = (
 def resolve_pictures(
     training: plan_types.TrainingSpec,
     a: Architecture | Rough,
-    framework: Profile,
+    framework: Framework,
     options: Mapping[str, object],
     defaults: Defaults,
 ) -> Images | None:

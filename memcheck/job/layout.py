@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from memcheck.job.defaults import PLAN_DEFAULT, Defaults
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.restated import reshards, synchronises, zero_stage
 from memcheck.job.types import Layout
 from memcheck.plan.types import HardwareSpec, ParallelismSpec
@@ -20,7 +20,7 @@ EACH = "Accelerate before 1.11 reduces every micro-batch under FSDP2"
 def resolve_layout(
     hardware: HardwareSpec,
     stated: ParallelismSpec,
-    framework: Profile | None,
+    framework: Framework | None,
     defaults: Defaults,
     *,
     routed: bool = False,
@@ -66,7 +66,7 @@ def resolve_layout(
 
 
 def _expert_tensor(
-    stated: ParallelismSpec, layout: Layout, framework: Profile | None, defaults: Defaults, *, routed: bool
+    stated: ParallelismSpec, layout: Layout, framework: Framework | None, defaults: Defaults, *, routed: bool
 ) -> int:
     """1 unless stated, as for every degree of a plan; where the framework would take another one, the plan says so.
 
@@ -85,7 +85,7 @@ def _expert_tensor(
     return defaults.take("parallelism.expert_tensor", None, 1, why)
 
 
-def _sequence(stated: ParallelismSpec, layout: Layout, framework: Profile, defaults: Defaults) -> bool:
+def _sequence(stated: ParallelismSpec, layout: Layout, framework: Framework, defaults: Defaults) -> bool:
     if layout.tensor == 1:
         return bool(stated.sequence)
     why = f"default of {framework.name} with tensor > 1"
@@ -106,7 +106,7 @@ def _schedule(stated: ParallelismSpec, pipeline: int, defaults: Defaults) -> tup
 def _sharding(
     stated: ParallelismSpec,
     layout: Layout,
-    framework: Profile,
+    framework: Framework,
     defaults: Defaults,
     options: Mapping[str, object],
     reduces_each: bool,
@@ -143,7 +143,7 @@ def _sharding(
     )
 
 
-def _synchronised(stated: str | None, framework: Profile, defaults: Defaults, said: tuple[str, str] | None) -> str:
+def _synchronised(stated: str | None, framework: Framework, defaults: Defaults, said: tuple[str, str] | None) -> str:
     key = "parallelism.gradient_sync"
     if said is not None:
         return defaults.take(key, stated, said[1], f"options.{said[0]}")

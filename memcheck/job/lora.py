@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.job.defaults import PLAN_DEFAULT, Defaults
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.recipe import UPCAST
 from memcheck.job.types import Lora, Recipe
 from memcheck.models.types import Architecture, Rough
@@ -15,7 +15,7 @@ PATTERN = frozenset("\\*+?[](){}|^$")
 
 def resolve_lora(
     training: plan_types.TrainingSpec,
-    framework: Profile,
+    framework: Framework,
     recipe: Recipe,
     architecture: Architecture | Rough,
     defaults: Defaults,

@@ -7,7 +7,7 @@ the whole path (``re.fullmatch``); a list has names of modules, or the ends of t
 from __future__ import annotations
 
 from memcheck.job.errors import JobProblem, ResolutionError
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.types import Lora
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.module_paths import Linear, linear_layers, matching
@@ -22,7 +22,7 @@ MISTAKEN = ("glm4v_moe",)
 """Models whose modules peft mistakes for stacked experts."""
 
 
-def with_reach(lora: Lora, architecture: Architecture | Rough, framework: Profile) -> Lora:
+def with_reach(lora: Lora, architecture: Architecture | Rough, framework: Framework) -> Lora:
     """The adapters with the names that their pattern reaches in each part.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcheck.job.defaults import Defaults
+from memcheck.job.framework import Framework
 from memcheck.job.objective_types import (
     COMPARED,
     DISTILLED,
@@ -15,7 +16,6 @@ from memcheck.job.objective_types import (
     Companion,
     Objective,
 )
-from memcheck.job.profile import Profile
 from memcheck.job.types import Checkpointing, Recipe
 from memcheck.models.types import Architecture, Rough
 from memcheck.plan import types as plan_types
@@ -28,7 +28,7 @@ def resolve_objective(
     training: plan_types.TrainingSpec,
     method: str,
     recipe: Recipe,
-    framework: Profile,
+    framework: Framework,
     architecture: Architecture | Rough,
     checkpointing: Checkpointing,
     defaults: Defaults,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.errors import UnsupportedError
 from memcheck.job.defaults import Defaults
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.recipes import GENERIC
 from memcheck.job.types import Layout, Optimizer, Recipe
 from memcheck.job.versions import is_before
@@ -19,7 +19,7 @@ def resolve_recipe(
     stated: PrecisionSpec | None,
     method: str,
     layout: Layout,
-    framework: Profile,
+    framework: Framework,
     defaults: Defaults,
     trainer: TrainerSpec | None = None,
     *,
@@ -61,7 +61,7 @@ def resolve_recipe(
     return recipe
 
 
-def upcasts(recipe: Recipe, layout: Layout, framework: Profile, fsdp: int = 1, held_in: str = "") -> bool:
+def upcasts(recipe: Recipe, layout: Layout, framework: Framework, fsdp: int = 1, held_in: str = "") -> bool:
     """Whether what is trained is cast to fp32 before FSDP shards it. Accelerate does so under mixed precision, but not
     under FSDP2 with 4-bit weights (accelerate 1.15 accelerator.py, prepare_model; utils/fsdp_utils.py).
     """
@@ -69,14 +69,14 @@ def upcasts(recipe: Recipe, layout: Layout, framework: Profile, fsdp: int = 1, h
     return framework.upcasts_trained and casts and (fsdp == 1 or not held_in.startswith(("nf4", "fp4")))
 
 
-def with_optimizer(recipe: Recipe, optimizer: Optimizer, framework: Profile) -> Recipe:
+def with_optimizer(recipe: Recipe, optimizer: Optimizer, framework: Framework) -> Recipe:
     """The recipe with the dtype that the optimizer gives to its states whatever it steps on."""
     if keeps_full_states(optimizer, framework):
         return recipe._replace(optimizer_states="fp32")
     return recipe
 
 
-def keeps_full_states(optimizer: Optimizer, framework: Profile) -> bool:
+def keeps_full_states(optimizer: Optimizer, framework: Framework) -> bool:
     """Whether bitsandbytes keeps the states in 32 bits: ``dtype = torch.float32`` where ``optim_bits`` is 32
     (bitsandbytes ``optim/optimizer.py``, ``init_state``). Lion is its kernel where it is fused.
     """
@@ -85,14 +85,14 @@ def keeps_full_states(optimizer: Optimizer, framework: Profile) -> bool:
     return optimizer.name == "paged-adamw"
 
 
-def framework_recipe(name: str, layout: Layout, framework: Profile) -> Recipe:
+def framework_recipe(name: str, layout: Layout, framework: Framework) -> Recipe:
     """The framework's record of a recipe, or PyTorch's meaning of it where the framework has none (rule MEM407)."""
     if layout.zero_stage == 3 and name in framework.sharded_recipes:
         return framework.sharded_recipes[name]
     return framework.recipes.get(name) or GENERIC[name]
 
 
-def _deviate(recipe: Recipe, stated: PrecisionSpec, framework: Profile) -> Recipe:
+def _deviate(recipe: Recipe, stated: PrecisionSpec, framework: Framework) -> Recipe:
     """Apply what the plan states in addition to the recipe, as far as the framework has something for it.
 
     In autograd a gradient has its parameter's dtype (torch/csrc/autograd/engine.cpp, validate_outputs) and the

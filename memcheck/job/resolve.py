@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from memcheck.catalog.types import Gpu
 from memcheck.job.defaults import Defaults
 from memcheck.job.errors import JobProblem, ResolutionError
+from memcheck.job.framework import Framework
 from memcheck.job.hardware import resolve_gpu
 from memcheck.job.head import resolve_head, with_head
 from memcheck.job.layout import resolve_layout
 from memcheck.job.model import resolve_model
 from memcheck.job.objective import resolve_companions, resolve_objective
 from memcheck.job.objective_types import Evaluation
-from memcheck.job.profile import Profile
 from memcheck.job.recipe import resolve_recipe, upcasts, with_optimizer
 from memcheck.job.restated import parameter_offload
 from memcheck.job.torch import resolve_expandable, resolve_torch
@@ -64,7 +64,7 @@ class JobFrame(Record):
     """If it trains, on one token."""
     gpu: Gpu
     overhead: Overhead
-    framework: Profile | None
+    framework: Framework | None
     """None for inference."""
     notes: tuple[tuple[Assumption, ...], ...]
     """Assumptions in four parts: before the batch, before the number of micro-batches, before PyTorch's behaviour,
@@ -72,7 +72,7 @@ class JobFrame(Record):
     """
 
 
-def resolve(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_dir: str) -> Resolved:
+def resolve(plan: plan_types.Plan, frameworks: Mapping[str, Framework], *, base_dir: str) -> Resolved:
     """Make every value of the plan concrete. ``base_dir`` is where relative paths of the plan start.
 
     ``frameworks``: profiles by the name that a plan gives them.
@@ -88,7 +88,7 @@ def resolve(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_di
 
 def framed(
     plan: plan_types.Plan,
-    frameworks: Mapping[str, Profile],
+    frameworks: Mapping[str, Framework],
     *,
     base_dir: str,
     model: Architecture | Rough | None = None,
@@ -186,7 +186,7 @@ def _lookup(
     return architecture, gpu
 
 
-def _check_owner(plan: plan_types.Plan, architecture: Architecture, frameworks: Mapping[str, Profile]) -> None:
+def _check_owner(plan: plan_types.Plan, architecture: Architecture, frameworks: Mapping[str, Framework]) -> None:
     """A framework's own model (Megatron-LM's, described by its arguments) exists nowhere else."""
     kind = architecture.model_type
     framework = None if plan.training is None else plan.training.framework or DEFAULT_FRAMEWORK
@@ -223,7 +223,7 @@ def _training_job(
     plan: plan_types.Plan,
     training: plan_types.TrainingSpec,
     architecture: Architecture | Rough,
-    framework: Profile,
+    framework: Framework,
     defaults: Defaults,
     teacher: Architecture | Rough | None,
 ) -> tuple[TrainingJob, tuple[tuple[Assumption, ...], ...]]:
@@ -286,7 +286,7 @@ def _training_job(
     attention = after.take("training.attention", training.attention, framework.default_attention)
     job = TrainingJob(
         architecture=architecture,
-        framework=framework.name,
+        framework=framework,
         framework_version=training.framework_version,
         layout=layout,
         recipe=with_optimizer(recipe, optimizer, framework),
@@ -343,7 +343,7 @@ def _loaded(precision: plan_types.PrecisionSpec | None, recipe: Recipe) -> Recip
 def _images(
     training: plan_types.TrainingSpec,
     a: Architecture | Rough,
-    framework: Profile,
+    framework: Framework,
     options: dict[str, object],
     defaults: Defaults,
 ) -> Images | None:
@@ -364,7 +364,7 @@ def _target(training: plan_types.TrainingSpec, architecture: Architecture | Roug
     return resolve_target(training, architecture, defaults)
 
 
-def _unstated(name: str, framework: Profile, options: Mapping[str, object]) -> bool:
+def _unstated(name: str, framework: Framework, options: Mapping[str, object]) -> bool:
     """Whether the framework has an option that the plan does not state."""
     return name in framework.options and name not in options
 

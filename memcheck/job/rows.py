@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.job.defaults import Defaults
 from memcheck.job.errors import JobProblem, ResolutionError
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.training import encodes
 from memcheck.job.types import UNPACKED
 from memcheck.models.padding import maskable, unpaddable
@@ -18,7 +18,7 @@ AS_FULL = "rows are taken as full; `padded` if a collator pads them to the longe
 
 
 def unmodelled(
-    rows: str, architecture: Architecture | Rough | None, framework: Profile, attention: str, context: int
+    rows: str, architecture: Architecture | Rough | None, framework: Framework, attention: str, context: int
 ) -> str:
     """What has no memory model for such rows; empty where there is one. ``context``: the degree."""
     if not framework.pads:
@@ -34,7 +34,7 @@ def unmodelled(
 
 
 def rows_of_texts(
-    architecture: Architecture, framework: Profile, attention: str, context: int, defaults: Defaults
+    architecture: Architecture, framework: Framework, attention: str, context: int, defaults: Defaults
 ) -> tuple[str, bool]:
     """How rows of texts of many lengths lie if nothing states it, and whether they may be padded all the same: rows of
     an encoder, and rows that a head scores.
@@ -56,7 +56,7 @@ def rows_of_texts(
 
 
 def unpacked_rows(
-    architecture: Architecture, framework: Profile, attention: str, context: int, defaults: Defaults
+    architecture: Architecture, framework: Framework, attention: str, context: int, defaults: Defaults
 ) -> str:
     """How rows lie whose longest is stated, in a plan that does not say more: padded, where that has a memory model."""
     what = unmodelled("padded", architecture, framework, attention, context)

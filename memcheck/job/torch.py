@@ -10,7 +10,7 @@ buffer before it copies the next one out (``wait_for_unshard``).
 from __future__ import annotations
 
 from memcheck.job.defaults import Defaults
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.types import DTYPE_BYTES, TORCH_2_13, TORCH_2_15, Recipe, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.plan import types as plan_types
@@ -21,7 +21,7 @@ ALL = (TORCH_2_13, TORCH_2_15)
 
 
 def resolve_torch(
-    training: plan_types.TrainingSpec, job: TrainingJob, framework: Profile, defaults: Defaults
+    training: plan_types.TrainingSpec, job: TrainingJob, framework: Framework, defaults: Defaults
 ) -> tuple[str, ...]:
     """The behaviours to price, of which the one that needs most counts."""
     stated = training.torch_version
@@ -49,7 +49,7 @@ def behaviour(version: str | None) -> str | None:
     return next(name for name, first in FIRST if (int(match[1]), int(match[2])) >= first)
 
 
-def differs(job: TrainingJob, framework: Profile) -> bool:
+def differs(job: TrainingJob, framework: Framework) -> bool:
     """Whether one version takes more memory for some of these steps and another one for others."""
     layout = job.layout
     if framework.data_parallel != "torch":
@@ -68,7 +68,7 @@ def reduces_wider(recipe: Recipe) -> bool:
     return DTYPE_BYTES[recipe.reduce] > DTYPE_BYTES[recipe.compute]
 
 
-def ends_apart(job: TrainingJob, framework: Profile) -> bool:
+def ends_apart(job: TrainingJob, framework: Framework) -> bool:
     """Whether embedding and head are groups of their own.
 
     By the framework, or by torchtune's list of layers that it shards apart; a head that reads the embedding's table is
@@ -81,7 +81,7 @@ def ends_apart(job: TrainingJob, framework: Profile) -> bool:
     return not tied and isinstance(named, tuple) and {"tok_embeddings", "output"} <= set(named)
 
 
-def resolve_expandable(training: plan_types.TrainingSpec, framework: Profile, defaults: Defaults) -> bool:
+def resolve_expandable(training: plan_types.TrainingSpec, framework: Framework, defaults: Defaults) -> bool:
     """The allocator's setting, with a note where the framework's steps were measured with the other one only."""
     key = "training.expandable_segments"
     why = f"what {framework.name}'s launcher sets"

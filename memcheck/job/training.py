@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from memcheck.job.defaults import Defaults
 from memcheck.job.errors import JobProblem, ResolutionError
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.restated import recomputes
 from memcheck.job.types import (
     BITSANDBYTES,
@@ -67,7 +67,7 @@ def resolve_accumulation(
     return steps
 
 
-def resolve_optimizer(stated: plan_types.OptimizerSpec | None, framework: Profile, defaults: Defaults) -> Optimizer:
+def resolve_optimizer(stated: plan_types.OptimizerSpec | None, framework: Framework, defaults: Defaults) -> Optimizer:
     """Name, implementation and place of the optimizer."""
     stated = stated or plan_types.OptimizerSpec()
     name = defaults.take("training.optimizer.name", stated.name, framework.default_optimizer)
@@ -88,7 +88,7 @@ def resolve_optimizer(stated: plan_types.OptimizerSpec | None, framework: Profil
 def resolve_checkpointing(
     stated: plan_types.ActivationCheckpointingSpec | None,
     version: str | None,
-    framework: Profile,
+    framework: Framework,
     options: dict[str, object],
     defaults: Defaults,
 ) -> Checkpointing:
@@ -118,7 +118,7 @@ def resolve_checkpointing(
 def resolve_loss(
     stated: plan_types.LossSpec | None,
     layout: Layout,
-    framework: Profile,
+    framework: Framework,
     defaults: Defaults,
     version: str | None = None,
     usual: str = "",
@@ -170,7 +170,7 @@ LAID = {"unpacked": "packed", "unpacked-masked": "masked"}
 def resolve_rows(
     training: plan_types.TrainingSpec,
     architecture: Architecture | Rough,
-    framework: Profile,
+    framework: Framework,
     attention: str,
     layout: Layout,
     defaults: Defaults,
@@ -189,7 +189,7 @@ def resolve_rows(
 def _laid(
     training: plan_types.TrainingSpec,
     architecture: Architecture | Rough,
-    framework: Profile,
+    framework: Framework,
     attention: str,
     layout: Layout,
     defaults: Defaults,
@@ -215,7 +215,7 @@ def encodes(a: Architecture) -> bool:
 
 
 def resolve_initialization(
-    stated: plan_types.InitializationSpec | None, layout: Layout, held_in: str, framework: Profile, defaults: Defaults
+    stated: plan_types.InitializationSpec | None, layout: Layout, held_in: str, framework: Framework, defaults: Defaults
 ) -> Initialization:
     """Where the model is made, and of what."""
     stated = stated or plan_types.InitializationSpec()
@@ -234,7 +234,7 @@ def resolve_initialization(
 def resolve_checkpoint(
     stated: plan_types.CheckpointSpec | None,
     layout: Layout,
-    framework: Profile,
+    framework: Framework,
     options: dict[str, object],
     defaults: Defaults,
 ) -> Checkpoint:
@@ -251,13 +251,13 @@ def resolve_checkpoint(
     )
 
 
-def shards_parameters(layout: Layout, framework: Profile) -> bool:
+def shards_parameters(layout: Layout, framework: Framework) -> bool:
     """Whether a data-parallel rank keeps only a part of the parameters: FSDP2 from stage 2 on, ZeRO at stage 3."""
     least = 3 if framework.own_engine else 2
     return layout.zero_stage >= least and layout.shard_group > 1
 
 
-def known_options(stated: dict[str, object] | None, framework: Profile) -> dict[str, object]:
+def known_options(stated: dict[str, object] | None, framework: Framework) -> dict[str, object]:
     """The options that this framework has; rule MEM404 reports the rest."""
     return {name: _hashable(value) for name, value in sorted((stated or {}).items()) if name in framework.options}
 

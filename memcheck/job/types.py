@@ -6,6 +6,10 @@ from memcheck.job.objective_types import Companion, Evaluation, ModelHead, Objec
 from memcheck.models.types import Architecture, Rough
 from memcheck.record import Record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.job.framework import Framework
+
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "remainder": 2}
 """Bytes of one element; 4-bit formats carry quantisation constants and are counted where they are used."""
 
@@ -188,7 +192,7 @@ class TrainingJob(Record):
     """One training step of one plan."""
 
     architecture: Architecture | Rough
-    framework: str
+    framework: Framework
     framework_version: str | None
     layout: Layout
     recipe: Recipe

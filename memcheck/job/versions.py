@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from memcheck.job.defaults import Defaults
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.types import BITSANDBYTES, Layout, Recipe, TrainingJob
 from memcheck.plan import types as plan_types
 
@@ -45,14 +45,14 @@ def is_before(version: str | None, first: tuple[int, ...] | None) -> bool:
     return (*numbers, *[0] * (len(first) - len(numbers))) < first
 
 
-def version_of_models(job: TrainingJob, framework: Profile) -> str | None:
+def version_of_models(job: TrainingJob, framework: Framework) -> str | None:
     """The version of transformers, whose classes build the model; None: not stated, the newest."""
     stated = job.framework_version if framework.versions_models else job.option(TRANSFORMERS)
     return stated if isinstance(stated, str) else None
 
 
 def resolve_fsdp(
-    version: str | None, options: Mapping[str, object], layout: Layout, framework: Profile, defaults: Defaults
+    version: str | None, options: Mapping[str, object], layout: Layout, framework: Framework, defaults: Defaults
 ) -> int:
     """1 or 2: which FSDP wraps the model, where one does."""
     chosen = fsdp_of(version, options, framework)
@@ -70,7 +70,7 @@ def resolve_fsdp(
     return defaults.take(f"training.options.{FSDP}", None, 1 if old else 2, why)
 
 
-def fsdp_of(version: str | None, options: Mapping[str, object], framework: Profile) -> int:
+def fsdp_of(version: str | None, options: Mapping[str, object], framework: Framework) -> int:
     """Which FSDP an option or the framework's version chooses."""
     stated = options.get(FSDP)
     if framework.flattens_units:
@@ -80,7 +80,7 @@ def fsdp_of(version: str | None, options: Mapping[str, object], framework: Profi
     return 1 if is_before(version, framework.fsdp2_since) else 2
 
 
-def reduces_each(version: str | None, options: Mapping[str, object], framework: Profile) -> bool:
+def reduces_each(version: str | None, options: Mapping[str, object], framework: Framework) -> bool:
     """Whether Accelerate reduces the gradients of every micro-batch under FSDP2, in spite of ``gradient_sync``.
 
     Before 1.11 its ``no_sync`` looks for a method of that name, which FSDP2 does not have (accelerator.py).
@@ -90,7 +90,7 @@ def reduces_each(version: str | None, options: Mapping[str, object], framework: 
     return old and ACCELERATE in framework.options and fsdp_of(version, options, framework) == 2
 
 
-def wraps_adapters(framework: Profile, version: str | None, stated: object) -> bool:
+def wraps_adapters(framework: Framework, version: str | None, stated: object) -> bool:
     """Whether FSDP1 makes units of adapters (peft ``fsdp_auto_wrap_policy``), and not of layers alone.
 
     ``stated``: the option's value. transformers' Trainer sets that policy since 4.39 (trainer.py,
@@ -106,7 +106,7 @@ def note_adapter_units(
     fsdp: int,
     options: Mapping[str, object],
     layout: Layout,
-    framework: Profile,
+    framework: Framework,
     defaults: Defaults,
 ) -> None:
     """List whether FSDP1 makes units of a plan's adapters, where the plan does not say so. ``fsdp``: 2 without any."""
@@ -126,7 +126,7 @@ def resolve_carving(
     fsdp: int,
     options: Mapping[str, object],
     layout: Layout,
-    framework: Profile,
+    framework: Framework,
     defaults: Defaults,
 ) -> bool:
     """Whether Accelerate wraps embedding and head apart (accelerate 1.14 utils/fsdp_utils.py, ``fsdp2_prepare_model``).
@@ -150,7 +150,7 @@ def resolve_carving(
 
 
 def resolve_kbit(
-    held_in: str, options: Mapping[str, object], layout: Layout, framework: Profile, defaults: Defaults
+    held_in: str, options: Mapping[str, object], layout: Layout, framework: Framework, defaults: Defaults
 ) -> bool:
     """Whether peft's ``prepare_model_for_kbit_training`` casts what is not quantised to fp32 (peft/utils/other.py).
 
@@ -171,7 +171,7 @@ def resolve_kbit(
     return defaults.take(f"training.options.{KBIT}", None, not shards, why)
 
 
-def is_other_release(version: str | None, framework: Profile) -> bool:
+def is_other_release(version: str | None, framework: Framework) -> bool:
     """Whether a plan states a release whose steps are not the modelled ones."""
     return is_before(version, framework.modelled_since)
 
@@ -180,7 +180,7 @@ def note_releases(
     training: plan_types.TrainingSpec,
     options: Mapping[str, object],
     recipe: Recipe,
-    framework: Profile,
+    framework: Framework,
     defaults: Defaults,
 ) -> None:
     """List the releases that a plan's bytes rest on, where the plan does not state them."""

@@ -16,7 +16,6 @@ traced steps (``python -m benchmarks.accuracy --write``).
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Pools
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import flattens
 from memcheck.job.torch import ends_apart
 from memcheck.job.types import InferenceJob, TrainingJob
@@ -163,7 +162,7 @@ def remainder_group(job: TrainingJob | InferenceJob) -> str:
     """
     if isinstance(job, InferenceJob) or job.expandable_segments or job.compiles("model"):
         return ""
-    profile = FRAMEWORKS[job.framework]
+    profile = job.framework
     if profile.own_engine or profile.allocator_group:
         return ""
     group = stuck_group(allocator_group(job)).removesuffix("/default")
@@ -198,7 +197,7 @@ def allocator_group(job: TrainingJob | InferenceJob) -> str:
     """Kind of plan as the caching allocator sees it: ``streams/recompute/allocator``, sharded ``streams/allocator``."""
     if isinstance(job, InferenceJob):
         return "serving"
-    profile = FRAMEWORKS[job.framework]
+    profile = job.framework
     streams = profile.allocator_group
     if not streams and job.layout.zero_stage >= 2 and job.layout.shard_group > 1:
         apart = ends_apart(job, profile)

@@ -12,7 +12,6 @@ seen, not quantiles: a plan that is called safe and fails costs more than a warn
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Pools
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.job.versions import is_other_release
 from memcheck.memory.allocator import (
@@ -76,7 +75,7 @@ def _releases(job: TrainingJob | InferenceJob) -> tuple[float, float]:
     """What a stated release may need less and more: compiled steps of releases that are not the modelled one."""
     if isinstance(job, InferenceJob) or not job.compiles("model"):
         return 0.0, 0.0
-    profile = FRAMEWORKS[job.framework]
+    profile = job.framework
     return profile.compiled_releases if is_other_release(job.framework_version, profile) else (0.0, 0.0)
 
 
@@ -140,7 +139,7 @@ def error_group(job: TrainingJob | InferenceJob) -> str:
     """``family/kind`` under which a plan's errors are recorded; compiled steps are a family of their own."""
     if isinstance(job, InferenceJob):
         return "inference/serving"
-    family = FRAMEWORKS[job.framework].errors_as or job.framework
+    family = job.framework.errors_as or job.framework.name
     if str(job.option("module", "")).startswith("graph_trainer"):
         family = "graph_trainer"  # an experiment of torchtitan's, which keeps what its own passes decide
     return f"{COMPILED}{family}" if job.compiles("model") else f"{family}/{_kind(job)}"
@@ -151,7 +150,7 @@ def _kind(job: TrainingJob) -> str:
     if job.method in ("lora", "qlora"):
         apart = job.method == "qlora" and layout.zero_stage >= 2 and layout.shard_group > 1
         return f"{job.method}{SHARDED_APART if apart else ''}"
-    if FRAMEWORKS[job.framework].errors_by_model:
+    if job.framework.errors_by_model:
         return "mixture of experts" if has_experts(job) else "dense, compiled loss" if _compiles_loss(job) else "dense"
     if layout.pipeline > 1:
         return "pipeline"

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Pools
 from memcheck.catalog.types import Gpu
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.allocator import Shares, kept, shares
 from memcheck.memory.communicators import KERNELS_BYTES, communicator_terms
@@ -131,7 +130,7 @@ def library_terms(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[tuple[str,
     if isinstance(job, InferenceJob):
         return (_blas(gpu, threads=1),)
     found = []
-    if not FRAMEWORKS[job.framework].own_workspaces:
+    if not job.framework.own_workspaces:
         found.append(_blas(gpu, threads=1 if isinstance(job.architecture, Rough) else 2))
     if str(job.option("cuda_graph_impl", "none")).lower() != "none":
         size = GRAPHS_PIPELINE_BYTES if job.layout.pipeline > 1 else GRAPHS_BYTES

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.families import FORMS, OUTSIDE, Families, stated
-from memcheck.job.profile import PEFT_VARIANTS, Profile
+from memcheck.job.framework import Framework
+from memcheck.job.profile import PEFT_VARIANTS
 from memcheck.job.types import Lora, TrainingJob
 from memcheck.models.types import Architecture
 
 POINTER = "/training/framework"
 REMEMBERED = 512
-_priced: dict[tuple[int, str], Architecture] = {}
+_priced: dict[tuple[int, Framework], Architecture] = {}
 """By identity of the architecture, which takes longer to hash than to look through."""
 
 
@@ -29,7 +30,7 @@ def refuse(job: TrainingJob) -> None:
             from memcheck.memory.unmodelled_parts import refuse_parts
 
             refuse_parts(job, job.architecture)
-    framework = FRAMEWORKS[job.framework]
+    framework = job.framework
     for name, value in job.options:
         if name not in framework.unmodelled:
             continue
@@ -57,7 +58,7 @@ def refuse(job: TrainingJob) -> None:
         refuse_liger(job, framework.title, [each.name for each in FRAMEWORKS.values() if each.runs_transformers])
 
 
-def refuse_adapters(lora: Lora, framework: Profile, *, apart: bool = False) -> None:
+def refuse_adapters(lora: Lora, framework: Framework, *, apart: bool = False) -> None:
     """Check that the framework's adapters are modelled with every key that the plan states.
 
     ``apart``: experts are on several ranks, where NeMo AutoModel adapts them. Then only DoRA is refused
@@ -81,7 +82,7 @@ def refuse_adapters(lora: Lora, framework: Profile, *, apart: bool = False) -> N
             raise UnsupportedError(message, f"remove `{key}` or `target_parameters`", f"/training/lora/{key}")
 
 
-def refuse_model(framework: str, a: Architecture) -> None:
+def refuse_model(framework: Framework, a: Architecture) -> None:
     """Check that the framework builds this family and that every part of its layers has a forward pass.
 
     Raises:
@@ -90,8 +91,7 @@ def refuse_model(framework: str, a: Architecture) -> None:
     key = (id(a), framework)
     if _priced.get(key) is a:
         return
-    able = FRAMEWORKS[framework].families
-    title = FRAMEWORKS[framework].title
+    able, title = framework.families, framework.title
     if a.model_type not in able.names:
         raise UnsupportedError(
             f"memcheck has no model of {a.model_type} under {title}, but of {', '.join(able.names)}",

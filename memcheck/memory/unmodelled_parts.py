@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.objective_types import MS_SWIFT
 from memcheck.job.types import TrainingJob
 from memcheck.models.encoder import Encoder
@@ -26,7 +25,7 @@ def refuse_parts(job: TrainingJob, a: Architecture) -> None:
     Raises:
         UnsupportedError: the plan asks for something without a memory model.
     """
-    rests = FRAMEWORKS[job.framework].rests_towers
+    rests = job.framework.rests_towers
     if rests is not None:
         _refuse_of_stages(job, a, rests)
         return
@@ -68,7 +67,7 @@ def _refuse_of_stages(job: TrainingJob, a: Architecture, rests: tuple[str, str])
     """
     if a.vision is None and not a.others:
         return
-    alone, where = "size the language model alone: `model: {part: language}`", f"under {job.framework}"
+    alone, where = "size the language model alone: `model: {part: language}`", f"under {job.framework.name}"
     option, value = rests
     if job.option(option) != value:
         message = f"memcheck has no model of a tower {where} but of one that {value} holds"

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from memcheck.accounts.estimate import Estimate
 from memcheck.errors import MemcheckError
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import mixes_adapters
 from memcheck.job.types import Assumption, TrainingJob
 from memcheck.job.versions import FSDP, KBIT, WRAPS
@@ -92,7 +91,7 @@ def _others(context: RuleContext) -> Iterator[Other]:
     options = (training.options if training is not None else None) or {}
     if job.prepares_kbit and KBIT not in options:
         yield Other(key=f"training.options.{KBIT}", value=True, other=False, job=job._replace(prepares_kbit=False))
-    known = FRAMEWORKS[job.framework].options
+    known = job.framework.options
     if job.fsdp == 1 and FSDP in known and FSDP not in options:
         yield Other(key=f"training.options.{FSDP}", value=1, other=2, job=job._replace(fsdp=2))
     if mixes_adapters(job) and WRAPS in known and WRAPS not in options:

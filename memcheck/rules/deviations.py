@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.job.defaults import Defaults
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.recipe import resolve_recipe
 from memcheck.job.types import Recipe, TrainingJob
 from memcheck.plan.changes import fields
@@ -35,7 +35,7 @@ def stated(plan: Plan, key: str) -> object:
     return value
 
 
-def deviates(plan: Plan, job: TrainingJob, framework: Profile, key: str) -> bool:
+def deviates(plan: Plan, job: TrainingJob, framework: Framework, key: str) -> bool:
     """Whether the plan states a value under ``key`` other than the one that it would have anyway."""
     value = stated(plan, key)
     if value is None:
@@ -51,7 +51,7 @@ def deviates(plan: Plan, job: TrainingJob, framework: Profile, key: str) -> bool
     return bool(value != getattr(_usual_recipe(plan, job, framework, key), key.rpartition(".")[2]))
 
 
-def _usual_recipe(plan: Plan, job: TrainingJob, framework: Profile, key: str) -> Recipe:
+def _usual_recipe(plan: Plan, job: TrainingJob, framework: Framework, key: str) -> Recipe:
     """The recipe without the plan's own word on one dtype."""
     named = plan.training.precision if plan.training else None
     if named is not None:

@@ -37,7 +37,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.rules.place import stated
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import pipelined
@@ -52,7 +51,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
     interleaved = job.layout.pipeline_schedule == "interleaved-1f1b" and job.layout.virtual_stages > 1
     group = job.option("microbatch_group_size_per_virtual_pipeline_stage") or stages
     wrong = isinstance(group, int) and (count < group or 0 < count % group < stages)
-    if FRAMEWORKS[job.framework].data_parallel == "torch":
+    if job.framework.data_parallel == "torch":
         wrong = count % max(1, count // stages) > 0
     if interleaved and isinstance(group, int) and wrong:
         run = "step" if count == job.gradient_accumulation_steps else "run of the schedule"

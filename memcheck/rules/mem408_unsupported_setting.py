@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.training import ON_HOST, shards_parameters
 from memcheck.job.types import BITSANDBYTES, TrainingJob
 from memcheck.models.types import Architecture, Moe
@@ -81,7 +81,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
         yield from _base(context, framework, job)
 
 
-def _base(context: RuleContext, framework: Profile, job: TrainingJob) -> Iterator[Finding]:
+def _base(context: RuleContext, framework: Framework, job: TrainingJob) -> Iterator[Finding]:
     """What a quantised base does not go with."""
     held = job.held_in.removesuffix("-single")
     at = stated(context.document, "/training/base", "/training/method")
@@ -100,7 +100,7 @@ def _base(context: RuleContext, framework: Profile, job: TrainingJob) -> Iterato
         yield RULE.finding(context, message, at, help="hold the base in nf4, int8 or bf16", related=(("it", "/model"),))
 
 
-def _around(context: RuleContext, framework: Profile, job: TrainingJob) -> Iterator[Finding]:
+def _around(context: RuleContext, framework: Framework, job: TrainingJob) -> Iterator[Finding]:
     """Ways to make and save the model that this stack does not have."""
     title, initialization, checkpoint = framework.title, job.initialization, job.checkpoint
     related = (("the framework", "/training/framework"), ("the method", "/training/method"))
@@ -121,7 +121,7 @@ def _around(context: RuleContext, framework: Profile, job: TrainingJob) -> Itera
         yield RULE.finding(context, message, "/training/checkpoint/asynchronous", help=help, related=related)
 
 
-def _lacking(context: RuleContext, job: TrainingJob, framework: Profile) -> Iterator[Finding]:
+def _lacking(context: RuleContext, job: TrainingJob, framework: Framework) -> Iterator[Finding]:
     """One finding per key that the framework has nothing for and that says something."""
     from memcheck.rules.deviations import deviates
 

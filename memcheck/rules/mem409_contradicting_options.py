@@ -38,7 +38,6 @@ from collections.abc import Iterator
 
 from memcheck.edge.digits import whole_number
 from memcheck.finding import Finding
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.restated import STRATEGIES
 from memcheck.job.types import TrainingJob
 from memcheck.job.versions import reduces_each
@@ -89,7 +88,7 @@ def _pairs(job: TrainingJob) -> Iterator[tuple[str, str, object, object]]:
         yield "use_megatron_fsdp", "/parallelism/zero_stage", (stage if (stage >= 2) == fsdp else 1 + 2 * fsdp), stage
     if options.get("accumulate_allreduce_grads_in_fp32") is True:
         yield "accumulate_allreduce_grads_in_fp32", "/training/precision/gradients", "fp32", job.recipe.gradients
-    if "sync_each_batch" in options and not reduces_each(job.framework_version, options, FRAMEWORKS[job.framework]):
+    if "sync_each_batch" in options and not reduces_each(job.framework_version, options, job.framework):
         when = "every" if options["sync_each_batch"] else "last"
         yield "sync_each_batch", "/parallelism/gradient_sync", when, job.layout.gradient_sync
     if "enable_cpu_offload" in options:

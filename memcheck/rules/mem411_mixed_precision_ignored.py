@@ -45,7 +45,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
         return
     yield RULE.finding(
         context,
-        f"{job.recipe.recipe} runs in fp32: {job.framework} applies mixed precision with tensor "
+        f"{job.recipe.recipe} runs in fp32: {job.framework.name} applies mixed precision with tensor "
         f"{job.layout.tensor} and pipeline {job.layout.pipeline} only at zero_stage 3",
         "/training/precision",
         help="set `zero_stage: 3`, or use `precision: bf16-pure`",

@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.types import TrainingJob
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import offloads
@@ -56,7 +56,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
             yield RULE.finding(context, message, pointer, help=help, related=related)
 
 
-def _reason(job: TrainingJob, framework: Profile, what: str, place: str) -> tuple[str, str] | None:
+def _reason(job: TrainingJob, framework: Framework, what: str, place: str) -> tuple[str, str] | None:
     stage, name = job.layout.zero_stage, framework.name
     if place == "none" or job.optimizer.name.startswith("paged-"):
         return None

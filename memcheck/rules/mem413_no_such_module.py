@@ -39,7 +39,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from memcheck.finding import Finding
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.types import Lora, TrainingJob
 from memcheck.models.types import Moe
 from memcheck.rules.types import Rule, RuleContext
@@ -81,7 +81,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
         yield from _frozen(context, job.freeze)
 
 
-def _recomputed(context: RuleContext, job: TrainingJob, framework: Profile) -> Iterator[Finding]:
+def _recomputed(context: RuleContext, job: TrainingJob, framework: Framework) -> Iterator[Finding]:
     place = "/training/activation_checkpointing/modules"
     parts = framework.checkpointed_parts
     if job.checkpointing.modules and framework.selective_recompute != "modules" and not parts:
@@ -106,7 +106,7 @@ def _recomputed(context: RuleContext, job: TrainingJob, framework: Profile) -> I
             yield RULE.finding(context, f"{framework.name} has no module `{name}` to recompute", pointer, help=help)
 
 
-def _unpriced_head(job: TrainingJob, framework: Profile) -> str:
+def _unpriced_head(job: TrainingJob, framework: Framework) -> str:
     """Where adapters of the head have no memory model; empty where they have one."""
     if not framework.adapts_head:
         return f"under {framework.name}"
@@ -127,7 +127,7 @@ def _with_head(context: RuleContext, why: str) -> Iterator[Finding]:
         yield RULE.finding(context, f"adapters of the head are not modelled {why}", place, help=help)
 
 
-def _adapted(context: RuleContext, job: TrainingJob, framework: Profile, lora: Lora) -> Iterator[Finding]:
+def _adapted(context: RuleContext, job: TrainingJob, framework: Framework, lora: Lora) -> Iterator[Finding]:
     from memcheck.autograd.adapter import Adapter
     from memcheck.autograd.context import adapts
     from memcheck.frameworks.stacked_adapters import EXPERT_NAMES

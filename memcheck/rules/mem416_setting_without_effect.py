@@ -54,7 +54,6 @@ from collections.abc import Callable, Iterator
 
 from memcheck.accounts.state import LOW_BITS
 from memcheck.finding import Finding
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import wraps
 from memcheck.job.layout import EACH
 from memcheck.job.recipe import keeps_full_states
@@ -165,7 +164,7 @@ def _reduce(job: TrainingJob) -> str:
 
 
 def _gradients(job: TrainingJob) -> str:
-    if FRAMEWORKS[job.framework].own_gradients:
+    if job.framework.own_gradients:
         return "a gradient buffer is as wide as the parameters, fp32, or wider" if job.recipe.params == "fp32" else ""
     if job.method != "full":
         return ADAPTERS_OWN
@@ -173,7 +172,7 @@ def _gradients(job: TrainingJob) -> str:
 
 
 def _states(job: TrainingJob) -> str:
-    if keeps_full_states(job.optimizer, FRAMEWORKS[job.framework]):
+    if keeps_full_states(job.optimizer, job.framework):
         return f"bitsandbytes' {job.optimizer.name} keeps its states in fp32"
     if job.optimizer.name in LOW_BITS:
         return "torchao's states have dtypes of their own"

@@ -37,10 +37,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.job.framework import Framework
 from memcheck.job.objective import BORROWED
 from memcheck.job.objective_types import COMPARED, DISTILLED, OWN
-from memcheck.job.profile import Profile
 from memcheck.job.rows import unmodelled
 from memcheck.job.trainer_code import OWN_LOSSES
 from memcheck.job.types import TrainingJob
@@ -87,7 +86,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
         )
 
 
-def _trainer(context: RuleContext, framework: Profile, job: TrainingJob, stated: TrainingSpec) -> Iterator[Finding]:
+def _trainer(context: RuleContext, framework: Framework, job: TrainingJob, stated: TrainingSpec) -> Iterator[Finding]:
     name, who = job.objective.name, stated.trainer.name if stated.trainer else None
     related = (("the framework", "/training/framework"),)
     if who is not None and who not in framework.trainers:
@@ -108,7 +107,7 @@ def _trainer(context: RuleContext, framework: Profile, job: TrainingJob, stated:
         yield RULE.finding(context, message, "/training/trainer", help=help, related=(("the objective", OBJECTIVE),))
 
 
-def _head(context: RuleContext, framework: Profile, job: TrainingJob, stated: TrainingSpec) -> Iterator[Finding]:
+def _head(context: RuleContext, framework: Framework, job: TrainingJob, stated: TrainingSpec) -> Iterator[Finding]:
     """Findings on a head that contradicts the objective or the framework."""
     kind, name = job.head.kind, job.objective.name
     if kind == "lm":
@@ -135,7 +134,7 @@ def _head(context: RuleContext, framework: Profile, job: TrainingJob, stated: Tr
     yield from _layout(context, job, f"the head `{kind}`")
 
 
-def _around(context: RuleContext, framework: Profile, job: TrainingJob) -> Iterator[Finding]:
+def _around(context: RuleContext, framework: Framework, job: TrainingJob) -> Iterator[Finding]:
     """Padding, and the pass between steps."""
     related = (("the framework", "/training/framework"),)
     if job.sequences != "packed":
@@ -163,7 +162,7 @@ def _around(context: RuleContext, framework: Profile, job: TrainingJob) -> Itera
             return
 
 
-def _in_backward(context: RuleContext, framework: Profile, job: TrainingJob) -> Iterator[Finding]:
+def _in_backward(context: RuleContext, framework: Framework, job: TrainingJob) -> Iterator[Finding]:
     """What a step in backward excludes."""
     if not job.optimizer.in_backward:
         return
@@ -199,7 +198,7 @@ def _reference(context: RuleContext, job: TrainingJob, stated: TrainingSpec) -> 
     elif job.objective.code == OWN and reference != ("resident" if job.method == "full" else "adapter-off"):
         message = "the recipes compare with the model without its adapters, or with a second model in full training"
         help = "remove `reference`"
-    elif reference == "host" and FRAMEWORKS[job.framework].own_engine:
+    elif reference == "host" and job.framework.own_engine:
         message = "a reference that DeepSpeed's engine keeps on the host has no memory model"
         help = "write `reference: precomputed`, or `reference: resident` for an upper bound"
     elif reference == "host" and (job.parameter_offload == "none" or job.layout.zero_stage < 3):

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 
 from memcheck.finding import Finding
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import Resolved
 from memcheck.job.types import TrainingJob
 from memcheck.plan.document import Document
@@ -30,7 +29,7 @@ def make_context(
         plan=plan,
         document=document,
         resolved=resolved,
-        framework=FRAMEWORKS[job.framework] if isinstance(job, TrainingJob) else None,
+        framework=job.framework if isinstance(job, TrainingJob) else None,
         fail_above=fail_above if policy.fail_above is None else policy.fail_above,
         warn_above=warn_above if policy.warn_above is None else policy.warn_above,
         waste_below=policy.waste_below,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from memcheck.accounts.estimate import Estimate
 from memcheck.finding import Finding
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.resolve import Resolved
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.memory.fit import host_capacity
@@ -28,7 +28,7 @@ class RuleContext(Record):
     plan: Plan
     document: Document
     resolved: Resolved
-    framework: Profile | None
+    framework: Framework | None
     """The profile of the plan's training framework; None for inference."""
     fail_above: float
     warn_above: float

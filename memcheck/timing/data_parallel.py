@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.state import expert_slices
-from memcheck.frameworks.registry import FRAMEWORKS, timing_of
+from memcheck.frameworks.registry import timing_of
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
@@ -45,7 +45,7 @@ def dense_copies(job: TrainingJob, rates: Rates) -> Copies:
 def expert_copies(job: TrainingJob, rates: Rates) -> Copies:
     """Who shares one expert."""
     layout = job.layout
-    apart = layout.expert * expert_slices(layout, FRAMEWORKS[job.framework].own_engine)
+    apart = layout.expert * expert_slices(layout, job.framework.own_engine)
     ranks = max(1, layout.data * layout.context * layout.tensor // apart)
     shard = max(1, layout.shard_group * layout.tensor // apart) if layout.zero_stage else 1
     return copies(rates, ranks, apart, shard)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import TrainingJob
 
 
@@ -12,7 +11,7 @@ def reduces_every(job: TrainingJob) -> bool:
     Megatron reduces with the last one unless gradients are sharded (megatron_fsdp.py, grad_reduce_every_bprop), and so
     does DeepSpeed (zero/stage_1_and_2.py, process_gradients; engine.py, allreduce_gradients).
     """
-    framework = FRAMEWORKS[job.framework]
+    framework = job.framework
     if framework.own_engine:
         return job.layout.zero_stage >= 2
     lacking = "parallelism.gradient_sync" in framework.lacks
@@ -21,5 +20,5 @@ def reduces_every(job: TrainingJob) -> bool:
 
 def gathers_again(job: TrainingJob) -> bool:
     """Whether sharded parameters are gathered again for backward: always where nothing can keep them."""
-    lacking = "parallelism.reshard_after_forward" in FRAMEWORKS[job.framework].lacks
+    lacking = "parallelism.reshard_after_forward" in job.framework.lacks
     return job.layout.reshard_after_forward or lacking

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.state import expert_slices
 from memcheck.autograd.adapter import Adapter
-from memcheck.frameworks.registry import FRAMEWORKS, timing_of
+from memcheck.frameworks.registry import timing_of
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.parameters import outer_tensors
 from memcheck.models.types import Architecture, Block
@@ -67,7 +67,7 @@ def shape_of(job: TrainingJob) -> Shape:
     adapter = None
     if lora is not None and job.method != "full":
         adapter = Adapter(lora.rank, lora.targets_in("language"), lora.dtype, bool(job.held_in))
-    framework, timing = FRAMEWORKS[job.framework], timing_of(job.framework)
+    framework, timing = job.framework, timing_of(job.framework)
     recompute = job.checkpointing.mode
     if framework.checkpointed_parts and {"self_attn", "mlp"} <= {*job.checkpointing.modules}:
         recompute = "full"  # every product of a layer runs again
@@ -81,7 +81,7 @@ def shape_of(job: TrainingJob) -> Shape:
         tensor=layout.tensor,
         sequence_parallel=layout.sequence and layout.tensor > 1,
         expert=layout.expert,
-        expert_tensor=expert_slices(layout, FRAMEWORKS[job.framework].own_engine),
+        expert_tensor=expert_slices(layout, job.framework.own_engine),
         item=DTYPE_BYTES[compute],
         autocast=recipe.autocast and compute != "fp32",
         fp8=recipe.recipe == "fp8-mixed",

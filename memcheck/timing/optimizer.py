@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import DTYPE_BYTES, Assumption, TrainingJob
 from memcheck.timing.rates import GB, Rates
 
@@ -95,7 +94,7 @@ def on_host(job: TrainingJob) -> bool:
     """Whether the optimizer runs on the host: offloaded itself, or with FSDP2's parameters, since its CPUOffloadPolicy
     keeps gradients and states there ("the optimizer step runs on CPU": torch ``fsdp/_fully_shard/_fsdp_api.py``).
     """
-    sharded = FRAMEWORKS[job.framework].data_parallel == "torch" and job.layout.zero_stage == 3
+    sharded = job.framework.data_parallel == "torch" and job.layout.zero_stage == 3
     return job.optimizer.offload != "none" or (sharded and job.parameter_offload != "none")
 
 
@@ -112,7 +111,7 @@ def offload_seconds(
     if on_host(job):
         moved = parameters * (DTYPE_BYTES[recipe.gradients] + DTYPE_BYTES[recipe.params])
         seconds += moved / rates.host
-        one_loop = FRAMEWORKS[job.framework].own_optimizers or job.optimizer.implementation == "fused"
+        one_loop = job.framework.own_optimizers or job.optimizer.implementation == "fused"
         rate = HOST_ADAM_PER_SECOND if one_loop else HOST_ADAM_PER_SECOND / TORCH_SLOWER
         seconds += parameters * job.layout.gpus_per_node / rate
         why = "DeepSpeed's CPU-Adam on two sockets (Ren et al. 2021, table 4)"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from memcheck.catalog.types import Gpu
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.registry import FRAMEWORKS, timing_of
+from memcheck.frameworks.registry import timing_of
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture, Moe, Rough
 from memcheck.timing.collectives import all_reduce, behind
@@ -43,7 +43,7 @@ def step_time(job: TrainingJob, gpu: Gpu) -> StepTime:
         )
     layout = job.layout
     shape = shape_of(job)
-    r = rates(gpu, job.recipe.compute, shape.fp8, layout.gpus_per_node, FRAMEWORKS[job.framework].engine_attention)
+    r = rates(gpu, job.recipe.compute, shape.fp8, layout.gpus_per_node, job.framework.engine_attention)
     parts = parts_of(architecture, shape, r)
     w = wires(job, architecture.hidden_size, shape.item, r)
     sharing = _sharing(job, architecture, r)
@@ -189,7 +189,7 @@ def _count(job: TrainingJob, architecture: Architecture, r: Rates) -> tuple[floa
 
 def _accumulation(job: TrainingJob, t: StageTime) -> float:
     """Bytes of adding one micro-batch's gradients to those of earlier ones."""
-    if FRAMEWORKS[job.framework].own_gradients:  # the product accumulates in the main gradient: read 4, write 4
+    if job.framework.own_gradients:  # the product accumulates in the main gradient: read 4, write 4
         return 2.0 * DTYPE_BYTES[job.recipe.gradients] * (t.dense_trained + t.experts_trained)
     if job.gradient_accumulation_steps == 1 or job.layout.zero_stage == 3:
         return 0.0
@@ -204,7 +204,7 @@ def _after(job: TrainingJob, t: StageTime, s: Sharing, r: Rates) -> float:
     if stage == 3:
         return 0.0
     reduce = reduce_seconds(s.dense, t.dense_trained, p) + reduce_seconds(s.experts, t.experts_trained, p)
-    if stage == 1 and not FRAMEWORKS[job.framework].own_engine:  # DDP reduces, ZeroRedundancyOptimizer sends
+    if stage == 1 and not job.framework.own_engine:  # DDP reduces, ZeroRedundancyOptimizer sends
         reduce = all_reduce(s.dense.shard, t.dense_trained * p.reduced)
     hides_reduce, hides_gather = overlaps(job)
     backward = (t.arithmetic + t.memory) * 2 / 3

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.models.types import Architecture, Rough
 from memcheck.record import Record
@@ -51,7 +50,7 @@ def runs_torchtitan(job: TrainingJob) -> bool:
     from importlib.util import find_spec
 
     return (
-        FRAMEWORKS[job.framework].runs_itself
+        job.framework.runs_itself
         and find_spec("torchtitan") is not None
         and job.layout.zero_stage == 3
         and job.method == "full"
@@ -64,7 +63,7 @@ PLAIN_STAGE = {0: "replicated", 1: "with ZeroRedundancyOptimizer", 3: "with FSDP
 
 
 def _framework(job: TrainingJob) -> Iterator[StandIn]:
-    why = FRAMEWORKS[job.framework].not_run
+    why = job.framework.not_run
     if not why or runs_torchtitan(job):
         return
     layout, stage = job.layout, job.layout.zero_stage
@@ -72,7 +71,7 @@ def _framework(job: TrainingJob) -> Iterator[StandIn]:
         stage = 3
     if layout.pipeline * layout.tensor > 1 and stage == 1:
         stage = 3  # ZeroRedundancyOptimizer is DDP's
-    asked = f"{job.framework}, zero_stage {layout.zero_stage}"
+    asked = f"{job.framework.name}, zero_stage {layout.zero_stage}"
     kind = job.loss.kind if job.loss.kind != "vocab-parallel" or layout.tensor > 1 else "standard"
     changes: dict[str, Any] = {
         "training.framework": "pytorch",
@@ -204,7 +203,7 @@ def _experts(job: TrainingJob) -> Iterator[StandIn]:
 
 
 def _recompute(job: TrainingJob) -> Iterator[StandIn]:
-    parts = job.checkpointing.modules and FRAMEWORKS[job.framework].checkpointed_parts
+    parts = job.checkpointing.modules and job.framework.checkpointed_parts
     if job.checkpointing.mode == "selective" and not runs_torchtitan(job) and not parts:
         why = "transformers recomputes whole layers or nothing"
         changes = {"training.activation_checkpointing": "none"}
@@ -215,7 +214,7 @@ def _replicas(job: TrainingJob) -> Iterator[StandIn]:
     layout = job.layout
     ranks = layout.tensor * layout.pipeline
     replicas = layout.data * layout.context
-    foreign = bool(FRAMEWORKS[job.framework].not_run)
+    foreign = bool(job.framework.not_run)
     stage = 3 if layout.zero_stage == 2 or (layout.zero_stage == 1 and foreign) else layout.zero_stage
     if ranks > 1 and replicas > 1 and stage < 3:
         nodes = max(1, ranks // layout.gpus_per_node)
@@ -263,7 +262,7 @@ def refuse(job: TrainingJob, architecture: Architecture) -> None:
 def _refusals(job: TrainingJob, architecture: Architecture) -> Iterator[tuple[bool, str, str]]:
     layout, kind = job.layout, job.loss.kind
     split = layout.tensor * layout.pipeline > 1
-    own = FRAMEWORKS[job.framework].runs_itself
+    own = job.framework.runs_itself
     yield (
         layout.pipeline > 1 and layout.pipeline_schedule not in SCHEDULES and not own,
         f"the schedule {layout.pipeline_schedule} is not run",

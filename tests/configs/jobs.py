@@ -244,4 +244,4 @@ def peaks(document: Document) -> tuple[int, int]:
 def runs_from(document: Document, format: str) -> bool:
     """Whether the plan's framework reads that format."""
     _, found = resolved(document)
-    return isinstance(found.job, TrainingJob) and found.job.framework in FORMATS[format].frameworks
+    return isinstance(found.job, TrainingJob) and found.job.framework.name in FORMATS[format].frameworks

@@ -22,7 +22,7 @@ import pytest
 from memcheck.configs import accelerate_keys, megatron_keys, torchtitan_keys
 from memcheck.configs.arguments import load_arguments
 from memcheck.configs.config_file import flat
-from memcheck.frameworks.megatron.profile import PROFILE as MEGATRON
+from memcheck.frameworks.megatron.profile import FRAMEWORK as MEGATRON
 from tests.configs.jobs import FOR, MADE, examples, made, runs_from, written
 
 

@@ -10,7 +10,7 @@ import pytest
 from memcheck.catalog.types import Gpu
 from memcheck.errors import MemcheckError, UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
@@ -88,7 +88,7 @@ SAMPLES: dict[str, tuple[object, ...]] = {
 """Values of options whose type does not say what they may be."""
 
 
-def _values(framework: Profile, option: str) -> tuple[object, ...]:
+def _values(framework: Framework, option: str) -> tuple[object, ...]:
     """Values that the option may have."""
     if option in SAMPLES:
         return SAMPLES[option]
@@ -117,7 +117,7 @@ def _seen(framework: str, layout: tuple[str, str, str], options: dict[str, objec
         return said, str(error)
 
 
-def _silent(framework: Profile) -> Iterator[str]:
+def _silent(framework: Framework) -> Iterator[str]:
     for option in framework.options:
         if option in framework.harmless or option in framework.unmodelled:
             continue

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from memcheck.frameworks.registry import FRAMEWORKS, timing_of
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.recipes import GENERIC
 from memcheck.job.resolve import DEFAULT_FRAMEWORK
 from memcheck.job.types import DTYPE_BYTES
@@ -48,14 +48,14 @@ def test_registry_is_what_the_schema_offers() -> None:
 
 
 @EACH
-def test_nobody_builds_what_is_anothers_own(framework: Profile) -> None:
+def test_nobody_builds_what_is_anothers_own(framework: Framework) -> None:
     """A family that a framework builds is nobody else's own: its plans need not be held against other frameworks."""
     others = [name for each in FRAMEWORKS.values() if each is not framework for name in each.own_models]
     assert set(framework.families.names).isdisjoint(others)
 
 
 @EACH
-def test_recipes_are_named_after_themselves(framework: Profile) -> None:
+def test_recipes_are_named_after_themselves(framework: Framework) -> None:
     """A recipe stands under its own name, in dtypes with a size."""
     for name, recipe in {**framework.recipes, **framework.sharded_recipes}.items():
         assert recipe.recipe == name
@@ -66,7 +66,7 @@ def test_recipes_are_named_after_themselves(framework: Profile) -> None:
 
 
 @EACH
-def test_defaults_are_among_the_abilities(framework: Profile) -> None:
+def test_defaults_are_among_the_abilities(framework: Framework) -> None:
     """What a framework does by default is something that it can do."""
     assert framework.default_precision in framework.recipes
     assert framework.default_loss in framework.losses
@@ -77,7 +77,7 @@ def test_defaults_are_among_the_abilities(framework: Profile) -> None:
 
 
 @EACH
-def test_abilities_are_words_of_the_plan(framework: Profile) -> None:
+def test_abilities_are_words_of_the_plan(framework: Framework) -> None:
     """Abilities use the plan's own words, so that a rule can compare them with a plan."""
     parallelism = set(load_schema()["definitions"]["parallelism"]["properties"])
     assert set(framework.parallelisms) <= parallelism
@@ -89,9 +89,9 @@ def test_abilities_are_words_of_the_plan(framework: Profile) -> None:
 
 
 @EACH
-def test_facts_are_said_in_known_words(framework: Profile) -> None:
+def test_facts_are_said_in_known_words(framework: Framework) -> None:
     """A misspelt word would quietly mean that a stack does none of what the others do."""
-    timing = timing_of(framework.name)
+    timing = timing_of(framework)
     assert framework.data_parallel in ("torch", "fsdp", "zero", "distributed-optimizer")
     assert framework.frozen_dtype in ("recipe", "checkpoint")
     assert framework.selective_recompute in ("", "operators", "modules")
@@ -104,7 +104,7 @@ def test_facts_are_said_in_known_words(framework: Profile) -> None:
 
 
 @EACH
-def test_choices_belong_to_options(framework: Profile) -> None:
+def test_choices_belong_to_options(framework: Framework) -> None:
     """Choices are listed only for options that exist, and are of a type that these take."""
     for name, choices in framework.choices.items():
         assert choices

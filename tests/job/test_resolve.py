@@ -41,7 +41,7 @@ def test_a_short_plan_becomes_a_whole_job() -> None:
     job = found.job
     assert isinstance(job, TrainingJob)
     assert isinstance(job.architecture, Architecture)
-    assert (job.framework, job.recipe.recipe, job.optimizer.name) == ("huggingface", "bf16-mixed", "adamw")
+    assert (job.framework.name, job.recipe.recipe, job.optimizer.name) == ("huggingface", "bf16-mixed", "adamw")
     keys = [a.key for a in found.assumptions]
     assert len(keys) == len(set(keys))
     assert {"training.framework", "training.precision.recipe", "training.attention", "training.method"} <= set(keys)

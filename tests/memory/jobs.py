@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcheck.catalog.types import Gpu
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import Checkpointing, Layout, Loss, Optimizer, Recipe, TrainingJob
 from memcheck.models.registry import read_architecture
 from memcheck.models.types import Architecture
@@ -51,7 +52,7 @@ def job(architecture: Architecture | None = None, **changes: object) -> Training
     """A plain PyTorch loop over Llama-3.1-8B in pure bf16, one sequence of 4,096 tokens, foreach AdamW."""
     base = TrainingJob(
         architecture=architecture or llama_8b(),
-        framework="pytorch",
+        framework=FRAMEWORKS[str(changes.pop("framework", "pytorch"))],
         framework_version=None,
         layout=Layout(),
         recipe=BF16_PURE,

@@ -6,6 +6,7 @@ import pytest
 
 from memcheck.accounts.estimate import Pools
 from memcheck.catalog.gpus import find_gpu
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, Layout, Lora, Loss, Optimizer, TrainingJob
 from memcheck.memory.allocator import allocator_group, blocks_group, shares, shares_of
 from memcheck.memory.basis import interval_basis, intervals
@@ -22,9 +23,9 @@ AROUND = OutsideBytes(context=GIB, libraries=0, communicators=GIB)
 
 def job(**fields: object) -> TrainingJob:
     """A training job on one GPU."""
-    made = TrainingJob(
-        llama_8b(1), "pytorch", None, Layout(), BF16_PURE, Optimizer("adamw", "foreach"), 1, 8, 1, loss=Loss()
-    )
+    framework = FRAMEWORKS[str(fields.pop("framework", "pytorch"))]
+    optimizer = Optimizer("adamw", "foreach")
+    made = TrainingJob(llama_8b(1), framework, None, Layout(), BF16_PURE, optimizer, 1, 8, 1, loss=Loss())
     return made._replace(**fields)
 
 

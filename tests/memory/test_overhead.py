@@ -9,6 +9,7 @@ import pytest
 
 from memcheck.accounts.estimate import Pools
 from memcheck.catalog.types import Gpu
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import Checkpointing, InferenceJob, Layout, Loss, Optimizer, Overhead, TrainingJob
 from memcheck.memory.allocator import allocator_group, shares
 from memcheck.memory.overhead import CONTEXT, CONTEXT_UNKNOWN, context_terms, library_terms, slack
@@ -23,9 +24,9 @@ T4 = Gpu("t4", 14 * GIB, "sm_75", nvlink_gbs=0)
 
 def job(**fields: object) -> TrainingJob:
     """A training job on one GPU."""
-    made = TrainingJob(
-        llama_8b(1), "pytorch", None, Layout(), BF16_PURE, Optimizer("adamw", "foreach"), 1, 8, 1, loss=Loss()
-    )
+    framework = FRAMEWORKS[str(fields.pop("framework", "pytorch"))]
+    optimizer = Optimizer("adamw", "foreach")
+    made = TrainingJob(llama_8b(1), framework, None, Layout(), BF16_PURE, optimizer, 1, 8, 1, loss=Loss())
     return made._replace(**fields)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from memcheck.catalog.gpus import find_gpu
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Attention
 from memcheck.timing.collectives import all_to_all, behind, gather, group, send
@@ -21,7 +20,7 @@ LONG = {"sequence_length": 131072, "context": 4}
 
 def parts(one: TrainingJob) -> tuple[LayerCost, Rates]:
     """The cost of a layer, and the rates it was made with."""
-    r = rates(find_gpu("h100-80gb"), "bf16", False, 8, FRAMEWORKS[one.framework].engine_attention)
+    r = rates(find_gpu("h100-80gb"), "bf16", False, 8, one.framework.engine_attention)
     assert isinstance(one.architecture, Architecture)
     return parts_of(one.architecture, shape_of(one), r).costs[0], r
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.catalog.gpus import find_gpu
-from memcheck.frameworks.registry import timing_of
+from memcheck.frameworks.registry import FRAMEWORKS, timing_of
 from memcheck.frameworks.torchtitan.timing import is_batched, repeats_keys
 from memcheck.timing.collectives import behind
 from memcheck.timing.matmul import matmul
@@ -91,7 +91,7 @@ def test_releases_of_torchtitan() -> None:
     told = {v: job(framework_version=v) for v in ("0.0.2", "v0.2.1", "0.2.2", "0.3", "main")}
     assert [v for v, j in told.items() if is_batched(j)] == ["0.0.2", "v0.2.1", "0.2.2"]
     assert [v for v, j in told.items() if repeats_keys(j)] == ["0.0.2", "v0.2.1"]
-    assert not timing_of("megatron").repeats_keys(job(framework="megatron", framework_version="0.2.1"))
+    assert not timing_of(FRAMEWORKS["megatron"]).repeats_keys(job(framework="megatron", framework_version="0.2.1"))
     assert not is_batched(job())
 
 

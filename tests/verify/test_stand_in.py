@@ -88,7 +88,7 @@ def test_other_frameworks_run_as_plain_pytorch(framework: str, stage: int, expec
     found = subject(plan(gpus=8, parallelism={"zero_stage": stage}, framework=framework, precision="bf16-mixed"))
     request = runnable(found)
     assert request.replaced[0].key == "training.framework"
-    assert (request.job.framework, request.job.layout.zero_stage) == ("pytorch", expected)
+    assert (request.job.framework.name, request.job.layout.zero_stage) == ("pytorch", expected)
     assert request.job.recipe.recipe == "bf16-mixed"
     assert request.job.clip_grad_norm == found.job.clip_grad_norm
     assert not request.job.loss.keep_logits

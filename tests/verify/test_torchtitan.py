@@ -48,7 +48,7 @@ def test_estimate_and_trace_agree(name: str) -> None:
     """Nothing stands in for torchtitan, and its peak is predicted within 1.5 %."""
     request, _, comparisons = traced(PLANS[name])
     assert request.replaced == ()
-    assert request.job.framework == "torchtitan"
+    assert request.job.framework.name == "torchtitan"
     for comparison in comparisons:
         assert comparison.agrees(), (comparison.error, comparison.terms[:3])
 
@@ -65,5 +65,5 @@ def test_sizes_are_the_plans() -> None:
     sizes = {"hidden_size": 1152, "num_attention_heads": 12, "num_key_value_heads": 3, "head_dim": 96}
     model = {"name": "llama-3.1-8b", "overrides": {**sizes, "num_hidden_layers": 2, "intermediate_size": 5000}}
     request, _, (comparison,) = traced(plan(**SHARDED, model=model, parallelism={"zero_stage": 3, "tensor": 1}))
-    assert request.job.framework == "torchtitan"
+    assert request.job.framework.name == "torchtitan"
     assert comparison.agrees(), (comparison.error, comparison.terms[:3])

@@ -12,7 +12,6 @@ from math import gcd
 
 from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import TrainingJob
 
 TEMPORARIES = {"onebit-adam": 2, "zero-one-adam": 3, "onebit-lamb": 2}
@@ -28,8 +27,8 @@ def refuse_one_bit(job: TrainingJob) -> None:
         UnsupportedError: the engine does not, or stops ("1bit-Adam is not compatible with ZeRO", runtime/engine.py).
     """
     name, pointer = job.optimizer.name, "/training/optimizer"
-    if FRAMEWORKS[job.framework].data_parallel != "zero":
-        message = f"{name} is DeepSpeed's: {FRAMEWORKS[job.framework].title} does not have it"
+    if job.framework.data_parallel != "zero":
+        message = f"{name} is DeepSpeed's: {job.framework.title} does not have it"
         raise UnsupportedError(message, "use `framework: deepspeed`, or `adamw`", pointer)
     if job.layout.zero_stage:
         raise UnsupportedError(f"{name} is not compatible with ZeRO", "use zero_stage 0", "/parallelism/zero_stage")

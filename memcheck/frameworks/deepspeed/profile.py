@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from memcheck.frameworks.transformers.classes import STYLE, TRANSFORMERS
 from memcheck.job import recipes as r
-from memcheck.job.profile import PEFT_VARIANTS, TRANSFORMERS_BASES, Profile
+from memcheck.job.framework import Framework
+from memcheck.job.profile import PEFT_VARIANTS, TRANSFORMERS_BASES
 
-PROFILE = Profile(
+FRAMEWORK = Framework(
     name="deepspeed",
     title="transformers with the DeepSpeed engine",
     recipes={

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from memcheck.job import recipes as r
 from memcheck.job.families import NORM, PARTIAL_ROTARY, Families, parts, words
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.style import Style
 
 # Its mixtures of experts and latent attention have no forward pass here.
@@ -29,7 +29,7 @@ FAMILIES = Families(
     source="litgpt/config.py",
 )
 
-PROFILE = Profile(
+FRAMEWORK = Framework(
     name="litgpt",
     title="LitGPT (its fine-tuning scripts)",
     recipes={"bf16-pure": r.BF16_PURE, "fp16-pure": r.FP16_PURE, "bf16-mixed": r.AUTOCAST_BF16, "fp32": r.FP32},

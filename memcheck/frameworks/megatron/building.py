@@ -19,7 +19,6 @@ from memcheck.frameworks.megatron.buffers import distributed, dtypes, group_rest
 from memcheck.frameworks.megatron.counted import Counted, counted
 from memcheck.frameworks.megatron.fsdp import is_sharded
 from memcheck.frameworks.megatron.own_code import code_of
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import TrainingJob
 
 BUILDING = "copying parameters into DDP's buffers"
@@ -54,7 +53,7 @@ def laying_out(job: TrainingJob, held: Held, chunks: tuple[int, ...]) -> Compone
 
 def building(job: TrainingJob, chunks: list[list[Counted]]) -> dict[str, int]:
     """Components at the highest moment; none where parameters are not copied. ``chunks``: the tensors of each."""
-    if not distributed(job) or not code_of(FRAMEWORKS[job.framework].style).remaps:
+    if not distributed(job) or not code_of(job.framework.style).remaps:
         return {}
     item = dtypes(job).parameter
     groups = [

@@ -7,7 +7,6 @@ from memcheck.frameworks.megatron.counted import counted
 from memcheck.frameworks.megatron.own_code import code_of
 from memcheck.frameworks.megatron.stages import stages
 from memcheck.frameworks.megatron.tensors import block_tensors, embedding_tensors, head_tensors
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.pipelining import fullest
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
@@ -21,7 +20,7 @@ def states_floor(job: TrainingJob, a: Architecture) -> int:
     if job.freeze or job.option("mtp_num_layers") or job.method != "full":
         return 0
     layers, worst = a.layers(), 0
-    code = code_of(FRAMEWORKS[job.framework].style)
+    code = code_of(job.framework.style)
     of_block = {id(block): tuple(block_tensors(block, job, a.hidden_size)) for block, _ in a.blocks}
     held = stages(a.num_layers, job)
     contents = [tuple([(c.embedding, c.head, tuple([id(layers[i]) for i in c.layers])) for c in rank]) for rank in held]

@@ -11,7 +11,7 @@ from memcheck.autograd.curve import High
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron import buffers, fsdp
 from memcheck.frameworks.megatron.building import BUILDING
-from memcheck.frameworks.megatron.profile import PROFILE
+from memcheck.frameworks.megatron.profile import FRAMEWORK
 from memcheck.frameworks.megatron.schedule import PassRun
 from memcheck.frameworks.megatron.setting import argument_options
 from memcheck.frameworks.megatron.step import Rank, ScheduleMotion
@@ -150,7 +150,7 @@ def _formulas(
         copied = "; once more in the tensors that have not been copied into them yet"
         found = [f._replace(formula=f.formula + copied) if f.component == "parameters" else f for f in found]
     if at_peak.get("activations"):
-        kinds = activation_formulas(kept, peak, at_peak["activations"], PROFILE.style.source)
+        kinds = activation_formulas(kept, peak, at_peak["activations"], FRAMEWORK.style.source)
         found += [_explained(job, formula) for formula in kinds]
     always = dict(rank.always)
     for component in ("logits_and_loss", "temporaries"):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from memcheck.job import recipes as r
 from memcheck.job.families import EXPERTS, LATENT, NORM, PARTIAL_ROTARY, Families, parts, words
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.style import Style
 
 # GPT-OSS's experts with biases, scaled embeddings, ALiBi, soft-capping, layers whose halves are parallel and layers
@@ -50,7 +50,7 @@ _STR = (str,)
 _MIXED = r.BF16_PURE._replace(gradients="fp32", master="fp32", optimizer_states="fp32", reduce="fp32")
 """bf16 forces fp32 main gradients, reduced in fp32, unless main_grads_dtype or grad_reduce_in_bf16 is given."""
 
-PROFILE = Profile(
+FRAMEWORK = Framework(
     name="megatron",
     title="Megatron-LM / Megatron Core (NeMo, Megatron-Bridge)",
     recipes={

@@ -21,7 +21,6 @@ from memcheck.frameworks.megatron.step import Rank, ScheduleMotion
 from memcheck.frameworks.megatron.units import SharedLayers, chunk_units, name_of, renumbered
 from memcheck.frameworks.megatron.workspaces import ANY_DEVICE, Device
 from memcheck.frameworks.megatron.workspaces import ChunkContents as Blocks
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.pipelining import fullest
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.job.unread import UNREAD
@@ -275,7 +274,7 @@ def _place(job: TrainingJob, rank: int, chunks: int) -> Place:
     pipeline = job.layout.pipeline
     group = int(str(job.option("microbatch_group_size_per_virtual_pipeline_stage") or pipeline))
     place = Place(rank, pipeline, chunks, group, bool(job.option("overlap_moe_expert_parallel_comm")))
-    return code_of(FRAMEWORKS[job.framework].style).place(job, place)
+    return code_of(job.framework.style).place(job, place)
 
 
 def _boundary(job: TrainingJob, a: Architecture) -> int:

@@ -6,7 +6,6 @@ from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.context import Setting
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.own_code import code_of
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Mixer
 
@@ -44,7 +43,7 @@ def megatron_setting(job: TrainingJob, architecture: Architecture, arch: str | N
     _refuse(job)
     _refuse_nets(job, architecture)
     layout, recipe = job.layout, job.recipe
-    style = FRAMEWORKS[job.framework].style
+    style = job.framework.style
     rows, length = job.micro_batch_size, -(-job.sequence_length // layout.context)
     if job.option("padding_free"):  # ms-swift lays a micro-batch end to end, in TE's layout "thd"
         rows, length = 1, rows * length

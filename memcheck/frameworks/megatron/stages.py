@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.own_code import code_of
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.layout_text import stages_of_layout
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.record import Record
@@ -38,7 +37,7 @@ def stages(num_layers: int, job: TrainingJob) -> tuple[tuple[Chunk, ...], ...]:
         UnsupportedError: there are too many prediction layers or chunks, or a written layout does not fit the ranks.
     """
     layout = job.layout
-    code = code_of(FRAMEWORKS[job.framework].style)
+    code = code_of(job.framework.style)
     if layout.pipeline > 1 and code.cut is not None:
         return code.cut(job)
     if int(str(job.option("mtp_num_layers") or 0)) > MAX_PREDICTIONS:

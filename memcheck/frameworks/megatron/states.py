@@ -6,7 +6,6 @@ from memcheck.accounts.moves import Components, Held, Rest
 from memcheck.frameworks.megatron.building import laying_out
 from memcheck.frameworks.megatron.counted import counted
 from memcheck.frameworks.megatron.own_code import code_of
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.reduced import timeless as without_step
 from memcheck.job.types import TrainingJob
 from memcheck.job.unread import UNREAD
@@ -57,4 +56,4 @@ def states_of(job: TrainingJob) -> MegatronStates:
 def rests(job: TrainingJob, held: Held) -> Rest:
     """The states of a rank of a :func:`timeless` job, and what the optimizer's step adds to them."""
     tensors = counted(held.units)  # type: ignore[arg-type]
-    return code_of(FRAMEWORKS[job.framework].style).rest(job, tensors)
+    return code_of(job.framework.style).rest(job, tensors)

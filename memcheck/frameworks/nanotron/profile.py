@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from memcheck.job import recipes as r
 from memcheck.job.families import NORM, Families, parts, words
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.style import Style
 
 FAMILIES = Families(
@@ -27,7 +27,7 @@ FAMILIES = Families(
 _BF16 = r.BF16_PURE._replace(recipe="bf16-mixed", gradients="fp32", master="fp32", optimizer_states="fp32")
 _FP16 = r.FP16_PURE._replace(recipe="fp16-mixed", gradients="fp32", master="fp32", optimizer_states="fp32")
 
-PROFILE = Profile(
+FRAMEWORK = Framework(
     name="nanotron",
     title="nanotron",
     # without `accumulate_grad_in_fp32` everything has the dtype of the model, and gradients rest between backwards

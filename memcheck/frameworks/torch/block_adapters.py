@@ -5,7 +5,6 @@ from __future__ import annotations
 from memcheck.accounts.state import LocalTensor, adapter_tensors, block_component_tensors
 from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.context import adapts
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.stacked_adapters import expert_adapters
 from memcheck.frameworks.torch.fsdp import gathered_dtype
 from memcheck.frameworks.torch.kept_wide import unquantised
@@ -17,14 +16,14 @@ from memcheck.models.types import Attention, Block, Mlp, Moe, ParameterTensor
 
 def adapter_of(job: TrainingJob, lora: Lora, part: str) -> Adapter:
     """The adapters of one part of the model, which ``lora.parts`` may leave out."""
-    profile = FRAMEWORKS[job.framework]
+    profile = job.framework
     return Adapter(
         rank=lora.rank,
         targets=lora.targets_in(part),
         dtype=lora.dtype,
         quantized=bool(job.held_in),
         storage=job.held_in,
-        held="" if FRAMEWORKS[job.framework].own_adapters else job.held_in,
+        held="" if job.framework.own_adapters else job.held_in,
         dropout=lora.dropout,
         dora=lora.dora,
         parameters=lora.target_parameters if not lora.parts or part in lora.parts else (),

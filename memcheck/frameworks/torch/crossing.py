@@ -42,7 +42,7 @@ def between_unit(job: TrainingJob, vision: Vision, setting: Setting, *, adds: bo
     block = as_block(vision.between)
     run = tower_code(setting.style, vision.kind).between
     seen = met_by(lambda ctx, x: run(ctx, vision, x), whole(setting))
-    demand(seen, elements(block), "what stands between a tower's layers", job.framework)
+    demand(seen, elements(block), "what stands between a tower's layers", job.framework.name)
     fresh = between_curve(vision, setting, inventory)
     again = between_curve(vision, setting.later(), inventory) if adds else fresh
     tensors = part_tensors(block, setting)
@@ -76,7 +76,7 @@ def reading_unit(
     block = as_block(vision.projector)
     project = tower_code(setting.style, vision.kind).project
     seen = met_by(lambda ctx, x: project(ctx, vision, x), whole(setting))
-    demand(seen, elements(block), "the projector", job.framework)
+    demand(seen, elements(block), "the projector", job.framework.name)
     curves = [reading_curve(vision, each, reading, inventory) for each in (setting, setting.later())]
     fresh, again = (curve._replace(hands=waits) for curve in curves) if adds else 2 * (curves[0]._replace(hands=waits),)
     tensors = part_tensors(block, setting)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, orthogonalised
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import wraps
 from memcheck.frameworks.torch.resting import states_dtype
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
@@ -36,7 +35,7 @@ def buckets(job: TrainingJob) -> Buckets:
     there = (
         not wraps(job)
         and layout.data * layout.context > 1
-        and FRAMEWORKS[job.framework].data_parallel == "torch"
+        and job.framework.data_parallel == "torch"
         and layout.zero_stage in (0, 1)
     )
     views = there and layout.gradient_as_bucket_view
@@ -54,7 +53,7 @@ def waiting(job: TrainingJob, kinds: Iterable[tuple[tuple[LocalTensor, ...], int
 
 def redundancy_free(job: TrainingJob) -> bool:
     """Whether ZeroRedundancyOptimizer divides the optimizer."""
-    return job.layout.zero_stage == 1 and not FRAMEWORKS[job.framework].own_engine and job.layout.shard_group > 1
+    return job.layout.zero_stage == 1 and not job.framework.own_engine and job.layout.shard_group > 1
 
 
 def fullest_share(job: TrainingJob, tensors: Iterable[LocalTensor]) -> tuple[int, list[LocalTensor], int]:

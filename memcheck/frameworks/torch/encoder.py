@@ -88,7 +88,7 @@ def _source(
     held = sum(t.count for t in encoder.stem)
     held += 0 if encoder.channels or encoder.words else words.rows * words.width
     seen = met(lambda ctx: code.source(ctx, encoder, words), whole(setting))
-    demand(seen, held, "what stands in front of the encoder", job.framework)
+    demand(seen, held, "what stands in front of the encoder", job.framework.name)
     biases = _bias_bytes(encoder.bias_heads, setting) if setting.trained else 0
     settings = [setting, setting.later()] if adds else [setting]
     curves = [code.source_curve(encoder, words, each, inventory)._replace(takes=biases) for each in settings]
@@ -103,7 +103,7 @@ def _end(job: TrainingJob, encoder: Encoder, setting: Setting, *, adds: bool, in
         met(lambda ctx: encoder_code(setting.style).end(ctx, encoder, _rows(ctx)), whole(setting)),
         sum(t.count for t in encoder.end),
         "the encoder's last norm",
-        job.framework,
+        job.framework.name,
     )
     fresh = end_curve(encoder, setting, job.loss.keep_logits, inventory)
     again = end_curve(encoder, setting.later(), job.loss.keep_logits, inventory) if adds else fresh

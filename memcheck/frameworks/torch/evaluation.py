@@ -11,7 +11,6 @@ from memcheck.accounts.estimate import Instant
 from memcheck.accounts.unit import Part
 from memcheck.autograd.context import Context
 from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.end_tensors import embedding_tensors, head_tensors
 from memcheck.frameworks.torch.fsdp import gathered_dtype, group, wraps
 from memcheck.frameworks.torch.second_models import layer_gathers, passing
@@ -82,7 +81,7 @@ def _step(job: TrainingJob, a: Architecture) -> tuple[int, int]:
     x = Value(tape.new(shape, base.params, "last hidden state"), shape, base.params)
     loss = run_head(ctx, head, x)
     high = tape.peak
-    wide = FRAMEWORKS[job.framework].wide_outputs and job.recipe.recipe.endswith("-mixed")
+    wide = job.framework.wide_outputs and job.recipe.recipe.endswith("-mixed")
     logits = 0
     for value in ctx.kept:
         item = 4 if wide else ITEM_BYTES[value.dtype]

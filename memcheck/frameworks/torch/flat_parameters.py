@@ -12,7 +12,6 @@ from memcheck.accounts.quantised import FOUR_BITS
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.context import is_frozen
 from memcheck.autograd.tensor import rounded
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import Group, leaves_apart, mixes_adapters
 from memcheck.frameworks.torch.trained_parts import LAYERS, is_head_frozen, is_table_frozen
 from memcheck.job.types import DTYPE_BYTES, Recipe, TrainingJob
@@ -136,7 +135,7 @@ def _rows(job: TrainingJob, unit: tuple[LocalTensor, ...]) -> list[tuple[LocalTe
     """
     ways = job.layout.shard_group
     order = list(unit)
-    if FRAMEWORKS[job.framework].own_adapters:
+    if job.framework.own_adapters:
         names = [_layer_of(t) for t in unit]
         order.sort(key=lambda t: (names.index(_layer_of(t)), ".lora_" not in t.name))
     row, at = -(-sum(t.numel for t in unit) // ways), 0

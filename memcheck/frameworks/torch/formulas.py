@@ -7,7 +7,6 @@ from memcheck.accounts.formulas import UnitsInFlight, activation_formulas, sum_o
 from memcheck.accounts.state import STATES_PER_PARAMETER
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.curve import High
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.load_and_save import sharding_at
 from memcheck.frameworks.torch.resting import is_updated
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
@@ -25,7 +24,7 @@ def training_formulas(job: TrainingJob, units: list[Unit], peak: Instant, high: 
     at_peak = peak.components_bytes
     found += _states(job, units, peak)
     if at_peak.get("activations"):
-        source = FRAMEWORKS[job.framework].style.source
+        source = job.framework.style.source
         found += activation_formulas(_before(units, peak), peak, at_peak["activations"], source)
     for component in ("logits_and_loss", "temporaries"):
         if at_peak.get(component) and high is not None:

@@ -11,7 +11,6 @@ from memcheck.accounts.quantised import FOUR_BITS
 from memcheck.accounts.state import LocalTensor, shard_numel
 from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.pipelining import SPLIT
 from memcheck.job.torch import reduces_wider
 from memcheck.job.types import DTYPE_BYTES, Layout, Recipe, TrainingJob
@@ -22,7 +21,7 @@ from memcheck.record import Record
 
 def wraps(job: TrainingJob) -> bool:
     """Whether FSDP2 wraps the model: it shards it, or casts it on one rank."""
-    layout, profile = job.layout, FRAMEWORKS[job.framework]
+    layout, profile = job.layout, job.framework
     if profile.own_engine or layout.zero_stage < 2:
         return False
     return layout.shard_group > 1 or (profile.wraps_one_rank and layout.zero_stage == 3)
@@ -42,7 +41,7 @@ def mixes_adapters(job: TrainingJob) -> bool:
     """
     if job.lora is None or not flattens(job):
         return False
-    return not wraps_adapters(FRAMEWORKS[job.framework], job.framework_version, job.option(WRAPS))
+    return not wraps_adapters(job.framework, job.framework_version, job.option(WRAPS))
 
 
 def leaves_apart(job: TrainingJob) -> bool:
@@ -55,7 +54,7 @@ def autocast_of(job: TrainingJob) -> str | None:
     around FSDP1, whose policy casts what it gathers; not around FSDP2 (accelerate 1.15 accelerator.py,
     ``prepare_model``; lightning/fabric/plugins/precision/fsdp.py, ``forward_context``).
     """
-    profile = FRAMEWORKS[job.framework]
+    profile = job.framework
     flat = job.fsdp == 1 and (profile.wide_outputs or profile.flattens_units)
     around = job.recipe.autocast or (flat and casts_units(job))
     return job.recipe.compute if around else None
@@ -86,12 +85,12 @@ def gathered_dtype(job: TrainingJob) -> str | None:
     """Dtype in which FSDP gathers everything that it wraps (``MixedPrecision(param_dtype)``); None: each tensor in its
     own.
     """
-    return job.recipe.compute if casts_units(job) and not FRAMEWORKS[job.framework].own_engine else None
+    return job.recipe.compute if casts_units(job) and not job.framework.own_engine else None
 
 
 def partitioned(job: TrainingJob) -> bool:
     """Whether ZeRO-3 divides parameters; those of a reference, too (TRL ``models/utils.py``, ``prepare_deepspeed``)."""
-    return FRAMEWORKS[job.framework].own_engine and job.layout.zero_stage == 3
+    return job.framework.own_engine and job.layout.zero_stage == 3
 
 
 def demand_own_tensors(job: TrainingJob, architecture: Architecture) -> None:
@@ -116,8 +115,8 @@ def demand_plain_units(job: TrainingJob, architecture: Architecture) -> None:
     """
     if not mixes_adapters(job):
         return
-    if job.held_in and FRAMEWORKS[job.framework].own_adapters:  # NotImplementedError (litgpt finetune/lora.py, setup)
-        message = f"the scripts of {job.framework} refuse to train a quantised model on several GPUs"
+    if job.held_in and job.framework.own_adapters:  # NotImplementedError (litgpt finetune/lora.py, setup)
+        message = f"the scripts of {job.framework.name} refuse to train a quantised model on several GPUs"
         raise UnsupportedError(message, "train on one GPU, or write `method: lora`", "/training/method")
     what = "quantised weights" if job.held_in else ""
     if architecture.vision is not None or architecture.encoder is not None or architecture.others:
@@ -170,7 +169,7 @@ def accumulated_dtype(job: TrainingJob) -> str | None:
 
 def reduces_head(job: TrainingJob) -> bool:
     """Whether the loss itself reduces the head's gradient."""
-    return FRAMEWORKS[job.framework].loss_reduces_head and job.loss.kind == "chunked"
+    return job.framework.loss_reduces_head and job.loss.kind == "chunked"
 
 
 def ties_ends(job: TrainingJob) -> bool:
@@ -186,7 +185,7 @@ def ties_ends(job: TrainingJob) -> bool:
     first = a.embedding_norm is not None and a.final_norm is not None and a.embedding_norm.name == a.final_norm.name
     if job.carves_ends:
         return a.tie_word_embeddings or first
-    return FRAMEWORKS[job.framework].wraps_ends and a.tie_word_embeddings
+    return job.framework.wraps_ends and a.tie_word_embeddings
 
 
 def carves_ends(job: TrainingJob) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from memcheck.accounts.moves import Components
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, weight_bytes
 from memcheck.frameworks.host import NO_SAVING, HostMemory, ModelStateBytes, Saving, block, of_node, optimizer_on_host
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.resting import resting_dtype, shard_of, sharding, states_dtype
 from memcheck.job.reduced import timeless
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
@@ -29,7 +28,7 @@ def loaded(job: TrainingJob, total: int) -> int:
 def _stacked(job: TrainingJob) -> int:
     """Parameters of experts that transformers stacks (conversion_mapping.py, MergeModulelist)."""
     model = job.architecture
-    if isinstance(model, Rough) or not FRAMEWORKS[job.framework].from_pretrained:
+    if isinstance(model, Rough) or not job.framework.from_pretrained:
         return 0
     return 0 if model.model_type in STACKED_IN_FILES else parameters_by_group(model).get("experts", 0)
 

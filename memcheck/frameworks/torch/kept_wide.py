@@ -7,7 +7,6 @@ fp16 ``_keep_in_fp32_modules``, too. core_model_loading.py looks for either in t
 from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Rough
 from memcheck.remembered import lru_cache
@@ -23,7 +22,7 @@ def kept_names(job: TrainingJob) -> tuple[str, ...]:
     """Parts of the names of those parameters. An engine of its own casts the whole model when it takes it over
     (DeepSpeed runtime/engine.py, ``_configure_distributed_model``).
     """
-    profile, a = FRAMEWORKS[job.framework], job.architecture
+    profile, a = job.framework, job.architecture
     if not profile.from_pretrained or profile.own_engine or isinstance(a, Rough):
         return ()
     upcast = UPCAST if upcasts_ends(job) else ()
@@ -39,7 +38,7 @@ def unquantised(job: TrainingJob) -> tuple[str, ...]:
     """Parts of the names of linear layers that are not quantised: those of ``_keep_in_fp32_modules``, in any dtype
     (quantizers/base.py, ``get_modules_to_not_convert``). Files of GPTQ say themselves what they hold.
     """
-    a, by_class = job.architecture, FRAMEWORKS[job.framework].from_pretrained and not job.held_in.startswith("gptq")
+    a, by_class = job.architecture, job.framework.from_pretrained and not job.held_in.startswith("gptq")
     return a.kept_fp16 if by_class and not isinstance(a, Rough) else ()
 
 

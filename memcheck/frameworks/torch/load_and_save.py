@@ -20,7 +20,6 @@ from memcheck.accounts.estimate import Instant
 from memcheck.accounts.moves import Held
 from memcheck.accounts.segments import unfilled
 from memcheck.accounts.state import optimizer_state_bytes, weight_bytes
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.resting import Sharding, is_updated, resting_dtype, sharding, states_dtype
 from memcheck.frameworks.torch.states import PACKED, counted, engine_of
 from memcheck.job.reduced import timeless
@@ -70,7 +69,7 @@ def around(job: TrainingJob, held: Held, steps: tuple[Instant, ...]) -> tuple[In
 
 
 def _shards(job: TrainingJob) -> bool:
-    least = 3 if FRAMEWORKS[job.framework].own_engine else 2
+    least = 3 if job.framework.own_engine else 2
     return job.layout.zero_stage >= least
 
 

@@ -7,7 +7,6 @@ from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Part
 from memcheck.autograd.curve import High
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import (
     NO_GROUP,
     Group,
@@ -81,7 +80,7 @@ def stateless(job: TrainingJob, torch: str) -> TrainingJob:
     layout = job.layout
     data = min(layout.data, 2)
     stage, group_size, optimizer = layout.zero_stage, layout.shard_group, job.optimizer
-    if not FRAMEWORKS[job.framework].own_engine:
+    if not job.framework.own_engine:
         optimizer = optimizer if optimizer.in_backward else BEHIND_BACKWARD
         if stage < 2:
             stage, group_size = 0, 1
@@ -371,12 +370,12 @@ def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...], *, trains: bool
     divided = [divided_over(job, t, ways) for t in tensors]
     recipe = job.recipe
     waits = recipe.compute if job.fsdp == 1 else recipe.reduce
-    leaves = FRAMEWORKS[job.framework].leaves_whole_experts
+    leaves = job.framework.leaves_whole_experts
     if leaves and recipe.params != recipe.compute and any(t.expert and each == 1 for t, each in divided):
         message = f"experts of {recipe.params} that FSDP2 leaves alone are cast in every layer, which has no model here"
         help = "divide them over fewer ranks (parallelism.expert), or choose training.precision: bf16-pure"
         raise UnsupportedError(message, help, "/training/precision")
     casts, waited = gathered_dtype(job) is not None, skips_reduction(job)
-    divides = FRAMEWORKS[job.framework].divides_gradients
+    divides = job.framework.divides_gradients
     found = group(divided, recipe, casts=casts, waits=waits, leaves=leaves, waited=waited, divides=divides)
     return found._replace(last=0) if job.fsdp == 1 or ways == 1 else found

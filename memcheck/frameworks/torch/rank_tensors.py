@@ -5,7 +5,6 @@ from __future__ import annotations
 from memcheck.accounts.state import LocalTensor, block_component_tensors, expert_slices, local_tensor
 from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.context import Setting, is_frozen
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.end_tensors import TABLE, output_tensors, saves, table_tensors
 from memcheck.frameworks.torch.kept_wide import as_rested
 from memcheck.frameworks.torch.trained_parts import (
@@ -44,7 +43,7 @@ def holding_of(job: TrainingJob, part: str = "language") -> Holding:
     if part != "language":
         return Holding(trained=trained, adapter=adapter)
     layout = job.layout
-    slices = expert_slices(layout, FRAMEWORKS[job.framework].own_engine)
+    slices = expert_slices(layout, job.framework.own_engine)
     return Holding(
         tensor=layout.tensor,
         expert=layout.expert,
@@ -69,7 +68,7 @@ def holding(setting: Setting) -> Holding:
 
 def dispatcher_of(job: TrainingJob) -> str:
     """How tokens reach experts on other ranks; empty where the framework's own classes decide it."""
-    apart = job.layout.expert > 1 and FRAMEWORKS[job.framework].leaves_whole_experts
+    apart = job.layout.expert > 1 and job.framework.leaves_whole_experts
     return str(job.option("dispatcher", "torch")) if apart else ""
 
 
@@ -79,7 +78,7 @@ def as_held(job: TrainingJob, a: Architecture) -> Architecture:
         from memcheck.models.named_experts import with_names
 
         a = a._replace(blocks=with_names(a.blocks, ""))  # adapters of these classes go by the names of modules
-    return a._replace(tie_word_embeddings=False) if FRAMEWORKS[job.framework].style.unties_head else a
+    return a._replace(tie_word_embeddings=False) if job.framework.style.unties_head else a
 
 
 @lru_cache(maxsize=4096)
@@ -125,6 +124,6 @@ def closing_tensors(job: TrainingJob, a: Architecture, held: Holding, *, embeds:
     tied = is_tied(a, held.tensor) and embeds
     found = output_tensors(job, a, held.tensor, tied, held.trained)
     found = as_rested(job, found)
-    if job.held_in and FRAMEWORKS[job.framework].quantizes_head:
+    if job.held_in and job.framework.quantizes_head:
         found = tuple(t._replace(dtype=job.held_in) if t.name == "lm_head.weight" else t for t in found)
     return found

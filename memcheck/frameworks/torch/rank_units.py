@@ -10,7 +10,6 @@ from collections.abc import Hashable
 
 from memcheck.accounts.unit import Part, Unit
 from memcheck.autograd.context import Setting
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.end_tensors import HEAD, TABLE, saves
 from memcheck.frameworks.torch.fsdp import (
     accumulated_dtype,
@@ -346,4 +345,4 @@ def adds_gradients(job: TrainingJob) -> bool:
     several = job.passes > 1
     if wraps(job) and not adds_in_place(job):
         return several and reduces_head(job) and skips_reduction(job)
-    return several or job.layout.gradient_as_bucket_view or FRAMEWORKS[job.framework].own_engine
+    return several or job.layout.gradient_as_bucket_view or job.framework.own_engine

@@ -6,7 +6,6 @@ from collections.abc import Hashable, Sequence
 
 from memcheck.accounts.estimate import Instant, Pools, RankEstimate
 from memcheck.accounts.moves import Components, Held, Rest, highest, laid_on, peak_on
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import demand_own_tensors, demand_plain_units, demand_whole_recompute, runs_chunks
 from memcheck.frameworks.torch.pipelining import fullest, parts
 from memcheck.frameworks.torch.rank_steps import (
@@ -155,7 +154,7 @@ def _estimated(
 
 def _makes_lists(job: TrainingJob) -> bool:
     """Torch's optimizer with a temporary for each parameter, and no stage whose peak is another moment."""
-    foreach = job.optimizer.implementation == "foreach" and not FRAMEWORKS[job.framework].own_engine
+    foreach = job.optimizer.implementation == "foreach" and not job.framework.own_engine
     return foreach and job.layout.pipeline == 1
 
 

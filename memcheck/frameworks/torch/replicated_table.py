@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from memcheck.accounts.program import Amount, Recorder
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.tensor import rounded
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import wraps
 from memcheck.frameworks.torch.step_options import StepSizes
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
@@ -48,6 +47,6 @@ def local_slice(recorder: Recorder, beyond: StepSizes, gradients: Amount) -> Amo
 
 
 def _is_replicated(job: TrainingJob) -> bool:
-    profile = FRAMEWORKS[job.framework]
+    profile = job.framework
     divided = job.layout.tensor > 1 and not wraps(job) and not profile.own_engine
     return divided and profile.style.whole_table_gradient

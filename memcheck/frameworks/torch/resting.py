@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from memcheck.accounts.state import LocalTensor, Resting, optimizer_state_bytes, shard_numel, weight_bytes
 from memcheck.autograd.tensor import rounded
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import flattens
 from memcheck.job.recipe import keeps_full_states
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
@@ -39,7 +38,7 @@ def expert_ways(job: TrainingJob, ways: int) -> int:
 def sharding(job: TrainingJob) -> Sharding:
     """What the plan's ZeRO stage divides. torch.distributed: 1 = ZeroRedundancyOptimizer, 2 and 3 = FSDP2."""
     stage, ways = job.layout.zero_stage, job.layout.shard_group
-    if FRAMEWORKS[job.framework].own_engine:
+    if job.framework.own_engine:
         return Sharding(ways if stage >= 3 else 1, ways if stage >= 2 else 1, ways if stage >= 1 else 1, flat=True)
     if stage >= 2:
         return Sharding(ways, ways, ways, flat=flattens(job))
@@ -56,7 +55,7 @@ def divided_over(job: TrainingJob, tensor: LocalTensor, ways: int) -> tuple[Loca
     """
     if not tensor.expert or ways <= 1:
         return tensor, ways
-    own, profile = expert_ways(job, ways), FRAMEWORKS[job.framework]
+    own, profile = expert_ways(job, ways), job.framework
     cuts = profile.cuts_expert_matrices
     if not cuts or len(tensor.shape) != MATRICES or tensor.divided:
         return tensor, own
@@ -93,7 +92,7 @@ def tensors_resting(job: TrainingJob, tensors: Iterable[LocalTensor]) -> Resting
     rows, every = flattens(job), tuple(tensors)  # rows of FSDP1's flat tensor: optimizers see one dimension
     if rows:
         from memcheck.frameworks.torch.flat_parameters import updated
-    masters_all = FRAMEWORKS[job.framework].masters_adapters
+    masters_all = job.framework.masters_adapters
     parameters = adapters = gradients = master = states = 0
     for t in every:
         held = shard_of(job, t, cut.parameters, cut.flat)
@@ -126,18 +125,18 @@ def tensors_resting(job: TrainingJob, tensors: Iterable[LocalTensor]) -> Resting
 
 def offloads_states(job: TrainingJob) -> bool:
     """Whether what is offloaded with the parameters is gradients and optimizer states, too: by FSDP."""
-    return job.parameter_offload != "none" and not FRAMEWORKS[job.framework].own_engine
+    return job.parameter_offload != "none" and not job.framework.own_engine
 
 
 def own_adafactor(job: TrainingJob) -> bool:
     """Whether Adafactor is transformers' own, whose states and steps are in fp32 (optimization.py)."""
-    profile = FRAMEWORKS[job.framework]
+    profile = job.framework
     return job.optimizer.name == "adafactor" and bool(profile.trainers) and not profile.own_engine
 
 
 def states_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
     """Dtype of the optimizer's states of one tensor: a master copy's, or the tensor's own."""
-    profile = FRAMEWORKS[job.framework]
+    profile = job.framework
     if own_adafactor(job):
         return "fp32"
     if tensor.dtype is None or profile.masters_adapters:

@@ -8,7 +8,6 @@ from memcheck.accounts.state import LocalTensor, shard_numel, weight_bytes
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded, rounded_bytes
 from memcheck.frameworks.layers import layers_of, model_states_of
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.second_pass import SecondHead, SecondPass
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, gathered_dtype, group, partitioned, wraps
 from memcheck.frameworks.torch.rank_tensors import block_tensors, holding
@@ -53,7 +52,7 @@ def _wraps(job: TrainingJob, companion: Companion) -> bool:
     TRL's distillation trainers hand their teacher to accelerate's ``prepare_model(evaluation_mode=True)``, which wraps
     nothing (TRL 0.24 to 1.16 gkd_trainer.py, distillation_trainer.py; accelerate 1.15 accelerator.py).
     """
-    return wraps(job) and (companion.role != "teacher" or FRAMEWORKS[job.framework].own_objectives)
+    return wraps(job) and (companion.role != "teacher" or job.framework.own_objectives)
 
 
 def _beside(job: TrainingJob, companion: Companion) -> int:
@@ -63,14 +62,14 @@ def _beside(job: TrainingJob, companion: Companion) -> int:
 
         other = alone(job, companion)
         return engine_beside()[0](other, companion_tensors(other))
-    runs = companion.place == "device" or FRAMEWORKS[job.framework].own_objectives
+    runs = companion.place == "device" or job.framework.own_objectives
     stays = runs and _wraps(job, companion) and _by_layer(job)
     return _root(job, companion).gathered if stays else 0
 
 
 def companion_caches(job: TrainingJob) -> int:
     """The rotary tables that all companions hold as buffers."""
-    states = model_states_of(FRAMEWORKS[job.framework].style)
+    states = model_states_of(job.framework.style)
     models = [companion.architecture for companion in job.companions]
     return sum(states.rotary_caches(a, job.sequence_length, a.num_layers, adapted=False) for a in models)
 
@@ -80,7 +79,7 @@ def _by_layer(job: TrainingJob) -> bool:
     ``models/utils.py``, ``prepare_fsdp``), what a script has wrapped itself is left as it is, and torchtune's
     ``shard_model`` wraps all models alike.
     """
-    if FRAMEWORKS[job.framework].own_objectives:  # resident bytes are asked of a job without its objective
+    if job.framework.own_objectives:  # resident bytes are asked of a job without its objective
         return True
     return job.option("reference_fsdp", "per_layer" if job.fsdp == 1 else "whole_model") == "per_layer"
 
@@ -184,7 +183,7 @@ def layer_gathers(job: TrainingJob, architecture: Architecture, base: Setting) -
 
 def _fullest(job: TrainingJob, architecture: Architecture, base: Setting) -> Group:
     """The group of the layer that gathers most."""
-    most, leaves = NO_GROUP, FRAMEWORKS[job.framework].leaves_whole_experts
+    most, leaves = NO_GROUP, job.framework.leaves_whole_experts
     for block, _ in architecture.blocks:
         divided = [divided_over(job, t, job.layout.shard_group) for t in block_tensors(block, holding(base))]
         casts, waits = gathered_dtype(job) is not None, job.recipe.reduce

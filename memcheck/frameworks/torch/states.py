@@ -8,7 +8,6 @@ from memcheck.accounts.moves import Components, Held, Rest
 from memcheck.accounts.segments import Unfilled, unfilled
 from memcheck.accounts.state import LocalTensor, Resting, paged_bytes
 from memcheck.autograd.tensor import BLOCK_BYTES
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import flattens, wraps
 from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
 from memcheck.frameworks.torch.resting import (
@@ -156,7 +155,7 @@ def _temporaries(
         from memcheck.frameworks.torch.flat_parameters import flat_pieces
 
         trained = flat_pieces(job, kinds, whole=job.optimizer.implementation == "for-loop")
-    if FRAMEWORKS[job.framework].masters_adapters:
+    if job.framework.masters_adapters:
         trained = [(t._replace(dtype=None), n) for t, n in trained]
     if partition is not None:
         trained = [(t, t.numel) for t in partition[0]]
@@ -186,7 +185,7 @@ def engine_of(job: TrainingJob, units: Tensors, *, recomputes: bool | None = Non
     """DeepSpeed's buffers, if its engine runs the step. ``recomputes``: autograd saves nothing of a layer; None: what
     a step gathers is not asked for.
     """
-    if FRAMEWORKS[job.framework].data_parallel != "zero":
+    if job.framework.data_parallel != "zero":
         return None
     from memcheck.frameworks.deepspeed.engine import engine_buffers
 
@@ -195,7 +194,7 @@ def engine_of(job: TrainingJob, units: Tensors, *, recomputes: bool | None = Non
 
 def engine_sums(job: TrainingJob) -> str | None:
     """Dtype to which an engine's hook casts each gradient that has arrived, to add it to a sum; None: it casts none."""
-    if FRAMEWORKS[job.framework].data_parallel != "zero":
+    if job.framework.data_parallel != "zero":
         return None
     from memcheck.frameworks.deepspeed.engine import sums_apart
 
@@ -204,7 +203,7 @@ def engine_sums(job: TrainingJob) -> str | None:
 
 def saves_inputs(job: TrainingJob) -> bool:
     """Whether DeepSpeed's ZeRO-3 puts a function of its own in place of ``F.linear`` (``memory_efficient_linear``)."""
-    zero = FRAMEWORKS[job.framework].data_parallel == "zero" and job.layout.zero_stage == 3
+    zero = job.framework.data_parallel == "zero" and job.layout.zero_stage == 3
     return zero and bool(job.option("memory_efficient_linear", True))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import (
     NO_GROUP,
     Group,
@@ -180,7 +179,7 @@ class StepSizes(Record):
 
 def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptions, tuple[float, ...]]:
     """How pipeline rank ``rank`` runs its step, and for each walk how many other micro-batches are in flight."""
-    layout, profile, a = job.layout, FRAMEWORKS[job.framework], job.architecture
+    layout, profile, a = job.layout, job.framework, job.architecture
     sharded, pipelined, tied = wraps(job), layout.pipeline > 1, ties_ends(job)
     outside = job.loss.kind == "chunked"
     if layout.expert > 1 and profile.leaves_whole_experts and not sharded:
@@ -255,7 +254,7 @@ def wrapped_kinds(job: TrainingJob) -> tuple[str, ...]:
     """Kinds of units that FSDP makes groups of their own of: none where the model's class names no layers, so that all
     of it is the root's, and none of the tower's where that names none.
     """
-    a, profile = job.architecture, FRAMEWORKS[job.framework]
+    a, profile = job.architecture, job.framework
     if not isinstance(a, Architecture):
         return WRAPPED
     if a.model_type in profile.unsplit:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from memcheck.accounts.state import LocalTensor
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import flattens, gathered_dtype, leaves_apart, mixes_adapters, wraps
 from memcheck.frameworks.torch.resting import own_adafactor
 from memcheck.frameworks.torch.whole_model import model_tensors
@@ -122,7 +121,7 @@ def _mixed_product(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) 
     _cast_input_dtype). Only then does FSDP1 gather these weights, which it wraps by themselves, in
     ``MixedPrecision(param_dtype)``. FSDP2 has gathered them with their layer.
     """
-    if not FRAMEWORKS[job.framework].own_loop or mixes_adapters(job):
+    if not job.framework.own_loop or mixes_adapters(job):
         return  # accelerate's autocast casts rows and weights alike; adapters of a layer's unit are gathered with it
     gathered = gathered_dtype(job)
     rests = {_dtype(job, t) for tensors in groups for t in tensors if ".lora_" in t.name}

@@ -5,7 +5,6 @@ Source: ``_no_split_modules`` of transformers 5.24's classes, of every model ins
 
 from __future__ import annotations
 
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.step_options import OF_LANGUAGE, TOWERS, WRAPPED
 from memcheck.job.types import TrainingJob
 from memcheck.models.vision import Vision
@@ -35,7 +34,7 @@ RESAMPLER = ("perceiver_resampler.layers.", "modality_projection.")
 
 def names_classes(job: TrainingJob) -> bool:
     """Whether the classes decide."""
-    return FRAMEWORKS[job.framework].wraps_classes
+    return job.framework.wraps_classes
 
 
 def is_unsplit(job: TrainingJob, vision: Vision) -> bool:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from memcheck.accounts.unit import Unit
 from memcheck.autograd import Value
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.ddp import buckets
 from memcheck.frameworks.torch.step_options import StepOptions
 from memcheck.frameworks.torch.step_parts import NamedRun
@@ -24,7 +23,7 @@ from memcheck.models.vision import Vision
 
 def gives_towers(job: TrainingJob, vision: Vision) -> bool:
     """Whether the output carries all of it."""
-    profile = FRAMEWORKS[job.framework]
+    profile = job.framework
     if not has_outputs(vision, profile):
         return False
     return gives(version_of_models(job, profile))

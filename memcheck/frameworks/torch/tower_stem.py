@@ -25,7 +25,7 @@ def stem_unit(
     def run(ctx: Context) -> None:
         tower_code(setting.style, vision.kind).stem(ctx, vision, False)
 
-    demand(met(run, whole(setting)), held, "the vision tower's stem", job.framework)
+    demand(met(run, whole(setting)), held, "the vision tower's stem", job.framework.name)
     fresh = stem_curve(vision, setting, graph, leaf, inventory)
     again = stem_curve(vision, setting.later(), graph, leaf, inventory) if adds else fresh
     tensors = part_tensors(block, setting, "vision")

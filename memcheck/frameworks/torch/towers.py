@@ -219,7 +219,7 @@ def _merger_unit(
     tensors = mergers(vision)[number + 1]
     block, merge = as_block(tensors), tower_code(setting.style, vision.kind).merged
     seen = met_by(lambda ctx, x: merge(ctx, vision, tensors, x), whole(setting))
-    demand(seen, elements(block), "a merger of earlier rows", job.framework)
+    demand(seen, elements(block), "a merger of earlier rows", job.framework.name)
     fresh = merger_curve(vision, setting, number, inventory)
     again = merger_curve(vision, setting.later(), number, inventory) if adds else fresh
     tensors_here = part_tensors(block, setting, "projector")
@@ -264,7 +264,7 @@ def _projector_unit(
     block = as_block(own.closing + own.projector)
     project = tower_code(setting.style, vision.kind).project
     seen = met_by(lambda ctx, x: project(ctx, own, x), whole(setting))
-    demand(seen, elements(block), "the projector", job.framework)
+    demand(seen, elements(block), "the projector", job.framework.name)
     shape = (job.rows * job.sequence_length, a.hidden_size)
     end = _Ending(
         shape=shape,

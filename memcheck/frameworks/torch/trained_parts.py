@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 
@@ -32,7 +31,7 @@ def recompute_mode(job: TrainingJob, layer: int) -> str:
     c = job.checkpointing
     if c.mode == "none" or (c.every_n_layers > 1 and layer % c.every_n_layers):
         return "none"
-    if c.modules and FRAMEWORKS[job.framework].checkpointed_parts:
+    if c.modules and job.framework.checkpointed_parts:
         return f"parts:{','.join(c.modules)}"
     return c.mode
 
@@ -44,7 +43,7 @@ def is_hooked(job: TrainingJob, a: Architecture) -> bool:
     input is ``input_ids`` (modeling_utils.py, ``activation_checkpointing_enable``), towers' too; peft in any version.
     """
     words = a.encoder is None or not a.encoder.channels  # a model of sounds has another main input
-    hooks = (words and FRAMEWORKS[job.framework].runs_transformers) or job.held_in == "int8"
+    hooks = (words and job.framework.runs_transformers) or job.held_in == "int8"
     recompute = job.checkpointing  # parts of layers are wrapped by a script, which asks for nothing
     return recompute.mode != "none" and (recompute.reentrant or (hooks and not recompute.modules))
 

@@ -9,7 +9,6 @@ from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Dim, Leaf, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.layers import layers_of
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.end_tensors import (
     HEAD,
     TABLE,
@@ -50,7 +49,7 @@ from memcheck.remembered import lru_cache
 
 def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str | None) -> Setting:
     """The setting that all units of a job share. ``grad_dtype``: :class:`Accumulation`'s."""
-    layout, recipe, style = job.layout, job.recipe, FRAMEWORKS[job.framework].style
+    layout, recipe, style = job.layout, job.recipe, job.framework.style
     held = holding_of(job)
     unit_dtype = recipe.compute if not recipe.autocast else recipe.params
     if job.prepares_kbit:
@@ -70,7 +69,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         hidden=architecture.hidden_size,
         tensor=held.tensor,
         context=layout.context,
-        exchanges_heads=layout.context > 1 and FRAMEWORKS[job.framework].context_parallel == "ulysses",
+        exchanges_heads=layout.context > 1 and job.framework.context_parallel == "ulysses",
         sequence_parallel=layout.sequence and layout.tensor > 1,
         expert=held.expert,
         expert_tensor=held.expert_tensor,
@@ -86,13 +85,13 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         compiled=style.compiles_blocks and job.compiles("model"),
         stepped=step_in_backward(job.optimizer),
         grad_dtype=grad_dtype,
-        hooked=FRAMEWORKS[job.framework].data_parallel == "zero",
+        hooked=job.framework.data_parallel == "zero",
         reentrant=job.checkpointing.mode == "full" and job.checkpointing.reentrant,
         stream="fp32" if upcasts_ends(job) or widens_stream(architecture, autocast=narrow) else None,
         encoded_dtype="fp32" if narrow and widens_encoded(architecture) else None,
         ssm=job.ssm_kernels,
         liger=fused_kernels(job, architecture),
-        exchanges_again=is_before(job.framework_version, FRAMEWORKS[job.framework].keeps_exchanges_since),
+        exchanges_again=is_before(job.framework_version, job.framework.keeps_exchanges_since),
         streams=architecture.streams,
         kept=kept_names(job) if unit_dtype == recipe.params and gathered_dtype(job) is None else (),
         options=job.options,
@@ -138,7 +137,7 @@ _cached_embedding = lru_cache(maxsize=512)(embedding_curve)
 def block_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str, adds: bool, inventory: bool) -> Unit:
     """A layer. ``adds``: some micro-batch adds to gradients that are there."""
     tensors = layer_tensors(job, block, holding(setting))
-    _demand_block(block, whole(setting), job.framework)
+    _demand_block(block, whole(setting), job.framework.name)
     fresh = block_curve(block, setting, recompute, inventory)
     again = block_curve(block, setting.later(), recompute, inventory) if adds else fresh
     frozen = not any(t.trained for t in tensors if ".lora_" not in t.name)
@@ -209,7 +208,7 @@ def embedding_unit(
     )
     dtype = embedded_dtype(a, base)
     full = e._replace(vocab=a.table_rows, embedders_adapter=None, embedders_trained=bool(a.embedders), pictures=0)
-    _demand_embedding(a, full, whole(base), job.framework)
+    _demand_embedding(a, full, whole(base), job.framework.name)
     fresh = _cached_embedding(e, base, dtype, inventory=inventory)
     again = _cached_embedding(e, base.later(), dtype, inventory=inventory) if adds else fresh
     if a.biases[0] and base.trained:
@@ -251,7 +250,7 @@ def as_built(job: TrainingJob, a: Architecture) -> Architecture:
     if job.checkpointing.mode != "none" and not a.checkpointable:
         said = f"{a.model_type} does not support gradient checkpointing in transformers"
         raise UnsupportedError(said, "write activation_checkpointing: none", "/training/activation_checkpointing")
-    if job.masks and FRAMEWORKS[job.framework].style.makes_masks:
+    if job.masks and job.framework.style.makes_masks:
         from memcheck.models.padding import padded
 
         a = padded(a)
@@ -276,7 +275,7 @@ def head_unit(
     head = head_of(job, a, base, part, outside, before)
     tensors = closing_tensors(job, a, holding(base), embeds=part.embedding)
     setting = base._replace(frozen=(*base.frozen, "norm")) if "norm" in job.freeze else base
-    _demand_head(a, head._replace(objective=Objective(), second=None), whole(base), job.framework)
+    _demand_head(a, head._replace(objective=Objective(), second=None), whole(base), job.framework.name)
     return layers_of(base.style).head_unit(job, head, setting, tensors, adds, inventory)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from memcheck.job import recipes as r
 from memcheck.job.families import EXPERTS, LATENT, NORM, Families, parts, words
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.style import Style
 
 # `llama3` builds every model of Llama's shape, `deepseek_v3` has a router with softmax for DeepSeek V2's; GPT-OSS's
@@ -28,7 +28,7 @@ FAMILIES = Families(
     source="torchtitan/models/__init__.py",
 )
 
-PROFILE = Profile(
+FRAMEWORK = Framework(
     name="torchtitan",
     title="torchtitan",
     recipes={

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from memcheck.job import recipes as r
 from memcheck.job.families import NORM, Families, parts, words
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.style import Style
 
 FAMILIES = Families(
@@ -25,7 +25,7 @@ FAMILIES = Families(
     source="torchtune/models",
 )
 
-PROFILE = Profile(
+FRAMEWORK = Framework(
     name="torchtune",
     title="torchtune's recipes",
     recipes={"bf16-pure": r.BF16_PURE, "fp32": r.FP32},

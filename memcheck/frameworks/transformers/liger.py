@@ -65,7 +65,7 @@ def refuse_liger(job: TrainingJob, title: str, able: list[str]) -> None:
     Raises:
         UnsupportedError: one of the two is not so. ``able``: names of frameworks that run them.
     """
-    if job.framework not in able:
+    if job.framework.name not in able:
         message = f"{title} does not run transformers' modules, which Liger's kernels replace"
         raise UnsupportedError(message, f"leave it out; {', '.join(able)} run them", POINTER)
     if not isinstance(job.architecture, Architecture):

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from memcheck.frameworks.transformers.classes import STYLE, TRANSFORMERS
 from memcheck.job import recipes as r
-from memcheck.job.profile import PEFT_VARIANTS, TRANSFORMERS_BASES, Profile
+from memcheck.job.framework import Framework
+from memcheck.job.profile import PEFT_VARIANTS, TRANSFORMERS_BASES
 
 UNSPLIT = (
     "albert", "bert-generation", "biogpt", "ctrl", "deberta", "deberta-v2", "distilbert", "electra", "megatron-bert",
@@ -18,7 +19,7 @@ UNSPLIT = (
 )  # fmt: skip
 """Model types whose classes have no layers among their ``_no_split_modules``."""
 
-PROFILE = Profile(
+FRAMEWORK = Framework(
     name="huggingface",
     title="transformers.Trainer (TRL, Axolotl, LLaMA-Factory)",
     recipes=dict(r.GENERIC),

@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import nn
 
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.step_options import wrapped_kinds
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
@@ -25,7 +24,7 @@ def units_of(model: nn.Module, job: TrainingJob, architecture: Architecture) -> 
         layers = [*encoder_blocks_of(model, architecture), *blocks_of(model, architecture)]
         return layers if wrapped_kinds(job) else []
     inner_first = list(model.modules())[:0:-1]
-    if FRAMEWORKS[job.framework].wraps_classes:
+    if job.framework.wraps_classes:
         base: Any = base_of(model)
         names = set(base._no_split_modules or ())  # noqa: SLF001
         kinds = tuple({type(module) for module in inner_first if type(module).__name__ in names})

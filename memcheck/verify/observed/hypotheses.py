@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from memcheck.errors import MemcheckError
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.record import Record
 from memcheck.report.details import SHORT_FORMS
@@ -95,7 +94,7 @@ def _one(key: str, value: Any) -> Candidate:
 
 
 def _recipe(job: TrainingJob) -> Iterator[Candidate]:
-    framework = FRAMEWORKS[job.framework]
+    framework = job.framework
     for recipe in framework.recipes:
         if recipe != job.recipe.recipe:
             yield "training.precision.recipe", recipe, {"training.precision": recipe}
@@ -132,7 +131,7 @@ def _loss(job: TrainingJob) -> Iterator[Candidate]:
         {"training.loss": {**stated, "keep_logits": not job.loss.keep_logits}},
     )
     yield "training.loss.upcast", not job.loss.upcast, {"training.loss": {**stated, "upcast": not job.loss.upcast}}
-    for kind in FRAMEWORKS[job.framework].losses:
+    for kind in job.framework.losses:
         if kind != job.loss.kind:
             yield "training.loss.kind", kind, {"training.loss": kind}
 
@@ -140,7 +139,7 @@ def _loss(job: TrainingJob) -> Iterator[Candidate]:
 def _layout(job: TrainingJob) -> Iterator[Candidate]:
     layout = job.layout
     if layout.data * layout.context > 1:
-        for stage in FRAMEWORKS[job.framework].zero_stages:
+        for stage in job.framework.zero_stages:
             if stage != layout.zero_stage:
                 changes = {"parallelism.zero_stage": stage, "parallelism.shard_group": "auto"}
                 yield "parallelism.zero_stage", stage, changes

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from memcheck.accounts.estimate import Instant
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.ddp import fullest_share, redundancy_free
 from memcheck.frameworks.torch.flat_parameters import fullest_row
 from memcheck.frameworks.torch.fsdp import flattens, mixes_adapters, outside_dtype
@@ -107,7 +106,7 @@ def _trace_rank(
     start = time.monotonic()
     with ExitStack() as stack:
         interrupts = stack.enter_context(Interrupts())
-        stack.enter_context(fake_ranks(job.layout.world_size, rank, alone=FRAMEWORKS[job.framework].runs_itself))
+        stack.enter_context(fake_ranks(job.layout.world_size, rank, alone=job.framework.runs_itself))
         stack.enter_context(exchanges(job.layout.gpus_per_node))
         ranks = stack.enter_context(_meshes(job, architecture))
         with (
@@ -141,7 +140,7 @@ def _trace_rank(
 @contextmanager
 def _meshes(job: TrainingJob, architecture: Architecture) -> Iterator[Any]:
     """The job's ranks, as plain PyTorch or torchtitan groups them."""
-    if not FRAMEWORKS[job.framework].runs_itself:
+    if not job.framework.runs_itself:
         yield make_mesh(job, "cpu")
         return
     from memcheck.verify.build.torchtitan import configure
@@ -159,7 +158,7 @@ def _build(
     tracer: Tracer,
     stage: int,
 ) -> StepParts:
-    if FRAMEWORKS[job.framework].runs_itself:
+    if job.framework.runs_itself:
         from memcheck.verify.build.torchtitan import build_torchtitan
 
         return build_torchtitan(job, architecture, ranks, tracer)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from memcheck.frameworks.torch.fsdp import wraps
 from memcheck.job.changes import written
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.rules.types import RuleContext
@@ -37,7 +37,7 @@ def annotated(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChang
             )
 
 
-def _has(framework: Profile, key: str) -> bool:
+def _has(framework: Framework, key: str) -> bool:
     """Whether the framework reads the key, and its memory has a model."""
     if not key.startswith(OPTIONS):
         return key not in framework.lacks

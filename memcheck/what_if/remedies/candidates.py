@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from memcheck.frameworks.torch.ddp import buckets
 from memcheck.frameworks.torch.fsdp import skips_reduction
 from memcheck.frameworks.torch.padding import filled_group, padded_layer
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.rules.types import RuleContext
@@ -179,7 +179,7 @@ def _recompute(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChan
     yield from _more_recompute(framework, job)
 
 
-def _more_recompute(framework: Profile, job: TrainingJob) -> Iterator[CandidateChange]:
+def _more_recompute(framework: Framework, job: TrainingJob) -> Iterator[CandidateChange]:
     """Every block instead of some, and what checkpoints keep in host memory."""
     key, now = "training.activation_checkpointing.", job.checkpointing
     if now.mode != "none" and now.every_n_layers > 1:

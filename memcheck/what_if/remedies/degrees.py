@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.types import Architecture, Moe, Rough
 from memcheck.rules.types import RuleContext
@@ -59,7 +59,7 @@ def _parts_of_experts(job: TrainingJob) -> Iterator[CandidateChange]:
         degree *= 2
 
 
-def _schedules(framework: Profile, layout: Layout) -> Iterator[CandidateChange]:
+def _schedules(framework: Framework, layout: Layout) -> Iterator[CandidateChange]:
     """Schedules of a pipeline that keep fewer micro-batches in flight, and more stages on each rank."""
     if layout.pipeline == 1:
         return

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memcheck.job.framework import Framework
 from memcheck.job.objective_types import Evaluation
-from memcheck.job.profile import Profile
 from memcheck.job.training import shards_parameters
 from memcheck.job.types import TrainingJob
 from memcheck.memory.fit import on_host
@@ -47,7 +47,7 @@ def loading_and_saving(context: RuleContext, job: TrainingJob) -> Iterator[Candi
         yield from _keeping(job, framework)
 
 
-def _keeping(job: TrainingJob, framework: Profile) -> Iterator[CandidateChange]:
+def _keeping(job: TrainingJob, framework: Framework) -> Iterator[CandidateChange]:
     """Less that is offloaded: only where a node lacks memory while the steps run."""
     if job.optimizer.offload == "cpu" and "nvme" in framework.offload_places:
         title = "keep the optimizer states on the NVMe drives of the node"
@@ -63,7 +63,7 @@ def _keeping(job: TrainingJob, framework: Profile) -> Iterator[CandidateChange]:
         yield CandidateChange("offload-parameters", title, {"training.offload.parameters": "none"}, numerics=EQUIVALENT)
 
 
-def _saving(job: TrainingJob, framework: Profile) -> Iterator[CandidateChange]:
+def _saving(job: TrainingJob, framework: Framework) -> Iterator[CandidateChange]:
     checkpoint = job.checkpoint
     if checkpoint.offload == "none":
         title = "gather to the memory of rank 0's node, tensor by tensor"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.changes import written
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.plan.document import Document
@@ -16,7 +15,7 @@ SECTION, STEPS = "parallelism.", "training.gradient_accumulation_steps"
 
 def unread(document: Document, job: TrainingJob, changes: Mapping[str, object]) -> dict[str, object]:
     """The neutral value of each key that says something, and that the changed plan would not read."""
-    lacks = FRAMEWORKS[job.framework].lacks
+    lacks = job.framework.lacks
     telling = [
         key
         for key, neutral in NEUTRAL.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from memcheck.job.profile import Profile
+from memcheck.job.framework import Framework
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
@@ -68,7 +68,7 @@ def training_layouts(
                                 yield _candidate(framework, now, sharded._replace(reshard_after_forward=False))
 
 
-def _experts(framework: Profile, job: TrainingJob, cut: Layout, degrees: Degrees) -> Iterator[Layout]:
+def _experts(framework: Framework, job: TrainingJob, cut: Layout, degrees: Degrees) -> Iterator[Layout]:
     """Experts dealt out over ranks, each of them whole, or cut over as many ranks as the layers are.
 
     Megatron-LM takes any degree for its experts, and the tensor degree unless told otherwise; torchtitan takes 1 or the
@@ -82,7 +82,7 @@ def _experts(framework: Profile, job: TrainingJob, cut: Layout, degrees: Degrees
                 yield cut._replace(expert=expert, expert_tensor=parts)
 
 
-def _parts(framework: Profile, job: TrainingJob, cut: Layout, expert: int) -> set[int]:
+def _parts(framework: Framework, job: TrainingJob, cut: Layout, expert: int) -> set[int]:
     """Ranks over which an expert may be cut."""
     now = job.layout
     if experts_of(job.architecture) == 1:
@@ -97,7 +97,7 @@ def _parts(framework: Profile, job: TrainingJob, cut: Layout, expert: int) -> se
     return found
 
 
-def degrees_of(framework: Profile, job: TrainingJob, layout: Layout) -> Degrees:
+def degrees_of(framework: Framework, job: TrainingJob, layout: Layout) -> Degrees:
     """What the framework has, within a node for tensor parallelism."""
     able, now = framework.parallelisms, job.layout
     model = job.architecture
@@ -145,7 +145,7 @@ def serving_layouts(job: InferenceJob, nodes: int, gpus_per_node: int) -> Iterat
                 yield CandidateChange("layout" if changes else "", _words(changes), changes, numerics=EQUIVALENT)
 
 
-def _schedules(framework: Profile, now: Layout, cut: Layout) -> Iterator[Layout]:
+def _schedules(framework: Framework, now: Layout, cut: Layout) -> Iterator[Layout]:
     """Pipeline schedules, the one with the least memory first."""
     if cut.pipeline == 1:
         yield cut._replace(pipeline_schedule="1f1b", virtual_stages=1)
@@ -159,7 +159,7 @@ def _schedules(framework: Profile, now: Layout, cut: Layout) -> Iterator[Layout]
             yield cut._replace(pipeline_schedule=schedule, virtual_stages=v)
 
 
-def _sharded(framework: Profile, now: Layout, cut: Layout) -> Iterator[Layout]:
+def _sharded(framework: Framework, now: Layout, cut: Layout) -> Iterator[Layout]:
     """ZeRO stages, the most sharding first; over all ranks, over those of a node, over as many as now."""
     ranks = cut.data * cut.context
     if ranks == 1:
@@ -177,7 +177,7 @@ def _sharded(framework: Profile, now: Layout, cut: Layout) -> Iterator[Layout]:
             yield cut._replace(zero_stage=stage, shard_group=group)
 
 
-def _candidate(framework: Profile, now: Layout, cut: Layout) -> CandidateChange:
+def _candidate(framework: Framework, now: Layout, cut: Layout) -> CandidateChange:
     """The layout as changes of the plan's keys: only of those that are not what they are."""
     changes: dict[str, object] = {}
     for key in ("nodes", "gpus_per_node"):

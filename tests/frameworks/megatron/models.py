@@ -6,7 +6,8 @@ from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.megatron.layers import megatron_layers
-from memcheck.frameworks.megatron.profile import PROFILE as MEGATRON
+from memcheck.frameworks.megatron.profile import FRAMEWORK as MEGATRON
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import Checkpointing, Layout, Optimizer, TrainingJob
 from memcheck.models.registry import read_architecture
 from memcheck.models.types import Architecture, Attention, Block, Mlp, Norm
@@ -98,7 +99,7 @@ def job(architecture: Architecture, layout: Layout, **changes: object) -> Traini
     options = changes.pop("options", {})
     base = TrainingJob(
         architecture=architecture,
-        framework="megatron",
+        framework=FRAMEWORKS["megatron"],
         framework_version=None,
         layout=layout,
         recipe=MEGATRON.recipes["bf16-mixed"],

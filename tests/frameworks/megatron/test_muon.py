@@ -12,7 +12,7 @@ from memcheck.frameworks.megatron import buffers
 from memcheck.frameworks.megatron.code import rest
 from memcheck.frameworks.megatron.counted import counted
 from memcheck.frameworks.megatron.muon import dealt, fullest_shard
-from memcheck.frameworks.megatron.profile import PROFILE
+from memcheck.frameworks.megatron.profile import FRAMEWORK
 from memcheck.job.types import TrainingJob
 from tests.frameworks.megatron.models import grid, job, llama_8b
 
@@ -58,7 +58,7 @@ def test_a_step_gathers_the_largest_matrix() -> None:
     ("changes", "where"),
     [
         ({"layout": grid(8, zero_stage=3)}, "/parallelism/zero_stage"),
-        ({"recipe": PROFILE.recipes["fp16-mixed"]}, "/training/precision"),
+        ({"recipe": FRAMEWORK.recipes["fp16-mixed"]}, "/training/precision"),
         ({"options": (("num_distributed_optimizer_instances", 2),)}, "/training/options/"),
     ],
 )

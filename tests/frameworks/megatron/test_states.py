@@ -9,7 +9,7 @@ from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron import buffers, fsdp
 from memcheck.frameworks.megatron.counted import counted
 from memcheck.frameworks.megatron.head import MegatronHead, megatron_head_curve
-from memcheck.frameworks.megatron.profile import PROFILE as MEGATRON
+from memcheck.frameworks.megatron.profile import FRAMEWORK as MEGATRON
 from memcheck.frameworks.megatron.ranks import megatron_ranks
 from memcheck.frameworks.megatron.setting import attention_backend, megatron_setting
 from memcheck.frameworks.megatron.tensors import block_tensors, embedding_tensors, head_tensors, padded_vocabulary

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from memcheck.autograd.curve import Curve
-from memcheck.frameworks.torchtune.profile import PROFILE as TORCHTUNE
+from memcheck.frameworks.torchtune.profile import FRAMEWORK as TORCHTUNE
 from memcheck.frameworks.transformers.head import Head, head_curve
 from memcheck.job.types import Loss
 from tests.frameworks.torch.partitioned import DATA, SIZES, TOKENS, VOCABULARY, traced
