@@ -237,3 +237,25 @@ def checkpointed(ctx: Context, forward: Forward, x: Value) -> Value:
             ctx.named, ctx.tables = [], outside
 
     return checkpoint(ctx.tape, run, x, ctx.returned if ctx.setting.reentrant else None)
+
+
+def keeping(
+    curve: Curve, size: int, entry: tuple[tuple[str, tuple[int, ...], str, int, str, int], ...], stays: int = 0
+) -> Curve:
+    """The curve of a unit with ``size`` more bytes live after its forward, of which ``stays`` are still live in its
+    backward.
+    """
+    components = dict(curve.saved_components)
+    components["activations"] = components.get("activations", 0) + size
+    return curve._replace(
+        saved=curve.saved + size,
+        saved_components=tuple(components.items()),
+        saved_inventory=curve.saved_inventory + entry,
+        backward=_higher(curve.backward, stays) if stays else curve.backward,
+    )
+
+
+def _higher(point: High, size: int) -> High:
+    components = dict(point.components)
+    components["activations"] = components.get("activations", 0) + size
+    return point._replace(bytes=point.bytes + size, components=tuple(components.items()))

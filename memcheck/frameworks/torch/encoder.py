@@ -11,11 +11,12 @@ from functools import lru_cache
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.completeness import demand, met, whole
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.curve import Curve, High, replay
+from memcheck.autograd.curve import Curve, keeping, replay
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Value, rounded, rounded_bytes
 from memcheck.frameworks.torch.cast_inputs import casts_inputs
+from memcheck.frameworks.torch.rank_tensors import as_block
 from memcheck.frameworks.torch.stream import stream_dtype, widens_inside
-from memcheck.frameworks.torch.tower_tensors import as_block, part_setting, part_tensors, reaches
+from memcheck.frameworks.torch.tower_tensors import part_setting, part_tensors, reaches
 from memcheck.frameworks.torch.trained_parts import is_hooked, recompute_mode
 from memcheck.frameworks.torch.units import block_unit
 from memcheck.frameworks.towers import encoder_code
@@ -128,28 +129,6 @@ def end_curve(encoder: Encoder, setting: Setting, given_out: bool, inventory: bo
     output = rounded_bytes(shape, dtype)
     found = keeping(found, output, (("encoder's output", shape, dtype, output, "activations", 1),))
     return found._replace(takes=found.output_gradient, lingers=output if given_out else 0)
-
-
-def keeping(
-    curve: Curve, size: int, entry: tuple[tuple[str, tuple[int, ...], str, int, str, int], ...], stays: int = 0
-) -> Curve:
-    """The curve of a unit with ``size`` more bytes live after its forward, of which ``stays`` are still live in its
-    backward.
-    """
-    components = dict(curve.saved_components)
-    components["activations"] = components.get("activations", 0) + size
-    return curve._replace(
-        saved=curve.saved + size,
-        saved_components=tuple(components.items()),
-        saved_inventory=curve.saved_inventory + entry,
-        backward=_higher(curve.backward, stays) if stays else curve.backward,
-    )
-
-
-def _higher(point: High, size: int) -> High:
-    components = dict(point.components)
-    components["activations"] = components.get("activations", 0) + size
-    return point._replace(bytes=point.bytes + size, components=tuple(components.items()))
 
 
 def sharing(unit: Unit, block: Block, setting: Setting, mode: str, rows: int = 0) -> Unit:

@@ -196,7 +196,7 @@ def flattened_freeze(job: TrainingJob) -> tuple[str, ...]:
     freeze = tuple(word for word in job.freeze if word in (*kept, *PARTS) or word.startswith(LAYERS))
     if a.vision is None or job.lora is not None or not _roots_train(job, kept):
         return freeze
-    from memcheck.frameworks.torch.flat_towers import flattened_parts
+    from memcheck.frameworks.torch.tower_tensors import flattened_parts
 
     return flattened_parts(job, a, a.vision, freeze)
 

@@ -39,14 +39,8 @@ from memcheck.frameworks.torch.recording import (
 )
 from memcheck.frameworks.torch.resting import divided_over
 from memcheck.frameworks.torch.states import engine_hooks, rests
-from memcheck.frameworks.torch.step_options import (
-    AT_REST,
-    NO_UNIT_GROUPS,
-    UnitGroups,
-    step_options,
-    step_sizes,
-    wrapped_kinds,
-)
+from memcheck.frameworks.torch.step_options import NO_UNIT_GROUPS, UnitGroups, step_options, step_sizes, wrapped_kinds
+from memcheck.frameworks.torch.tower_setup import AT_REST, own_parts
 from memcheck.frameworks.torch.units import as_built
 from memcheck.job.types import Layout, Optimizer, TrainingJob
 from memcheck.job.unread import UNREAD
@@ -322,9 +316,6 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
     vision = job.architecture.vision if isinstance(job.architecture, Architecture) else None
     parted = {}
     if vision is not None:
-        from memcheck.frameworks.torch.tower_groups import parted_groups
-        from memcheck.frameworks.torch.tower_kinds import own_parts
-
         parted = own_parts(job, vision)
     outside = [run.unit.kind not in wrapped or run.unit.kind in parted for run in units.runs]
     ends = [held for beside, (held, _) in zip(outside, units.held.runs, strict=True) if beside]
@@ -379,3 +370,15 @@ def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...], *, trains: bool
     divides = job.framework.divides_gradients
     found = group(divided, recipe, casts=casts, waits=waits, leaves=leaves, waited=waited, divides=divides)
     return found._replace(last=0) if job.fsdp == 1 or ways == 1 else found
+
+
+def parted_groups(
+    job: TrainingJob, tensors: tuple[LocalTensor, ...], own_names: tuple[str, ...], *, trains: bool
+) -> tuple[UnitGroups, Group]:
+    """The group of a unit's own modules, with the gradients of the rest, and what that rest adds to the root's."""
+    own = tuple([t for t in tensors if t.name.startswith(own_names)])
+    rest = tuple([t for t in tensors if t not in own])
+    trained = group_of(job, tuple([t for t in rest if t.trained]))
+    return UnitGroups(group_of(job, own), NO_GROUP._replace(gathered=trained.gathered)), group_of(
+        job, rest, trains=trains
+    )

@@ -14,6 +14,7 @@ from memcheck.frameworks.torch.trained_parts import (
     module_patterns,
 )
 from memcheck.job.types import TrainingJob
+from memcheck.models.embedders import embedder_tensors
 from memcheck.models.types import Architecture, Block, ParameterTensor
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
@@ -113,9 +114,7 @@ def lookup_tensors(job: TrainingJob, a: Architecture, held: Holding) -> tuple[Lo
     trained = trains_table(job, a, held) or (held.trained and leaves_beside(job, a))
     found = as_rested(job, table_tensors(job, a, held.tensor, trained))
     if a.embedders:
-        from memcheck.frameworks.torch.tower_tensors import embedders_on_rank
-
-        found += embedders_on_rank(job, a)
+        found += block_tensors(as_block(embedder_tensors(a)), holding_of(job, "projector"))
     return found
 
 
@@ -127,3 +126,9 @@ def closing_tensors(job: TrainingJob, a: Architecture, held: Holding, *, embeds:
     if job.held_in and job.framework.quantizes_head:
         found = tuple(t._replace(dtype=job.held_in) if t.name == "lm_head.weight" else t for t in found)
     return found
+
+
+@lru_cache(maxsize=256)
+def as_block(tensors: tuple[ParameterTensor, ...]) -> Block:
+    """Tensors outside layers, for what reads blocks."""
+    return Block(mixer=None, mlp=None, input_norm=None, mlp_norm=None, extra_tensors=tensors)

@@ -147,7 +147,7 @@ class Units:
             runs.append(Run(self._embedding(is_tied(self.architecture, base.tensor) and part.head), 1))
         runs += self._resting() if vision is None and part.embedding and self.architecture.others else ()
         if vision is not None and part.embedding:
-            from memcheck.frameworks.torch.towers import side_units
+            from memcheck.frameworks.torch.tower_units import side_units
 
             side = side_units(
                 job,
@@ -216,7 +216,7 @@ class Units:
 
     def _resting(self) -> list[Run]:
         """Layers of a model without a tower that a step of text does not run (Llama 3.2 Vision's)."""
-        from memcheck.frameworks.torch.resting_towers import resting_units
+        from memcheck.frameworks.torch.idle_towers import resting_units
         from memcheck.job.images import NO_PICTURES
 
         found = resting_units(self.job, self.architecture, self.base, NO_PICTURES)

@@ -293,8 +293,6 @@ def recorded(
         PairedStep(how, runs, each, root, beyond[0], recorder, engine).run()
     else:
         if how.sinks:
-            from memcheck.frameworks.torch.tower_outputs import sunk
-
             runs = sunk(runs)
         Step(how, runs, each, root, beyond[0], recorder, engine).run()
     return recorder.program(units)
@@ -319,3 +317,20 @@ def places(there: Presence, first: int) -> list[int]:
     """A place for each size that is not zero, from ``first`` on."""
     following = accumulate((int(one) for one in there), initial=first)
     return [place if one else NOTHING for one, place in zip(there, following, strict=False)]
+
+
+def sunk(runs: Sequence[NamedRun]) -> list[NamedRun]:
+    """The runs where DDP looks for parameters without gradients: a function of its own goes through all tensors of the
+    model's output, so that graphs that nothing else reads live as long as the loss's (torch 2.13
+    nn/parallel/distributed.py, ``_DDPSink``).
+    """
+    found = []
+    for run in runs:
+        unit = run.unit
+        if unit.kind == "idle":
+            unit = unit._replace(
+                fresh=unit.fresh._replace(lingers=unit.fresh.returned),
+                again=unit.again._replace(lingers=unit.again.returned),
+            )
+        found.append(run._replace(unit=unit))
+    return found

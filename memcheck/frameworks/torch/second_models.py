@@ -161,7 +161,7 @@ def second_pass(job: TrainingJob, architecture: Architecture, base: Setting) -> 
     passed = SecondPass(head=head, setting=setting, layers=layers, casts=casts, gathered=gathered, states=states)
     if other.vision is None:
         return passed
-    from memcheck.frameworks.torch.second_towers import seen_again
+    from memcheck.frameworks.torch.tower_units import seen_again
 
     highest, seen, given_out = seen_again(job, other, setting)
     return passed._replace(layers=max(layers, highest - seen), seen=seen, given_out=given_out)

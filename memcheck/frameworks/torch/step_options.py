@@ -19,6 +19,7 @@ from memcheck.frameworks.torch.model_buffers import ModelBuffers
 from memcheck.frameworks.torch.pipelining import Border, in_flight
 from memcheck.frameworks.torch.rank_units import Run
 from memcheck.frameworks.torch.states import gradient_views
+from memcheck.frameworks.torch.tower_setup import WRAPPED, sinks, stays, wrapped_of
 from memcheck.job.torch import ends_apart
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture, Mixer
@@ -28,16 +29,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.frameworks.torch.interleaved import ChunkPass
 
-RESTING = "resting"
-"""Layers that do not run: groups of their own, which are never gathered."""
-AT_REST = (RESTING, "beside")
-"""Groups that are never gathered: idle layers, and resident tensors that are no layer."""
-WRAPPED = ("block", "tower", "gathered", "idle", RESTING, "encoder")
-"""Kinds of units that FSDP makes groups of their own of: layers, by ``_no_split_modules``."""
-TOWERS = ("tower", "gathered", "idle", RESTING)
-"""Kinds of FSDP units that are layers of a vision or audio tower."""
-OF_LANGUAGE = ("block", "encoder")
-"""Kinds of FSDP units that are layers of the language model or of an encoder."""
 INSIDE = ("standard", "in-place", "fused-linear")
 """Kinds of loss that the model's own forward computes."""
 
@@ -235,9 +226,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         paired=paired,
     )
     if isinstance(a, Architecture) and a.vision is not None:
-        from memcheck.frameworks.torch.tower_outputs import with_towers
-
-        how = with_towers(how, job, a.vision)
+        how = how._replace(towers_stay=stays(job, a.vision), sinks=sinks(job, a.vision))
     if isinstance(a, Architecture) and (a.head_transform or a.task):
         from memcheck.frameworks.torch.ends_behind import returns_first
 
@@ -261,8 +250,6 @@ def wrapped_kinds(job: TrainingJob) -> tuple[str, ...]:
         return ()
     if a.vision is None:
         return WRAPPED
-    from memcheck.frameworks.torch.tower_kinds import wrapped_of
-
     return wrapped_of(job, a.vision)
 
 

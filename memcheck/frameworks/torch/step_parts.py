@@ -9,6 +9,7 @@ from memcheck.accounts.sizes import NamedCurve
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.rank_units import NUMBERED
 from memcheck.frameworks.torch.step_options import StepOptions, StepSizes, UnitGroups
+from memcheck.frameworks.torch.tower_setup import AT_REST
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -99,6 +100,7 @@ def own_groups(units: Sequence[NamedUnit], groups: Sequence[UnitGroups], root: G
     return [NO_GROUP if shared and u.kind not in how.wrapped else g.whole for u, g in zip(units, groups, strict=True)]
 
 
+FIRST_OF_TOWER = "vision layer 0"
 OF_TOWER = ("last_hidden_state", "pooler_output", "idle", "merger")
 """Variables that refer to what a tower has made."""
 
@@ -138,12 +140,30 @@ class Variables:
         self.assign("causal_mask", "activations", NOTHING if unit.kind == "head" or layer < -1 else beyond.masks)
 
     def of_tower(self, unit: NamedUnit, curve: NamedCurve, layer: int, times: int) -> bool:
-        """Whether the unit is outside the language model; if so, the variables get what they refer to after it."""
+        """Whether the unit is outside the language model; if so, the variables get what they refer to after it.
+
+        Image tokens are put into their places in a new tensor. The tower's last rows, with the graph of layers that
+        nothing reads, and its image tokens are in what the forward got from it (``mm_encoder_outputs``).
+        """
         if unit.kind not in TOWER:
             return False
-        from memcheck.frameworks.torch.tower_variables import behind_tower
-
-        return behind_tower(self, unit, curve, layer, times)
+        if unit.kind == "projector":
+            self.assign("rows", "activations", NOTHING)
+            for name in self.starting("stem", "gathered"):
+                self.assign(name, "activations", NOTHING)
+            self.assign("last_hidden_state", "activations", curve.freed_input)
+            self.assign("pooler_output", "activations", curve.returned)
+        elif unit.name == FIRST_OF_TOWER:  # its input, where the loop over layers is another's
+            self.assign("stem's rows", "activations", curve.returned)
+        elif unit.kind == "stem":  # the tower's own variables
+            self.assign("stem", "activations", curve.returned)
+        elif unit.kind in AT_REST:
+            return True
+        elif unit.kind in ("idle", "merger", "gathered"):
+            self.assign(f"{unit.kind} {layer}", "activations", curve.returned, times)
+        else:
+            return False
+        return True
 
     def starting(self, *names: str) -> list[str]:
         """Variables whose names begin so."""

@@ -1,4 +1,9 @@
-"""The parameter tensors of towers and projectors, and what is trained of them."""
+"""The parameter tensors of towers and projectors, and what of them wants a gradient.
+
+Under FSDP1 stem, last norm and projector of a frozen tower are in one flat tensor with embedding, final norm and head,
+as they are no layers. That tensor wants a gradient, so that a tower whose stem lies in it keeps its graph (torch 2.13
+distributed/fsdp/_flat_param.py, ``_use_unsharded_views``). The optimizer steps on none of it.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +13,21 @@ from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import rounded, rounded_bytes
-from memcheck.frameworks.torch.rank_tensors import Holding, block_tensors, holding_of
-from memcheck.frameworks.torch.step_options import RESTING
-from memcheck.frameworks.torch.tower_kinds import is_unsplit, names_classes, own_parts
+from memcheck.frameworks.torch.rank_tensors import Holding, as_block, block_tensors, holding_of
+from memcheck.frameworks.torch.tower_setup import (
+    ATTENTION,
+    EMBEDDING,
+    RESTING,
+    embeds_apart,
+    is_unsplit,
+    names_classes,
+    own_parts,
+    parts_attention,
+)
 from memcheck.job.images import are_there, pictures_of
 from memcheck.job.types import TrainingJob
-from memcheck.models.embedders import embedder_tensors
 from memcheck.models.types import Architecture, Block, ParameterTensor
 from memcheck.models.vision import Vision
-from memcheck.remembered import lru_cache
 
 
 def part_setting(job: TrainingJob, base: Setting, part: str) -> Setting:
@@ -30,12 +41,6 @@ def shrunk(vision: Vision, setting: Setting) -> Setting:
     each = vision.shrinks
     sizes = tuple(rows // each for rows in setting.picture_rows)
     return setting._replace(sequence=setting.sequence // each, picture_rows=sizes)
-
-
-@lru_cache(maxsize=256)
-def as_block(tensors: tuple[ParameterTensor, ...]) -> Block:
-    """Tensors outside layers, for what reads blocks."""
-    return Block(mixer=None, mlp=None, input_norm=None, mlp_norm=None, extra_tensors=tensors)
 
 
 def closing_norms(vision: Vision) -> tuple[ParameterTensor, ...]:
@@ -85,11 +90,6 @@ def idle_tensors(job: TrainingJob, block: Block, adapter: Adapter | None, *, tra
         return where if whole and name.startswith(own.get(RESTING, ("",))) else "beside"
 
     return tuple(t._replace(trained=False, waits=waits(t.name) if t.trained else "") for t in found)
-
-
-def embedders_on_rank(job: TrainingJob, a: Architecture) -> tuple[LocalTensor, ...]:
-    """The tensors of tables of other tokens, which the embedding's unit looks up."""
-    return block_tensors(as_block(embedder_tensors(a)), holding_of(job, "projector"))
 
 
 def reaches(setting: Setting, block: Block) -> bool:
@@ -173,3 +173,38 @@ def pixel_bytes(job: TrainingJob, a: Architecture) -> int:
     crossing = rounded(8 * job.rows * job.sequence_length * vision.tiles * (found.pictures // job.rows))
     pixels = rounded_bytes((rows, vision.channels), "fp32" if vision.cast else job.recipe.params)
     return pixels + mask + positions + crossing
+
+
+FROZEN_LAYERS, FROZEN_ATTENTION, FROZEN_EMBEDDING = "vision:layers", "vision:attention", "vision:embedding"
+"""Words in place of ``vision``: what of a frozen tower wants no gradient."""
+
+
+def flattened_parts(job: TrainingJob, a: Architecture, vision: Vision, freeze: tuple[str, ...]) -> tuple[str, ...]:
+    """The words of ``freeze``, with those in place of parts that say what of them wants no gradient."""
+    found: list[str] = []
+    for word in freeze:
+        if word == "vision" and not is_unsplit(job, vision):
+            found.append(FROZEN_ATTENTION if parts_attention(job, vision) else FROZEN_LAYERS)
+            found += [FROZEN_EMBEDDING] if embeds_apart(job, vision) else []
+        elif word == "language":
+            found.append(f"layers:0-{a.num_layers}")
+        elif word not in ("vision", "projector"):
+            found.append(word)
+    return tuple(found)
+
+
+def layers_of_tower(job: TrainingJob, tower: Setting) -> Setting:
+    """The setting of a tower's layers."""
+    if FROZEN_LAYERS in job.freeze:
+        return tower._replace(trained=False)
+    if FROZEN_ATTENTION in job.freeze:
+        return tower._replace(frozen=tuple(name.removesuffix(".") for name in ATTENTION))
+    return tower
+
+
+def stem_of_tower(job: TrainingJob, tower: Setting, vision: Vision) -> Setting:
+    """The setting of a tower's stem."""
+    if FROZEN_EMBEDDING not in job.freeze:
+        return tower
+    names = tuple(t.name.removesuffix(".weight") for t in vision.stem if t.name.startswith(EMBEDDING))
+    return tower._replace(frozen=names, trained=len(names) < len(vision.stem))

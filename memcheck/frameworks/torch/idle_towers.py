@@ -8,9 +8,8 @@ from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, High, checkpointed, high
 from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
 from memcheck.frameworks.layers import layers_of
-from memcheck.frameworks.torch.step_options import RESTING
 from memcheck.frameworks.torch.stream import stream_dtype
-from memcheck.frameworks.torch.tower_outputs import gives_towers
+from memcheck.frameworks.torch.tower_setup import RESTING, gives_towers
 from memcheck.frameworks.torch.tower_tensors import PROBE, idle_blocks, idle_tensors, part_setting, stands
 from memcheck.job.images import Pictures
 from memcheck.job.types import TrainingJob

@@ -1,37 +1,101 @@
-"""What runs between the look-up of the text and the first layer: a vision tower, its projector, and the scatter."""
+"""The units of a vision tower: stem, layers, and projector with the scatter of image tokens into the looked-up rows.
+
+transformers 5.24 has the tower's last rows and image tokens in the model's output (modeling_outputs.py,
+``MultimodalCausalLMOutputWithPast.image_outputs``). The model's forward refers to them until the loss is there, and the
+training loop as long as it has the logits. Before 5.24 the output had the image tokens alone (``image_hidden_states``).
+"""
 
 from __future__ import annotations
 
 from memcheck.accounts.unit import Unit
-from memcheck.autograd import Value
-from memcheck.autograd.completeness import demand, elements, met_by, whole
+from memcheck.autograd import Tape, Value
+from memcheck.autograd.completeness import demand, elements, met, met_by, whole
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.curve import Curve, replay
+from memcheck.autograd.curve import Curve, closed, high, replay
 from memcheck.autograd.elementwise import cast
 from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
 from memcheck.frameworks.torch.cast_inputs import casts_inputs
-from memcheck.frameworks.torch.resting_towers import passing_unit, resting_units, told_apart
+from memcheck.frameworks.torch.idle_towers import passing_unit, resting_units, told_apart
+from memcheck.frameworks.torch.image_cross_attention import between_unit, reading_of, reading_unit
+from memcheck.frameworks.torch.rank_tensors import as_block
 from memcheck.frameworks.torch.stream import stream_dtype, widened_tower
-from memcheck.frameworks.torch.tower_outputs import given, gives_towers, kept_unit
-from memcheck.frameworks.torch.tower_stem import stem_unit
+from memcheck.frameworks.torch.tower_setup import gives_towers
 from memcheck.frameworks.torch.tower_tensors import (
-    as_block,
     closing_norms,
     ending_tensors,
+    layers_of_tower,
     part_setting,
     part_tensors,
     reaches,
     shrunk,
+    stem_of_tower,
 )
 from memcheck.frameworks.torch.trained_parts import is_hooked, recompute_mode
 from memcheck.frameworks.torch.units import block_unit
 from memcheck.frameworks.towers import scatter_code, tower_code
 from memcheck.job.images import Pictures, pictures_of
-from memcheck.job.types import TrainingJob
+from memcheck.job.types import Checkpointing, TrainingJob
 from memcheck.models.types import Architecture, ParameterTensor
 from memcheck.models.vision import Vision
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
+
+
+def stem_unit(
+    job: TrainingJob, vision: Vision, setting: Setting, *, graph: bool, leaf: bool, adds: bool, inventory: bool
+) -> Unit:
+    """What runs in front of a tower's layers."""
+    block = as_block(vision.stem)
+    held = elements(block)
+
+    def run(ctx: Context) -> None:
+        tower_code(setting.style, vision.kind).stem(ctx, vision, False)
+
+    demand(met(run, whole(setting)), held, "the vision tower's stem", job.framework.name)
+    fresh = stem_curve(vision, setting, graph, leaf, inventory)
+    again = stem_curve(vision, setting.later(), graph, leaf, inventory) if adds else fresh
+    tensors = part_tensors(block, setting, "vision")
+    return Unit(kind="stem", name="patch embedding", tensors=tensors, fresh=fresh, again=again)
+
+
+@lru_cache(maxsize=512)
+def stem_curve(vision: Vision, setting: Setting, graph: bool, leaf: bool, inventory: bool) -> Curve:
+    """Replay the stem. Its output belongs to the first layer.
+
+    ``graph``: some layer runs with a graph, which keeps the tables that all of them read. ``leaf``: the rows are made a
+    leaf, which its AccumulateGrad keeps, with its gradient, until the backward is over.
+    """
+    tape = Tape(autocast=setting.autocast, inventory=inventory)
+    ctx = Context(tape, setting)
+    if setting.casts_features:  # an argument of the root's forward: it lives as long as autocast's copies do
+        brought = (setting.sequence - vision.classes * setting.pictures, vision.channels)
+        ctx.pixels = tape.value(brought, setting.params, "pixel_values, cast")
+        held = Value(ctx.pixels.storage, brought, setting.params)
+        tape.casts[id(held)] = held
+    y, tables = tower_code(setting.style, vision.kind).stem(ctx, vision, leaf)
+    leaf_bytes = rounded_bytes(tables[0].shape, tables[0].dtype) if leaf else 0
+    ctx.pixels = None
+    tables = [t for t in tables if t.storage is not y.storage]  # the first layer's input counts as its own
+    forward_high = high(tape)
+    if not graph:  # variables of the tower's forward
+        ctx.returned += tables
+        tables.clear()
+    return closed(tape, ctx, y, forward_high)._replace(lingers=2 * leaf_bytes)
+
+
+def kept_unit(job: TrainingJob, vision: Vision, unit: Unit) -> Unit:
+    """A layer that nothing reads, whose graph the training loop's variable of the output may refer to."""
+    if not (job.loss.keep_logits and gives_towers(job, vision)):
+        return unit
+    fresh, again = (curve._replace(lingers=curve.lingers + curve.returned) for curve in (unit.fresh, unit.again))
+    return unit._replace(fresh=fresh, again=again)
+
+
+def given(values: list[Value]) -> tuple[list[Value], int]:
+    """The values once more, so that what they refer to stays, and its bytes, each storage once."""
+    held = {v.storage.key: Value(v.storage, v.shape, v.dtype) for v in values if v.storage is not None}
+    return list(held.values()), sum(v.storage.bytes for v in held.values() if v.storage is not None)
+
 
 RECOMPUTED = "vit_gradient_checkpointing"
 """ms-swift's option: whether the tower's layers are recomputed with the language model's."""
@@ -85,7 +149,8 @@ def side_units(
     for kind, (block, times) in enumerate(vision.blocks):
         left = times
         if kind == 1 and vision.between:
-            runs.append((_between(job, vision, tower._replace(input_grad=below), adds, inventory), 1, 0))
+            joins = tower._replace(input_grad=below)
+            runs.append((between_unit(job, vision, joins, adds=adds, inventory=inventory), 1, 0))
             tower, layers = shrunk(vision, tower), shrunk(vision, layers)
         while left:
             setting = layers._replace(input_grad=below)
@@ -124,8 +189,6 @@ def side_units(
     if vision.gathered and below:
         runs[stem_at] = (_taking(stem, waiting_rows(vision, projector)), 1, 0)
     if vision.crosses:
-        from memcheck.frameworks.torch.crossing import reading_of, reading_unit
-
         reading = reading_of(base, stream_dtype(base), recomputed=job.checkpointing.mode != "none")
         waits = waiting_rows(vision, projector) if below else 0
         last = reading_unit(job, vision, projector, reading, waits, adds=adds, inventory=inventory)
@@ -138,15 +201,7 @@ def _flattened(job: TrainingJob, vision: Vision, tower: Setting) -> tuple[Settin
     """The settings of stem and layers, which FSDP1 may tell apart."""
     if not any(word.startswith("vision:") for word in job.freeze):
         return tower, tower
-    from memcheck.frameworks.torch.flat_towers import layers_of_tower, stem_of_tower
-
     return stem_of_tower(job, tower, vision), layers_of_tower(job, tower)
-
-
-def _between(job: TrainingJob, vision: Vision, setting: Setting, adds: bool, inventory: bool) -> Unit:
-    from memcheck.frameworks.torch.crossing import between_unit
-
-    return between_unit(job, vision, setting, adds=adds, inventory=inventory)
 
 
 def _entered(unit: Unit) -> Unit:
@@ -348,3 +403,32 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
 
     curve = replay(run, setting, shape, stream_dtype(setting), inventory=inventory)
     return curve._replace(lingers=curve.lingers + sum(lingers[:1]))
+
+
+EVERY_PART = ("vision", "projector", "language")
+
+
+def seen_again(job: TrainingJob, a: Architecture, setting: Setting) -> tuple[int, int, int]:
+    """Bytes of the tower in the forward pass of another model: its highest point, including the looked-up rows; what
+    the model's variables keep alive while the text layers run; and the image tokens in the model's output, which are
+    part of the second figure. All are 0 without pictures.
+    """
+    vision = a.vision
+    if vision is None or not pictures_of(job, vision).rows:
+        return 0, 0, 0
+    frozen = job._replace(
+        architecture=a, method="full", lora=None, freeze=EVERY_PART, checkpointing=Checkpointing(), companions=()
+    )
+    found = side_units(frozen, a, vision, setting, rows_grad=False, adds=False, inventory=False)
+    held = rounded_bytes((job.rows * job.sequence_length, a.hidden_size), setting.params)
+    highest = kept = 0
+    for unit, times, _ in found.runs:
+        curve = unit.fresh
+        highest = max(highest, held + curve.forward.bytes)
+        held += curve.returned * times
+        if unit.kind == "merger":
+            kept += curve.returned * times
+        elif unit.kind == "projector":
+            kept += curve.returned + curve.freed_input
+    tokens = rounded_bytes((pictures_of(job, vision).tokens, a.hidden_size), setting.params)
+    return highest, kept, tokens if vision.gives_out else 0

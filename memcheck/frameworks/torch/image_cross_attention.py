@@ -9,11 +9,11 @@ from __future__ import annotations
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.completeness import demand, elements, met_by, whole
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.curve import Curve, replay
+from memcheck.autograd.curve import Curve, keeping, replay
 from memcheck.autograd.tensor import Dim, Value, rounded_bytes
-from memcheck.frameworks.torch.encoder import keeping
+from memcheck.frameworks.torch.rank_tensors import as_block
 from memcheck.frameworks.torch.stream import stream_dtype
-from memcheck.frameworks.torch.tower_tensors import as_block, part_tensors
+from memcheck.frameworks.torch.tower_tensors import part_tensors
 from memcheck.frameworks.towers import tower_code
 from memcheck.job.types import TrainingJob
 from memcheck.models.vision import Vision

@@ -1,0 +1,108 @@
+"""How a framework treats a tower: which modules FSDP makes groups of, and which outputs live until the loss.
+
+FSDP wraps by the classes that a model names, or layer by layer. Source: ``_no_split_modules`` of transformers 5.24's
+classes, of every model inside of one.
+"""
+
+from __future__ import annotations
+
+from memcheck.frameworks.torch.ddp import buckets
+from memcheck.job.image_outputs import gives, has_outputs
+from memcheck.job.types import TrainingJob
+from memcheck.job.versions import version_of_models
+from memcheck.models.vision import Vision
+
+RESTING = "resting"
+"""Layers that do not run: groups of their own, which are never gathered."""
+AT_REST = (RESTING, "beside")
+"""Groups that are never gathered: idle layers, and resident tensors that are no layer."""
+WRAPPED = ("block", "tower", "gathered", "idle", RESTING, "encoder")
+"""Kinds of units that FSDP makes groups of their own of: layers, by ``_no_split_modules``."""
+TOWERS = ("tower", "gathered", "idle", RESTING)
+"""Kinds of FSDP units that are layers of a vision or audio tower."""
+OF_LANGUAGE = ("block", "encoder")
+"""Kinds of FSDP units that are layers of the language model or of an encoder."""
+UNSPLIT = ("got_ocr2", "paddleocr")
+"""Kinds of towers that name none of their classes."""
+ATTENTION_ALONE = ("aria", "idefics2", "idefics3", "ovis2")
+"""Towers for which ``_no_split_modules`` names only the attention of a layer (``Idefics3VisionAttention``): the rest of
+the layer is in the root's group.
+"""
+EMBEDDED = (
+    "aya_vision", "cohere2_vision", "deepseek_vl", "gemma3", "gemma4", "lfm2", "llava", "llava_next", "llava_onevision",
+    "paligemma",
+)  # fmt: skip
+"""Towers for which ``_no_split_modules`` names ``SiglipVisionEmbeddings``, ``CLIPVisionEmbeddings`` or
+``Gemma4VisionPatchEmbedder``.
+"""
+RESAMPLED = ("idefics2",)
+"""Towers for which ``_no_split_modules`` names ``Idefics2PerceiverLayer`` and ``Idefics2MLP``."""
+ATTENTION = ("self_attn.", "attention.")
+"""Prefixes of the tensors of a layer's attention."""
+EMBEDDING = ("embeddings.", "patch_embedder.")
+"""Prefixes of the tensors of a stem's own module."""
+RESAMPLER = ("perceiver_resampler.layers.", "modality_projection.")
+"""Prefixes of the tensors of a projector's wrapped modules. They run one by one, and are one unit here."""
+
+
+def names_classes(job: TrainingJob) -> bool:
+    """Whether the framework wraps the classes that a model names, and no other modules."""
+    return job.framework.wraps_classes
+
+
+def is_unsplit(job: TrainingJob, vision: Vision) -> bool:
+    """Whether the whole tower belongs to FSDP's root group."""
+    return names_classes(job) and vision.kind in UNSPLIT
+
+
+def parts_attention(job: TrainingJob, vision: Vision) -> bool:
+    """Whether FSDP wraps the attention of each tower layer and leaves the rest of the layer to the root."""
+    return names_classes(job) and vision.kind in ATTENTION_ALONE
+
+
+def embeds_apart(job: TrainingJob, vision: Vision) -> bool:
+    """Whether FSDP wraps the patch embedding."""
+    return names_classes(job) and vision.kind in EMBEDDED
+
+
+def wrapped_of(job: TrainingJob, vision: Vision) -> tuple[str, ...]:
+    """Kinds of units that FSDP wraps: layers, and for some towers the patch embedding or the projector."""
+    if is_unsplit(job, vision):
+        return OF_LANGUAGE
+    embedded = ("stem",) if embeds_apart(job, vision) else ()
+    return WRAPPED + embedded + (("projector",) if names_classes(job) and vision.kind in RESAMPLED else ())
+
+
+def own_parts(job: TrainingJob, vision: Vision) -> dict[str, tuple[str, ...]]:
+    """Prefixes of the tensors that FSDP wraps in units of which the rest is the root's, by kind of unit."""
+    found: dict[str, tuple[str, ...]] = {}
+    if parts_attention(job, vision):
+        found |= dict.fromkeys(TOWERS, ATTENTION)
+    if embeds_apart(job, vision):
+        found["stem"] = EMBEDDING
+    if names_classes(job) and vision.kind in RESAMPLED:
+        found["projector"] = RESAMPLER
+    if "stem" in found or "projector" in found:  # idle
+        found["beside"] = found.get("stem", ()) + found.get("projector", ())
+    return found
+
+
+def gives_towers(job: TrainingJob, vision: Vision) -> bool:
+    """Whether the model's output carries the tower's rows and image tokens."""
+    profile = job.framework
+    if not has_outputs(vision, profile):
+        return False
+    return gives(version_of_models(job, profile))
+
+
+def stays(job: TrainingJob, vision: Vision) -> bool:
+    """Whether what a tower has made lives until the loss is there."""
+    return vision.to_loss or gives_towers(job, vision)
+
+
+def sinks(job: TrainingJob, vision: Vision) -> bool:
+    """Whether DDP's function goes through trained layers after the features: they get no gradient, so that DDP has to
+    be told to look for such.
+    """
+    trained = job.lora is not None or "vision" not in job.freeze
+    return bool(vision.idle) and buckets(job).there and trained and gives_towers(job, vision)
