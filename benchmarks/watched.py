@@ -34,8 +34,9 @@ def watched() -> Iterator[Made]:
         value(self, held, shape, dtype, origin)
         tensors.add((shape, dtype, -1 if held is None else held.numel, origin is None))
 
-    def new_node(self: Tape, out: Value, inputs: tuple[Value, ...], run: Any, **how: bool) -> Value:
-        tensors.add((out.shape, *[(each.shape, each.dtype, each.origin is None) for each in inputs], *sorted(how)))
+    def new_node(self: Tape, out: Value, inputs: tuple[Value, ...], run: Any, **how: Any) -> Value:
+        flags = sorted(name for name, given in how.items() if given is True)
+        tensors.add((out.shape, *[(each.shape, each.dtype, each.origin is None) for each in inputs], *flags))
         return record(self, out, inputs, run, **how)
 
     def new_step(self: Evaluated, program: Any, totals: Any, sizes: Any) -> None:

@@ -6,6 +6,7 @@ Shapes are [batch, heads, sequence, head_dim] in whatever strides; only sizes ma
 from __future__ import annotations
 
 from memcheck.autograd.elementwise import cast, copy
+from memcheck.autograd.operator import factors, operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 
 Copied = tuple[bool, bool, bool]
@@ -41,13 +42,13 @@ def flash(
     bare_q, bare_k, bare_v = (Value(None, t.shape, t.dtype) for t in (q, k, v))
     shapes = [(t.shape, t.dtype) if t.origin is not None else None for t in (q, k, v)]
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         around = ring_buffers.backward_buffers(tape, bare_q, bare_k, bare_v, ring) if ring > 1 else None
         found = [tape.new(s[0], s[1], label + " backward") if s else None for s in shapes]
         del around
         return found
 
-    return tape.record(out, (q, k, v), run)
+    return tape.record(out, (q, k, v), run, saves=kept)
 
 
 def batched(
@@ -66,17 +67,14 @@ def batched(
     if copied[1]:
         b = copy(tape, b, "contiguous")
     out = Value(tape.output("bmm", shape, a.dtype, label), shape, a.dtype)
-    na, nb = a.origin is not None, b.origin is not None
-    kept = (a.storage if nb else None, b.storage if na else None)
     sa, sb = (a.shape, a.dtype), (b.shape, b.dtype)
-
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
-        return [
-            tape.new(sa[0], sa[1], label + " backward") if na else None,
-            tape.new(sb[0], sb[1], label + " backward") if nb else None,
-        ]
-
-    return tape.record(out, (a, b), run)
+    return operator(
+        tape,
+        out,
+        (a, b),
+        [(sa[0], sa[1], label + " backward"), (sb[0], sb[1], label + " backward")],
+        saves=factors(a, b),
+    )
 
 
 def softmax(tape: Tape, x: Value, dtype: str | None = None) -> Value:
@@ -84,9 +82,4 @@ def softmax(tape: Tape, x: Value, dtype: str | None = None) -> Value:
     wide = cast(tape, x, dtype) if dtype else x
     del x
     out = tape.value(wide.shape, wide.dtype, "softmax")
-    kept, shape, wd = out.storage, wide.shape, wide.dtype
-
-    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
-        return [tape.new(shape, wd, "softmax backward")]
-
-    return tape.record(out, (wide,), run)
+    return operator(tape, out, wide, "softmax backward", saves=(out,))

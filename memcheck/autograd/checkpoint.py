@@ -62,7 +62,7 @@ class CheckpointFrame:
             return
         self.nodes.append(ref(node))
         if node.frame is None:
-            node.run = None
+            node.run, node.saved = None, ()
             node.frame = self
 
     def recompute(self) -> None:
@@ -89,8 +89,8 @@ class CheckpointFrame:
             if node is None or fresh is None:
                 continue
             if node.frame is self:
-                node.run = fresh.run
-            fresh.run = None
+                node.run, node.saved = fresh.run, fresh.saved
+            fresh.run, fresh.saved = None, ()
         self.nodes, self.again = [], None
 
     def _materialize(self) -> None:
@@ -111,18 +111,7 @@ def waits(node: Node) -> bool:
 
     There may be more of the others: the casts of a recompute are its own, those of a forward are shared.
     """
-    return node.frame is not None or _saves(node)
-
-
-def _saves(node: Node) -> bool:
-    """Whether the backward function holds tensors: they are its default arguments."""
-    return any(_holds(d) for d in getattr(node.run, "__defaults__", None) or ())
-
-
-def _holds(value: object) -> bool:
-    if value is RESTING or isinstance(value, Storage):
-        return True
-    return isinstance(value, (tuple, list)) and any(_holds(v) for v in value)
+    return node.frame is not None or any(each is RESTING or isinstance(each, Storage) for each in node.saved)
 
 
 def checkpoint(tape: Tape, forward: Run, x: Value, returned: list[Value] | None = None) -> Value:

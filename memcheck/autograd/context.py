@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.matrix import Weights
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Parameter, Storage, Tape, Value
 from memcheck.job.style import Style
 from memcheck.models.types import Norm, ParameterTensor
@@ -352,8 +353,7 @@ def enter_tensor_parallel(ctx: Context, x: Value) -> Value:
         return x
     shape, dtype = x.shape, x.dtype
     if not ctx.setting.sequence_parallel:
-        out = Value(x.storage, shape, dtype)
-        return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, "reduce input gradient")])
+        return operator(tape, Value(x.storage, shape, dtype), x, "reduce input gradient")
     out = tape.value((ctx.tokens, *shape[1:]), dtype, "all-gather")
     if _cat_after_gather(ctx):
         out = tape.value(out.shape, dtype, "cat gathered sequence")
@@ -367,17 +367,12 @@ def leave_tensor_parallel(ctx: Context, y: Value) -> Value:
         return y
     shape, dtype = y.shape, y.dtype
     if not ctx.setting.sequence_parallel:
-        out = tape.value(shape, dtype, "all-reduce")
-        return tape.record(out, (y,), lambda grad: [grad])
+        return operator(tape, tape.value(shape, dtype, "all-reduce"), y, PASSED)
     part = (ctx.residual_tokens, *shape[1:])
     out = Value(_reduce_scatter(ctx, y, part, "reduce-scatter"), part, dtype)
-    gathers = _cat_after_gather(ctx)
-
-    def run(grad: Storage) -> list[Storage | None]:
-        whole = tape.new(shape, dtype, "all-gather")
-        return [tape.new(shape, dtype, "cat gathered sequence") if gathers else whole]
-
-    return tape.record(out, (y,), run)
+    if not _cat_after_gather(ctx):
+        return operator(tape, out, y, "all-gather")
+    return operator(tape, out, y, "cat gathered sequence", temporaries=[(shape, dtype, "all-gather")])
 
 
 def _reduce_scatter(ctx: Context, whole: Value | Storage, part: tuple[int, ...], label: str) -> Storage:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from memcheck.autograd.attention import Copied, batched, softmax
 from memcheck.autograd.elementwise import cast, dropout, scale, shift, unary
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Tape, Value
 
 
@@ -102,8 +103,7 @@ def eager_with_names(
 def _scale_in_place(tape: Tape, x: Value) -> Value:
     """``x /= number``: its gradient is a new tensor all the same."""
     shape, dtype = x.shape, x.dtype
-    out = Value(x.storage, shape, dtype)
-    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, "attention scaling backward")])
+    return operator(tape, Value(x.storage, shape, dtype), x, "attention scaling backward")
 
 
 def _score_step(tape: Tape, weights: Value, step: str, mask_dtype: str) -> Value:

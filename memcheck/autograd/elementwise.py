@@ -6,6 +6,7 @@ for the temporaries of the backward formulas.
 
 from __future__ import annotations
 
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, promote
 
 SAVES_RESULT = frozenset({"relu", "tanh", "sigmoid", "exp", "expm1", "reciprocal", "rsqrt", "softmax", "sqrt"})
@@ -21,13 +22,7 @@ def cast(tape: Tape, x: Value, dtype: str, label: str = "to") -> Value:
         return x
     if isinstance(x.origin, Parameter) or x.storage is None:
         return cast_weight(tape, x, dtype)
-    out = tape.value(x.shape, dtype, label)
-    shape, source = x.shape, x.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [tape.new(shape, source, "to backward")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, tape.value(x.shape, dtype, label), x, "to backward")
 
 
 def cast_weight(tape: Tape, w: Value, dtype: str) -> Value:
@@ -62,35 +57,22 @@ def convert_weight(tape: Tape, w: Value, dtype: str) -> Value:
     """``weight.to(dtype)`` in module code: a copy that nothing caches."""
     if w.dtype == dtype:
         return w
-    out = tape.value(w.shape, dtype, "to")
-    shape, source = w.shape, w.dtype
-    return tape.record(out, (w,), lambda grad: [tape.new(shape, source, "to backward")])
+    return operator(tape, tape.value(w.shape, dtype, "to"), w, "to backward")
 
 
 def add(tape: Tape, a: Value, b: Value, label: str = "add") -> Value:
     """``a + b`` of equal shapes: keeps nothing, hands its gradient to both."""
-    out = tape.value(a.shape, promote(a.dtype, b.dtype), label)
-    na, nb = a.origin is not None, b.origin is not None
-    return tape.record(out, (a, b), lambda grad: [grad if na else None, grad if nb else None], validated=True)
+    return operator(tape, tape.value(a.shape, promote(a.dtype, b.dtype), label), (a, b), PASSED, validated=True)
 
 
 def add_in_place(tape: Tape, a: Value, b: Value, label: str = "add") -> Value:
     """``a += b`` of equal shapes and dtypes: the sum is where ``a`` was."""
-    out = Value(a.storage, a.shape, a.dtype)
-    na, nb = a.origin is not None, b.origin is not None
-    return tape.record(out, (a, b), lambda grad: [grad if na else None, grad if nb else None])
+    return operator(tape, Value(a.storage, a.shape, a.dtype), (a, b), PASSED)
 
 
 def add_bias(tape: Tape, x: Value, bias: Value, label: str = "add") -> Value:
     """``x + bias`` with a broadcast bias: its gradient is a sum over rows."""
-    out = tape.value(x.shape, x.dtype, label)
-    bias_shape, dtype = bias.shape, bias.dtype
-    nx, nb = x.origin is not None, bias.origin is not None
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [grad if nx else None, tape.new(bias_shape, dtype, "sum") if nb else None]
-
-    return tape.record(out, (x, bias), run)
+    return operator(tape, tape.value(x.shape, x.dtype, label), (x, bias), [PASSED, "sum"])
 
 
 def mul(tape: Tape, a: Value, b: Value, label: str = "mul") -> Value:
@@ -102,12 +84,12 @@ def mul(tape: Tape, a: Value, b: Value, label: str = "mul") -> Value:
     kept = (a.storage if nb else None, b.storage if na else None)
     a_dtype, b_dtype = a.dtype, b.dtype
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         ga = tape.new(shape, promote(grad.dtype, b_dtype), label + " backward") if na else None
         gb = tape.new(shape, promote(grad.dtype, a_dtype), label + " backward") if nb else None
         return [ga, gb]
 
-    return tape.record(out, (a, b), run, validated=True, saves_first=True)
+    return tape.record(out, (a, b), run, validated=True, saves_first=True, saves=kept)
 
 
 def unary(tape: Tape, x: Value, name: str) -> Value:
@@ -116,46 +98,35 @@ def unary(tape: Tape, x: Value, name: str) -> Value:
     kept = out.storage if name in SAVES_RESULT else x.storage
     shape, dtype = x.shape, x.dtype
 
-    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         pieces = [tape.new(shape, dtype, name + " backward") for _ in range(BETWEEN.get(name, 0) + 1)]
         return [pieces.pop()]
 
-    return tape.record(out, (x,), run)
+    return tape.record(out, (x,), run, saves=(kept,))
 
 
 def subtract(tape: Tape, a: Value, b: Value, label: str = "sub") -> Value:
     """``a - b`` of equal shapes: keeps nothing; the second one's gradient is a negated copy."""
     out = tape.value(a.shape, promote(a.dtype, b.dtype), label)
-    shape, dtype, na, nb = a.shape, b.dtype, a.origin is not None, b.origin is not None
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [grad if na else None, tape.new(shape, dtype, label + " backward") if nb else None]
-
-    return tape.record(out, (a, b), run)
+    shape, dtype = a.shape, b.dtype
+    return operator(tape, out, (a, b), [PASSED, (shape, dtype, label + " backward")])
 
 
 def scale(tape: Tape, x: Value, label: str = "mul") -> Value:
     """Multiplication by a Python number: keeps nothing."""
-    out = tape.value(x.shape, x.dtype, label)
-    shape, dtype = x.shape, x.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [tape.new(shape, dtype, label + " backward")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, tape.value(x.shape, x.dtype, label), x, label + " backward")
 
 
 def scale_in_place(tape: Tape, x: Value, label: str = "mul_") -> Value:
     """``x *= number``: its gradient is a new tensor all the same."""
     shape, dtype = x.shape, x.dtype
-    out = Value(x.storage, shape, dtype)
-    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, label + " backward")])
+    return operator(tape, Value(x.storage, shape, dtype), x, label + " backward")
 
 
 def shift(tape: Tape, x: Value, label: str = "add", other: str | None = None) -> Value:
     """``x + c`` with a constant, or a tensor of dtype ``other`` that needs no gradient: the gradient passes through."""
     out = tape.value(x.shape, promote(x.dtype, other) if other else x.dtype, label)
-    return tape.record(out, (x,), lambda grad: [grad], validated=True)
+    return operator(tape, out, x, PASSED, validated=True)
 
 
 def power(tape: Tape, x: Value) -> Value:
@@ -164,41 +135,20 @@ def power(tape: Tape, x: Value) -> Value:
     FunctionsManual.cpp, pow_backward: the temporaries of one C++ expression live to its end.
     """
     out = tape.value(x.shape, x.dtype, "pow")
-    shape, dtype, kept = x.shape, x.dtype, x.storage
-
-    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
-        raised = tape.new(shape, dtype, "pow backward")
-        scaled = tape.new(shape, dtype, "pow backward")
-        result = tape.new(shape, dtype, "pow backward")
-        del raised, scaled
-        return [result]
-
-    return tape.record(out, (x,), run)
+    shape, dtype = x.shape, x.dtype
+    return operator(tape, out, x, "pow backward", saves=(x,), temporaries=[(shape, dtype, "pow backward")] * 2)
 
 
 def mean_rows(tape: Tape, x: Value) -> Value:
     """``x.mean(-1, keepdim=True)``: keeps nothing; backward divides an expanded gradient."""
-    out = tape.value((*x.shape[:-1], 1), x.dtype, "mean")
-    shape, dtype = x.shape, x.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "mean backward")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, tape.value((*x.shape[:-1], 1), x.dtype, "mean"), x, "mean backward")
 
 
 def subtract_rows(tape: Tape, x: Value, rows: Value) -> Value:
     """``x - mean``: keeps nothing; the mean's gradient is a negated tensor of x's size, summed."""
     out = tape.value(x.shape, x.dtype, "sub")
     shape, dtype, small = x.shape, x.dtype, rows.shape
-
-    def run(grad: Storage) -> list[Storage | None]:
-        negated = tape.new(shape, dtype, "neg")
-        total = tape.new(small, dtype, "sum")
-        del negated
-        return [grad, total]
-
-    return tape.record(out, (x, rows), run)
+    return operator(tape, out, (x, rows), [PASSED, (small, dtype, "sum")], temporaries=[(shape, dtype, "neg")])
 
 
 def divide_rows(tape: Tape, x: Value, rows: Value) -> Value:
@@ -209,29 +159,28 @@ def divide_rows(tape: Tape, x: Value, rows: Value) -> Value:
     shape, dtype, small = x.shape, x.dtype, rows.shape
     nx, nr = x.origin is not None, rows.origin is not None
 
-    def run(grad: Storage, kept: object = (x.storage, rows.storage)) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         pieces = [tape.new(shape, dtype, "div backward") for _ in range(4 if nr else 0)]
         del pieces[:3]
         total = tape.new(small, dtype, "sum") if nr else None
         pieces.clear()
         return [tape.new(shape, dtype, "div backward") if nx else None, total]
 
-    return tape.record(out, (x, rows), run)
+    return tape.record(out, (x, rows), run, saves=(x.storage, rows.storage))
 
 
 def maximum(tape: Tape, x: Value, label: str = "min") -> Value:
     """``torch.min(x, constant)`` or ``max``: keeps x; backward masks the gradient."""
     out = tape.value(x.shape, x.dtype, label)
-    shape, dtype, kept = x.shape, x.dtype, x.storage
-
-    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
-        masks = [tape.new(shape, "bool", label + " backward") for _ in range(2)]
-        halved = tape.new(shape, dtype, label + " backward")
-        result = tape.new(shape, dtype, label + " backward")
-        del masks, halved
-        return [result]
-
-    return tape.record(out, (x,), run)
+    shape, dtype = x.shape, x.dtype
+    return operator(
+        tape,
+        out,
+        x,
+        label + " backward",
+        saves=(x,),
+        temporaries=[*[(shape, "bool", label + " backward")] * 2, (shape, dtype, label + " backward")],
+    )
 
 
 def where(tape: Tape, mask: Storage, a: Value, b: Value) -> Value:
@@ -240,10 +189,10 @@ def where(tape: Tape, mask: Storage, a: Value, b: Value) -> Value:
     out = tape.value(a.shape, wide, "where")
     shape, wants = a.shape, (a.origin is not None, b.origin is not None)
 
-    def run(grad: Storage, kept: Storage = mask) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         return [tape.new(shape, grad.dtype, "where backward") if wanted else None for wanted in wants]
 
-    return tape.record(out, (a, b), run, validated=True)
+    return tape.record(out, (a, b), run, validated=True, saves=(mask,))
 
 
 def dropout(tape: Tape, x: Value, p: float) -> Value:
@@ -252,18 +201,12 @@ def dropout(tape: Tape, x: Value, p: float) -> Value:
         return x
     out = tape.value(x.shape, x.dtype, "dropout")
     mask = tape.new(x.shape, "bool", "dropout mask")
-    shape, dtype = x.shape, x.dtype
-
-    def run(grad: Storage, mask: Storage = mask) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "dropout backward")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, out, x, "dropout backward", saves=(mask,))
 
 
 def copy(tape: Tape, x: Value, label: str) -> Value:
     """``.contiguous()`` of a strided view, ``repeat``, ``cat`` of one input: a new tensor, nothing kept."""
-    out = tape.value(x.shape, x.dtype, label)
-    return tape.record(out, (x,), lambda grad: [grad])
+    return operator(tape, tape.value(x.shape, x.dtype, label), x, PASSED)
 
 
 def cat(tape: Tape, parts: tuple[Value, ...], shape: tuple[int, ...], label: str = "cat") -> Value:

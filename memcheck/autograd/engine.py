@@ -91,8 +91,9 @@ def _call(tape: Tape, node: Node) -> list[Storage | None]:
     """
     if node.run is None and node.frame is not None and node.grad is not None:
         node.frame.recompute()
-    run, grad, held, like = node.run, node.grad, node.held, node.like
+    run, saved, grad, held, like = node.run, node.saved, node.grad, node.held, node.like
     node.grad = node.run = node.held = None
+    node.saved = ()
     if run is None or grad is None:
         return [None] * len(node.edges)
     grad.holders -= 1
@@ -107,7 +108,7 @@ def _call(tape: Tape, node: Node) -> list[Storage | None]:
     found = list(results)
     if like:
         if node.frame is not None and node.frame.returned is None:
-            run = None
+            run, saved = None, ()  # noqa: F841 - lets go of them
         del results
         _validate(tape, found, like)
     node.frame = None

@@ -7,6 +7,7 @@ operator by operator. Backward has four fp32 copies of the weight; scales want g
 from __future__ import annotations
 
 from memcheck.autograd.elementwise import cast
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 
 Gradients = list[Storage | None]
@@ -30,23 +31,19 @@ def fake_int4(tape: Tape, w: Value, group: int) -> Value:
     divided = _divided(tape, moved, scale, groups)
     del moved
     rounded = tape.value(shape, "fp32", "rounded")
-    rounded = tape.record(rounded, (divided,), lambda grad: [grad])
+    rounded = operator(tape, rounded, divided, PASSED)
     del divided
     fq = _clamped(tape, rounded)
     del rounded
-    fq = tape.record(tape.value(shape, "fp32", "centred"), (fq,), lambda grad: [grad])
+    fq = operator(tape, tape.value(shape, "fp32", "centred"), fq, PASSED)
     fq = _plus(tape, _times(tape, fq, scale, groups), zero, groups)
     return cast(tape, fq, dtype, "fake-quantised weight")
 
 
 def _widened(tape: Tape, w: Value) -> Value:
     """``w.to(torch.float32)``, which no cache of autocast keeps."""
-    shape, dtype = w.shape, w.dtype
-
-    def run(grad: Storage) -> Gradients:
-        return [tape.new(shape, dtype, "gradient of the weight")]
-
-    return tape.record(tape.value(shape, "fp32", "weight in fp32"), (w,), run)
+    shape = w.shape
+    return operator(tape, tape.value(shape, "fp32", "weight in fp32"), w, "gradient of the weight")
 
 
 def _reduced(tape: Tape, groups: tuple[int, ...]) -> Storage:
@@ -58,7 +55,7 @@ def _extreme(tape: Tape, x: Value, groups: tuple[int, ...]) -> Value:
     shape = x.shape
     out = tape.value(groups, "fp32", "extremes")
 
-    def run(grad: Storage, kept: Storage | None = x.storage, found: Storage | None = out.storage) -> Gradients:
+    def run(grad: Storage) -> Gradients:
         mask = tape.new(shape, "bool", "ties")
         count = tape.new(groups, "int64", "number of ties")
         share = tape.new(groups, "fp32", "gradient / ties")
@@ -67,7 +64,7 @@ def _extreme(tape: Tape, x: Value, groups: tuple[int, ...]) -> Value:
         del mask, share
         return [result]
 
-    return tape.record(out, (x,), run)
+    return tape.record(out, (x,), run, saves=(x.storage, out.storage))
 
 
 def _minus(tape: Tape, x: Value, y: Value, groups: tuple[int, ...]) -> Value:
@@ -93,43 +90,39 @@ def _plus(tape: Tape, x: Value, y: Value, groups: tuple[int, ...]) -> Value:
 
 def _by_number(tape: Tape, x: Value, groups: tuple[int, ...]) -> Value:
     """A product with a number, or a quotient."""
-
-    def run(grad: Storage) -> Gradients:
-        return [tape.new(groups, "fp32", "gradient by a number")]
-
-    return tape.record(tape.value(groups, "fp32", "scale"), (x,), run)
+    return operator(tape, tape.value(groups, "fp32", "scale"), x, (groups, "fp32", "gradient by a number"))
 
 
 def _floored(tape: Tape, x: Value, groups: tuple[int, ...]) -> Value:
     """``clamp(x, min=eps)`` of the numbers of groups."""
-
-    def run(grad: Storage, kept: Storage | None = x.storage) -> Gradients:
-        mask = tape.new(groups, "bool", "x >= eps")
-        result = tape.new(groups, "fp32", "clamp backward")
-        del mask
-        return [result]
-
-    return tape.record(tape.value(groups, "fp32", "clamped"), (x,), run)
+    return operator(
+        tape,
+        tape.value(groups, "fp32", "clamped"),
+        x,
+        (groups, "fp32", "clamp backward"),
+        saves=(x,),
+        temporaries=[(groups, "bool", "x >= eps")],
+    )
 
 
 def _clamped(tape: Tape, x: Value) -> Value:
     """``clamp(qmin, qmax)``: two masks, and what they choose."""
     shape = x.shape
-
-    def run(grad: Storage, kept: Storage | None = x.storage) -> Gradients:
-        masks = [tape.new(shape, "bool", label) for label in ("x >= low", "x <= high")]
-        result = tape.new(shape, "fp32", "clamp backward")
-        del masks
-        return [result]
-
-    return tape.record(tape.value(shape, "fp32", "clamped"), (x,), run)
+    return operator(
+        tape,
+        tape.value(shape, "fp32", "clamped"),
+        x,
+        (shape, "fp32", "clamp backward"),
+        saves=(x,),
+        temporaries=[(shape, "bool", "x >= low"), (shape, "bool", "x <= high")],
+    )
 
 
 def _divided(tape: Tape, x: Value, y: Value, groups: tuple[int, ...]) -> Value:
     """``x / y``: the divisor's gradient is a product of three."""
     shape = x.shape
 
-    def run(grad: Storage, first: Storage | None = x.storage, second: Storage | None = y.storage) -> Gradients:
+    def run(grad: Storage) -> Gradients:
         result = tape.new(shape, "fp32", "gradient / scale")
         quotient = tape.new(shape, "fp32", "x / scale")
         negative = tape.new(shape, "fp32", "-gradient")
@@ -141,18 +134,18 @@ def _divided(tape: Tape, x: Value, y: Value, groups: tuple[int, ...]) -> Value:
         del whole
         return [result, found]
 
-    return tape.record(tape.value(shape, "fp32", "quotient"), (x, y), run)
+    return tape.record(tape.value(shape, "fp32", "quotient"), (x, y), run, saves=(x.storage, y.storage))
 
 
 def _times(tape: Tape, x: Value, y: Value, groups: tuple[int, ...]) -> Value:
     """``x * y``, where ``y`` has a number for each group."""
     shape = x.shape
 
-    def run(grad: Storage, first: Storage | None = x.storage, second: Storage | None = y.storage) -> Gradients:
+    def run(grad: Storage) -> Gradients:
         result = tape.new(shape, "fp32", "gradient * scale")
         product = tape.new(shape, "fp32", "gradient * x")
         found = _reduced(tape, groups)
         del product
         return [result, found]
 
-    return tape.record(tape.value(shape, "fp32", "product"), (x, y), run)
+    return tape.record(tape.value(shape, "fp32", "product"), (x, y), run, saves=(x.storage, y.storage))

@@ -10,6 +10,7 @@ and stay when the graph has gone.
 from __future__ import annotations
 
 from memcheck.autograd.elementwise import cast
+from memcheck.autograd.operator import operator
 from memcheck.autograd.outliving import held_by_ctx, holding
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.errors import UnsupportedError
@@ -97,28 +98,27 @@ def _fake_quantised(tape: Tape, x: Value, groups: int) -> Value:
     del divided
     shifted = tape.value(shape, "fp32", "rounded + zero point")
     del rounded
-
-    def unscale(grad: Storage, kept: Storage = inverse) -> list[Storage | None]:
-        scaled = tape.new(shape, "fp32", "round backward")
-        result = tape.new(shape, dtype, "fake quantization backward")
-        del scaled
-        return [result]
-
-    shifted = tape.record(shifted, (x,), unscale)
+    shifted = operator(
+        tape,
+        shifted,
+        x,
+        "fake quantization backward",
+        saves=(inverse,),
+        temporaries=[(shape, "fp32", "round backward")],
+    )
     clamped = _clamped(tape, shifted)
     del shifted, inverse
     low = cast(tape, clamped, dtype, "quantised")
     centred = Value(tape.new(shape, dtype, "quantised - zero point"), shape, dtype, low.origin)
     del low
     wide = tape.value(shape, "fp32", "dequantised")
-
-    def rescale(grad: Storage) -> list[Storage | None]:
-        scaled = tape.new(shape, "fp32", "dequantise backward")
-        result = tape.new(shape, dtype, "dequantise backward, cast")
-        del scaled
-        return [result]
-
-    wide = tape.record(wide, (centred,), rescale)
+    wide = operator(
+        tape,
+        wide,
+        centred,
+        (shape, dtype, "dequantise backward, cast"),
+        temporaries=[(shape, "fp32", "dequantise backward")],
+    )
     del centred
     out = cast(tape, wide, dtype, "fake-quantised")
     del wide, clamped
@@ -127,12 +127,11 @@ def _fake_quantised(tape: Tape, x: Value, groups: int) -> Value:
 
 def _clamped(tape: Tape, x: Value) -> Value:
     shape, dtype = x.shape, x.dtype
-    out = tape.value(shape, dtype, "clamped")
-
-    def run(grad: Storage, kept: Storage | None = x.storage) -> list[Storage | None]:
-        masks = [tape.new(shape, "bool", label) for label in ("x >= low", "x <= high")]
-        result = tape.new(shape, dtype, "clamp backward")
-        del masks
-        return [result]
-
-    return tape.record(out, (x,), run)
+    return operator(
+        tape,
+        tape.value(shape, dtype, "clamped"),
+        x,
+        "clamp backward",
+        saves=(x,),
+        temporaries=[(shape, "bool", "x >= low"), (shape, "bool", "x <= high")],
+    )

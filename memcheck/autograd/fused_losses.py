@@ -5,6 +5,7 @@ ops/fused_linear_cross_entropy.py); and one in pieces, of a shard of the vocabul
 from __future__ import annotations
 
 from memcheck.autograd.elementwise import cast_weight
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 
 
@@ -15,7 +16,7 @@ def in_place(tape: Tape, logits: Value) -> Value:
     statistics = tape.new((logits.shape[0],), "fp32", "log of the sum")
     out = tape.value((1,), "fp32", "loss")
     kept = logits.storage
-    return tape.record(out, (logits,), lambda grad, kept=kept, more=statistics: [kept])
+    return tape.record(out, (logits,), lambda grad: [kept], saves=(kept, statistics))
 
 
 def compiled_cross_entropy(tape: Tape, logits: Value) -> Value:
@@ -27,13 +28,7 @@ def compiled_cross_entropy(tape: Tape, logits: Value) -> Value:
     """
     rows = (logits.shape[0], 1)
     statistics = (tape.new(rows, "fp32", "amax"), tape.new(rows, "fp32", "log of the sum"))
-    out = tape.value((1,), "fp32", "loss")
-    shape, dtype = logits.shape, logits.dtype
-
-    def run(grad: Storage, kept: object = (logits.storage, *statistics)) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "loss backward")]
-
-    return tape.record(out, (logits,), run)
+    return operator(tape, tape.value((1,), "fp32", "loss"), logits, "loss backward", saves=(logits, *statistics))
 
 
 def fused_linear_chunk(tokens: int, vocabulary: int, hidden: int) -> int:
@@ -76,10 +71,10 @@ def fused_linear(tape: Tape, x: Value, weight: Parameter) -> Value:
     nx, nw = x.origin is not None, weight.requires_grad
     kept = (gx if nx else None, gw if nw else None)
 
-    def run(grad: Storage, kept: tuple[Storage | None, Storage | None] = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         return list(kept)
 
-    return tape.record(out, (x, tape.parameter(weight)), run)
+    return tape.record(out, (x, tape.parameter(weight)), run, saves=kept)
 
 
 def log_softmax_in_pieces(tape: Tape, x: Value) -> Value:
@@ -92,11 +87,4 @@ def log_softmax_in_pieces(tape: Tape, x: Value) -> Value:
     del exponent
     out = tape.value(shape, dtype, "log_softmax")
     del shifted
-
-    def run(grad: Storage, kept: Storage | None = out.storage) -> list[Storage | None]:
-        exponent = tape.new(shape, dtype, "exp")
-        result = tape.new(shape, dtype, "loss_parallel backward")
-        del exponent
-        return [result]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, out, x, "loss_parallel backward", saves=(out,), temporaries=[(shape, dtype, "exp")])

@@ -7,6 +7,7 @@ unless it is a tensor subclass.
 
 from __future__ import annotations
 
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 
 
@@ -21,10 +22,10 @@ def index(tape: Tape, x: Value, indices: Storage, shape: tuple[int, ...], label:
     out = tape.value(shape, x.dtype, label)
     x_shape, x_dtype = x.shape, x.dtype
 
-    def run(grad: Storage, kept: Storage = indices) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         return [scattered(tape, x_shape, x_dtype, label + " backward")]
 
-    return tape.record(out, (x,), run, saves_first=True)
+    return tape.record(out, (x,), run, saves_first=True, saves=(indices,))
 
 
 def topk(tape: Tape, x: Value, k: int) -> tuple[Value, Storage]:
@@ -34,10 +35,10 @@ def topk(tape: Tape, x: Value, k: int) -> tuple[Value, Storage]:
     indices = tape.output("topk", shape, "int64", "topk indices")
     x_shape, x_dtype = x.shape, x.dtype
 
-    def run(grad: Storage, kept: Storage = indices) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         return [scattered(tape, x_shape, x_dtype, "topk backward")]
 
-    return tape.record(values, (x,), run), indices
+    return tape.record(values, (x,), run, saves=(indices,)), indices
 
 
 def gather(tape: Tape, x: Value, indices: Storage, label: str = "gather") -> Value:
@@ -51,15 +52,15 @@ def grouped_mm(
     """``F.grouped_mm(x, weight, offs=offsets)``: groups of rows times matrices of their own; keeps both and offsets."""
     out = tape.value((x.shape[0], outputs), x.dtype, label)
     nx, nw = x.origin is not None, weight.origin is not None
-    kept = (x.storage if nw else None, weight.storage if nx else None, offsets)
-    x_shape, x_dtype, w_dtype = x.shape, x.dtype, weight.dtype
-
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
-        gw = tape.new(weight_shape, w_dtype, label + " dW") if nw else None
-        gx = tape.new(x_shape, x_dtype, label + " dX") if nx else None
-        return [gx, gw]
-
-    return tape.record(out, (x, weight), run)
+    w_dtype = weight.dtype
+    return operator(
+        tape,
+        out,
+        (x, weight),
+        [label + " dX", (weight_shape, w_dtype, label + " dW")],
+        saves=(x if nw else None, weight if nx else None, offsets),
+        reverse=True,
+    )
 
 
 def sum_groups(tape: Tape, x: Value, groups: int) -> Value:
@@ -69,26 +70,19 @@ def sum_groups(tape: Tape, x: Value, groups: int) -> Value:
     """
     shape = (x.shape[0] // groups, *x.shape[1:])
     out = tape.value(shape, "fp32" if tape.autocast else x.dtype, "sum over choices")
-    x_shape, x_dtype = x.shape, x.dtype
-    return tape.record(out, (x,), lambda grad: [tape.new(x_shape, x_dtype, "expanded gradient")])
+    return operator(tape, out, x, "expanded gradient")
 
 
 def slices(tape: Tape, x: Value, *shapes: tuple[int, ...]) -> list[Value]:
     """Basic slices (``x[..., ::2]``): views whose backward pads each gradient with zeros to x's size."""
     parts = [Value(x.storage, s, x.dtype) for s in shapes]
-    shape, dtype = x.shape, x.dtype
-    return [tape.record(p, (x,), lambda grad: [tape.new(shape, dtype, "slice backward")]) for p in parts]
+    return [operator(tape, p, x, "slice backward") for p in parts]
 
 
 def clamp(tape: Tape, x: Value, bounds: int) -> Value:
     """``x.clamp(...)`` with one or two bounds: keeps x; backward compares it with each of them."""
     out = tape.value(x.shape, x.dtype, "clamp")
-    shape, dtype, kept = x.shape, x.dtype, x.storage
-
-    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
-        masks = [tape.new(shape, "bool", "clamp backward") for _ in range(bounds)]
-        result = tape.new(shape, dtype, "clamp backward")
-        del masks
-        return [result]
-
-    return tape.record(out, (x,), run)
+    shape = x.shape
+    return operator(
+        tape, out, x, "clamp backward", saves=(x,), temporaries=[(shape, "bool", "clamp backward")] * bounds
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from memcheck.autograd.tensor import RESTING, Storage, Tape, Value
+from memcheck.autograd.operator import operator
+from memcheck.autograd.tensor import RESTING, Tape, Value
 
 
 def gradient_copied(tape: Tape, x: Value, *, adapted: bool) -> Value:
@@ -10,8 +11,4 @@ def gradient_copied(tape: Tape, x: Value, *, adapted: bool) -> Value:
     gradient, once it has what it saved. ``adapted``: a view after an adapter's product copies it first.
     """
     shape, dtype = x.shape, x.dtype
-
-    def run(grad: Storage, kept: object = None if adapted else (RESTING,)) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "contiguous gradient")]
-
-    return tape.record(Value(x.storage, shape, dtype), (x,), run)
+    return operator(tape, Value(x.storage, shape, dtype), x, "contiguous gradient", saves=() if adapted else (RESTING,))

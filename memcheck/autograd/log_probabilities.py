@@ -9,6 +9,7 @@ from __future__ import annotations
 from memcheck.autograd.elementwise import cat
 from memcheck.autograd.indexing import index, scattered, slices
 from memcheck.autograd.loss import log_softmax
+from memcheck.autograd.operator import operator
 from memcheck.autograd.pieces import in_pieces
 from memcheck.autograd.tensor import ITEM_BYTES, Parameter, Storage, Tape, Value
 
@@ -56,10 +57,10 @@ def gather_labels(tape: Tape, x: Value, labels: Storage, shape: tuple[int, ...])
     out = tape.value(shape, x.dtype, "gather")
     x_shape, x_dtype = x.shape, x.dtype
 
-    def run(grad: Storage, kept: object = (x.storage, labels)) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         return [scattered(tape, x_shape, x_dtype, "gather backward")]
 
-    return tape.record(out, (x,), run)
+    return tape.record(out, (x,), run, saves=(x.storage, labels))
 
 
 def logsumexp(tape: Tape, x: Value, *, first: bool = False) -> Value:
@@ -71,15 +72,9 @@ def logsumexp(tape: Tape, x: Value, *, first: bool = False) -> Value:
     exponent = tape.new(shape, dtype, "logsumexp")
     out = tape.value(shape[1:] if first else shape[:-1], dtype, "logsumexp")
     del exponent
-
-    def run(grad: Storage, kept: object = (x.storage, out.storage)) -> list[Storage | None]:
-        difference = tape.new(shape, dtype, "logsumexp backward")
-        exponent = tape.new(shape, dtype, "logsumexp backward")
-        result = tape.new(shape, dtype, "logsumexp backward")
-        del difference, exponent
-        return [result]
-
-    return tape.record(out, (x,), run)
+    return operator(
+        tape, out, x, "logsumexp backward", saves=(x, out), temporaries=[(shape, dtype, "logsumexp backward")] * 2
+    )
 
 
 def entropies(tape: Tape, tokens: int, vocabulary: int, dtype: str) -> None:
@@ -121,7 +116,7 @@ def fused_log_probabilities(
     b_shape = bias.shape if bias is not None else None
     b_trained = bias is not None and bias.requires_grad
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         wide_x = tape.new(shape, "fp32", "hidden gradient in fp32") if wants else None
         wide_w = tape.new(w_shape, "fp32", "head gradient in fp32") if trained else None
         tile = tape.new((min(scored, TILE_TOKENS), TILE_VOCABULARY), compute, "tile of logits")
@@ -136,7 +131,7 @@ def fused_log_probabilities(
         return [gx, gw, gb] if b_shape else [gx, gw]
 
     leaves = tuple([tape.parameter(p) for p in (weight, bias) if p is not None])
-    return tape.record(out, (mine, *leaves), run)
+    return tape.record(out, (mine, *leaves), run, saves=kept)
 
 
 def _narrow_pieces(

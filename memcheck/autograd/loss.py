@@ -6,7 +6,8 @@ Sources: transformers 5.23 loss/loss_utils.py (logits.float(), then F.cross_entr
 from __future__ import annotations
 
 from memcheck.autograd.elementwise import cast, copy
-from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+from memcheck.autograd.operator import operator
+from memcheck.autograd.tensor import Parameter, Tape, Value
 
 
 def cross_entropy(
@@ -46,22 +47,13 @@ def log_softmax(tape: Tape, x: Value, *, parallel: bool = False) -> Value:
         return log_softmax_in_pieces(tape, x)
     shape, dtype = x.shape, x.dtype
     out = tape.value(shape, dtype, "log_softmax")
-
-    def run(grad: Storage, kept: Storage | None = out.storage) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "log_softmax backward")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, out, x, "log_softmax backward", saves=(out,))
 
 
 def nll_loss(tape: Tape, log_probabilities: Value) -> Value:
     """``F.nll_loss`` with a mean: keeps the log-probabilities, whose gradient is as large as they are."""
     out = tape.value((1,), "fp32", "loss")
-    shape, dtype, kept = log_probabilities.shape, log_probabilities.dtype, log_probabilities.storage
-
-    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "nll_loss backward")]
-
-    return tape.record(out, (log_probabilities,), run)
+    return operator(tape, out, log_probabilities, "nll_loss backward", saves=(log_probabilities,))
 
 
 def compiled_cross_entropy(tape: Tape, logits: Value) -> Value:

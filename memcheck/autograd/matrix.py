@@ -7,7 +7,8 @@ when its input wants a gradient (derivatives.yaml: mm, addmm). LoRA follows peft
 from __future__ import annotations
 
 from memcheck.autograd.elementwise import add, cast, cast_weight, dropout, scale
-from memcheck.autograd.tensor import RESTING, Parameter, Storage, Tape, Value
+from memcheck.autograd.operator import operator
+from memcheck.autograd.tensor import RESTING, Parameter, Tape, Value
 
 
 class Weights:
@@ -120,49 +121,25 @@ def product(tape: Tape, x: Value, weight: Value, label: str, bias: Value | None 
         bias = cast_weight(tape, bias, tape.autocast) if bias is not None else None
         weight = cast_weight(tape, weight, tape.autocast)
         x = cast(tape, x, tape.autocast, "autocast input")
-    x_shape, x_dtype, w_shape, w_dtype = x.shape, x.dtype, weight.shape, weight.dtype
-    out_shape = (*x_shape[:-1], w_shape[0])
+    shape = (*x.shape[:-1], weight.shape[0])
     kind = "mm" if bias is None else "addmm"
-    out = Value(tape.output(kind, out_shape, x_dtype, label, w_shape), out_shape, x_dtype)
+    out = Value(tape.output(kind, shape, x.dtype, label, weight.shape), shape, x.dtype)
     del given
     nx, nw = x.origin is not None, weight.origin is not None
-    kept = (x.storage if nw or (nx and tape.saves_inputs) else None, (weight.storage or RESTING) if nx else None)
-    if bias is None:
-
-        def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
-            gw = tape.new(w_shape, w_dtype, label + " dW") if nw else None
-            gx = tape.new(x_shape, x_dtype, label + " dX") if nx else None
-            return [_viewed(gx), gw]
-
-        return tape.record(out, (x, weight), run, saves_first=True)
-
-    nb, bias_shape = bias.origin is not None, bias.shape
-
-    def run_addmm(grad: Storage, kept: object = kept) -> list[Storage | None]:
-        gx = tape.new(x_shape, x_dtype, label + " dX") if nx else None
-        gw = tape.new(w_shape, w_dtype, label + " dW") if nw else None
-        gb = tape.new(bias_shape, w_dtype, label + " db") if nb else None
-        return [_viewed(gx), gw, gb]
-
-    return tape.record(out, (x, weight, bias), run_addmm, saves_first=True)
-
-
-def _viewed(grad: Storage | None) -> Storage | None:
-    """A gradient of [tokens, inputs] that goes on as [batch, sequence, inputs]: its base refers to it, too, so that no
-    other gradient is added to it in place (torch/csrc/autograd/input_buffer.cpp, can_accumulate_inplace).
-    """
-    if grad is not None:
-        grad.holders += 1
-    return grad
+    # dX is [tokens, inputs], and goes on as [batch, sequence, inputs]
+    return operator(
+        tape,
+        out,
+        (x, weight) if bias is None else (x, weight, bias),
+        [label + " dX", label + " dW"] if bias is None else [label + " dX", label + " dW", label + " db"],
+        saves=(x if nw or (nx and tape.saves_inputs) else None, (weight.storage or RESTING) if nx else None),
+        reverse=bias is None,
+        viewed=True,
+        saves_first=True,
+    )
 
 
 def embedding(tape: Tape, weight: Parameter, rows: tuple[int, ...], dtype: str, label: str = "embedding") -> Value:
     """``F.embedding``: keeps the indices only; backward makes a dense gradient of the whole table."""
     wv = tape.parameter(weight)
-    out = tape.value((*rows, weight.shape[1]), dtype, label)
-    shape, w_dtype = weight.shape, weight.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [tape.new(shape, w_dtype, "embedding backward")]
-
-    return tape.record(out, (wv,), run)
+    return operator(tape, tape.value((*rows, weight.shape[1]), dtype, label), wv, "embedding backward")

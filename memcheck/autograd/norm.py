@@ -15,6 +15,7 @@ from memcheck.autograd.elementwise import (
     subtract_rows,
     unary,
 )
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 
 
@@ -125,9 +126,7 @@ def layer_norm_per_head(tape: Tape, x: Value, weight: Parameter | None, bias: Pa
 
 def cast_offset(tape: Tape, weight: Parameter) -> Value:
     """``1.0 + weight.float()``: a small fp32 vector."""
-    out = tape.value(weight.shape, "fp32", "1 + weight")
-    shape, dtype = weight.shape, weight.dtype
-    return tape.record(out, (tape.parameter(weight),), lambda grad: [tape.new(shape, dtype, "to backward")])
+    return operator(tape, tape.value(weight.shape, "fp32", "1 + weight"), tape.parameter(weight), "to backward")
 
 
 def fused_norm(
@@ -154,13 +153,13 @@ def fused_norm(
     stats = [tape.new(rows, "fp32", kind + " rstd")]
     if kind.startswith("layernorm"):
         stats.append(tape.new(rows, "fp32", kind + " mean"))
-    kept = (x.storage, stats, extra)
+    kept = (x.storage, *stats, extra)
     nx = x.origin is not None
     shape, dtype = x.shape, x.dtype
     trained = [(p.shape, p.dtype) if p.requires_grad else None for p in (weight, bias) if p is not None]
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         gx = tape.new(shape, dtype, kind + " backward") if nx else None
         return [gx, *(tape.new(t[0], t[1], kind + " backward") if t else None for t in trained)]
 
-    return tape.record(out, tuple(inputs), run)
+    return tape.record(out, tuple(inputs), run, saves=kept)

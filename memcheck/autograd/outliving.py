@@ -23,8 +23,7 @@ def retain(tape: Tape, *values: Value) -> None:
             continue
         seen.add(id(node))
         stack.extend(node.edges)
-        for storage in _storages(getattr(node.run, "__defaults__", None) or ()):
-            found[id(storage)] = storage
+        found.update((id(saved), saved) for saved in node.saved if isinstance(saved, Storage))
     tape.retained.extend(found.values())
 
 
@@ -43,9 +42,3 @@ def held_by_ctx(tape: Tape, storage: Storage) -> Storage | None:
 def holding(run: Backward, kept: object) -> Backward:
     """The backward function, with storages that a checkpoint does not see."""
     return run if kept is None else lambda grad: (run(grad), kept)[0]
-
-
-def _storages(value: object) -> list[Storage]:
-    if isinstance(value, Storage):
-        return [value]
-    return [s for v in value for s in _storages(v)] if isinstance(value, (tuple, list)) else []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from memcheck.autograd.dora import magnitude_scaled
 from memcheck.autograd.elementwise import add, cast, copy, dropout, scale
+from memcheck.autograd.operator import operator
 from memcheck.autograd.outliving import held_by_ctx, holding
 from memcheck.autograd.tensor import Storage, Tape, Value
 
@@ -169,11 +170,7 @@ def _gptq(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     out = tape.value(out_shape, x_dtype, label)
     kept = weight if x.origin is not None else None
     del weight
-
-    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
-        return [tape.new(x_shape, x_dtype, label + " dX")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, out, x, label + " dX", saves=(kept,))
 
 
 def _awq(tape: Tape, x: Value, w: Weights, label: str) -> Value:
@@ -202,11 +199,4 @@ def _fp8(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     quantised, scales = tape.new(x_shape, "fp8", "fp8 input"), tape.new(groups, "fp32", "fp8 input scales")
     out = tape.value((*x_shape[:-1], w_shape[0]), x_dtype, label)
     del quantised, scales
-
-    def run(grad: Storage) -> list[Storage | None]:
-        weight = tape.new(w_shape, x_dtype, "dequantized weight")
-        gx = tape.new(x_shape, x_dtype, label + " dX")
-        del weight
-        return [gx]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, out, x, label + " dX", temporaries=[(w_shape, x_dtype, "dequantized weight")])

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from memcheck.autograd.attention import Copied, batched, softmax
 from memcheck.autograd.elementwise import cast, cat, dropout, mul, scale, shift, unary
-from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.tensor import Tape, Value
 
 
 def eager_with_sinks(  # noqa: PLR0913 - the switches of one formula
@@ -48,7 +49,7 @@ def eager_with_sinks(  # noqa: PLR0913 - the switches of one formula
     probs = softmax(tape, combined)
     dropped = Value(probs.storage, (b, h, s, keys), probs.dtype)
     dtype = probs.dtype
-    dropped = tape.record(dropped, (probs,), lambda grad: [tape.new(shape, dtype, "slice backward")])
+    dropped = operator(tape, dropped, probs, (shape, dtype, "slice backward"))
     del probs
     dropped = cast(tape, dropout(tape, dropped, p_dropout), v.dtype)
     returned.append(dropped)
@@ -80,11 +81,7 @@ def eager_wide_with_sinks(
     scores = shift(tape, scores, "attention mask")
     shape = (b, h, s, s + 1)
     probs = softmax(tape, cat(tape, (scores, _spread(tape, sinks, (b, h, s, 1))), shape, "cat sinks"))
-    dropped = tape.record(
-        Value(probs.storage, (b, h, s, s), probs.dtype),
-        (probs,),
-        lambda grad: [tape.new(shape, "fp32", "slice backward")],
-    )
+    dropped = operator(tape, Value(probs.storage, (b, h, s, s), probs.dtype), probs, (shape, "fp32", "slice backward"))
     del probs
     weights = cast(tape, dropped, narrow, "attention probabilities")
     del dropped, scores
@@ -107,15 +104,9 @@ def eager_scaled_by_sinks(
     scores = shift(tape, scale(tape, scores, "attention scaling"), "attention mask", mask_dtype)
     wide = cast(tape, scores, "fp32") if tape.autocast else scores  # on autocast's fp32 list
     total, dtype = tape.value(rows, wide.dtype, "logsumexp"), wide.dtype
-
-    def run(grad: Storage, kept: object = (wide.storage, total.storage)) -> list[Storage | None]:
-        difference = tape.new(shape, dtype, "logsumexp backward")
-        raised = tape.new(shape, dtype, "logsumexp backward")
-        product = tape.new(shape, dtype, "logsumexp backward")
-        del difference, raised  # temporaries of one C++ expression live to its end
-        return [product]
-
-    total = tape.record(total, (wide,), run)
+    kept = wide.storage, total.storage
+    temporaries = [(shape, dtype, "logsumexp backward")] * 2
+    total = operator(tape, total, wide, "logsumexp backward", saves=kept, temporaries=temporaries)
     del wide
     opened = unary(tape, cast(tape, subtract_broadcast(tape, total, sinks), "fp32"), "sigmoid")
     del total
@@ -132,30 +123,19 @@ def eager_scaled_by_sinks(
 def subtract_broadcast(tape: Tape, x: Value, vector: Value) -> Value:
     """``x - vector`` of one number a head: keeps nothing; the vector's gradient is a negated copy, summed."""
     out = tape.value(x.shape, x.dtype, "sub")
-    shape, dtype, small, narrow = x.shape, x.dtype, vector.shape, vector.dtype
-    wants = vector.origin is not None
-
-    def run(grad: Storage) -> list[Storage | None]:
-        negated = tape.new(shape, dtype, "neg")
-        found = tape.new(small, narrow, "sum") if wants else None
-        del negated
-        return [grad, found]
-
-    return tape.record(out, (x, vector), run)
+    shape, dtype = x.shape, x.dtype
+    return operator(tape, out, (x, vector), [PASSED, "sum"], temporaries=[(shape, dtype, "neg")])
 
 
 def with_sinks(tape: Tape, out: Value, sinks: Value) -> Value:
     """The output of a kernel that takes the sinks together with queries, keys and values: their gradient too."""
-    shape, dtype = sinks.shape, sinks.dtype
-    return tape.record(
-        Value(out.storage, out.shape, out.dtype), (out, sinks), lambda grad: [grad, tape.new(shape, dtype, "sinks dW")]
-    )
+    return operator(tape, Value(out.storage, out.shape, out.dtype), (out, sinks), [PASSED, "sinks dW"])
 
 
 def _spread(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     """``reshape(1, -1, 1, 1).expand(...)``: a view."""
-    small, dtype = x.shape, x.dtype
-    return tape.record(Value(x.storage, shape, dtype), (x,), lambda grad: [tape.new(small, dtype, "sum")])
+    dtype = x.dtype
+    return operator(tape, Value(x.storage, shape, dtype), x, "sum")
 
 
 def _subtract_max(tape: Tape, x: Value) -> Value:
@@ -164,19 +144,7 @@ def _subtract_max(tape: Tape, x: Value) -> Value:
     rows = (*shape[:-1], 1)
     largest = tape.value(rows, dtype, "max")
     indices = tape.new(rows, "int64", "max indices")
-
-    def run_max(grad: Storage, kept: Storage = indices) -> list[Storage | None]:
-        zeros = tape.new(shape, dtype, "max backward")
-        return [tape.new(shape, dtype, "max backward") if tape.subclass else zeros]
-
-    largest = tape.record(largest, (x,), run_max)
-    del indices
-
-    def run(grad: Storage) -> list[Storage | None]:
-        negated = tape.new(shape, dtype, "neg")
-        total = tape.new(rows, dtype, "sum")
-        del negated
-        return [grad, total]
-
+    zeros = [(shape, dtype, "max backward")] if tape.subclass else []
+    largest = operator(tape, largest, x, "max backward", saves=(indices,), temporaries=zeros)
     out = tape.value(shape, dtype, "subtract max")
-    return tape.record(out, (x, largest), run)
+    return operator(tape, out, (x, largest), [PASSED, (rows, dtype, "sum")], temporaries=[(shape, dtype, "neg")])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class Parameter:
 
 
 class Node:
-    """A backward function with what it saved (the closure ``run``) and where its results go."""
+    """A backward function with what it saved and where its results go."""
 
     __slots__ = (
         "__weakref__",
@@ -172,15 +172,22 @@ class Node:
         "like",
         "pending",
         "run",
+        "saved",
         "sequence",
     )
 
     def __init__(
-        self, sequence: int, edges: tuple[Node | Parameter | Leaf | None, ...], run: Callable[[Any], Any]
+        self,
+        sequence: int,
+        edges: tuple[Node | Parameter | Leaf | None, ...],
+        run: Callable[[Any], Any],
+        saved: Sequence[Storage | Resident | None] = (),
     ) -> None:
         self.sequence = sequence
         self.edges = edges
         self.run: Callable[[Any], Any] | None = run
+        self.saved = saved
+        """Storages that the node keeps for its backward, and ``RESTING`` for weights."""
         self.grad: Storage | None = None
         self.held: list[Storage] | None = None
         """A list for nodes with several outputs (split, unbind): their gradients wait side by side."""
@@ -195,8 +202,13 @@ class Node:
         self.pending = 0
 
 
-RESTING = object()
-"""A weight that a node saves: its bytes are counted as resident, but a checkpoint puts a placeholder for it, too."""
+class Resident:
+    """A weight that a node saves: counted with the states, and yet a checkpoint puts a placeholder for it."""
+
+    __slots__ = ()
+
+
+RESTING = Resident()
 
 
 class Leaf:
@@ -357,11 +369,13 @@ class Tape:
         inputs: tuple[Value, ...],
         run: Callable[..., Any],
         *,
+        saves: Sequence[Storage | Resident | None] = (),
         validated: bool = False,
         saves_first: bool = False,
     ) -> Value:
         """Attach a backward function. ``run(grad)`` returns one gradient per input (None where none is wanted).
 
+        ``saves``: storages that the node keeps until ``run`` has returned, and that a checkpoint makes again.
         ``validated``: the engine sums and casts what comes back to the shape and dtype of each input. ``saves_first``:
         an operator of ATen saves its inputs before it makes ``out`` (a Function of Python does so afterwards).
         """
@@ -370,7 +384,7 @@ class Tape:
         edges = tuple([v.origin for v in inputs])
         if edges.count(None) < len(edges):
             self.sequence += 1
-            out.origin = node = Node(self.sequence, edges, run)
+            out.origin = node = Node(self.sequence, edges, run, saves)
             node.copies = self.copies
             if validated:
                 node.like = tuple([(v.shape, v.dtype, v.numel) for v in inputs])

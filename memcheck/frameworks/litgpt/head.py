@@ -12,6 +12,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, cat, copy
 from memcheck.autograd.loss import cross_entropy
 from memcheck.autograd.matrix import Weights
+from memcheck.autograd.operator import operator
 from memcheck.autograd.pieces import Pieces, in_pieces
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.litgpt.layers import adapted_linear
@@ -70,7 +71,7 @@ def _whole(ctx: Context, h: Value, weights: Weights, head: Head, sizes: list[Pie
     if ctx.setting.option("script") == "pretrain":
         return tape.views(logits, *((size, shape[-1]) for size, _ in sizes))
     cut = Value(logits.storage, shape, dtype)
-    cut = tape.record(cut, (logits,), lambda grad: [tape.new(shape, dtype, "slice backward")])
+    cut = operator(tape, cut, logits, "slice backward")
     if ctx.batch > 1:
         cut = copy(tape, cut, "reshape of the slice")
     return tape.views(cut, *((size, shape[-1]) for size, _ in sizes))

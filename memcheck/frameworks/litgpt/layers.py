@@ -13,6 +13,7 @@ from memcheck.autograd.elementwise import add, cast, cat, convert_weight, copy, 
 from memcheck.autograd.indexing import slices
 from memcheck.autograd.matrix import Weights, dense, product
 from memcheck.autograd.norm import cast_offset, fused_norm
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.transformers.attend import repeat_kv
 from memcheck.frameworks.transformers.head import Head, head_unit
@@ -120,8 +121,7 @@ def _repeated(tape: Tape, x: Value, heads: int) -> Value:
     if x.shape[1] > 1:
         return repeat_kv(tape, x, heads)
     shape, dtype = x.shape, x.dtype
-    out = tape.value((shape[0], heads, *shape[2:]), dtype, "repeat_interleave")
-    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, "sum")])
+    return operator(tape, tape.value((shape[0], heads, *shape[2:]), dtype, "repeat_interleave"), x, "sum")
 
 
 def _roped(tape: Tape, x: Value, rotary_dim: int) -> Value:
@@ -229,23 +229,10 @@ def _conv1d(tape: Tape, x: Value, weight: Parameter, pieces: int) -> Value:
     apart = tape.new(shape, x.dtype, "convolutions of q, k, v") if pieces > 1 else None
     out = tape.value(shape, x.dtype, "convolution")
     del apart
-    x_shape, dtype = x.shape, x.dtype
-    w_shape, w_dtype = weight.shape, weight.dtype
-
-    def run(grad: Storage, kept: Storage | None = x.storage) -> list[Storage | None]:
-        gx = tape.new(x_shape, dtype, "convolution dX")
-        return [gx, tape.new(w_shape, w_dtype, "convolution dW")]
-
-    return tape.record(out, (x, tape.parameter(weight)), run)
+    return operator(tape, out, (x, tape.parameter(weight)), ["convolution dX", "convolution dW"], saves=(x,))
 
 
 def _zero_pad(tape: Tape, x: Value, width: int) -> Value:
     """``new_zeros(...).index_copy_(-1, lora_ind, x)``: keeps x and a copy of the index."""
     index = tape.new((x.shape[1],), "int64", "lora_ind.clone()")
-    out = tape.value((x.shape[0], width), x.dtype, "zero_pad")
-    shape, dtype, kept = x.shape, x.dtype, (x.storage, index)
-
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "index_select")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, tape.value((x.shape[0], width), x.dtype, "zero_pad"), x, "index_select", saves=(x, index))

@@ -18,6 +18,7 @@ from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.context import Context, adapts
 from memcheck.autograd.elementwise import add, dropout, scale
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Parameter, Storage, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.bridge_adapters import (
@@ -172,12 +173,12 @@ def normalised(ctx: Context, x: Value, spec: Norm | None, label: str) -> Value:
         stats.append(tape.new(rows, "fp32", label + " mean"))
     full = (ctx.tokens, shape[-1]) if gathers else shape
     norms = [n for n in (weight, bias) if n is not None]
-    kept: tuple[object, ...] = (x.storage, stats, out.storage)
+    kept = (x.storage, *stats, out.storage)
     if gathers:
         out = tape.value(full, dtype, label + " all-gather")
     del stats
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         own = tape.new(full, dtype, label + " dX")
         total = tape.new(full, dtype, label + " dX + adapter's")
         del own
@@ -188,7 +189,7 @@ def normalised(ctx: Context, x: Value, spec: Norm | None, label: str) -> Value:
         gx = tape.new(shape, dtype, label + " norm backward")
         return [gx, *(None for _ in norms)]
 
-    return tape.record(out, (x, *(tape.parameter(n) for n in norms)), run)
+    return tape.record(out, (x, *(tape.parameter(n) for n in norms)), run, saves=kept)
 
 
 def adapted_column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | None) -> Value:
@@ -199,12 +200,7 @@ def adapted_column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm
     whole = normalised(ctx, x, spec, label)
     del x
     out = tape.value((*whole.shape[:-1], outputs), whole.dtype, label)
-    shape, dtype, wants = whole.shape, whole.dtype, whole.origin is not None
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [tape.new(shape, dtype, label + " dX") if wants else None]
-
-    base = tape.record(out, (whole,), run)
+    base = operator(tape, out, whole, label + " dX")
     return column_adapter(ctx, whole, base, p.weight.name, outputs, ctx.tp)
 
 
@@ -220,27 +216,20 @@ def _product(ctx: Context, x: Value, name: str, outputs: int) -> Value:
     tape = ctx.tape
     weight = ctx.register(Parameter(name, (outputs, x.shape[-1]), ctx.setting.params, True, has_grad=True))
     out = tape.value((*x.shape[:-1], outputs), x.dtype, name)
-    shape, dtype, wants, fused = x.shape, x.dtype, x.origin is not None, fuses_wgrad(ctx.setting)
-
-    def run(grad: Storage, kept: Storage | None = x.storage) -> list[Storage | None]:
-        gx = tape.new(shape, dtype, name + " dX") if wants else None
-        return [gx, None if fused else tape.new(weight.shape, weight.dtype, name + " dW")]
-
-    return tape.record(out, (x, tape.parameter(weight)), run)
+    fused = fuses_wgrad(ctx.setting)
+    return operator(tape, out, (x, tape.parameter(weight)), [name + " dX", None if fused else name + " dW"], saves=(x,))
 
 
 def _gathered(ctx: Context, x: Value, shape: tuple[int, ...]) -> Value:
     """``gather_output``: the columns of all ranks; backward takes this rank's."""
-    tape, own, dtype = ctx.tape, x.shape, x.dtype
-    out = tape.value(shape, dtype, "adapter all-gather")
-    return tape.record(out, (x,), lambda grad: [tape.new(own, dtype, "adapter split")])
+    tape, dtype = ctx.tape, x.dtype
+    return operator(tape, tape.value(shape, dtype, "adapter all-gather"), x, "adapter split")
 
 
 def _own_tokens(ctx: Context, x: Value, shape: tuple[int, ...]) -> Value:
     """``scatter_to_sequence_parallel_region``: a slice of rows is no copy; backward gathers all of them."""
-    tape, whole, dtype = ctx.tape, x.shape, x.dtype
-    out = Value(x.storage, shape, dtype)
-    return tape.record(out, (x,), lambda grad: [tape.new(whole, dtype, "adapter gather backward")])
+    tape, dtype = ctx.tape, x.dtype
+    return operator(tape, Value(x.storage, shape, dtype), x, "adapter gather backward")
 
 
 def _added(ctx: Context, base: Value, high: Value) -> Value:

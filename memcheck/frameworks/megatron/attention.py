@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import copy
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.megatron.bridge_adapters import is_bridged
 from memcheck.frameworks.megatron.core_attention import Kernel, contiguous, core_attention
@@ -88,7 +89,7 @@ def _every_second(tape: Tape, x: Value) -> tuple[Value, Value]:
     half = (shape[0], shape[1] // 2)
 
     def part() -> Value:
-        return tape.record(Value(x.storage, half, dtype), (x,), lambda grad: [tape.new(shape, dtype, "slice backward")])
+        return operator(tape, Value(x.storage, half, dtype), x, (shape, dtype, "slice backward"))
 
     return part(), part()
 
@@ -121,14 +122,7 @@ def _gather_heads(tape: Tape, mixed: Value, width: int) -> Value:
     shape, dtype = mixed.shape, mixed.dtype
     whole = (shape[0], width)
     out = tape.value(whole, dtype, "all-gather qkv")
-
-    def run(grad: Storage) -> list[Storage | None]:
-        padded = tape.new(whole, dtype, "slice backward")
-        result = tape.new(shape, dtype, "all-gather qkv backward")
-        del padded
-        return [result]
-
-    return tape.record(out, (mixed,), run)
+    return operator(tape, out, mixed, "all-gather qkv backward", temporaries=[(whole, dtype, "slice backward")])
 
 
 def rotary(ctx: Context, x: Value, rotary_dim: int) -> Value:
@@ -138,9 +132,7 @@ def rotary(ctx: Context, x: Value, rotary_dim: int) -> Value:
     """
     tape = ctx.tape
     if uses_te(ctx.setting) and bool(ctx.setting.option("apply_rope_fusion", True)):
-        out = tape.value(x.shape, x.dtype, "fused rotary embedding")
-        shape, dtype = x.shape, x.dtype
-        return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, "fused rotary backward")])
+        return operator(tape, tape.value(x.shape, x.dtype, "fused rotary embedding"), x, "fused rotary backward")
     return _rotary_pieces(ctx, x, rotary_dim)
 
 
@@ -161,7 +153,7 @@ def _rotary_pieces(ctx: Context, x: Value, rotary_dim: int) -> Value:
     kept = (cos, sin)
     del cos, sin
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         through_sin = tape.new(shape, dtype, "mul backward")
         turned = tape.new(shape, dtype, "cat backward")
         del through_sin
@@ -170,17 +162,14 @@ def _rotary_pieces(ctx: Context, x: Value, rotary_dim: int) -> Value:
         del turned, through_cos
         return [total if wants else None]
 
-    return tape.record(out, (x,), run)
+    return tape.record(out, (x,), run, saves=kept)
 
 
 def _gate(ctx: Context, out: Value, gate: Value) -> Value:
     """``_apply_output_gate`` under jit_fuser: out * sigmoid(gate.float()), keeps both."""
     tape = ctx.tape
     result = tape.value(out.shape, out.dtype, "output gate")
-    kept = (out.storage, gate.storage)
     shape, dtype = out.shape, out.dtype
-
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "output gate backward"), tape.new(shape, dtype, "output gate backward")]
-
-    return tape.record(result, (out, gate), run)
+    return operator(
+        tape, result, (out, gate), ["output gate backward", (shape, dtype, "output gate backward")], saves=(out, gate)
+    )

@@ -15,6 +15,7 @@ from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.elementwise import add, dropout, scale
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Parameter, Storage, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.linear import Projection, fuses_wgrad, scatters
@@ -82,10 +83,10 @@ def normalised_column(ctx: Context, x: Value, p: Projection, label: str, spec: N
     stats = [tape.new(shape[:-1], "fp32", label + " rstd")]
     if spec.kind.startswith("layernorm"):
         stats.append(tape.new(shape[:-1], "fp32", label + " mean"))
-    kept: tuple[object, ...] = (x.storage, stats, inner.storage)  # what it hands on is not cleared
+    kept = (x.storage, *stats, inner.storage)  # what it hands on is not cleared
     del stats
 
-    def normalise(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def normalise(grad: Storage) -> list[Storage | None]:
         gx = tape.new(full, dtype, label + " dX")
         reduced = tape.new(shape, dtype, label + " reduce-scatter") if gathers else gx
         del gx
@@ -100,7 +101,7 @@ def normalised_column(ctx: Context, x: Value, p: Projection, label: str, spec: N
         waiting.append(grad)
         return [None]
 
-    inner = tape.record(inner, (x, *(tape.parameter(n) for n in norms)), normalise)
+    inner = tape.record(inner, (x, *(tape.parameter(n) for n in norms)), normalise, saves=kept)
     del x
     total = tape.new(full, dtype, label + " all-gather") if gathers else None
     base = tape.record(tape.value((*full[:-1], p.weight.shape[0]), dtype, label), (inner,), multiply)
@@ -152,13 +153,8 @@ def _product(ctx: Context, x: Value, name: str, rows: tuple[int, ...]) -> Value:
     tape = ctx.tape
     weight = ctx.register(Parameter(name, (*rows, x.shape[-1]), ctx.setting.params, True, has_grad=True))
     out = tape.value((*x.shape[:-1], rows[-1]), x.dtype, name)
-    shape, dtype, wants, fused = x.shape, x.dtype, x.origin is not None, fuses_wgrad(ctx.setting)
-
-    def run(grad: Storage, kept: Storage | None = x.storage) -> list[Storage | None]:
-        gx = tape.new(shape, dtype, name + " dX") if wants else None
-        return [gx, None if fused else tape.new(weight.shape, weight.dtype, name + " dW")]
-
-    return tape.record(out, (x, tape.parameter(weight)), run)
+    fused = fuses_wgrad(ctx.setting)
+    return operator(tape, out, (x, tape.parameter(weight)), [name + " dX", None if fused else name + " dW"], saves=(x,))
 
 
 def _gathering_product(ctx: Context, x: Value, name: str, outputs: int) -> Value:
@@ -167,28 +163,26 @@ def _gathering_product(ctx: Context, x: Value, name: str, outputs: int) -> Value
         return _product(ctx, x, name, (outputs,))
     tape = ctx.tape
     weight = ctx.register(Parameter(name, (outputs, x.shape[-1]), ctx.setting.params, True, has_grad=True))
-    shape, dtype, fused = x.shape, x.dtype, fuses_wgrad(ctx.setting)
+    dtype, fused = x.dtype, fuses_wgrad(ctx.setting)
     full = (ctx.tokens, x.shape[-1])
     total = tape.new(full, dtype, name + " all-gather")
     out = tape.value((ctx.tokens, outputs), dtype, name)
     del total
-
-    def run(grad: Storage, kept: Storage | None = x.storage) -> list[Storage | None]:
-        total = tape.new(full, dtype, name + " all-gather")
-        gx = tape.new(full, dtype, name + " dX")
-        reduced = tape.new(shape, dtype, name + " reduce-scatter")
-        gw = None if fused else tape.new(weight.shape, weight.dtype, name + " dW")
-        del total, gx
-        return [reduced, gw]
-
-    return tape.record(out, (x, tape.parameter(weight)), run)
+    return operator(
+        tape,
+        out,
+        (x, tape.parameter(weight)),
+        [name + " reduce-scatter", None if fused else name + " dW"],
+        saves=(x,),
+        temporaries=[(full, dtype, name + " all-gather"), (full, dtype, name + " dX")],
+    )
 
 
 def _scattered(ctx: Context, x: Value) -> Value:
     """The sum of the ranks' parts for this rank's tokens; backward gathers the gradients of all."""
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
     out = tape.value((ctx.residual_tokens, shape[-1]), dtype, "adapter reduce-scatter")
-    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, "adapter all-gather")])
+    return operator(tape, out, x, "adapter all-gather")
 
 
 def _added(ctx: Context, base: Value, high: Value) -> Value:

@@ -99,10 +99,10 @@ def _whole(ctx: Context, sides: AttentionWidths, q: Value, key: Value, value: Va
     kept = (q.storage, key.storage, value.storage, out.storage, stats)
     plain = tuple(Value(None, t.shape, t.dtype) for t in (q, key, value))
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         return list(_gradients(tape, sides, *plain))
 
-    return tape.record(out, (q, key, value), run)
+    return tape.record(out, (q, key, value), run, saves=kept)
 
 
 def _ring(ctx: Context, sides: AttentionWidths, q: Value, key: Value, value: Value) -> Value:
@@ -120,7 +120,7 @@ def _ring(ctx: Context, sides: AttentionWidths, q: Value, key: Value, value: Val
     plain = tuple(Value(None, t.shape, t.dtype) for t in (q, key, value))
     del buffers, outs, step_stats
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         dq = tape.new(plain[0].shape, plain[0].dtype, "dQ")
         # two buffers of (k, v) and (dK, dV); the gradients that leave are views of one of them
         here = tape.new((2 * both,), dtype, "ring buffer of k, v and their gradients")
@@ -129,7 +129,7 @@ def _ring(ctx: Context, sides: AttentionWidths, q: Value, key: Value, value: Val
         del step, here
         return [dq, there, there]
 
-    return tape.record(out, (q, key, value), run)
+    return tape.record(out, (q, key, value), run, saves=kept)
 
 
 def _gathered(ctx: Context, sides: AttentionWidths, q: Value, key: Value, value: Value) -> Value:
@@ -146,7 +146,7 @@ def _gathered(ctx: Context, sides: AttentionWidths, q: Value, key: Value, value:
     plain = tuple(Value(None, t.shape, t.dtype) for t in (q, key, value))
     del stats
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         mine, k, v = plain
         dq = tape.new(mine.shape, mine.dtype, "dQ")
         dk, dv = (tape.new(_times(t.shape, ways), t.dtype, "dK, dV of the whole sequence") for t in (k, v))
@@ -163,7 +163,7 @@ def _gathered(ctx: Context, sides: AttentionWidths, q: Value, key: Value, value:
         del dk, dv, everything, steps, for_first
         return results
 
-    return tape.record(out, (q, key, value), run)
+    return tape.record(out, (q, key, value), run, saves=kept)
 
 
 def _times(shape: tuple[int, ...], ways: int) -> tuple[int, ...]:

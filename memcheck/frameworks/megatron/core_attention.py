@@ -12,6 +12,7 @@ from __future__ import annotations
 from memcheck.autograd.attention import batched, softmax
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.elementwise import cast, copy, dropout
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.megatron.context import AttentionWidths, context_attention
 from memcheck.frameworks.megatron.linear import uses_te
@@ -76,8 +77,7 @@ def _flash(ctx: Context, k: Kernel, q: Value, key: Value, value: Value) -> Value
 def _resized(tape: Tape, x: Value, width: int, label: str) -> Value:
     """Heads that are padded, or whose padding is cut off: a copy, and backward another one."""
     shape, dtype = x.shape, x.dtype
-    out = tape.value((shape[0], width), dtype, label)
-    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, label + " backward")])
+    return operator(tape, tape.value((shape[0], width), dtype, label), x, label + " backward")
 
 
 def _fused(ctx: Context, k: Kernel, q: Value, key: Value, value: Value) -> Value:
@@ -120,8 +120,8 @@ def _scaled_softmax(ctx: Context, k: Kernel, scores: Value, dtype: str) -> Value
     tape, s = ctx.tape, ctx.setting
     if has_fused_softmax(s, k.heads):
         out = tape.value(scores.shape, scores.dtype, "masked softmax")
-        shape, kept = scores.shape, out.storage
-        return tape.record(out, (scores,), lambda grad, kept=kept: [tape.new(shape, dtype, "masked softmax backward")])
+        shape = scores.shape
+        return operator(tape, out, scores, (shape, dtype, "masked softmax backward"), saves=(out,))
     fp32 = bool(s.option("attention_softmax_in_fp32", True))
     if not fp32:
         return softmax(tape, scores)
@@ -144,7 +144,7 @@ def _masked(ctx: Context, x: Value, *, through_view: bool) -> Value:
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
     mask = tape.new(shape[-2:], "bool", "attention mask") if uses_te(ctx.setting) else None
 
-    def fill(grad: Storage, mask: Storage | None = mask) -> list[Storage | None]:
+    def fill(grad: Storage) -> list[Storage | None]:
         if not through_view:
             return [tape.new(shape, dtype, "masked_fill backward")]
         whole = tape.new(shape, dtype, "CopySlices result")
@@ -152,12 +152,10 @@ def _masked(ctx: Context, x: Value, *, through_view: bool) -> Value:
         del working
         return [whole]
 
-    filled = tape.record(Value(x.storage, shape, dtype), (x,), fill)
+    filled = tape.record(Value(x.storage, shape, dtype), (x,), fill, saves=(mask,))
     if not through_view:
         return filled
-    return tape.record(
-        Value(x.storage, shape, dtype), (filled,), lambda grad: [tape.new(shape, dtype, "as_strided backward")]
-    )
+    return operator(tape, Value(x.storage, shape, dtype), filled, (shape, dtype, "as_strided backward"))
 
 
 def has_fused_softmax(s: Setting, heads: int) -> bool:
@@ -171,6 +169,4 @@ def has_fused_softmax(s: Setting, heads: int) -> bool:
 
 def _repeat(tape: Tape, x: Value, width: int) -> Value:
     """``repeat_interleave`` of grouped keys or values."""
-    out = tape.value((x.shape[0], width), x.dtype, "repeat_interleave")
-    shape, dtype = x.shape, x.dtype
-    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, "sum")])
+    return operator(tape, tape.value((x.shape[0], width), x.dtype, "repeat_interleave"), x, "sum")

@@ -7,6 +7,7 @@ Sources: Megatron-core ``ssm/gated_delta_net/common.py`` (a2a_cp_to_hp, a2a_hp_t
 
 from __future__ import annotations
 
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Tape, Value
 
 
@@ -29,6 +30,4 @@ def to_tokens(tape: Tape, x: Value, ways: int) -> Value:
 
 def _moved(tape: Tape, x: Value, shape: tuple[int, ...], label: str) -> Value:
     """Another order of the same elements; keeps nothing."""
-    out = tape.value(shape, x.dtype, label)
-    given, dtype = x.shape, x.dtype
-    return tape.record(out, (x,), lambda grad: [tape.new(given, dtype, label + " backward")])
+    return operator(tape, tape.value(shape, x.dtype, label), x, label + " backward")

@@ -8,6 +8,7 @@ chunk_gated_delta_rule_bwd), ``chunk_fwd.py``, ``wy_fast.py``, ``ops/common/chun
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Parameter, Storage, Value
 from memcheck.record import Record
 
@@ -40,7 +41,7 @@ def convolution(ctx: Context, x: Value, weight: Parameter, ways: int = 1) -> Val
     out = tape.value(x.shape, x.dtype, "causal_conv1d")
     shape, dtype, pieces = x.shape, x.dtype, (chunks(ctx, ways), *own)
 
-    def run(grad: Storage, kept: object = (x.storage, local)) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         again = tape.new(shape, dtype, "causal_conv1d again")
         dx = tape.new(shape, dtype, "causal_conv1d backward")
         parts = tape.new(pieces, "fp32", "causal_conv1d dW of chunks")
@@ -50,7 +51,7 @@ def convolution(ctx: Context, x: Value, weight: Parameter, ways: int = 1) -> Val
         del total, again
         return [dx, dw if weight.requires_grad else None]
 
-    return tape.record(out, (x, tape.parameter(weight)), run)
+    return tape.record(out, (x, tape.parameter(weight)), run, saves=(x.storage, local))
 
 
 def l2norm(ctx: Context, x: Value, heads: int) -> Value:
@@ -58,12 +59,7 @@ def l2norm(ctx: Context, x: Value, heads: int) -> Value:
     tape = ctx.tape
     out = tape.value(x.shape, x.dtype, "l2norm")
     kept = (out.storage, tape.new((x.shape[0], heads), "fp32", "l2norm rstd"))
-    shape, dtype = x.shape, x.dtype
-
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "l2norm backward")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, out, x, "l2norm backward", saves=kept)
 
 
 def gated_delta_rule(
@@ -88,7 +84,7 @@ def gated_delta_rule(
     kept = (q.storage, k.storage, v.storage, beta.storage, summed, inverses)
     del summed, inverses
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         again = [tape.new(wide, dtype, "w"), tape.new(narrow, dtype, "u")]
         again += [tape.new(between, dtype, "states of chunks"), tape.new(narrow, dtype, "new values")]
         local = tape.new(narrow, dtype, "dv in chunks")
@@ -108,4 +104,4 @@ def gated_delta_rule(
         del again
         return [dq, dk, values, dg, db]
 
-    return tape.record(out, inputs, run)
+    return tape.record(out, inputs, run, saves=kept)

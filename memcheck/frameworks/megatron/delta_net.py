@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add_bias, cast, copy, mul, scale, unary
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.bridge_adapters import is_bridged
@@ -170,9 +171,7 @@ def _repeated(ctx: Context, sizes: DeltaWidths, x: Value) -> Value:
     tape = ctx.tape
     if sizes.heads == sizes.key_heads:
         return copy(tape, x, "contiguous")
-    out = tape.value((x.shape[0], sizes.heads * sizes.key), x.dtype, "repeat_interleave")
-    shape, dtype = x.shape, x.dtype
-    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, "sum")])
+    return operator(tape, tape.value((x.shape[0], sizes.heads * sizes.key), x.dtype, "repeat_interleave"), x, "sum")
 
 
 def _decay(ctx: Context, alpha: Value, ways: int) -> Value:
@@ -185,11 +184,11 @@ def _decay(ctx: Context, alpha: Value, ways: int) -> Value:
     out = tape.value(alpha.shape, "fp32", "decay")
     shape, dtype = alpha.shape, alpha.dtype
 
-    def run(grad: Storage, kept: Storage | None = alpha.storage) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         gx = tape.new(shape, dtype, "decay backward")
         return [gx, *(tape.new(v.shape, v.dtype, "decay backward") if v.requires_grad else None for v in vectors)]
 
-    return tape.record(out, (alpha, *(tape.parameter(v) for v in vectors)), run)
+    return tape.record(out, (alpha, *(tape.parameter(v) for v in vectors)), run, saves=(alpha.storage,))
 
 
 def _head_norm(sizes: DeltaWidths, spec: Norm | None) -> Norm:
@@ -206,11 +205,13 @@ def _gated_norm(ctx: Context, sizes: DeltaWidths, spec: Norm, x: Value, gate: Va
     normed = norm(ctx, spec, x.view(*heads), "self_attention.out_norm").view(*x.shape)
     out = tape.value(x.shape, x.dtype, "gated norm")
     shape, dtype = x.shape, x.dtype
-
-    def run(grad: Storage, kept: object = (normed.storage, gate.storage)) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "gated norm backward"), tape.new(shape, dtype, "gate backward")]
-
-    out = tape.record(out, (normed, gate), run)
+    out = operator(
+        tape,
+        out,
+        (normed, gate),
+        [(shape, dtype, "gated norm backward"), (shape, dtype, "gate backward")],
+        saves=(normed, gate),
+    )
     del normed
     out = copy(tape, out, "transpose(0, 1).contiguous()") if ctx.batch > 1 else out
     return to_tokens(tape, out, ctx.setting.context) if ctx.setting.context > 1 else out

@@ -12,6 +12,7 @@ from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, high, turn
 from memcheck.autograd.elementwise import copy, dropout
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Parameter, Storage
 from memcheck.frameworks.megatron.attention import hidden_dropout
 from memcheck.frameworks.megatron.linear import scatters
@@ -75,16 +76,13 @@ def embedding_forward(ctx: Context, e: MegatronEmbedding) -> Value:
     if at_once:
         x = _scatter(ctx, _transposed(ctx, x))
     elif tp > 1:
-        x = tape.record(x, (x,), lambda grad: [grad])  # all-reduced in place
+        x = operator(tape, x, x, PASSED)  # all-reduced in place
     if e.positions:
         where = ctx.parameter("position_embeddings", (e.positions, setting.hidden))
         looked_up = tape.value((ctx.tokens, setting.hidden), dtype, "position embeddings")
-        position_shape, p_dtype = where.shape, where.dtype
-        position = tape.record(
-            looked_up, (tape.parameter(where),), lambda grad: [tape.new(position_shape, p_dtype, "embedding backward")]
-        )
+        position = operator(tape, looked_up, tape.parameter(where), "embedding backward")
         summed = tape.value(shape, dtype, "word + position")
-        x = tape.record(summed, (x, position), lambda grad: [grad, grad])
+        x = operator(tape, summed, (x, position), PASSED)
         del position, looked_up, summed
     if not at_once:
         x = _transposed(ctx, x)
@@ -107,7 +105,7 @@ def _table(ctx: Context, e: MegatronEmbedding) -> Value:
     kept = (ids, mask)
     tied = e.tied
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         table = tape.new(shape, dtype, "embedding backward")
         if tied:
             # summed with the output layer's gradient, which others still reference
@@ -116,7 +114,7 @@ def _table(ctx: Context, e: MegatronEmbedding) -> Value:
             return [summed]
         return [table]
 
-    return tape.record(out, (tape.parameter(weight),), run)
+    return tape.record(out, (tape.parameter(weight),), run, saves=kept)
 
 
 def _transposed(ctx: Context, x: Value) -> Value:
@@ -128,7 +126,7 @@ def _scatter(ctx: Context, x: Value) -> Value:
     tape = ctx.tape
     full, dtype = x.shape, x.dtype
     out = tape.value((ctx.residual_tokens, full[-1]), dtype, "reduce-scatter embeddings")
-    return tape.record(out, (x,), lambda grad: [tape.new(full, dtype, "all-gather embedding gradient")])
+    return operator(tape, out, x, "all-gather embedding gradient")
 
 
 def _split(ctx: Context, x: Value) -> Value:
@@ -136,4 +134,4 @@ def _split(ctx: Context, x: Value) -> Value:
     tape = ctx.tape
     full, dtype = x.shape, x.dtype
     out = tape.value((ctx.residual_tokens, full[-1]), dtype, "scatter embeddings")
-    return tape.record(out, (x,), lambda grad: [tape.new(full, dtype, "all-gather embedding gradient")])
+    return operator(tape, out, x, "all-gather embedding gradient")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.elementwise import add, add_bias, dropout, mul, unary
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 
 
@@ -26,13 +27,13 @@ def bias_dropout_add(ctx: Context, x: Value, bias: Parameter | None, residual: V
     same = p == 0 and x.dtype == residual.dtype
     wants = (x.origin is not None, residual.origin is not None)
 
-    def run(grad: Storage, mask: Storage | None = mask) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         gx = (grad if same else tape.new(shape, dtype, "bias-dropout-add backward")) if wants[0] else None
         gb = tape.new(bias.shape, bias.dtype, "sum") if bias is not None else None
         return [gx, grad if wants[1] else None, gb] if bias is not None else [gx, grad if wants[1] else None]
 
     inputs = (x, residual) if bias is None else (x, residual, tape.parameter(bias))
-    return tape.record(out, inputs, run)
+    return tape.record(out, inputs, run, saves=(mask,))
 
 
 def fuses_activation(setting: Setting, gated: bool, activation: str, bias: bool) -> bool:
@@ -64,8 +65,7 @@ def activate(ctx: Context, x: Value, bias: Parameter | None, *, gated: bool, act
 
 def add_offset(tape: Tape, x: Value) -> Value:
     """``x + number``: a new tensor, nothing kept."""
-    out = tape.value(x.shape, x.dtype, "add")
-    return tape.record(out, (x,), lambda grad: [grad])
+    return operator(tape, tape.value(x.shape, x.dtype, "add"), x, PASSED)
 
 
 def relu_squared(tape: Tape, x: Value) -> Value:
@@ -83,14 +83,14 @@ def _fused(ctx: Context, x: Value, bias: Parameter | None, *, gated: bool) -> Va
     out = tape.value((*shape[:-1], width), dtype, "activation")
     narrow = kept is not x.storage
 
-    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         wide = tape.new(shape, dtype, "input from fp8") if narrow else None
         gx = tape.new(shape, dtype, "activation backward")
         del wide
         return [gx, tape.new(bias.shape, bias.dtype, "sum")] if bias is not None else [gx]
 
     inputs = (x,) if bias is None else (x, tape.parameter(bias))
-    return tape.record(out, inputs, run)
+    return tape.record(out, inputs, run, saves=(kept,))
 
 
 def store(ctx: Context, x: Value) -> Storage | None:
@@ -106,10 +106,4 @@ def weighted_swiglu(ctx: Context, x: Value, probs: Value) -> Value:
     kept = (store(ctx, x), probs.storage)
     shape, dtype = x.shape, x.dtype
     out = tape.value((*shape[:-1], shape[-1] // 2), dtype, "weighted swiglu")
-    p_shape, p_dtype, wants_p = probs.shape, probs.dtype, probs.origin is not None
-
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
-        gx = tape.new(shape, dtype, "weighted swiglu backward")
-        return [gx, tape.new(p_shape, p_dtype, "weighted swiglu backward") if wants_p else None]
-
-    return tape.record(out, (x, probs), run)
+    return operator(tape, out, (x, probs), "weighted swiglu backward", saves=kept)

@@ -121,7 +121,7 @@ def output_layer(ctx: Context, head: MegatronHead, h: Value, gradients: Gradient
     wants_h, wants_w = h.origin is not None, weight.requires_grad
     kept = h.storage if wants_w else None
 
-    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         gx = tape.new(full, dtype, "output layer dX")
         reduced = tape.new(shape, dtype, "output layer reduce-scatter") if gathers else gx
         gw = None if fuses_wgrad(setting) or not wants_w else tape.new(weight.shape, dtype, "output layer dW")
@@ -130,7 +130,7 @@ def output_layer(ctx: Context, head: MegatronHead, h: Value, gradients: Gradient
             _make(tape, weight, head, gradients)
         return [reduced if wants_h else None, gw]
 
-    return tape.record(out, (h, tape.parameter(weight)), run)
+    return tape.record(out, (h, tape.parameter(weight)), run, saves=(kept,))
 
 
 def _make(tape: Tape, weight: Parameter, head: MegatronHead, gradients: Gradients) -> None:

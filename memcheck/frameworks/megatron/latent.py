@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cat
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.megatron.attention import attention_dropout, rotary
 from memcheck.frameworks.megatron.core_attention import Kernel, contiguous, core_attention
@@ -91,7 +92,7 @@ def _rotate(
     rows = q.shape[0]
     key_shape, value_shape = (rows, heads * (a.qk_nope_head_dim + a.qk_rope_head_dim)), (rows, heads * a.v_head_dim)
     if uses_te(ctx.setting) and bool(ctx.setting.option("apply_rope_fusion", True)):
-        q = tape.record(Value(q.storage, q.shape, q.dtype), (q,), lambda grad: [grad])
+        q = operator(tape, Value(q.storage, q.shape, q.dtype), q, PASSED)
         return (q, *_fused_key_value(ctx, both, k_rotary, key_shape, value_shape))
     q_plain, q_part = tape.views(q, (rows, heads * a.qk_nope_head_dim), (rows, heads * a.qk_rope_head_dim))
     k_plain, value = tape.views(both, (rows, heads * a.qk_nope_head_dim), value_shape)
@@ -110,12 +111,8 @@ def _fused_key_value(
     """fused_apply_mla_rope_for_kv: new k and v; keeps cos and sin only."""
     tape, dtype = ctx.tape, both.dtype
     key, value = tape.new(key_shape, dtype, "key"), tape.new(value_shape, dtype, "value")
-    both_shape, rotary_shape = both.shape, k_rotary.shape
-    carrier = tape.record(
-        Value(None, (), dtype),
-        (both, k_rotary),
-        lambda grad: [tape.new(both_shape, dtype, "d_kv"), tape.new(rotary_shape, dtype, "d_k_pos_emb")],
-    )
+    rotary_shape = k_rotary.shape
+    carrier = operator(tape, Value(None, (), dtype), (both, k_rotary), ["d_kv", (rotary_shape, dtype, "d_k_pos_emb")])
     if carrier.origin is not None:
         carrier.origin.held = []  # type: ignore[union-attr]
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.norm import fused_norm
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Parameter, Storage, Value
 from memcheck.models.types import Norm
 from memcheck.record import Record
@@ -91,11 +92,11 @@ def _output_saving_norm(ctx: Context, x: Value, weight: Parameter | None, bias: 
     shape, dtype = x.shape, x.dtype
     trained = [p for p in (weight, bias) if p is not None]
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         gx = tape.new(shape, dtype, kind + " backward")
         return [gx, *(tape.new(p.shape, p.dtype, kind + " backward") for p in trained)]
 
-    return tape.record(out, (x, *(tape.parameter(p) for p in trained)), run)
+    return tape.record(out, (x, *(tape.parameter(p) for p in trained)), run, saves=kept)
 
 
 def column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | None = None) -> Value:
@@ -125,7 +126,7 @@ def _te_column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | N
     x_shape, dtype = x.shape, x.dtype
     full = (ctx.tokens, x_shape[-1]) if gathers else x_shape
     norm_weight, norm_bias = ctx.norm_weight(spec, label + ".layer_norm")
-    stats = None
+    stats = []
     inner = x.storage
     narrow = "fp8" if quantizes(ctx.setting) else dtype
     if spec is not None or narrow != dtype:  # the norm's kernel writes fp8 itself; without a norm the input is cast
@@ -141,12 +142,12 @@ def _te_column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | N
     by_rows = rows_in_fp8(ctx, x_shape, label) if wants_w and tape.grad_enabled and not gathers else None
     out = tape.value((*full[:-1], p.weight.shape[0]), dtype, label)
     del total, by_rows
-    kept: list[object] = [x.storage if spec is not None else None, stats, inner if wants_w else None]
+    kept = [x.storage if spec is not None else None, inner if wants_w else None, *stats]
     del inner, stats
     weight, bias = p.weight, p.bias
     norms = [n for n in (norm_weight, norm_bias) if n is not None]
 
-    def run(grad: Storage, kept: list[object] = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         total = [tape.new(full, narrow, label + " all-gather")] if gathers and wants_w else []
         if total and narrow != dtype and ctx.setting.option("fp8_recipe") != "mxfp8":
             total.append(tape.new(full, narrow, label + " all-gather by columns"))  # MXFP8 gathers these alone
@@ -156,7 +157,7 @@ def _te_column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | N
         gw = _weight_gradient(ctx, weight, label)
         gb = tape.new(bias.shape, bias.dtype, label + " db") if bias is not None and p.adds_bias else None
         del total, cast
-        kept[2] = None  # clear_tensor_data(ln_out)
+        kept[1] = None  # clear_tensor_data(ln_out)
         result: Storage | None = reduced
         gn: list[Storage | None] = []
         if spec is not None:
@@ -169,7 +170,7 @@ def _te_column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | N
     inputs = [x, *(tape.parameter(n) for n in norms), tape.parameter(weight)]
     if bias is not None and p.adds_bias:
         inputs.append(tape.parameter(bias))
-    return tape.record(out, tuple(inputs), run)
+    return tape.record(out, tuple(inputs), run, saves=kept)
 
 
 def _local_column(ctx: Context, x: Value, p: Projection, label: str) -> Value:
@@ -186,7 +187,7 @@ def _local_column(ctx: Context, x: Value, p: Projection, label: str) -> Value:
     wants_x, wants_w = x.origin is not None, weight.requires_grad
     kept = x.storage if wants_w else None
 
-    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         gx = tape.new(full, dtype, label + " dX")
         reduced = tape.new(x_shape, dtype, label + " reduce-scatter") if gathers else gx
         gw = _weight_gradient(ctx, weight, label)
@@ -197,7 +198,7 @@ def _local_column(ctx: Context, x: Value, p: Projection, label: str) -> Value:
     inputs = [x, tape.parameter(weight)]
     if bias is not None and biased:
         inputs.append(tape.parameter(bias))
-    return tape.record(out, tuple(inputs), run)
+    return tape.record(out, tuple(inputs), run, saves=(kept,))
 
 
 def rows_in_fp8(ctx: Context, shape: tuple[int, ...], label: str) -> Storage | None:
@@ -240,7 +241,7 @@ def row(ctx: Context, x: Value, p: Projection, label: str, *, keeps_input: bool 
         del partial
     del by_rows
 
-    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         total = tape.new(full, dtype, label + " all-gather") if scattered else None
         cast = gradient_in_fp8(ctx, total or grad, label)
         gx = tape.new(x_shape, dtype, label + " dX") if wants_x else None
@@ -248,7 +249,7 @@ def row(ctx: Context, x: Value, p: Projection, label: str, *, keeps_input: bool 
         del total, cast
         return [gx, gw]
 
-    result = tape.record(out, (x, tape.parameter(weight)), run)
+    result = tape.record(out, (x, tape.parameter(weight)), run, saves=(kept,))
     if ctx.setting.adapter is None:
         return result
     from memcheck.frameworks.megatron.adapters import row_adapter, wraps
@@ -274,14 +275,14 @@ def replicated(ctx: Context, x: Value, p: Projection, label: str) -> Value:
     out = tape.value((*x_shape[:-1], p.weight.shape[0]), dtype, label)
     del by_rows
 
-    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         cast = gradient_in_fp8(ctx, grad, label)
         gx = tape.new(x_shape, dtype, label + " dX") if wants_x else None
         gw = _weight_gradient(ctx, weight, label)
         del cast
         return [gx, gw]
 
-    result = tape.record(out, (x, tape.parameter(weight)), run)
+    result = tape.record(out, (x, tape.parameter(weight)), run, saves=(kept,))
     if ctx.setting.adapter is None:
         return result
     from memcheck.frameworks.megatron.adapters import whole_adapter, wraps
@@ -293,5 +294,4 @@ def gather_sequence(ctx: Context, x: Value, label: str) -> Value:
     """``gather_from_sequence_parallel_region``: all tokens of the tensor group; backward is a reduce-scatter."""
     tape = ctx.tape
     shape, dtype = x.shape, x.dtype
-    out = tape.value((ctx.tokens, *shape[1:]), dtype, label)
-    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, label + " backward")])
+    return operator(tape, tape.value((ctx.tokens, *shape[1:]), dtype, label), x, label + " backward")

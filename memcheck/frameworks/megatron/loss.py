@@ -55,13 +55,13 @@ def _on_fp32_copy(tape: Tape, logits: Value, *, compiled: bool) -> Value:
     kept = (wide, tape.new(rows, "bool", "target mask"), tape.new(rows, "int64", "masked target"))
     out = tape.value(rows, "fp32", "loss")
 
-    def run(grad: Storage, kept: tuple[Storage | None, Storage, Storage] = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         narrow = tape.new(shape, "bf16", "grad_input.to(bf16)") if compiled and dtype != "bf16" else None
         if dtype == "fp32" and narrow is None:
             return [kept[0]]
         return [tape.new(shape, dtype, "gradient of logits")]
 
-    return tape.record(out, (logits,), run)
+    return tape.record(out, (logits,), run, saves=kept)
 
 
 def _with_gradient(tape: Tape, logits: Value, how: str) -> Value:
@@ -78,5 +78,5 @@ def _with_gradient(tape: Tape, logits: Value, how: str) -> Value:
     del statistics
     narrows = how == "te" and dtype != "fp32"
     return tape.record(
-        out, (logits,), lambda grad, kept=kept: [tape.new(shape, dtype, "gradient of logits") if narrows else kept]
+        out, (logits,), lambda grad: [tape.new(shape, dtype, "gradient of logits") if narrows else kept], saves=(kept,)
     )

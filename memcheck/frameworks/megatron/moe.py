@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.elementwise import add, cast, mul
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.megatron.fusions import activate, fuses_activation, weighted_swiglu
 from memcheck.frameworks.megatron.linear import (
@@ -83,32 +84,27 @@ def permute(ctx: Context, m: Moe, x: Value, probs: Value, rows: int) -> tuple[Va
         kept: list[Storage] = [tape.new((x.shape[0], 2 * m.experts + 1), "int32", "row id map")]
     else:
         kept = [tape.new((rows,), "int64", "sorted indices"), tape.new((m.experts, x.shape[0]), "bool", "mask")]
-    x_shape, x_dtype, p_shape, p_dtype = x.shape, x.dtype, probs.shape, probs.dtype
-
-    def run(grad: Storage, kept: list[Storage] = kept) -> list[Storage | None]:
-        return [tape.new(x_shape, x_dtype, "unpermuted gradient"), tape.new(p_shape, p_dtype, "probability gradient")]
-
-    carrier = tape.record(Value(None, (), x_dtype), (x, probs), run)
+    x_dtype = x.dtype
+    carrier = operator(
+        tape, Value(None, (), x_dtype), (x, probs), ["unpermuted gradient", "probability gradient"], saves=kept
+    )
     if carrier.origin is None:
         return out, weights
     carrier.origin.held = []  # type: ignore[union-attr]
-    out = tape.record(out, (carrier,), lambda grad: [grad])
-    return out, tape.record(weights, (carrier,), lambda grad: [grad])
+    out = operator(tape, out, carrier, PASSED)
+    return out, operator(tape, weights, carrier, PASSED)
 
 
 def unpermute(ctx: Context, m: Moe, out: Value, rows: int) -> Value:
     """Sums each token's copies: a new tensor; keeps the same maps as the permutation."""
     tape = ctx.tape
     shape, dtype = out.shape, out.dtype
-    result = tape.value((rows, shape[-1]), dtype, "unpermuted tokens")
-    return tape.record(result, (out,), lambda grad: [tape.new(shape, dtype, "permuted gradient")])
+    return operator(tape, tape.value((rows, shape[-1]), dtype, "unpermuted tokens"), out, "permuted gradient")
 
 
 def _move(tape: Tape, x: Value, rows: int, label: str) -> Value:
     """A collective or a sort that makes a new tensor of ``rows`` rows and keeps nothing of size."""
-    out = tape.value((rows, *x.shape[1:]), x.dtype, label)
-    shape, dtype = x.shape, x.dtype
-    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, label + " backward")])
+    return operator(tape, tape.value((rows, *x.shape[1:]), x.dtype, label), x, label + " backward")
 
 
 def _summed(tape: Tape, x: Value, rows: int, dtype: str, label: str) -> Value:
@@ -120,8 +116,7 @@ def _summed(tape: Tape, x: Value, rows: int, dtype: str, label: str) -> Value:
 def _into_global_buffer(tape: Tape, x: Value, rows: int) -> Value:
     """An all-gather into the global memory buffer, which is counted with the workspaces."""
     shape, dtype = x.shape, x.dtype
-    gathered = Value(None, (rows, *shape[1:]), dtype)
-    return tape.record(gathered, (x,), lambda grad: [tape.new(shape, dtype, "reduce-scatter tokens' gradient")])
+    return operator(tape, Value(None, (rows, *shape[1:]), dtype), x, "reduce-scatter tokens' gradient")
 
 
 Dispatched = tuple[Value, Value, _Way]
@@ -260,7 +255,7 @@ def experts(ctx: Context, m: Moe, tokens: Value, weights: Value, recompute_activ
     del acted
     if local > 1 and not _is_grouped(setting):  # SequentialMLP: torch.cat(output_local_list), whose backward are slices
         pieces, out = out, ctx.tape.value(out.shape, out.dtype, "cat of the experts' outputs")
-        out = ctx.tape.record(out, (pieces,), lambda grad: [grad])
+        out = operator(ctx.tape, out, pieces, PASSED)
         del pieces
     return dropped.discard(out) if dropped is not None else out
 
@@ -296,14 +291,14 @@ def _grouped(ctx: Context, x: Value, weight: Parameter, label: str) -> Value:
     del by_rows
     fused = fuses_wgrad(ctx.setting)
 
-    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         cast = gradient_in_fp8(ctx, grad, label)
         gx = tape.new(x_shape, dtype, label + " dX")
         gw = tape.new(weight.shape, weight.dtype, label + " dW") if not fused and weight.requires_grad else None
         del cast
         return [gx, gw]
 
-    result = tape.record(out, (x, tape.parameter(weight)), run)
+    result = tape.record(out, (x, tape.parameter(weight)), run, saves=(kept,))
     if ctx.setting.adapter is None:
         return result
     from memcheck.frameworks.megatron.adapters import ROWS, column_adapter, row_adapter, wraps
@@ -350,12 +345,7 @@ def _gate(ctx: Context, x: Value, out: Value) -> Value:
     tape = ctx.tape
     weight = ctx.parameter("mlp.shared_experts.gate_weight", (1, ctx.hidden))
     score = tape.value((x.shape[0], 1), x.dtype, "shared expert gate")
-    x_shape, x_dtype, kept = x.shape, x.dtype, x.storage
-
-    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
-        return [tape.new(x_shape, x_dtype, "gate dX"), tape.new(weight.shape, weight.dtype, "gate dW")]
-
-    score = tape.record(score, (x, tape.parameter(weight)), run)
+    score = operator(tape, score, (x, tape.parameter(weight)), ["gate dX", "gate dW"], saves=(x,))
     return mul(tape, out, score, "gated shared experts")
 
 

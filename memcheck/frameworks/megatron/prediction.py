@@ -10,6 +10,7 @@ from memcheck.accounts.unit import Unit
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.elementwise import cat
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.megatron.head import MegatronHead, megatron_head_curve
 from memcheck.frameworks.megatron.layers import megatron_layers
@@ -89,9 +90,9 @@ def _gather_features(ctx: Context, h: Value, shape: tuple[int, ...]) -> Value:
 
     The rows that this rank takes are contiguous, so that they stay a view of all (mappings.py, _split_along_first_dim).
     """
-    tape, dtype, narrow = ctx.tape, h.dtype, h.shape
+    tape, dtype = ctx.tape, h.dtype
     out = Value(tape.new((ctx.tokens, ctx.hidden), dtype, "gather eh_proj"), shape, dtype)
-    return tape.record(out, (h,), lambda grad: [tape.new(narrow, dtype, "gather eh_proj backward")])
+    return operator(tape, out, h, "gather eh_proj backward")
 
 
 _logits = lru_cache(maxsize=128)(

@@ -39,9 +39,7 @@ def checkpoint(
     specs = [(v.storage, v.shape, v.dtype, v.origin is not None) for v in inputs]
     del first
 
-    def run(
-        box: list[Storage], specs: list[tuple[Storage | None, tuple[int, ...], str, bool]] = specs
-    ) -> list[Storage | None]:
+    def run(box: list[Storage]) -> list[Storage | None]:
         leaves = [Leaf() if s[3] else None for s in specs]
         component, tape.component = tape.component, "activations"
         again = [Value(s[0], s[1], s[2], leaf) for s, leaf in zip(specs, leaves, strict=True)]
@@ -65,7 +63,7 @@ def checkpoint(
 
     if not any(s[3] for s in specs):  # trained weights inside: the checkpoint takes part in backward all the same
         inputs = (Value(None, (), out.dtype, Leaf()),)
-    result = tape.record(Value(out.storage, out.shape, out.dtype), inputs, run)
+    result = tape.record(Value(out.storage, out.shape, out.dtype), inputs, run, saves=[s[0] for s in specs])
     if isinstance(result.origin, Node):
         result.origin.handover = True
     return result
@@ -119,15 +117,13 @@ class Discarded:
         for storage, _ in kept:
             resize(storage, 0)
 
-        def run(
-            grad: Storage, kept: list[tuple[Storage, int]] = kept, again: Callable[[], None] = again
-        ) -> list[Storage | None]:
+        def run(grad: Storage) -> list[Storage | None]:
             again()
             for storage, n_bytes in kept:
                 resize(storage, n_bytes)
             return [grad]
 
-        return tape.record(Value(after.storage, after.shape, after.dtype), (after,), run)
+        return tape.record(Value(after.storage, after.shape, after.dtype), (after,), run, saves=[s for s, _ in kept])
 
 
 def _joined(owner: Discarded, outs: tuple[Value, ...], inputs: tuple[Value, ...]) -> tuple[Value, ...]:

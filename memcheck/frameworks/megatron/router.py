@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.models.types import Moe
 
@@ -41,15 +42,10 @@ def route(ctx: Context, m: Moe, x: Value) -> Value:
     rows = x.shape[0]
     dtype = str(setting.option("moe_router_dtype") or x.dtype)
     weight = ctx.parameter("mlp.router", (m.experts, ctx.hidden))
-    x_shape, x_dtype = x.shape, x.dtype
     everyone, chosen = (rows, m.experts), (rows, m.experts_per_token)
     logits = tape.value(everyone, dtype, "router logits")
     kept_x = x.storage
-
-    def gating(grad: Storage, kept: Storage | None = kept_x) -> list[Storage | None]:
-        return [tape.new(x_shape, x_dtype, "router dX"), tape.new(weight.shape, weight.dtype, "router dW")]
-
-    logits = tape.record(logits, (x, tape.parameter(weight)), gating)
+    logits = operator(tape, logits, (x, tape.parameter(weight)), ["router dX", "router dW"], saves=(x,))
     del kept_x, x
     kept: list[Storage | None] = [tape.new(chosen, "int64", "top-k experts")]
     if setting.option("moe_z_loss_coeff") is not None:  # moe_utils.py, z_loss_func: logsumexp keeps both its ends
@@ -67,14 +63,14 @@ def route(ctx: Context, m: Moe, x: Value) -> Value:
     temporary = [tape.new(everyone, "int32", "zeros_like(logits).int()"), tape.new(everyone, "int32", "scatter")]
     del temporary
     kept.append(tape.new(everyone, "bool", "routing map"))
-
-    def scores(grad: Storage, kept: list[Storage | None] = kept) -> list[Storage | None]:
-        wide = tape.new(everyone, "fp32", "router softmax backward")
-        result = tape.new(everyone, dtype, "router scores backward")
-        del wide
-        return [result]
-
-    return tape.record(probs, (logits,), scores)
+    return operator(
+        tape,
+        probs,
+        logits,
+        (everyone, dtype, "router scores backward"),
+        saves=kept,
+        temporaries=[(everyone, "fp32", "router softmax backward")],
+    )
 
 
 def _balanced_by_loss(setting: Setting) -> bool:

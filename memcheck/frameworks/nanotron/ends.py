@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Parameter, Storage, Value
 from memcheck.frameworks.megatron.embedding import MegatronEmbedding
 from memcheck.frameworks.megatron.head import Gradients, MegatronHead
@@ -27,23 +28,23 @@ def embedding_forward(ctx: Context, e: MegatronEmbedding) -> Value:
     out = tape.value(shape, dtype, "token embedding")
     tied = e.tied
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         found = tape.new(table, dtype, "embedding backward")
         if tied:  # summed with the head's, of which it is a transposed view: a third tensor
             own, found = found, tape.new(table, dtype, "sum of a tied table's gradients")
             del own
         return [found]
 
-    x = tape.record(out, (tape.parameter(weight),), run)
+    x = tape.record(out, (tape.parameter(weight),), run, saves=kept)
     del out
     if several:
         mask = tape.new((ctx.tokens,), "bool", "token mask")
         masked = tape.value(shape, dtype, "masked embedding")
-        x = tape.record(masked, (x,), lambda grad, kept=mask: [tape.new(shape, dtype, "masked embedding backward")])
+        x = operator(tape, masked, x, (shape, dtype, "masked embedding backward"), saves=(mask,))
         del masked
     if scatters(setting):
         part = tape.value((ctx.residual_tokens, setting.hidden), dtype, "reduce-scatter embedding")
-        x = tape.record(part, (x,), lambda grad: [tape.new(shape, dtype, "all-gather embedding gradient")])
+        x = operator(tape, part, x, (shape, dtype, "all-gather embedding gradient"))
     return x
 
 
@@ -76,8 +77,8 @@ def _cross_entropy(ctx: Context, logits: Value) -> Value:
     del highest
     out = tape.value(rows, "fp32", "loss")
 
-    def run(grad: Storage, kept: tuple[Storage, Storage, Storage] = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         return [kept[0]]
 
     del probabilities
-    return tape.record(out, (logits,), run)
+    return tape.record(out, (logits,), run, saves=kept)

@@ -14,6 +14,7 @@ from functools import partial
 
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.elementwise import add, cat, copy, mul, unary
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.recompute import checkpoint
@@ -104,9 +105,8 @@ def _packed_attention(ctx: Context, a: Attention, x: Value) -> Value:
 
 def _slice(ctx: Context, x: Value, shape: tuple[int, ...]) -> Value:
     """``x[..., :n]``: a view, whose backward makes zeros of the whole."""
-    tape, whole, dtype = ctx.tape, x.shape, x.dtype
-    out = Value(x.storage, shape, dtype)
-    return tape.record(out, (x,), lambda grad: [tape.new(whole, dtype, "slice backward")])
+    tape, dtype = ctx.tape, x.dtype
+    return operator(tape, Value(x.storage, shape, dtype), x, "slice backward")
 
 
 def _flash(ctx: Context, a: Attention, q: Value, k: Value, v: Value | None) -> Value:
@@ -125,7 +125,7 @@ def _flash(ctx: Context, a: Attention, q: Value, k: Value, v: Value | None) -> V
     multiple = 32 if dim <= 128 else 64  # as flash_api.cpp has it
     width, dtype, grouped = -(-dim // multiple) * multiple, q.dtype, a.kv_heads != a.heads
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         found = [tape.new(*spec, "flash attention backward") for spec in specs]
         taken = [tape.new((padded, heads), "fp32", "softmax_d"), tape.new((padded, heads * width), "fp32", "dq_accum")]
         if grouped:
@@ -133,7 +133,7 @@ def _flash(ctx: Context, a: Attention, q: Value, k: Value, v: Value | None) -> V
         del taken
         return list(found)
 
-    return tape.record(out, inputs, run)
+    return tape.record(out, inputs, run, saves=kept)
 
 
 def _mlp(ctx: Context, m: Mlp, x: Value) -> Value:

@@ -14,6 +14,7 @@ from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.elementwise import copy
 from memcheck.autograd.matrix import matmul
 from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Parameter, Storage, Value
 from memcheck.errors import UnsupportedError
 from memcheck.models.types import Norm
@@ -54,7 +55,7 @@ def norm(ctx: Context, spec: Norm | None, x: Value, name: str = "norm") -> Value
     kept = (x.storage, tape.new(shape[:-1], "fp32", name + " rstd"))
     wants, width = x.origin is not None, shape[-1]
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         gx = tape.new(shape, dtype, name + " backward")
         parts = tape.new((PROGRAMS, width), "fp32", name + " partial dW")
         summed = tape.new((width,), "fp32", name + " dW")
@@ -63,7 +64,7 @@ def norm(ctx: Context, spec: Norm | None, x: Value, name: str = "norm") -> Value
         del summed
         return [gx if wants else None, gw]
 
-    return tape.record(out, (x, tape.parameter(weight)), run)
+    return tape.record(out, (x, tape.parameter(weight)), run, saves=kept)
 
 
 def norm_in_pieces(ctx: Context, spec: Norm | None, x: Value, name: str) -> Value:
@@ -89,12 +90,12 @@ def _product(ctx: Context, x: Value, weight: Parameter, bias: Parameter | None, 
     out = tape.value((*shape[:-1], weight.shape[0]), dtype, name)
     biases = [] if bias is None else [bias]
 
-    def run(grad: Storage, kept: Storage | None = x.storage) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         gx = tape.new(shape, dtype, name + " dX")
         gb = [tape.new(b.shape, b.dtype, name + " db") for b in biases]
         return [gx if wants else None, tape.new(weight.shape, weight.dtype, name + " dW"), *gb]
 
-    return tape.record(out, (x, *(tape.parameter(p) for p in (weight, *biases))), run)
+    return tape.record(out, (x, *(tape.parameter(p) for p in (weight, *biases))), run, saves=(x.storage,))
 
 
 def _gathered_product(ctx: Context, x: Value, weight: Parameter, bias: Parameter | None, name: str) -> Value:
@@ -106,7 +107,7 @@ def _gathered_product(ctx: Context, x: Value, weight: Parameter, bias: Parameter
     kept = x.storage if gathered is None else gathered
     wants, biases = x.origin is not None, [] if bias is None else [bias]
 
-    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         gw = None if beside else tape.new(weight.shape, weight.dtype, name + " dW")
         gx = tape.new(whole, dtype, name + " dX")
         part = tape.new(shape, dtype, name + " reduce-scatter")
@@ -116,7 +117,7 @@ def _gathered_product(ctx: Context, x: Value, weight: Parameter, bias: Parameter
         del gx
         return [part if wants else None, gw, *gb]
 
-    return tape.record(out, (x, *(tape.parameter(p) for p in (weight, *biases))), run)
+    return tape.record(out, (x, *(tape.parameter(p) for p in (weight, *biases))), run, saves=(kept,))
 
 
 def row(ctx: Context, x: Value, name: str, outputs: int, *, strided: bool = False) -> Value:
@@ -133,7 +134,7 @@ def row(ctx: Context, x: Value, name: str, outputs: int, *, strided: bool = Fals
     del x
     shape, dtype = out.shape, out.dtype
     part = tape.value((ctx.residual_tokens, shape[-1]), dtype, name + " reduce-scatter")
-    return tape.record(part, (out,), lambda grad: [tape.new(shape, dtype, name + " all-gather")])
+    return operator(tape, part, out, name + " all-gather")
 
 
 def _product_behind(ctx: Context, x: Value, weight: Parameter, name: str, *, strided: bool) -> Value:
@@ -149,11 +150,11 @@ def _product_behind(ctx: Context, x: Value, weight: Parameter, name: str, *, str
         partial, out = out, tape.value((ctx.residual_tokens, weight.shape[0]), dtype, name + " reduce-scatter")
         del partial
 
-    def run(grad: Storage, kept: Storage | None = x.storage) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         gx = tape.new(shape, dtype, name + " dX")
         copied = tape.new(shape, dtype, name + " input") if strided else None
         gw = tape.new(weight.shape, weight.dtype, name + " dW")
         del copied
         return [gx, gw]
 
-    return tape.record(out, (x, tape.parameter(weight)), run)
+    return tape.record(out, (x, tape.parameter(weight)), run, saves=(x.storage,))

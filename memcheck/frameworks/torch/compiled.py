@@ -70,11 +70,11 @@ def compiled_block(ctx: Context, block: Block, x: Value, mode: str, *, repeated:
     out = tape.value((n.tokens, n.hidden), n.dtype, "residual")
     first = x.storage
 
-    def run(box: list[Storage], kept: object = (first,)) -> list[Storage | None]:
+    def run(box: list[Storage]) -> list[Storage | None]:
         return _backward(tape, n, weights, saved, box)
 
     del kept
-    out = tape.record(out, (x, *(tape.parameter(w) for w in weights)), run)
+    out = tape.record(out, (x, *(tape.parameter(w) for w in weights)), run, saves=(first,))
     if isinstance(out.origin, Node):
         out.origin.handover = True
     return out

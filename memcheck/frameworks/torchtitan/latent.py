@@ -7,6 +7,7 @@ from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tens
 from memcheck.autograd.elementwise import cat
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import fused_norm
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.mlp import linear_tensors
 from memcheck.frameworks.transformers.rotary import rotate_complex
@@ -61,5 +62,5 @@ def _cat_key(ctx: Context, k_pass: Value, k_turned: Value, shape: tuple[int, ...
     tape = ctx.tape
     shared, dtype = k_turned.shape, k_turned.dtype
     expanded = Value(k_turned.storage, (*shape[:-1], shared[-1]), dtype)
-    expanded = tape.record(expanded, (k_turned,), lambda grad: [tape.new(shared, dtype, "sum over heads")])
+    expanded = operator(tape, expanded, k_turned, "sum over heads")
     return cat(tape, (k_pass, expanded), shape, "cat keys")

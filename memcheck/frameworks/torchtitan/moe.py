@@ -13,6 +13,7 @@ from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tens
 from memcheck.autograd.elementwise import add, cast, mul, scale, unary
 from memcheck.autograd.indexing import gather, grouped_mm, index, topk
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.mlp import mlp
 from memcheck.frameworks.transformers.moe import expert_tensors, shared_mlp
@@ -59,7 +60,7 @@ def _route(ctx: Context, m: Moe, x: Value) -> tuple[Value, Storage]:
     probabilities = unary(tape, logits, "sigmoid") if m.router == "sigmoid" else softmax(tape, logits)
     del logits
     biased = tape.value(probabilities.shape, "fp32", "scores + expert_bias")
-    chosen = tape.record(biased, (probabilities,), lambda grad: [grad])
+    chosen = operator(tape, biased, probabilities, PASSED)
     values, ids = topk(tape, chosen, m.experts_per_token)
     scores = gather(tape, probabilities, ids)
     if m.normalised_scores:
@@ -73,12 +74,7 @@ def _divide_by_sum(tape: Tape, x: Value) -> Value:
     """``x / (x.sum(-1, keepdim=True) + 1e-20)``: keeps x and the denominator."""
     shape, dtype = x.shape, x.dtype
     total = tape.new((*shape[:-1], 1), dtype, "denominator")
-    out = tape.value(shape, dtype, "div")
-
-    def run(grad: Storage, kept: object = (x.storage, total)) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "div backward")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, tape.value(shape, dtype, "div"), x, "div backward", saves=(x, total))
 
 
 def _routed(ctx: Context, m: Moe, x: Value, scores: Value, ids: Storage) -> Value:
@@ -109,19 +105,12 @@ def _routed(ctx: Context, m: Moe, x: Value, scores: Value, ids: Storage) -> Valu
 def _all_to_all(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     """all_to_all_single: a new tensor in both directions."""
     out = Value(tape.output("all-to-all", shape, x.dtype, "all-to-all"), shape, x.dtype)
-    source, dtype = x.shape, x.dtype
-    return tape.record(out, (x,), lambda grad: [tape.new(source, dtype, "all-to-all backward")])
+    return operator(tape, out, x, "all-to-all backward")
 
 
 def _unpermute(tape: Tape, x: Value, permutation: Storage) -> Value:
     """``new_empty(...)[permutation] = x``."""
-    out = tape.value(x.shape, x.dtype, "unpermute")
-    shape, dtype = x.shape, x.dtype
-
-    def run(grad: Storage, kept: Storage = permutation) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "unpermute backward")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, tape.value(x.shape, x.dtype, "unpermute"), x, "unpermute backward", saves=(permutation,))
 
 
 def _experts(ctx: Context, m: Moe, x: Value) -> Value:
@@ -160,8 +149,4 @@ def _combine(tape: Tape, rows: Value, scores: Value, token: Storage, x: Value) -
     del weighted, rows
     out = tape.value(x.shape, x.dtype, "scatter_add")
     del zeros
-
-    def run(grad: Storage, kept: Storage = token) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "gather")]
-
-    return tape.record(out, (narrow,), run)
+    return operator(tape, out, narrow, (shape, dtype, "gather"), saves=(token,))

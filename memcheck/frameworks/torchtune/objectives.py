@@ -14,6 +14,7 @@ from memcheck.autograd.indexing import slices
 from memcheck.autograd.log_probabilities import gather_labels
 from memcheck.autograd.loss import cross_entropy, log_softmax
 from memcheck.autograd.matrix import Weights, linear
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.pieces import in_pieces
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.transformers.head import Head
@@ -162,23 +163,14 @@ def _isinf(tape: Tape, logits: Value) -> Storage:
 
 def _masked(tape: Tape, x: Value, mask: Storage) -> Value:
     """``torch.masked_fill(x, mask, 0)``: keeps the mask."""
-    out = tape.value(x.shape, x.dtype, "masked_fill")
-    shape, dtype = x.shape, x.dtype
-
-    def run(grad: Storage, kept: Storage = mask) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "masked_fill backward")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, tape.value(x.shape, x.dtype, "masked_fill"), x, "masked_fill backward", saves=(mask,))
 
 
 def _subtract_in_place(tape: Tape, a: Value, b: Value) -> Value:
     """``a -= b``: b's gradient is a negated copy."""
-    out = Value(a.storage, a.shape, a.dtype)
-    shape, dtype = b.shape, b.dtype
-    return tape.record(out, (a, b), lambda grad: [grad, tape.new(shape, dtype, "sub backward")])
+    return operator(tape, Value(a.storage, a.shape, a.dtype), (a, b), [PASSED, "sub backward"])
 
 
 def _summed(tape: Tape, x: Value) -> Value:
     """``torch.sum(x, -1)``, whose gradient is a view of one number a row."""
-    out = tape.value(x.shape[:-1], x.dtype, "sum")
-    return tape.record(out, (x,), lambda grad: [grad])
+    return operator(tape, tape.value(x.shape[:-1], x.dtype, "sum"), x, PASSED)

@@ -43,7 +43,7 @@ def folded(tape: Tape, base: Value, factors: tuple[Value, Value]) -> Value:
     out = tape.value(shape, dtype, "weight with adapter")
     shapes = (lhs.shape, rhs.shape)
 
-    def run(grad: Storage, kept: object = (lhs.storage, rhs.storage)) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         grads: list[Storage | None] = []
         for size in shapes:
             product = tape.new(size, dtype, "bmm")
@@ -51,7 +51,7 @@ def folded(tape: Tape, base: Value, factors: tuple[Value, Value]) -> Value:
             del product
         return grads
 
-    return tape.record(out, (lhs, rhs), run)
+    return tape.record(out, (lhs, rhs), run, saves=(lhs.storage, rhs.storage))
 
 
 def _factor(ctx: Context, name: str, shape: tuple[int, ...], adapter: Adapter) -> Parameter:

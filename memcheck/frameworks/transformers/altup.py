@@ -26,6 +26,7 @@ from memcheck.autograd.elementwise import (
 from memcheck.autograd.indexing import clamp, slices
 from memcheck.autograd.matrix import Weights, linear, product
 from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.transformers.attention import attention
 from memcheck.frameworks.transformers.mlp import mlp
@@ -138,14 +139,11 @@ def _correct(
 
 def _shifted(tape: Tape, x: Value) -> Value:
     """``x + 1.0``."""
-    out = tape.value(x.shape, x.dtype, "add")
-    return tape.record(out, (x,), lambda grad: [grad])
+    return operator(tape, tape.value(x.shape, x.dtype, "add"), x, PASSED)
 
 
 def _repeat(tape: Tape, x: Value, streams: int) -> Value:
-    out = tape.value((streams * x.shape[0], *x.shape[1:]), x.dtype, "repeat")
-    shape, dtype = x.shape, x.dtype
-    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, "repeat backward")])
+    return operator(tape, tape.value((streams * x.shape[0], *x.shape[1:]), x.dtype, "repeat"), x, "repeat backward")
 
 
 def _add_to_others(ctx: Context, corrected: Value, first: Value, streams: int) -> Value:
@@ -198,9 +196,7 @@ def join_streams(ctx: Context, x: Value, streams: int) -> Value:
         made = linear(tape, slices(tape, x, shape)[0], weights, "altup unembed projection")
         parts.append(_resized(ctx, made, target))
     whole = cat(tape, tuple(parts), x.shape, "stack streams")
-    out = tape.value(shape, whole.dtype, "mean of streams")
-    wide, dtype = whole.shape, whole.dtype
-    return tape.record(out, (whole,), lambda grad: [tape.new(wide, dtype, "mean backward")])
+    return operator(tape, tape.value(shape, whole.dtype, "mean of streams"), whole, "mean backward")
 
 
 def _square(ctx: Context, name: str, width: int) -> Weights:
@@ -235,14 +231,9 @@ def largest(tape: Tape, x: Value) -> Value:
     rows = (*shape[:-1], 1)
     mean = mean_rows(tape, x)
     deviation = tape.value(rows, dtype, "std")
-
-    def run(grad: Storage, kept: object = (x.storage, deviation.storage)) -> list[Storage | None]:
-        difference = tape.new(shape, dtype, "std backward")
-        found = tape.new(shape, dtype, "std backward")
-        del difference
-        return [found]
-
-    deviation = tape.record(deviation, (x,), run)
+    deviation = operator(
+        tape, deviation, x, "std backward", saves=(x, deviation), temporaries=[(shape, dtype, "std backward")]
+    )
     cutoff = add(tape, mean, scale(tape, deviation, "std multiplier"))
     del mean, deviation
     return unary(tape, subtract_rows(tape, x, cutoff), "relu")

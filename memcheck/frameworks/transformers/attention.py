@@ -9,7 +9,8 @@ from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tens
 from memcheck.autograd.elementwise import cast, copy, mul, scale, unary
 from memcheck.autograd.indexing import clamp, index, slices
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.tensor import Leaf, Storage, Tape, Value
+from memcheck.autograd.operator import operator
+from memcheck.autograd.tensor import Leaf, Tape, Value
 from memcheck.frameworks.transformers.attend import attend, repeat_kv
 from memcheck.frameworks.transformers.kernel_choice import keeps_strides, turns_in_place
 from memcheck.frameworks.transformers.mlp import linear_tensors
@@ -122,13 +123,7 @@ def scale_positions(ctx: Context, q: Value, *, wide: bool = False) -> Value:
     if wide:  # fp32 copies, which are cast back
         return cast(tape, scale(tape, cast(tape, q, "fp32"), "query scale"), q.dtype)
     factors = tape.new((ctx.sequence,), q.dtype, "query scale")
-    out = tape.value(q.shape, q.dtype, "scaled queries")
-    shape, dtype = q.shape, q.dtype
-
-    def run(grad: Storage, kept: Storage = factors) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "query scale backward")]
-
-    return tape.record(out, (q,), run)
+    return operator(tape, tape.value(q.shape, q.dtype, "scaled queries"), q, "query scale backward", saves=(factors,))
 
 
 def _projections(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Value, Value | None]:
@@ -249,6 +244,4 @@ def _indexed(ctx: Context, a: Attention, qkv: Value) -> Heads:
 
 def head_view(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     """``x.view(b, s, heads, d).transpose(1, 2)`` whose gradient comes back head by head: copied for the view."""
-    out = Value(x.storage, shape, x.dtype)
-    source, dtype = x.shape, x.dtype
-    return tape.record(out, (x,), lambda grad: [tape.new(source, dtype, "contiguous gradient")])
+    return operator(tape, Value(x.storage, shape, x.dtype), x, "contiguous gradient")

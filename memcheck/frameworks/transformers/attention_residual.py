@@ -11,6 +11,7 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import checkpointed
 from memcheck.autograd.elementwise import add, cast, mean_rows, mul, power, unary
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.autograd.waiting import Waiting, holding, with_gradient_of
 from memcheck.errors import UnsupportedError
@@ -76,16 +77,12 @@ def weighed(ctx: Context, tensor: ParameterTensor, states: Value, partial: Value
     stacked = unweighted(tape, stacked)
     weight = tape.parameter(ctx.parameter(tensor.name, tensor.shape, "fp32"))
     small = tensor.shape
-    query = tape.record(
-        Value(None, (rows, queries, hidden), "fp32"), (weight,), lambda grad: [tape.new(small, "fp32", "sum")]
-    )
+    query = operator(tape, Value(None, (rows, queries, hidden), "fp32"), weight, (small, "fp32", "sum"))
     keys = values = stacked
     if tape.autocast:
         narrow = tape.autocast
         wide = query
-        query = tape.record(
-            tape.value(wide.shape, narrow, "to"), (wide,), lambda grad: [tape.new(wide.shape, "fp32", "to backward")]
-        )
+        query = operator(tape, tape.value(wide.shape, narrow, "to"), wide, (wide.shape, "fp32", "to backward"))
         keys, values = cast(tape, stacked, narrow), cast(tape, stacked, narrow)
     out = _attended(tape, query, keys, values)
     del query, keys, values
@@ -104,13 +101,7 @@ def _attended(tape: Tape, query: Value, keys: Value, values: Value) -> Value:
     shape, dtype, rows = query.shape, query.dtype, query.shape[0]
     out = tape.value(shape, dtype, "mixtures")
     lse = tape.new((rows, -(-shape[1] // LSE_ALIGNMENT) * LSE_ALIGNMENT), "fp32", "logsumexp of mixtures")
-    kept = (query.storage, keys.storage, values.storage, out.storage, lse)
-    found = [(v.shape, v.dtype) if v.origin is not None else None for v in (query, keys, values)]
-
-    def backward(grad: Storage, kept: object = kept) -> list[Storage | None]:
-        return [tape.new(f[0], f[1], "mixtures backward") if f else None for f in found]
-
-    return tape.record(out, (query, keys, values), backward)
+    return operator(tape, out, (query, keys, values), "mixtures backward", saves=(query, keys, values, out, lse))
 
 
 def _given(ctx: Context, count: int, dtype: str, behind: tuple[int, ...] | None) -> Value:

@@ -12,6 +12,7 @@ from memcheck.autograd.curve import checkpointed
 from memcheck.autograd.elementwise import add, cast, cat, mul, scale, unary
 from memcheck.autograd.indexing import clamp, gather, slices
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import RESTING, Storage, Tape, Value, promote
 from memcheck.autograd.waiting import Waiting, holding, with_gradient_of
 from memcheck.errors import UnsupportedError
@@ -83,7 +84,7 @@ def _affine(ctx: Context, tensors: Tensors, x: Value, bias: str, factor: str) ->
     offset, vector = (tape.parameter(ctx.parameter(tensors[n].name, tensors[n].shape)) for n in (bias, factor))
     dtype = promote(x.dtype, offset.dtype)
     both = tape.value(x.shape, dtype, "+ bias")
-    both = tape.record(both, (x, offset), lambda grad: [grad, grad], validated=True)
+    both = operator(tape, both, (x, offset), PASSED, validated=True)
     return _times(tape, both, vector)
 
 
@@ -93,10 +94,17 @@ def _times(tape: Tape, x: Value, vector: Value) -> Value:
     nx, nv = x.origin is not None, vector.origin is not None
     shape, dtype = out.shape, out.dtype
 
-    def run(grad: Storage, kept: object = (x.storage if nv else None, RESTING if nx else None)) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         return [tape.new(shape, dtype, "scaled backward") if wanted else None for wanted in (nx, nv)]
 
-    return tape.record(out, (x, vector), run, validated=True, saves_first=True)
+    return tape.record(
+        out,
+        (x, vector),
+        run,
+        validated=True,
+        saves_first=True,
+        saves=(x.storage if nv else None, RESTING if nx else None),
+    )
 
 
 def _scaled_sum(ctx: Context, tensors: Tensors, module: str, h: Value, residual: Value) -> Value:
@@ -169,9 +177,7 @@ def _projected(ctx: Context, a: Attention, tensors: Tensors, x: Value) -> tuple[
 
 def _mean_of_groups(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     """``.mean(dim=-2)`` over each group's heads: backward divides an expanded gradient."""
-    out = tape.value(shape, x.dtype, "mean of groups")
-    whole, dtype = x.shape, x.dtype
-    return tape.record(out, (x,), lambda grad: [tape.new(whole, dtype, "mean backward")])
+    return operator(tape, tape.value(shape, x.dtype, "mean of groups"), x, "mean backward")
 
 
 def _convolved(ctx: Context, tensors: Tensors, x: Value) -> Value:
@@ -180,8 +186,8 @@ def _convolved(ctx: Context, tensors: Tensors, x: Value) -> Value:
     first, second = (tensors[f"qkv_proj.conv_qk_{n}"] for n in ("depthwise", "grouped"))
     lost = (first.shape[-1] - 1, second.shape[-1] - 1)
     long = (ctx.batch * (ctx.sequence + sum(lost)), channels)
-    small, dtype = x.shape, x.dtype
-    h = tape.record(tape.value(long, dtype, "pad"), (x,), lambda grad: [tape.new(small, dtype, "pad backward")])
+    dtype = x.dtype
+    h = operator(tape, tape.value(long, dtype, "pad"), x, "pad backward")
     for tensor, rest in ((first, lost[1]), (second, 0)):
         bias = tensors[tensor.name.removeprefix("self_attn.").removesuffix(".weight") + ".bias"]
         h = _convolution(ctx, tensor, bias, h, (ctx.batch * (ctx.sequence + rest), channels))
@@ -197,12 +203,7 @@ def _convolution(
     if tape.autocast:
         x, weight, offset = (cast(tape, t, tape.autocast) for t in (x, weight, offset))
     out = tape.value(shape, x.dtype, "conv1d")
-    found = [(v.shape, v.dtype) if v.origin is not None else None for v in (x, weight, offset)]
-
-    def run(grad: Storage, kept: object = (x.storage, weight.storage)) -> list[Storage | None]:
-        return [tape.new(f[0], f[1], "conv1d backward") if f else None for f in found]
-
-    return tape.record(out, (x, weight, offset), run)
+    return operator(tape, out, (x, weight, offset), "conv1d backward", saves=(x, weight))
 
 
 def _unit(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
@@ -216,12 +217,7 @@ def _unit(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
 def _norm(tape: Tape, x: Value) -> Value:
     """``x.norm(p=2)``: keeps its input and its result; backward makes a tensor of the input's size."""
     out = tape.value((*x.shape[:-1], 1), x.dtype, "norm")
-    shape, dtype = x.shape, x.dtype
-
-    def run(grad: Storage, kept: object = (x.storage, out.storage)) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "norm backward")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, out, x, "norm backward", saves=(x, out))
 
 
 def _routed(ctx: Context, m: Moe, x: Value, before: Value | None) -> tuple[Value, Storage, Value]:
@@ -238,7 +234,7 @@ def _routed(ctx: Context, m: Moe, x: Value, before: Value | None) -> tuple[Value
         h = add(tape, h, weighed, "router states")
         del weighed
     whole = slices(tape, h, h.shape)[0]
-    state = tape.record(tape.value(h.shape, h.dtype, "clone"), (whole,), lambda grad: [grad])
+    state = operator(tape, tape.value(h.shape, h.dtype, "clone"), whole, PASSED)
     del whole
     r = normalise(ctx, Norm("rmsnorm", h.shape[-1]), h, "mlp.gate.router_mlp.norm")
     for name in ("fc1", "fc2"):

@@ -5,7 +5,6 @@ Source: TRL 1.12 and 1.14.2 trainer/sft_trainer.py (``_chunked_cross_entropy_los
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from memcheck.autograd.context import Context
@@ -14,8 +13,9 @@ from memcheck.autograd.elementwise import cast, cat, copy, mul
 from memcheck.autograd.indexing import index, slices
 from memcheck.autograd.loss import log_softmax, nll_loss
 from memcheck.autograd.matrix import Weights, product
+from memcheck.autograd.operator import operator
 from memcheck.autograd.pieces import in_pieces
-from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.autograd.tensor import Tape, Value
 from memcheck.frameworks.transformers.fused_head import scored_tokens
 from memcheck.frameworks.transformers.head import Head
 from memcheck.job.objective_types import PIECEWISE
@@ -70,20 +70,10 @@ def _entropy(tape: Tape, log_probabilities: Value) -> None:
     runs to the last tensor that it had saved.
     """
     exponent = tape.value(log_probabilities.shape, log_probabilities.dtype, "exp of a chunk")
-    exponent = tape.record(exponent, (log_probabilities,), _saving(exponent.storage))
+    exponent = operator(tape, exponent, log_probabilities, None, saves=(exponent,))
     terms = mul(tape, exponent, log_probabilities, "entropy of a chunk")
     del exponent
-    rows = tape.value(terms.shape[:1], terms.dtype, "entropy")
-    rows = tape.record(rows, (terms,), _saving())
+    rows = operator(tape, tape.value(terms.shape[:1], terms.dtype, "entropy"), terms, None)
     del terms
     valid = tape.new(rows.shape, "bool", "valid")
-    tape.record(tape.value(rows.shape, rows.dtype, "entropy"), (rows,), _saving(valid))
-
-
-def _saving(*saved: Storage | None) -> Callable[[Storage], list[Storage | None]]:
-    """What a backward function that never runs had kept."""
-
-    def run(grad: Storage, kept: tuple[Storage | None, ...] = saved) -> list[Storage | None]:
-        return []
-
-    return run
+    operator(tape, tape.value(rows.shape, rows.dtype, "entropy"), rows, None, saves=(valid,))

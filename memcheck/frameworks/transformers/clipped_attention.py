@@ -12,6 +12,7 @@ from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, cat, convert_weight, copy, dropout, mul, scale, shift, unary
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.attend import repeat_kv
@@ -72,12 +73,7 @@ def clip(ctx: Context, x: Value, factor: ParameterTensor | None) -> Value:
 def _vector_norm(tape: Tape, x: Value) -> Value:
     """``torch.linalg.vector_norm``: keeps its input and its result; backward makes a tensor of the input's size."""
     out = tape.value((*x.shape[:-1], 1), x.dtype, "vector norm")
-    shape, dtype = x.shape, x.dtype
-
-    def run(grad: Storage, kept: object = (x.storage, out.storage)) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "vector norm backward")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, out, x, "vector norm backward", saves=(x, out))
 
 
 def _clamped(tape: Tape, x: Value) -> Value:
@@ -165,8 +161,7 @@ def _windows(ctx: Context, x: Value, shape: tuple[int, ...]) -> tuple[Value, Val
 
 def _summed(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     """``.sum(-1)``: its gradient is an expanded view."""
-    out = tape.value(shape, x.dtype, "sum over the kernel")
-    return tape.record(out, (x,), lambda grad: [grad])
+    return operator(tape, tape.value(shape, x.dtype, "sum over the kernel"), x, PASSED)
 
 
 def _eager(ctx: Context, a: Attention, heads: tuple[Value, Value, Value], biases: Value, sinks: Value) -> Value:
@@ -181,9 +176,7 @@ def _eager(ctx: Context, a: Attention, heads: tuple[Value, Value, Value], biases
     wide = (*shape[:3], shape[3] + 1)
     logits = cast(tape, cat(tape, (weights, sinks.view(*shape[:3], 1)), wide, "cat sinks"), "fp32")
     chances = kernels.softmax(tape, logits)
-    cut = tape.record(
-        Value(chances.storage, shape, "fp32"), (chances,), lambda grad: [tape.new(wide, "fp32", "slice backward")]
-    )
+    cut = operator(tape, Value(chances.storage, shape, "fp32"), chances, (wide, "fp32", "slice backward"))
     del chances
     weights = cast(tape, cut, q.dtype, "attention probabilities")
     del cut

@@ -12,6 +12,7 @@ from memcheck.autograd.elementwise import cast, cat, copy, mean_rows, mul, power
 from memcheck.autograd.indexing import slices
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.operator import PASSED, factors, operator
 from memcheck.autograd.sinks import eager_with_sinks
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.errors import UnsupportedError
@@ -155,14 +156,10 @@ def _pooled(
 
 def _summed(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     """``x.sum(dim=2)``, for which autocast asks in fp32: keys that are joined to narrower ones widen all of them."""
-    whole, narrow = x.shape, x.dtype
+    narrow = x.dtype
     out = tape.value(shape, "fp32" if tape.autocast else narrow, "sum of windows")
     wide = out.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [grad if wide == narrow else tape.new(whole, narrow, "to backward")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, out, x, PASSED if wide == narrow else "to backward")
 
 
 def _biased(tape: Tape, x: Value, bias: Value) -> Value:
@@ -183,15 +180,13 @@ def _overlapped(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     out = tape.value(shape, x.dtype, "overlapping windows")
     source, dtype = x.shape, x.dtype
     half = (shape[0], shape[1] // 2, shape[2])
-
-    def run(grad: Storage) -> list[Storage | None]:
-        whole = tape.new(shape, dtype, "CopySlices")
-        part = tape.new(half, dtype, "CopySlices")
-        padded = tape.new(source, dtype, "slice backward")
-        del whole, part
-        return [padded]
-
-    first = tape.record(Value(out.storage, shape, dtype), (x,), run)
+    first = operator(
+        tape,
+        Value(out.storage, shape, dtype),
+        x,
+        "slice backward",
+        temporaries=[(shape, dtype, "CopySlices"), (half, dtype, "CopySlices")],
+    )
     again = Value(out.storage, shape, dtype)
 
     def second(grad: Storage) -> list[Storage | None]:
@@ -225,7 +220,7 @@ def _choose(ctx: Context, a: Attention, c: Compressed, tensors: Tensors, x: Valu
     weights = scale(tape, cast(tape, _project(ctx, tensors, i + ".scorer.weights_proj", x), "fp32"), "weights scaling")
     weighted = mul(tape, scores, weights.view(b, s, heads, 1))
     total = tape.value((b, s, windows), "fp32", "index scores of keys")
-    total = tape.record(total, (weighted,), lambda grad: [grad])
+    total = operator(tape, total, weighted, PASSED)
     del weighted, scores, weights
     future = tape.new((b, s, windows), "bool", "future mask")
     masked = tape.new((b, s, windows), "fp32", "masked index scores")
@@ -260,19 +255,9 @@ def _by_groups(ctx: Context, c: Compressed, tensor: ParameterTensor, x: Value) -
         x = cast(tape, x, tape.autocast)
     kind = matrix.dtype
     # the product's gradient is transposed, and copied for the view of the weight
-    matrix = tape.record(
-        Value(matrix.storage, size, kind), (matrix,), lambda grad: [tape.new(size, kind, "contiguous gradient")]
-    )
+    matrix = operator(tape, Value(matrix.storage, size, kind), matrix, (size, kind, "contiguous gradient"))
     shape = (c.groups, rows, out // c.groups)
     made = tape.value(shape, x.dtype, tensor.name)
-    nx, nw = x.origin is not None, matrix.origin is not None
-    kept = (x.storage if nw else None, matrix.storage if nx else None)
-    source, dtype = x.shape, x.dtype
-
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
-        gx = tape.new(source, dtype, "o_a_proj dX") if nx else None
-        gw = tape.new(size, dtype, "o_a_proj dW") if nw else None
-        return [gx, gw]
-
-    made = tape.record(made, (x, matrix), run)
+    dtype = x.dtype
+    made = operator(tape, made, (x, matrix), ["o_a_proj dX", (size, dtype, "o_a_proj dW")], saves=factors(x, matrix))
     return copy(tape, made, "reshape").view(rows, out)

@@ -177,7 +177,7 @@ def solve(tape: Tape, system: Value, right: Value) -> Value:
     out = tape.value(right.shape, right.dtype, "solve_triangular")
     matrix, shape, dtype = system.shape, right.shape, right.dtype
 
-    def run(grad: Storage, kept: object = (system.storage, out.storage)) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         side = tape.new(shape, dtype, "solve_triangular backward")
         product = tape.new(matrix, dtype, "solve_triangular backward")
         negated = tape.new(matrix, dtype, "solve_triangular backward")
@@ -186,4 +186,4 @@ def solve(tape: Tape, system: Value, right: Value) -> Value:
         del negated
         return [lower, side]
 
-    return tape.record(out, (system, right), run)
+    return tape.record(out, (system, right), run, saves=(system.storage, out.storage))

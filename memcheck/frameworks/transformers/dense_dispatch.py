@@ -9,7 +9,8 @@ from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tens
 from memcheck.autograd.elementwise import cast, mul, unary
 from memcheck.autograd.indexing import topk
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.autograd.operator import PASSED, factors, operator
+from memcheck.autograd.tensor import Tape, Value
 from memcheck.frameworks.transformers.mlp import activation, mlp
 from memcheck.frameworks.transformers.moe import expert_tensors, shared_mlp
 from memcheck.frameworks.transformers.router import router_tensor
@@ -30,8 +31,7 @@ def dense_dispatch(ctx: Context, m: Moe, x: Value) -> Value:
     rows = local * tokens
     repeated = _repeat(tape, inside, (rows, hidden))
     spread = tape.value((rows, 1), scores.dtype, "scores by expert")
-    small, dtype = scores.shape, scores.dtype
-    spread = tape.record(spread, (scores,), lambda grad: [tape.new(small, dtype, "transpose")])
+    spread = operator(tape, spread, scores, "transpose")
     routed = mul(tape, repeated, spread)
     up, down = expert_tensors(m)
     both = _bmm(ctx, routed, up.name, (local, hidden, 2 * width))
@@ -49,19 +49,13 @@ def _scores(tape: Tape, logits: Value, k: int) -> Value:
     shape, dtype = logits.shape, logits.dtype
     full = tape.value(shape, dtype, "full_like")
     small = chosen.shape
-
-    def run(grad: Storage, kept: Storage = indices) -> list[Storage | None]:
-        return [tape.new(small, dtype, "gather")]
-
-    full = tape.record(full, (chosen,), run)
+    full = operator(tape, full, chosen, (small, dtype, "gather"), saves=(indices,))
     return cast(tape, unary(tape, cast(tape, full, "fp32"), "sigmoid"), dtype)
 
 
 def _repeat(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     """``hidden_states.repeat(experts, 1)``: its backward sums over the repetitions."""
-    out = tape.value(shape, x.dtype, "repeat")
-    source, dtype = x.shape, x.dtype
-    return tape.record(out, (x,), lambda grad: [tape.new(source, dtype, "sum")])
+    return operator(tape, tape.value(shape, x.dtype, "repeat"), x, "sum")
 
 
 def _bmm(ctx: Context, x: Value, name: str, shape: tuple[int, int, int]) -> Value:
@@ -72,16 +66,10 @@ def _bmm(ctx: Context, x: Value, name: str, shape: tuple[int, int, int]) -> Valu
         weight = cast(tape, weight, tape.autocast)
         x = cast(tape, x, tape.autocast)
     out = tape.value((x.shape[0], shape[2]), x.dtype, name)
-    nx, nw = x.origin is not None, weight.origin is not None
-    kept = (x.storage if nw else None, weight.storage if nx else None)
-    x_shape, dtype, w_dtype = x.shape, x.dtype, weight.dtype
-
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
-        gw = tape.new(shape, w_dtype, name + " dW") if nw else None
-        gx = tape.new(x_shape, dtype, name + " dX") if nx else None
-        return [gx, gw]
-
-    return tape.record(out, (x, weight), run)
+    w_dtype = weight.dtype
+    return operator(
+        tape, out, (x, weight), [name + " dX", (shape, w_dtype, name + " dW")], saves=factors(x, weight), reverse=True
+    )
 
 
 def _add_sum(tape: Tape, shared: Value, routed: Value) -> Value:
@@ -90,5 +78,4 @@ def _add_sum(tape: Tape, shared: Value, routed: Value) -> Value:
     total = tape.new(shared.shape, "fp32" if tape.autocast else routed.dtype, "sum over experts")
     out = Value(shared.storage, shared.shape, shared.dtype)
     del total, wide
-    shape, dtype = routed.shape, routed.dtype
-    return tape.record(out, (shared, routed), lambda grad: [grad, tape.new(shape, dtype, "expanded gradient")])
+    return operator(tape, out, (shared, routed), [PASSED, "expanded gradient"])

@@ -10,6 +10,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, add_in_place, copy, dropout, scale, shift
 from memcheck.autograd.indexing import scattered
 from memcheck.autograd.matrix import Weights, linear
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.shared import shared
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.transformers.attention import head_view
@@ -23,11 +24,7 @@ def masked_rows(ctx: Context, x: Value) -> Value:
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
     mask = tape.new((ctx.tokens,), dtype, "mask of padding")
     out = tape.value(shape, dtype, "masked embeddings")
-
-    def run(grad: Storage, kept: Storage = mask) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "masked embeddings backward")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, out, x, "masked embeddings backward", saves=(mask,))
 
 
 def with_relative_rows(ctx: Context, rows: int, norm: Norm | None, x: Value, trained: bool) -> Value:
@@ -35,9 +32,7 @@ def with_relative_rows(ctx: Context, rows: int, norm: Norm | None, x: Value, tra
     s, tape = ctx.setting, ctx.tape
     table = ctx.register(Parameter("rel_embeddings", (rows, s.hidden), s.params, trained, has_grad=s.has_grad))
     normed = normalise(ctx, norm, tape.parameter(table))
-    shape, dtype = normed.shape, normed.dtype
-    out = Value(x.storage, x.shape, x.dtype)
-    return tape.record(out, (x, normed), lambda grad: [grad, tape.new(shape, dtype, "sum of layers' gradients")])
+    return operator(tape, Value(x.storage, x.shape, x.dtype), (x, normed), [PASSED, "sum of layers' gradients"])
 
 
 def disentangled_attention(ctx: Context, a: Attention, d: Disentangled, x: Value) -> Value:
@@ -125,8 +120,7 @@ def _scored(ctx: Context, a: Attention, d: Disentangled) -> tuple[int, ...]:
 def repeated(ctx: Context, x: Value) -> Value:
     """``repeat(batch, 1, 1)``: a copy; its gradient is summed over sequences."""
     tape, small, dtype = ctx.tape, x.shape, x.dtype
-    out = tape.value((ctx.batch * small[0], small[1]), dtype, "repeat")
-    return tape.record(out, (x,), lambda grad: [tape.new(small, dtype, "sum")])
+    return operator(tape, tape.value((ctx.batch * small[0], small[1]), dtype, "repeat"), x, "sum")
 
 
 def places_of(ctx: Context, *, twice: bool) -> Storage:
@@ -145,18 +139,13 @@ def picked(ctx: Context, a: Attention, x: Value, places: Storage) -> Value:
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
     out = tape.value((ctx.batch * a.heads, ctx.sequence, ctx.sequence), dtype, "gather")
 
-    def run(grad: Storage, kept: object = (x.storage, places)) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         return [scattered(tape, shape, dtype, "gather backward")]
 
-    return tape.record(out, (x,), run)
+    return tape.record(out, (x,), run, saves=(x.storage, places))
 
 
 def masked_scores(tape: Tape, x: Value, mask: Storage) -> Value:
     """``masked_fill``: keeps the mask."""
     shape, dtype = x.shape, x.dtype
-    out = tape.value(shape, dtype, "masked_fill")
-
-    def run(grad: Storage, kept: Storage = mask) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "masked_fill backward")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, tape.value(shape, dtype, "masked_fill"), x, "masked_fill backward", saves=(mask,))

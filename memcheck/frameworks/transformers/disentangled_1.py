@@ -10,6 +10,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, add_bias, add_in_place, copy, dropout, scale, scale_in_place, shift
 from memcheck.autograd.indexing import slices
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.shared import shared
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.disentangled import masked_scores, picked, places_of, repeated
@@ -56,7 +57,7 @@ def _biased(ctx: Context, tensor: ParameterTensor, x: Value) -> Value:
         return add_bias(tape, x, vector)
     wide, dtype, wants = shift(tape, x, "add", vector.dtype), vector.dtype, vector.origin is not None
     out = Value(wide.storage, wide.shape, wide.dtype)
-    return tape.record(out, (wide, vector), lambda grad: [grad, tape.new(shape, dtype, "sum") if wants else None])
+    return operator(tape, out, (wide, vector), [PASSED, (shape, dtype, "sum") if wants else None])
 
 
 def _biases(

@@ -13,6 +13,7 @@ from memcheck.autograd.indexing import index, slices
 from memcheck.autograd.log_probabilities import TILE_TOKENS, TILE_VOCABULARY, logsumexp
 from memcheck.autograd.loss import log_softmax
 from memcheck.autograd.matrix import Weights
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.second_pass import SecondPass
 from memcheck.frameworks.transformers.preference_batch import total
@@ -65,9 +66,7 @@ def _divergence(tape: Tape, logits: list[Value], beta: float, scored: int) -> Va
         weighted.clear()
     where = tape.new((scored, 2), "int64", "scored tokens")
     jsd = index(tape, jsd, where, (scored, jsd.shape[-1]), "jsd[mask]")
-    shape, dtype = jsd.shape, jsd.dtype
-    out = tape.value((1,), "fp32", "sum")
-    return tape.record(out, (jsd,), lambda grad: [tape.new(shape, dtype, "expanded gradient")])
+    return operator(tape, tape.value((1,), "fp32", "sum"), jsd, "expanded gradient")
 
 
 def _kl_div(tape: Tape, x: Value, target: Value) -> Value:
@@ -109,7 +108,7 @@ def chunked_divergence(
     wants, trained = mine.origin is not None, weight.requires_grad
     shape, dtype, w_shape, w_dtype = (scored, hidden), mine.dtype, (vocab, hidden), weight.dtype
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         wide_x = tape.new(shape, "fp32", "hidden gradient in fp32") if wants else None
         wide_w = tape.new(w_shape, "fp32", "head gradient in fp32") if trained else None
         tiles = [tape.new(tile, "fp32", "tile of the student"), tape.new(tile, "fp32", "tile of the teacher")]
@@ -121,7 +120,7 @@ def chunked_divergence(
         del wide_x, wide_w, tiles, narrow
         return [gx, gw]
 
-    return total(tape, (tape.record(out, (mine, tape.parameter(weight)), run),))
+    return total(tape, (tape.record(out, (mine, tape.parameter(weight)), run, saves=kept),))
 
 
 def _gradient_tiles(tokens: int, vocabulary: int) -> list[tuple[int, int]]:

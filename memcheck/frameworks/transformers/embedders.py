@@ -10,6 +10,7 @@ from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.elementwise import cast, where
 from memcheck.autograd.matrix import Weights, embedding, linear
 from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.transformers.norms import normalise
 from memcheck.frameworks.transformers.towers.scatter import scatter
@@ -89,8 +90,4 @@ def _passed(ctx: Context, e: Embedder, pictures: int) -> None:
 
 def _held(ctx: Context, rows: Value, ids: Storage) -> Value:
     """Backward adds the gradient to the rows of those tokens."""
-
-    def run(grad: Storage, kept: Storage = ids) -> list[Storage | None]:
-        return [grad]
-
-    return ctx.tape.record(Value(rows.storage, rows.shape, rows.dtype), (rows,), run)
+    return operator(ctx.tape, Value(rows.storage, rows.shape, rows.dtype), rows, PASSED, saves=(ids,))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from memcheck.autograd import Tape, Value
 from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, closed, high
 from memcheck.autograd.elementwise import add, dropout, scale
 from memcheck.autograd.matrix import embedding, linear
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Leaf, Parameter, Storage, rounded_bytes
 from memcheck.frameworks.layers import layers_of
 from memcheck.models.types import Norm, ParameterTensor, PerLayer
@@ -111,12 +110,7 @@ def _cloned(ctx: Context, x: Value) -> Value:
         ctx.held.append(tape.new(x.shape, x.dtype, "original hidden states"))
         return x
     held = [tape.new(x.shape, x.dtype, "original hidden states") for _ in range(2)]
-    out = Value(x.storage, x.shape, x.dtype)
-
-    def run(grad: Storage, kept: object = held) -> list[Storage | None]:
-        return [grad]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, Value(x.storage, x.shape, x.dtype), x, PASSED, saves=held)
 
 
 def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
@@ -146,7 +140,7 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         shape = (ctx.residual_tokens, e.width)
         gathered = tape.value(shape, dtype, "reduce embedding")
         full = x.shape
-        x = tape.record(gathered, (x,), lambda grad: [tape.new(full, dtype, "gather embedding gradient")])
+        x = operator(tape, gathered, x, (full, dtype, "gather embedding gradient"))
         del gathered
     if e.scaled and not e.scaled_behind:
         x = scale(tape, x, "embedding scale")
@@ -241,16 +235,7 @@ def _behind_sum(ctx: Context, e: Embedding, x: Value, *, trained: bool) -> Value
 def _hooked(tape: Tape, x: Value) -> Value:
     """Rows that are made to want a gradient: a leaf, which the graph after it refers to."""
     x.origin = Leaf()
-    return tape.record(Value(x.storage, x.shape, x.dtype), (x,), _holding(x.storage))
-
-
-def _holding(storage: Storage | None) -> Callable[..., list[Storage | None]]:
-    """A backward function that passes the gradient on, and refers to ``storage``."""
-
-    def run(grad: Storage, kept: Storage | None = storage) -> list[Storage | None]:
-        return [grad]
-
-    return run
+    return operator(tape, Value(x.storage, x.shape, x.dtype), x, PASSED, saves=(x,))
 
 
 def _forget(storage: Storage) -> None:

@@ -15,6 +15,7 @@ import math
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, mul
 from memcheck.autograd.indexing import grouped_mm, index
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Dim, Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.stacked_adapters import demand_both, factors_here
@@ -159,24 +160,20 @@ def _row_biases(ctx: Context, x: Value, tensor: ParameterTensor, local: int, dty
 def _added(tape: Tape, x: Value, y: Value) -> Value:
     dtype = "fp32" if "fp32" in (x.dtype, y.dtype) else x.dtype
     out = tape.value(x.shape, dtype, "add biases")
-    x_shape, x_dtype = x.shape, x.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [grad if x_dtype == dtype else tape.new(x_shape, x_dtype, "add backward"), grad]
-
-    return tape.record(out, (x, y), run)
+    x_dtype = x.dtype
+    return operator(tape, out, (x, y), [PASSED if x_dtype == dtype else "add backward", PASSED])
 
 
 def _activated(tape: Tape, x: Value, weights: Value, width: int) -> Value:
     out = tape.value((x.shape[0], width), x.dtype, "weighted activation")
-    shape, dtype, rows = x.shape, x.dtype, weights.shape
-    wants = weights.origin is not None
-
-    def run(grad: Storage, kept: object = (x.storage, weights.storage)) -> list[Storage | None]:
-        gx = tape.new(shape, dtype, "weighted activation backward")
-        return [gx, tape.new(rows, "fp32", "weights' gradient") if wants else None]
-
-    return tape.record(out, (x, weights), run)
+    rows = weights.shape
+    return operator(
+        tape,
+        out,
+        (x, weights),
+        ["weighted activation backward", (rows, "fp32", "weights' gradient")],
+        saves=(x, weights),
+    )
 
 
 def choices_here(ctx: Context, choices: int) -> Dim:
@@ -192,47 +189,29 @@ def _gather_all(tape: Tape, x: Value, shape: tuple[int, ...], *, in_parts: bool)
     parts = tape.new(shape, x.dtype, "gathered parts") if in_parts else None
     out = tape.value(shape, x.dtype, "gathered tokens")
     del parts
-    source, dtype = x.shape, x.dtype
-    return tape.record(out, (x,), lambda grad: [tape.new(source, dtype, "own gradient")])
+    return operator(tape, out, x, "own gradient")
 
 
 def _scatter_add(tape: Tape, summed: Value, rows: Value, ids: Storage) -> Value:
     """``y.scatter_add_(0, ids, rows)``: keeps the ids; the rows' gradient is gathered."""
-    out = Value(summed.storage, summed.shape, summed.dtype)
-    shape, dtype = rows.shape, rows.dtype
-
-    def run(grad: Storage, kept: Storage = ids) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "gathered gradient")]
-
-    return tape.record(out, (rows,), run)
+    return operator(tape, Value(summed.storage, summed.shape, summed.dtype), rows, "gathered gradient", saves=(ids,))
 
 
 def _tie_to_input(tape: Tape, summed: Value, tokens: Value) -> Value:
     """``y.add_(x.sum() * 0.0)``: the gradient of x is a whole tensor of zeros."""
     out = Value(summed.storage, summed.shape, summed.dtype)
-    shape, dtype = tokens.shape, tokens.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [grad, tape.new(shape, dtype, "sum backward")]
-
-    return tape.record(out, (summed, tokens), run)
+    return operator(tape, out, (summed, tokens), [PASSED, "sum backward"])
 
 
 def _own_sums(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     """``DTensor.redistribute``: a reduce-scatter, whose backward gathers."""
-    out = tape.value(shape, x.dtype, "own sums")
-    whole, dtype = x.shape, x.dtype
-    return tape.record(out, (x,), lambda grad: [tape.new(whole, dtype, "gathered gradient of the sums")])
+    return operator(tape, tape.value(shape, x.dtype, "own sums"), x, "gathered gradient of the sums")
 
 
 def _copied(tape: Tape, x: Value, label: str) -> Value:
-    out = tape.value(x.shape, x.dtype, label)
-    shape, dtype = x.shape, x.dtype
-    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, label + " backward")])
+    return operator(tape, tape.value(x.shape, x.dtype, label), x, label + " backward")
 
 
 def _narrowed(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     """``y.narrow(...).contiguous()``: zeros around its gradient."""
-    out = tape.value(shape, x.dtype, "own rows")
-    whole, dtype = x.shape, x.dtype
-    return tape.record(out, (x,), lambda grad: [tape.new(whole, dtype, "narrow backward")])
+    return operator(tape, tape.value(shape, x.dtype, "own rows"), x, "narrow backward")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, convert_weight, scale
 from memcheck.autograd.indexing import grouped_mm
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import ITEM_BYTES, Parameter, Storage, Tape, Value
 from memcheck.frameworks.stacked_adapters import factors_here
 from memcheck.models.types import Moe
@@ -49,9 +50,7 @@ def _factor(ctx: Context, name: str, shape: tuple[int, ...]) -> Parameter:
 
 def _padded(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     """``F.pad``: a copy, as is its gradient without the padding."""
-    out = tape.value(shape, x.dtype, "padded factor")
-    narrow, dtype = x.shape, x.dtype
-    return tape.record(out, (x,), lambda grad: [tape.new(narrow, dtype, "padding's gradient")])
+    return operator(tape, tape.value(shape, x.dtype, "padded factor"), x, "padding's gradient")
 
 
 def with_adapter(

@@ -11,6 +11,7 @@ from memcheck.autograd.elementwise import cast, cat, dropout, scale, shift, unar
 from memcheck.autograd.indexing import slices
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy, fused_linear, widened
 from memcheck.autograd.matrix import Weights, linear
+from memcheck.autograd.operator import operator
 from memcheck.autograd.pieces import in_pieces
 from memcheck.autograd.tensor import Dim, Leaf, Parameter, rounded_bytes
 from memcheck.frameworks.layers import layers_of
@@ -352,8 +353,7 @@ def _gather_vocabulary(ctx: Context, head: Head, shard: Value) -> Value:
     gathered = tape.new(full, shard.dtype, "all-gather logits")
     out = tape.value(full, shard.dtype, "cat logits")
     del gathered
-    shape, dtype = shard.shape, shard.dtype
-    return tape.record(out, (shard,), lambda grad: [tape.new(shape, dtype, "slice logits gradient")])
+    return operator(tape, out, shard, "slice logits gradient")
 
 
 def loss_in_pieces(ctx: Context, head: Head, h: Value, weights: Weights) -> Value | None:

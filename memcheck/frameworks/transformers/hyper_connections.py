@@ -10,6 +10,7 @@ from memcheck.autograd.attention import batched, softmax
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, convert_weight, mean_rows, mul, power, scale, shift, unary
 from memcheck.autograd.matrix import product
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.frameworks.transformers.attention import attention
 from memcheck.frameworks.transformers.layers import feed_forward
@@ -66,7 +67,7 @@ def _connected(ctx: Context, block: Block, x: Value, module: str) -> tuple[Value
 def _flattened(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     """``x.flatten(2).float()``: adds what the norm sends back to what the streams were sent already."""
     if x.dtype == "fp32":  # no cast, and yet a node: that of the view
-        return tape.record(Value(x.storage, shape, x.dtype), (x,), lambda grad: [grad])
+        return operator(tape, Value(x.storage, shape, x.dtype), x, PASSED)
     return cast(tape, x.view(*shape), "fp32")
 
 
@@ -85,12 +86,12 @@ def weighed(tape: Tape, x: Value, factors: Value, base: Value) -> Value:
 
     saved = x.storage if factors.origin is not None else None
 
-    def run(grad: Storage, kept: Storage | None = saved) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         found = tape.new(shape, dtype, "mul backward")
         return [found, *(tape.new(s[0], s[1], "sum") if s else None for s in shapes)]
 
     del out
-    return tape.record(both, (x, factors, base), run)
+    return tape.record(both, (x, factors, base), run, saves=(saved,))
 
 
 def _over_sum(tape: Tape, x: Value, streams: int) -> Value:
@@ -102,13 +103,13 @@ def _over_sum(tape: Tape, x: Value, streams: int) -> Value:
     out = tape.value(x.shape, x.dtype, "div")
     shape, dtype = x.shape, x.dtype
 
-    def run(grad: Storage, kept: object = (x.storage, divisor)) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         first = tape.new(shape, dtype, "div backward")
         pieces = [tape.new(shape, dtype, "div backward") for _ in range(3)]
         del pieces
         return [first]
 
-    return tape.record(out, (x,), run)
+    return tape.record(out, (x,), run, saves=(x.storage, divisor))
 
 
 def collapse(ctx: Context, x: Value, pre: Value) -> Value:
@@ -118,7 +119,7 @@ def collapse(ctx: Context, x: Value, pre: Value) -> Value:
     weighted = mul(tape, pre.view(ctx.tokens, streams, 1), x.view(*shape))
     small, dtype = (ctx.tokens, ctx.hidden), weighted.dtype
     out = tape.value(small, dtype, "sum of streams")
-    out = tape.record(out, (weighted,), lambda grad: [grad])
+    out = operator(tape, out, weighted, PASSED)
     del weighted
     return cast(tape, out, x.dtype)
 
@@ -144,7 +145,7 @@ def outer(tape: Tape, post: Value, made: Value, shape: tuple[int, ...]) -> Value
     np, nm = post.origin is not None, made.origin is not None
     saved = (post.storage if nm else None, made.storage if np else None)
 
-    def run(grad: Storage, kept: object = saved) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         first = tape.new(shape, dtype, "mul backward") if np else None
         second = tape.new(shape, dtype, "mul backward") if nm else None
         weights = tape.new(small, dtype, "sum") if np else None
@@ -155,14 +156,13 @@ def outer(tape: Tape, post: Value, made: Value, shape: tuple[int, ...]) -> Value
             found = tape.new(rows, narrow, "to backward")
         return [weights, found]
 
-    return tape.record(out, (post, made), run)
+    return tape.record(out, (post, made), run, saves=saved)
 
 
 def repeated_streams(ctx: Context, x: Value, streams: int) -> Value:
     """``inputs_embeds.unsqueeze(2).expand(...).contiguous()``."""
     out = ctx.tape.value((streams * x.shape[0], x.shape[1]), x.dtype, "streams")
-    shape, dtype = x.shape, x.dtype
-    return ctx.tape.record(out, (x,), lambda grad: [ctx.tape.new(shape, dtype, "sum of streams")])
+    return operator(ctx.tape, out, x, "sum of streams")
 
 
 def collapsed_streams(ctx: Context, x: Value, *, apart: bool) -> Value:

@@ -11,6 +11,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, cat, mul
 from memcheck.autograd.indexing import index, topk
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.attend import attend
@@ -129,8 +130,7 @@ def _put_together(
 def _repeated(tape: Tape, x: Value, heads: int) -> Value:
     """``x.repeat(1, k, 1, 1)``, whose gradient is summed."""
     shape, dtype = x.shape, x.dtype
-    out = tape.value((shape[0], heads, *shape[2:]), dtype, "repeat")
-    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, "sum")])
+    return operator(tape, tape.value((shape[0], heads, *shape[2:]), dtype, "repeat"), x, "sum")
 
 
 def _named(tensors: Tensors, ending: str) -> ParameterTensor:

@@ -22,6 +22,7 @@ from memcheck.autograd.elementwise import (
     unary,
     where,
 )
+from memcheck.autograd.operator import operator
 from memcheck.autograd.pieces import in_pieces
 from memcheck.autograd.tensor import Storage, Tape, Value, rounded
 from memcheck.frameworks.transformers.delta_rule import CHUNK, Cut, project, tensor_of
@@ -161,16 +162,14 @@ def _unit(tape: Tape, x: Value) -> Value:
     length = unary(tape, shift(tape, sum_rows(tape, mul(tape, x, x), rows)), "sqrt")
     out = tape.value(x.shape, x.dtype, "div")
     shape, dtype = x.shape, x.dtype
-
-    def run(grad: Storage, kept: object = (x.storage, length.storage)) -> list[Storage | None]:
-        pieces = [tape.new(shape, dtype, "div backward") for _ in range(4)]
-        del pieces[:3]
-        first = tape.new(shape, dtype, "div backward")
-        second = tape.new(rows, dtype, "sum")
-        del pieces
-        return [first, second]
-
-    return tape.record(out, (x, length), run)
+    return operator(
+        tape,
+        out,
+        (x, length),
+        ["div backward", (rows, dtype, "sum")],
+        saves=(x, length),
+        temporaries=[(shape, dtype, "div backward")] * 4,
+    )
 
 
 def _difference(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
@@ -191,13 +190,8 @@ def _difference(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
 def _broadcast(tape: Tape, row: Value, x: Value) -> Value:
     """``row - x`` of one row and all."""
     out = tape.value(x.shape, x.dtype, "sub")
-    small, shape, dtype = row.shape, x.shape, x.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        negated = tape.new(shape, dtype, "neg")
-        return [tape.new(small, dtype, "sum"), negated]
-
-    return tape.record(out, (row, x), run)
+    small, dtype = row.shape, x.dtype
+    return operator(tape, out, (row, x), [(small, dtype, "sum"), "neg"], reverse=True)
 
 
 def _outer(tape: Tape, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
@@ -205,7 +199,7 @@ def _outer(tape: Tape, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
     out = tape.value(shape, a.dtype, "outer product")
     small, dtype = a.shape, a.dtype
 
-    def run(grad: Storage, kept: object = (a.storage, b.storage)) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         first, second = (tape.new(shape, dtype, "mul backward") for _ in range(2))
         one = tape.new(small, dtype, "sum")
         del first
@@ -213,7 +207,7 @@ def _outer(tape: Tape, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
         del second
         return [one, two]
 
-    return tape.record(out, (a, b), run)
+    return tape.record(out, (a, b), run, saves=(a.storage, b.storage))
 
 
 def _rows(tape: Tape, x: Value) -> Value:
@@ -226,12 +220,12 @@ def _rows(tape: Tape, x: Value) -> Value:
     copies = tape.new((sum(sizes),), "int8", "rows and squares")
     out = Value(x.storage, shape, dtype)
 
-    def run(grad: Storage, kept: Storage = copies) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         pieces = [tape.new(shape, dtype, "CopySlices") for _ in range(4)]
         result = pieces.pop()
         return [result]
 
-    return tape.record(out, (x,), run)
+    return tape.record(out, (x,), run, saves=(copies,))
 
 
 def _fused(ctx: Context, inputs: Inputs) -> Value:
@@ -253,7 +247,7 @@ def _fused(ctx: Context, inputs: Inputs) -> Value:
     del made
     found = tuple((t.shape, t.dtype) for t in inputs)
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         again = [tape.new(shape, narrow, "recomputed w, u, qg, kg, v_new") for _ in range(5)]
         again += [tape.new(states, narrow, "states of chunks") for _ in range(2)]
         wide = [tape.new(shape, "fp32", "kimi delta rule backward") for _ in range(3)]
@@ -262,4 +256,4 @@ def _fused(ctx: Context, inputs: Inputs) -> Value:
         del again, wide
         return result
 
-    return tape.record(out, inputs, run)
+    return tape.record(out, inputs, run, saves=kept)

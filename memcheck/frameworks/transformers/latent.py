@@ -10,6 +10,7 @@ from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tens
 from memcheck.autograd.elementwise import cast, cat, copy, mul, scale, unary
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.attend import attend
 from memcheck.frameworks.transformers.attention import head_view, scale_positions
@@ -203,13 +204,7 @@ def assemble(tape: Tape, k_pass: Value, k_turned: Value, shape: tuple[int, ...])
     """``expand_kv``: an empty tensor into whose slices the two halves of the key are copied (two CopySlices nodes)."""
     dtype = k_pass.dtype
     key = tape.value(shape, dtype, "new_empty keys")
-    pass_shape, shared, rope = k_pass.shape, k_turned.shape, (*shape[:-1], k_turned.shape[-1])
-
-    def run_pass(grad: Storage) -> list[Storage | None]:
-        whole = tape.new(shape, dtype, "CopySlices")
-        part = tape.new(pass_shape, dtype, "CopySlices")
-        del whole
-        return [part]
+    shared, rope = k_turned.shape, (*shape[:-1], k_turned.shape[-1])
 
     def run_turned(grad: Storage) -> list[Storage | None]:
         whole = tape.new(shape, dtype, "CopySlices")
@@ -218,9 +213,7 @@ def assemble(tape: Tape, k_pass: Value, k_turned: Value, shape: tuple[int, ...])
         del zeros
         return [whole, part]
 
-    key = tape.record(key, (k_pass,), run_pass)
-    turned = tape.record(
-        Value(k_turned.storage, rope, dtype), (k_turned,), lambda grad: [tape.new(shared, dtype, "expand backward")]
-    )
+    key = operator(tape, key, k_pass, "CopySlices", temporaries=[(shape, dtype, "CopySlices")])
+    turned = operator(tape, Value(k_turned.storage, rope, dtype), k_turned, (shared, dtype, "expand backward"))
     out = Value(key.storage, shape, dtype)
     return tape.record(out, (key, turned), run_turned)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from memcheck.autograd.context import Context, Patched
 from memcheck.autograd.elementwise import copy
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.kernel_choice import keeps_strides
@@ -107,7 +108,7 @@ def rms_norm(tape: Tape, x: Value, weight: Parameter | None, *, in_place: bool) 
     kept = (x.storage, tape.new(x.shape[:-1], "fp32", "rms_norm rstd"))
     shape, dtype, trained = x.shape, x.dtype, weight is not None and weight.requires_grad
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         partial = tape.new((MULTIPROCESSORS_MOST, shape[-1]), "fp32", "rms_norm partial sums") if trained else None
         found: list[Storage | None] = [grad if in_place else tape.new(shape, dtype, "rms_norm backward")]
         if weight is not None:
@@ -118,7 +119,7 @@ def rms_norm(tape: Tape, x: Value, weight: Parameter | None, *, in_place: bool) 
         del partial
         return found
 
-    return tape.record(out, inputs, run)
+    return tape.record(out, inputs, run, saves=kept)
 
 
 def gate_and_up(ctx: Context, m: Mlp, x: Value, held: list[Value]) -> tuple[Value, Value]:
@@ -143,10 +144,10 @@ def glu(tape: Tape, gate: Value, up: Value) -> Value:
     out = tape.value(gate.shape, gate.dtype, "liger glu")
     first, second = gate.storage, up.storage
 
-    def run(grad: Storage, first: Storage | None = first, second: Storage | None = second) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         return [first, second]
 
-    return tape.record(out, (gate, up), run)
+    return tape.record(out, (gate, up), run, saves=(first, second))
 
 
 def rope(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, Value]:
@@ -162,8 +163,4 @@ def rope(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, Value]:
 
 def _turned(tape: Tape, x: Value, *, copies: bool) -> Value:
     shape, dtype = x.shape, x.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "contiguous gradient") if copies else grad]
-
-    return tape.record(Value(x.storage, shape, dtype), (x,), run)
+    return operator(tape, Value(x.storage, shape, dtype), x, "contiguous gradient" if copies else PASSED)

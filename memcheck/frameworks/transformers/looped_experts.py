@@ -11,6 +11,7 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, mul
 from memcheck.autograd.indexing import index
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import RESTING, Dim, Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.adapters import factors_of
@@ -94,7 +95,7 @@ def picked_product(tape: Tape, x: Value, stack: Value, label: str, outputs: int,
     nx, nw, x_shape = x.origin is not None, stack.origin is not None, x.shape
     kept = (x.storage if nw else None, (copies or stack.storage or RESTING) if nx else None)
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         gw = tape.new((outputs, inputs), narrow, label + " dW") if nw else None
         gx = tape.new(x_shape, narrow, label + " dX") if nx else None
         wide = tape.new((outputs, inputs), own, "to backward") if nw and narrow != own else gw
@@ -103,15 +104,10 @@ def picked_product(tape: Tape, x: Value, stack: Value, label: str, outputs: int,
         del wide
         return [gx, zeros]
 
-    return tape.record(out, (x, stack), run, saves_first=True)
+    return tape.record(out, (x, stack), run, saves_first=True, saves=kept)
 
 
 def added(tape: Tape, total: Value, part: Value, places: Storage) -> Value:
     """``total.index_add_(0, places, part)``: keeps the places, and the part for its shape (derivatives.yaml)."""
     out = Value(total.storage, total.shape, total.dtype)
-    shape, dtype, wants = part.shape, part.dtype, part.origin is not None
-
-    def run(grad: Storage, kept: object = (places, part.storage)) -> list[Storage | None]:
-        return [grad, tape.new(shape, dtype, "index_select") if wants else None]
-
-    return tape.record(out, (total, part), run)
+    return operator(tape, out, (total, part), [PASSED, "index_select"], saves=(places, part))

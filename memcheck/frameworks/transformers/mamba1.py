@@ -85,9 +85,7 @@ def _inner(ctx: Context, sizes: Channels, projected: Value, rate: Value, weights
     inputs = (projected, rate, *weights)
     found = [(v.shape, v.dtype) if v.origin is not None else None for v in inputs]
 
-    def run(
-        grad: Storage, kept: object = (joint, small, keys, queries, scanned, chunks, rate.storage)
-    ) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         again = [tape.new(channels, dtype, name) for name in ("conv1d", "delta")]
         whole = tape.new(both, dtype, "xz backward")
         through = tape.new(channels, dtype, "out_proj backward")
@@ -98,7 +96,7 @@ def _inner(ctx: Context, sizes: Channels, projected: Value, rate: Value, weights
         del again, through, parts, wide, joined
         return [whole if found[0] else None, *results]
 
-    return tape.record(out, inputs, run)
+    return tape.record(out, inputs, run, saves=(joint, small, keys, queries, scanned, chunks, rate.storage))
 
 
 def _in_parts(
@@ -128,13 +126,13 @@ def fused_scan(ctx: Context, sizes: Channels, inputs: tuple[Value, ...]) -> Valu
     out = tape.value(half, state.dtype, "gated output")
     found = [(v.shape, v.dtype) if v.origin is not None else None for v in inputs]
 
-    def run(grad: Storage, kept: object = (*copies, scanned, chunks, rate.storage)) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         straight = tape.new(half, grad.dtype, "contiguous")
         results = [tape.new(f[0], f[1], "selective scan backward") if f else None for f in found]
         del straight
         return results
 
-    return tape.record(out, inputs, run)
+    return tape.record(out, inputs, run, saves=(*copies, scanned, chunks, rate.storage))
 
 
 def _steps(
@@ -208,10 +206,9 @@ def _loop(ctx: Context, sizes: Channels, decays: Value, grown: Value, queries: V
     out = tape.value((ctx.tokens, sizes.inner), dtype, "stack")
     shared = queries.shape
 
-    def run(
-        grad: Storage,
-        kept: list[Storage | None] = [decays.storage, queries.storage, zeros, *saved, *bulk],  # noqa: B006
-    ) -> list[Storage | None]:
+    kept = [decays.storage, queries.storage, zeros, *saved, *bulk]
+
+    def run(grad: Storage) -> list[Storage | None]:
         through = [tape.new(shared, dtype, "select backward") for _ in range(2)]
         narrow = tape.new(one, dtype, "state @ C backward")
         arrived = tape.new(one, wide, "to backward") if copied else None
@@ -224,7 +221,7 @@ def _loop(ctx: Context, sizes: Channels, decays: Value, grown: Value, queries: V
         kept.clear()
         return [rates, inputs, through[0]]
 
-    return tape.record(out, (decays, grown, queries), run), [products, state]
+    return tape.record(out, (decays, grown, queries), run, saves=kept), [products, state]
 
 
 def _outer(tape: Tape, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
@@ -234,7 +231,7 @@ def _outer(tape: Tape, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
     kept = (a.storage if b.origin is not None else None, b.storage if a.origin is not None else None)
     found = [(v.shape, v.dtype) if v.origin is not None else None for v in (a, b)]
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         products = [tape.new(shape, wide, "mul backward") if f else None for f in found]
         sums: list[Storage | None] = []
         for i, f in enumerate(found):
@@ -243,7 +240,7 @@ def _outer(tape: Tape, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
             sums.append(tape.new(f[0], f[1], "to backward") if f and f[1] != wide else total)
         return sums
 
-    return tape.record(out, (a, b), run)
+    return tape.record(out, (a, b), run, saves=kept)
 
 
 def _decay(ctx: Context, tensors: dict[str, ParameterTensor], sizes: Channels) -> Value:

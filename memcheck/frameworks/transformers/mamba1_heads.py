@@ -10,6 +10,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, cat, convert_weight, copy, mul, scale, unary
 from memcheck.autograd.indexing import slices
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.mamba1 import Channels, fused_scan, rows_of_tokens, scan
@@ -78,8 +79,7 @@ def _by_head(ctx: Context, tensor: ParameterTensor, x: Value, shape: tuple[int, 
 def _expanded(tape: Tape, x: Value, times: int) -> Value:
     """A copy for each sequence; its gradient is summed over them."""
     small, dtype = x.shape, x.dtype
-    out = tape.value((times * small[0], *small[1:]), dtype, "expand")
-    return tape.record(out, (x,), lambda grad: [tape.new(small, dtype, "sum")])
+    return operator(tape, tape.value((times * small[0], *small[1:]), dtype, "expand"), x, "sum")
 
 
 def _leaf(ctx: Context, tensor: ParameterTensor) -> Value:

@@ -26,6 +26,7 @@ from memcheck.autograd.elementwise import (
 )
 from memcheck.autograd.indexing import clamp
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.frameworks.transformers.attend import repeat_kv
 from memcheck.frameworks.transformers.scan import convolve, pad, select
@@ -82,13 +83,9 @@ def multiplied(ctx: Context, x: Value) -> Value:
     """Falcon-H1's ``x * mup_vector``: a buffer in the dtype in which the model is made, to which x is promoted."""
     tape, wide = ctx.tape, promote(x.dtype, ctx.setting.buffers)
     out = tape.value(x.shape, wide, "in_proj * multipliers")
-    shape, narrow = x.shape, x.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        product = tape.new(shape, wide, "multipliers backward")
-        return [product if wide == narrow else tape.new(shape, narrow, "to backward")]
-
-    return tape.record(out, (x,), run)
+    if wide == x.dtype:
+        return operator(tape, out, x, "multipliers backward")
+    return operator(tape, out, x, "to backward", temporaries=[(x.shape, wide, "multipliers backward")])
 
 
 def _project(ctx: Context, tensors: dict[str, ParameterTensor], name: str, x: Value) -> Value:
@@ -200,25 +197,14 @@ def _pass_on(tape: Tape, between: Value, states: Value, shape: tuple[int, ...]) 
         states = cast(tape, states, tape.autocast)
     out = tape.value(shape, states.dtype, "states before chunks")
     dtype = states.dtype
-
-    def run(grad: Storage, kept: object = (between.storage, states.storage)) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "states backward")]
-
-    return tape.record(out, (states,), run)
+    return operator(tape, out, states, (shape, dtype, "states backward"), saves=(between, states))
 
 
 def _segment_sum(tape: Tape, decay: Value, shape: tuple[int, ...]) -> Value:
     """Sums of decays between all tokens of a chunk: masked, summed up, masked again."""
     masked = tape.value(shape, decay.dtype, "masked_fill")
-    small, dtype = decay.shape, decay.dtype
-
-    def expand(grad: Storage) -> list[Storage | None]:
-        filled = tape.new(shape, dtype, "masked_fill backward")
-        total = tape.new(small, dtype, "sum")
-        del filled
-        return [total]
-
-    masked = tape.record(masked, (decay,), expand)
+    dtype = decay.dtype
+    masked = operator(tape, masked, decay, "sum", temporaries=[(shape, dtype, "masked_fill backward")])
     summed = tape.value(shape, dtype, "cumsum")
 
     def turn(grad: Storage) -> list[Storage | None]:

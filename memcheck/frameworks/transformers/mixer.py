@@ -117,7 +117,7 @@ def _blocks(ctx: Context, qkv: Value, heads: int, d: int) -> Value:
     del pieces
     shape = qkv.shape
 
-    def run(grad: Storage, kept: object = (qkv.storage, states, scores, decayed)) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         through_scores = tape.new((tokens // blocks, heads, block), dtype, "scores backward")
         padded = [tape.new((tokens, width), dtype, "slice backward") for _ in range(3)]
         del through_scores
@@ -125,7 +125,7 @@ def _blocks(ctx: Context, qkv: Value, heads: int, d: int) -> Value:
         padded.clear()
         return [total]
 
-    return tape.record(out, (qkv,), run)
+    return tape.record(out, (qkv,), run, saves=(qkv.storage, states, scores, decayed))
 
 
 def _mamba(ctx: Context, mixer: Mixer, x: Value) -> Value:
@@ -182,11 +182,12 @@ def _delta_net(ctx: Context, mixer: Mixer, x: Value) -> Value:
     shapes = tuple((value.shape, dtype) for value in inputs)
     small = [(p.shape, p.dtype) if p.origin is not None else None for p in norms]
 
-    def run(grad: Storage, kept: object = (tensors, *(v.storage for v in inputs[1:]))) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         found = [tape.new(shape, kind, "delta rule backward") for shape, kind in shapes]
         return [*found, *(tape.new(s[0], s[1], "norm backward") if s else None for s in small)]
 
-    out = tape.record(out, (*inputs, *norms), run)
+    saved = (*tensors, *(v.storage for v in inputs[1:]))
+    out = tape.record(out, (*inputs, *norms), run, saves=saved)
     del tensors, inputs, joined, gates, gating, projected
     return _project(ctx, mixer, out, mixer.output)
 
@@ -199,18 +200,18 @@ def _fused(ctx: Context, mixer: Mixer, x: Value, width: int, extra: dict[str, tu
     tape = ctx.tape
     rows = x.shape[0]
     parameters = _small_parameters(ctx, mixer, "mixer", *also) if width else ()
-    kept = (x.storage, tuple(tape.new((rows, size), dtype, name) for name, (size, dtype) in extra.items()))
+    kept = (x.storage, *(tape.new((rows, size), dtype, name) for name, (size, dtype) in extra.items()))
     out = tape.value((rows, width), x.dtype, mixer.kind)
     shape, dtype = x.shape, x.dtype
     small = [(p.shape, p.dtype) if p.origin is not None else None for p in parameters]
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         again = tape.new((rows, width), dtype, "recomputed convolution")
         result = tape.new(shape, dtype, mixer.kind + " backward")
         del again
         return [result, *(tape.new(s[0], s[1], "backward") if s else None for s in small)]
 
-    return tape.record(out, (x, *parameters), run)
+    return tape.record(out, (x, *parameters), run, saves=kept)
 
 
 def _short_convolution(ctx: Context, mixer: Mixer, x: Value) -> Value:

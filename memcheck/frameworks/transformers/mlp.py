@@ -86,11 +86,11 @@ def _erf(tape: Tape, x: Value) -> Value:
     out = tape.value(x.shape, x.dtype, "erf")
     shape, dtype = x.shape, x.dtype
 
-    def run(grad: Storage, kept: Storage | None = x.storage) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         pieces = [tape.new(shape, dtype, "erf backward") for _ in range(5)]
         return [pieces.pop()]
 
-    return tape.record(out, (x,), run)
+    return tape.record(out, (x,), run, saves=(x.storage,))
 
 
 def _bloom_gelu(tape: Tape, x: Value) -> Value:
@@ -103,12 +103,12 @@ def _bloom_gelu(tape: Tape, x: Value) -> Value:
     out = tape.value(shape, dtype, "bloom gelu")
     del square
 
-    def run(grad: Storage, kept: Storage | None = x.storage) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         pieces = [tape.new(shape, dtype, "bloom gelu backward") for _ in range(5)]
         result = pieces.pop()
         return [result]
 
-    return tape.record(out, (x,), run)
+    return tape.record(out, (x,), run, saves=(x.storage,))
 
 
 def _xielu(ctx: Context, m: Mlp, x: Value) -> Value:

@@ -10,6 +10,7 @@ from memcheck.autograd.context import Context, adapts
 from memcheck.autograd.elementwise import add, mul, scale
 from memcheck.autograd.matrix import Weights, embedding, linear
 from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Leaf, Parameter, Storage, Value
 from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.norms import normalise
@@ -40,10 +41,10 @@ def look_up(ctx: Context, p: PerLayer, rows: int, x: Value, *, trained: bool) ->
     inputs = scale(tape, add(tape, normed, looked_up, "per-layer inputs"), "per-layer scale")
     del normed, looked_up
 
-    def run(grad: Storage, kept: Storage | None = inputs.storage) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         return [grad, tape.new((0,), dtype, "gradient of per-layer inputs")]
 
-    return tape.record(Value(x.storage, x.shape, dtype), (x, inputs), run)
+    return tape.record(Value(x.storage, x.shape, dtype), (x, inputs), run, saves=(inputs.storage,))
 
 
 def with_per_layer_input(ctx: Context, block: Block, x: Value) -> Value:
@@ -62,9 +63,7 @@ def per_layer_part(ctx: Context, block: Block, x: Value) -> Value:
     h = activation(tape, h, block.per_layer_activation)
     whole, part, dtype = (ctx.tokens, p.total), (ctx.tokens, p.width), ctx.setting.params
     all_inputs = Value(None, whole, dtype, Leaf())
-    own = tape.record(
-        Value(None, part, dtype), (all_inputs,), lambda grad: [tape.new(whole, dtype, "slice of per-layer inputs")]
-    )
+    own = operator(tape, Value(None, part, dtype), all_inputs, (whole, dtype, "slice of per-layer inputs"))
     h = mul(tape, h, own)
     h = linear(tape, h, ctx.replicated(projection), projection.name)
     name = "post_per_layer_input_norm"

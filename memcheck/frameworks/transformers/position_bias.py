@@ -6,12 +6,11 @@ the mask of the memory-efficient kernel, contiguous, and get a gradient of every
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, copy, dropout, scale, shift
 from memcheck.autograd.matrix import embedding
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.shared import Gathered, shared
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, promote
 from memcheck.frameworks.transformers.attend import returns
@@ -87,7 +86,7 @@ def _looked_up(ctx: Context, a: Attention, shape: tuple[int, ...]) -> Value:
         thrown_away = tape.frame is not None and tape.frame.again is None  # a checkpointed forward saves nothing
         return Value(found.storage, shape, found.dtype, Gathered() if thrown_away else Kept(buckets))
     found = Value(found.storage, shape, found.dtype, found.origin)
-    return tape.record(Value(found.storage, shape, found.dtype), (found,), _keeping(buckets))
+    return operator(tape, Value(found.storage, shape, found.dtype), found, PASSED, saves=(buckets,))
 
 
 def _own(ctx: Context, a: Attention, shape: tuple[int, ...]) -> Value:
@@ -98,7 +97,7 @@ def _own(ctx: Context, a: Attention, shape: tuple[int, ...]) -> Value:
     table = ctx.parameter(tensor.name, tensor.shape)
     found = embedding(tape, table, shape[2:], ctx.setting.params, "position biases")
     found = Value(found.storage, shape, found.dtype, found.origin)
-    return tape.record(Value(found.storage, shape, found.dtype), (found,), _keeping(buckets))
+    return operator(tape, Value(found.storage, shape, found.dtype), found, PASSED, saves=(buckets,))
 
 
 class Kept(Gathered):
@@ -130,15 +129,6 @@ def _buckets(tape: Tape, pairs: tuple[int, ...], *, bidirectional: bool, named: 
     found = sign if sign is not None else tape.new(pairs, "int64", "position buckets")
     del relative, distance, small, least, chosen, logarithm
     return found
-
-
-def _keeping(kept: Storage) -> Callable[..., list[Storage | None]]:
-    """A backward function that passes the gradient on, and refers to a storage."""
-
-    def run(grad: Storage, kept: Storage = kept) -> list[Storage | None]:
-        return [grad]
-
-    return run
 
 
 def _eager(ctx: Context, a: Attention, heads: tuple[Value, Value, Value], biases: Value) -> Value:
@@ -183,31 +173,24 @@ def _causal(tape: Tape, biases: Value) -> tuple[Value, Storage]:
     shape, dtype = biases.shape, biases.dtype
     mask = tape.new(shape[2:], "bool", "causal mask")
     out = tape.value(shape, dtype, "masked biases")
-
-    def run(grad: Storage, kept: Storage = mask) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "masked biases backward")]
-
-    return tape.record(out, (biases,), run), mask
+    return operator(tape, out, biases, "masked biases backward", saves=(mask,)), mask
 
 
 def _unpadded(ctx: Context, biases: Value) -> Value:
     """``torch.where(attention_mask, biases, min)`` by the model's mask of every row: biases of every row."""
-    tape, dtype, small = ctx.tape, biases.dtype, biases.shape
-    shape = (ctx.batch, *small[1:])
-    out = tape.value(shape, dtype, "biases of every row")
-
-    def run(grad: Storage) -> list[Storage | None]:
-        found = tape.new(shape, dtype, "biases of every row backward")
-        return [tape.new(small, dtype, "sum over sequences") if shape[0] > 1 else found]
-
-    return tape.record(out, (biases,), run)
+    tape, shape, label = ctx.tape, (ctx.batch, *biases.shape[1:]), "biases of every row"
+    out = tape.value(shape, biases.dtype, label)
+    if shape == biases.shape:
+        return operator(tape, out, biases, label + " backward")
+    whole = (shape, biases.dtype, label + " backward")
+    return operator(tape, out, biases, "sum over sequences", temporaries=[whole])
 
 
 def padded(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     """``pad_bias``: rows of a multiple of eight elements (aten/src/ATen/native/transformers/attention.cpp)."""
     before, dtype = x.shape, x.dtype
     out = tape.value(shape, dtype, "padded biases")
-    out = tape.record(out, (x,), lambda grad: [tape.new(before, dtype, "padded biases backward")])
+    out = operator(tape, out, x, "padded biases backward")
     return Value(out.storage, before, dtype, out.origin)
 
 
@@ -225,14 +208,14 @@ def kernel_with_biases(tape: Tape, q: Value, k: Value, v: Value, biases: Value) 
     wide = -(-k.shape[2] // GRADIENT_ALIGNMENT) * GRADIENT_ALIGNMENT
     full = (q.shape[0], *small[1:3], wide)
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         found: list[Storage | None] = [tape.new(s[0], s[1], label + " backward") if s else None for s in shapes]
         total = tape.new(full, dtype, "gradient of biases") if wants else None
         if total is not None and full[0] > small[0]:
             total = tape.new(small, dtype, "sum over sequences")
         return [*found, total]
 
-    return tape.record(out, (q, k, v, biases), run)
+    return tape.record(out, (q, k, v, biases), run, saves=kept)
 
 
 def with_biases(ctx: Context, size: tuple[int, int], x: Value, trained: bool) -> Value:
@@ -247,20 +230,13 @@ def with_biases(ctx: Context, size: tuple[int, int], x: Value, trained: bool) ->
     del named
     table = ctx.register(Parameter("relative_attention_bias", (rows, heads), s.params, trained, has_grad=s.has_grad))
     found = embedding(tape, table, pairs, s.params, "position biases")
-    found = tape.record(Value(found.storage, found.shape, found.dtype), (found,), _keeping(buckets))
+    found = operator(tape, Value(found.storage, found.shape, found.dtype), found, PASSED, saves=(buckets,))
     del buckets
     copies = tape.new((ctx.batch, heads, *pairs), s.params, "position biases of every sequence")
     del copies  # held by a variable of the model
-    out, small, dtype = Value(x.storage, x.shape, x.dtype), found.shape, found.dtype
-    several = ctx.batch > 1
-
-    def run(grad: Storage) -> list[Storage | None]:
-        total = tape.new(small, dtype, "sum over sequences") if several else None
-        laid = tape.new(small, dtype, "contiguous gradient")
-        del total
-        return [grad, laid]
-
-    return tape.record(out, (x, found), run)
+    summed = [(found.shape, found.dtype, "sum over sequences")] if ctx.batch > 1 else []
+    out = Value(x.storage, x.shape, x.dtype)
+    return operator(tape, out, (x, found), [PASSED, "contiguous gradient"], temporaries=summed)
 
 
 def _onto_given(ctx: Context, a: Attention, heads: tuple[Value, Value, Value]) -> Value:

@@ -11,6 +11,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, copy, dropout, scale, shift
 from memcheck.autograd.indexing import scattered
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.operator import factors, operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.attend import repeat_kv
@@ -96,17 +97,13 @@ def distance_biases(ctx: Context, a: Attention, r: Relative, tensor: ParameterTe
     picked = tape.value(shape, dtype, "position biases")
     kept = (index, logits.storage)  # gather_backward takes the input, too (derivatives.yaml)
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         return [scattered(tape, profiles, dtype, "gather backward")]
 
-    picked = tape.record(picked, (logits,), run)
+    picked = tape.record(picked, (logits,), run, saves=kept)
     masks = [tape.new((s, s), "bool", "distances out of reach") for _ in range(3)]
     out = tape.value(shape, dtype, "masked position biases")
-
-    def run_fill(grad: Storage, kept: Storage = masks[-1]) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "masked_fill backward")]
-
-    out = tape.record(out, (picked,), run_fill)
+    out = operator(tape, out, picked, (shape, dtype, "masked_fill backward"), saves=(masks[-1],))
     del logits, distance, index, kept, picked, masks
     return out
 
@@ -118,18 +115,16 @@ def _profiles(ctx: Context, tensor: ParameterTensor, states: Value, shape: tuple
     if tape.autocast:
         matrix, states = cast(tape, matrix, tape.autocast), cast(tape, states, tape.autocast)
     out = tape.value(shape, states.dtype, "relative logits")
-    ns, nm = states.origin is not None, matrix.origin is not None
-    kept = (states.storage if nm else None, matrix.storage if ns else None)
-    small, size, dtype = states.shape, matrix.shape, states.dtype
-
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
-        laid = tape.new(shape, dtype, "contiguous gradient")
-        gw = tape.new(size, dtype, tensor.name + " dW") if nm else None
-        gx = tape.new(small, dtype, tensor.name + " dX") if ns else None
-        del laid
-        return [gx, gw]
-
-    return tape.record(out, (states, matrix), run)
+    size, dtype = matrix.shape, states.dtype
+    return operator(
+        tape,
+        out,
+        (states, matrix),
+        [tensor.name + " dX", (size, dtype, tensor.name + " dW")],
+        saves=factors(states, matrix),
+        temporaries=[(shape, dtype, "contiguous gradient")],
+        reverse=True,
+    )
 
 
 def _eager(ctx: Context, a: Attention, heads: Heads, biases: Value) -> Value:
@@ -170,11 +165,7 @@ def _fused(ctx: Context, a: Attention, heads: Heads, biases: Value, kernel: str)
     shape, dtype = biases.shape, biases.dtype
     made = None if kernel == "efficient" else tape.new(shape[2:], "bool", "causal mask")
     mask = tape.value(shape, dtype, "masked biases")
-
-    def run(grad: Storage, kept: Storage | None = made) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "where backward")]
-
-    named = mask = tape.record(mask, (biases,), run)
+    named = mask = operator(tape, mask, biases, "where backward", saves=(made,))
     if tape.autocast:
         q, k, v, mask = (cast(tape, t, tape.autocast) for t in (q, k, v, mask))
     if kernel == "math":

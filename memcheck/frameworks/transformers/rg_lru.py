@@ -10,6 +10,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, copy, mul, scale, shift, unary
 from memcheck.autograd.indexing import slices
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.operator import factors, operator
 from memcheck.autograd.outliving import retain
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.errors import UnsupportedError
@@ -85,16 +86,14 @@ def _gate(ctx: Context, tensors: Tensors, name: str, rows: Value) -> tuple[Value
         rows, weight, bias = (cast(tape, v, tape.autocast) for v in (rows, weight, bias))
     shape, dtype = rows.shape, rows.dtype
     out = tape.value(shape, dtype, name)
-    nx, nw, nb = (v.origin is not None for v in (rows, weight, bias))
     small, offset = weight.shape, bias.shape
-    kept = (rows.storage if nw else None, weight.storage if nx else None)
-
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
-        gx = tape.new(shape, dtype, name + " dX") if nx else None
-        gw = tape.new(small, dtype, name + " dW") if nw else None
-        return [gx, gw, tape.new(offset, dtype, "sum") if nb else None]
-
-    out = tape.record(out, (rows, weight, bias), run)
+    out = operator(
+        tape,
+        out,
+        (rows, weight, bias),
+        [name + " dX", (small, dtype, name + " dW"), (offset, dtype, "sum")],
+        saves=factors(rows, weight),
+    )
     return unary(tape, copy(tape, out, "reshape"), "sigmoid"), out
 
 
@@ -103,7 +102,7 @@ def _bounded_root(tape: Tape, x: Value) -> Value:
     out = tape.value(x.shape, x.dtype, "sqrt")
     shape, dtype = x.shape, x.dtype
 
-    def run(grad: Storage, kept: Storage | None = x.storage) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         scaled = tape.new(shape, dtype, "4 * x")
         clipped = tape.new(shape, dtype, "clip")
         del scaled
@@ -112,7 +111,7 @@ def _bounded_root(tape: Tape, x: Value) -> Value:
         del clipped, root
         return [result]
 
-    return tape.record(out, (x,), run)
+    return tape.record(out, (x,), run, saves=(x.storage,))
 
 
 def _scan(ctx: Context, x: Value, decay: Value) -> Value:
@@ -135,7 +134,7 @@ def _scan(ctx: Context, x: Value, decay: Value) -> Value:
     kept = [first, states, decays, None if copied else decay.storage]
     rate = decay.dtype
 
-    def run(grad: Storage, kept: list[Storage | None] = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         whole = tape.new(every, dtype, "CopySlices")
         through = tape.new(every, dtype, "select backward")
         rates = tape.new(every, rate, "select backward")
@@ -144,7 +143,7 @@ def _scan(ctx: Context, x: Value, decay: Value) -> Value:
         kept.clear()
         return [through, rates]
 
-    out = tape.record(out, (x, decay), run)
+    out = tape.record(out, (x, decay), run, saves=kept)
     # an attribute of the module: recomputed, the last state has the graph that made it, until the next forward
     retain(tape, Value(None, one, "fp32", out.origin))
     return out

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, cat
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.models.types import Attention
 
@@ -77,7 +78,7 @@ def rotate_half(tape: Tape, x: Value, stream: str, tables: tuple[Storage, ...] =
     out = tape.value(shape, wide, "rotary embedding")
     del with_cos, with_sin, held
 
-    def run(grad: Storage, kept: object = tables) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         through_sin = tape.new(shape, wide, "mul backward")
         if wide != dtype:
             through_sin = tape.new(shape, dtype, "to backward")
@@ -95,7 +96,7 @@ def rotate_half(tape: Tape, x: Value, stream: str, tables: tuple[Storage, ...] =
         del summed, through_cos
         return [total if wants else None]
 
-    return tape.record(out, (x,), run)
+    return tape.record(out, (x,), run, saves=tables)
 
 
 def rotate_complex(tape: Tape, q: Value, k: Value, rows: Storage | None = None) -> Pair:
@@ -112,11 +113,11 @@ def _times_complex(tape: Tape, wide: Value, rows: Storage | None) -> Value:
     shape = wide.shape
     turned = tape.value(shape, "fp32", "x * freqs_cis")
     conjugates = rows.shape if rows is not None else None
-
-    def run(grad: Storage, kept: Storage | None = rows) -> list[Storage | None]:
-        copied = tape.new(conjugates or shape, "fp32", "clone")
-        product = tape.new(shape, "fp32", "mul backward")
-        del copied
-        return [product]
-
-    return tape.record(turned, (wide,), run)
+    return operator(
+        tape,
+        turned,
+        wide,
+        (shape, "fp32", "mul backward"),
+        saves=(rows,),
+        temporaries=[(conjugates or shape, "fp32", "clone")],
+    )

@@ -12,6 +12,7 @@ from memcheck.autograd.elementwise import cast, convert_weight, mul, scale, unar
 from memcheck.autograd.indexing import gather, index, topk
 from memcheck.autograd.matrix import linear, product
 from memcheck.autograd.norm import l2_norm_pieces
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.adapters import merged_weight
@@ -270,13 +271,7 @@ def _softmax_groups(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage
 def over_sum(tape: Tape, x: Value) -> Value:
     """``x / x.sum(-1, keepdim=True)``: keeps both."""
     total = tape.new((*x.shape[:-1], 1), x.dtype, "sum")
-    out = tape.value(x.shape, x.dtype, "div")
-    shape, dtype = x.shape, x.dtype
-
-    def run(grad: Storage, kept: object = (x.storage, total)) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "div backward")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, tape.value(x.shape, x.dtype, "div"), x, "div backward", saves=(x, total))
 
 
 def divide_by_sum(tape: Tape, x: Value) -> Value:
@@ -284,9 +279,4 @@ def divide_by_sum(tape: Tape, x: Value) -> Value:
     total = tape.new((*x.shape[:-1], 1), x.dtype, "sum")
     copied = tape.new(x.shape, x.dtype, "copy before div_")
     shape, dtype = x.shape, x.dtype
-    out = Value(x.storage, shape, dtype)
-
-    def run(grad: Storage, kept: object = (total, copied)) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "div backward")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, Value(x.storage, shape, dtype), x, "div backward", saves=(total, copied))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, copy, mean_rows, mul, power, shift, unary
 from memcheck.autograd.indexing import slices
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.models.types import ParameterTensor
 
@@ -20,15 +21,12 @@ def contiguous_as(tape: Tape, x: Value, dtype: str) -> Value:
 
 def pad(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     """``F.pad`` at the end of the sequence: a copy even if it adds no column; so is its gradient."""
-    out = tape.value(shape, x.dtype, "pad")
-    small, dtype = x.shape, x.dtype
-    return tape.record(out, (x,), lambda grad: [tape.new(small, dtype, "pad backward")])
+    return operator(tape, tape.value(shape, x.dtype, "pad"), x, "pad backward")
 
 
 def sum_rows(tape: Tape, x: Value, shape: tuple[int, ...], label: str = "sum") -> Value:
     """``x.sum(dim)``: keeps nothing; its gradient is an expanded view."""
-    out = tape.value(shape, x.dtype, label)
-    return tape.record(out, (x,), lambda grad: [grad])
+    return operator(tape, tape.value(shape, x.dtype, label), x, PASSED)
 
 
 def select(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
@@ -39,13 +37,8 @@ def select(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
 def write(tape: Tape, target: Value, part: Value) -> Value:
     """``target[:, :, i] = part``: in place; backward copies the whole gradient, and the part's (CopySlices)."""
     out = Value(target.storage, target.shape, target.dtype)
-    whole, small, dtype = target.shape, part.shape, target.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        rest = tape.new(whole, dtype, "CopySlices")
-        return [rest, tape.new(small, dtype, "CopySlices")]
-
-    return tape.record(out, (target, part), run)
+    small, dtype = part.shape, target.dtype
+    return operator(tape, out, (target, part), ["CopySlices", (small, dtype, "CopySlices")])
 
 
 def convolve(
@@ -88,10 +81,10 @@ def convolution(tape: Tape, x: Value, weight: Value, bias: Value | None, shape: 
     inputs = (x, weight) if bias is None else (x, weight, bias)
     found = [(v.shape, v.dtype) if v.origin is not None else None for v in inputs]
 
-    def run(grad: Storage, kept: object = (x.storage, weight.storage)) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         return [tape.new(f[0], f[1], "conv1d backward") if f else None for f in found]
 
-    return tape.record(out, inputs, run)
+    return tape.record(out, inputs, run, saves=(x.storage, weight.storage))
 
 
 def l2_norm(tape: Tape, x: Value, rows: tuple[int, ...]) -> Value:

@@ -15,6 +15,7 @@ import math
 
 from memcheck.accounts.deepep import NODE_RANKS
 from memcheck.autograd.context import Context
+from memcheck.autograd.operator import operator
 from memcheck.autograd.outliving import held_by_ctx, holding
 from memcheck.autograd.tensor import Dim, Storage, Tape, Value
 from memcheck.frameworks.transformers.expert_parallel import choices_here, local_experts
@@ -101,7 +102,7 @@ def _dispatched(tape: Tape, x: Value, weights: Value, shape: tuple[int, ...], ha
         return [tape.new(home, dtype, "combined gradient"), tape.new(w_shape, "fp32", "combined weights' gradient")]
 
     out = tape.record(out, (x, weights), holding(run, handle))
-    return out, tape.record(probabilities, (weights,), lambda grad: [None])
+    return out, operator(tape, probabilities, weights, None)
 
 
 def _multihot(tape: Tape, weights: Value, experts: int) -> tuple[Storage, Value]:
@@ -111,35 +112,27 @@ def _multihot(tape: Tape, weights: Value, experts: int) -> tuple[Storage, Value]
     out = tape.value((rows, experts), "fp32", "multihot weights")
     places = tape.new((rows, experts), "int32", "position map")
     shape = weights.shape
-
-    def run(grad: Storage, kept: Storage = places) -> list[Storage | None]:
-        return [tape.new(shape, "fp32", "multihot backward")]
-
-    return chosen, tape.record(out, (weights,), run)
+    return chosen, operator(tape, out, weights, (shape, "fp32", "multihot backward"), saves=(places,))
 
 
 def _permuted(tape: Tape, arrived: Value, multihot: Value, rows: Dim, row_ids: Storage) -> tuple[Value, Value]:
     """``moe_permute_with_probs``: keeps its map."""
     out = tape.value((rows, arrived.shape[-1]), arrived.dtype, "permuted tokens")
     scores = tape.value((rows,), "fp32", "permuted weights")
-    shape, dtype, m_shape = arrived.shape, arrived.dtype, multihot.shape
-
-    def run(grad: Storage, kept: Storage = row_ids) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "unpermuted gradient"), tape.new(m_shape, "fp32", "weights' gradient")]
-
-    out = tape.record(out, (arrived, multihot), run)
-    return out, tape.record(scores, (multihot,), lambda grad: [None])
+    m_shape = multihot.shape
+    out = operator(
+        tape,
+        out,
+        (arrived, multihot),
+        ["unpermuted gradient", (m_shape, "fp32", "weights' gradient")],
+        saves=(row_ids,),
+    )
+    return out, operator(tape, scores, multihot, None)
 
 
 def _restored(tape: Tape, x: Value, shape: tuple[int, ...], row_ids: Storage) -> Value:
     """``moe_unpermute``: the copies of a token are summed."""
-    out = tape.value(shape, x.dtype, "unpermuted tokens")
-    source, dtype = x.shape, x.dtype
-
-    def run(grad: Storage, kept: Storage = row_ids) -> list[Storage | None]:
-        return [tape.new(source, dtype, "permuted gradient")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, tape.value(shape, x.dtype, "unpermuted tokens"), x, "permuted gradient", saves=(row_ids,))
 
 
 def _moved(tape: Tape, x: Value, shape: tuple[int, ...], handle: Handle) -> Value:

@@ -10,6 +10,7 @@ from memcheck.autograd.elementwise import add, cast, convert_weight, mul, scale,
 from memcheck.autograd.indexing import gather, slices
 from memcheck.autograd.log_probabilities import logsumexp
 from memcheck.autograd.matrix import product
+from memcheck.autograd.operator import PASSED, factors, operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.mlp import activation
@@ -49,7 +50,7 @@ def _route(ctx: Context, m: Moe, tensors: dict[str, ParameterTensor], x: Value) 
     routed, shared = slices(tape, logits, (rows, m.experts), (rows, both - m.experts))
     taken = k + both - m.experts
     joined = tape.value((rows, taken), "fp32", "cat logits")
-    joined = tape.record(joined, (gather(tape, routed, indices), shared), lambda grad: [grad, grad])
+    joined = operator(tape, joined, (gather(tape, routed, indices), shared), PASSED)
     logs = unary(tape, joined, "logsigmoid")
     del joined, routed, shared
     weights = unary(tape, subtract_rows(tape, logs, logsumexp(tape, logs).view(rows, 1)), "exp")
@@ -78,7 +79,7 @@ def _shared(ctx: Context, m: Moe, tensors: dict[str, ParameterTensor], x: Value,
     total = tape.value((rows, hidden), "fp32", "sum of shared experts")
     shape = wide.shape
     # an expanded view, which is made whole where the gradient is cast, or where a product reads it
-    total = tape.record(total, (wide,), lambda grad: [grad if narrow != "fp32" else tape.new(shape, "fp32", "expand")])
+    total = operator(tape, total, wide, PASSED if narrow != "fp32" else (shape, "fp32", "expand"))
     del wide
     out = cast(tape, total, x.dtype)
     del gate, up, activated, down
@@ -94,13 +95,7 @@ def _product(ctx: Context, tensor: ParameterTensor, x: Value, shape: tuple[int, 
     if tape.autocast:
         weight, x = cast(tape, weight, tape.autocast), cast(tape, x, tape.autocast)
     out = tape.value(shape, x.dtype, tensor.name)
-    nx, nw = x.origin is not None, weight.origin is not None
-    kept = (x.storage if nw else None, weight.storage if nx else None)
-    x_shape, dtype, w_shape = x.shape, x.dtype, weight.shape
-
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
-        gx = tape.new(x_shape, dtype, tensor.name + " dX") if nx else None
-        gw = tape.new(w_shape, dtype, tensor.name + " dW") if nw else None
-        return [gx, gw]
-
-    return tape.record(out, (x, weight), run)
+    dtype, w_shape = x.dtype, weight.shape
+    return operator(
+        tape, out, (x, weight), [tensor.name + " dX", (w_shape, dtype, tensor.name + " dW")], saves=factors(x, weight)
+    )

@@ -8,7 +8,8 @@ from memcheck.autograd import Tape, Value
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, closed, high
 from memcheck.autograd.elementwise import cast, cast_weight, dropout, unary
-from memcheck.autograd.tensor import Parameter, Storage
+from memcheck.autograd.operator import factors, operator
+from memcheck.autograd.tensor import Parameter
 from memcheck.models.encoder import Encoder
 
 STRIDE = 2
@@ -62,13 +63,12 @@ def _convolution(tape: Tape, x: Value, weight: Parameter, bias: Parameter, shape
         if x.dtype != tape.autocast:
             x = cast(tape, x, tape.autocast, "autocast input")
     out = tape.value(shape, x.dtype, "convolution")
-    nx, nw = x.origin is not None, w.origin is not None
-    kept = (x.storage if nw else None, w.storage if nx else None)
-    sx, sw, sb, dtype = x.shape, w.shape, b.shape, x.dtype
-
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
-        gx = tape.new(sx, dtype, "convolution dX") if nx else None
-        gw = tape.new(sw, dtype, "convolution dW") if nw else None
-        return [gx, gw, tape.new(sb, dtype, "convolution db") if nw else None]
-
-    return tape.record(out, (x, w, b), run)
+    nw = w.origin is not None
+    sw, sb, dtype = w.shape, b.shape, x.dtype
+    return operator(
+        tape,
+        out,
+        (x, w, b),
+        ["convolution dX", (sw, dtype, "convolution dW"), (sb, dtype, "convolution db") if nw else None],
+        saves=factors(x, w),
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from memcheck.autograd.attention import softmax
 from memcheck.autograd.elementwise import cat
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 
 DRAWS = 2
@@ -35,11 +36,7 @@ def _drawn(tape: Tape, logits: Value) -> Value:
     value = tape.new(one, gates.dtype, "gathered gate")
     out = tape.value(one, gates.dtype, "multiplier")
     shape, dtype = gates.shape, gates.dtype
-
-    def run(grad: Storage, kept: object = (mask, drawn, gates.storage, value)) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "gradient of scores")]
-
-    return tape.record(out, (logits,), run)
+    return operator(tape, out, logits, (shape, dtype, "gradient of scores"), saves=(mask, drawn, gates, value))
 
 
 def noised(tape: Tape, x: Value) -> Value:
@@ -52,8 +49,4 @@ def noised(tape: Tape, x: Value) -> Value:
 def _multiplied(tape: Tape, x: Value) -> Value:
     noise = tape.new(x.shape, x.dtype, "noise")
     shape, dtype = x.shape, x.dtype
-
-    def run(grad: Storage, kept: Storage = noise) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "mul_ backward")]
-
-    return tape.record(Value(x.storage, shape, dtype), (x,), run)
+    return operator(tape, Value(x.storage, shape, dtype), x, "mul_ backward", saves=(noise,))

@@ -12,7 +12,8 @@ from memcheck.autograd.elementwise import dropout
 from memcheck.autograd.indexing import index, slices
 from memcheck.autograd.loss import cross_entropy
 from memcheck.autograd.matrix import Weights, linear
-from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+from memcheck.autograd.operator import operator
+from memcheck.autograd.tensor import Parameter, Tape, Value
 from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.norms import normalise
 from memcheck.models.task import is_saved
@@ -99,16 +100,14 @@ def _mean(ctx: Context, x: Value) -> Value:
     """``(x * mask).sum(1) / mask.sum(1)``: the sum's gradient is a view that is made whole to be multiplied."""
     tape, shape = ctx.tape, (ctx.setting.batch, ctx.hidden)
     product = _masked(tape, x)
-    out = tape.value(shape, product.dtype, "mean of rows")
-    whole, dtype = product.shape, product.dtype
-    return tape.record(out, (product,), lambda grad: [tape.new(whole, dtype, "expanded gradient")])
+    return operator(tape, tape.value(shape, product.dtype, "mean of rows"), product, "expanded gradient")
 
 
 def _late_mean(ctx: Context, logits: Value) -> Value:
     """``logits.mean(dim=1)`` of every sequence's rows."""
     tape, shape, dtype = ctx.tape, logits.shape, logits.dtype
     out = tape.value((ctx.setting.batch, shape[-1]), dtype, "mean of logits")
-    return tape.record(out, (logits,), lambda grad: [tape.new(shape, dtype, "expanded gradient")])
+    return operator(tape, out, logits, "expanded gradient")
 
 
 def _score(ctx: Context, task: TaskHead, *, trained: bool) -> Weights:
@@ -128,8 +127,7 @@ def _embedding(ctx: Context, box: list[Value]) -> Value:
     product = _masked(tape, x)
     rows, hidden = ctx.setting.batch, ctx.hidden
     pooled = tape.value((rows, hidden), "fp32", "pooled sum")
-    shape, dtype = product.shape, product.dtype
-    pooled = tape.record(pooled, (product,), lambda grad: [tape.new(shape, dtype, "expanded gradient")])
+    pooled = operator(tape, pooled, product, "expanded gradient")
     del product, x
     _end_of_forward(ctx)  # pooling is a module of the model's
     return pooled
@@ -138,13 +136,7 @@ def _embedding(ctx: Context, box: list[Value]) -> Value:
 def _masked(tape: Tape, x: Value) -> Value:
     """``x * mask`` with a mask that needs no gradient: keeps the mask."""
     mask = tape.new((x.shape[0],), x.dtype, "attention mask")
-    out = tape.value(x.shape, x.dtype, "masked hidden states")
-    shape, dtype = x.shape, x.dtype
-
-    def run(grad: Storage, kept: Storage = mask) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "masked gradient")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, tape.value(x.shape, x.dtype, "masked hidden states"), x, "masked gradient", saves=(mask,))
 
 
 def activated_twice(ctx: Context, names: tuple[str, str], inner: int, x: Value) -> Value:

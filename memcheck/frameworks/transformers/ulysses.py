@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import copy
-from memcheck.autograd.tensor import Storage, Value
+from memcheck.autograd.operator import operator
+from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.attend import attend, repeat_kv
 from memcheck.models.types import Attention
 
@@ -49,14 +50,9 @@ def _exchanged(ctx: Context, x: Value, ways: int) -> Value:
     packed = tape.new(shape, dtype, "Ulysses contiguous")
     out = tape.value(shape, dtype, "Ulysses all-to-all")
     del packed
-
-    def run(grad: Storage) -> list[Storage | None]:
-        packed = tape.new(shape, dtype, "Ulysses contiguous backward")
-        found = tape.new(shape, dtype, "Ulysses all-to-all backward")
-        del packed
-        return [found]
-
-    return tape.record(out, (x,), run)
+    return operator(
+        tape, out, x, "Ulysses all-to-all backward", temporaries=[(shape, dtype, "Ulysses contiguous backward")]
+    )
 
 
 def _parts(x: Value, ways: int) -> Value:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from memcheck.autograd.attention import flash
 from memcheck.autograd.context import Context
 from memcheck.autograd.indexing import index
-from memcheck.autograd.tensor import Storage, Value
+from memcheck.autograd.operator import operator
+from memcheck.autograd.tensor import Value
 
 
 def flash_of_real_tokens(ctx: Context, q: Value, k: Value, v: Value) -> Value:
@@ -19,8 +20,4 @@ def flash_of_real_tokens(ctx: Context, q: Value, k: Value, v: Value) -> Value:
     k, v, q = (index(tape, x, real, x.shape, "unpadded") for x in (k, v, q))
     out = flash(tape, q, k, v, v.shape[-1])
     shape, dtype = out.shape, out.dtype
-
-    def run(grad: Storage, kept: Storage = real) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "padded backward")]
-
-    return tape.record(tape.value(shape, dtype, "padded attention"), (out,), run)
+    return operator(tape, tape.value(shape, dtype, "padded attention"), out, "padded backward", saves=(real,))

@@ -12,6 +12,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, cat, copy, dropout, mul, scale, shift, subtract, unary
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import fused_norm
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.attend import attend, repeat_kv
 from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT, copied_operands, kernel_of
@@ -52,9 +53,7 @@ def differential(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Va
 
 def _twice(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     """``v.repeat(1, 2, 1, 1)``: a copy; its gradient is summed over both."""
-    out = tape.value(shape, x.dtype, "repeat")
-    small, dtype = x.shape, x.dtype
-    return tape.record(out, (x,), lambda grad: [tape.new(small, dtype, "sum")])
+    return operator(tape, tape.value(shape, x.dtype, "repeat"), x, "sum")
 
 
 def _lambda(ctx: Context, a: Attention, dtype: str) -> Value:
@@ -70,8 +69,7 @@ def _lambda(ctx: Context, a: Attention, dtype: str) -> Value:
 
 def _total(tape: Tape, x: Value) -> Value:
     """``sum(dtype=fp32)``."""
-    shape, dtype = x.shape, x.dtype
-    return tape.record(tape.value((1,), "fp32", "sum"), (x,), lambda grad: [tape.new(shape, dtype, "expand")])
+    return operator(tape, tape.value((1,), "fp32", "sum"), x, "expand")
 
 
 def floored(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
@@ -99,14 +97,14 @@ def _larger(tape: Tape, x: Value) -> Value:
     shape, dtype = x.shape, x.dtype
     out = tape.value(shape, dtype, "maximum")
 
-    def run(grad: Storage, kept: Storage | None = x.storage) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         equal, halved = tape.new(shape, "bool", "equal"), tape.new(shape, dtype, "halved gradient")
         chosen = tape.new(shape, dtype, "maximum backward")
         smaller = tape.new(shape, "bool", "smaller")
         del equal, halved, smaller  # temporaries of one expression
         return [chosen]
 
-    return tape.record(out, (x,), run)
+    return tape.record(out, (x,), run, saves=(x.storage,))
 
 
 def under_dynamic_mask(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
@@ -183,13 +181,10 @@ def _filled(tape: Tape, x: Value, shape: tuple[int, ...], masked: tuple[int, ...
     """``masked_fill`` of ``x``, expanded to ``shape``: keeps the boolean mask."""
     chosen = tape.new(masked, "bool", "compare mask")
     out = tape.value(shape, x.dtype, "masked_fill")
-    small, dtype = x.shape, x.dtype
-
-    def run(grad: Storage, kept: Storage = chosen) -> list[Storage | None]:
-        filled = tape.new(shape, dtype, "masked_fill backward")
-        return [filled if small == shape else tape.new(small, dtype, "sum")]
-
-    return tape.record(out, (x,), run)
+    if shape == x.shape:
+        return operator(tape, out, x, "masked_fill backward", saves=(chosen,))
+    filled = (shape, x.dtype, "masked_fill backward")
+    return operator(tape, out, x, "sum", saves=(chosen,), temporaries=[filled])
 
 
 def _efficient(ctx: Context, heads: tuple[Value, Value, Value], mask: Value) -> Value:
@@ -200,21 +195,13 @@ def _efficient(ctx: Context, heads: tuple[Value, Value, Value], mask: Value) -> 
         bias = _padded(tape, bias, -(-ctx.sequence // MASK_ALIGNMENT) * MASK_ALIGNMENT)
     out = Value(tape.output("attention", q.shape, q.dtype, "efficient attention"), q.shape, q.dtype)
     lse = tape.output("attention", q.shape[:-1], "fp32", "efficient attention logsumexp")
-    kept = (q.storage, k.storage, v.storage, bias.storage, out.storage, lse)
-    shapes = [(t.shape, t.dtype) if t.origin is not None else None for t in (q, k, v, bias)]
-
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
-        return [tape.new(s[0], s[1], "efficient attention backward") if s else None for s in shapes]
-
-    return tape.record(out, (q, k, v, bias), run)
+    return operator(tape, out, (q, k, v, bias), "efficient attention backward", saves=(q, k, v, bias, out, lse))
 
 
 def _padded(tape: Tape, x: Value, wide: int) -> Value:
     """Rows padded to ``wide``, of which the kernel is given a slice."""
     shape, dtype = (*x.shape[:-1], wide), x.dtype
-    narrow = x.shape
-    out = tape.value(shape, dtype, "pad_bias")
-    return tape.record(out, (x,), lambda grad: [tape.new(narrow, dtype, "pad backward")])
+    return operator(tape, tape.value(shape, dtype, "pad_bias"), x, "pad backward")
 
 
 def _eager(ctx: Context, a: Attention, heads: tuple[Value, Value, Value], mask: Value) -> Value:

@@ -6,6 +6,7 @@ from memcheck.autograd.attention import batched, softmax
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import copy, scale
 from memcheck.autograd.matrix import product
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.towers.idefics2 import with_positions_of_rows
@@ -48,8 +49,8 @@ def _queries(ctx: Context, query: ParameterTensor, tokens: int) -> Value:
     """The learned queries, ``[tokens, width]``: one row per image token of a picture, repeated for every picture."""
     tape, p = ctx.tape, ctx.parameter(query.name, query.shape)
     out = tape.value((tokens, query.shape[1]), p.dtype, "repeat queries")
-    shape, dtype, learns = query.shape, p.dtype, p.requires_grad
-    return tape.record(out, (tape.parameter(p),), lambda grad: [tape.new(shape, dtype, "sum") if learns else None])
+    shape, dtype = query.shape, p.dtype
+    return operator(tape, out, tape.parameter(p), (shape, dtype, "sum"))
 
 
 def _crossed(ctx: Context, p: Perceiver, tensors: tuple[ParameterTensor, ...], y: Value, x: Value) -> Value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.models.types import ParameterTensor
 
@@ -14,11 +15,7 @@ def kept_input(ctx: Context, x: Value, out: Value, *, trained: bool) -> Value:
     """
     if trained or x.origin is None:
         return out
-
-    def run(grad: Storage, kept: Storage | None = x.storage) -> list[Storage | None]:
-        return [grad]
-
-    return ctx.tape.record(Value(out.storage, out.shape, out.dtype), (out,), run)
+    return operator(ctx.tape, Value(out.storage, out.shape, out.dtype), out, PASSED, saves=(x,))
 
 
 def convolution(ctx: Context, x: Value, kernel: ParameterTensor, rows: int) -> Value:
@@ -31,15 +28,14 @@ def convolution(ctx: Context, x: Value, kernel: ParameterTensor, rows: int) -> V
     out = tape.value((rows, kernel.shape[0]), dtype, kernel.name)
     wants, learns, of_weight = x.origin is not None, p.requires_grad, (kernel.shape, weight.dtype)
 
-    def run(grad: Storage, kept: Storage | None = x.storage) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         passed = tape.new(shape, dtype, kernel.name + " dX") if wants else None
         return [passed, tape.new(*of_weight, kernel.name + " dW") if learns else None]
 
-    return tape.record(out, (x, weight), run)
+    return tape.record(out, (x, weight), run, saves=(x.storage,))
 
 
 def laid_out(ctx: Context, x: Value, rows: int = 0) -> Value:
     """``permute`` and ``reshape``, or a pad, to ``rows`` rows: a copy, and one of its gradient."""
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
-    out = tape.value((rows or shape[0], *shape[1:]), dtype, "laid out")
-    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, "laid out backward")])
+    return operator(tape, tape.value((rows or shape[0], *shape[1:]), dtype, "laid out"), x, "laid out backward")

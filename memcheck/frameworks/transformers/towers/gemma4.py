@@ -7,6 +7,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, scale, shift
 from memcheck.autograd.indexing import index
 from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.transformers.towers.tiles import given_out, plain
 from memcheck.models.types import ParameterTensor
@@ -55,7 +56,7 @@ def _positions(ctx: Context, table: ParameterTensor, shape: tuple[int, int]) -> 
     del summed
     padding = tape.new(shape[:1], "bool", "padding positions")
 
-    def run(grad: Storage, kept: object = (clamped, padding)) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         masked = tape.new(shape, dtype, "where backward")
         total = None
         for _ in range(2 if learns else 0):
@@ -66,7 +67,7 @@ def _positions(ctx: Context, table: ParameterTensor, shape: tuple[int, int]) -> 
         del masked
         return [total]
 
-    return tape.record(out, (tape.parameter(p),), run)
+    return tape.record(out, (tape.parameter(p),), run, saves=(clamped, padding))
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
@@ -118,8 +119,4 @@ def _filled(ctx: Context, x: Value) -> Value:
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
     out = tape.value(shape, dtype, "masked_fill")
     mask = tape.new(shape[:1], "bool", "padding positions")
-
-    def run(grad: Storage, kept: Storage = mask) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "masked_fill backward")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, out, x, "masked_fill backward", saves=(mask,))

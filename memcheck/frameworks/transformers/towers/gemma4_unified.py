@@ -48,7 +48,7 @@ def _positions(ctx: Context, table: ParameterTensor) -> Value:
     out = tape.value((rows, width), dtype, "sum of both axes")
     del masked
 
-    def run(grad: Storage, kept: object = (clamped, valid)) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         if not learns:
             return [None]
         wide = tape.new((rows, AXES, width), dtype, "mul backward")
@@ -56,7 +56,7 @@ def _positions(ctx: Context, table: ParameterTensor) -> Value:
         del wide
         return [whole]
 
-    return tape.record(out, (tape.parameter(p),), run)
+    return tape.record(out, (tape.parameter(p),), run, saves=(clamped, valid))
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:

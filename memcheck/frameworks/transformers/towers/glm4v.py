@@ -42,9 +42,9 @@ def _sampled(ctx: Context, table: Value, grid: Storage, shape: tuple[int, ...]) 
     tape, whole, dtype, places = ctx.tape, table.shape, table.dtype, grid.shape
     out = tape.value(shape, dtype, "grid_sample")
 
-    def run(grad: Storage, kept: object = (table.storage, grid)) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         of_table = tape.new(whole, dtype, "grid_sample backward")
         tape.new(places, dtype, "grid_sample backward of the grid")
         return [of_table]
 
-    return tape.record(out, (table,), run)
+    return tape.record(out, (table,), run, saves=(table.storage, grid))

@@ -10,6 +10,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.eager import eager
 from memcheck.autograd.elementwise import add, cast, cat, copy, mul
 from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value, promote
 from memcheck.frameworks.transformers.attend import repeat_kv
 from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT
@@ -60,9 +61,9 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     del x
     p = ctx.parameter(latents.name, latents.shape)
     pictures = max(1, ctx.setting.pictures)
-    shape, dtype, learns = latents.shape, p.dtype, p.requires_grad
+    shape, dtype = latents.shape, p.dtype
     y = Value(tape.new((0,), dtype, "latents"), (pictures * shape[0], shape[1]), dtype)  # expanded without memory
-    y = tape.record(y, (tape.parameter(p),), lambda grad: [tape.new(shape, dtype, "sum") if learns else None])
+    y = operator(tape, y, tape.parameter(p), (shape, dtype, "sum"))
     for i in range(0, len(others), EACH):
         y = _layer(ctx, perceiver, tuple(others[i : i + EACH]), y, context)
     y = rms_norm_pieces(tape, y, ctx.parameter(norm.name, norm.shape))

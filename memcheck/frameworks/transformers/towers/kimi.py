@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.transformers.towers.qwen import features, hooked, merge, patch_embedding, rotary_tables
 from memcheck.frameworks.transformers.towers.tiles import last_rows, layer_norm
@@ -52,11 +53,7 @@ def _positions(ctx: Context, table: ParameterTensor) -> Value:
     kept = tape.new((rows, NEIGHBOURS), "int64", "position indices"), tape.new((rows, NEIGHBOURS), dtype, "weights")
     if not learns:
         return out
-
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
-        return [tape.new(table.shape, dtype, "embedding_bag backward")]
-
-    return tape.record(out, (tape.parameter(p),), run)
+    return operator(tape, out, tape.parameter(p), (table.shape, dtype, "embedding_bag backward"), saves=kept)
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
@@ -66,9 +63,9 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     shape, dtype = x.shape, x.dtype
     picked = tape.value(shape, dtype, "rows by merge_index")
     kept = tape.new((shape[0],), "int64", "merge_index")
-    picked = tape.record(picked, (x,), lambda grad, kept=kept: [tape.new(shape, dtype, "index backward")])
+    picked = operator(tape, picked, x, "index backward", saves=(kept,))
     pooled = tape.value(shape, dtype, "mean over frames")
-    pooled = tape.record(pooled, (picked,), lambda grad: [tape.new(shape, dtype, "mean backward")])
+    pooled = operator(tape, pooled, picked, (shape, dtype, "mean backward"))
     del picked, x
     ctx.returned.append(Value(pooled.storage, pooled.shape, pooled.dtype))
     normed = layer_norm(ctx, pooled, vision.projector)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, copy
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.transformers.towers.qwen import hooked
 from memcheck.frameworks.transformers.towers.tiles import (
@@ -69,4 +70,4 @@ def _real(ctx: Context, x: Value, shape: tuple[int, int]) -> Value:
     tape, whole, dtype = ctx.tape, x.shape, x.dtype
     if shape == whole:
         return x
-    return tape.record(Value(x.storage, shape, dtype), (x,), lambda grad: [tape.new(whole, dtype, "slice backward")])
+    return operator(tape, Value(x.storage, shape, dtype), x, "slice backward")

@@ -9,7 +9,8 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, copy, unary
 from memcheck.autograd.indexing import index, slices
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.tensor import Storage, Value
+from memcheck.autograd.operator import operator
+from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.towers.attention import tower_attention
 from memcheck.frameworks.transformers.towers.qwen import features, hooked
@@ -35,11 +36,7 @@ def _positions(ctx: Context, table: ParameterTensor) -> Value:
     out = tape.value((rows, table.shape[1]), p.dtype, "positions")
     places = tape.new((rows,), "int64", "places")
     shape, dtype = table.shape, p.dtype
-
-    def run(grad: Storage, kept: Storage = places) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "embedding backward")]
-
-    return tape.record(out, (tape.parameter(p),), run)
+    return operator(tape, out, tape.parameter(p), (shape, dtype, "embedding backward"), saves=(places,))
 
 
 def between(ctx: Context, vision: Vision, x: Value) -> Value:
@@ -74,8 +71,7 @@ def _norm(tensors: tuple[ParameterTensor, ...], name: str) -> tuple[ParameterTen
 def _mean(ctx: Context, x: Value) -> Value:
     """``patch.mean(dim=1)``: keeps nothing; backward divides an expanded gradient."""
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
-    out = tape.value((shape[0] // WINDOW, shape[1]), dtype, "mean of windows")
-    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, "mean backward")])
+    return operator(tape, tape.value((shape[0] // WINDOW, shape[1]), dtype, "mean of windows"), x, "mean backward")
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:

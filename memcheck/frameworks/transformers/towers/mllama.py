@@ -6,6 +6,7 @@ modeling_mllama.py of transformers 5.23, MllamaVisionModel.forward.
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value, promote
 from memcheck.frameworks.transformers.towers.qwen import hooked
 from memcheck.frameworks.transformers.towers.tiles import convolve, layer_norm, plain, with_class, with_positions
@@ -47,7 +48,7 @@ def _by_grid(ctx: Context, x: Value, table: ParameterTensor, gate: ParameterTens
     kept = looked if opens else None
     shape, stream, dtype, whole = x.shape, x.dtype, p.dtype, table.shape
 
-    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         passed = None if not wants else grad if grad.dtype == stream else tape.new(shape, stream, "to backward")
         if not learns and not opens:
             return [passed, None, None]
@@ -64,14 +65,13 @@ def _by_grid(ctx: Context, x: Value, table: ParameterTensor, gate: ParameterTens
             del scaled
         return found
 
-    return tape.record(out, (x, tape.parameter(p), tape.parameter(g)), run)
+    return tape.record(out, (x, tape.parameter(p), tape.parameter(g)), run, saves=(kept,))
 
 
 def _padded(ctx: Context, x: Value, rows: int) -> Value:
     """``F.pad`` of the rows of each tile; its backward is one with fewer."""
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
-    out = tape.value((rows, shape[1]), dtype, "pad")
-    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, "pad backward")])
+    return operator(tape, tape.value((rows, shape[1]), dtype, "pad"), x, "pad backward")
 
 
 def between(ctx: Context, vision: Vision, x: Value) -> Value:

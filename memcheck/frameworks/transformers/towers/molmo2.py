@@ -8,7 +8,8 @@ from memcheck.autograd.eager import eager
 from memcheck.autograd.elementwise import cast, copy, mul
 from memcheck.autograd.indexing import index
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.tensor import Storage, Value
+from memcheck.autograd.operator import operator
+from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT
 from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.towers.qwen import hooked
@@ -33,7 +34,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     tokens = ctx.setting.image_tokens or x.shape[0] // vision.merge
     shape, dtype, count = x.shape, x.dtype, 1 + len(vision.gathered)
     joined = tape.value((shape[0], count * shape[1]), dtype, "cat layers")
-    joined = tape.record(joined, (x,), lambda grad: [tape.new(shape, dtype, "narrow")])
+    joined = operator(tape, joined, x, "narrow")
     if reader is None:
         return joined
     query, key, value, output, gate, up, down = (t for t in vision.projector if t.linear)
@@ -65,12 +66,7 @@ def _masked(ctx: Context, x: Value) -> Value:
     """``patches * valid``: keeps the mask, of one number each."""
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
     mask = tape.new(shape[:1], dtype, "valid patches")
-    out = tape.value(shape, dtype, "masked patches")
-
-    def run(grad: Storage, kept: Storage = mask) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "mul backward")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, tape.value(shape, dtype, "masked patches"), x, "mul backward", saves=(mask,))
 
 
 def _summed(ctx: Context, x: Value, tokens: int) -> Value:
@@ -80,11 +76,7 @@ def _summed(ctx: Context, x: Value, tokens: int) -> Value:
     total = tape.value(narrow, dtype, "sum of patches")
     out = tape.value(narrow, dtype, "mean of patches")
     del total
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [tape.new(whole, dtype, "expanded gradient")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, out, x, "expanded gradient")
 
 
 def _attended(ctx: Context, p: Perceiver, q: Value, k: Value, v: Value) -> Value:

@@ -7,7 +7,8 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import copy
 from memcheck.autograd.matrix import product
 from memcheck.autograd.norm import rms_norm_pieces
-from memcheck.autograd.tensor import Storage, Value
+from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.towers.qwen import hooked
 from memcheck.frameworks.transformers.towers.tiles import convolve, given_out, layer_norm, plain, with_positions
 from memcheck.models.vision import Vision
@@ -52,20 +53,15 @@ def _beside_marks(ctx: Context, x: Value, weight: Value) -> Value:
     """
     tape, whole, dtype = ctx.tape, weight.shape, weight.dtype
     few = (8, whole[1])
-    marks = tape.record(
-        tape.value(few, dtype, "marks"), (weight,), lambda grad: [tape.new(whole, dtype, "embedding backward")]
-    )
+    marks = operator(tape, tape.value(few, dtype, "marks"), weight, "embedding backward")
     ctx.returned.append(Value(marks.storage, marks.shape, marks.dtype))
-    return tape.record(
-        Value(x.storage, x.shape, x.dtype), (x, marks), lambda grad: [grad, tape.new(few, dtype, "index_put backward")]
-    )
+    return operator(tape, Value(x.storage, x.shape, x.dtype), (x, marks), [PASSED, (few, dtype, "index_put backward")])
 
 
 def _padded(ctx: Context, x: Value, shape: tuple[int, int]) -> Value:
     """``F.pad`` to a whole number of strides, which copies where nothing is added, too."""
-    tape, whole, dtype = ctx.tape, x.shape, x.dtype
-    out = tape.value(shape, dtype, "pad")
-    return tape.record(out, (x,), lambda grad: [tape.new(whole, dtype, "pad backward")])
+    tape, dtype = ctx.tape, x.dtype
+    return operator(tape, tape.value(shape, dtype, "pad"), x, "pad backward")
 
 
 def _with_marks(ctx: Context, x: Value, words: int) -> Value:
@@ -74,8 +70,4 @@ def _with_marks(ctx: Context, x: Value, words: int) -> Value:
     zeros = tape.new((whole[0], words - whole[1]), dtype, "zeros")
     out = tape.value((whole[0], words), dtype, "cat marks")
     del zeros
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [tape.new(whole, dtype, "narrow")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, out, x, "narrow")

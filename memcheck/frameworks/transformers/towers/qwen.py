@@ -57,11 +57,11 @@ def patch_embedding(ctx: Context, vision: Vision) -> Value:
     w_shape = w.shape
     biases = [(b.shape, b.dtype) if b.requires_grad else None for b in bias]
 
-    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         found = [tape.new(w_shape, dtype, "patch_embed dW") if w.requires_grad else None]
         return found + [tape.new(b[0], dtype, "patch_embed db") if b else None for b in biases]
 
-    return tape.record(out, (wv, *(tape.parameter(b) for b in bias)), run)
+    return tape.record(out, (wv, *(tape.parameter(b) for b in bias)), run, saves=(kept,))
 
 
 def rotary_tables(ctx: Context, vision: Vision) -> list[Value]:

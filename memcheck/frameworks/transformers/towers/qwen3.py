@@ -47,7 +47,7 @@ def interpolated_positions(ctx: Context, table: ParameterTensor) -> Value:
     del weighted
     kept = tape.new((rows, NEIGHBOURS), "int64", "position indices"), tape.new((rows, NEIGHBOURS), "fp32", "weights")
 
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         wide = tape.new((rows, NEIGHBOURS, width), "fp32", "mul backward")
         narrow = tape.new((rows, NEIGHBOURS, width), dtype, "to backward") if dtype != "fp32" else wide
         del wide
@@ -55,4 +55,4 @@ def interpolated_positions(ctx: Context, table: ParameterTensor) -> Value:
         del narrow
         return [found]
 
-    return tape.record(out, (tape.parameter(p),), run)
+    return tape.record(out, (tape.parameter(p),), run, saves=kept)

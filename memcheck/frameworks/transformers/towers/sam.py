@@ -11,6 +11,7 @@ from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, scale
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.transformers.attention import head_view
 from memcheck.frameworks.transformers.towers.convolutions import laid_out
@@ -44,14 +45,7 @@ def _cut(ctx: Context, x: Value, rows: int, between: int) -> Value:
     """``[:, :height, :width].contiguous()``: backward pads the columns with zeros, and then the rows."""
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
     out = tape.value((rows, shape[1]), dtype, "without padding")
-
-    def run(grad: Storage) -> list[Storage | None]:
-        columns = tape.new((between, shape[1]), dtype, "slice backward")
-        whole = tape.new(shape, dtype, "slice backward")
-        del columns
-        return [whole]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, out, x, "slice backward", temporaries=[((between, shape[1]), dtype, "slice backward")])
 
 
 def _attended(ctx: Context, a: TowerAttention, x: Value, pieces: int, side: int) -> Value:
@@ -112,11 +106,11 @@ def _looked_up(ctx: Context, table: ParameterTensor, side: int) -> Value:
     out = tape.value((side, side, shape[1]), p.dtype, "rows of distances")
     del resized
     places, dtype = tape.new((side, side), "int64", "distances"), p.dtype
-
-    def run(grad: Storage, kept: Storage = places) -> list[Storage | None]:
-        zeros = tape.new(shape, dtype, "index backward")
-        found = tape.new(shape, dtype, "interpolate backward")
-        del zeros
-        return [found]
-
-    return tape.record(out, (tape.parameter(p),), run)
+    return operator(
+        tape,
+        out,
+        tape.parameter(p),
+        (shape, dtype, "interpolate backward"),
+        saves=(places,),
+        temporaries=[(shape, dtype, "index backward")],
+    )

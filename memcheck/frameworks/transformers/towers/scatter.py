@@ -27,7 +27,7 @@ def scatter(ctx: Context, rows: Value, features: Value) -> Value:
     mask = tape.new(shape[:1], "bool", "image mask")
     nr, nf = rows.origin is not None, features.origin is not None
 
-    def run(grad: Storage, kept: Storage = mask) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         filled = tape.new(shape, dtype, "masked_fill backward") if nr else None
         if not nf:
             return [filled, None]
@@ -36,7 +36,7 @@ def scatter(ctx: Context, rows: Value, features: Value) -> Value:
         del places
         return [filled, picked]
 
-    return tape.record(out, (rows, features), run)
+    return tape.record(out, (rows, features), run, saves=(mask,))
 
 
 def put(ctx: Context, rows: Value, features: Value) -> Value:
@@ -49,7 +49,7 @@ def put(ctx: Context, rows: Value, features: Value) -> Value:
     out = tape.value(shape, dtype, "index_put")
     nr, nf = rows.origin is not None, features.origin is not None
 
-    def run(grad: Storage, kept: Storage = places) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         filled = None
         if nr:
             zeros = tape.new(taken, dtype, "zeros")
@@ -57,7 +57,7 @@ def put(ctx: Context, rows: Value, features: Value) -> Value:
             del zeros
         return [filled, tape.new(taken, dtype, "index backward") if nf else None]
 
-    return tape.record(out, (rows, features), run)
+    return tape.record(out, (rows, features), run, saves=(places,))
 
 
 def added(ctx: Context, rows: Value, features: Value) -> Value:

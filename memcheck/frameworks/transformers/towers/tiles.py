@@ -7,6 +7,7 @@ from memcheck.autograd.elementwise import cast, copy
 from memcheck.autograd.indexing import slices
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import fused_norm
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value, promote
 from memcheck.frameworks.transformers.mlp import activation
 from memcheck.models.types import ParameterTensor
@@ -71,11 +72,11 @@ def convolve(
     shape, wants = weight.shape, w.requires_grad
     bias_shape = b.shape if b is not None and b.requires_grad else None
 
-    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+    def run(grad: Storage) -> list[Storage | None]:
         found = [tape.new(shape, dtype, "patch embedding dW") if wants else None]
         return [*found, tape.new(bias_shape, dtype, "patch embedding db") if bias_shape else None]
 
-    return tape.record(out, (wv, tape.parameter(b)) if b is not None else (wv,), run)
+    return tape.record(out, (wv, tape.parameter(b)) if b is not None else (wv,), run, saves=(kept,))
 
 
 def picked(ctx: Context, vision: Vision, rows: int, dtype: str) -> Value:
@@ -96,14 +97,8 @@ def with_class(ctx: Context, x: Value, token: ParameterTensor, rows: int) -> Val
     p = ctx.parameter(token.name, token.shape)
     joined = promote(x.dtype, p.dtype)  # torch.cat promotes
     out = tape.value((rows, x.shape[1]), joined, "cat class token")
-    wants, shape, dtype = x.origin is not None, token.shape, p.dtype
-    learns, patches, stream = p.requires_grad, x.shape, x.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        narrowed = tape.new(patches, stream, "contiguous gradient") if wants else None
-        return [narrowed, tape.new(shape, dtype, "sum") if learns else None]
-
-    return tape.record(out, (x, tape.parameter(p)), run)
+    shape, dtype = token.shape, p.dtype
+    return operator(tape, out, (x, tape.parameter(p)), ["contiguous gradient", (shape, dtype, "sum")])
 
 
 def with_positions(ctx: Context, x: Value, table: ParameterTensor, *, looked_up: bool = True) -> Value:
@@ -163,14 +158,10 @@ def pooled_beside(ctx: Context, vision: Vision, x: Value) -> None:
 
 def pooling(ctx: Context, vision: Vision, x: Value) -> Value:
     """``AvgPool2d`` of ``merge`` patches: keeps its input."""
-    tape, kept = ctx.tape, x.storage
-    shape, dtype = x.shape, x.dtype
+    tape = ctx.tape
+    dtype = x.dtype
     out = tape.value((x.shape[0] // vision.merge, x.shape[1]), dtype, "avg_pool2d")
-
-    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "avg_pool2d backward")]
-
-    return tape.record(out, (x,), run)
+    return operator(tape, out, x, "avg_pool2d backward", saves=(x,))
 
 
 def patches_alone(ctx: Context, vision: Vision, x: Value) -> Value:
