@@ -12,6 +12,9 @@ from memcheck.autograd.tensor import Storage, Tape, Value
 Copied = tuple[bool, bool, bool]
 """Whether q, k and v, in this order, are copied."""
 
+MASK_ALIGNMENT = 8
+"""Elements to a multiple of which the memory-efficient kernel wants a mask's rows padded."""
+
 
 def flash(
     tape: Tape,

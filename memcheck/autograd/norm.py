@@ -18,6 +18,10 @@ from memcheck.autograd.elementwise import (
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 
+MULTIPROCESSORS_MOST = 304
+"""The backward of a norm adds up its weight's gradient with a row of partial sums for each multiprocessor: 304 on an
+MI300X, more than on any other supported GPU. They are below 5 MB and live inside that kernel."""
+
 
 def rms_norm_pieces(
     tape: Tape, x: Value, weight: Parameter | None, *, unit_offset: bool = False, weight_in_fp32: bool = False
@@ -163,3 +167,26 @@ def fused_norm(
         return [gx, *(tape.new(t[0], t[1], kind + " backward") if t else None for t in trained)]
 
     return tape.record(out, tuple(inputs), run, saves=kept)
+
+
+def liger_rms_norm(tape: Tape, x: Value, weight: Parameter | None, *, in_place: bool) -> Value:
+    """LigerRMSNormFunction: keeps its input and one fp32 figure per row; the result has the input's dtype."""
+    out = tape.value(x.shape, x.dtype, "liger rms_norm")
+    inputs = (x,) if weight is None else (x, tape.parameter(weight))
+    if all(v.origin is None for v in inputs):
+        return out
+    kept = (x.storage, tape.new(x.shape[:-1], "fp32", "rms_norm rstd"))
+    shape, dtype, trained = x.shape, x.dtype, weight is not None and weight.requires_grad
+
+    def run(grad: Storage) -> list[Storage | None]:
+        partial = tape.new((MULTIPROCESSORS_MOST, shape[-1]), "fp32", "rms_norm partial sums") if trained else None
+        found: list[Storage | None] = [grad if in_place else tape.new(shape, dtype, "rms_norm backward")]
+        if weight is not None:
+            summed = tape.new(weight.shape, "fp32", "sum") if trained else None
+            if summed is not None and weight.dtype != "fp32":
+                summed = tape.new(weight.shape, weight.dtype, "to")
+            found.append(summed)
+        del partial
+        return found
+
+    return tape.record(out, inputs, run, saves=kept)

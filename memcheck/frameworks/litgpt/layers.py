@@ -11,14 +11,15 @@ from memcheck.autograd.context import Context, adapts
 from memcheck.autograd.curve import Forward
 from memcheck.autograd.elementwise import add, cast, cat, convert_weight, copy, dropout, mean_rows, mul, scale, unary
 from memcheck.autograd.indexing import slices
+from memcheck.autograd.layouts import repeat_kv
 from memcheck.autograd.matrix import Weights, dense, product
+from memcheck.autograd.modules import activation
 from memcheck.autograd.norm import cast_offset, fused_norm
 from memcheck.autograd.operator import operator
+from memcheck.autograd.rotary import rotate_half
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
-from memcheck.frameworks.transformers.attend import repeat_kv
 from memcheck.frameworks.transformers.head import Head, head_unit
-from memcheck.frameworks.transformers.mlp import activation, linear_tensors
-from memcheck.frameworks.transformers.rotary import rotate_half
+from memcheck.frameworks.transformers.mlp import linear_tensors
 from memcheck.models.types import Attention, Block, Mlp, Norm, ParameterTensor
 
 __all__ = ["block", "head_unit", "loss_in_pieces", "norm", "recomputing"]

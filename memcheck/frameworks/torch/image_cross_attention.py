@@ -7,6 +7,7 @@ which every layer that reads the output adds.
 from __future__ import annotations
 
 from memcheck.accounts.unit import Unit
+from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.completeness import demand, elements, met_by, whole
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, keeping, replay
@@ -19,9 +20,6 @@ from memcheck.job.types import TrainingJob
 from memcheck.models.vision import Vision
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
-
-MASK_ALIGNMENT = 8
-"""Elements of a mask's row to a multiple of which kernels want it padded: of others they keep a copy."""
 
 
 class Reading(Record):

@@ -8,9 +8,9 @@ from memcheck.autograd.elementwise import cat
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import fused_norm
 from memcheck.autograd.operator import operator
+from memcheck.autograd.rotary import rotate_complex
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.mlp import linear_tensors
-from memcheck.frameworks.transformers.rotary import rotate_complex
 from memcheck.models.types import LatentAttention, Norm, ParameterTensor
 
 

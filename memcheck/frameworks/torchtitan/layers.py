@@ -14,6 +14,7 @@ from memcheck.autograd.curve import Forward
 from memcheck.autograd.elementwise import add, cast, copy
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import fused_norm
+from memcheck.autograd.rotary import rotate_complex, rotate_half
 from memcheck.autograd.selective import KeptOutputs, checkpoint_whole
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.torch.compiled import compiled_block, is_traced
@@ -21,7 +22,6 @@ from memcheck.frameworks.torchtitan.states import rotates_complex
 from memcheck.frameworks.transformers.head import Head, loss_in_pieces
 from memcheck.frameworks.transformers.head import head_unit as whole_head_unit
 from memcheck.frameworks.transformers.mlp import linear_tensors, mlp
-from memcheck.frameworks.transformers.rotary import rotate_complex, rotate_half
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Attention, Block, LatentAttention, Mixer, Mlp, Moe, Norm, ParameterTensor
 

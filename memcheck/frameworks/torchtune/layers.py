@@ -11,6 +11,7 @@ from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import Forward
 from memcheck.autograd.elementwise import add, cat, copy
+from memcheck.autograd.layouts import repeat_kv
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.pieces import in_pieces
@@ -19,7 +20,6 @@ from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.compiled import compiled_block, is_traced
 from memcheck.frameworks.torchtune.norms import normalise as norm
 from memcheck.frameworks.torchtune.rotary import rotate
-from memcheck.frameworks.transformers.attend import repeat_kv
 from memcheck.frameworks.transformers.head import Head, head_unit
 from memcheck.frameworks.transformers.layers import block_parts, feed_forward
 from memcheck.frameworks.transformers.mlp import linear_tensors

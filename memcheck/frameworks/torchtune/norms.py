@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, mean_rows, mul, power, unary
+from memcheck.autograd.modules import normalise as transformers_norm
 from memcheck.autograd.tensor import Value
-from memcheck.frameworks.transformers.norms import normalise as transformers_norm
 from memcheck.models.types import Norm
 
 

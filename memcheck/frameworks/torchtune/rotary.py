@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast
+from memcheck.autograd.rotary import rotate_half
 from memcheck.autograd.tensor import ITEM_BYTES, Value, rounded
-from memcheck.frameworks.transformers.rotary import rotate_half
 from memcheck.frameworks.transformers.rotary_apart import rotate_pairs
 from memcheck.frameworks.transformers.states import rotary_width
 from memcheck.models.types import Architecture, Attention

@@ -25,12 +25,12 @@ from memcheck.autograd.elementwise import (
 )
 from memcheck.autograd.indexing import clamp, slices
 from memcheck.autograd.matrix import Weights, linear, product
+from memcheck.autograd.modules import normalise
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.transformers.attention import attention
 from memcheck.frameworks.transformers.mlp import mlp
-from memcheck.frameworks.transformers.norms import normalise
 from memcheck.frameworks.transformers.per_layer import per_layer_part
 from memcheck.models.types import Attention, Block, Mlp, Norm, ParameterTensor
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
+from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, copy
-from memcheck.autograd.operator import operator
-from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.autograd.layouts import repeat_kv
+from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.transformers.kernel_choice import (
-    MASK_ALIGNMENT,
     copied_operands,
     kernel_of,
     needs_mask,
@@ -108,13 +108,3 @@ def returns(ctx: Context, weights: list[Value]) -> None:
         ctx.returned += weights
     else:
         ctx.unused += weights
-
-
-def repeat_kv(tape: Tape, x: Value, heads: int, *, copies: bool = False) -> Value:
-    """``expand(...).reshape(...)``: a copy with as many heads as q; of a single head, a view with stride 0, unless it
-    ``copies``.
-    """
-    shape = (x.shape[0], heads, x.shape[2], x.shape[3])
-    small, dtype = x.shape, x.dtype
-    out = Value(x.storage, shape, dtype) if small[1] == 1 and not copies else tape.value(shape, dtype, "repeat_kv")
-    return operator(tape, out, x, "sum")

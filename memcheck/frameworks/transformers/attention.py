@@ -8,14 +8,16 @@ from __future__ import annotations
 from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.elementwise import cast, copy, mul, scale, unary
 from memcheck.autograd.indexing import clamp, index, slices
+from memcheck.autograd.layouts import head_view, repeat_kv
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.modules import normalise
 from memcheck.autograd.operator import operator
-from memcheck.autograd.tensor import Leaf, Tape, Value
-from memcheck.frameworks.transformers.attend import attend, repeat_kv
+from memcheck.autograd.rotary import rotate_half
+from memcheck.autograd.tensor import Leaf, Value
+from memcheck.frameworks.transformers.attend import attend
 from memcheck.frameworks.transformers.kernel_choice import keeps_strides, turns_in_place
 from memcheck.frameworks.transformers.mlp import linear_tensors
-from memcheck.frameworks.transformers.norms import normalise
-from memcheck.frameworks.transformers.rotary import apply_rotary, rotate_half
+from memcheck.frameworks.transformers.rotary import apply_rotary
 from memcheck.models.types import Attention, Norm
 
 Heads = tuple[Value, Value, Value]
@@ -240,8 +242,3 @@ def _indexed(ctx: Context, a: Attention, qkv: Value) -> Heads:
             q = copy(tape, q, "q heads")
         k, v = repeat_kv(tape, k, heads), repeat_kv(tape, v, heads)
     return q, k, v
-
-
-def head_view(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
-    """``x.view(b, s, heads, d).transpose(1, 2)`` whose gradient comes back head by head: copied for the view."""
-    return operator(tape, Value(x.storage, shape, x.dtype), x, "contiguous gradient")

@@ -11,12 +11,12 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import checkpointed
 from memcheck.autograd.elementwise import add, cast, mean_rows, mul, power, unary
+from memcheck.autograd.modules import normalise
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.autograd.waiting import Waiting, holding, with_gradient_of
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.clipped_attention import clipped_attention
-from memcheck.frameworks.transformers.norms import normalise
 from memcheck.frameworks.transformers.relative import short_convolution
 from memcheck.models.types import Attention, Block, Moe, Norm, ParameterTensor, Sources
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, mul, unary
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.modules import activation
 from memcheck.autograd.tensor import Tape, Value, promote
-from memcheck.frameworks.transformers.mlp import activation, linear_tensors
+from memcheck.frameworks.transformers.mlp import linear_tensors
 from memcheck.models.types import Attention, Mlp, Moe
 
 

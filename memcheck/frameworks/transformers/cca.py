@@ -11,14 +11,15 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.curve import checkpointed
 from memcheck.autograd.elementwise import add, cast, cat, mul, scale, unary
 from memcheck.autograd.indexing import clamp, gather, slices
+from memcheck.autograd.layouts import repeat_kv
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.modules import normalise
 from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import RESTING, Storage, Tape, Value, promote
 from memcheck.autograd.waiting import Waiting, holding, with_gradient_of
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.transformers.attend import attend, repeat_kv
+from memcheck.frameworks.transformers.attend import attend
 from memcheck.frameworks.transformers.moe import experts
-from memcheck.frameworks.transformers.norms import normalise
 from memcheck.frameworks.transformers.rotary import apply_rotary
 from memcheck.models.types import Attention, Block, Handed, Moe, Norm, ParameterTensor
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, dropout
+from memcheck.autograd.modules import normalise
 from memcheck.autograd.shared import shared
 from memcheck.autograd.tensor import Dim, Storage, Value
 from memcheck.frameworks.transformers.attention import attention
-from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT
-from memcheck.frameworks.transformers.norms import normalise
 from memcheck.models.types import Attention, Block
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from memcheck.autograd.attention import batched
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, add_bias, cast, cat, copy, mul, scale, subtract, unary
+from memcheck.autograd.layouts import repeat_kv
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.pieces import in_pieces
 from memcheck.autograd.tensor import Storage, Tape, Value
-from memcheck.frameworks.transformers.attend import repeat_kv
 from memcheck.frameworks.transformers.scan import contiguous_as, convolve, gated_norm, l2_norm, pad, select, write
 from memcheck.models.types import Mixer, ParameterTensor
 from memcheck.record import Record

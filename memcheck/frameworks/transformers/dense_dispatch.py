@@ -9,9 +9,10 @@ from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tens
 from memcheck.autograd.elementwise import cast, mul, unary
 from memcheck.autograd.indexing import topk
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import PASSED, factors, operator
 from memcheck.autograd.tensor import Tape, Value
-from memcheck.frameworks.transformers.mlp import activation, mlp
+from memcheck.frameworks.transformers.mlp import mlp
 from memcheck.frameworks.transformers.moe import expert_tensors, shared_mlp
 from memcheck.frameworks.transformers.router import router_tensor
 from memcheck.models.types import Moe

@@ -9,13 +9,13 @@ from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, add_in_place, copy, dropout, scale, shift
 from memcheck.autograd.indexing import scattered
+from memcheck.autograd.layouts import head_view
 from memcheck.autograd.matrix import Weights, linear
+from memcheck.autograd.modules import normalise
 from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.shared import shared
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
-from memcheck.frameworks.transformers.attention import head_view
 from memcheck.frameworks.transformers.mlp import linear_tensors
-from memcheck.frameworks.transformers.norms import normalise
 from memcheck.models.types import Attention, Disentangled, Norm
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.elementwise import cast, where
 from memcheck.autograd.matrix import Weights, embedding, linear
+from memcheck.autograd.modules import normalise
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Storage, Value
-from memcheck.frameworks.transformers.norms import normalise
 from memcheck.frameworks.transformers.towers.scatter import scatter
 from memcheck.models.types import Norm, ParameterTensor
 from memcheck.models.vision import Embedder

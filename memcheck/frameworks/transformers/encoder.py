@@ -7,10 +7,10 @@ from functools import lru_cache
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve
 from memcheck.autograd.elementwise import dropout
+from memcheck.autograd.modules import normalise
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
 from memcheck.frameworks.transformers.masks import model_masks
-from memcheck.frameworks.transformers.norms import normalise
 from memcheck.frameworks.transformers.sound import convolutions, sound_curve
 from memcheck.models.encoder import Encoder, Words
 

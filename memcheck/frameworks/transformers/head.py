@@ -11,12 +11,11 @@ from memcheck.autograd.elementwise import cast, cat, dropout, scale, shift, unar
 from memcheck.autograd.indexing import slices
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy, fused_linear, widened
 from memcheck.autograd.matrix import Weights, linear
+from memcheck.autograd.modules import activation, normalise
 from memcheck.autograd.operator import operator
 from memcheck.autograd.pieces import in_pieces
 from memcheck.autograd.tensor import Dim, Leaf, Parameter, rounded_bytes
 from memcheck.frameworks.layers import layers_of
-from memcheck.frameworks.transformers.mlp import activation
-from memcheck.frameworks.transformers.norms import normalise
 from memcheck.job.objective_types import DISTILLED, OWN, Objective
 from memcheck.job.types import Loss, TrainingJob
 from memcheck.models.types import Norm, ParameterTensor, TaskHead

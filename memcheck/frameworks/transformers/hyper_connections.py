@@ -10,11 +10,11 @@ from memcheck.autograd.attention import batched, softmax
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, convert_weight, mean_rows, mul, power, scale, shift, unary
 from memcheck.autograd.matrix import product
+from memcheck.autograd.modules import normalise
 from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.frameworks.transformers.attention import attention
 from memcheck.frameworks.transformers.layers import feed_forward
-from memcheck.frameworks.transformers.norms import normalise
 from memcheck.models.types import Attention, Block
 
 EPSILON = "hc_eps"

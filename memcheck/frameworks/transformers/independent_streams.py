@@ -9,11 +9,11 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, convert_weight, mean_rows, mul, power, scale, shift, unary
 from memcheck.autograd.matrix import product
+from memcheck.autograd.modules import normalise
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.hyper_connections import collapse, outer, weighed
 from memcheck.frameworks.transformers.latent import latent_attention
 from memcheck.frameworks.transformers.layers import feed_forward
-from memcheck.frameworks.transformers.norms import normalise
 from memcheck.models.types import Block, LatentAttention
 
 

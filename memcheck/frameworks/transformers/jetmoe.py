@@ -10,14 +10,14 @@ from memcheck.autograd.attention import softmax
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, cat, mul
 from memcheck.autograd.indexing import index, topk
+from memcheck.autograd.layouts import head_view
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.attend import attend
-from memcheck.frameworks.transformers.attention import head_view
 from memcheck.frameworks.transformers.looped_experts import MOST, added, picked_product
-from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.rotary import apply_rotary
 from memcheck.models.types import Attention, Moe, ParameterTensor
 from memcheck.record import Record

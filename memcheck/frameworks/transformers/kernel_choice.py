@@ -7,14 +7,12 @@ torch.nn.functional.scaled_dot_product_attention (aten/src/ATen/native/transform
 from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
+from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context, Patched, Setting
 from memcheck.frameworks.transformers.rotary import concatenates
 from memcheck.job.style import Style
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Attention, LatentAttention
-
-MASK_ALIGNMENT = 8
-"""Elements to a multiple of which the memory-efficient kernel wants a mask's rows padded."""
 
 
 def chosen_kernel(attention: str, dtype: str, a: Attention, sequence: int, style: Style) -> str:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.elementwise import cast, cat, copy, mul, scale, unary
+from memcheck.autograd.layouts import head_view
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.operator import operator
+from memcheck.autograd.rotary import rotate_complex, rotate_half
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.attend import attend
-from memcheck.frameworks.transformers.attention import head_view, scale_positions
+from memcheck.frameworks.transformers.attention import scale_positions
 from memcheck.frameworks.transformers.kernel_choice import grouping_of, kernel_of
 from memcheck.frameworks.transformers.mlp import linear_tensors
-from memcheck.frameworks.transformers.rotary import rotate_complex, rotate_half
 from memcheck.frameworks.transformers.rotary_apart import rotate_pairs
 from memcheck.models.types import Attention, LatentAttention, Norm, ParameterTensor
 

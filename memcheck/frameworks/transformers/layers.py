@@ -6,11 +6,11 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.curve import Forward, checkpointed
 from memcheck.autograd.elementwise import add, add_in_place, cast, dropout, mul, scale, scale_in_place, unary
 from memcheck.autograd.indexing import clamp
+from memcheck.autograd.modules import normalise as norm
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.attention import attention
 from memcheck.frameworks.transformers.head import head_unit, loss_in_pieces
 from memcheck.frameworks.transformers.mlp import mlp
-from memcheck.frameworks.transformers.norms import normalise as norm
 from memcheck.models.types import Attention, Block, LatentAttention, Mixer, Mlp, Moe
 
 TYPE_CHECKING = False

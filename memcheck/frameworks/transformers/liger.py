@@ -10,19 +10,17 @@ from __future__ import annotations
 from memcheck.autograd.context import Context, Patched
 from memcheck.autograd.elementwise import copy
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.modules import matrix
 from memcheck.autograd.operator import PASSED, operator
-from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.kernel_choice import keeps_strides
-from memcheck.frameworks.transformers.mlp import linear_tensors, matrix
+from memcheck.frameworks.transformers.mlp import linear_tensors
 from memcheck.job.types import LIGER_KERNELS, TrainingJob
 from memcheck.models.types import Architecture, Attention, Mlp
 
 ACTIVATIONS = ("silu", "swish", "gelu_pytorch_tanh")
 POINTER = "/training/kernels/liger"
-MULTIPROCESSORS_MOST = 304
-"""The backward of a norm adds up its weight's gradient with a row of partial sums for each multiprocessor: 304 on an
-MI300X, more than on any other supported GPU. They are below 5 MB and live inside that kernel."""
 
 
 _BEHIND_BRANCHES = Patched(norm_in_place=False)
@@ -97,29 +95,6 @@ def liger_of(job: TrainingJob, a: Architecture) -> Patched | None:
             message = f"memcheck has no model of Liger's kernels under {what}"
             raise UnsupportedError(message, "leave it out to get the figure without it", POINTER)
     return FAMILIES[a.model_type]._replace(**{name: name in job.liger and name in able for name in LIGER_KERNELS})
-
-
-def rms_norm(tape: Tape, x: Value, weight: Parameter | None, *, in_place: bool) -> Value:
-    """LigerRMSNormFunction: keeps its input and one fp32 figure per row; the result has the input's dtype."""
-    out = tape.value(x.shape, x.dtype, "liger rms_norm")
-    inputs = (x,) if weight is None else (x, tape.parameter(weight))
-    if all(v.origin is None for v in inputs):
-        return out
-    kept = (x.storage, tape.new(x.shape[:-1], "fp32", "rms_norm rstd"))
-    shape, dtype, trained = x.shape, x.dtype, weight is not None and weight.requires_grad
-
-    def run(grad: Storage) -> list[Storage | None]:
-        partial = tape.new((MULTIPROCESSORS_MOST, shape[-1]), "fp32", "rms_norm partial sums") if trained else None
-        found: list[Storage | None] = [grad if in_place else tape.new(shape, dtype, "rms_norm backward")]
-        if weight is not None:
-            summed = tape.new(weight.shape, "fp32", "sum") if trained else None
-            if summed is not None and weight.dtype != "fp32":
-                summed = tape.new(weight.shape, weight.dtype, "to")
-            found.append(summed)
-        del partial
-        return found
-
-    return tape.record(out, inputs, run, saves=kept)
 
 
 def gate_and_up(ctx: Context, m: Mlp, x: Value, held: list[Value]) -> tuple[Value, Value]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, mul
 from memcheck.autograd.indexing import index
+from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import RESTING, Dim, Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.adapters import factors_of
-from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.moe import expert_weight, gate
 from memcheck.models.types import Moe
 

@@ -25,10 +25,10 @@ from memcheck.autograd.elementwise import (
     unary,
 )
 from memcheck.autograd.indexing import clamp
+from memcheck.autograd.layouts import repeat_kv
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
-from memcheck.frameworks.transformers.attend import repeat_kv
 from memcheck.frameworks.transformers.scan import convolve, pad, select
 from memcheck.models.types import Mixer, ParameterTensor
 from memcheck.record import Record

@@ -10,7 +10,6 @@ from memcheck.autograd.elementwise import (
     dropout,
     maximum,
     mul,
-    power,
     scale,
     shift,
     subtract,
@@ -18,110 +17,24 @@ from memcheck.autograd.elementwise import (
     where,
 )
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.tensor import Storage, Tape, Value
-from memcheck.frameworks.transformers.norms import normalise
+from memcheck.autograd.modules import activation, matrix, normalise, under_autocast_fp32
+from memcheck.autograd.tensor import Tape, Value
 from memcheck.models.types import Mlp, Moe, ParameterTensor
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from memcheck.models.vision import TowerAttention
-
-
-def activation(tape: Tape, x: Value, name: str) -> Value:
-    """Hugging Face's activation functions (transformers/activations.py): in one kernel, or in pieces."""
-    if name in ("gelu_new", "gelu_accurate"):
-        return _new_gelu(tape, x)
-    if name == "gelu_fast":
-        return _fast_gelu(tape, x)
-    if name == "quick_gelu":  # QuickGELUActivation: input * sigmoid(1.702 * input)
-        gate = unary(tape, scale(tape, x), "sigmoid")
-        return mul(tape, x, gate)
-    if name == "esm-gelu":  # modeling_esm.py: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
-        half = scale(tape, x)
-        return mul(tape, half, shift(tape, _erf(tape, scale(tape, x))))
-    if name == "bloom-gelu":
-        return _bloom_gelu(tape, x)
-    if name == "relu2":
-        return power(tape, unary(tape, x, "relu"))
-    return unary(tape, x, "silu" if name == "swish" else name)
-
-
-def _new_gelu(tape: Tape, x: Value) -> Value:
-    """NewGELUActivation: 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))."""
-    half = scale(tape, x)
-    # autocast runs pow in fp32 (the cuda fp32 list of aten/src/ATen/autocast_mode.h)
-    cube = power(tape, _wide(tape, x))
-    cube = scale(tape, cube)
-    inner = add(tape, x, cube)
-    del cube, x
-    inner = scale(tape, inner)
-    t = unary(tape, inner, "tanh")
-    del inner
-    one_plus = shift(tape, t)
-    del t
-    return mul(tape, half, one_plus)
-
-
-def _fast_gelu(tape: Tape, x: Value) -> Value:
-    """FastGELUActivation: 0.5 * x * (1 + tanh(x * 0.7978845608 * (1 + 0.044715 * x * x)))."""
-    half = scale(tape, x)
-    first = scale(tape, x)
-    square = mul(tape, scale(tape, x), x)
-    del x
-    inner = shift(tape, square)
-    del square
-    inner = mul(tape, first, inner)
-    del first
-    t = unary(tape, inner, "tanh")
-    del inner
-    one_plus = shift(tape, t)
-    del t
-    return mul(tape, half, one_plus)
-
-
-def _erf(tape: Tape, x: Value) -> Value:
-    """``erf``: keeps its input; backward is ``2 / sqrt(pi) * exp(-(x.pow(2))) * grad`` (derivatives.yaml), whose
-    temporaries live to the end of the expression.
-    """
-    out = tape.value(x.shape, x.dtype, "erf")
-    shape, dtype = x.shape, x.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        pieces = [tape.new(shape, dtype, "erf backward") for _ in range(5)]
-        return [pieces.pop()]
-
-    return tape.record(out, (x,), run, saves=(x.storage,))
-
-
-def _bloom_gelu(tape: Tape, x: Value) -> Value:
-    """BloomGelu: an autograd function that keeps its input and computes the tanh polynomial in pieces, twice."""
-    shape, dtype = x.shape, x.dtype
-    half, scaled = tape.new(shape, dtype, "mul"), tape.new(shape, dtype, "mul")
-    first = tape.new(shape, dtype, "mul")
-    square = tape.new(shape, dtype, "mul")
-    del first, half, scaled
-    out = tape.value(shape, dtype, "bloom gelu")
-    del square
-
-    def run(grad: Storage) -> list[Storage | None]:
-        pieces = [tape.new(shape, dtype, "bloom gelu backward") for _ in range(5)]
-        result = pieces.pop()
-        return [result]
-
-    return tape.record(out, (x,), run, saves=(x.storage,))
 
 
 def _xielu(ctx: Context, m: Mlp, x: Value) -> Value:
     """XIELUActivation in Python: two learned slopes, and ``where`` between the halves for x above and below zero."""
     tape = ctx.tape
     slopes = [ctx.parameter(t.name, t.shape) for t in m.tensors if t.name.rpartition(".")[2].startswith("alpha")]
-    above, below = (_wide(tape, tape.parameter(p)) for p in slopes)  # softplus is on autocast's fp32 list
+    above, below = (under_autocast_fp32(tape, tape.parameter(p)) for p in slopes)  # softplus is on autocast's fp32 list
     positive = tape.new(x.shape, "bool", "x > 0")
     square = mul(tape, mul(tape, x, above), x)
     first = add(tape, square, scale(tape, x, "beta * x"))
     del square
     capped = maximum(tape, x)
-    grown = unary(tape, _wide(tape, capped), "expm1")  # on autocast's fp32 list
+    grown = unary(tape, under_autocast_fp32(tape, capped), "expm1")  # on autocast's fp32 list
     del capped
     difference = subtract(tape, grown, x)
     del grown
@@ -130,10 +43,6 @@ def _xielu(ctx: Context, m: Mlp, x: Value) -> Value:
     second = add(tape, sloped, scale(tape, x, "beta * x"))
     del sloped
     return where(tape, positive, first, second)
-
-
-def _wide(tape: Tape, x: Value) -> Value:
-    return cast(tape, x, "fp32") if tape.autocast else x
 
 
 def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
@@ -218,16 +127,6 @@ def _within_bounds(ctx: Context, m: Mlp, x: Value, held: list[Value]) -> Value:
     up = clamp(ctx.tape, matrix(ctx, m, x, tensors[1]), 2)
     held += [gate, up]
     return mul(ctx.tape, gate if m.clamp == "acted" else activation(ctx.tape, gate, m.activation), up)
-
-
-def matrix(ctx: Context, m: Mlp | TowerAttention, x: Value, tensor: ParameterTensor, *, bias: bool = False) -> Value:
-    """One matrix of a module, between two clamps where it has bounds (Gemma4ClippableLinear)."""
-    weights = ctx.weights(tensor, m.bias or bias, adaptable=not isinstance(m, Mlp) or m.adaptable)
-    if not m.clipped:
-        return linear(ctx.tape, x, weights, tensor.name)
-    from memcheck.autograd.indexing import clamp
-
-    return clamp(ctx.tape, linear(ctx.tape, clamp(ctx.tape, x, 2), weights, tensor.name), 2)
 
 
 def _inner(ctx: Context, m: Mlp, acted: Value) -> Value:

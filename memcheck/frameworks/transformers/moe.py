@@ -9,11 +9,11 @@ from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tens
 from memcheck.autograd.elementwise import add, cast, mul, scale, shift, unary
 from memcheck.autograd.indexing import clamp, grouped_mm, index, slices, sum_groups
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.modules import activation, normalise
 from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Dim, Storage, Tape, Value
 from memcheck.frameworks.transformers.adapters import factors_of, folded
-from memcheck.frameworks.transformers.mlp import activation, clamped, mlp
-from memcheck.frameworks.transformers.norms import normalise
+from memcheck.frameworks.transformers.mlp import clamped, mlp
 from memcheck.frameworks.transformers.router import route
 from memcheck.models.types import Mlp, Moe, Norm, ParameterTensor
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 from memcheck.autograd.context import Context, adapts
 from memcheck.autograd.elementwise import add, mul, scale
 from memcheck.autograd.matrix import Weights, embedding, linear
+from memcheck.autograd.modules import activation, normalise
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Leaf, Parameter, Storage, Value
-from memcheck.frameworks.transformers.mlp import activation
-from memcheck.frameworks.transformers.norms import normalise
 from memcheck.models.types import Block, Norm, PerLayer
 
 PROJECTION = "per_layer_model_projection"

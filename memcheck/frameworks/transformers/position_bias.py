@@ -7,6 +7,7 @@ the mask of the memory-efficient kernel, contiguous, and get a gradient of every
 from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
+from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, copy, dropout, scale, shift
 from memcheck.autograd.matrix import embedding
@@ -14,7 +15,7 @@ from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.shared import Gathered, shared
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, promote
 from memcheck.frameworks.transformers.attend import returns
-from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT, copied_operands, kernel_of
+from memcheck.frameworks.transformers.kernel_choice import copied_operands, kernel_of
 from memcheck.models.types import Attention
 
 GRADIENT_ALIGNMENT = 16

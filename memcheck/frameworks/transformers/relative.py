@@ -7,16 +7,16 @@ InklingShortConvolution, eager_attention_forward), integrations/sdpa_attention.p
 from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
+from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, copy, dropout, scale, shift
 from memcheck.autograd.indexing import scattered
+from memcheck.autograd.layouts import repeat_kv
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.operator import factors, operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.transformers.attend import repeat_kv
 from memcheck.frameworks.transformers.attention import as_heads
-from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT
 from memcheck.frameworks.transformers.position_bias import kernel_with_biases, padded
 from memcheck.frameworks.transformers.scan import convolve
 from memcheck.models.attention_types import Relative

@@ -10,11 +10,11 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, copy, mul, scale, shift, unary
 from memcheck.autograd.indexing import slices
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import factors, operator
 from memcheck.autograd.outliving import retain
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.scan import convolution
 from memcheck.models.types import Mixer, ParameterTensor
 

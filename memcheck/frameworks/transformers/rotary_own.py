@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast
+from memcheck.autograd.rotary import rotate_half
 from memcheck.autograd.tensor import Value
-from memcheck.frameworks.transformers.rotary import layer_tables, partial, rotate_half
+from memcheck.frameworks.transformers.rotary import layer_tables, partial
 from memcheck.frameworks.transformers.rotary_apart import rotate_chunks
 from memcheck.frameworks.transformers.rotary_copies import rotate_copies
 from memcheck.models.types import Attention

@@ -10,13 +10,13 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cat, mul
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.modules import activation, normalise
 from memcheck.autograd.tensor import Leaf, Value
 from memcheck.frameworks.transformers.attend import attend
 from memcheck.frameworks.transformers.attention import as_heads
 from memcheck.frameworks.transformers.kernel_choice import keeps_strides
 from memcheck.frameworks.transformers.mixer import recurrent_mixer
-from memcheck.frameworks.transformers.mlp import activation, mlp
-from memcheck.frameworks.transformers.norms import normalise
+from memcheck.frameworks.transformers.mlp import mlp
 from memcheck.frameworks.transformers.rotary import apply_rotary
 from memcheck.models.types import Attention, Block, Mixer, Mlp, ParameterTensor
 

@@ -10,10 +10,10 @@ from memcheck.autograd.elementwise import add, cast, convert_weight, mul, scale,
 from memcheck.autograd.indexing import gather, slices
 from memcheck.autograd.log_probabilities import logsumexp
 from memcheck.autograd.matrix import product
+from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import PASSED, factors, operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.moe import experts
 from memcheck.models.types import Moe, ParameterTensor
 

@@ -12,10 +12,9 @@ from memcheck.autograd.elementwise import dropout
 from memcheck.autograd.indexing import index, slices
 from memcheck.autograd.loss import cross_entropy
 from memcheck.autograd.matrix import Weights, linear
+from memcheck.autograd.modules import activation, normalise
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Parameter, Tape, Value
-from memcheck.frameworks.transformers.mlp import activation
-from memcheck.frameworks.transformers.norms import normalise
 from memcheck.models.task import is_saved
 from memcheck.models.types import Norm, ParameterTensor, Pooling, TaskHead
 

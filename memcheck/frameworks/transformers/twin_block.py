@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add
+from memcheck.autograd.modules import normalise
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.layers import mixer_forward
 from memcheck.frameworks.transformers.mlp import mlp
 from memcheck.frameworks.transformers.moe import routed_experts
-from memcheck.frameworks.transformers.norms import normalise
 from memcheck.models.types import Block, Mlp, Moe
 
 

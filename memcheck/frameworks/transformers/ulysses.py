@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import copy
+from memcheck.autograd.layouts import repeat_kv
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Value
-from memcheck.frameworks.transformers.attend import attend, repeat_kv
+from memcheck.frameworks.transformers.attend import attend
 from memcheck.models.types import Attention
 
 

@@ -8,14 +8,16 @@ models/xglm/modeling_xglm.py.
 from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
+from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, cat, copy, dropout, mul, scale, shift, subtract, unary
+from memcheck.autograd.layouts import repeat_kv
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import fused_norm
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value
-from memcheck.frameworks.transformers.attend import attend, repeat_kv
-from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT, copied_operands, kernel_of
+from memcheck.frameworks.transformers.attend import attend
+from memcheck.frameworks.transformers.kernel_choice import copied_operands, kernel_of
 from memcheck.models.types import Attention
 
 

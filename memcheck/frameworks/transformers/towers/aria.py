@@ -6,9 +6,9 @@ from memcheck.autograd.attention import batched, softmax
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import copy, scale
 from memcheck.autograd.matrix import product
+from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Value
-from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.towers.idefics2 import with_positions_of_rows
 from memcheck.frameworks.transformers.towers.idefics3 import masked
 from memcheck.frameworks.transformers.towers.tiles import convolve, given_out, layer_norm, plain

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
+from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
 from memcheck.autograd.eager import eager
 from memcheck.autograd.elementwise import cast, cat, copy
 from memcheck.autograd.indexing import slices
-from memcheck.autograd.layouts import gradient_copied
+from memcheck.autograd.layouts import gradient_copied, head_view, repeat_kv
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.modules import matrix, normalise
 from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.rotary import rotate_complex, rotate_half
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.edge.modules import import_module
-from memcheck.frameworks.transformers.attend import repeat_kv
-from memcheck.frameworks.transformers.attention import head_view
-from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT
-from memcheck.frameworks.transformers.mlp import matrix
-from memcheck.frameworks.transformers.norms import normalise
-from memcheck.frameworks.transformers.rotary import rotate_complex, rotate_half
 from memcheck.frameworks.transformers.towers.tiles import widened_tables
 from memcheck.models.vision import TowerAttention
 

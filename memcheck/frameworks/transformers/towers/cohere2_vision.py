@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import mul
+from memcheck.autograd.modules import activation
 from memcheck.autograd.tensor import Value
-from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.towers.siglip import stem
 from memcheck.frameworks.transformers.towers.tiles import given_out, last_rows, plain, shuffled
 from memcheck.models.types import ParameterTensor

@@ -5,9 +5,9 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import mul, unary
 from memcheck.autograd.matrix import product
+from memcheck.autograd.modules import activation
 from memcheck.autograd.norm import fused_norm, rms_norm_pieces
 from memcheck.autograd.tensor import Value
-from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.towers.convolutions import kept_input
 from memcheck.frameworks.transformers.towers.qwen import features, patch_embedding, rotary_tables
 from memcheck.frameworks.transformers.towers.tiles import plain

@@ -6,15 +6,15 @@ modeling_idefics2.py of transformers 5.23: Idefics2VisionEmbeddings, Idefics2Con
 from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
+from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
 from memcheck.autograd.eager import eager
 from memcheck.autograd.elementwise import add, cast, cat, copy, mul
+from memcheck.autograd.layouts import repeat_kv
+from memcheck.autograd.modules import activation
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value, promote
-from memcheck.frameworks.transformers.attend import repeat_kv
-from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT
-from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.towers.idefics3 import masked
 from memcheck.frameworks.transformers.towers.tiles import convolve, given_out, last_rows, picked, plain
 from memcheck.models.types import ParameterTensor

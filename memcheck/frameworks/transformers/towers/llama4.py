@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import copy
+from memcheck.autograd.modules import activation
 from memcheck.autograd.tensor import Value
-from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.towers.qwen import hooked
 from memcheck.frameworks.transformers.towers.tiles import (
     given_out,

@@ -9,9 +9,9 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, copy, unary
 from memcheck.autograd.indexing import index, slices
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Value
-from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.towers.attention import tower_attention
 from memcheck.frameworks.transformers.towers.qwen import features, hooked
 from memcheck.frameworks.transformers.towers.tiles import convolve, last_rows, layer_norm

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
+from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
 from memcheck.autograd.eager import eager
 from memcheck.autograd.elementwise import cast, copy, mul
 from memcheck.autograd.indexing import index
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Value
-from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT
-from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.towers.qwen import hooked
 from memcheck.frameworks.transformers.towers.tiles import plain, with_positions
 from memcheck.models.vision import Perceiver, Vision

@@ -9,10 +9,10 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, copy
 from memcheck.autograd.indexing import index
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.modules import activation
 from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.rotary import rotate_half
 from memcheck.autograd.tensor import Storage, Value
-from memcheck.frameworks.transformers.mlp import activation
-from memcheck.frameworks.transformers.rotary import rotate_half
 from memcheck.frameworks.transformers.towers.attention import in_pictures, projections
 from memcheck.frameworks.transformers.towers.qwen import features
 from memcheck.frameworks.transformers.towers.qwen3 import interpolated_positions

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import copy
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.tensor import Value
-from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT
 from memcheck.frameworks.transformers.towers.qwen import hooked
 from memcheck.frameworks.transformers.towers.tiles import convolve, given_out, two_matrices
 from memcheck.models.vision import Vision

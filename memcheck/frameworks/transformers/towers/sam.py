@@ -10,10 +10,10 @@ import math
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, scale
+from memcheck.autograd.layouts import head_view
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value
-from memcheck.frameworks.transformers.attention import head_view
 from memcheck.frameworks.transformers.towers.convolutions import laid_out
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import TowerAttention

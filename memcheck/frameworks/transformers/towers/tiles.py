@@ -6,10 +6,10 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, copy
 from memcheck.autograd.indexing import slices
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.modules import activation
 from memcheck.autograd.norm import fused_norm
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value, promote
-from memcheck.frameworks.transformers.mlp import activation
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision
 

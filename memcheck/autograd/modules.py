@@ -1,0 +1,179 @@
+"""Modules that many models share, as transformers writes them: norms, activations, one matrix with its adapters."""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import add, cast, mul, power, scale, shift, unary
+from memcheck.autograd.matrix import linear
+from memcheck.autograd.norm import (
+    fused_norm,
+    l2_norm_pieces,
+    layer_norm_fp32,
+    layer_norm_one_plus,
+    layer_norm_per_head,
+    layer_norm_pieces,
+    layer_norm_rounded,
+    liger_rms_norm,
+    rms_norm_pieces,
+    rms_norm_unrounded,
+)
+from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+from memcheck.models.parts.matrices import norm_tensors
+from memcheck.models.types import Mlp, Norm, ParameterTensor
+from memcheck.models.vision import TowerAttention
+
+
+def normalise(ctx: Context, norm: Norm | None, x: Value, name: str = "norm") -> Value:
+    """RMSNorm in pieces, LayerNorm in one kernel unless a model writes its own."""
+    if norm is None:
+        return x
+    tape = ctx.tape
+    weight, bias = ctx.norm_weight(norm, name)
+    kind = norm.kind
+    if kind == "rmsnorm-t5":
+        return rms_norm_unrounded(tape, x, weight)
+    liger = ctx.setting.liger
+    reached = liger is not None and liger.rms_norm and (name != "qk_norm" or liger.head_norms)
+    if liger is not None and reached and kind.startswith("rmsnorm"):
+        return liger_rms_norm(tape, x, weight, in_place=liger.norm_in_place)
+    if kind == "rmsnorm-narrow":
+        x = cast(tape, x, ctx.setting.params)
+    if norm.gate_rank:
+        return _gated_norm(ctx, norm, rms_norm_pieces(tape, x, weight))
+    if kind.startswith("rmsnorm"):
+        return rms_norm_pieces(
+            tape,
+            x,
+            weight,
+            unit_offset=kind == "rmsnorm-unit-offset",
+            weight_in_fp32=kind == "rmsnorm-fp32-weight",
+        )
+    if kind == "l2":
+        return l2_norm_pieces(tape, x)
+    return _layer_norm(ctx, norm, x, (weight, bias))
+
+
+def _gated_norm(ctx: Context, norm: Norm, y: Value) -> Value:
+    """AXK2GatedRMSNorm: ``(y * sigmoid(fc2(silu(fc1(y))).float())).to(y.dtype)``."""
+    tape = ctx.tape
+    first, second = (t for t in norm_tensors(norm) if t.linear)
+    h = unary(tape, linear(tape, y, ctx.replicated(first), first.name), "silu")
+    h = linear(tape, h, ctx.replicated(second), second.name)
+    opened = unary(tape, cast(tape, h, "fp32"), "sigmoid")
+    del h
+    return cast(tape, mul(tape, y, opened), y.dtype)
+
+
+def _layer_norm(ctx: Context, norm: Norm, x: Value, affine: tuple[Parameter | None, Parameter | None]) -> Value:
+    tape = ctx.tape
+    weight, bias = affine
+    if norm.kind == "layernorm-pieces":
+        return layer_norm_pieces(tape, x, weight)
+    if norm.kind == "layernorm-rounded" and weight is not None and bias is not None:
+        return layer_norm_rounded(tape, x, weight, bias)
+    if norm.kind == "layernorm-fp32":
+        return layer_norm_fp32(tape, x)
+    if norm.kind == "layernorm-1p":
+        return layer_norm_one_plus(tape, x, weight, bias)
+    if norm.rows > 1:
+        return layer_norm_per_head(tape, x, weight, bias)
+    return fused_norm(tape, x, weight, bias, norm.kind)
+
+
+def activation(tape: Tape, x: Value, name: str) -> Value:
+    """Hugging Face's activation functions (transformers/activations.py): in one kernel, or in pieces."""
+    if name in ("gelu_new", "gelu_accurate"):
+        return _new_gelu(tape, x)
+    if name == "gelu_fast":
+        return _fast_gelu(tape, x)
+    if name == "quick_gelu":  # QuickGELUActivation: input * sigmoid(1.702 * input)
+        gate = unary(tape, scale(tape, x), "sigmoid")
+        return mul(tape, x, gate)
+    if name == "esm-gelu":  # modeling_esm.py: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
+        half = scale(tape, x)
+        return mul(tape, half, shift(tape, _erf(tape, scale(tape, x))))
+    if name == "bloom-gelu":
+        return _bloom_gelu(tape, x)
+    if name == "relu2":
+        return power(tape, unary(tape, x, "relu"))
+    return unary(tape, x, "silu" if name == "swish" else name)
+
+
+def _new_gelu(tape: Tape, x: Value) -> Value:
+    """NewGELUActivation: 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))."""
+    half = scale(tape, x)
+    # autocast runs pow in fp32 (the cuda fp32 list of aten/src/ATen/autocast_mode.h)
+    cube = power(tape, under_autocast_fp32(tape, x))
+    cube = scale(tape, cube)
+    inner = add(tape, x, cube)
+    del cube, x
+    inner = scale(tape, inner)
+    t = unary(tape, inner, "tanh")
+    del inner
+    one_plus = shift(tape, t)
+    del t
+    return mul(tape, half, one_plus)
+
+
+def _fast_gelu(tape: Tape, x: Value) -> Value:
+    """FastGELUActivation: 0.5 * x * (1 + tanh(x * 0.7978845608 * (1 + 0.044715 * x * x)))."""
+    half = scale(tape, x)
+    first = scale(tape, x)
+    square = mul(tape, scale(tape, x), x)
+    del x
+    inner = shift(tape, square)
+    del square
+    inner = mul(tape, first, inner)
+    del first
+    t = unary(tape, inner, "tanh")
+    del inner
+    one_plus = shift(tape, t)
+    del t
+    return mul(tape, half, one_plus)
+
+
+def _erf(tape: Tape, x: Value) -> Value:
+    """``erf``: keeps its input; backward is ``2 / sqrt(pi) * exp(-(x.pow(2))) * grad`` (derivatives.yaml), whose
+    temporaries live to the end of the expression.
+    """
+    out = tape.value(x.shape, x.dtype, "erf")
+    shape, dtype = x.shape, x.dtype
+
+    def run(grad: Storage) -> list[Storage | None]:
+        pieces = [tape.new(shape, dtype, "erf backward") for _ in range(5)]
+        return [pieces.pop()]
+
+    return tape.record(out, (x,), run, saves=(x.storage,))
+
+
+def _bloom_gelu(tape: Tape, x: Value) -> Value:
+    """BloomGelu: an autograd function that keeps its input and computes the tanh polynomial in pieces, twice."""
+    shape, dtype = x.shape, x.dtype
+    half, scaled = tape.new(shape, dtype, "mul"), tape.new(shape, dtype, "mul")
+    first = tape.new(shape, dtype, "mul")
+    square = tape.new(shape, dtype, "mul")
+    del first, half, scaled
+    out = tape.value(shape, dtype, "bloom gelu")
+    del square
+
+    def run(grad: Storage) -> list[Storage | None]:
+        pieces = [tape.new(shape, dtype, "bloom gelu backward") for _ in range(5)]
+        result = pieces.pop()
+        return [result]
+
+    return tape.record(out, (x,), run, saves=(x.storage,))
+
+
+def under_autocast_fp32(tape: Tape, x: Value) -> Value:
+    """The value in fp32 where autocast runs an operator of its fp32 list, else the value itself."""
+    return cast(tape, x, "fp32") if tape.autocast else x
+
+
+def matrix(ctx: Context, m: Mlp | TowerAttention, x: Value, tensor: ParameterTensor, *, bias: bool = False) -> Value:
+    """One matrix of a module, between two clamps where it has bounds (Gemma4ClippableLinear)."""
+    weights = ctx.weights(tensor, m.bias or bias, adaptable=not isinstance(m, Mlp) or m.adaptable)
+    if not m.clipped:
+        return linear(ctx.tape, x, weights, tensor.name)
+    from memcheck.autograd.indexing import clamp
+
+    return clamp(ctx.tape, linear(ctx.tape, clamp(ctx.tape, x, 2), weights, tensor.name), 2)
