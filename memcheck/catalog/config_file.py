@@ -38,7 +38,7 @@ def read_config_bytes(path: str, base_dir: str = ".") -> tuple[bytes, str]:
     root, in_git = repository(real_path(base_dir))
     if not is_inside(real_path(full), root):
         limit = "the repository" if in_git else "the plan's folder, which is in no git repository"
-        raise ConfigFileError(f"{path} lies outside {limit}", "keep the model's config.json beside the plan")
+        raise ConfigFileError(f"{path} lies outside {limit}", "keep the model's config.json in the plan's folder")
     try:
         data = read_start(full, MAX_BYTES)
     except OSError as error:

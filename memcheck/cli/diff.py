@@ -43,7 +43,7 @@ FINDINGS, USAGE = 1, 2
 @click.option(
     "--from-ref",
     metavar="REF",
-    help="Compare the working tree with this git ref; with the merge base where it is a branch.",
+    help="Compare the working tree with this git ref; for a branch, with the merge base.",
 )
 @click.option(
     "--fail-on-increase",
@@ -63,7 +63,7 @@ FINDINGS, USAGE = 1, 2
 )
 @outputs(FORMATS)
 @click.option("--gpu", type=gpu, metavar="NAME", help="Judge both states on this GPU instead of the plans' own.")
-@click.option("--profile", type=click.Choice(PROFILES), help="The rules that count, as in check.")
+@click.option("--profile", type=click.Choice(PROFILES), help="Which rules to run, as in check.")
 @click.option(
     "--select",
     type=typed(values.selectors),

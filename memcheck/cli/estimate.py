@@ -75,7 +75,7 @@ def command(
     launch = tuple(click.get_current_context().meta.get(AFTER_DASHES, ()))
     told = job_of(paths, said, method, zero_stage, launch)
     if told is not None and told.plan and said.model is not None:
-        raise UsageError(f"--model beside the model {paths[0]}", "name it once")
+        raise UsageError(f"--model in addition to the model {paths[0]}", "name it once")
     unread = UnreadAnswers(said)
     if told is None:
         report = estimate_files(unread.met(find_plans(paths)), gate, Configurations(config))

@@ -78,7 +78,7 @@ def command(path: str, model: str, gpu: str, gpus: int, **job: object) -> int:
     if not os.path.lexists(schema):
         with open(schema_path(), encoding="utf-8") as file:
             write_new(schema, file.read())
-    write_stdout(f"wrote {path}, and {SCHEMA} beside it for your editor\n\n{verdict(path, text)}\n")
+    write_stdout(f"wrote {path}, and {SCHEMA} for your editor\n\n{verdict(path, text)}\n")
     return 0
 
 

@@ -84,7 +84,7 @@ def keys() -> list[tuple[str, str]]:
     "--fail-above",
     type=typed(share),
     metavar="SHARE",
-    help="How full the GPU may be, e.g. 90%, whatever the policy says.",
+    help="How full the GPU may be, e.g. 90%, in place of the policy.",
 )
 @click.option(
     "--budget",

@@ -128,7 +128,7 @@ def _read(
     until = _UNTIL.search(rest["reason"])
     reason = _UNTIL.sub("", rest["reason"])
     if problem is None and not any(character.isalnum() for character in reason):
-        problem = ("the suppression gives no reason", "say behind the bracket why the finding is accepted")
+        problem = ("the suppression gives no reason", "after the bracket, say why the finding is accepted")
     if problem is None and until is not None and not _is_date(until[1]):
         problem = (f"`{until[1]}` is no date", "write the last day as `until: YYYY-MM-DD`")
     if problem is not None:

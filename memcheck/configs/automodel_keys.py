@@ -37,16 +37,16 @@ FROZEN = {"vision": "vision_tower", "audio": "audio_tower", "language": "languag
 (``components/utils/model_utils.py``, apply_parameter_freezing)."""
 CLASSES = "TrainFinetuneRecipeForSequenceClassification"
 JOBS: dict[str, str] = {
-    "KnowledgeDistillation": "distillation: a teacher beside FSDP2 in this loop",
-    "Eagle": "a draft model for speculative decoding, which trains beside its target",
-    "PEagle": "a draft model for speculative decoding, which trains beside its target",
-    "DSpark": "a draft model for speculative decoding, which trains beside its target",
-    "DFlash": "a draft model for speculative decoding, which trains beside its target",
-    "Domino": "a draft model for speculative decoding, which trains beside its target",
-    "JetSpec": "a draft model for speculative decoding, which trains beside its target",
-    "Vispec": "a draft model for speculative decoding, which trains beside its target",
-    "ViSpec": "a draft model for speculative decoding, which trains beside its target",
-    "MSD": "a draft model for speculative decoding, which trains beside its target",
+    "KnowledgeDistillation": "distillation: a teacher with FSDP2 in this loop",
+    "Eagle": "a draft model for speculative decoding, trained together with its target",
+    "PEagle": "a draft model for speculative decoding, trained together with its target",
+    "DSpark": "a draft model for speculative decoding, trained together with its target",
+    "DFlash": "a draft model for speculative decoding, trained together with its target",
+    "Domino": "a draft model for speculative decoding, trained together with its target",
+    "JetSpec": "a draft model for speculative decoding, trained together with its target",
+    "Vispec": "a draft model for speculative decoding, trained together with its target",
+    "ViSpec": "a draft model for speculative decoding, trained together with its target",
+    "MSD": "a draft model for speculative decoding, trained together with its target",
     "Diffusion": "diffusion",
     "BiEncoder": "retrieval: pairs of texts and a contrastive loss",
     "CrossEncoder": "retrieval: scores of pairs of texts",
@@ -58,9 +58,9 @@ JOBS: dict[str, str] = {
 SECTIONS: dict[str, str] = {
     "dllm": "a diffusion language model",
     "flow_matching": "diffusion",
-    "dflash": "a draft model for speculative decoding, which trains beside its target",
-    "recipe_args": "a draft model for speculative decoding, which trains beside its target",
-    "teacher_model": "distillation: a teacher beside FSDP2 in this loop",
+    "dflash": "a draft model for speculative decoding, trained together with its target",
+    "recipe_args": "a draft model for speculative decoding, trained together with its target",
+    "teacher_model": "distillation: a teacher with FSDP2 in this loop",
 }
 """Sections that no recipe of language modeling has."""
 
@@ -237,7 +237,7 @@ UPPER: dict[str, str] = {
 UNMODELLED: dict[str, tuple[object, str]] = {
     "distributed.enable_fsdp2_prefetch": (False, "explicit prefetch, more gathered layers, is not modelled"),
     "distributed.enable_async_tensor_parallel": (False, "symmetric memory of tensor parallelism is not modelled"),
-    "distributed.autocast_dtype": (None, "the copies that autocast keeps beside FSDP's own casts are not modelled"),
+    "distributed.autocast_dtype": (None, "copies that autocast keeps in addition to FSDP's casts are not modelled"),
     "distributed.activation_checkpointing_scope": ("all", "recompute of some parts of the model is not modelled"),
     "distributed.multimodal": (None, "another sharding of frozen towers is not modelled"),
     "distributed.tp_plan": (None, "a plan of tensor parallelism of its own is not read"),

@@ -40,7 +40,7 @@ def model(draft: Draft) -> None:
             draft.refuse(name, message, "write it below `model.config`", ("model.overrides",))
     target = text(draft, "model._target_")
     if target and not any(each in target for each in keys.BUILDERS):
-        message = f"`{target}`: what this builds beside or instead of the model has no memory model here"
+        message = f"`{target}`: memcheck has no memory model of what this builds"
         draft.refuse("model._target_", message)
 
 

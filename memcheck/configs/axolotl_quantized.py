@@ -16,7 +16,7 @@ def quantization(draft: Draft) -> None:
     name = draft.config.take(keys.QUANTIZATION)
     if name is not None and not (name == keys.DEQUANTIZED and on(draft, keys.DEQUANTIZES)):
         message = f"`{keys.QUANTIZATION}`: the job is one with a base of another quantization"
-        help = f"with `{keys.DEQUANTIZED}` and `dequantize: true` it rests in 16 bits"
+        help = f"with `{keys.DEQUANTIZED}` and `dequantize: true` it is kept in 16 bits"
         draft.refuse(keys.QUANTIZATION, f"{message}, which has no memory model here", help, ("training.base",))
     draft.config.see(keys.DEQUANTIZES)
 
@@ -38,7 +38,7 @@ def quantizers(draft: Draft) -> None:
         draft.refuse(path, message, "torchao 0.18 stops at it: Unexpected base config: NVFP4WeightOnlyConfig", (key,))
     else:
         message = f"`{path}`: the job is one with quantization-aware training, which has no memory model here"
-        draft.refuse(path, message, "int4 weights beside int8 inputs have one", (key,))
+        draft.refuse(path, message, "int4 weights with int8 inputs have one", (key,))
 
 
 def quantized_experts(draft: Draft, *, eight: bool) -> None:

@@ -107,7 +107,7 @@ class Draft:
             self.set(row.key, value, path)
             return
         known = f"; known: {', '.join(row.words)}" if row.words else ""
-        help = f"state it beside the config: --set {row.key}=VALUE"
+        help = f"state it: --set {row.key}=VALUE"
         self.refuse(path, f"`{path}: {written}` has no counterpart in a plan{known}", help, (row.key,))
 
     def irrelevant(self, groups: Mapping[str, Iterable[str]]) -> None:

@@ -130,7 +130,7 @@ def of_command(intro: str, words: Sequence[str], machine: Machine) -> str:
     whole = ["memcheck", "estimate", *machine.flags(), "--", *words]
     if len(shlex.join(whole)) > LONGEST:
         start = ["memcheck", "estimate", *machine.flags(), "--"]
-        return f"{intro}{machine.advice}: paste it behind `{shlex.join(start)}`"
+        return f"{intro}{machine.advice}: paste it after `{shlex.join(start)}`"
     return command(intro + machine.advice, *whole)
 
 

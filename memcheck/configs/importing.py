@@ -163,7 +163,7 @@ def merged(reading: ReadConfig, stated: dict[str, ReadSetting]) -> tuple[dict[st
                 continue
             said = found.location is not None and not (other == key and found.assumed)
             if said and key != GPU:
-                message = f"`{other}` is {found.value} here, and {key}={setting.value} was stated beside it"
+                message = f"`{other}` is {found.value} here, and {key}={setting.value} was stated as well"
                 problems.append(ConfigProblem(found.location or start, message, DISAGREES))
             del settings[other]
         if key not in settings:

@@ -94,7 +94,7 @@ def _recipe(draft: Draft, name: str) -> ConfigFile | None:
         draft.refuse("config", error.message, "mend the file")
         return None
     if found is None:
-        message = f"there is no `{name}` beside the command, nor where it runs"
+        message = f"there is no `{name}` in the command's folder, nor where it runs"
         draft.refuse("config", message, "write it to a file, and name that")
     return found
 

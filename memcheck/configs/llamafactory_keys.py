@@ -205,7 +205,7 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "video_min_pixels",
         "video_resolution",
     ),
-    "serving and sampling beside the training": (
+    "serving and sampling next to the training": (
         *("vllm_config", "vllm_enforce_eager", "vllm_gpu_util", "vllm_max_lora_rank", "vllm_maxlen"),
         *("sglang_config", "sglang_lora_backend", "sglang_maxlen", "sglang_mem_fraction", "sglang_tp_size"),
         *("export_device", "export_hub_model_id", "export_legacy_format", "export_quantization_bit"),

@@ -221,7 +221,7 @@ REFUSED = {
     "dataset-provider": "a multimodal model",
     "model-provider": "a multimodal model",
     "perform-rl-step": "reinforcement learning, where an inference engine shares the GPU",
-    "export-kd-teacher-load": "distillation, where a teacher is loaded beside the model",
+    "export-kd-teacher-load": "distillation, where a teacher is loaded as well",
     "flextron": "an elastic model",
     "experimental-attention-variant": "a model with an experimental attention (sparse, or with other gates)",
     "linear-attention-type": "a model with linear attention",
@@ -246,7 +246,7 @@ REFUSED = {
     "enable-mhc-connections": "a model with several residual streams",
     "fp32-residual-connection": "one with its residual stream in fp32",
     "use-torch-fsdp2": "one of PyTorch's FSDP 2 inside Megatron",
-    "embed-layernorm": "a fork's model with a norm behind the embedding",
+    "embed-layernorm": "a fork's model with a norm after the embedding",
     "glu-activation": "a fork's model with a feed-forward network of its own",
     "glu_activation": "a fork's model with a feed-forward network of its own",
 }

@@ -65,14 +65,14 @@ EXPERTS = ("moe_grouped_gemm", "moe_token_dispatcher_type", "moe_router_dtype")
 """Defaults that only a model with experts has."""
 
 REFUSED = {
-    "use_ray": "Ray places rollouts beside the training",
+    "use_ray": "Ray places rollouts on the GPUs of the training",
     "new_special_tokens": "a vocabulary that grows by tokens of its own",
     "freeze_parameters": "parameters that are frozen by name",
     "freeze_parameters_regex": "parameters that are frozen by name",
     "freeze_parameters_ratio": "a share of the parameters that is frozen",
     "trainable_parameters": "parameters that are trained by name",
     "trainable_parameters_regex": "parameters that are trained by name",
-    "modules_to_save": "modules that are trained whole beside adapters",
+    "modules_to_save": "modules that are trained whole in addition to adapters",
     "fp4_format": "products in fp4",
     "overlap_param_gather_with_optimizer_step": "gathers within the optimizer's step",
     "sequence_packing_scheduler": "micro-batches that are packed while they are made",

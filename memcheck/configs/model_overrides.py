@@ -62,5 +62,5 @@ def override(draft: Draft, section: str) -> None:
         draft.set("model.overrides", found, next(key for key in draft.config.values if sized(key, prefix)))
     for path in (f"{prefix}{name}" for name in KEPT):
         if draft.config.values.get(path) is True:
-            draft.note(path, "what every layer hands on beside its output is not in the estimate")
+            draft.note(path, "the second output of every layer is not in the estimate")
     draft.config.see(section, *(key for key in draft.config.values if key.startswith(prefix)))

@@ -51,7 +51,7 @@ REFUSED: dict[str, str] = {
 }
 """Keys below ``model.model_config`` of models without a memory model."""
 OTHER_JOBS: dict[str, str] = {
-    "doremi.ref_model_resume_checkpoint_path": "training beside a reference model",
+    "doremi.ref_model_resume_checkpoint_path": "training with a reference model",
     "infini_attention.turn_on_memory": "a fork's, whose attention keeps a memory of earlier segments",
 }
 FUSED = ("optimizer.optimizer_factory.torch_adam_is_fused", "optimizer.torch_adam_is_fused")

@@ -322,7 +322,7 @@ def _upcast(draft: Draft, split: Division) -> None:
     if sees(draft) is None:
         draft.derive("training.options.fp32_embeddings", True, why)
     else:
-        draft.note("attn_implementation", f"{why}, which beside a tower is not in the estimate")
+        draft.note("attn_implementation", f"{why}, which is not in the estimate of a model with a tower")
 
 
 def _is_cut(draft: Draft) -> bool:

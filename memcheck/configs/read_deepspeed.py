@@ -129,7 +129,7 @@ def _precision(draft: Draft) -> None:
         pure = config.values.get("bf16.bf16_master_weights_and_grads") is True
         states = config.values.get("bf16.bf16_optimizer_states") is True
         if pure and not states:
-            help = "set bf16_optimizer_states, too, or state the plan's precision beside the config"
+            help = "set bf16_optimizer_states, too, or state the plan's precision: --set training.precision=bf16"
             name = "bf16.bf16_master_weights_and_grads"
             draft.refuse(name, "bf16 master weights with fp32 states have no memory model", help, (key,))
         draft.set(key, "bf16-pure" if pure else "bf16-mixed", bf16)
@@ -155,7 +155,7 @@ def _optimizer(draft: Draft) -> None:
         return
     name = keys.OPTIMIZERS.get(str(written).lower())
     if name is None:
-        help = "state the one that keeps the same states beside the config: --set training.optimizer=adamw"
+        help = "state the one that keeps the same states: --set training.optimizer=adamw"
         settles = (key, "training.optimizer")
         draft.refuse(keys.OPTIMIZER, f"the states of `{written}` have no memory model", help, settles)
         return

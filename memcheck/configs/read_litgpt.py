@@ -64,7 +64,7 @@ def _script(draft: Draft, run: ScriptRun | None) -> str:
         script = _named(config)
         if not script:
             message = "the config does not say which script runs it: finetune_full, finetune_lora or an adapter's"
-            help = "state it beside the config: --set training.method=full, or lora"
+            help = "state it: --set training.method=full, or lora"
             draft.refuse(keys.CHECKPOINT, message, help, (METHOD,))
     if script in keys.OTHER_SCRIPTS:
         message = f"`finetune_{script}`: {keys.OTHER_SCRIPTS[script]} have no memory model here"
@@ -239,7 +239,7 @@ def _length(draft: Draft, *, pretrains: bool) -> None:
     if not draft.config.has(keys.LENGTH):
         what = "rows are as long as the model's context" if pretrains else "rows are as long as the data's longest"
         message = f"`{keys.LENGTH}` states no length: {what}"
-        help = "state the longest there, or beside the config: --sequence-length 2048"
+        help = "state the longest there, or on the command line: --sequence-length 2048"
         draft.refuse(keys.LENGTH, message, help, (key,))
     padded = "rows are padded to the longest of a micro-batch without a mask: an upper bound"
     whole = "rows are cut out of one text"

@@ -137,7 +137,7 @@ def _model(draft: Draft) -> None:
             draft.set(vocabulary, size, padded)  # padding it again changes nothing
     config.see(padded)
     if not config.has("vocab-size") and vocabulary not in draft.settings:
-        help = f"state it beside the config: --set {vocabulary}=50257"
+        help = f"state it: --set {vocabulary}=50257"
         where = "tokenizer-type" if config.has("tokenizer-type") else "vocab-file" if config.has("vocab-file") else ""
         draft.refuse(
             where, "the size of the vocabulary is the tokenizer's, and no argument says it", help, (vocabulary,)

@@ -156,7 +156,7 @@ def _optimizer(draft: Draft) -> None:
         if stage in (1, 2):
             draft.set(f"{OPTION}use_megatron_fsdp", True, "use_megatron_fsdp")
     elif draft.value(key) == "muon":
-        draft.assume(STAGE, 0, "ms-swift turns the distributed optimizer off beside Muon")
+        draft.assume(STAGE, 0, "ms-swift turns the distributed optimizer off for Muon")
     elif config.has(name):
         draft.set(STAGE, 0 if parts.off(draft, name) else 1, name)
     else:
@@ -261,4 +261,4 @@ def _method(draft: Draft) -> None:
     else:
         draft.assume(f"{LORA}target_modules", "all-linear")
     if text(draft, "lora_bias").lower() not in ("", "none"):
-        draft.refuse("lora_bias", "trained biases beside adapters have no memory model here")
+        draft.refuse("lora_bias", "memcheck has no memory model of biases trained with adapters")

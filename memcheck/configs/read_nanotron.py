@@ -59,7 +59,7 @@ def _model(draft: Draft) -> None:
         biased = on(draft, f"{keys.CONFIG}attention_bias")
         if biased and kind == "is_llama_config":
             biased = False
-            draft.note(f"{keys.CONFIG}attention_bias", "nanotron's Llama has no biases, whatever this says")
+            draft.note(f"{keys.CONFIG}attention_bias", "nanotron's Llama has no biases: it ignores this key")
         draft.set(model_type, "qwen2" if biased else "llama", f"{keys.CONFIG}{kind}")
         draft.set("training.options.model_class", keys.CLASSES[kind], f"{keys.CONFIG}{kind}")
         config.see(f"{keys.CONFIG}attention_bias", f"{keys.CONFIG}rope_interleaved")

@@ -78,7 +78,7 @@ def _early_steps(draft: Draft) -> None:
     stops = _degree(draft, "parallelism.pipeline") > 1 or _degree(draft, "parallelism.expert") > 1
     if draft.config.take(keys.EARLY.path) is True and fused and not stops:
         what = "a step within backward lets go of each gradient"
-        draft.note(keys.EARLY.path, f"{what}: priced as one behind it, an upper bound")
+        draft.note(keys.EARLY.path, f"{what}: estimated as one after it, which is an upper bound")
     else:
         draft.rows((keys.EARLY,))
 

@@ -222,7 +222,7 @@ def _rows(draft: Draft) -> bool:
         draft.rows((KeyRow(keys.CUT, key),))
     else:
         message = f"`{keys.LENGTH}` states no length: rows are as long as the longest of a micro-batch"
-        help = "state the longest there, or beside the config: --sequence-length 4096"
+        help = "state the longest there, or on the command line: --sequence-length 4096"
         draft.refuse(keys.LENGTH, message, help, (key,))
     if not config.has("batch_size"):
         draft.ask("training.micro_batch_size", "how many sequences a GPU takes at once (`batch_size`)", "state it")
@@ -242,7 +242,7 @@ def _compiled(draft: Draft) -> None:
         draft.set("training.compile", model, "compile.model" if "compile.model" in config.values else path)
         config.see("compile.optimizer_step", "compile.scale_grads")
         if model and config.values.get("compile.loss", True) in FALSE:
-            draft.note("compile.loss", "a loss that is not compiled beside a model that is, is priced as compiled")
+            draft.note("compile.loss", "the model is compiled and the loss is not: the loss is estimated as compiled")
         config.see("compile.loss")
 
 

@@ -69,7 +69,7 @@ def join_recipe(draft: Draft) -> None:
         raise located(at, message, f"say which file it is: --define {name.strip('${}').partition('}')[0]}=train.yaml")
     found = load_named(config, name, load_yaml)
     if found is None:
-        message = f"the launch's arguments are in `{name}`, and there is no such file beside it, nor where it runs"
+        message = f"the launch's arguments are in `{name}`, and there is no such file in its folder, nor where it runs"
         raise located(at, message, "name that file, with --gpus-per-node and --nodes for what this one sets")
     for key in [each for each in _OWN if config.has(each)]:
         del config.values[key]

@@ -218,7 +218,7 @@ class _Source:
         help = f"leave it out here, or mend the config ({setting.why})"
         at = self.document.locate(pointer)
         if self.direct:
-            message = f"`{key}` is {setting.value} here, and {own} was stated beside it"
+            message = f"`{key}` is {setting.value} here, and {own} was stated as well"
             help, at, related = f"{DISAGREES}; to judge another value: --set {key}={own}", setting.location or at, ()
         self.findings.append(codes.CONFIG_DISAGREES.at(at, message, help=help, pointer=pointer, related=related))
 
@@ -279,7 +279,7 @@ def source_file(document: Document, path: str) -> str:
     root, in_git = repository(real_path(folder or "."))
     if os.path.commonpath((root, real_path(target))) != root:
         limit = "the repository" if in_git else "the plan's folder, which is in no git repository"
-        raise ConfigError(f"it lies outside {limit}", "keep the config beside the plan")
+        raise ConfigError(f"it lies outside {limit}", "keep the config in the plan's folder")
     return shown_path(target)
 
 

@@ -18,7 +18,7 @@ DROPOUTS = ("lora_dropout", "peft_lora_dropout")
 SAVED = ("lora_modules_to_save", "modules_to_save", "additional_target")
 DORA = ("use_dora", "lora_use_dora")
 PARAMETERS = ("lora_target_parameters", "target_parameters")
-COUNTS = "what it turns on counts where it is stated beside the method: training.lora, training.base"
+COUNTS = "state what it turns on with the method: training.lora, training.base"
 HARMLESS = (
     *("alpha", "lora_scale", "peft_lora_alpha", "fan_in_fan_out", "task_type", "lora_task_type"),
     *("use_rslora", "lora_use_rslora"),

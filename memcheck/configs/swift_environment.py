@@ -12,7 +12,7 @@ from memcheck.edge.digits import whole_number
 from memcheck.finding import Location
 
 NODES, PROCESSES, VISIBLE = "NNODES", "NPROC_PER_NODE", "CUDA_VISIBLE_DEVICES"
-_HELP = "state it beside the config: --nodes 2"
+_HELP = "state it: --nodes 2"
 
 
 def environment(draft: Draft, names: Mapping[str, str]) -> None:

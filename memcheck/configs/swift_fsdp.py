@@ -22,7 +22,7 @@ def adopt_fsdp(draft: Draft) -> None:
     elif name.lower().endswith(".json") or config.written(name):
         found = load_named(config, name, load_json)
         if found is None:
-            draft.refuse(SWITCH, f"there is no `{name}` beside the config", "mend the path", (STAGE,))
+            draft.refuse(SWITCH, f"there is no `{name}` in the config's folder", "mend the path", (STAGE,))
             config.values[SWITCH] = "full_shard"
             return
         config.values[SWITCH] = found.values.get(SWITCH, "full_shard")

@@ -93,7 +93,7 @@ def _named(draft: Draft, name: str) -> ConfigFile | None:
     if found is not None:
         return found
     if name.endswith((".yaml", ".yml")):
-        draft.refuse("config", f"there is no `{name}` beside the command, nor where it runs", "mend the path")
+        draft.refuse("config", f"there is no `{name}` in the command's folder, nor where it runs", "mend the path")
     else:
         message = f"`{name}` is a config that torchtune ships, and is not read from here"
         draft.refuse("config", message, f"write it to a file, and name that: tune cp {name} ./train.yaml")

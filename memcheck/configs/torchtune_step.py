@@ -69,7 +69,7 @@ def checkpointing(draft: Draft) -> None:
         draft.set(mode, "full" if enabled else "none", key)
     elif enabled:
         draft.set(mode, "none", "ac_mode")
-        draft.note("ac_mode", f"beside `{key}` it turns recompute off")
+        draft.note("ac_mode", f"with `{key}` it turns recompute off")
         return
     elif kind == "full":
         draft.set(mode, "full", "ac_mode")

@@ -119,7 +119,7 @@ def unused(draft: Draft, names: AdapterKeys, asked: str = "") -> None:
     listed = (names.rank, *names.targets, names.dropout, names.saved, names.dora, names.parameters)
     for name in filter(None, listed):
         if asked and name != asked and draft.config.has(name):
-            draft.note(name, "it counts where it is stated beside the method: training.lora")
+            draft.note(name, "state it with the method: training.lora")
         draft.config.see(name)
 
 

@@ -30,7 +30,7 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "half_precision_backend": ("auto", "apex's master weights and casts are not modelled"),
     "fp16_opt_level": ("O1", "apex's master weights and casts are not modelled"),
     "low_cpu_mem_usage": (True, "before transformers 5, another copy of the weights in host memory while they load"),
-    "lora_bias": ("none", "biases that are trained beside adapters are not modelled"),
+    "lora_bias": ("none", "biases that are trained with adapters are not modelled"),
     "optim_args": (None, "arguments of the optimizer are not read"),
 }
 

@@ -20,7 +20,7 @@ TRUE = (True, "true", "True", "yes", "1", 1)
 FALSE = (False, "false", "False", "no", "0", 0)
 RECOMPUTE = "training.activation_checkpointing"
 PADDED_ROWS = "rows are padded to the longest of a micro-batch: an upper bound"
-STATE_IT = "state what comes closest beside the config: --set {}=VALUE"
+STATE_IT = "state what comes closest: --set {}=VALUE"
 
 
 class Division(Record):

@@ -139,7 +139,7 @@ def missing(config: ConfigFile, name: str) -> str:
     root = config.inside or repository(folder)[0]
     if not named_files(config, name) or not is_inside(real_path(os.path.join(folder, name)), root):
         return f"`{name}` lies outside the config's repository or folder, and memcheck reads no file outside of it"
-    return f"there is no `{name}` beside the config, nor at the top of its repository"
+    return f"there is no `{name}` in the config's folder, nor at the top of its repository"
 
 
 def load_named(config: ConfigFile, name: str, load: Callable[[str, str], ConfigFile]) -> ConfigFile | None:
@@ -252,7 +252,7 @@ def _section_file(draft: Draft, section: str) -> dict[str, str] | None:
     name = str(config.values[section])
     found = load_named(config, name, load_json)
     if found is None:
-        draft.refuse(section, f"there is no `{name}` beside the config", "mend the path", (STAGE,))
+        draft.refuse(section, f"there is no `{name}` in the config's folder", "mend the path", (STAGE,))
         return None
     at = config.at(section)
     for key, value in found.values.items():

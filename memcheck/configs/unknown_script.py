@@ -66,7 +66,7 @@ def ask(draft: Draft, *, objective: bool, weights: bool) -> None:
     name, at = script_of(draft.config)
     help = f"state what it does: {' '.join(f'--set {key}={_ANSWERS[key]}' for key in left or [OBJECTIVE])}"
     for key in left:
-        message = f"`{name}` is no script that memcheck knows, and no argument says {_OPEN[key]}"
+        message = f"memcheck does not know the script `{name}`, and no argument says {_OPEN[key]}"
         draft.problems.append(ConfigProblem(at, message, help, keys=(key,)))
     unread = [key for key in draft.config.unread() if draft.config.has(key)]
     if unread:

@@ -52,7 +52,7 @@ def _counted(name: str) -> str:
         known = " or ".join(error.close)
     except UnknownNameError:
         return ""
-    return f"write `gpu: {known}` and the number beside it: `gpus_per_node: {count}`"
+    return f"write `gpu: {known}` and the number as `gpus_per_node: {count}`"
 
 
 def named_card(stated: plan_types.GpuSpec) -> Gpu:

@@ -61,7 +61,7 @@ def _repeated(what: str, text: str) -> str:
                 return match[1] * int(times or 0)
         raise UnsupportedError(
             f"pipeline_model_parallel_layout repeats {match[1][:20]!r} until it has more than {MAX_LETTERS:,} letters",
-            "write one `t` for each layer, and one `|` behind each stage",
+            "write one `t` for each layer, and one `|` after each stage",
             "/training/options/pipeline_model_parallel_layout",
         )
 

@@ -10,7 +10,7 @@ from memcheck.job.types import Layout, Optimizer, Recipe
 from memcheck.job.versions import is_before
 from memcheck.plan.types import PrecisionSpec, TrainerSpec
 
-UPCAST = "accelerate casts what is trained to fp32 before it is sharded, whatever it was loaded in"
+UPCAST = "accelerate casts what is trained to fp32 before it is sharded, from any dtype"
 WIDE_SINCE = (0, 27)
 """The TRL whose ``create_model_from_path`` defaults to ``float32``."""
 
@@ -45,7 +45,7 @@ def resolve_recipe(
     ):
         # transformers v5: dtype="auto"
         base = "fp16" if recipe.recipe == "fp16-mixed" else "bf16"
-        why = "the frozen base rests in its checkpoint's 16-bit dtype"
+        why = "the frozen base is kept in its checkpoint's 16-bit dtype"
         if trainer is not None and trainer.name == "trl":
             base, why = "fp32", "TRL loads models in fp32 unless told (trainer/utils.py, since 0.27)"
             if is_before(trainer.version, WIDE_SINCE):

@@ -83,7 +83,7 @@ def inference_ranks(job: InferenceJob, *, inventory: bool = False) -> tuple[Rank
         )
     if any(isinstance(b.mixer, Attention) and b.mixer.compressed is not None for b, _ in job.architecture.blocks):
         raise UnsupportedError(
-            "memcheck has no model of serving DeepSeek V4, whose cache has compressed keys beside those of its window",
+            "memcheck has no model of serving DeepSeek V4, whose cache has compressed keys and those of its window",
             "size its training, or exclude the plan",
             "/model",
         )

@@ -73,7 +73,7 @@ def _refuse_of_stages(job: TrainingJob, a: Architecture, rests: tuple[str, str])
         message = f"memcheck has no model of a tower {where} but of one that {value} holds"
         raise UnsupportedError(message, f"write `{option}: {value}`, or {alone}", "/training/framework")
     if job.images is None or job.images.pictures:
-        message = f"memcheck has no model of a tower at work {where}, only of one that rests"
+        message = f"memcheck has no model of a tower that runs {where}, only of one that does not"
         help = f"where samples are text alone, write `images: {{per_sample: 0}}`, or {alone}"
         raise UnsupportedError(message, help, "/training/images")
     if job.lora is not None and job.lora.parts != ("language",):
@@ -106,7 +106,7 @@ def _refuse_of_two_tables(job: TrainingJob) -> None:
         )
     if job.lora is not None and job.lora.modules_to_save:
         raise UnsupportedError(
-            "memcheck has no model of trained copies beside two tables of words",
+            "memcheck has no model of trained copies of two embedding tables",
             "remove modules_to_save",
             "/training/lora/modules_to_save",
         )
@@ -144,7 +144,7 @@ def _refuse_beside(job: TrainingJob, part: str, alone: str, *, sees: bool = Fals
     for wanted, what, pointer in (
         (name != "sft" and not known, f"objective {name}", "/training/objective"),
         (job.head.kind != "lm", f"a {job.head.kind} head", "/training/head"),
-        (bool(job.companions) and not known, "a model beside the one that is trained", "/training/reference"),
+        (bool(job.companions) and not known, "a second model next to the one that is trained", "/training/reference"),
         (job.evaluation is not None, "the evaluation", "/training/evaluation"),
         (job.sequences not in ("packed", "padded" if pads else ""), f"{job.sequences} rows", "/training/sequences"),
     ):

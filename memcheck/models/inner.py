@@ -17,7 +17,7 @@ THINKERS: dict[str, str] = {
     "qwen3_omni_moe": "qwen3_omni_moe_thinker",
 }
 """Models that speak: the ``model_type`` of the part in ``thinker_config``, which understands and is trained."""
-MUTE = "priced is the thinker; a run that loads the talker, too, holds its weights beside it"
+MUTE = "the estimate is of the thinker; a run that loads the talker holds its weights, too"
 
 
 def thinker_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -33,7 +33,7 @@ def thinker_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(inner, Mapping):
         raise ArchitectureError(
             f"{config['model_type']}: thinker_config is missing: the dimensions are in it",
-            f"state it, or write its keys beside model_type: {kind}",
+            f"state it, or write its keys next to model_type: {kind}",
             "thinker_config",
         )
     return {**inner, "model_type": kind}
@@ -49,7 +49,7 @@ def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
         hears = outer_type in HEARING
         raise ArchitectureError(
             f"{outer_type}: memcheck has no model of its {'audio' if hears else 'vision'} tower here",
-            "for the language model alone write `model: {part: language}` beside its name"
+            "for the language model alone write `model: {name: NAME, part: language}`"
             + ("" if hears else ", or vision_config: null"),
             HEARING.get(outer_type, "vision_config"),
         )

@@ -191,7 +191,7 @@ def _check_leftovers(outer: ConfigReader, text: Mapping[str, Any], *, strict: bo
     for key in REPEATED if written else ():
         if key in written and outer.raw(key) != text.get(key, outer.raw(key)):
             help = f"write `text_config: {{{key}: ...}}`: the language model's is nested there"
-            outer.fail(key, f"{key} beside text_config decides nothing", help)
+            outer.fail(key, f"{key} outside text_config decides nothing", help)
     for key, value in outer.unread():
         if value is None:
             continue

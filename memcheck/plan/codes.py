@@ -95,5 +95,5 @@ CONFIG_DEFAULT = Code(
 )
 
 FORBIDDEN_SUPPRESSION = Code(
-    "MEM607", "forbidden-suppression", "error", summary="A comment would hide what the policy lets nobody hide."
+    "MEM607", "forbidden-suppression", "error", summary="A comment hides a finding that the policy forbids to hide."
 )

@@ -27,7 +27,7 @@ def unknown_key(
     names = schema["properties"]
     name, colon, value = key.partition(":")
     if colon and name in names:
-        return f"write `{name}: {value}`, with a space behind the colon", ""
+        return f"write `{name}: {value}`, with a space after the colon", ""
     same = next((name for name in names if _bare(name) == _bare(key)), None)
     if same is not None:
         letters = "" if key.isascii() else f" in plain letters, not with {other_letters(key)}"

@@ -58,12 +58,12 @@ _KNOWN = (
         "the quote opened here is not closed",
         "close it, or double a quote inside the text",
     ),
-    ("could not find expected ':'", True, "this line has no `:`", "write `key: value`, with a space behind the colon"),
+    ("could not find expected ':'", True, "this line has no `:`", "write `key: value`, with a space after the colon"),
     (
         "did not find expected key",
         False,
         "this line does not belong to the mapping above it",
-        "align it with the keys it stands beside, using spaces",
+        "align it with its neighbouring keys, using spaces",
     ),
     (
         "expected '-' indicator",

@@ -7,7 +7,7 @@ Warns about `parallelism.sequence: true` with `tensor: 1`.
 ## Why it matters
 
 Sequence parallelism in Megatron's sense splits the activations between the tensor-parallel regions over the *tensor*
-ranks. With one of them it does nothing (Megatron switches it off). Whoever wants to split long sequences means
+ranks. With one of them it does nothing (Megatron switches it off). To split long sequences, set
 `context`.
 
 ## Example

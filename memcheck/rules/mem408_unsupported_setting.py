@@ -111,7 +111,7 @@ def _around(context: RuleContext, framework: Framework, job: TrainingJob) -> Ite
         help = f"leave it out, or write {listed((f'`{each}`' for each in places), 'or')}"
         yield RULE.finding(context, message, pointer, help=help, related=related)
     if checkpoint.offload == "none" and not framework.own_loop:
-        message = f"{title} gathers a full state dict to host memory, whatever `offload` says"
+        message = f"{title} gathers a full state dict to host memory and ignores `offload`"
         help = "leave it out: only a loop of one's own can gather on the GPUs"
         yield RULE.finding(context, message, "/training/checkpoint/offload", help=help, related=related)
     if checkpoint.asynchronous and (not framework.asynchronous_checkpoints or checkpoint.state_dict != "sharded"):

@@ -111,12 +111,12 @@ def _unpriced_head(job: TrainingJob, framework: Framework) -> str:
     if not framework.adapts_head:
         return f"under {framework.name}"
     if job.loss.kind not in PRICED_LOSSES:
-        return f"beside a {job.loss.kind} loss"
+        return f"with a {job.loss.kind} loss"
     if job.objective.name != "sft" or job.objective.code:
         return f"under the loss of {job.objective.name} that the trainer takes"
     if job.layout.tensor > 1:
         return "under tensor parallelism"
-    return "beside a trained copy of it" if job.lora is not None and HEAD in job.lora.modules_to_save else ""
+    return "with a trained copy of it" if job.lora is not None and HEAD in job.lora.modules_to_save else ""
 
 
 def _with_head(context: RuleContext, why: str) -> Iterator[Finding]:

@@ -170,7 +170,7 @@ def _in_backward(context: RuleContext, framework: Framework, job: TrainingJob) -
         (not framework.steps_in_backward, f"{framework.title} has none", "/training/framework"),
         (job.layout.world_size > 1, "it is known on one GPU alone", "/hardware/gpus_per_node"),
         (job.passes > 1, "gradients would have to wait for other micro-batches", "/training"),
-        (job.clip_grad_norm, "the norm of all gradients is known only behind the backward", "/training/clip_grad_norm"),
+        (job.clip_grad_norm, "the norm of all gradients is known only after the backward", "/training/clip_grad_norm"),
         (job.optimizer.offload != "none", "its states are on the host", "/training/optimizer/offload"),
     )
     for there, why, pointer in cases:
@@ -212,7 +212,7 @@ def _own(context: RuleContext, job: TrainingJob) -> Iterator[Finding]:
     """What a second model under a recipe of the framework's own excludes."""
     kept = job.companions and job.layout.zero_stage == 3 and not job.layout.reshard_after_forward
     if kept:
-        message = "a second model whose layers stay gathered behind its forward has no memory model"
+        message = "memcheck has no memory model of a second model that stays gathered after its forward"
         place = "/parallelism/reshard_after_forward"
         yield RULE.finding(context, message, place, help="remove it", related=(("the objective", OBJECTIVE),))
     if job.head.kind == "lm" and job.method == "qlora" and job.objective.name == "dpo":

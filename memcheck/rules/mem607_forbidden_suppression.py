@@ -1,4 +1,4 @@
-"""A comment would hide what the policy lets nobody hide.
+"""A comment hides a finding that the policy forbids to hide.
 
 ## What it does
 

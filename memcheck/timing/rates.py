@@ -109,7 +109,7 @@ def rates(gpu: Gpu, compute: str, fp8: bool, gpus_per_node: int, engine_attentio
     network = gpu.network_gbs
     if network is None:
         network = NETWORK_UNKNOWN_GBS / gpus_per_node
-        why = "not known: one adapter of 100 Gb/s per node, as NCCL takes it"
+        why = "not stated: one 100 Gb/s adapter per node, NCCL's default"
         assumed.append(Assumption("hardware.gpu.network_gbs", round(network, 2), why))
     flash = 1.0 if compute == "fp32" else _flash(gpu, engine_attention, assumed)
     return Rates(

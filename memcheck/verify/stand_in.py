@@ -184,7 +184,7 @@ def _context(job: TrainingJob) -> Iterator[StandIn]:
 
 def _attention(job: TrainingJob) -> Iterator[StandIn]:
     why = {
-        "flash": "the flash-attn package needs CUDA; the kernel behind sdpa keeps the same tensors",
+        "flash": "the flash-attn package needs CUDA; sdpa's kernel keeps the same tensors",
         "flex": "FlexAttention is compiled for a device",
     }.get(job.attention)
     if why is not None:

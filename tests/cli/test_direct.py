@@ -334,7 +334,7 @@ def test_a_plan_is_estimated_with_another_model(capsys: Capture) -> None:
     assert main(["estimate", "plan.yaml", "--model", "qwen2.5-0.5b"]) == 0
     assert "qwen2.5-0.5b, 494," in capsys.readouterr().out
     assert main(["estimate", "llama-3.2-1b", "--gpu", "h100-80gb", "--model", "qwen2.5-0.5b"]) == 2
-    assert "--model beside the model" in capsys.readouterr().err
+    assert "--model in addition to the model" in capsys.readouterr().err
 
 
 def test_what_a_command_leaves_open_is_answered_beside_it(capsys: Capture) -> None:

@@ -38,7 +38,7 @@ def test_the_launch_says_how_many(launch: str, gpus: int) -> None:
     assert found.settings[GPUS].value == gpus
     assert not found.problems
     (problem,) = _read(f"{launch} {ARGUMENTS}", hardware__gpus_per_node=8).problems
-    assert f"`{GPUS}` is {gpus} here, and {GPUS}=8 was stated beside it" in problem.message
+    assert f"`{GPUS}` is {gpus} here, and {GPUS}=8 was stated as well" in problem.message
 
 
 @pytest.mark.parametrize(

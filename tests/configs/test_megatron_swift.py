@@ -93,7 +93,7 @@ def test_rows_with_padding_have_a_mask() -> None:
         ("megatron sft --task_type embedding", "`task_type: embedding`"),
         ("megatron sft --freeze_parameters_ratio 0.5", "`freeze_parameters_ratio`"),
         ("megatron sft --tuner_type lora --target_modules all-linear all-router", "adapters of `all-router`"),
-        ("megatron sft --tuner_type lora --lora_bias all", "trained biases"),
+        ("megatron sft --tuner_type lora --lora_bias all", "biases trained with adapters"),
         ("megatron sft --mcore_adapter ./a", "`mcore_adapter`: rank and dropout"),
         ("megatron sft --use_ray true", "`use_ray`"),
         ("megatron sft --optimizer dist_muon", "`optimizer: dist_muon`"),

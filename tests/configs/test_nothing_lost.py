@@ -90,7 +90,7 @@ NOTED: list[tuple[str, str, str, str]] = [
     ("a.yml", AXOLOTL, "special_tokens: {additional_special_tokens: [<a>]}", "enlarge the vocabulary"),
     ("a.yml", LORA, "qlora_sharded_model_loading: true", "shard by shard"),
     ("a.yml", QWEN, "processor_type: AutoProcessor\nprocessor_kwargs: {max_pixels: 9000000}", "size of pictures"),
-    ("a.yml", AXOLOTL, "model_config: {output_router_logits: true}", "every layer hands on"),
+    ("a.yml", AXOLOTL, "model_config: {output_router_logits: true}", "second output of every layer"),
     ("s.sh", SWIFT, "--callbacks own", "a callback of one's own"),
     ("s.sh", SWIFT, "--init_weights pissa", STARTS),
     ("s.sh", SWIFT, "--quant_bits 4 --quant_method bnb --bnb_4bit_compute_dtype float32", "dequantized to fp32"),

@@ -60,7 +60,7 @@ def test_the_launchers_precision_beside_the_trainers_is_known() -> None:
     line = LAUNCH.replace("torchrun --nproc_per_node 8 mine.py", "accelerate launch --mixed_precision fp16 dpo.py")
     found = _read(f"{line} --fp16 --beta 0.1\n")
     assert not [each for each in found.notes if "mixed_precision" in each.message]
-    assert "is no script that memcheck knows" not in _messages(found)
+    assert "memcheck does not know the script" not in _messages(found)
 
 
 @pytest.mark.parametrize("name", ["model_name", "model_id", "model-name"])
@@ -224,7 +224,7 @@ def test_what_asks_for_the_method_is_told_once_it_is_stated(switch: str) -> None
     """It was passed over without a word where the method stood beside it."""
     found = _read(f"{LAUNCH} --bf16 True {switch}\n", training__method="lora", training__objective="sft")
     name = switch.split(maxsplit=1)[0].removeprefix("--")
-    assert any(f"`{name}`: what it turns on counts where it is stated" in each.message for each in found.notes)
+    assert any(f"`{name}`: state what it turns on with the method" in each.message for each in found.notes)
 
 
 def test_adapters_of_a_method_that_is_stated_are_read() -> None:

@@ -82,7 +82,7 @@ def said(overrides: dict[str, Any], model: str = "gemma-3-12b", **spec: object) 
 def test_an_override_beside_text_config_is_told_where_it_belongs(model: str, key: str) -> None:
     """Also a key that the file leaves to its class, and one that is nearly spelt."""
     message, help = said({key: 4}, model) if key != "attention_bias" else said({key: True}, model)
-    assert f"unknown key {key}" in message or f"{key} beside text_config decides nothing" in message
+    assert f"unknown key {key}" in message or f"{key} outside text_config decides nothing" in message
     assert help is not None
     assert help.startswith("write `text_config: {" + key.replace("layrs", "layers"))
 

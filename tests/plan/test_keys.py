@@ -28,7 +28,7 @@ def test_another_spelling_beside_the_right_one_is_not_renamed():
         ("  attnetion: sdpa", "did you mean `attention`?"),
         ("  mbs: 1", "did you mean `micro_batch_size`?"),
         ("  recompute: true", "did you mean `activation_checkpointing`?"),
-        ("  lora: {rank:16}", "write `rank: 16`, with a space behind the colon"),
+        ("  lora: {rank:16}", "write `rank: 16`, with a space after the colon"),
         ("  tensor: 4", "it is written `parallelism.tensor: 4`"),
         ("  rank: 4", "it is written `training.lora.rank: 4`"),
         ("  offload: {optimizer: cpu}", "it is written `training.optimizer.offload: cpu`"),

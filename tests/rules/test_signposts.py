@@ -162,7 +162,7 @@ def test_words_of_other_tools_are_answered(training: str, help: str) -> None:
 def test_a_number_in_a_gpus_name_is_pulled_out(gpu: str) -> None:
     """The number of GPUs has a key of its own."""
     ((code, help),) = errors(judged("framework: pytorch", hardware=f'gpu: "{gpu}"'))
-    assert (code, help) == ("MEM021", "write `gpu: h100-80gb` and the number beside it: `gpus_per_node: 8`")
+    assert (code, help) == ("MEM021", "write `gpu: h100-80gb` and the number as `gpus_per_node: 8`")
 
 
 def test_a_made_up_memory_of_a_shared_name_is_found() -> None:

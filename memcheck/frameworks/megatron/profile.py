@@ -244,7 +244,7 @@ FRAMEWORK = Framework(
     lacks={
         "training.lora.dtype": "adapters are cast to the model's dtype (Megatron-Bridge peft/utils.py, "
         "ParallelLinearAdapter)",
-        "parallelism.reshard_after_forward": "at zero_stage 3 Megatron-FSDP frees each layer behind its forward, at "
+        "parallelism.reshard_after_forward": "at zero_stage 3 Megatron-FSDP frees each layer after its forward, at "
         "zero_stage 2 parameters stay (megatron_fsdp.py, data_parallel_sharding_strategy)",
         "parallelism.gradient_sync": "gradients are added up and reduced with the last micro-batch, those of "
         "Megatron-FSDP with every one (megatron/core/distributed/distributed_data_parallel.py, megatron_fsdp.py)",
@@ -271,7 +271,7 @@ FRAMEWORK = Framework(
     allocators=("default",),
     harmless={
         "fp16_lm_cross_entropy": "GPTModel stores it and never reads it (models/gpt/gpt_model.py)",
-        "moe_router_fusion": "one kernel for what two do, beside tensors of [tokens, experts] (moe/moe_utils.py)",
+        "moe_router_fusion": "one kernel for what two do, next to tensors of [tokens, experts] (moe/moe_utils.py)",
         "moe_router_padding_for_quantization": "at most 31 rows more for each local expert (moe/moe_utils.py)",
         "moe_enable_deepep": "the old word for moe_flex_dispatcher_backend deepep, its default here",
         "align_param_gather": "when gathers start, not what they gather (param_and_grad_buffer.py)",

@@ -82,7 +82,7 @@ def _adapter(job: TrainingJob) -> Adapter | None:
     if any(name == "fp8_format" and value for name, value in stated) or job.layout.zero_stage == 3:
         what = "Megatron-FSDP" if job.layout.zero_stage == 3 else "products in fp8"
         pointer = "/parallelism/zero_stage" if job.layout.zero_stage == 3 else "/training/precision"
-        raise UnsupportedError(f"adapters beside {what} have no memory model", "price them without", pointer)
+        raise UnsupportedError(f"memcheck has no memory model of adapters with {what}", "price them without", pointer)
     if job.option("mtp_num_layers"):
         message = "adapters of layers that predict further tokens have no memory model"
         raise UnsupportedError(message, "leave them out", "/training/options/mtp_num_layers")

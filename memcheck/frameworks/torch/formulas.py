@@ -82,7 +82,7 @@ def _states(job: TrainingJob, units: list[Unit], peak: Instant) -> list[Formula]
         if component == "gradients":
             text += "; only those that exist at the peak"
         if peak.name == "save":
-            text += "; all of them, beside this rank's shards"
+            text += "; all of them, in addition to this rank's shards"
         found.append(
             Formula(
                 component,

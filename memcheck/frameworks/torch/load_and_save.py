@@ -60,7 +60,7 @@ def around(job: TrainingJob, held: Held, steps: tuple[Instant, ...]) -> tuple[In
         return tuple(found)
     whole = _whole(timeless(job), held)
     if loads:
-        found.insert(0, _instant("load", "making the whole model on every GPU", whole._replace(optimizer_states=0)))
+        found.insert(0, _instant("load", "building the whole model on every GPU", whole._replace(optimizer_states=0)))
     if gathers:
         rests = next(i for i in steps if i.name == "init").components_bytes
         saved = whole if job.checkpoint.optimizer else whole._replace(optimizer_states=0)

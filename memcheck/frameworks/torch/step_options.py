@@ -174,7 +174,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
     sharded, pipelined, tied = wraps(job), layout.pipeline > 1, ties_ends(job)
     outside = job.loss.kind == "chunked"
     if layout.expert > 1 and profile.leaves_whole_experts and not sharded:
-        message = "experts on several ranks are modelled beside FSDP2 alone"
+        message = "experts on several ranks are modelled with FSDP2 alone"
         raise UnsupportedError(message, "choose parallelism.zero_stage: 3", "/parallelism/zero_stage")
     stays_gathered = sharded and pipelined
     unsynchronised = skips_reduction(job)

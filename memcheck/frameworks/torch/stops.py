@@ -52,7 +52,7 @@ def _mixed_group(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) ->
         found = sorted({_dtype(job, t) for t in tensors if t.trained})
         if len(found) > 1:
             odd = next(t.name for t in tensors if t.trained and t.dtype is not None and t.dtype != job.recipe.params)
-            message = f"FSDP2 trains no {' and '.join(found)} in one group: `{odd}` stays in fp32 beside others"
+            message = f"FSDP2 trains no {' and '.join(found)} in one group: `{odd}` alone stays in fp32"
             yield Stop(message, "/training/precision", _in_one_dtype(job))
             return
 
@@ -85,7 +85,7 @@ def _shared_twice(job: TrainingJob, architecture: Architecture) -> Iterator[Stop
     if job.carves_ends and architecture.tie_word_embeddings and copied:
         name = min(copied)
         yield Stop(
-            f"Accelerate wraps the copy of `{name}` and the tied matrix beside it into two FSDP2 groups",
+            f"Accelerate wraps the copy of `{name}` and its tied matrix into two FSDP2 groups",
             "/training/lora/modules_to_save",
             "leave it out, or write `options.fsdp_version: 1`",
         )
@@ -104,7 +104,7 @@ def _mixed_flat(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) -> 
         found = sorted({_dtype(job, t) for t in together})
         if len(found) > 1:
             odd = next(t.name for t in together if _dtype(job, t) != job.recipe.params)
-            message = f"FSDP1 flattens no {' and '.join(found)} into one tensor: `{odd}` stays in fp32 beside others"
+            message = f"FSDP1 flattens no {' and '.join(found)} into one tensor: `{odd}` alone stays in fp32"
             yield Stop(message, "/training/precision", _in_one_dtype(job))
             return
 
@@ -143,7 +143,7 @@ def _late_head(job: TrainingJob, ends: tuple[LocalTensor, ...]) -> Iterator[Stop
     if job.loss.kind == "chunked" and job.layout.reshard_after_forward and not own:
         yield Stop(
             "FSDP1 has put the root's shard in place of the head when the model's forward returns, and a chunked loss "
-            "runs the head behind that",
+            "runs the head after that",
             "/training/loss",
             "write `reshard_after_forward: false`, `options.fsdp_version: 2` or `loss: fused-linear`",
         )

@@ -43,7 +43,7 @@ def demand_whole(ctx: Context, m: Moe) -> None:
     if m.dense_dispatch or m.reads_stream:
         raise UnsupportedError("these experts have no model on several ranks", help, "/parallelism/expert")
     if ctx.tp > 1 or ctx.setting.expert_tensor > 1:
-        message = "experts on several ranks beside tensor parallelism have no model"
+        message = "memcheck has no model of experts on several ranks with tensor parallelism"
         raise UnsupportedError(message, help, "/parallelism/tensor")
     demand_both(ctx.setting.adapter, m)
 

@@ -23,7 +23,7 @@ def refuse_quantizer(job: TrainingJob) -> None:
     blocks = [b for b, _ in a.blocks] if isinstance(a, Architecture) and a.encoder is None else []
     plain = bool(blocks) and all(isinstance(b.mixer, Attention) and isinstance(b.mlp, Mlp) for b in blocks)
     cases = (
-        (job.method != "full", "beside adapters", "choose method: full"),
+        (job.method != "full", "with adapters", "choose method: full"),
         (job.compile, "of a compiled model", "leave `compile` out"),
         (layout.tensor * layout.pipeline * layout.context > 1, "of divided layers or rows", "leave the degree out"),
         (layout.zero_stage in (1, 2), "under ZeRO-1 or 2", "choose parallelism.zero_stage: 0 or 3"),

@@ -20,7 +20,7 @@ def read(config: ConfigReader) -> Architecture:
     h = size.hidden
     config.ignore("legacy", "layer_norm_eps", "summary_type")
     if config.integer("conv_kernel_size", default=0, minimum=0):
-        config.fail("conv_kernel_size", "the convolution behind the first layer has no memory model", "remove it")
+        config.fail("conv_kernel_size", "no memory model of the convolution after layer 0", "remove it")
     for key, same in (("embedding_size", h), ("attention_head_size", size.head_dim), ("pooler_hidden_size", h)):
         if config.integer(key, default=same) != same:
             config.fail(key, f"{key} other than {same} has no memory model", "remove it")

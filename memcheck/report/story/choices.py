@@ -66,7 +66,7 @@ def time_of(remedy: Remedy) -> str:
     if remedy.slowdown is None:
         return "how long the work takes is not known"
     if abs(remedy.slowdown) < 0.005:
-        return "the work takes as long"
+        return "a step takes the same time"
     return f"the work takes about {abs(remedy.slowdown):.0%} {'longer' if remedy.slowdown > 0 else 'less'}"
 
 
@@ -159,7 +159,7 @@ def gpus(plan: PlanResult, *, judged: bool) -> Section | None:
     if all(each.host_short for each in plan.dossier.gpus if not each.refused):
         note += " None of them gives a node more host memory, which is what fails."
     if any(each.relative_speed for each in others):
-        note += " Speeds are a roofline model's: they rank, and nobody has measured them."
+        note += " Speeds are a roofline model's: good for ranking, not measured."
     assumed = assumptions(others)
     told = (Prose(f"These speeds assume: {'; '.join(assumed)}."),) if assumed else ()
     return Section("gpus", "On other GPUs", (Prose(note), Cards(cards), *told))

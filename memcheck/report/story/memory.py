@@ -137,7 +137,7 @@ def host(plan: PlanResult, estimate: Estimate) -> Section | None:
     title = "Host memory of one node at the highest moment of each phase"
     table = Table(title, ("Phase", "GiB", "while", "of which"), tuple(rows), right=(1,), optional=(3,))
     if capacity is None:
-        note = "The plan does not state the memory of a node (hardware.host_memory_gib), so that it is not judged."
+        note = "Host memory is not checked: the plan does not state hardware.host_memory_gib."
         return Section("host", "Memory of a node", (table, Prose(note)))
     axis = Scale(max(capacity, estimate.host_bytes_per_node), capacity)
     bars = tuple(host_bar(moment, capacity) for moment in estimate.host_moments)

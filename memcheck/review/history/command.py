@@ -90,7 +90,7 @@ def refuse_bare(folder: str) -> None:
         if os.path.lexists(os.path.join(place, "HEAD")) and any(inside):
             raise UsageError(
                 f"{os.path.relpath(place)} is laid out like a git repository, whose configuration could run commands",
-                "run memcheck in a working tree; no folder of it may hold HEAD beside refs",
+                "run memcheck in a working tree; no folder of it may hold both HEAD and refs",
             )
         above = os.path.dirname(place)
         if above == place:

@@ -168,7 +168,7 @@ def _demand_one_dtype(args: Any) -> None:
     if len(found) > 1:
         raise RefusedStepError(
             f"CUDA would not run this step: expected m1 and m2 to have the same dtype, but got: {' != '.join(found)}",
-            "see that one product does not read two dtypes, such as a buffer in fp32 beside gathered bf16 parameters",
+            "see that one product does not read two dtypes, such as a buffer in fp32 with gathered bf16 parameters",
         )
 
 

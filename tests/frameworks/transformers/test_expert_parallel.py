@@ -208,8 +208,8 @@ def test_a_published_run_of_automodel(sequences: int, published_gib: float) -> N
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
-        ({"parallelism": {"zero_stage": 0}}, "beside FSDP2 alone"),
-        ({"parallelism": {"tensor": 2}, "degree": 2}, "beside tensor parallelism"),
+        ({"parallelism": {"zero_stage": 0}}, "with FSDP2 alone"),
+        ({"parallelism": {"tensor": 2}, "degree": 2}, "with tensor parallelism"),
         ({"training": {"precision": "bf16-mixed"}}, "are cast in every layer"),
     ],
 )

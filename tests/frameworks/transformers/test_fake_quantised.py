@@ -59,7 +59,7 @@ def test_a_step_is_torchaos(training: dict[str, Any], parallelism: dict[str, Any
 @pytest.mark.parametrize(
     ("parallelism", "training", "said"),
     [
-        ({}, {"method": "lora", "lora": {"rank": 8}}, "beside adapters"),
+        ({}, {"method": "lora", "lora": {"rank": 8}}, "with adapters"),
         ({}, {"compile": True}, "compiled"),
         ({}, {"precision": "fp32"}, "fp32"),
         ({"tensor": 2}, {}, "divided"),

@@ -143,7 +143,7 @@ def test_a_dropout_of_zero_says_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("change", "where"),
-    [({"framework": "litgpt"}, "under litgpt"), ({"loss": "chunked"}, "beside a chunked loss"), ({}, "")],
+    [({"framework": "litgpt"}, "under litgpt"), ({"loss": "chunked"}, "with a chunked loss"), ({}, "")],
 )
 def test_adapters_of_the_head_are_an_error_where_they_are_not_modelled(change: dict[str, Any], where: str) -> None:
     """The head is a linear layer that targets may name, beside losses over whole logits and in peft's frameworks."""
