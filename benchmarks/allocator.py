@@ -20,9 +20,7 @@ from benchmarks.asked import request_of, trace_of
 from benchmarks.cases import HERE, Case, load
 from benchmarks.replayed import lengths, steps
 from memcheck.errors import MemcheckError
-from memcheck.verify.replay.held import HeldMemory, held
-from memcheck.verify.replay.lengths import TwoLengths, alike, varied
-from memcheck.verify.replay.sequence import Event, phase_of
+from memcheck.verify.replay.runs import Event, HeldMemory, TwoLengths, alike, held, phase_of, varied
 from memcheck.verify.types import RankObservation
 
 FILE = os.path.join(HERE, "data", "allocator.json")

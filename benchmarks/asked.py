@@ -8,9 +8,8 @@ from typing import Any
 
 from memcheck.errors import MemcheckError
 from memcheck.plan.load import load_documents
-from memcheck.verify.observe import observe
-from memcheck.verify.progress import Progress
-from memcheck.verify.request import Request, runnable
+from memcheck.verify.observe import Request, observe, runnable
+from memcheck.verify.process import Progress
 from memcheck.verify.subject import Subject, load_subject
 from memcheck.verify.types import TRACED, Observation
 

@@ -51,9 +51,8 @@ def trace_again(
 
 def followed(parts: Any, tracer: Any, held: list[Any]) -> dict[str, int]:
     """Follow three steps, as ``memcheck verify`` does. ``held``: tensors that rest beside the model and its inputs."""
-    from memcheck.verify.progress import Progress
-    from memcheck.verify.trace.picture import resting_tensors
-    from memcheck.verify.trace.run import _steps
+    from memcheck.verify.process import Progress
+    from memcheck.verify.trace.run import _steps, resting_tensors
 
     tracer.follow(parts.inner)
     tracer.hold([resting_tensors(parts.inner), parts.inputs, *held])
@@ -79,15 +78,15 @@ def traced(plan: dict[str, Any]) -> dict[str, int]:
 
 
 def run(plan: dict[str, Any]) -> tuple[dict[str, int], Any]:
-    """Likewise, and every block that came and went (``memcheck.verify.replay.sequence.Sequence``)."""
+    """Likewise, and every block that came and went (``memcheck.verify.replay.runs.AllocationSequence``)."""
     import torch
 
     from benchmarks import base_kernels
-    from memcheck.verify.build import single
-    from memcheck.verify.build.dtypes import DTYPES
-    from memcheck.verify.build.single import build_single
+    from memcheck.verify.build import step as single
+    from memcheck.verify.build.step import build_single
+    from memcheck.verify.build.tensors import DTYPES
     from memcheck.verify.build.trained import adapt
-    from memcheck.verify.replay.sequence import Sequence
+    from memcheck.verify.replay.runs import AllocationSequence
     from memcheck.verify.subject import hugging_face_config
     from memcheck.verify.trace.tracer import Tracer
     from memcheck.verify.trace.world import fake_tensors
@@ -110,7 +109,7 @@ def run(plan: dict[str, Any]) -> tuple[dict[str, int], Any]:
     base_kernels.as_on_cuda()
     with fake_tensors():
         tracer = Tracer(lambda: False, lambda *_: None, in_place=True)
-        asked = tracer.account.sequence = Sequence()
+        asked = tracer.account.sequence = AllocationSequence()
         single.adapt = adapted
         try:
             parts = build_single(job, job.architecture, config, None, tracer)

@@ -92,7 +92,7 @@ def _trace(record: dict[str, Any], model: dict[str, Any], rank: int) -> dict[str
     from deepspeed.accelerator import get_accelerator
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from memcheck.verify.trace.account import Account
+    from memcheck.verify.trace.tracer import Account
 
     torch.set_num_threads(1)
     # no collective runs, and those of shared memory wait for ranks that are not there

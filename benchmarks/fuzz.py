@@ -27,8 +27,7 @@ from benchmarks.drawn import brief, records, wide
 from benchmarks.family_draw import draw_family, families
 from memcheck.errors import MemcheckError
 from memcheck.verify.compare import RankComparison, instants
-from memcheck.verify.observe import compare_all
-from memcheck.verify.request import Request
+from memcheck.verify.observe import Request, compare_all
 
 
 class TooLongError(MemcheckError):

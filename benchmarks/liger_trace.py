@@ -30,7 +30,7 @@ def traced(plan: dict[str, Any]) -> dict[str, int]:
     from liger_kernel.transformers.monkey_patch import _apply_liger_kernel_to_instance
     from triton.runtime.jit import JITFunction
 
-    from memcheck.verify.build import single
+    from memcheck.verify.build import step as single
     from memcheck.verify.build.model import build_model
     from memcheck.verify.subject import hugging_face_config
     from memcheck.verify.trace.tracer import Tracer

@@ -55,7 +55,7 @@ def _parts(job: Any, tracer: Any) -> Any:
     from torch.nn.parallel import DistributedDataParallel
 
     from memcheck.verify.build.step import StepParts, micro_batches
-    from memcheck.verify.trace.buckets import FixedBuckets
+    from memcheck.verify.trace.wrappers import FixedBuckets
 
     layout, config = job.layout, _config(job)
     dist.all_reduce_coalesced = lambda *_, **__: SimpleNamespace(wait=lambda: None)  # which fake ranks lack
@@ -110,9 +110,7 @@ def _parts(job: Any, tracer: Any) -> Any:
         torch_optimizer = torch_optimizer.optimizer
     for group in torch_optimizer.param_groups:
         group["foreach"] = not group["fused"]  # as on the GPU
-    return StepParts(
-        model=model, inner=inner, optimizers=[torch_optimizer], inputs=inputs, received=list, step=step
-    )
+    return StepParts(model=model, inner=inner, optimizers=[torch_optimizer], inputs=inputs, received=list, step=step)
 
 
 def _class(config: Any) -> Any:

@@ -20,18 +20,15 @@ from torch import nn
 from memcheck.frameworks.torch.fsdp import flattens
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
-from memcheck.verify.build import single
-from memcheck.verify.build.model import build_model, head_of
-from memcheck.verify.build.optimizer import make_optimizers
-from memcheck.verify.build.place import HERE, DevicePlacement
-from memcheck.verify.build.step import StepParts, micro_batches, token_batches
-from memcheck.verify.build.task import mark_loss
-from memcheck.verify.build.trained import adapt, freeze
+from memcheck.verify.build import step as single
+from memcheck.verify.build.model import build_model, head_of, mark_loss
+from memcheck.verify.build.step import HERE, DevicePlacement, StepParts, micro_batches, token_batches
+from memcheck.verify.build.trained import adapt, freeze, make_optimizers
 from memcheck.verify.build.wrap import Mesh, recompute
-from memcheck.verify.trace.flat import flat_parameters
-from memcheck.verify.trace.patch import patched
+from memcheck.verify.trace.tracer import patched
 from memcheck.verify.trace.world import _real
-from memcheck.verify.watch import Watch, enter_loss
+from memcheck.verify.trace.wrappers import flat_parameters
+from memcheck.verify.types import Watch, enter_loss
 
 KWARGS = "DistributedDataParallelKwargs"
 ENVIRONMENT = {
@@ -189,6 +186,10 @@ def build_trainer(
         wrapped.zero_grad()
 
     return StepParts(
-        model=wrapped, inner=base if job.lora is None else model, optimizers=[trainer.optimizer],
-        inputs=list(batches), received=list, step=step,
+        model=wrapped,
+        inner=base if job.lora is None else model,
+        optimizers=[trainer.optimizer],
+        inputs=list(batches),
+        received=list,
+        step=step,
     )

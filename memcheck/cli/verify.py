@@ -83,7 +83,7 @@ def command(**given: Any) -> int:
     if options.plan is None:
         raise UsageError("no plan to verify", "memcheck verify PLAN")
     if options.observed is None:
-        from memcheck.verify.extra import require_extra
+        from memcheck.verify.process import require_extra
 
         require_extra()
     from memcheck.verify.subject import load_document, load_subject, with_layers
@@ -110,9 +110,8 @@ def command(**given: Any) -> int:
 
 def _run(options: VerifyOptions, subject: Subject) -> int:
     """Trace or measure, keep it if asked to, and compare."""
-    from memcheck.verify.observe import compare_all, fullest, observe
-    from memcheck.verify.progress import Progress
-    from memcheck.verify.request import runnable
+    from memcheck.verify.observe import compare_all, fullest, observe, runnable
+    from memcheck.verify.process import Progress
 
     request = runnable(subject)
     progress = Progress(sys.stderr, terminal=is_terminal(sys.stderr))
@@ -126,14 +125,14 @@ def _run(options: VerifyOptions, subject: Subject) -> int:
 
         append(options.record, records(request.subject, observation, comparisons))
     if options.form == "json":
-        from memcheck.verify.report.json import render as render_json
+        from memcheck.verify.report import render_json
 
         write_stdout(render_json(request, observation, comparisons, options.tolerance))
     else:
-        from memcheck.verify.report.text import render
+        from memcheck.verify.report import render_text
 
         screen = screen_of(sys.stdout, options.color)
-        write_stdout(render(request, observation, comparisons, options.tolerance, screen))
+        write_stdout(render_text(request, observation, comparisons, options.tolerance, screen))
     return 0 if all(c.agrees(options.tolerance) for c in comparisons) else DIFFERS
 
 
@@ -141,8 +140,7 @@ def _drift(options: VerifyOptions, path: str) -> int:
     """Compare what a file has kept."""
     if options.plan is not None:
         raise UsageError("--drift compares the plans of its file and takes no PLAN")
-    from memcheck.verify.drift import as_json, drifts, render
-    from memcheck.verify.recording import read
+    from memcheck.verify.recording import as_json, drifts, read, render
 
     found = drifts(read(path), os.path.dirname(path))
     if not found:

@@ -2,19 +2,27 @@
 
 The fields from ``id`` to ``note`` are those of a case of the accuracy benchmark; ``predicted_bytes`` is what memcheck
 said at the time.
+
+How observations and predictions of the same plan move from version to version.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
 from memcheck.edge.json_text import dumps
 from memcheck.edge.opener import read_whole
-from memcheck.errors import UsageError
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import clean, gib, plural, wrap
+from memcheck.errors import MemcheckError, UsageError
+from memcheck.plan.load import load_documents
+from memcheck.record import Record
 from memcheck.verify.compare import RankComparison
-from memcheck.verify.subject import TORCH_VERSION, Subject, changed
+from memcheck.verify.report import share
+from memcheck.verify.subject import TORCH_VERSION, Subject, changed, load_subject, with_torch
 from memcheck.verify.types import MEASURED, Observation
 
 FORMAT = 1
@@ -104,3 +112,117 @@ def read(path: str) -> list[dict[str, Any]]:
             raise UsageError(f"{path}:{number}: no record of format {FORMAT}", "write records with verify --record")
         found.append(record)
     return found
+
+
+IGNORED = frozenset({"python"})
+"""Versions that move no memory."""
+
+
+class Sight(Record):
+    """One record of a plan."""
+
+    versions: dict[str, str]
+    observed_bytes: int
+    predicted_bytes: int | None
+    """What memcheck said at the time."""
+
+
+class Drift(Record):
+    """All records of one plan's rank, in the order in which they were made."""
+
+    id: str
+    metric: str
+    sights: tuple[Sight, ...]
+    now_bytes: int | None
+    """What memcheck says now; None when it cannot price the plan any more, or the metric is not ``allocated``."""
+
+    @property
+    def moved(self) -> float:
+        """Latest observation over the earliest, minus one."""
+        return self.sights[-1].observed_bytes / self.sights[0].observed_bytes - 1
+
+    @property
+    def error(self) -> float | None:
+        """Today's prediction over the latest observation, minus one."""
+        return None if self.now_bytes is None else self.now_bytes / self.sights[-1].observed_bytes - 1
+
+
+def drifts(records: list[dict[str, Any]], base_dir: str) -> list[Drift]:
+    """Group records by plan, mode, metric and rank."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        key = [record["plan"], record["group"], record["metric"], record.get("pipeline_rank"), record.get("device")]
+        groups.setdefault(json.dumps(key, sort_keys=True), []).append(record)
+    found = []
+    for group in groups.values():
+        last = group[-1]
+        sights = tuple(Sight(r["versions"], r["truth_bytes"], r.get("predicted_bytes")) for r in group)
+        now = _price(last, base_dir) if last["metric"] == "allocated" else None
+        found.append(Drift(id=last["id"], metric=last["metric"], sights=sights, now_bytes=now))
+    return found
+
+
+def _price(record: dict[str, Any], base_dir: str) -> int | None:
+    """Today's prediction for a record's plan, with the PyTorch that it was observed with."""
+    path = os.path.join(base_dir, "record.yaml")
+    try:
+        (document,) = load_documents(path, json.dumps(record["plan"]).encode())
+        subject = load_subject(with_torch(document, record["versions"].get("torch")))
+    except MemcheckError:
+        return None
+    if not isinstance(subject, Subject):
+        return None
+    rank = record.get("pipeline_rank")
+    ranks = [r for r in subject.estimate.ranks if rank is None or r.pipeline_rank == rank]
+    return max((r.step.peak.allocated_bytes for r in ranks), default=None)
+
+
+def changed_versions(before: dict[str, str], after: dict[str, str]) -> str:
+    """``torch 2.12.0 -> 2.13.0, peft 0.20 -> 0.21``."""
+    names = [n for n in dict.fromkeys([*before, *after]) if n not in IGNORED and before.get(n) != after.get(n)]
+    return ", ".join(f"{n} {before.get(n, 'absent')} -> {after.get(n, 'absent')}" for n in names)
+
+
+def render(found: list[Drift], tolerance: float, screen: Screen) -> str:
+    """One paragraph per plan, and a last line that counts."""
+    lines: list[str] = []
+    for drift in found:
+        lines.append(f"{screen.paint(clean(drift.id), 'strong')}  {drift.metric}")
+        before: Sight | None = None
+        for sight in drift.sights:
+            text = f"{gib(sight.observed_bytes)} GiB"
+            if sight.predicted_bytes is not None:
+                text += f", predicted {gib(sight.predicted_bytes)} at the time"
+            if before is None:
+                text += ": " + ", ".join(f"{k} {v}" for k, v in sight.versions.items() if k not in IGNORED)
+            else:
+                move = sight.observed_bytes / before.observed_bytes - 1
+                text += f", {share(move)}: {changed_versions(before.versions, sight.versions) or 'same versions'}"
+            lines += [f"  {line}" for line in wrap(clean(text), screen.columns - 2)]
+            before = sight
+        if drift.now_bytes is not None and drift.error is not None:
+            lines.append(f"  now predicted {gib(drift.now_bytes)} GiB, {share(drift.error)}")
+        lines.append("")
+    moved = sum(abs(d.moved) > tolerance for d in found)
+    off = sum(d.error is not None and abs(d.error) > tolerance for d in found)
+    lines.append(
+        f"{plural(len(found), 'observed plan')}: {moved} moved by more than {tolerance:.1%},"
+        f" {off} predicted more than {tolerance:.1%} off today"
+    )
+    return "\n".join(lines) + "\n"
+
+
+def as_json(found: list[Drift], tolerance: float) -> str:
+    """The drift of every observed plan as JSON."""
+    rows = [
+        {
+            "id": d.id,
+            "metric": d.metric,
+            "sights": [s._asdict() for s in d.sights],
+            "now_bytes": d.now_bytes,
+            "moved": round(d.moved, 6),
+            "error": None if d.error is None else round(d.error, 6),
+        }
+        for d in found
+    ]
+    return dumps({"drift": 1, "tolerance": tolerance, "plans": rows}, indent=1) + "\n"

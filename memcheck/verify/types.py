@@ -1,10 +1,18 @@
-"""What running a step shows, on one rank and on all that were run."""
+"""What running a step shows, on one rank and on all that were run.
+
+Why a step could not be observed.
+
+Who looks on while a step runs: the tracer, or the GPU's counters.
+"""
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from memcheck.accounts.estimate import Instant, TensorGroup
+from memcheck.errors import MemcheckError
 from memcheck.record import Record
-from memcheck.verify.replay.sequence import Event
+from memcheck.verify.replay.runs import Event
 
 TRACED = "traced"
 MEASURED = "measured"
@@ -53,3 +61,26 @@ class Observation(Record):
     """The GPU that was measured."""
     each: tuple[RankObservation, ...] = ()
     """Every process that was measured; ``ranks`` are the highest of each pipeline rank."""
+
+
+class UntraceableError(MemcheckError):
+    """The plan asks for something that nothing on this machine can stand for."""
+
+
+class RefusedStepError(MemcheckError):
+    """PyTorch, transformers or PEFT would not build or run the step."""
+
+
+class Watch(Protocol):
+    """Told where the step stands."""
+
+    phase: str
+
+    def enter(self, phase: str) -> None:
+        """From now on the step is in this phase."""
+
+
+def enter_loss(watch: Watch) -> None:
+    """The head starts: what was forward is now the loss. A head that is recomputed in backward changes nothing."""
+    if watch.phase == "forward":
+        watch.enter("loss")

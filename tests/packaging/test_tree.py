@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-LINE_CAP = 400
+LINE_CAP = 600
 LONGER_FILES: set[str] = set()
 """Files that may be longer than the cap; each needs a reason in a comment here."""
 
@@ -23,7 +23,7 @@ def source_files(files: list[Path]) -> list[Path]:
 
 
 def test_files_stay_short(root: Path, tracked_files: list[Path]) -> None:
-    """A source file holds one idea in at most 400 lines."""
+    """A source file holds one idea in at most 600 lines."""
     lengths = {
         path.relative_to(root).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
         for path in source_files(tracked_files)

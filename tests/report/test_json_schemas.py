@@ -14,9 +14,9 @@ import pytest
 from memcheck.__main__ import main
 from memcheck.accounts.estimate import Instant, RankEstimate, TensorGroup
 from memcheck.verify.compare import compare
+from memcheck.verify.observe import Request
 from memcheck.verify.recording import append, records
-from memcheck.verify.report.json import render as render_verify
-from memcheck.verify.request import Request
+from memcheck.verify.report import render_json as render_verify
 from memcheck.verify.stand_in import StandIn
 from memcheck.verify.types import TRACED, Observation, RankObservation
 from tests.report.test_json import closed
@@ -34,7 +34,10 @@ COMMANDS = {
     "suggest broken": ("suggest", "suggest broken"),
     "compare": ("compare", "compare llama-3.1-8b-tp4-a100-40gb mixtral-8x7b-ep8-64xh100 --gpu h100,v100-32gb,b200"),
     "compare inference": ("compare", "compare llama-3.3-70b-inference-4xh100"),
-    "sweep": ("sweep", "sweep llama-3.1-8b-fsdp-8xh100 --set training.micro_batch_size=1,64 --set hardware.gpu=h100,l4"),
+    "sweep": (
+        "sweep",
+        "sweep llama-3.1-8b-fsdp-8xh100 --set training.micro_batch_size=1,64 --set hardware.gpu=h100,l4",
+    ),
     "sweep illegal": ("sweep", "sweep llama-3.1-8b-tp4-a100-40gb --set parallelism.tensor=2,3"),
     "diff": ("diff", "diff llama-3.1-8b-tp4-a100-40gb llama-3.1-8b-fsdp-8xh100"),
     "list models": ("list", "list models"),
@@ -81,7 +84,9 @@ def schema(root: Path, name: str) -> Any:
 def printed(root: Path, capsys: Capture, command: str) -> Any:
     """What a command prints as JSON; names of examples are files."""
     name, *rest = command.split()
-    known = {path.stem: str(path) for path in (root / "examples").glob("*.yaml")} | {each: f"{each}.yaml" for each in PLANS}
+    known = {path.stem: str(path) for path in (root / "examples").glob("*.yaml")} | {
+        each: f"{each}.yaml" for each in PLANS
+    }
     main([name, *(known.get(each, each) for each in rest), "--format", "json"])
     return json.loads(capsys.readouterr().out)
 

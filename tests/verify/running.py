@@ -6,9 +6,8 @@ import io
 from typing import Any
 
 from memcheck.verify.compare import RankComparison
-from memcheck.verify.observe import compare_all, observe
-from memcheck.verify.progress import Progress
-from memcheck.verify.request import Request, runnable
+from memcheck.verify.observe import Request, compare_all, observe, runnable
+from memcheck.verify.process import Progress
 from memcheck.verify.types import TRACED, Observation
 from tests.verify.plans import subject
 

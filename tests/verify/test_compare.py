@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.accounts.estimate import Instant, RankEstimate, TensorGroup
 from memcheck.verify.compare import compare, instants, sentence
-from memcheck.verify.report.text import share
+from memcheck.verify.report import share
 from memcheck.verify.types import RankObservation
 
 GIB = 2**30

@@ -15,9 +15,9 @@ import torch  # noqa: E402
 from memcheck.frameworks.torch.whole_model import model_tensors  # noqa: E402
 from memcheck.job.image_outputs import gives  # noqa: E402
 from memcheck.verify.build.model import build_model  # noqa: E402
-from memcheck.verify.errors import RefusedStepError  # noqa: E402
-from memcheck.verify.extra import versions  # noqa: E402
-from memcheck.verify.request import runnable  # noqa: E402
+from memcheck.verify.observe import runnable  # noqa: E402
+from memcheck.verify.process import versions  # noqa: E402
+from memcheck.verify.types import RefusedStepError  # noqa: E402
 from tests.frameworks.torch.test_towers import TRACED  # noqa: E402
 from tests.models.multimodal import FACTS  # noqa: E402
 from tests.verify.plans import plan, subject  # noqa: E402
@@ -25,7 +25,13 @@ from tests.verify.running import traced  # noqa: E402
 
 SHARDED: dict[str, Any] = json.loads((FACTS / "sharded.json").read_text())
 STEPS = {step["id"]: step for step in SHARDED["steps"]}
-COMMON = {"optimizer": "sgd", "attention": "sdpa", "initialization": "device", "checkpoint": "none", "micro_batch_size": 1}
+COMMON = {
+    "optimizer": "sgd",
+    "attention": "sdpa",
+    "initialization": "device",
+    "checkpoint": "none",
+    "micro_batch_size": 1,
+}
 WIDE = {"qwen2_5_vl, FSDP1, adapters": 0.12}
 """Steps that are priced higher: what FSDP1 gathers ahead of units of frozen weights."""
 KINDS = {row["model_type"]: row["config"] for row in TRACED.values() if row["patches"]}
@@ -87,7 +93,9 @@ def test_every_moment_is_predicted(config: str, name: str) -> None:
     if changes.get("options") or "zero_stage" not in parallelism or not parallelism["zero_stage"]:
         training["precision"] = "bf16-mixed"
     training["options"] = {"accelerate_version": "1.13"}
-    _, observation, (comparison,) = traced(plan(model=model, gpus=gpus, parallelism=parallelism, **{**training, **changes}))
+    _, observation, (comparison,) = traced(
+        plan(model=model, gpus=gpus, parallelism=parallelism, **{**training, **changes})
+    )
     seen = {instant.name: instant.allocated_bytes for instant in observation.ranks[0].instants}
     assert comparison.predicted is not None
     for instant in comparison.predicted.instants:
@@ -100,7 +108,9 @@ def test_shapes_are_those_of_the_class(kind: str) -> None:
     """Each parameter has the shape that the class makes: FSDP cuts the first dimension."""
     images = {"patches": 0, "tokens": 0, "per_sample": 0}
     try:
-        asked = runnable(subject(plan(model={"architecture": KINDS[kind]}, images={"per_sample": images["per_sample"]})))
+        asked = runnable(
+            subject(plan(model={"architecture": KINDS[kind]}, images={"per_sample": images["per_sample"]}))
+        )
     except AssertionError as problem:  # a class that takes no batch without pictures
         pytest.skip(str(problem)[:80])
     with torch.device("meta"):

@@ -8,8 +8,7 @@ from itertools import count
 
 import pytest
 
-from memcheck.verify.interrupt import Interrupts
-from memcheck.verify.progress import Progress
+from memcheck.verify.process import Interrupts, Progress
 
 
 def run(*, terminal: bool) -> str:

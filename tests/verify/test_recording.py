@@ -13,8 +13,7 @@ from memcheck.accounts.estimate import Instant
 from memcheck.edge.screen import Screen
 from memcheck.errors import UsageError
 from memcheck.verify.compare import compare
-from memcheck.verify.drift import changed, drifts, render
-from memcheck.verify.recording import append, read, records
+from memcheck.verify.recording import append, changed_versions, drifts, read, records, render
 from memcheck.verify.types import MEASURED, TRACED, Observation, RankObservation
 from tests.verify.plans import plan, subject
 
@@ -108,9 +107,9 @@ def test_unwritable_and_missing_files(tmp_path: Path) -> None:
 
 def test_versions_that_changed() -> None:
     """Python's own version moves no memory."""
-    assert changed(OLD, NEW) == "torch 2.12.0 -> 2.13.0"
-    assert changed(OLD, {**OLD, "transformers": "5.0"}) == "transformers absent -> 5.0"
-    assert changed(OLD, OLD) == ""
+    assert changed_versions(OLD, NEW) == "torch 2.12.0 -> 2.13.0"
+    assert changed_versions(OLD, {**OLD, "transformers": "5.0"}) == "transformers absent -> 5.0"
+    assert changed_versions(OLD, OLD) == ""
 
 
 def test_drift_of_a_plan() -> None:

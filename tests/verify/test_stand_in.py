@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from memcheck.verify.errors import UntraceableError
-from memcheck.verify.request import runnable
+from memcheck.verify.observe import runnable
+from memcheck.verify.types import UntraceableError
 from tests.verify.plans import TINY, plan, subject
 
 MOE = {
@@ -152,7 +152,10 @@ def test_replicas_of_a_split_model_become_one() -> None:
         (plan(gpus=4, parallelism={"pipeline": 2, "tensor": 2}), "inside a pipeline"),
         (plan(gpus=2, parallelism={"tensor": 2}, method="lora"), "adapters"),
         (plan(gpus=2, parallelism={"tensor": 2}, loss="chunked"), "chunked loss"),
-        *((plan(framework="huggingface", objective=name), f"loss of {name}") for name in ("dpo", "kto", "orpo", "reward")),
+        *(
+            (plan(framework="huggingface", objective=name), f"loss of {name}")
+            for name in ("dpo", "kto", "orpo", "reward")
+        ),
     ],
 )
 def test_what_nothing_stands_for(found: dict[str, Any], message: str) -> None:
@@ -187,7 +190,7 @@ def test_the_pytorch_that_is_installed_is_priced(
     stated: str | None, installed: str | None, replaced: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the plan says; a version that takes other amounts of memory is said to be replaced."""
-    from memcheck.verify import request as module
+    from memcheck.verify import observe as module
 
     monkeypatch.setattr(module, "versions", lambda: {"torch": installed} if installed else {})
     version = {"torch_version": stated} if stated else {}

@@ -9,12 +9,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from memcheck.verify.build.single import build_single  # noqa: E402
-from memcheck.verify.build.step import StepParts  # noqa: E402
-from memcheck.verify.errors import RefusedStepError  # noqa: E402
-from memcheck.verify.measure.run import _fill  # noqa: E402
-from memcheck.verify.quiet import quiet  # noqa: E402
-from memcheck.verify.request import runnable  # noqa: E402
+from memcheck.verify.build.step import StepParts, build_single  # noqa: E402
+from memcheck.verify.measure import _fill  # noqa: E402
+from memcheck.verify.observe import runnable  # noqa: E402
+from memcheck.verify.process import quiet  # noqa: E402
+from memcheck.verify.types import RefusedStepError  # noqa: E402
 from tests.verify.plans import TINY, plan, subject  # noqa: E402
 from tests.verify.running import traced  # noqa: E402
 

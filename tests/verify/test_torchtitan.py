@@ -11,8 +11,8 @@ pytest.importorskip("torchtitan")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 from memcheck.models.from_plan import catalogued  # noqa: E402
-from memcheck.verify.build.torchtitan_model import model_spec  # noqa: E402
-from memcheck.verify.errors import RefusedStepError  # noqa: E402
+from memcheck.verify.build.torchtitan import model_spec  # noqa: E402
+from memcheck.verify.types import RefusedStepError  # noqa: E402
 from tests.verify.plans import plan  # noqa: E402
 from tests.verify.running import traced  # noqa: E402
 

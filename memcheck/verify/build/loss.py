@@ -1,4 +1,9 @@
-"""The plan's loss on a model's output.
+"""What Liger's fused linear cross entropy allocates (linkedin/Liger-Kernel ops/fused_linear_cross_entropy.py).
+
+Tokens are taken in chunks; a chunk's logits are overwritten by their gradient in the kernel, so that one chunk of them
+is all there is. The gradients of hidden states and head are made in the forward and kept for backward.
+
+The plan's loss on a model's output.
 
 Each loss gets the token ids and labels of one micro-batch, and puts on ``kept`` what the training loop's own variables
 would still refer to during backward.
@@ -17,10 +22,46 @@ from torch import nn
 from memcheck.frameworks.torch.fsdp import autocast_of
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Attention, Rough
-from memcheck.verify.build.dtypes import DTYPES
-from memcheck.verify.build.fused_linear import FusedLinearCrossEntropy
 from memcheck.verify.build.model import base_of, body_of, head_of
-from memcheck.verify.watch import Watch, enter_loss
+from memcheck.verify.build.tensors import DTYPES
+from memcheck.verify.types import Watch, enter_loss
+
+
+def rows_per_chunk(rows: int, vocabulary: int, hidden: int) -> int:
+    """Liger's rule: as many chunks as the vocabulary is wider than the hidden size, rounded up to a power of two."""
+    parts = -(-vocabulary // hidden)
+    each = -(-rows // parts)
+    return 1 << max(0, (each - 1).bit_length())
+
+
+class FusedLinearCrossEntropy(torch.autograd.Function):
+    """``apply(hidden, weight, labels)``: the summed loss."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Loss and both gradients, chunk by chunk."""
+        del labels  # they decide no size
+        rows, width = hidden.shape
+        each = rows_per_chunk(rows, weight.shape[0], width)
+        hidden_gradient = torch.zeros_like(hidden)
+        weight_gradient = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None  # a frozen head has none
+        losses = torch.zeros(rows, dtype=torch.float32, device=hidden.device)
+        for start in range(0, rows, each):
+            part = hidden[start : start + each]
+            logits = part @ weight.t()
+            hidden_gradient[start : start + each] = logits @ weight
+            if weight_gradient is not None:
+                weight_gradient += logits.t() @ part
+        ctx.save_for_backward(hidden_gradient, weight_gradient)
+        return losses.sum()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None]:
+        """The gradients are there already; the kernel scales them in place."""
+        del gradient
+        hidden_gradient, weight_gradient = ctx.saved_tensors
+        return hidden_gradient, weight_gradient, None
+
 
 Brought: TypeAlias = "torch.Tensor | dict[str, torch.Tensor]"
 """Token ids, or a dict by name: token ids and all else that a model of pictures takes."""
@@ -43,7 +84,7 @@ def make_loss(job: TrainingJob, model: nn.Module, inner: nn.Module, watch: Watch
     """The loss of one micro-batch. ``model`` is called; ``inner`` is what a wrapper may have put it into."""
     kind, keep = job.loss.kind, job.loss.keep_logits
     if job.head.kind == "embedding":
-        from memcheck.verify.build.task import compared_columns
+        from memcheck.verify.build.model import compared_columns
 
         return compared_columns(model, watch, lambda ids: autocast(job, ids.device.type))
     if kind == "fused-linear":

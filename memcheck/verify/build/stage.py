@@ -13,16 +13,13 @@ from memcheck.accounts.unit import Part
 from memcheck.frameworks.torch.pipelining import parts
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
-from memcheck.verify.build.dtypes import DTYPES
 from memcheck.verify.build.loss import autocast
 from memcheck.verify.build.model import body_of, build_model, head_of
-from memcheck.verify.build.optimizer import make_optimizers
-from memcheck.verify.build.place import HERE, DevicePlacement
-from memcheck.verify.build.step import StepParts, finish
-from memcheck.verify.build.trained import freeze
+from memcheck.verify.build.step import HERE, DevicePlacement, StepParts, finish
+from memcheck.verify.build.tensors import DTYPES
+from memcheck.verify.build.trained import freeze, make_optimizers
 from memcheck.verify.build.wrap import Mesh, recompute, shard
-from memcheck.verify.errors import UntraceableError
-from memcheck.verify.watch import Watch, enter_loss
+from memcheck.verify.types import UntraceableError, Watch, enter_loss
 
 BODY = ("embed_tokens", "layers", "rotary_emb", "norm")
 """What the body of a model has to consist of to be cut into stages."""

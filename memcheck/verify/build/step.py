@@ -1,8 +1,13 @@
-"""One training step of the plan, in the order in which a training loop writes it."""
+"""One training step of the plan, in the order in which a training loop writes it.
+
+Where a step is built.
+
+A rank that holds the whole depth of the model: model, wrappers, loss and optimizer put together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,11 +18,13 @@ from memcheck.job.target import encoder_length, target_length
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
-from memcheck.verify.build.dtypes import DTYPES
-from memcheck.verify.build.loss import Brought, LossOf, autocast, loss_parallel
-from memcheck.verify.build.trained import trained_parameters
-from memcheck.verify.build.wrap import Wrapped
-from memcheck.verify.watch import Watch
+from memcheck.verify.build.loss import Brought, LossOf, autocast, loss_parallel, make_loss
+from memcheck.verify.build.model import base_of, build_model, head_of
+from memcheck.verify.build.pictures import picture_batch, sees
+from memcheck.verify.build.tensors import DTYPES
+from memcheck.verify.build.trained import adapt, freeze, make_optimizers, trained_parameters
+from memcheck.verify.build.wrap import Mesh, Wrapped, recompute, wrap
+from memcheck.verify.types import Watch, enter_loss
 
 ENOUGH_MICRO_BATCHES = 3
 """The second adds to existing gradients, the last synchronises; every other one repeats the second."""
@@ -49,7 +56,7 @@ def token_batches(job: TrainingJob, architecture: Architecture, count: int) -> l
     """Random token ids and labels; an encoder's input, and labels of the decoder's length."""
     vocabulary, encoder, batch = architecture.vocab_size, architecture.encoder, job.micro_batch_size
     if job.head.kind != "lm":
-        from memcheck.verify.build.task import labels_of
+        from memcheck.verify.build.model import labels_of
 
         columns = (job.head.columns,) if job.head.columns > 1 else ()
         ids = (*columns, batch, job.sequence_length)
@@ -105,3 +112,65 @@ def finish(job: TrainingJob, inner: nn.Module, optimizers: list[torch.optim.Opti
         optimizer.step()
     for optimizer in optimizers:
         optimizer.zero_grad(set_to_none=True)
+
+
+def _ready(model: nn.Module) -> None:
+    """Do nothing: the model is ready."""
+
+
+class DevicePlacement(Record):
+    """Devices, and what has to happen between wrapping a model and making its optimizer."""
+
+    device: str = "cpu"
+    """Where the step runs."""
+    model: str = "cpu"
+    """Where the model is first made: ``meta`` when a whole one has no room on the device."""
+    ready: Callable[[nn.Module], None] = _ready
+
+
+HERE = DevicePlacement()
+
+
+def build_single(
+    job: TrainingJob,
+    architecture: Architecture,
+    config: Mapping[str, Any],
+    mesh: Mesh,
+    watch: Watch,
+    place: DevicePlacement = HERE,
+) -> StepParts:
+    """Everything that one step needs."""
+    with torch.device(place.model):
+        model = build_model(job, architecture, config)
+    freeze(model, architecture, job.freeze)
+    if job.lora is not None:
+        model = adapt(model, job, job.lora)
+    recompute(model, job)
+    wrapped = wrap(model, job, architecture, mesh)
+    place.ready(wrapped.model)
+    optimizers = make_optimizers(wrapped.inner, job)
+    if job.head.kind != "lm":
+        from memcheck.verify.build.model import mark_loss
+
+        mark_loss(job, wrapped.inner, watch)
+    elif job.loss.kind in ("standard", "vocab-parallel"):
+        head_of(wrapped.inner).register_forward_pre_hook(lambda *_: enter_loss(watch))
+    loss_of = make_loss(job, wrapped.model, wrapped.inner, watch)
+    # one micro-batch's tokens at a time, as a training loop moves them to the device
+    batches = _batches(job, architecture, wrapped.inner)
+    step = make_step(job, wrapped, loss_of, optimizers, batches, watch, place.device)
+    return StepParts(
+        model=wrapped.model,
+        inner=wrapped.inner,
+        optimizers=optimizers,
+        inputs=list(batches),
+        received=list,
+        step=step,
+        brought="pictures, token ids and labels" if sees(job, architecture) else "token ids and labels",
+    )
+
+
+def _batches(job: TrainingJob, architecture: Architecture, model: Any) -> Sequence[tuple[Brought, torch.Tensor]]:
+    if architecture.vision is not None and sees(job, architecture):
+        return [picture_batch(job, architecture.vision, base_of(model).config)] * micro_batches(job)
+    return token_batches(job, architecture, 1) * micro_batches(job)

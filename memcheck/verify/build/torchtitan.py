@@ -1,12 +1,19 @@
-"""torchtitan's own model, parallelism and recompute, where a torchtitan can be imported.
+"""The plan's model as torchtitan's configuration: its own builders, given the plan's sizes.
+
+torchtitan's own model, parallelism and recompute, where a torchtitan can be imported.
 
 It is no stable library: what is used here is that of its commit b5bcd76c6. Sequences are packed and run through the
 flash kernel for packed sequences; the backend of its DTensors is ``partial_dtensor``.
+
+A pipeline rank of torchtitan's: its own split into stages, and torch's schedules as it runs them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -14,13 +21,115 @@ from torch import nn
 
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.parameters import count_parameters
-from memcheck.models.types import Architecture
+from memcheck.models.types import Architecture, Attention, LatentAttention, Mlp, Moe
 from memcheck.record import Record
-from memcheck.verify.build.optimizer import make_optimizers
+from memcheck.verify.build.stage import agree_on_shapes, received_by, report_chunks
 from memcheck.verify.build.step import StepParts, micro_batches
-from memcheck.verify.build.torchtitan_model import model_spec
-from memcheck.verify.errors import RefusedStepError
-from memcheck.verify.watch import Watch, enter_loss
+from memcheck.verify.build.tensors import DTYPES
+from memcheck.verify.build.trained import make_optimizers
+from memcheck.verify.types import RefusedStepError, Watch, enter_loss
+
+MODELS = {
+    "llama": "llama3",
+    "mistral": "llama3",
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3",
+    "deepseek_v2": "deepseek_v3",
+    "deepseek_v3": "deepseek_v3",
+}
+"""torchtitan's package for a model type."""
+TEMPLATES = {"llama3": "8B", "qwen3": "0.6B", "deepseek_v3": "16B"}
+"""A flavor of each, whose sizes are replaced."""
+
+
+def model_spec(architecture: Architecture) -> Any:
+    """torchtitan's ``ModelSpec`` with the architecture's sizes.
+
+    Raises:
+        RefusedStepError: it has no such model.
+    """
+    name = MODELS.get(architecture.model_type)
+    if name is None:
+        raise RefusedStepError(
+            f"torchtitan has no {architecture.model_type}", "verify in plain PyTorch: --set training.framework=pytorch"
+        )
+    package = import_module(f"torchtitan.models.{name}")
+    spec = package.model_registry(TEMPLATES[name], attn_backend="varlen")
+    model, width, rows = spec.model, architecture.hidden_size, architecture.vocab_size
+    model.dim, model.vocab_size = width, rows
+    model.tok_embeddings = replace(model.tok_embeddings, num_embeddings=rows, embedding_dim=width)
+    model.norm = replace(model.norm, normalized_shape=width)
+    model.lm_head = replace(model.lm_head, in_features=width, out_features=rows)
+    model.enable_weight_tying = architecture.tie_word_embeddings
+    rope = model.layers[0].attention.rope
+    model.layers = _layers(package, name, architecture, rope)
+    return spec
+
+
+def _layers(package: Any, name: str, architecture: Architecture, rope: Any) -> list[Any]:
+    blocks = architecture.layers()
+    first, last = blocks[0], blocks[-1]
+    sizes: dict[str, Any] = {
+        "n_layers": len(blocks),
+        "dim": architecture.hidden_size,
+        "n_heads": first.mixer.heads,  # type: ignore[union-attr]  # every block has attention here
+        "attn_backend": "varlen",
+    }
+    if isinstance(first.mixer, LatentAttention):
+        return _latent(package, first.mixer, [block.mlp for block in blocks], sizes, rope)
+    attention = first.mixer
+    assert isinstance(attention, Attention)  # noqa: S101 - torchtitan has no other
+    sizes |= {"n_kv_heads": attention.kv_heads, "rope": replace(rope, dim=attention.head_dim)}
+    if name == "llama3":
+        return _built(package, "llama3", **sizes, hidden_dim=_width(first.mlp))
+    sizes["head_dim"] = attention.head_dim
+    if isinstance(last.mlp, Moe):
+        return _built(package, "qwen3_moe", **sizes, **_experts(last.mlp), moe_comm_backend="standard")
+    return _built(package, "qwen3", **sizes, hidden_dim=_width(first.mlp))
+
+
+def _built(package: Any, name: str, **sizes: Any) -> list[Any]:
+    """torchtitan's list of layers: the function is private there."""
+    return list(getattr(package, f"_build_{name}_layers")(**sizes))
+
+
+def _latent(package: Any, a: LatentAttention, networks: list[Any], sizes: dict[str, Any], rope: Any) -> list[Any]:
+    dense = [m for m in networks if isinstance(m, Mlp)]
+    routed = networks[-1]
+    experts = _experts(routed)
+    return _built(
+        package,
+        "dsv3",
+        **sizes,
+        n_dense_layers=len(dense),
+        q_lora_rank=a.q_lora_rank or 0,
+        kv_lora_rank=a.kv_lora_rank,
+        qk_nope_head_dim=a.qk_nope_head_dim,
+        qk_rope_head_dim=a.qk_rope_head_dim,
+        v_head_dim=a.v_head_dim,
+        mscale=1.0,
+        dense_hidden_dim=_width(dense[0]) if dense else experts["moe_hidden_dim"],
+        moe_hidden_dim=experts["moe_hidden_dim"],
+        num_experts=experts["num_experts"],
+        num_shared_experts=routed.shared_width // routed.width,
+        router_top_k=experts["top_k"],
+        router_score_func="sigmoid" if routed.router == "sigmoid" else "softmax",
+        router_route_norm=routed.normalised_scores,
+        router_num_expert_groups=routed.groups if routed.groups > 1 else None,
+        router_num_limited_groups=routed.chosen_groups if routed.groups > 1 else None,
+        moe_comm_backend="standard",
+        non_blocking_capacity_factor=None,
+        rope=replace(rope, dim=a.qk_rope_head_dim),
+    )
+
+
+def _experts(m: Moe) -> dict[str, int]:
+    return {"moe_hidden_dim": m.width, "num_experts": m.experts, "top_k": m.experts_per_token}
+
+
+def _width(m: Any) -> int:
+    return int(m.width)
+
 
 SCHEDULES = {
     "1f1b": "1F1B",
@@ -75,8 +184,6 @@ def build_torchtitan(job: TrainingJob, architecture: Architecture, titan: Titan,
             f"torchtitan's {titan.spec.flavor} has {built:,} parameters, and memcheck counts {said:,}"
         )
     if job.layout.pipeline > 1:
-        from memcheck.verify.build.torchtitan_stage import build_stages
-
         return build_stages(job, architecture, titan, model, watch)
     model = titan.spec.parallelize_fn(
         model,
@@ -225,3 +332,101 @@ def finish_step(job: TrainingJob, model: nn.Module, optimizers: list[torch.optim
         optimizer.step()
     for optimizer in optimizers:
         optimizer.zero_grad(set_to_none=True)
+
+
+def build_stages(job: TrainingJob, architecture: Architecture, titan: Any, model: nn.Module, watch: Watch) -> StepParts:
+    """Everything that one step of a pipeline rank needs."""
+    from torchtitan.config import CompileConfig
+
+    loss_of = titan.loss.build(compile_config=CompileConfig())
+    with _known_shapes(job, architecture, titan):
+        schedule, parts, first, last = titan.spec.pipelining_fn(
+            model,
+            parallel_dims=titan.dims,
+            training=titan.training,
+            parallelism=titan.parallelism,
+            compile_config=CompileConfig(),
+            ac_config=titan.recompute,
+            dump_folder="",
+            device=torch.device("cpu"),
+            model_config=titan.spec.model,
+            parallelize_fn=titan.spec.parallelize_fn,
+            loss_fn=loss_of,
+        )
+    for part in parts:
+        part.train()
+        if part.lm_head is not None:
+            part.lm_head.register_forward_pre_hook(lambda *_: enter_loss(watch))
+            if job.loss.kind == "chunked":
+                loss_of.set_lm_head(part.lm_head)
+                part._skip_lm_head = True  # noqa: SLF001  # torchtitan's own switch for this loss
+    agree_on_shapes(schedule)
+    whole = parts[0] if len(parts) == 1 else nn.ModuleList(parts)
+    optimizers = make_optimizers(whole, job)
+    stages = getattr(schedule, "_stages", None) or [schedule._stage]  # noqa: SLF001
+    for stage in stages:
+        report_chunks(stage, watch)
+    run = job.run_micro_batches
+    batches = [batch(job, architecture) for _ in range(run)]
+
+    def step() -> None:
+        for _ in range(job.gradient_accumulation_steps // run):
+            watch.enter("forward")
+            with titan.context():
+                for stage in stages:  # what schedule.step does first; it takes whole batches up to torch 2.13
+                    stage.has_backward = True
+                    stage.clear_runtime_states()
+                schedule._step_microbatches(  # noqa: SLF001
+                    arg_mbs=[(ids,) for ids, *_ in batches] if first else None,
+                    kwarg_mbs=[{"positions": at, "attention_masks": masks} for _, _, at, _, masks in batches],
+                    target_mbs=[labels for _, labels, *_ in batches] if last else None,
+                    losses=[] if last else None,
+                    loss_kwargs={"global_valid_tokens": batches[0][3]},
+                    return_outputs=False,
+                )
+        finish_step(job, whole, optimizers, watch)
+
+    inputs = [[each if first or i else None for i, each in enumerate(some)] for some in batches]
+    return StepParts(
+        model=whole, inner=whole, optimizers=optimizers, inputs=inputs, received=received_by(stages), step=step
+    )
+
+
+@contextmanager
+def _known_shapes(job: TrainingJob, architecture: Architecture, titan: Any) -> Iterator[None]:
+    """Stages that are told what they exchange: otherwise they would ask their neighbours."""
+    from torchtitan.distributed import pipeline_parallel
+
+    kind = pipeline_parallel.PipelineStage
+    tokens = job.micro_batch_size * job.sequence_length
+    states = _states(job, architecture, titan, tokens)
+    ids = torch.randint(0, architecture.vocab_size, (tokens,))
+    logits = torch.empty(tokens, architecture.vocab_size, dtype=DTYPES[job.recipe.compute])
+    end = states if job.loss.kind == "chunked" else logits
+
+    def made(module: nn.Module, index: int, count: int, *args: Any, **kwargs: Any) -> Any:
+        kwargs["input_args"] = ids if index == 0 else states
+        kwargs["output_args"] = end if index == count - 1 else states
+        if job.layout.tensor > 1:  # whose gradients are DTensors, too
+            kwargs["input_grads"] = None if index == 0 else states.detach()
+            kwargs["output_grads"] = None if index == count - 1 else states.detach()
+        return kind(module, index, count, *args, **kwargs)
+
+    pipeline_parallel.PipelineStage = made
+    try:
+        yield
+    finally:
+        pipeline_parallel.PipelineStage = kind
+
+
+def _states(job: TrainingJob, architecture: Architecture, titan: Any, tokens: int) -> torch.Tensor:
+    """Hidden states between two stages: a DTensor with tensor parallelism, whole or divided over the sequence."""
+    dtype, ways = DTYPES[job.recipe.compute], job.layout.tensor
+    if ways == 1:
+        return torch.empty(tokens, architecture.hidden_size, dtype=dtype, requires_grad=True)
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    split = job.layout.sequence
+    local = torch.empty(-(-tokens // ways) if split else tokens, architecture.hidden_size, dtype=dtype)
+    there = DTensor.from_local(local, titan.dims.get_mesh(["tp"]), [Shard(0) if split else Replicate()])
+    return there.requires_grad_()

@@ -1,4 +1,11 @@
-"""The plan's parallelism around a model: recompute, tensor shards, FSDP1 and FSDP2, DDP."""
+"""Which modules FSDP makes units of, in addition to the root.
+
+The plan's parallelism around a model: recompute, tensor shards, FSDP1 and FSDP2, DDP.
+
+FSDP1 around a model: a unit for every layer and the root, as accelerate wraps them.
+
+Tensor and sequence parallelism by ``parallelize_module``, for layers shaped like Llama's.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +16,38 @@ from typing import Any
 import torch
 from torch import nn
 
-from memcheck.frameworks.torch.fsdp import flattens, gathered_dtype
+from memcheck.frameworks.torch.fsdp import flattens, gathered_dtype, leaves_apart
+from memcheck.frameworks.torch.step_options import wrapped_kinds
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
-from memcheck.verify.build.dtypes import DTYPES
+from memcheck.verify.build.model import base_of, blocks_of, encoder_blocks_of
+from memcheck.verify.build.tensors import DTYPES
 from memcheck.verify.build.trained import trained_parameters
-from memcheck.verify.build.units import units_of
-from memcheck.verify.errors import RefusedStepError
+from memcheck.verify.types import RefusedStepError, UntraceableError
+
+
+def units_of(model: nn.Module, job: TrainingJob, architecture: Architecture) -> list[nn.Module]:
+    """The modules, inner ones first.
+
+    Of a model of text its layers, if its class names them. Of one of pictures Accelerate takes every module of a class
+    that the model's or its parts' ``_no_split_modules`` name (accelerate 1.15 utils/fsdp_utils.py,
+    ``fsdp2_prepare_auto_wrap_policy``; it stops at a name that no module has, which is then left out of the list by
+    hand); a loop of one's own takes the layers of every stack.
+    """
+    if architecture.vision is None:
+        layers = [*encoder_blocks_of(model, architecture), *blocks_of(model, architecture)]
+        return layers if wrapped_kinds(job) else []
+    inner_first = list(model.modules())[:0:-1]
+    if job.framework.wraps_classes:
+        base: Any = base_of(model)
+        names = set(base._no_split_modules or ())  # noqa: SLF001
+        kinds = tuple({type(module) for module in inner_first if type(module).__name__ in names})
+        return [module for module in inner_first if isinstance(module, kinds)]
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    return [module for module in inner_first if isinstance(module, GradientCheckpointingLayer)]
+
 
 Mesh = Any
 """A ``DeviceMesh``."""
@@ -68,14 +99,10 @@ def wrap(model: nn.Module, job: TrainingJob, architecture: Architecture, mesh: M
     """Apply the plan's parallelism, in the order in which it nests."""
     layout = job.layout
     if layout.tensor > 1:
-        from memcheck.verify.build.tensor_parallel import parallelize
-
         parallelize(model, job, architecture, mesh["tensor"])
     if layout.zero_stage == 3 and layout.data > 1:
         layers = units_of(model, job, architecture)
         if flattens(job):
-            from memcheck.verify.build.flat import flatten
-
             outer, synchronised = flatten(model, layers, job, mesh)
             return Wrapped(outer, model, synchronised)
         shard(model, layers, job, mesh)
@@ -180,3 +207,134 @@ def make_mesh(job: TrainingJob, device: str) -> Mesh:
 def local_elements(parameters: list[torch.Tensor]) -> int:
     """Number of elements that this rank holds."""
     return sum(p.to_local().numel() if hasattr(p, "to_local") else p.numel() for p in parameters)
+
+
+def flatten(
+    model: nn.Module, blocks: list[nn.Module], job: TrainingJob, mesh: Any
+) -> tuple[nn.Module, Callable[[bool], AbstractContextManager[Any]]]:
+    """The wrapped model, and a context in which a backward reduces gradients, or does not."""
+    from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+    from torch.distributed.fsdp.wrap import CustomPolicy
+
+    recipe, layers = job.recipe, {id(block) for block in blocks}
+    casts = recipe.compute != recipe.params or gathered_dtype(job) is not None
+    compute = DTYPES[recipe.compute] if casts else None
+    mixed = None
+    if casts or recipe.reduce != recipe.compute:
+        mixed = MixedPrecision(compute, DTYPES[recipe.reduce], cast_forward_inputs=False)
+
+    def unit(module: nn.Module) -> bool:
+        return id(module) in layers or (leaves_apart(job) and _is_trained_leaf(module))
+
+    replicates = job.layout.data > job.layout.shard_group
+    shard = mesh["shard"].get_group()
+    wrapped: Any = FullyShardedDataParallel(
+        model,
+        process_group=(shard, mesh["replicate"].get_group()) if replicates else shard,
+        sharding_strategy=_strategy(job, replicates=replicates),
+        auto_wrap_policy=CustomPolicy(unit),
+        mixed_precision=mixed,
+        use_orig_params=True,
+    )
+
+    for each in FullyShardedDataParallel.fsdp_modules(wrapped) if job.upcast else ():
+        flat: Any = getattr(each, "_flat_param", None)
+        if flat is not None and flat.requires_grad:  # accelerate accelerator.py, prepare_model
+            flat.data = flat.data.float()
+            each._handle._orig_param_dtype = flat.dtype  # noqa: SLF001
+
+    def synchronised(last: bool) -> AbstractContextManager[Any]:
+        if last or job.layout.gradient_sync == "every":
+            return nullcontext()
+        context: AbstractContextManager[Any] = wrapped.no_sync()
+        return context
+
+    return wrapped, synchronised
+
+
+def _strategy(job: TrainingJob, *, replicates: bool) -> Any:
+    from torch.distributed.fsdp import ShardingStrategy
+
+    if replicates:
+        kept = ShardingStrategy._HYBRID_SHARD_ZERO2  # noqa: SLF001  # its only name
+        return ShardingStrategy.HYBRID_SHARD if job.layout.reshard_after_forward else kept
+    return ShardingStrategy.FULL_SHARD if job.layout.reshard_after_forward else ShardingStrategy.SHARD_GRAD_OP
+
+
+def _is_trained_leaf(module: nn.Module) -> bool:
+    """What peft's ``fsdp_auto_wrap_policy`` wraps by itself (peft utils/other.py)."""
+    weight = getattr(module, "weight", None)
+    return not list(module.children()) and weight is not None and bool(weight.requires_grad)
+
+
+PARTS = (
+    "input_layernorm",
+    "post_attention_layernorm",
+    *(f"self_attn.{name}_proj" for name in "qkvo"),
+    *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
+)
+"""Modules of a layer that the plan below knows."""
+
+
+def parallelize(model: nn.Module, job: TrainingJob, architecture: Architecture, mesh: Any) -> None:
+    """Column-parallel inputs, row-parallel outputs, and the residual stream divided over the sequence if asked for.
+
+    Raises:
+        UntraceableError: layers of another shape.
+    """
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        PrepareModuleInput,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    blocks = blocks_of(model, architecture)
+    _check_shape(blocks, architecture)
+    divided = job.layout.sequence
+    stream = Shard(1) if divided else Replicate()
+    on_shards = job.loss.kind == "vocab-parallel"
+    logits = Shard(-1) if on_shards else Replicate()
+
+    def row(**layouts: Any) -> Any:
+        return RowwiseParallel(output_layouts=stream, use_local_output=not divided, **layouts)
+
+    outer: dict[str, Any] = {
+        architecture.paths.embedding: row(input_layouts=Replicate()),
+        architecture.paths.head: ColwiseParallel(
+            input_layouts=stream, output_layouts=logits, use_local_output=not on_shards
+        ),
+    }
+    if divided and architecture.final_norm is not None:
+        outer[architecture.final_norm.name] = SequenceParallel()
+    present = {name for name, _ in model.named_modules()}
+    parallelize_module(model, mesh, {name: style for name, style in outer.items() if name in present})
+    inside: dict[str, Any] = {f"self_attn.{name}_proj": ColwiseParallel() for name in "qkv"}
+    inside |= {f"mlp.{name}_proj": ColwiseParallel() for name in ("gate", "up")}
+    inside |= {"self_attn.o_proj": row(), "mlp.down_proj": row()}
+    if divided:
+        inside |= {
+            "input_layernorm": SequenceParallel(),
+            "post_attention_layernorm": SequenceParallel(),
+            "self_attn": PrepareModuleInput(
+                input_kwarg_layouts={"hidden_states": Shard(1)},
+                desired_input_kwarg_layouts={"hidden_states": Replicate()},
+            ),
+            "mlp": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
+        }
+    for block in blocks:
+        parallelize_module(block, mesh, inside)
+
+
+def _check_shape(blocks: nn.ModuleList, architecture: Architecture) -> None:
+    for block in blocks:
+        names = {name for name, _ in block.named_modules()}
+        missing = [part for part in PARTS if part not in names]
+        if missing:
+            raise UntraceableError(
+                f"tensor parallelism is traced for layers shaped like Llama's; {architecture.model_type} has no"
+                f" {', '.join(missing)}",
+                "verify with --set parallelism.tensor=1",
+            )

@@ -1,4 +1,7 @@
-"""Trace one step of a plan, rank by rank of its pipeline."""
+"""What lives at a moment, by component, and the largest groups of equal tensors.
+
+Trace one step of a plan, rank by rank of its pipeline.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,143 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch import nn
 
-from memcheck.accounts.estimate import Instant
+from memcheck.accounts.estimate import Instant, TensorGroup
 from memcheck.frameworks.torch.ddp import fullest_share, redundancy_free
 from memcheck.frameworks.torch.flat_parameters import fullest_row
 from memcheck.frameworks.torch.fsdp import flattens, mixes_adapters, outside_dtype
 from memcheck.frameworks.torch.whole_model import model_tensors
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Attention, Mixer
+from memcheck.record import Record
 from memcheck.verify.build.pictures import sees
-from memcheck.verify.build.place import DevicePlacement
-from memcheck.verify.build.step import StepParts, micro_batches
+from memcheck.verify.build.step import DevicePlacement, StepParts, micro_batches
+from memcheck.verify.build.tensors import plain_tensors, short
 from memcheck.verify.build.wrap import local_elements, make_mesh
-from memcheck.verify.extra import versions
-from memcheck.verify.interrupt import Interrupts
-from memcheck.verify.progress import Progress
-from memcheck.verify.replay.sequence import Sequence
-from memcheck.verify.trace.buckets import settle
-from memcheck.verify.trace.exchange import exchanges
-from memcheck.verify.trace.flat import flat_parameters, recorded_streams
-from memcheck.verify.trace.picture import Picture, resting_tensors, take
-from memcheck.verify.trace.tracer import Tracer
+from memcheck.verify.process import Interrupts, Progress, versions
+from memcheck.verify.replay.runs import AllocationSequence
+from memcheck.verify.trace.tracer import Account, LiveStorage, Tracer
 from memcheck.verify.trace.world import fake_ranks, fake_tensors
+from memcheck.verify.trace.wrappers import exchanges, flat_parameters, recorded_streams, settle
 from memcheck.verify.types import TRACED, Observation, RankObservation
+
+TOP = 12
+"""Groups that are kept."""
+
+
+class Picture(Record):
+    """Live bytes at one moment."""
+
+    total: int
+    components: dict[str, int]
+    largest: tuple[TensorGroup, ...]
+
+
+def take(account: Account, parts: StepParts) -> Picture:
+    """Who owns what right now. Names of components are those of the estimate."""
+    owners = _owners(parts)
+    components: dict[str, int] = {}
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for key, entry in list(account.live.items()):
+        if not entry.block:
+            continue
+        name, component = owners.get(key) or _born(entry)
+        components[component] = components.get(component, 0) + entry.block
+        shape = f"[{', '.join(map(str, entry.shape))}] {short(entry.dtype)}"
+        group = groups.setdefault((name, shape, component), [0, 0])
+        group[0] += 1
+        group[1] += entry.block
+    rows = sorted(groups.items(), key=lambda row: -row[1][1])[:TOP]
+    largest = tuple(TensorGroup(name=k[0], shape=k[1], copies=v[0], bytes=v[1], component=k[2]) for k, v in rows)
+    return Picture(account.total, components, largest)
+
+
+def _born(entry: LiveStorage) -> tuple[str, str]:
+    """The component of a storage without an owner: autograd, an operator or a collective holds it."""
+    where = f" in {generic(entry.module)}" if entry.module else ""
+    name = f"{entry.operation}{where}"
+    if entry.region:
+        return f"{entry.operation} ({entry.region.replace('_', '-')})", "communication_buffers"
+    if entry.phase in ("init", "forward"):
+        return name, "activations"
+    if entry.phase == "loss":
+        return name, "logits_and_loss"
+    if entry.recomputed:
+        return f"{name}, recomputed", "activations"
+    return f"{name} ({entry.phase})", "temporaries"
+
+
+def generic(name: str) -> str:
+    """``layers.7.mlp`` and ``layers.8.mlp`` as one."""
+    return ".".join("*" if part.isdigit() else part for part in name.split("."))
+
+
+def _owners(parts: StepParts) -> dict[int, tuple[str, str]]:
+    """Storage identity -> (name, component), read from the model, the optimizers and the inputs themselves."""
+    found: dict[int, tuple[str, str]] = {}
+
+    def put(tensors: object, name: str, component: str) -> None:
+        for tensor in plain_tensors(tensors):
+            found.setdefault(tensor.untyped_storage()._cdata, (name, component))  # noqa: SLF001
+
+    gathered = set()
+    for name, sharded in _fsdp_parameters(parts.inner):
+        resting = _resting(name)
+        put(getattr(sharded, "_sharded_param_data", None), name, resting)
+        shard, whole = getattr(sharded, "sharded_param", None), getattr(sharded, "_unsharded_param", None)
+        if shard is not None:
+            put(shard, name, resting)
+            put(shard.grad, f"{name}.grad", "gradients")
+        if whole is not None:
+            gathered.add(id(whole))
+            put(whole.grad, f"{name}.grad (unsharded)", "gradients")
+        put(getattr(sharded, "unsharded_accumulated_grad", None), f"{name}.grad (unsharded)", "gradients")
+        put(getattr(sharded, "all_gather_outputs", None), f"{name} (gathered)", "communication_buffers")
+        put(whole, f"{name} (gathered)", "communication_buffers")
+    for name, parameter in parts.inner.named_parameters():
+        name = generic(name)
+        unsharded = id(parameter) in gathered
+        put(parameter, name, "communication_buffers" if unsharded else _resting(name))
+        put(parameter.grad, f"{name}.grad", "gradients")
+    for optimizer in parts.optimizers:
+        for inner in (optimizer, getattr(optimizer, "optim", None)):
+            for states in inner.state.values() if inner is not None else ():
+                for kind, value in states.items():
+                    put(value, f"optimizer's {kind}", "optimizer_states")
+    put(parts.received(), "pipeline receive buffers", "communication_buffers")
+    put(parts.inputs, parts.brought, "activations")
+    for name, buffer in parts.inner.named_buffers():
+        put(buffer, generic(name), "activations")
+    return found
+
+
+def _resting(name: str) -> str:
+    return "adapters" if "lora_" in name else "parameters"
+
+
+def _fsdp_parameters(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """FSDP2's own records of its parameters."""
+    names = {id(m): n for n, m in model.named_modules()}
+    for module in model.modules():
+        get = getattr(module, "_get_fsdp_state", None)
+        if get is None:
+            continue
+        state = get()
+        groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+        for group in groups:
+            for sharded in group.fsdp_params if group is not None else ():
+                info = sharded._module_info  # noqa: SLF001
+                owner = names.get(id(info.module), "")
+                yield generic(f"{owner}.{info.param_name}".lstrip(".")), sharded
+
+
+def resting_tensors(model: nn.Module) -> list[torch.Tensor]:
+    """Shards that FSDP2 holds in addition to the module's own parameters."""
+    found = []
+    for _, sharded in _fsdp_parameters(model):
+        found += [sharded.sharded_param, getattr(sharded, "_sharded_param_data", None)]
+    return [t for t in found if t is not None]
 
 
 def trace(
@@ -115,7 +232,9 @@ def _trace_rank(
         ):
             in_place = outside_dtype(job) is not None or _adds_wholes(job, architecture)
             tracer = Tracer(interrupts.seen, progress.at, in_place=in_place)
-            asked = tracer.account.sequence = Sequence(torch.cpu.current_stream)  # FSDP2 switches these as CUDA's
+            asked = tracer.account.sequence = AllocationSequence(
+                torch.cpu.current_stream
+            )  # FSDP2 switches these as CUDA's
             with recorded_streams(tracer.account) if flattens(job) else nullcontext():
                 progress.say("building the model")
                 parts = _build(job, architecture, config, ranks, tracer, stage)
@@ -144,7 +263,7 @@ def _meshes(job: TrainingJob, architecture: Architecture) -> Iterator[Any]:
         yield make_mesh(job, "cpu")
         return
     from memcheck.verify.build.torchtitan import configure
-    from memcheck.verify.trace.torchtitan import on_the_cpu
+    from memcheck.verify.trace.wrappers import on_the_cpu
 
     with on_the_cpu():
         yield configure(job, architecture)
@@ -166,7 +285,7 @@ def _build(
         from memcheck.verify.build.stage import build_stage
 
         return build_stage(job, architecture, config, ranks, tracer, stage)
-    from memcheck.verify.build.single import build_single
+    from memcheck.verify.build.step import build_single
 
     place = DevicePlacement(ready=lambda model: settle(model, tracer.account))
     return build_single(job, architecture, config, ranks, tracer, place)

@@ -1,23 +1,272 @@
-"""Follows every storage that an operator makes, from birth to death."""
+"""The account of live storages: what each one is, and how high their sum goes in each phase.
+
+Gradients that meet in autograd's buffers are added in place, as without a dispatch mode.
+
+torch/csrc/autograd/input_buffer.cpp reuses a gradient that has no other reference (can_accumulate_inplace), except for
+tensor subclasses. While a dispatch mode is active it takes every tensor for one. A trace then shows a third tensor at
+each such moment that no real run has. The recorded traces have it, and a trace has to equal them. It is put right where
+FSDP2 makes the gradients of the head fp32: none of the recorded traces has this case, and the third tensor would be its
+peak.
+
+Attributes replaced for a while.
+
+Parts of torch whose allocations mean something of their own: FSDP2's collectives, DTensor's shape arithmetic.
+
+Follows every storage that an operator makes, from birth to death.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any, final
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol, final
 
 import torch
 from torch import nn
 from torch._guards import active_fake_mode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memcheck.verify.build.dtypes import short
-from memcheck.verify.build.subclass import is_wrapper, plain_tensors
-from memcheck.verify.errors import RefusedStepError
-from memcheck.verify.trace.account import Account
-from memcheck.verify.trace.accumulate import Uses, alone, uses
-from memcheck.verify.trace.patch import patched
-from memcheck.verify.trace.regions import collectives, shape_propagation
+from memcheck.record import Record
+from memcheck.verify.build.tensors import is_wrapper, plain_tensors, short
+from memcheck.verify.replay.runs import AllocationSequence
+from memcheck.verify.types import RefusedStepError
+
+ALIGNMENT = 512
+"""The CUDA caching allocator rounds every block up to this."""
+
+
+def rounded(size: int) -> int:
+    """Bytes of the block that holds ``size`` bytes."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class LiveStorage:
+    """One live storage."""
+
+    __slots__ = ("block", "dtype", "module", "operation", "phase", "recomputed", "reference", "region", "shape", "size")
+
+    def __init__(self, tensor: torch.Tensor, operation: str, phase: str, module: str, region: str) -> None:
+        self.size = self.block = 0
+        self.operation = operation
+        self.shape = tuple(tensor.shape)
+        self.dtype = tensor.dtype
+        self.phase = phase
+        self.module = module
+        self.region = region
+        self.recomputed = phase == "backward" and bool(module)
+        """Born in a module's forward while backward runs."""
+        self.reference: weakref.ref[torch.UntypedStorage] | None = None
+
+
+class Top(Record):
+    """The highest point of a phase."""
+
+    bytes: int
+    operator: int
+    """Counted from the start of the step."""
+    words: str
+
+
+class Account:
+    """Running total of live blocks, by storage identity."""
+
+    def __init__(self) -> None:
+        self.live: dict[int, LiveStorage] = {}
+        self.total = 0
+        self.operators = 0
+        self.tops: dict[str, Top] = {}
+        self.sequence: AllocationSequence | None = None
+        """Every block that comes and goes, for a replay of the allocator."""
+
+    def begin_step(self) -> None:
+        """Forget the highest points, keep what lives."""
+        self.operators = 0
+        self.tops = {}
+        if self.sequence is not None:
+            self.sequence.begin_step()
+
+    def enter(self, phase: str) -> None:
+        """What comes now is of this part of the step."""
+        if self.sequence is not None:
+            self.sequence.enter(phase)
+
+    def add(self, tensor: torch.Tensor, operation: str, phase: str, module: str, region: str) -> None:
+        """A tensor appeared: count its storage unless it is known."""
+        if tensor.device.type == "meta":
+            return
+        storage = tensor.untyped_storage()
+        key = storage._cdata  # noqa: SLF001  # the only identity that outlives Python's wrappers
+        known = self.live.get(key)
+        if known is not None and known.reference is not None and known.reference() is not None:
+            if known.size != storage.size():
+                self._resize(known, storage.size())
+            return
+        entry = LiveStorage(tensor, operation, phase, module, region)
+
+        def died(_: object) -> None:
+            self._remove(key, entry)
+
+        entry.reference = weakref.ref(storage, died)
+        self.live[key] = entry
+        self._resize(entry, storage.size())
+
+    def tag(self, tensor: torch.Tensor, region: str) -> None:
+        """Say what a counted storage turned out to be."""
+        self.live[tensor.untyped_storage()._cdata].region = region  # noqa: SLF001
+
+    def resize(self, storage: torch.UntypedStorage) -> bool:
+        """A storage changed its size in place; whether it is one of ours."""
+        entry = self.live.get(storage._cdata)  # noqa: SLF001
+        if entry is None:
+            return False
+        self._resize(entry, storage.size())
+        return True
+
+    def recorded(self, tensor: torch.Tensor, stream: object) -> None:
+        """Another stream works on a tensor."""
+        entry = self.live.get(tensor.untyped_storage()._cdata)  # noqa: SLF001
+        if self.sequence is not None and entry is not None:
+            self.sequence.recorded(id(entry), stream)
+
+    def note(self, phase: str, words: str) -> bool:
+        """The present as a candidate for the phase's highest point; whether it is one."""
+        top = self.tops.get(phase)
+        if top is not None and self.total <= top.bytes:
+            return False
+        self.tops[phase] = Top(self.total, self.operators, words)
+        return True
+
+    def _resize(self, entry: LiveStorage, size: int) -> None:
+        block = rounded(size)
+        self.total += block - entry.block
+        if self.sequence is not None and block != entry.block:
+            self.sequence.freed(id(entry))
+            self.sequence.allocated(id(entry), block)
+        entry.size, entry.block = size, block
+
+    def _remove(self, key: int, entry: LiveStorage) -> None:
+        self.total -= entry.block
+        entry.block = 0
+        if self.sequence is not None:
+            self.sequence.freed(id(entry))
+        if self.live.get(key) is entry:
+            del self.live[key]
+
+
+Uses = tuple[int, int]
+"""References to a tensor, and to its storage, as an intercepted operator sees them."""
+
+
+def uses(tensor: torch.Tensor) -> Uses:
+    """How many refer to it now."""
+    return tensor._use_count(), torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)  # noqa: SLF001
+
+
+class _Probe(TorchDispatchMode):
+    """Sees the engine add two gradients, the first of which it alone holds."""
+
+    seen: Uses | None = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Remember the references of a sum in backward."""
+        if func is torch.ops.aten.add.Tensor and not torch.is_grad_enabled():
+            self.seen = uses(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def alone() -> Uses | None:
+    """The references of a gradient that only the engine's buffer holds; None where they cannot be told."""
+    if not hasattr(torch.Tensor, "_use_count"):
+        return None
+    x = torch.ones(4, requires_grad=True)
+    with torch.enable_grad(), _Probe() as probe:
+        y = x * 2
+        (torch.sin(y) + torch.cos(y)).sum().backward(inputs=[x])
+    seen: Uses | None = probe.seen
+    return seen
+
+
+@contextmanager
+def patched(owner: Any, name: str, value: object) -> Iterator[None]:
+    """``owner.name`` is ``value`` inside; afterwards what it was, down to where it was defined."""
+    missing = object()
+    own = vars(owner).get(name, missing)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if own is missing:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, own)
+
+
+ALL_GATHER = "all_gather"
+REDUCE_SCATTER = "reduce_scatter"
+
+FSDP_FUNCTIONS = {
+    "foreach_all_gather": ALL_GATHER,
+    "foreach_all_gather_copy_out": ALL_GATHER,
+    "foreach_reduce": REDUCE_SCATTER,
+}
+PROPAGATION = ("_propagate_tensor_meta_non_cached", "propagate_op_sharding_non_cached", "propagate")
+
+
+class Counter(Protocol):
+    """What a region is told to."""
+
+    region: str
+    paused: bool
+
+
+@contextmanager
+def collectives(counter: Counter) -> Iterator[None]:
+    """Tag what FSDP2 allocates to gather parameters and to reduce gradients."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_param_group as group
+
+    with ExitStack() as stack:
+        for name, region in FSDP_FUNCTIONS.items():
+            function = getattr(group, name, None)
+            if function is not None:
+                stack.enter_context(patched(group, name, _tagged(function, counter, region)))
+        yield
+
+
+def _tagged(function: Callable[..., Any], counter: Counter, region: str) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        outside, counter.region = counter.region, region
+        try:
+            return function(*args, **kwargs)
+        finally:
+            counter.region = outside
+
+    return run
+
+
+@contextmanager
+def shape_propagation(counter: Counter) -> Iterator[None]:
+    """Do not count the tensors on which DTensor works out global shapes: outside of a trace they have no memory."""
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    with ExitStack() as stack:
+        for name in PROPAGATION:
+            function = vars(ShardingPropagator).get(name)
+            if callable(function):
+                stack.enter_context(patched(ShardingPropagator, name, _uncounted(function, counter)))
+        yield
+
+
+def _uncounted(function: Callable[..., Any], counter: Counter) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        outside, counter.paused = counter.paused, True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            counter.paused = outside
+
+    return run
+
 
 PRODUCTS = frozenset(getattr(torch.ops.aten, name).default for name in ("mm", "addmm", "bmm", "baddbmm"))
 """Operators that multiply matrices of one dtype."""

@@ -1,7 +1,7 @@
 """Experts that a class runs one after the other, held against traced steps of DBRX, JetMoE and LongCat Flash.
 
 A trace needs to know each token's experts: they were set, as many tokens for each. Gradients that meet are added in
-place, as torch adds them where no dispatch mode watches (``memcheck.verify.trace.accumulate``).
+place, as torch adds them where no dispatch mode watches (``memcheck.verify.trace.tracer``).
 """
 
 from __future__ import annotations
@@ -66,15 +66,18 @@ ROWS: dict[str, tuple[dict[str, Any], tuple[float, float, float, float]]] = {
     "longcat, recomputed": ({"activation_checkpointing": "full"}, (207.195, 233.959, 288.419, 334.381)),
     "longcat, autocast": ({"precision": "bf16-mixed"}, (537.488, 575.821, 587.838, 668.698)),
     "longcat, autocast, recomputed": (
-        {"precision": "bf16-mixed", "activation_checkpointing": "full"}, (435.304, 471.977, 567.217, 668.698)
+        {"precision": "bf16-mixed", "activation_checkpointing": "full"},
+        (435.304, 471.977, 567.217, 668.698),
     ),
     "longcat, adapters": ({"method": "lora", "lora": QUERIES}, (136.396, 164.959, 176.772, 70.532)),
     "longcat, adapters, recomputed": (
-        {"method": "lora", "lora": QUERIES, "activation_checkpointing": "full"}, (77.969, 101.999, 113.812, 70.532)
+        {"method": "lora", "lora": QUERIES, "activation_checkpointing": "full"},
+        (77.969, 101.999, 113.812, 70.532),
     ),
     "longcat, adapters of all": (LORA, (179.143, 207.706, 219.519, 85.270)),
     "longcat, adapters of all, recomputed": (
-        {**LORA, "activation_checkpointing": "full"}, (89.443, 110.865, 122.678, 85.270)
+        {**LORA, "activation_checkpointing": "full"},
+        (89.443, 110.865, 122.678, 85.270),
     ),
     "longcat, adapters of all, autocast, recomputed": (
         {**LORA, "precision": {"recipe": "bf16-mixed", "params": "bf16"}, "activation_checkpointing": "full"},
@@ -89,7 +92,8 @@ ROWS: dict[str, tuple[dict[str, Any], tuple[float, float, float, float]]] = {
     "jetmoe, eager": ({"attention": "eager"}, (295.167, 323.815, 346.195, 376.885)),
     "jetmoe, padded": ({"micro_batch_size": 2, "sequences": "padded"}, (324.088, 381.7, 406.101, 376.897)),
     "jetmoe, padded, eager": (
-        {"micro_batch_size": 2, "sequences": "padded", "attention": "eager"}, (364.084, 421.391, 445.792, 376.897)
+        {"micro_batch_size": 2, "sequences": "padded", "attention": "eager"},
+        (364.084, 421.391, 445.792, 376.897),
     ),
     "whole": ({"micro_batch_size": 2}, (205.001, 266.047, 290.448, 231.995)),
     "recomputed": ({"activation_checkpointing": "full"}, (143.165, 171.78, 198.182, 231.989)),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.verify.observed.hypotheses import stated
+from memcheck.verify.observed.answer import stated
 from tests.verify.plans import plan, subject, write
 
 Capture = pytest.CaptureFixture[str]
@@ -34,7 +34,7 @@ def observed(capsys: Capture, path: Path, text: str, code: int) -> dict[str, Any
 
 def allocated(**training: Any) -> int:
     """What a run of that plan would read."""
-    from memcheck.verify.observed.judge import predicted
+    from memcheck.verify.observed.answer import predicted
 
     found = subject(plan(**{**LARGE, **training}))
     return predicted(found, found.estimate, "allocated")

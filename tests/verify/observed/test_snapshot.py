@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from memcheck.errors import UsageError
-from memcheck.verify.observed.snapshot import is_pickle, read_snapshot
+from memcheck.verify.observed.readings import is_pickle, read_snapshot
 
 MIB = 2**20
 

@@ -8,8 +8,7 @@ import pytest
 
 from memcheck.accounts.segments import MIB
 from memcheck.verify.replay.allocator import Allocator, OutOfMemory
-from memcheck.verify.replay.held import failure, held
-from memcheck.verify.replay.sequence import Event, Sequence, peaks
+from memcheck.verify.replay.runs import AllocationSequence, Event, failure, held, peaks
 
 SIZES = (512, 4096, 300_000, MIB, 3 * MIB, 9 * MIB, 16 * MIB, 50 * MIB + 512)
 
@@ -111,7 +110,7 @@ def test_a_run_hands_on_streams_and_events() -> None:
     """What another stream works on is used again once the program has waited for an event behind it."""
 
     def reserved(*, waits: bool) -> int:
-        asked = Sequence()
+        asked = AllocationSequence()
         asked.allocated(1, 40 * MIB)
         asked.recorded(1, "another")
         asked.freed(1)
@@ -221,7 +220,7 @@ def test_what_is_held_lies_between_live_and_reserved(seed: int, expandable: bool
 def test_each_stream_has_its_own_peak() -> None:
     """Streams reach their peaks at different moments, so that together they hold more than ever lives at once."""
     where = ["default"]
-    asked = Sequence(lambda: where[0])
+    asked = AllocationSequence(lambda: where[0])
     asked.allocated(1, 40 * MIB)
     asked.freed(1)
     where[0] = "gather"

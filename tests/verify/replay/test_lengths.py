@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from memcheck.accounts.segments import MIB
-from memcheck.verify.replay.lengths import TwoLengths, alike, varied
-from memcheck.verify.replay.sequence import Event, Sequence, peaks
+from memcheck.verify.replay.runs import AllocationSequence, Event, TwoLengths, alike, peaks, varied
 
 
 def traced(size: int) -> tuple[tuple[Event, ...], tuple[int, ...]]:
     """Three steps, each of which frees the gradient of the one before and makes its own beside an activation."""
-    asked = Sequence()
+    asked = AllocationSequence()
     asked.allocated(1, 100 * MIB)  # the parameters
     for step in range(3):
         if step:

@@ -1,10 +1,13 @@
-"""Measure a plan's step on the GPUs at hand: one process alone, or as many as the plan has ranks under ``torchrun``."""
+"""The caching allocator's counters, phase by phase.
+
+Measure a plan's step on the GPUs at hand: one process alone, or as many as the plan has ranks under ``torchrun``.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,18 +15,52 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from memcheck.accounts.estimate import Instant
 from memcheck.errors import UsageError
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.verify.build.model import base_of
-from memcheck.verify.build.place import DevicePlacement
-from memcheck.verify.build.step import StepParts
+from memcheck.verify.build.step import DevicePlacement, StepParts
 from memcheck.verify.build.wrap import local_elements, make_mesh
-from memcheck.verify.errors import UntraceableError
-from memcheck.verify.extra import versions
-from memcheck.verify.measure.meter import Meter
-from memcheck.verify.progress import Progress
-from memcheck.verify.types import MEASURED, Observation, RankObservation
+from memcheck.verify.process import Progress, versions
+from memcheck.verify.types import MEASURED, Observation, RankObservation, UntraceableError
+
+
+class Meter:
+    """A watch that reads ``max_memory_allocated`` and ``max_memory_reserved`` whenever the phase changes."""
+
+    def __init__(self, progress: Callable[[str, str], None]) -> None:
+        self.phase = "init"
+        self.allocated: dict[str, int] = {}
+        self.reserved = 0
+        self._progress = progress
+
+    def begin_step(self) -> None:
+        """Forget earlier steps."""
+        self.phase = "init"
+        self.allocated, self.reserved = {}, 0
+        torch.cuda.reset_peak_memory_stats()
+
+    def enter(self, phase: str) -> None:
+        """Close the account of the phase before; allocations are counted when they are asked for, so nothing waits."""
+        self.read()
+        self.phase = phase
+        self._progress(phase, "")
+
+    def read(self) -> None:
+        """The counters since they were last read."""
+        peak = torch.cuda.max_memory_allocated()
+        self.allocated[self.phase] = max(peak, self.allocated.get(self.phase, 0))
+        self.reserved = max(self.reserved, torch.cuda.max_memory_reserved())
+        torch.cuda.reset_peak_memory_stats()
+
+    def instants(self) -> tuple[Instant, ...]:
+        """The instants of the step, one per phase; counters know no components."""
+        return tuple(
+            Instant(name=name, operation="", allocated_bytes=n_bytes, components_bytes={})
+            for name, n_bytes in self.allocated.items()
+        )
+
 
 STEPS = 3
 """The first makes optimizer states and loads kernels; the last is read."""
@@ -132,7 +169,7 @@ def _build(
         from memcheck.verify.build.stage import build_stage
 
         return build_stage(job, architecture, config, mesh, meter, stage, place)
-    from memcheck.verify.build.single import build_single
+    from memcheck.verify.build.step import build_single
 
     return build_single(job, architecture, config, mesh, meter, place)
 

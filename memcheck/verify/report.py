@@ -1,24 +1,158 @@
-"""The comparison for people."""
+"""A verification as people read it, and as JSON for programs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from memcheck.accounts.estimate import COMPONENTS, TensorGroup
+from memcheck import __version__
+from memcheck.accounts.estimate import COMPONENTS, Instant, TensorGroup
+from memcheck.edge.json_text import dumps
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, gib, width, words, wrap
+from memcheck.memory.overhead import slack
+from memcheck.record import Record
 from memcheck.report.details import labelled, largest, name_and_place
-from memcheck.verify.compare import RankComparison, instants, sentence
-from memcheck.verify.replay.plan import Replayed, replayed
-from memcheck.verify.request import Request
+from memcheck.report.json import tensors
+from memcheck.verify.compare import ComponentDifference, RankComparison, instants, sentence
+from memcheck.verify.observe import Request
+from memcheck.verify.replay.runs import HeldMemory, held
 from memcheck.verify.stand_in import StandIn
 from memcheck.verify.subject import Subject
-from memcheck.verify.types import MEASURED, Observation
+from memcheck.verify.types import MEASURED, Observation, RankObservation
+
+
+class Replayed(Record):
+    """One rank's step through torch's caching allocator, in bytes."""
+
+    held: HeldMemory
+    expandable: bool
+    needed_bytes: int
+    """The smallest memory on which the steps survive, with context, libraries and communicators."""
+    seen_bytes: int
+    """What the GPU shows: with what the allocator keeps as far as there is room."""
+    capacity_bytes: int
+
+
+def replayed(request: Request, observed: RankObservation) -> Replayed | None:
+    """None of a run whose allocations were not followed."""
+    if not observed.events:
+        return None
+    subject, job = request.subject, request.job
+    found = held(list(observed.events), expandable=job.expandable_segments)
+    outside = slack(job, subject.gpu, subject.overhead, found.allocated).context_and_nccl
+    needed = found.needed + outside
+    capacity = subject.gpu.memory_bytes
+    seen = max(needed, min(found.reserved + outside, capacity))
+    return Replayed(
+        held=found,
+        expandable=job.expandable_segments,
+        needed_bytes=needed,
+        seen_bytes=seen,
+        capacity_bytes=capacity,
+    )
+
+
+def render_json(
+    request: Request,
+    observation: Observation,
+    comparisons: tuple[RankComparison, ...],
+    tolerance: float,
+) -> str:
+    """One document. Fields may be added, never renamed or removed within ``verify: 1``."""
+    found = {
+        "verify": 1,
+        "memcheck": __version__,
+        "path": request.subject.path,
+        "name": request.subject.name,
+        "mode": observation.mode,
+        "device": observation.device,
+        "versions": observation.versions,
+        "notes": list(observation.notes),
+        "replaced": [item._asdict() for item in request.replaced],
+        "tolerance": tolerance,
+        "agrees": all(c.agrees(tolerance) for c in comparisons),
+        "each": [_figures(seen) for seen in observation.each],
+        "ranks": [
+            {**_rank_json(c, observation, tolerance), "replayed": _replayed_json(replayed(request, c.observed))}
+            for c in comparisons
+        ],
+    }
+    return dumps(found, indent=1) + "\n"
+
+
+def _rank_json(comparison: RankComparison, observation: Observation, tolerance: float) -> dict[str, Any]:
+    observed = comparison.observed
+    return {
+        "pipeline_rank": observed.pipeline_rank,
+        "rank": observed.rank,
+        "agrees": comparison.agrees(tolerance),
+        "error": round(comparison.error, 6),
+        "predicted": {
+            "allocated_bytes": comparison.predicted_bytes,
+            "instant": comparison.predicted.peak.name,
+            "instants": [_instant(i) for i in comparison.predicted.instants],
+        },
+        "observed": {
+            "allocated_bytes": comparison.observed_bytes,
+            "reserved_bytes": observed.reserved_bytes,
+            "device_bytes": observed.device_bytes,
+            "instant": observed.peak.name,
+            "operation": observed.peak.operation,
+            "instants": [_instant(i) for i in observed.instants],
+            "parameters": observed.parameters,
+            "operators": observed.operators,
+            "largest_tensors": [tensors(group) for group in observed.largest],
+            "seconds": observed.seconds,
+        },
+        "terms": [_term(term) for term in comparison.terms],
+        "sentence": sentence(comparison, observation.mode),
+    }
+
+
+def _replayed_json(found: Replayed | None) -> dict[str, Any] | None:
+    """The allocator's part, from the rank's own allocations; none where they were not followed."""
+    if found is None:
+        return None
+    return {
+        "expandable_segments": found.expandable,
+        "allocated_bytes": found.held.allocated,
+        "reserved_bytes": found.held.reserved,
+        "smallest_bytes": found.held.needed,
+        "streams_bytes": list(found.held.streams),
+        "needed_bytes": found.needed_bytes,
+        "seen_bytes": found.seen_bytes,
+        "capacity_bytes": found.capacity_bytes,
+    }
+
+
+def _figures(seen: RankObservation) -> dict[str, Any]:
+    return {
+        "rank": seen.rank,
+        "pipeline_rank": seen.pipeline_rank,
+        "allocated_bytes": seen.peak.allocated_bytes,
+        "reserved_bytes": seen.reserved_bytes,
+        "device_bytes": seen.device_bytes,
+    }
+
+
+def _instant(instant: Instant) -> dict[str, Any]:
+    return {
+        "name": instant.name,
+        "operation": instant.operation,
+        "allocated_bytes": instant.allocated_bytes,
+        "components_bytes": instant.components_bytes,
+    }
+
+
+def _term(term: ComponentDifference) -> dict[str, Any]:
+    return {**term._asdict(), "difference_bytes": term.difference}
+
 
 Row = tuple[str, ...]
 
 
-def render(
+def render_text(
     request: Request,
     observation: Observation,
     comparisons: tuple[RankComparison, ...],

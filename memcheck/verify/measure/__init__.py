@@ -1,1 +1,0 @@
-"""A step on the GPUs at hand."""

@@ -1,1 +1,0 @@
-"""What a verification has to say, for people and programs."""
