@@ -6,6 +6,26 @@ from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.curve import Curve
 from memcheck.record import Record
 
+IDLE = "resting"
+"""Layers that do not run: groups of their own, which are never gathered."""
+NEVER_GATHERED = (IDLE, "beside")
+"""Groups that are never gathered: layers that do not run, and resident tensors that are no layer."""
+WRAPPED = ("block", "tower", "gathered", "idle", IDLE, "encoder")
+"""Kinds of units that FSDP makes groups of their own of: layers, by ``_no_split_modules``."""
+TOWERS = ("tower", "gathered", "idle", IDLE)
+"""Kinds of FSDP units that are layers of a vision or audio tower."""
+OF_LANGUAGE = ("block", "encoder")
+"""Kinds of FSDP units that are layers of the language model or of an encoder."""
+OF_TOWER = (
+    "stem", "tower", "gathered", "idle", IDLE, "beside", "merger", "projector", "source", "encoder", "encoded",
+)  # fmt: skip
+"""Kinds of units between the look-up of the text and the first layer, or before both."""
+NUMBERED = {
+    "block": "layer", "tower": "vision layer", "gathered": "vision layer", "idle": "idle layer",
+    IDLE: "idle layer", "beside": "idle part", "encoder": "encoder layer",
+}  # fmt: skip
+"""What layers of each kind are called, before their number."""
+
 
 class Unit(Record):
     """One unit of the model on one rank."""

@@ -55,12 +55,12 @@ from memcheck.rules.when import wraps_layers
 
 def check(context: RuleContext) -> Iterator[Finding]:
     """One finding per reason."""
-    from memcheck.frameworks.torch.stops import stops
+    from memcheck.frameworks.torch.fsdp_limits import fsdp_limits
 
     job, model, framework = context.training, context.architecture, context.framework
     if job is None or model is None or framework is None or framework.own_engine:
         return
-    for stop in stops(job, model):
+    for stop in fsdp_limits(job, model):
         yield RULE.finding(
             context,
             stop.message,

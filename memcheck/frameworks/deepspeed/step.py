@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.program import NOTHING, Recorder
+from memcheck.accounts.program import NOTHING, Amount, Recorder
+from memcheck.accounts.sizes import NamedCurve
 from memcheck.frameworks.deepspeed.engine import EngineBuffers
-from memcheck.frameworks.torch.step_parts import Arrivals
+from memcheck.frameworks.torch.data_parallel import FIRST_OF_PAIR, DataParallel, MicroBatch, NamedUnit, StepUnits
 from memcheck.record import Record
 
 
 class EngineForm(Record):
-    """The hooks without the sizes of their buffers."""
+    """How DeepSpeed's engine runs a step, without the sizes of its buffers."""
 
     stage: int
     """ZeRO's stage, 0 to 3."""
@@ -18,8 +19,13 @@ class EngineForm(Record):
     there: tuple[bool, ...]
     """Fields of :class:`EngineBuffers` that are not zero; those that are facts come as they are."""
 
-    def hooks(self, first: int, recorder: Recorder) -> tuple[EngineStep, int]:
-        """The hooks, whose sizes have the places from ``first`` on, and the first place after them."""
+    @property
+    def sizes(self) -> int:
+        """How many buffers there are."""
+        return sum(there for name, there in zip(EngineBuffers._fields, self.there, strict=True) if name not in FACTS)
+
+    def hooks(self, recorder: Recorder, row: StepUnits, first: int) -> EngineStep:
+        """The hooks, whose sizes have the places from ``first`` on."""
         found: dict[str, int | bool] = {}
         for name, there in zip(EngineBuffers._fields, self.there, strict=True):
             if name in FACTS:
@@ -27,7 +33,8 @@ class EngineForm(Record):
             elif there:
                 found[name] = first
                 first += 1
-        return EngineStep(self.stage, self.several, EngineBuffers(**found), recorder), first  # type: ignore[arg-type]
+        buffers = EngineBuffers(**found)  # type: ignore[arg-type]
+        return EngineStep(recorder, row, self, buffers)
 
 
 FACTS = ("reduces_late", "reduces_once", "copies_out", "adds_in_place")
@@ -40,40 +47,59 @@ def engine_sizes(stage: int, several: bool, buffers: EngineBuffers) -> tuple[Eng
     return EngineForm(stage, several, tuple([bool(n) for n in buffers])), tuple(sizes)
 
 
-class EngineStep:
-    """Hooks that the record of a step calls where the engine's own hooks run."""
+class EngineStep(DataParallel):
+    """The engine's hooks in a step."""
 
-    def __init__(self, stage: int, several: bool, buffers: EngineBuffers, recorder: Recorder) -> None:
-        """``stage``: of ZeRO; ``several``: micro-batches are accumulated; ``buffers``: with places of sizes."""
-        self.buffers = buffers
-        self.stage = stage
-        self.recorder = recorder
-        early = not several and not buffers.reduces_late and buffers.copies_out
-        self.moves_gradients = stage >= 2 or (stage == 1 and early)
+    def __init__(self, recorder: Recorder, row: StepUnits, options: EngineForm, buffers: EngineBuffers) -> None:
+        """``buffers``: with places of sizes."""
+        super().__init__(recorder, row)
+        self.buffers, self.stage = buffers, options.stage
+        early = not options.several and not buffers.reduces_late and buffers.copies_out
+        self.moves_gradients = self.stage >= 2 or (self.stage == 1 and early)
         """Each gradient moves into its bucket and the partition as it appears; else the whole model's are kept."""
         self._buckets = NOTHING
         self._reducing = NOTHING
+        self._each = MicroBatch(True, True, 0)
 
-    def begin_micro_batch(self) -> None:
+    def curve(self, unit: NamedUnit, first: bool) -> NamedCurve:
+        """A gradient that moves leaves nothing new."""
+        return unit.again if self.moves_gradients else super().curve(unit, first)
+
+    def drops_pending(self, earlier: bool) -> bool:
+        """The engine takes the sum."""
+        return True
+
+    def before_inputs(self) -> None:
         """ZeRO-3 gathers parameters."""
         self.recorder.hold("communication_buffers", self.buffers.live_parameters)
 
-    def before_head(self) -> None:
+    def before_loss(self, *, after_model: bool) -> None:
         """The last unit is about to run."""
         self.recorder.hold("communication_buffers", self.buffers.live_head)
         self.recorder.release("communication_buffers", self.buffers.live_parameters)
 
-    def before_last(self) -> None:
-        """The first unit's backward is about to run."""
-        self.recorder.hold("communication_buffers", self.buffers.live_end)
-        self.recorder.release("communication_buffers", self.buffers.live_backward)
+    def begin_backward(self, each: MicroBatch, *, all_at_once: bool) -> None:
+        """Which micro-batch it is decides what is reduced."""
+        self._each = each
 
-    def behind(self, kind: str, hooked: Arrivals, name: str, first: bool, last: bool) -> None:
+    def before_backward(self, i: int, curve: NamedCurve) -> None:
+        """The first unit's backward is about to run."""
+        if i == 0 and self.pair != FIRST_OF_PAIR:
+            self.recorder.hold("communication_buffers", self.buffers.live_end)
+            self.recorder.release("communication_buffers", self.buffers.live_backward)
+
+    def arrive(self, i: int, curve: NamedCurve) -> Amount:
+        """The hooks of a unit's gradients, which are AccumulateGrad's: none runs in the first pass of a pair."""
+        if self.pair != FIRST_OF_PAIR:
+            self._take(self.units[i].kind, curve, self.names[i], self._each.first, self._each.last)
+        return super().arrive(i, curve)
+
+    def _take(self, kind: str, curve: NamedCurve, name: str, first: bool, last: bool) -> None:
         """A unit's gradients are there. Buckets are made for the first, the rank's own part as they are reduced.
 
-        ZeRO-2 reduces every micro-batch and adds to what it has; ZeRO-1 reduces the last one. ``hooked``: the highest
-        point at which a gradient of the unit arrived, and at which another did than the first of the backward, for
-        which nothing waits to be reduced.
+        ZeRO-2 reduces every micro-batch and adds to what it has; ZeRO-1 reduces the last one. The curve has the highest
+        point at which a gradient of the unit arrived (``hooked``). It also has that at which another did than the first
+        of the backward, for which nothing is pending (``later``).
         """
         recorder, b = self.recorder, self.buffers
         reduces = not b.reduces_late and (last or self.stage >= 2)
@@ -82,7 +108,7 @@ class EngineStep:
                 recorder.hold("communication_buffers", b.buckets)
                 self._buckets = b.buckets
             self._reduce(b.waiting if reduces else NOTHING)
-        any_, later = hooked
+        any_, later = curve.hooked, curve.later
         if any_ is not None and kind == "head":
             recorder.high("backward", any_, name)
         reducing = later if kind == "head" else any_
@@ -101,7 +127,7 @@ class EngineStep:
         if reduces:
             self._copy_for_offload()
 
-    def end_backward(self, first: bool, last: bool) -> None:
+    def end_micro_batch(self, first: bool, last: bool) -> None:
         """Everything of this micro-batch is reduced, or none of it was to be."""
         recorder, b = self.recorder, self.buffers
         reduces = last or self.stage >= 2

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from memcheck.accounts.program import Amount, Recorder
+from memcheck.accounts.sizes import NamedCurve
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, orthogonalised
+from memcheck.frameworks.torch.data_parallel import DataParallel, MicroBatch, NamedUnit, StepUnits
 from memcheck.frameworks.torch.fsdp import wraps
 from memcheck.frameworks.torch.resting import states_dtype
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
@@ -41,6 +44,50 @@ def buckets(job: TrainingJob) -> Buckets:
     views = there and layout.gradient_as_bucket_view
     late = views and layout.gradient_sync == "last" and job.gradient_accumulation_steps > 1
     return Buckets(there, views and not late, late)
+
+
+class Replicated(Record):
+    """How a step runs where every rank has all gradients: under DDP, or on one GPU."""
+
+    views: bool
+    """The buckets are the gradients, from the first micro-batch on."""
+    views_late: bool
+    """Whether the buckets become the gradients in the micro-batch that synchronises."""
+
+    @property
+    def sizes(self) -> int:
+        """No sizes: the buckets are resident."""
+        return 0
+
+    def hooks(self, recorder: Recorder, row: StepUnits, first: int) -> ReplicatedHooks:
+        """The hooks of one step."""
+        return ReplicatedHooks(recorder, row, self)
+
+
+class ReplicatedHooks(DataParallel):
+    """DDP's hooks on gradients, which fill its buckets."""
+
+    def __init__(self, recorder: Recorder, row: StepUnits, options: Replicated) -> None:
+        super().__init__(recorder, row)
+        self.options, self.last = options, False
+
+    def curve(self, unit: NamedUnit, first: bool) -> NamedCurve:
+        """Gradients that are views of buckets are added to."""
+        return unit.again if self.options.views else super().curve(unit, first)
+
+    def drops_pending(self, earlier: bool) -> bool:
+        """A bucket's view takes the sum, too."""
+        return earlier or self.options.views
+
+    def begin_backward(self, each: MicroBatch, *, all_at_once: bool) -> None:
+        """The last micro-batch synchronises."""
+        self.last = each.last
+
+    def after_backward(self, i: int, end: int, curve: NamedCurve, gradients: Amount) -> None:
+        """Where buckets become the gradients, those are no longer next to the buckets."""
+        super().after_backward(i, end, curve, gradients)
+        if self.last and self.options.views_late:
+            self.recorder.release("communication_buffers", self.units[i].fresh.gradients)
 
 
 def waiting(job: TrainingJob, kinds: Iterable[tuple[tuple[LocalTensor, ...], int]]) -> int:

@@ -10,9 +10,8 @@ from __future__ import annotations
 from memcheck.accounts.quantised import FOUR_BITS
 from memcheck.accounts.state import LocalTensor, shard_numel
 from memcheck.autograd.tensor import rounded
-from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.pipelining import SPLIT
-from memcheck.job.torch import reduces_wider
+from memcheck.job.torch import ends_apart, reduces_wider
 from memcheck.job.types import DTYPE_BYTES, Layout, Recipe, TrainingJob
 from memcheck.job.versions import WRAPS, wraps_adapters
 from memcheck.models.types import Architecture
@@ -93,61 +92,6 @@ def partitioned(job: TrainingJob) -> bool:
     return job.framework.own_engine and job.layout.zero_stage == 3
 
 
-def demand_own_tensors(job: TrainingJob, architecture: Architecture) -> None:
-    """Check that no layer borrows the tensors of another one while FSDP wraps layers.
-
-    Raises:
-        UnsupportedError: groups of tensors that several layers use.
-    """
-    if wraps(job) and any(block.borrows for block, _ in architecture.blocks):
-        raise UnsupportedError(
-            "memcheck has no model of layers that share tensors under FSDP",
-            "replicate the model, or cut it by DeepSpeed's ZeRO",
-            "/parallelism",
-        )
-
-
-def demand_plain_units(job: TrainingJob, architecture: Architecture) -> None:
-    """Check that no flat parameter holds adapters together with packed weights, or with weights of a tower.
-
-    Raises:
-        UnsupportedError: one flat parameter would hold both.
-    """
-    if not mixes_adapters(job):
-        return
-    if job.held_in and job.framework.own_adapters:  # NotImplementedError (litgpt finetune/lora.py, setup)
-        message = f"the scripts of {job.framework.name} refuse to train a quantised model on several GPUs"
-        raise UnsupportedError(message, "train on one GPU, or write `method: lora`", "/training/method")
-    what = "quantised weights" if job.held_in else ""
-    if architecture.vision is not None or architecture.encoder is not None or architecture.others:
-        what = "a tower or an encoder"
-    if what:
-        raise UnsupportedError(
-            f"memcheck has no model of FSDP1 units in which adapters share one flat parameter with {what}",
-            f"write `options.{WRAPS}: true`, or `options.fsdp_version: 2`",
-            "/training/method",
-        )
-
-
-def demand_whole_recompute(job: TrainingJob) -> None:
-    """Check that no layer is recomputed under a schedule that splits the backward.
-
-    Raises:
-        UnsupportedError: layers would be recomputed for the inputs, and again for each of their weights.
-    """
-    layout = job.layout
-    if layout.pipeline == 1 or layout.pipeline_schedule not in SPLIT or job.checkpointing.mode == "none":
-        return
-    why = "memcheck has no model of layers that are recomputed for each of their weights, which saves next to nothing"
-    if job.checkpointing.mode == "selective":
-        why = "torch stops at a second backward of layers of which some operators' outputs are kept"
-    raise UnsupportedError(
-        f"`{layout.pipeline_schedule}` splits the backward: {why}",
-        "choose activation_checkpointing: none, or pipeline_schedule: interleaved-1f1b",
-        "/training/activation_checkpointing",
-    )
-
-
 def skips_reduction(job: TrainingJob) -> bool:
     """Whether micro-batches before the last leave their gradients unsharded.
 
@@ -186,6 +130,11 @@ def ties_ends(job: TrainingJob) -> bool:
     if job.carves_ends:
         return a.tie_word_embeddings or first
     return job.framework.wraps_ends and a.tie_word_embeddings
+
+
+def is_rooted(job: TrainingJob) -> bool:
+    """Whether embedding, final norm and head are one group, gathered all step."""
+    return wraps(job) and (ties_ends(job) or job.carves_ends or not ends_apart(job, job.framework))
 
 
 def carves_ends(job: TrainingJob) -> bool:

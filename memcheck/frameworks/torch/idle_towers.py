@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.unit import Unit
+from memcheck.accounts.unit import IDLE, Unit
 from memcheck.autograd import Tape, Value
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, High, checkpointed, high
 from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
 from memcheck.frameworks.layers import layers_of
 from memcheck.frameworks.torch.stream import stream_dtype
-from memcheck.frameworks.torch.tower_setup import RESTING, gives_towers
+from memcheck.frameworks.torch.tower_setup import gives_towers
 from memcheck.frameworks.torch.tower_tensors import PROBE, idle_blocks, idle_tensors, part_setting, stands
 from memcheck.job.images import Pictures
 from memcheck.job.types import TrainingJob
@@ -42,7 +42,7 @@ def told_apart(
     curve = NOTHING_RUNS._replace(forward=highest)
     runs = []
     for unit, _, _ in found:
-        kind = "idle" if unit.kind == RESTING else unit.kind
+        kind = "idle" if unit.kind == IDLE else unit.kind
         runs.append((unit._replace(kind=kind, name="attention pooling", fresh=curve, again=curve), 1, 0))
     return [run for run in resting if run not in found], runs
 
@@ -51,7 +51,7 @@ def _idle(job: TrainingJob, block: Block, setting: Setting) -> Unit:
     """Idle weights: no gradient reaches them, so that they have no optimizer state either. What is no layer is in the
     root's group, which is gathered for all that runs.
     """
-    kind = RESTING if stands(job, block) == "layer" else "beside"
+    kind = IDLE if stands(job, block) == "layer" else "beside"
     held = idle_tensors(job, block, setting.adapter, trained=setting.trained)
     return Unit(kind=kind, name="idle layer", tensors=held, fresh=NOTHING_RUNS, again=NOTHING_RUNS)
 

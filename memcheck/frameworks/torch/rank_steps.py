@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from memcheck.accounts.moves import Components, Held, Moment, Rest, one_held
 from memcheck.accounts.state import LocalTensor
-from memcheck.accounts.unit import Part
+from memcheck.accounts.unit import NEVER_GATHERED, Part
 from memcheck.autograd.curve import High
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.torch.data_parallel import NO_UNIT_GROUPS, UnitGroups
 from memcheck.frameworks.torch.fsdp import (
     NO_GROUP,
     Group,
@@ -15,6 +16,7 @@ from memcheck.frameworks.torch.fsdp import (
     gathered_dtype,
     group,
     is_carved,
+    is_rooted,
     leaves_apart,
     mixes_adapters,
     partitioned,
@@ -38,9 +40,8 @@ from memcheck.frameworks.torch.recording import (
     run_sizes,
 )
 from memcheck.frameworks.torch.resting import divided_over
-from memcheck.frameworks.torch.states import engine_hooks, rests
-from memcheck.frameworks.torch.step_options import NO_UNIT_GROUPS, UnitGroups, step_options, step_sizes, wrapped_kinds
-from memcheck.frameworks.torch.tower_setup import AT_REST, own_parts
+from memcheck.frameworks.torch.states import rests
+from memcheck.frameworks.torch.step_options import step_options, step_sizes, wrapped_kinds
 from memcheck.frameworks.torch.units import as_built
 from memcheck.job.types import Layout, Optimizer, TrainingJob
 from memcheck.job.unread import UNREAD
@@ -231,23 +232,24 @@ class Steps:
             part = Part(first=part.first, last=part.first + layers, embedding=ends[0], head=ends[1])
         units = _rank_units(self._units, held)
         buffers = ModelBuffers(job, as_built(job, architecture), part, self._units.base)
-        how, others = step_options(job, rank, buffers.border)
-        engine, always = engine_hooks(job, units.held), tuple(buffers.always())
+        options, own_sizes, others = step_options(job, rank, buffers.border, units.held)
+        always = tuple(buffers.always())
         if chunked:
-            from memcheck.frameworks.torch.chunk_sizes import chunked_step, left_gradients
+            from memcheck.frameworks.torch.chunks import chunked_step, left_gradients
 
             always += left_gradients(job, rank, buffers)
-            how, sizes = chunked_step(job, self._units, how, held, rank)
+            schedule, sizes = chunked_step(job, self._units, options.schedule, held, rank)
+            options = options._replace(schedule=schedule)
         else:
             sizes = [step_sizes(job, units.runs, buffers, others)]
         host_bytes = int(units.offloaded * in_flight(rank, job.layout, job.run_micro_batches))
         return _RankStep(
-            program=RankProgram(how, _run_sizes(self._units, held), outside_sizes(sizes, engine)),
+            program=RankProgram(options, _run_sizes(self._units, held), outside_sizes(sizes, own_sizes)),
             units=units,
             always=always,
             host_bytes=host_bytes,
-            grouped=how.sharded,
-            rooted=how.rooted,
+            grouped=wraps(job),
+            rooted=is_rooted(job),
         )
 
 
@@ -316,6 +318,8 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
     vision = job.architecture.vision if isinstance(job.architecture, Architecture) else None
     parted = {}
     if vision is not None:
+        from memcheck.frameworks.torch.tower_setup import own_parts
+
         parted = own_parts(job, vision)
     outside = [run.unit.kind not in wrapped or run.unit.kind in parted for run in units.runs]
     ends = [held for beside, (held, _) in zip(outside, units.held.runs, strict=True) if beside]
@@ -332,7 +336,7 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
                 whole = UnitGroups(group_of(job, tuple(apart)))
             elif kind in parted and rooted:
                 whole, rest[id(tensors)] = parted_groups(job, tensors, parted[kind], trains=trains)
-            if kind in AT_REST and kind in (*wrapped, *parted):
+            if kind in NEVER_GATHERED and kind in (*wrapped, *parted):
                 whole = NO_UNIT_GROUPS
             if early:
                 # a tied head's gradient is that of the embedding's matrix

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from memcheck.accounts.unit import Part, Unit
+from memcheck.accounts.unit import NUMBERED, Part, Unit
 from memcheck.autograd.context import Setting
 from memcheck.frameworks.torch.end_tensors import HEAD, TABLE, saves
 from memcheck.frameworks.torch.fsdp import (
@@ -41,12 +41,6 @@ from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
-
-NUMBERED = {
-    "block": "layer", "tower": "vision layer", "gathered": "vision layer", "idle": "idle layer",
-    "resting": "idle layer", "beside": "idle part", "encoder": "encoder layer",
-}  # fmt: skip
-"""What layers of each kind are called, before their number."""
 
 
 class Run(Record):

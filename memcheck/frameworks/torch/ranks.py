@@ -6,8 +6,8 @@ from collections.abc import Hashable, Sequence
 
 from memcheck.accounts.estimate import Instant, Pools, RankEstimate
 from memcheck.accounts.moves import Components, Held, Rest, highest, laid_on, peak_on
-from memcheck.frameworks.torch.fsdp import demand_own_tensors, demand_plain_units, demand_whole_recompute, runs_chunks
-from memcheck.frameworks.torch.pipelining import fullest, parts
+from memcheck.frameworks.torch.fsdp import mixes_adapters, runs_chunks
+from memcheck.frameworks.torch.pipelining import SPLIT, fullest, parts
 from memcheck.frameworks.torch.rank_steps import (
     Motion,
     States,
@@ -41,9 +41,7 @@ def _shortened(job: TrainingJob) -> TrainingJob:
 @lru_cache(maxsize=512)
 def remembered_ranks(job: TrainingJob, architecture: Architecture, inventory: bool) -> tuple[RankEstimate, ...]:
     """The ranks of equal jobs: what differs between the plans of one repository often does not matter here."""
-    demand_own_tensors(job, architecture)
-    demand_whole_recompute(job)
-    demand_plain_units(job, architecture)
+    _require_modelled(job, architecture)
     numbers = tuple(range(job.layout.pipeline))
     states = states_of(timeless(job))
     if not inventory:
@@ -55,6 +53,14 @@ def remembered_ranks(job: TrainingJob, architecture: Architecture, inventory: bo
     return tuple([with_inventory(job, laid(job, rank), rank.motion) for rank in found])
 
 
+def _require_modelled(job: TrainingJob, architecture: Architecture) -> None:
+    shares = any(block.borrows for block, _ in architecture.blocks)
+    if shares or job.layout.pipeline_schedule in SPLIT or mixes_adapters(job):
+        from memcheck.frameworks.torch.fsdp_limits import require_modelled
+
+        require_modelled(job, architecture)
+
+
 class Behaviours:
     """The steps of jobs that differ in their batch alone, under every behaviour of PyTorch that the job may meet."""
 
@@ -62,9 +68,7 @@ class Behaviours:
 
     def __init__(self, job: TrainingJob, architecture: Architecture) -> None:
         """``job``: any of the jobs, which differ in their batch alone."""
-        demand_own_tensors(job, architecture)
-        demand_whole_recompute(job)
-        demand_plain_units(job, architecture)
+        _require_modelled(job, architecture)
         self._architecture = architecture
         self._any_batch: dict[str, AnyBatch] = {}
         for torch in job.torch:

@@ -8,13 +8,21 @@ from itertools import accumulate
 from memcheck.accounts.moves import Moment
 from memcheck.accounts.program import NOTHING, Evaluated, Program, Recorder
 from memcheck.accounts.sizes import named_curve, sizes_of
+from memcheck.accounts.unit import NUMBERED
 from memcheck.autograd.curve import High
+from memcheck.frameworks.torch.data_parallel import (
+    NO_UNIT_GROUPS,
+    NamedRun,
+    NamedUnit,
+    StepSizes,
+    StepUnits,
+    UnitGroups,
+)
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.pipelining import Border
-from memcheck.frameworks.torch.rank_units import NUMBERED, Run
+from memcheck.frameworks.torch.rank_units import Run
 from memcheck.frameworks.torch.step import Step
-from memcheck.frameworks.torch.step_options import NO_UNIT_GROUPS, StepOptions, StepSizes, UnitGroups
-from memcheck.frameworks.torch.step_parts import EngineOutline, NamedRun, NamedUnit
+from memcheck.frameworks.torch.step_options import StepOptions
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
 
@@ -141,26 +149,17 @@ def _group_numbers(groups: UnitGroups) -> tuple[GroupForm, list[int]]:
     return GroupForm(tuple([bool(n) for n in values]), tuple(same)), [n for n in values if n]
 
 
-class Outside(Record):
-    """What a step holds outside its units and groups, without sizes."""
-
-    beyond: tuple[Presence, ...]
-    """Sizes that are there for each chunk, or for the whole rank where it runs none one by one."""
-    engine: EngineOutline | None
-    """The engine's hooks, if there is an engine."""
-
-
 class OutsideSizes(Record):
-    """What a step holds outside its units and groups, and the sizes in a row."""
+    """What a step holds outside its units and groups."""
 
-    form: Outside
+    there: tuple[Presence, ...]
+    """Sizes that are there for each chunk, or for the whole rank where it runs none one by one."""
     sizes: tuple[int, ...]
+    """These in a row, then those of the strategy's own buffers."""
 
 
-def outside_sizes(
-    beyond: Sequence[StepSizes], engine: tuple[EngineOutline, tuple[int, ...]] | None = None
-) -> OutsideSizes:
-    """``beyond``: of each chunk, or of the rank; ``engine``: its hooks without sizes, and these."""
+def outside_sizes(beyond: Sequence[StepSizes], own: tuple[int, ...] = ()) -> OutsideSizes:
+    """``beyond``: of each chunk, or of the rank; ``own``: sizes of the strategy's own buffers."""
     there: list[Presence] = []
     sizes: list[int] = []
     for each in beyond:
@@ -170,17 +169,16 @@ def outside_sizes(
         values = (each.per_micro_batch, *edges, each.table, each.table_slice, each.masks, *waiting, *each.held)
         there.append(tuple([bool(n) for n in values]))
         sizes += [n for n in values if n]
-    form, more = (None, ()) if engine is None else engine
-    return OutsideSizes(Outside(tuple(there), form), (*sizes, *more))
+    return OutsideSizes(tuple(there), (*sizes, *own))
 
 
 class RankProgram:
     """A rank's step with the sizes of its units, open to those of its groups."""
 
-    __slots__ = ("_groups", "_how", "_outside", "_runs", "_sizes")
+    __slots__ = ("_groups", "_options", "_outside", "_runs", "_sizes")
 
-    def __init__(self, how: StepOptions, runs: RunSizes, outside: OutsideSizes) -> None:
-        self._how, self._runs, self._outside = how, runs, outside.form
+    def __init__(self, options: StepOptions, runs: RunSizes, outside: OutsideSizes) -> None:
+        self._options, self._runs, self._outside = options, runs, outside.there
         self._sizes = (*runs.sizes, *outside.sizes)  # in a row, as `recorded` gives out their places
         self._groups: dict[tuple[GroupForm | int, ...], tuple[Program, Sequence[int]]] = {}
 
@@ -188,7 +186,7 @@ class RankProgram:
         """The step with these groups."""
         known = self._groups.get(groups.forms)
         if known is None:
-            program = recorded(self._how, self._runs.forms, self._outside, groups.forms)
+            program = recorded(self._options, self._runs.forms, self._outside, groups.forms)
             known = self._groups[groups.forms] = (program, program.units(self._sizes))
         program, totals = known
         if not groups.forms:
@@ -250,7 +248,10 @@ class StepMotion:
 
 @lru_cache(maxsize=4096)
 def recorded(
-    how: StepOptions, forms: tuple[RunForm, ...], outside: Outside, groups: tuple[GroupForm | int, ...]
+    options: StepOptions,
+    forms: tuple[RunForm, ...],
+    outside: tuple[Presence, ...],
+    groups: tuple[GroupForm | int, ...],
 ) -> Program:
     """The record of these runs. Places are given out to curves, run by run, then to what is outside, then to groups."""
     place, high = 1, 0
@@ -267,13 +268,10 @@ def recorded(
             unit = NamedUnit(form.kind, name, fresh, again, form.reduced, form.adapted)
         runs.append(NamedRun(unit, form.times, form.layer))
     beyond: list[StepSizes] = []
-    for there in outside.beyond:
+    for there in outside:
         beyond.append(_named_beyond(there, place))
         place += sum(there)
-    recorder = Recorder()
-    engine = None
-    if outside.engine is not None:
-        engine, place = outside.engine.hooks(place, recorder)
+    own_sizes, place = place, place + options.parallel.sizes
     units = place - 1
     found: list[UnitGroups] = []
     for of in groups:
@@ -283,18 +281,21 @@ def recorded(
         found.append(_named_groups(of, place))
         place += sum(of.there)
     each, root = (found[:-1], found[-1].whole) if groups else ([NO_UNIT_GROUPS] * len(runs), NO_GROUP)
-    if how.passes:
-        from memcheck.frameworks.torch.chunks import record
+    recorder = Recorder()
+    if options.schedule.passes:
+        from memcheck.frameworks.torch.chunks import record_chunks
 
-        record(how, runs, each, root, beyond, recorder)
-    elif how.paired:
+        record_chunks(options, runs, each, root, beyond, recorder, own_sizes)
+        return recorder.program(units)
+    kind = Step
+    if options.schedule.paired:
         from memcheck.frameworks.torch.paired_step import PairedStep
 
-        PairedStep(how, runs, each, root, beyond[0], recorder, engine).run()
-    else:
-        if how.sinks:
-            runs = sunk(runs)
-        Step(how, runs, each, root, beyond[0], recorder, engine).run()
+        kind = PairedStep
+    elif options.keeps.sinks:
+        runs = sunk(runs)
+    row = StepUnits(runs, each, root, beyond[0])
+    kind(options, row, recorder, options.parallel.hooks(recorder, row, own_sizes)).run()
     return recorder.program(units)
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memcheck.accounts.program import Amount, Recorder
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.torch.fsdp import wraps
-from memcheck.frameworks.torch.step_options import StepSizes
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.rough import Rough
 
@@ -33,17 +31,6 @@ def momentum_of_table(job: TrainingJob, kinds: Sequence[tuple[tuple[LocalTensor,
     item, rows = DTYPE_BYTES[job.recipe.optimizer_states], job.architecture.table_rows
     tables = [t for tensors, _ in kinds for t in tensors if t.trained and t.name == TABLE]
     return sum(rounded(rows * t.shape[1] * item) - rounded(t.numel * item) for t in tables)
-
-
-def local_slice(recorder: Recorder, beyond: StepSizes, gradients: Amount) -> Amount:
-    """The gradient of the rank's own rows, which are cloned from that of the whole table."""
-    clone = beyond.table_slice
-    recorder.hold_amount("gradients", gradients)
-    recorder.hold("temporaries", clone)
-    recorder.mark("backward", "clone of the local embedding gradient")
-    recorder.release("temporaries", clone)
-    recorder.hold_amount("gradients", gradients, -1)
-    return (*gradients, (beyond.table, -1), (clone, 1))
 
 
 def _is_replicated(job: TrainingJob) -> bool:

@@ -207,22 +207,14 @@ def saves_inputs(job: TrainingJob) -> bool:
     return zero and bool(job.option("memory_efficient_linear", True))
 
 
-def engine_hooks(job: TrainingJob, held: Held) -> tuple[EngineForm, tuple[int, ...]] | None:
-    """The engine's hooks into a step apart from their sizes, and these; None without an engine."""
+def engine_strategy(job: TrainingJob, held: Held) -> tuple[EngineForm, tuple[int, ...]] | None:
+    """How DeepSpeed's engine runs a step, and the sizes of its buffers; None without an engine."""
     buffers = engine_of(job, held.units, recomputes=job.checkpointing.mode == "full")  # type: ignore[arg-type]
     if buffers is None:
         return None
     from memcheck.frameworks.deepspeed.step import engine_sizes
 
     return engine_sizes(job.layout.zero_stage, job.gradient_accumulation_steps > 1, buffers)
-
-
-def gradient_views(job: TrainingJob) -> tuple[bool, bool]:
-    """Whether DDP's buckets are the gradients: from the first micro-batch on, or from the one that synchronises."""
-    from memcheck.frameworks.torch.ddp import buckets
-
-    found = buckets(job)
-    return found.views, found.views_late
 
 
 def engine_beside() -> tuple[KeptWhole, GatheredAtOnce]:

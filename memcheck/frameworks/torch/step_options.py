@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from memcheck.accounts.moves import Held
+from memcheck.accounts.unit import WRAPPED
 from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.torch.data_parallel import MicroBatch, StepSizes, Strategy
 from memcheck.frameworks.torch.fsdp import (
-    NO_GROUP,
-    Group,
     adds_in_place,
     carves_ends,
+    flattens,
+    leaves_apart,
     reduces_head,
     replicates,
     skips_reduction,
@@ -18,225 +21,165 @@ from memcheck.frameworks.torch.fsdp import (
 from memcheck.frameworks.torch.model_buffers import ModelBuffers
 from memcheck.frameworks.torch.pipelining import Border, in_flight
 from memcheck.frameworks.torch.rank_units import Run
-from memcheck.frameworks.torch.states import gradient_views
-from memcheck.frameworks.torch.tower_setup import WRAPPED, sinks, stays, wrapped_of
-from memcheck.job.torch import ends_apart
+from memcheck.frameworks.torch.states import engine_strategy
+from memcheck.frameworks.torch.variables import Lifetimes
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture, Mixer
 from memcheck.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from memcheck.frameworks.torch.fully_shard import FullyShard
     from memcheck.frameworks.torch.interleaved import ChunkPass
 
 INSIDE = ("standard", "in-place", "fused-linear")
 """Kinds of loss that the model's own forward computes."""
 
 
-class MicroBatch(Record):
-    """A micro-batch that is recorded."""
-
-    first: bool
-    last: bool
-    sends: int
-    """Outputs of other micro-batches that may still be on their way."""
-
-
-class StepOptions(Record):
-    """How a rank runs its step."""
+class Schedule(Record):
+    """In which order a rank runs its micro-batches."""
 
     micro_batches: tuple[MicroBatch, ...]
     """Micro-batches that differ."""
     all_at_once: bool
     """All micro-batches are in flight at once: every forward is over before a backward leaves gradients."""
-    sharded: bool
-    """FSDP2 wraps the units."""
-    rooted: bool
-    """Blocks and the root are wrapped: embedding, final norm and head are one group, gathered all step."""
-    tied_ends: bool
-    """The group of tied ends is no root: the model's forward ends after the head. A loss that runs the head chunk by
-    chunk frees the group, gathers it again and reduces its gradient; the backward after it does so once more.
-    """
-    reshards: bool
-    several_runs: bool
-    """A pipeline's schedule runs several times a step: reduced gradients of the runs before are there."""
-    keeps_reduced: bool
-    """FSDP2 over replicas: every group refers to what its all-reduce wrote until the backward is over."""
-    unsynchronised: bool
-    """Micro-batches before the last leave their gradients unsharded."""
-    in_place: bool
-    stays_gathered: bool
-    """torch.distributed.pipelining keeps parameters gathered from one backward to the next forward, and reduces after
-    the last backward instead of within it (stage.py, perform_reduce_grad).
-    """
-    casts_gradients: bool
-    loss_inside_root: bool
-    loss_behind_model: bool
-    """A trainer takes the loss, or metrics, of what the model's forward has returned."""
-    loss_behind_root: bool
-    """The root's forward returns hidden states, and the head runs chunk by chunk after it."""
-    whole_table: bool
-    """A tensor-parallel rank's embedding gradient is made for the whole table: RowwiseParallel's is."""
-    offloads: bool
-    """Sharded gradients are copied to the host."""
-    views: bool
-    views_late: bool
     pipelined: bool
-    keeps_graph: bool
-    """What the graph holds in addition to saved tensors lives until the next step's loss, not to the end of the
-    backward.
-    """
-    keeps_outputs: bool
-    """The loop's variables hold the reference's logits, until the next micro-batch's policy has been scored."""
-    holds_rows: bool
-    """The model's forward has a variable for the rows that were looked up."""
-    keeps_states: bool
-    """Whether the model's forward keeps the output of every layer in a list."""
-    leaves_graphs: bool
-    """A module keeps a state with the graph that made it, until its next forward (RecurrentGemma)."""
-    returns_first: bool = False
-    """Whether the model's forward has returned before the modules in front of the loss run (encoders)."""
-    towers_stay: bool = False
-    """Whether what the tower has made lives until the loss is over: the forward returns after the loss, or the model's
-    output carries it.
-    """
-    sinks: bool = False
-    """DDP's own function has all of the model's output, whatever of it the loss reads."""
-    carved: bool = False
-    """The ends are groups of their own in addition to a root, whose forward ends after the loss."""
-    collapses: bool = False
-    """A module of the root's joins streams between the last layer and the final norm, whose group is the head's."""
-    gathers_ahead: bool = False
-    """Each group's forward begins with the all-gather of the next one (``set_modules_to_forward_prefetch``)."""
-    flat: bool = False
-    """FSDP1 wraps them: each unit's parameters are one tensor."""
-    flat_stays: bool = False
-    """Units that are not resharded after their forward stay gathered after a backward that does not synchronise, too
-    (_runtime_utils.py, _should_free_in_backward).
-    """
-    leaves_apart: bool = False
-    """Trained modules inside frozen ones are units of their own (peft ``fsdp_auto_wrap_policy``)."""
-    reenters: bool = False
-    """Layers are recomputed within a backward of their own."""
-    keeps_inputs: bool = False
-    """Recomputed blocks that train nothing themselves keep their input and its gradient to the backward's end."""
-    wrapped: tuple[str, ...] = WRAPPED
-    """Kinds of units that are groups of their own."""
+    paired: bool = False
+    """Two passes run before the backward, whose gradients meet."""
     passes: tuple[ChunkPass, ...] = ()
     """What an interleaved pipeline's chunks run, in place of ``micro_batches``."""
     chunk_runs: tuple[int, ...] = ()
     """How many of the rank's runs each chunk has."""
-    paired: bool = False
-    """Two passes run before the backward, whose gradients meet."""
 
 
-class UnitGroups(Record):
-    """What FSDP2 makes of a unit's tensors."""
+class StepOptions(Record):
+    """How a rank runs its step."""
 
-    whole: Group
-    early: Group = NO_GROUP
-    """The group of the tensor whose gradient the loss itself reduces; of a tower's layer the size of gradients, as
-    ``gathered``, which the root's group reduces."""
-    late: Group = NO_GROUP
-    """The group of the others."""
+    schedule: Schedule
+    keeps: Lifetimes
+    parallel: Strategy
+    """What data parallelism does: one of the strategies, of which no two have the same number of fields."""
 
 
-NO_UNIT_GROUPS = UnitGroups(NO_GROUP)
-
-
-class StepSizes(Record):
-    """Bytes that a step allocates outside its units and groups."""
-
-    per_micro_batch: int
-    """What each micro-batch in flight makes for itself (rotary tables, masks)."""
-    held: tuple[int, ...]
-    """For each recorded micro-batch, what the others in flight hold: what their units saved, and their outputs in the
-    stage's cache."""
-    border: Border
-    """What a pipeline stage exchanges with its neighbours."""
-    table: int
-    """The gradient of a whole embedding table."""
-    table_slice: int
-    """Bytes of this rank's rows of it."""
-    masks: int = 0
-    """Attention masks that live while the model's forward runs."""
-    rows: int = 0
-    """Looked-up rows that wait for the image tokens of a vision tower, where nothing has saved them."""
-    rows_gradient: int = 0
-    """Bytes of the gradient of the looked-up rows, which is kept until the backward of the tower is over."""
-    features: int = 0
-    """Last hidden states of a batch's other columns, which the trainer's features hold until the loss is there."""
-
-
-def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptions, tuple[float, ...]]:
-    """How pipeline rank ``rank`` runs its step, and for each walk how many other micro-batches are in flight."""
-    layout, profile, a = job.layout, job.framework, job.architecture
-    sharded, pipelined, tied = wraps(job), layout.pipeline > 1, ties_ends(job)
-    outside = job.loss.kind == "chunked"
-    if layout.expert > 1 and profile.leaves_whole_experts and not sharded:
+def step_options(
+    job: TrainingJob, rank: int, border: Border, held: Held
+) -> tuple[StepOptions, tuple[int, ...], tuple[float, ...]]:
+    """How pipeline rank ``rank`` runs its step, the sizes of its strategy's own buffers, and for each walk how many
+    other micro-batches are in flight.
+    """
+    layout, profile = job.layout, job.framework
+    if layout.expert > 1 and profile.leaves_whole_experts and not wraps(job):
         message = "experts on several ranks are modelled with FSDP2 alone"
         raise UnsupportedError(message, "choose parallelism.zero_stage: 3", "/parallelism/zero_stage")
-    stays_gathered = sharded and pipelined
-    unsynchronised = skips_reduction(job)
-    views, views_late = (False, False) if sharded else gradient_views(job)
-    steps, held = job.passes, max(in_flight(rank, layout, job.run_micro_batches), job.head.columns)
-    several = sharded and job.run_micro_batches < job.gradient_accumulation_steps
-    if several:
-        steps = job.run_micro_batches
-    apart = unsynchronised or stays_gathered or views_late or profile.own_engine
-    paired, returned = job.head.columns > 1 and not pipelined, job.objective.outside and not job.objective.fused
-    walks = _walks(steps, held, apart)
+    strategy, sizes, apart = strategy_of(job, held)
+    schedule, others = _schedule(job, rank, border, apart=apart)
+    return StepOptions(schedule, _lifetimes(job), strategy), sizes, others
+
+
+def strategy_of(job: TrainingJob, held: Held) -> tuple[Strategy, tuple[int, ...], bool]:
+    """The strategy of a job, the sizes of its own buffers, and whether its last micro-batch differs from the second."""
+    if wraps(job):
+        found = _fully_shard(job)
+        apart = found.unsynchronised or found.stays_gathered
+        if not flattens(job):
+            return found, (), apart
+        from memcheck.frameworks.torch.flat_shard import FlatShard
+
+        checkpointing = job.checkpointing
+        reenters = checkpointing.mode == "full" and checkpointing.reentrant
+        return FlatShard(found, leaves_apart(job), reenters), (), apart
+    own_engine = job.framework.own_engine
+    engine = engine_strategy(job, held)
+    if engine is not None:
+        return *engine, own_engine
+    from memcheck.frameworks.torch.ddp import Replicated, buckets
+
+    ddp = buckets(job)
+    return Replicated(ddp.views, ddp.views_late), (), ddp.views_late or own_engine
+
+
+def _fully_shard(job: TrainingJob) -> FullyShard:
+    """What FSDP does in a step."""
+    from memcheck.frameworks.torch.fully_shard import FullyShard
+
+    layout, profile, a, tied = job.layout, job.framework, job.architecture, ties_ends(job)
+    pipelined, unsynchronised, carved = layout.pipeline > 1, skips_reduction(job), carves_ends(job)
+    returned = job.objective.outside and not job.objective.fused
+    inside = job.objective.fused or (job.loss.kind in INSIDE and job.loss.upcast)
+    outside = not pipelined and job.loss.kind == "chunked" and profile.style.head_behind_model
+    stays = flattens(job) and unsynchronised and not layout.reshard_after_forward
+    return FullyShard(
+        reshards=layout.reshard_after_forward and layout.zero_stage == 3,
+        several_runs=job.run_micro_batches < job.gradient_accumulation_steps,
+        keeps_reduced=job.fsdp == 2 and replicates(layout),
+        unsynchronised=unsynchronised,
+        in_place=adds_in_place(job),
+        stays_gathered=pipelined,
+        frees_early=job.casts_gradients,
+        loss_inside_root=not (pipelined or tied or job.carves_ends or returned) and inside,
+        loss_after_root=(tied and not job.carves_ends) or reduces_head(job) or outside,
+        whole_table=layout.tensor > 1 and profile.style.whole_table_gradient,
+        offloads=job.parameter_offload != "none",
+        carved=carved,
+        collapses=carved and isinstance(a, Architecture) and a.collapses,
+        gathers_ahead=layout.expert > 1 and profile.gathers_ahead,
+        keeps_gathered=stays or (job.fsdp == 1 and _is_paired(job)),
+        wrapped=wrapped_kinds(job),
+    )
+
+
+def _is_paired(job: TrainingJob) -> bool:
+    return job.head.columns > 1 and job.layout.pipeline == 1
+
+
+def _schedule(job: TrainingJob, rank: int, border: Border, *, apart: bool) -> tuple[Schedule, tuple[float, ...]]:
+    """The micro-batches that differ, and of each how many others are in flight."""
+    layout = job.layout
+    held, paired = max(in_flight(rank, layout, job.run_micro_batches), job.head.columns), _is_paired(job)
+    several = wraps(job) and job.run_micro_batches < job.gradient_accumulation_steps
+    steps = job.run_micro_batches if several else job.passes
     if paired:
         from memcheck.frameworks.torch.paired_step import pairs
 
         walks = pairs(job.gradient_accumulation_steps, apart)
-    how = StepOptions(
-        micro_batches=tuple([MicroBatch(first, last, min(int(others), border.sends)) for first, last, others in walks]),
-        all_at_once=held >= steps,
-        sharded=sharded,
-        rooted=sharded and (tied or job.carves_ends or not ends_apart(job, profile)),
-        tied_ends=tied,
-        reshards=layout.reshard_after_forward and layout.zero_stage == 3,
-        several_runs=several,
-        keeps_reduced=sharded and job.fsdp == 2 and replicates(layout),
-        unsynchronised=unsynchronised,
-        in_place=adds_in_place(job),
-        stays_gathered=stays_gathered,
-        casts_gradients=job.casts_gradients,
-        loss_inside_root=not (pipelined or tied or job.carves_ends or returned)
-        and (job.objective.fused or (job.loss.kind in INSIDE and job.loss.upcast)),
-        loss_behind_model=job.objective.outside or job.objective.watched or job.head.columns > 1,
-        loss_behind_root=(tied and not job.carves_ends)
-        or reduces_head(job)
-        or (not pipelined and outside and profile.style.head_behind_model),
-        whole_table=layout.tensor > 1 and profile.style.whole_table_gradient,
-        offloads=job.parameter_offload != "none",
-        views=views,
-        views_late=views_late,
-        pipelined=pipelined,
+    else:
+        walks = _walks(steps, held, apart)
+    each = [MicroBatch(first, last, min(int(others), border.sends)) for first, last, others in walks]
+    schedule = Schedule(tuple(each), all_at_once=held >= steps, pipelined=layout.pipeline > 1, paired=paired)
+    return schedule, tuple([others for _, _, others in walks])
+
+
+def _lifetimes(job: TrainingJob) -> Lifetimes:
+    """What the model's forward and the training loop keep."""
+    profile, a, checkpointing = job.framework, job.architecture, job.checkpointing
+    found = Lifetimes(
+        loss_after_model=job.objective.outside or job.objective.watched or job.head.columns > 1,
         keeps_graph=profile.style.keeps_graph,
         keeps_outputs=job.objective.holds_reference,
-        holds_rows=not pipelined and profile.style.holds_rows,
+        holds_rows=job.layout.pipeline == 1 and profile.style.holds_rows,
         keeps_states=isinstance(a, Architecture) and a.keeps_states,
-        wrapped=wrapped_kinds(job),
         leaves_graphs=isinstance(a, Architecture) and _leaves_graphs(a),
-        carved=carves_ends(job),
-        collapses=carves_ends(job) and isinstance(a, Architecture) and a.collapses,
-        gathers_ahead=sharded and layout.expert > 1 and profile.gathers_ahead,
-        paired=paired,
+        saved_inputs=wraps(job) and job.fsdp == 1 and checkpointing.mode == "full" and checkpointing.reentrant,
     )
-    if isinstance(a, Architecture) and a.vision is not None:
-        how = how._replace(towers_stay=stays(job, a.vision), sinks=sinks(job, a.vision))
-    if isinstance(a, Architecture) and (a.head_transform or a.task):
-        from memcheck.frameworks.torch.ends_behind import returns_first
+    if not isinstance(a, Architecture):
+        return found
+    if a.vision is not None:
+        from memcheck.frameworks.torch.tower_setup import sinks, stays
 
-        how = how._replace(returns_first=returns_first(a))
-    if sharded and job.fsdp == 1:
-        from memcheck.frameworks.torch.flat_moves import flat_options
+        found = found._replace(towers_stay=stays(job, a.vision), sinks=sinks(job, a.vision))
+    return found._replace(returns_first=_returns_first(a)) if a.head_transform or a.task else found
 
-        how = flat_options(how, job)
-        how = how._replace(flat_stays=how.flat_stays or paired)
-    return how, tuple([others for _, _, others in walks])
+
+def _returns_first(a: Architecture) -> bool:
+    """Whether the body has returned before the modules that precede the loss run.
+
+    A layer precedes the head, and no norm ends a body whose variable has the looked-up rows (UltraBERT's has). Or the
+    head's part of the forward starts where the body has returned: no norm ends the body, or none while a variable has
+    the looked-up rows (modeling_modernbert.py, which rebinds ``hidden_states``).
+    """
+    transforms = bool(a.head_transform) and (a.embeddings_apart or a.final_norm is None)
+    pooled = a.pooling is not None and a.pooling.norm
+    return transforms or (a.task is not None and (a.final_norm is None or pooled))
 
 
 def wrapped_kinds(job: TrainingJob) -> tuple[str, ...]:
@@ -250,6 +193,8 @@ def wrapped_kinds(job: TrainingJob) -> tuple[str, ...]:
         return ()
     if a.vision is None:
         return WRAPPED
+    from memcheck.frameworks.torch.tower_setup import wrapped_of
+
     return wrapped_of(job, a.vision)
 
 

@@ -6,22 +6,13 @@ classes, of every model inside of one.
 
 from __future__ import annotations
 
+from memcheck.accounts.unit import OF_LANGUAGE, TOWERS, WRAPPED
 from memcheck.frameworks.torch.ddp import buckets
 from memcheck.job.image_outputs import gives, has_outputs
 from memcheck.job.types import TrainingJob
 from memcheck.job.versions import version_of_models
 from memcheck.models.vision import Vision
 
-RESTING = "resting"
-"""Layers that do not run: groups of their own, which are never gathered."""
-AT_REST = (RESTING, "beside")
-"""Groups that are never gathered: idle layers, and resident tensors that are no layer."""
-WRAPPED = ("block", "tower", "gathered", "idle", RESTING, "encoder")
-"""Kinds of units that FSDP makes groups of their own of: layers, by ``_no_split_modules``."""
-TOWERS = ("tower", "gathered", "idle", RESTING)
-"""Kinds of FSDP units that are layers of a vision or audio tower."""
-OF_LANGUAGE = ("block", "encoder")
-"""Kinds of FSDP units that are layers of the language model or of an encoder."""
 UNSPLIT = ("got_ocr2", "paddleocr")
 """Kinds of towers that name none of their classes."""
 ATTENTION_ALONE = ("aria", "idefics2", "idefics3", "ovis2")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.accounts.state import LocalTensor
+from memcheck.accounts.unit import IDLE
 from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import rounded, rounded_bytes
@@ -17,7 +18,6 @@ from memcheck.frameworks.torch.rank_tensors import Holding, as_block, block_tens
 from memcheck.frameworks.torch.tower_setup import (
     ATTENTION,
     EMBEDDING,
-    RESTING,
     embeds_apart,
     is_unsplit,
     names_classes,
@@ -87,7 +87,7 @@ def idle_tensors(job: TrainingJob, block: Block, adapter: Adapter | None, *, tra
     def waits(name: str) -> str:
         if where == "beside":
             return "layer" if name.startswith(own.get("beside", ("none",))) else where
-        return where if whole and name.startswith(own.get(RESTING, ("",))) else "beside"
+        return where if whole and name.startswith(own.get(IDLE, ("",))) else "beside"
 
     return tuple(t._replace(trained=False, waits=waits(t.name) if t.trained else "") for t in found)
 

@@ -1,4 +1,4 @@
-"""What torch's FSDP stops at: steps that end in an error before there is a peak.
+"""Limits of FSDP: steps that end in an error before there is a peak, and steps that memcheck has no model of.
 
 Each was run in real processes over gloo with torch 2.13, transformers 5.23 and peft 0.21, and ended in the error that
 is named with it.
@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from memcheck.accounts.state import LocalTensor
+from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.fsdp import flattens, gathered_dtype, leaves_apart, mixes_adapters, wraps
+from memcheck.frameworks.torch.pipelining import SPLIT
 from memcheck.frameworks.torch.resting import own_adafactor
 from memcheck.frameworks.torch.whole_model import model_tensors
 from memcheck.job.types import TrainingJob
+from memcheck.job.versions import WRAPS
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 
@@ -26,7 +29,7 @@ class Stop(Record):
     help: str
 
 
-def stops(job: TrainingJob, architecture: Architecture) -> Iterator[Stop]:
+def fsdp_limits(job: TrainingJob, architecture: Architecture) -> Iterator[Stop]:
     """Every reason for which FSDP does not run this step; none where nothing is wrapped."""
     if not wraps(job) or job.layout.pipeline > 1:
         return
@@ -147,3 +150,69 @@ def _late_head(job: TrainingJob, ends: tuple[LocalTensor, ...]) -> Iterator[Stop
             "/training/loss",
             "write `reshard_after_forward: false`, `options.fsdp_version: 2` or `loss: fused-linear`",
         )
+
+
+def require_modelled(job: TrainingJob, architecture: Architecture) -> None:
+    """Check that memcheck has a model of how FSDP and the pipeline run the job.
+
+    Raises:
+        UnsupportedError: it has none.
+    """
+    _require_own_tensors(job, architecture)
+    _require_whole_recompute(job)
+    _require_plain_units(job, architecture)
+
+
+def _require_own_tensors(job: TrainingJob, architecture: Architecture) -> None:
+    """Check that no layer borrows the tensors of another one while FSDP wraps layers.
+
+    Raises:
+        UnsupportedError: groups of tensors that several layers use.
+    """
+    if wraps(job) and any(block.borrows for block, _ in architecture.blocks):
+        raise UnsupportedError(
+            "memcheck has no model of layers that share tensors under FSDP",
+            "replicate the model, or cut it by DeepSpeed's ZeRO",
+            "/parallelism",
+        )
+
+
+def _require_plain_units(job: TrainingJob, architecture: Architecture) -> None:
+    """Check that no flat parameter holds adapters together with packed weights, or with weights of a tower.
+
+    Raises:
+        UnsupportedError: one flat parameter would hold both.
+    """
+    if not mixes_adapters(job):
+        return
+    if job.held_in and job.framework.own_adapters:  # NotImplementedError (litgpt finetune/lora.py, setup)
+        message = f"the scripts of {job.framework.name} refuse to train a quantised model on several GPUs"
+        raise UnsupportedError(message, "train on one GPU, or write `method: lora`", "/training/method")
+    what = "quantised weights" if job.held_in else ""
+    if architecture.vision is not None or architecture.encoder is not None or architecture.others:
+        what = "a tower or an encoder"
+    if what:
+        raise UnsupportedError(
+            f"memcheck has no model of FSDP1 units in which adapters share one flat parameter with {what}",
+            f"write `options.{WRAPS}: true`, or `options.fsdp_version: 2`",
+            "/training/method",
+        )
+
+
+def _require_whole_recompute(job: TrainingJob) -> None:
+    """Check that no layer is recomputed under a schedule that splits the backward.
+
+    Raises:
+        UnsupportedError: layers would be recomputed for the inputs, and again for each of their weights.
+    """
+    layout = job.layout
+    if layout.pipeline == 1 or layout.pipeline_schedule not in SPLIT or job.checkpointing.mode == "none":
+        return
+    why = "memcheck has no model of layers that are recomputed for each of their weights, which saves next to nothing"
+    if job.checkpointing.mode == "selective":
+        why = "torch stops at a second backward of layers of which some operators' outputs are kept"
+    raise UnsupportedError(
+        f"`{layout.pipeline_schedule}` splits the backward: {why}",
+        "choose activation_checkpointing: none, or pipeline_schedule: interleaved-1f1b",
+        "/training/activation_checkpointing",
+    )

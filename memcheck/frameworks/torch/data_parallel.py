@@ -1,0 +1,234 @@
+"""What data parallelism does around the units of a step: hooks that the record of a step calls.
+
+A strategy is a record that is part of the key of a recorded step: :class:`memcheck.frameworks.torch.ddp.Replicated`,
+:class:`memcheck.frameworks.torch.fully_shard.FullyShard`, :class:`memcheck.frameworks.torch.flat_shard.FlatShard` and
+DeepSpeed's engine, :class:`memcheck.frameworks.deepspeed.step.EngineForm`. It makes the hooks of one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memcheck.accounts.program import Amount, Recorder
+from memcheck.accounts.sizes import NamedCurve
+from memcheck.accounts.stretches import stretches
+from memcheck.accounts.unit import NUMBERED
+from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
+from memcheck.frameworks.torch.pipelining import Border
+from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+else:
+    Protocol = object  # what a protocol is to a running program
+
+
+class NamedUnit(Record):
+    """A unit with the places of its sizes."""
+
+    kind: str
+    """One of the kinds of :class:`memcheck.accounts.unit.Unit`."""
+    name: str
+    fresh: NamedCurve
+    again: NamedCurve
+    reduced: str
+    """A tensor whose gradient the loss itself reduces."""
+    adapted: bool
+    """Whether the unit's own parameters are frozen while its input is saved for a recompute."""
+
+
+class NamedRun(Record):
+    """Consecutive units that are alike."""
+
+    unit: NamedUnit
+    times: int
+    layer: int
+    """Number of the first, counted from the rank's first."""
+
+    def names(self) -> list[str]:
+        """Name of each unit, with its layer's number where there are several."""
+        if self.times == 1:
+            return [self.unit.name]
+        return [f"{NUMBERED[self.unit.kind]} {self.layer + i}" for i in range(self.times)]
+
+
+class UnitGroups(Record):
+    """What FSDP2 makes of a unit's tensors."""
+
+    whole: Group
+    early: Group = NO_GROUP
+    """The group of the tensor whose gradient the loss itself reduces; of a tower's layer the size of gradients, as
+    ``gathered``, which the root's group reduces."""
+    late: Group = NO_GROUP
+    """The group of the others."""
+
+
+NO_UNIT_GROUPS = UnitGroups(NO_GROUP)
+
+
+class StepSizes(Record):
+    """Bytes that a step allocates outside its units and groups."""
+
+    per_micro_batch: int
+    """What each micro-batch in flight makes for itself (rotary tables, masks)."""
+    held: tuple[int, ...]
+    """For each recorded micro-batch, what the others in flight hold: what their units saved, and their outputs in the
+    stage's cache."""
+    border: Border
+    """What a pipeline stage exchanges with its neighbours."""
+    table: int
+    """The gradient of a whole embedding table."""
+    table_slice: int
+    """Bytes of this rank's rows of it."""
+    masks: int = 0
+    """Attention masks that live while the model's forward runs."""
+    rows: int = 0
+    """Looked-up rows that wait for the image tokens of a vision tower, where nothing has saved them."""
+    rows_gradient: int = 0
+    """Bytes of the gradient of the looked-up rows, which is kept until the backward of the tower is over."""
+    features: int = 0
+    """Last hidden states of a batch's other columns, which the trainer's features hold until the loss is there."""
+
+
+class StepUnits:
+    """The units of a rank one by one, with what FSDP makes of each and of the root.
+
+    ``groups``: run by run; ``root``: the one group of embedding, final norm and head, where they share one;
+    ``beyond``: what the step allocates outside its units.
+    """
+
+    __slots__ = ("beyond", "groups", "names", "root", "stretches", "units")
+
+    def __init__(self, runs: Sequence[NamedRun], groups: Sequence[UnitGroups], root: Group, beyond: StepSizes) -> None:
+        self.root, self.beyond = root, beyond
+        self.stretches = stretches([run.times for run in runs])
+        self.units: list[NamedUnit] = []
+        self.names: list[str] = []
+        self.groups: list[UnitGroups] = []
+        for run, found in zip(runs, groups, strict=True):
+            self.units += [run.unit] * run.times
+            self.names += run.names()
+            self.groups += [found] * run.times
+
+
+class MicroBatch(Record):
+    """A micro-batch that is recorded."""
+
+    first: bool
+    last: bool
+    sends: int
+    """Outputs of other micro-batches that may still be on their way."""
+
+
+FIRST_OF_PAIR, SECOND_OF_PAIR = 1, 2
+
+
+class DataParallel:
+    """The hooks of one step. These here do nothing: every gradient is a new tensor, or is added to one.
+
+    ``pair``: whether this pass is the first of two whose gradients autograd adds up before any hook runs, the second
+    of them, or neither (0).
+    """
+
+    hooks_gradients = False
+    """Whether hooks reduce the gradients of a unit after its backward."""
+    gathered_by_first = False
+    """Whether the parameters that this pass needs are gathered already."""
+    pair = 0
+    earlier = False
+    """Whether a pair of passes came before in this step."""
+
+    def __init__(self, recorder: Recorder, row: StepUnits) -> None:
+        self.recorder, self.row = recorder, row
+        self.units, self.names = row.units, row.names
+
+    def curve(self, unit: NamedUnit, first: bool) -> NamedCurve:
+        """The curve of a unit, whose gradients are new or are added to others. ``first``: in the first micro-batch."""
+        return unit.fresh if first else unit.again
+
+    def curve_of_second(self, unit: NamedUnit) -> NamedCurve:
+        """The curve of a unit in the second pass of a pair."""
+        return unit.again
+
+    def drops_pending(self, earlier: bool) -> bool:
+        """Whether the gradients that waited for the second pass of a pair are gone when its own are there.
+
+        ``earlier``: there was a pair before.
+        """
+        return earlier
+
+    def at_rest(self) -> None:
+        """Between two steps."""
+        self.recorder.mark("init", "states at rest")
+
+    def begin_step(self) -> None:
+        """The first micro-batch is about to run."""
+
+    def begin_micro_batch(self, each: MicroBatch, *, others: bool) -> None:
+        """A micro-batch is about to run. ``others``: further ones are in flight."""
+
+    def before_inputs(self) -> None:
+        """The inputs of the micro-batch are there."""
+
+    def begin_forward(self, *, here: bool) -> None:
+        """The model's forward begins. ``here``: an earlier one has left the parameters gathered."""
+
+    def before_forward(self, i: int) -> None:
+        """Unit ``i`` is about to run."""
+
+    def before_norm(self) -> None:
+        """The layers have run; the final norm, the head and the loss follow."""
+
+    def before_loss(self, *, after_model: bool) -> None:
+        """The final norm has run. ``after_model``: the model's forward has returned before the loss."""
+
+    def after_forward(self, i: int, end: int) -> None:
+        """Unit ``i`` has run, which stands for those up to ``end``."""
+
+    def end_forward(self) -> None:
+        """The model's forward has returned, and the loss is there."""
+
+    def begin_backward(self, each: MicroBatch, *, all_at_once: bool) -> None:
+        """The backward begins. ``all_at_once``: every forward of the step came before."""
+
+    def before_backward(self, i: int, curve: NamedCurve) -> None:
+        """The gradient of unit ``i``'s output is there."""
+
+    def arrive(self, i: int, curve: NamedCurve) -> Amount:
+        """The gradients that unit ``i``'s backward makes, once they are there."""
+        return ((curve.gradients, 1),)
+
+    def after_backward(self, i: int, end: int, curve: NamedCurve, gradients: Amount) -> None:
+        """Unit ``i``'s backward has run, which stands for those up to ``end``. ``gradients``: see :meth:`arrive`."""
+        if self.units[i].kind == "head":
+            self.recorder.mark("backward", f"all-gather after {self.names[i]}")
+
+    def after_layers(self) -> None:
+        """Every unit's backward has run."""
+
+    def end_backward(self) -> None:
+        """The backward is over, that of the weights included."""
+
+    def after_end(self) -> None:
+        """The moment of the end is over."""
+
+    def end_micro_batch(self, first: bool, last: bool) -> None:
+        """The micro-batch is over."""
+
+    def hold_gathered(self, sign: int) -> None:
+        """The parameters of all units, while another chunk of the rank runs."""
+
+
+class Strategy(Protocol):
+    """How data parallelism runs a step, without sizes. Two that are equal do the same."""
+
+    def __hash__(self) -> int:
+        """Part of the key of a record."""
+
+    @property
+    def sizes(self) -> int:
+        """How many sizes of its own the hooks have, in addition to those of units and groups."""
+
+    def hooks(self, recorder: Recorder, row: StepUnits, first: int) -> DataParallel:
+        """The hooks of one step. ``first``: the place of the first of their own sizes."""
