@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.cases import HERE, kept
 from benchmarks.small import ADAPTED, HALF_ADAPTED, TRAINER, small_plan
-from memcheck.models.registry import read_architecture
+from memcheck.families.architecture import read_architecture
 from memcheck.models.types import Attention, LatentAttention, Mixer
 
 FILE = os.path.join(HERE, "data", "family_models.json")
@@ -77,19 +77,33 @@ STATED: dict[str, dict[str, Any]] = {
     "plbart": {"max_position_embeddings": 2048},
     "data2vec-text": {"max_position_embeddings": 2048},
     "esm": {
-        "vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32, "position_embedding_type": "rotary",
-        "token_dropout": True, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "hidden_size": 1280,
-        "num_attention_heads": 20, "intermediate_size": 5120,
+        "vocab_size": 33,
+        "pad_token_id": 1,
+        "mask_token_id": 32,
+        "position_embedding_type": "rotary",
+        "token_dropout": True,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "hidden_size": 1280,
+        "num_attention_heads": 20,
+        "intermediate_size": 5120,
     },
     "ctrl": {"n_positions": 2048, "dff": 4096},
     "esmc": {
-        "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 2816,
+        "hidden_size": 1024,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "intermediate_size": 2816,
         "vocab_size": 64,
     },
     "ernie": {"max_position_embeddings": 2048},
     "deberta": {
-        "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False,
-        "max_position_embeddings": 2048, "max_relative_positions": 256, "type_vocab_size": 0,
+        "relative_attention": True,
+        "pos_att_type": ["c2p", "p2c"],
+        "position_biased_input": False,
+        "max_position_embeddings": 2048,
+        "max_relative_positions": 256,
+        "type_vocab_size": 0,
     },
     "deberta-v2": {
         "hidden_size": 768,
@@ -130,7 +144,10 @@ STATED: dict[str, dict[str, Any]] = {
         "sliding_window": 256,
     },
     "hrm_text": {
-        "num_hidden_layers": 2, "hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 2816,
+        "num_hidden_layers": 2,
+        "hidden_size": 1024,
+        "num_attention_heads": 8,
+        "intermediate_size": 2816,
         "max_position_embeddings": 2048,
     },
     "hunyuan_v1_dense": {"head_dim": 128},
@@ -178,7 +195,9 @@ STATED: dict[str, dict[str, Any]] = {
     },
     "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"], "num_hidden_layers": 4},
     "lfm2_moe": {
-        "layer_types": ["conv", "conv", "full_attention", "conv"], "num_dense_layers": 1, "num_hidden_layers": 4
+        "layer_types": ["conv", "conv", "full_attention", "conv"],
+        "num_dense_layers": 1,
+        "num_hidden_layers": 4,
     },
     "minimax_m3_vl_text": {
         "layer_types": ["minimax_m3_sparse", "full_attention", "minimax_m3_sparse"],
@@ -195,21 +214,35 @@ STATED: dict[str, dict[str, Any]] = {
     "hunyuan_v1_moe": {"head_dim": 128, "moe_topk": 2},
     "recurrent_gemma": {"hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 6144, "vocab_size": 2000},
     "rembert": {
-        "max_position_embeddings": 2048, "hidden_size": 768, "num_attention_heads": 12, "output_embedding_size": 1024
+        "max_position_embeddings": 2048,
+        "hidden_size": 768,
+        "num_attention_heads": 12,
+        "output_embedding_size": 1024,
     },
     "roformer": {"max_position_embeddings": 2048, "embedding_size": 384},
     "roberta-prelayernorm": {"max_position_embeddings": 2048},
     "xlm-roberta-xl": {"max_position_embeddings": 2048},
     "t5gemma": {
         stack: {
-            "num_hidden_layers": 2, "hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 4,
-            "head_dim": 64, "intermediate_size": 2048, "vocab_size": VOCABULARY, "sliding_window": WINDOW,
+            "num_hidden_layers": 2,
+            "hidden_size": 512,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "head_dim": 64,
+            "intermediate_size": 2048,
+            "vocab_size": VOCABULARY,
+            "sliding_window": WINDOW,
         }
         for stack in ("encoder", "decoder")
     },
     "ultrabert": {
-        "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 2816,
-        "num_hidden_layers": 3, "prediction_head_size": 512, "sliding_window": 256,
+        "hidden_size": 1024,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "intermediate_size": 2816,
+        "num_hidden_layers": 3,
+        "prediction_head_size": 512,
+        "sliding_window": 256,
     },
     "zaya": {
         "hidden_size": 1024,
@@ -223,8 +256,12 @@ STATED: dict[str, dict[str, Any]] = {
         "sliding_window": 256,
     },
     "zamba": {
-        "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"], "num_hidden_layers": 4,
-        "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "num_key_value_heads": 16,
+        "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
+        "num_hidden_layers": 4,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
     },
     "zamba2": {
         "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
@@ -238,7 +275,12 @@ STATED: dict[str, dict[str, Any]] = {
 SECTIONS = ("encoder", "decoder")
 """Keys of a stack's own configuration."""
 TOKENWISE = {
-    "bailing_hybrid": 384, "falcon_mamba": 40, "jamba": 40, "kimi_linear": 384, "mamba": 40, "recurrent_gemma": 128,
+    "bailing_hybrid": 384,
+    "falcon_mamba": 40,
+    "jamba": 40,
+    "kimi_linear": 384,
+    "mamba": 40,
+    "recurrent_gemma": 128,
     "zamba": 40,
 }
 """Families whose fallback loops over tokens or chunks, which takes minutes to trace: the length of their sequences."""

@@ -13,10 +13,10 @@ from benchmarks.added import added
 from benchmarks.cases import HERE
 from benchmarks.page import write_or_check
 from memcheck.catalog.models import find_model, model_names
+from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.framework import Framework
 from memcheck.memory.unmodelled import unpriced
-from memcheck.models.registry import read_architecture
 from memcheck.models.types import Architecture
 
 TABLE = os.path.join(HERE, "COVERAGE.md")

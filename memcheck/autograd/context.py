@@ -7,8 +7,8 @@ from collections.abc import Callable
 from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.matrix import Weights
 from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.style import Style
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Parameter, Storage, Tape, Value
-from memcheck.job.style import Style
 from memcheck.models.types import Norm, ParameterTensor
 from memcheck.record import Record
 

@@ -120,8 +120,8 @@ def frameworks() -> Listing:
 def architectures() -> Listing:
     """Every ``model_type`` that is read, with the frameworks that build it and a model of the catalog."""
     from memcheck.catalog.models import find_model, model_names
-    from memcheck.models.registry import FAMILIES
-    from memcheck.models.wrappers import WRAPPERS
+    from memcheck.families.registry import FAMILIES
+    from memcheck.families.wrappers import WRAPPERS
 
     models: dict[str, list[str]] = {kind: [] for kind in (*FAMILIES, *WRAPPERS)}
     for name in model_names():
@@ -142,9 +142,10 @@ OPEN = "depends on its config.json"
 def builders(kind: str, models: list[str]) -> list[str]:
     """The frameworks that build a ``model_type``: of one with a tower, those that price a model of it as a whole."""
     from memcheck.catalog.models import find_model
+    from memcheck.families.architecture import read_architecture
+    from memcheck.families.registry import FAMILIES
     from memcheck.frameworks.registry import FRAMEWORKS
     from memcheck.memory.unmodelled import unpriced
-    from memcheck.models.registry import FAMILIES, read_architecture
 
     if kind in FAMILIES:
         return [each.name for each in FRAMEWORKS.values() if kind in each.families.names]

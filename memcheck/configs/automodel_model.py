@@ -11,7 +11,7 @@ from memcheck.configs.liger import liger_kernels
 from memcheck.configs.model_overrides import changed, sized
 from memcheck.configs.trainer_parts import on, text
 from memcheck.errors import MemcheckError
-from memcheck.models.from_plan import architecture_of
+from memcheck.families.architecture import architecture_of
 from memcheck.models.types import Architecture
 from memcheck.plan.types import ModelSpec
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from memcheck.configs.draft import Draft
 from memcheck.errors import MemcheckError
+from memcheck.families.architecture import architecture_of
 from memcheck.frameworks.transformers.liger import modelled
-from memcheck.models.from_plan import architecture_of
 from memcheck.models.types import Architecture
 from memcheck.plan.types import ModelSpec
 

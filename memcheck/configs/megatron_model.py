@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
+from memcheck.families.architecture import read_architecture
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.families.megatron_lm import MODEL_TYPE
-from memcheck.models.registry import read_architecture
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Mlp, Moe
 
 GELU = {"gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu"}

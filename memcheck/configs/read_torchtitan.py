@@ -9,7 +9,7 @@ from memcheck.configs.torchtitan_models import HUB_FLAVORS, NOT_LANGUAGE, find_f
 from memcheck.configs.types import ReadConfig
 from memcheck.edge.digits import whole_number
 from memcheck.errors import MemcheckError
-from memcheck.models.from_plan import architecture_of
+from memcheck.families.architecture import architecture_of
 from memcheck.models.types import Architecture
 from memcheck.plan.types import ModelSpec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.configs.draft import Draft
 from memcheck.configs.trainer_parts import text
 from memcheck.errors import MemcheckError
-from memcheck.models.from_plan import architecture_of
+from memcheck.families.architecture import architecture_of
 from memcheck.models.types import Architecture
 from memcheck.plan.types import ModelSpec
 

@@ -12,7 +12,7 @@ from memcheck.configs.release import is_transformers
 from memcheck.configs.types import KeyRow
 from memcheck.edge.observed import is_folder
 from memcheck.errors import MemcheckError
-from memcheck.models.from_plan import architecture_of
+from memcheck.families.architecture import architecture_of
 from memcheck.plan.types import ModelSpec
 from memcheck.record import Record
 

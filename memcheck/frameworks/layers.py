@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from memcheck.autograd.context import Context, Setting
     from memcheck.autograd.curve import Forward
     from memcheck.autograd.matrix import Weights
+    from memcheck.autograd.style import Style
     from memcheck.autograd.tensor import Value
     from memcheck.frameworks.transformers.head import Head
-    from memcheck.job.style import Style
     from memcheck.job.types import TrainingJob
     from memcheck.models.types import Architecture, Block, Norm
 

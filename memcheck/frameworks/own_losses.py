@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from memcheck.autograd.style import Style
 from memcheck.edge.modules import import_module
-from memcheck.job.style import Style
 from memcheck.remembered import lru_cache
 
 TYPE_CHECKING = False

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from memcheck.autograd.context import Context, Setting
     from memcheck.autograd.curve import Curve
+    from memcheck.autograd.style import Style
     from memcheck.autograd.tensor import Value
-    from memcheck.job.style import Style
     from memcheck.models.encoder import Encoder, Words
     from memcheck.models.types import ParameterTensor
     from memcheck.models.vision import Vision

@@ -130,7 +130,7 @@ def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, def
     if per_sample == 0:
         found = NONE
     elif stated.width is not None and stated.height is not None:
-        from memcheck.models.pictures import Limits, PictureError, tokens_of
+        from memcheck.families.pictures import Limits, PictureError, tokens_of
 
         try:
             limits = Limits(stated.min_pixels, stated.max_pixels)

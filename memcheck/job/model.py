@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from memcheck.catalog.errors import ConfigFileError
 from memcheck.catalog.names import UnknownNameError
+from memcheck.families.architecture import architecture_of
 from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.models.errors import ArchitectureError
-from memcheck.models.from_plan import architecture_of
 from memcheck.models.types import Architecture, Rough
 from memcheck.plan import types as plan_types
 

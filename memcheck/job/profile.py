@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from memcheck.autograd.style import Style
 from memcheck.job.families import Families
-from memcheck.job.style import Style
 from memcheck.job.types import Recipe
 from memcheck.record import Record
 

@@ -329,7 +329,7 @@ def _training_job(
         liger=_liger((training.kernels or NO_KERNELS).liger),
     )
     if job.images is not None and not job.images.patches and isinstance(architecture, Architecture):
-        from memcheck.models.crossing import resting
+        from memcheck.models.cross_attention import resting
 
         job = job._replace(architecture=resting(architecture))
     return job, (defaults.taken(), between.taken(), (*after.taken(), *wrapper.taken()))

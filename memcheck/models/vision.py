@@ -161,7 +161,7 @@ class Vision(Record):
     patch: int = 0
     """Pixels of a patch's side."""
     processor: str = ""
-    """``module:function`` in :mod:`memcheck.models.processors`; empty: nothing is known of the image processor."""
+    """``module:function`` in :mod:`memcheck.families.processors`; empty: nothing is known of the image processor."""
     separators: int = 0
     """Tokens that the processor puts around the tokens of a picture, at least."""
     heads: int = 0

@@ -11,13 +11,12 @@ from memcheck.catalog.types import Gpu
 from memcheck.check import Gate, check_document
 from memcheck.configs.one_plan import load_one
 from memcheck.errors import UsageError
+from memcheck.families.architecture import LAYER_COUNTS, merge, part_of, with_overrides
+from memcheck.families.multimodal import language_model, switched_off, thinker_of
+from memcheck.families.wrappers import HEARING, TOWERS
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import Assumption, InferenceJob, Overhead, TrainingJob
-from memcheck.models.from_plan import LAYER_COUNTS, merge, part_of, with_overrides
-from memcheck.models.inner import language_model, thinker_of
-from memcheck.models.multimodal import switched_off
-from memcheck.models.tower_readers import HEARING, TOWERS
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan

@@ -6,8 +6,9 @@ import pytest
 
 from benchmarks.added import added
 from memcheck.catalog.models import find_model, model_names
+from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import FAMILIES
 from memcheck.models.parameters import count_parameters, parameters_by_group
-from memcheck.models.registry import FAMILIES, read_architecture
 
 
 def test_parameter_counts_are_exact(capsys: pytest.CaptureFixture[str]) -> None:

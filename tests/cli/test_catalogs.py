@@ -7,8 +7,8 @@ import json
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.models.registry import FAMILIES
-from memcheck.models.wrappers import WRAPPERS
+from memcheck.families.registry import FAMILIES
+from memcheck.families.wrappers import WRAPPERS
 from memcheck.rules.registry import RULES
 
 Capture = pytest.CaptureFixture[str]

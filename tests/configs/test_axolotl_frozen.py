@@ -9,7 +9,7 @@ import pytest
 from memcheck.autograd.context import is_frozen
 from memcheck.check import Gate, check_file
 from memcheck.edge.expressions import Expression
-from memcheck.models.from_plan import architecture_of
+from memcheck.families.architecture import architecture_of
 from memcheck.models.parameters import block_tensors
 from memcheck.plan.types import ModelSpec
 from tests.configs.test_trainers import AXOLOTL, QLORA, read
@@ -70,7 +70,9 @@ def test_what_a_plan_cannot_say_is_refused_at_its_key(keys: str, said: str) -> N
 
 def test_names_of_transformers_4_are_read_as_the_present_ones() -> None:
     """Mixtral's ``block_sparse_moe`` is ``mlp`` today: priced as trained, which the note calls an upper bound."""
-    keys = "gradient_checkpointing: true\nunfrozen_parameters: ['^lm_head', 'model.layers.3[01].block_sparse_moe.gate']\n"
+    keys = (
+        "gradient_checkpointing: true\nunfrozen_parameters: ['^lm_head', 'model.layers.3[01].block_sparse_moe.gate']\n"
+    )
     found = read("a.yml", MIXTRAL + keys)
     assert not found.problems
     assert any("upper bound" in each.message and "block_sparse_moe" in each.message for each in found.notes)
@@ -116,7 +118,10 @@ def test_a_pattern_that_names_fewer_layers_than_its_last_words_stays_a_pattern()
         ("qat: {activation_dtype: nvfp4, weight_dtype: nvfp4, group_size: 16}\n", "to NVFP4"),
         ("qat: {activation_dtype: mxfp4, weight_dtype: mxfp4}\n", "quantization-aware training"),
         ("qat: {weight_dtype: int4}\n", "quantization-aware training"),
-        ("qat: {activation_dtype: int8, weight_dtype: int4, quantize_embedding: true}\n", "quantization-aware training"),
+        (
+            "qat: {activation_dtype: int8, weight_dtype: int4, quantize_embedding: true}\n",
+            "quantization-aware training",
+        ),
     ],
 )
 def test_quantizers_without_a_memory_model_are_refused(keys: str, said: str) -> None:

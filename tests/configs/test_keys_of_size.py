@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memcheck.models.from_plan import architecture_of
+from memcheck.families.architecture import architecture_of
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture
 from memcheck.plan.types import ModelSpec
@@ -49,7 +49,9 @@ def test_a_validation_larger_than_a_step_is_a_note(rows: int, switch: str, notes
     assert sum("pass between steps" in each.message for each in found) == notes
 
 
-@pytest.mark.parametrize(("how", "pipeline", "bounded"), [("fused", 1, True), ("foreach", 1, False), ("fused", 2, False)])
+@pytest.mark.parametrize(
+    ("how", "pipeline", "bounded"), [("fused", 1, True), ("foreach", 1, False), ("fused", 2, False)]
+)
 def test_fused_steps_within_backward_are_bounded(how: str, pipeline: int, bounded: bool) -> None:
     """Steps that make no copies need no more than one behind the backward; torchtitan has none in a pipeline."""
     text = TITAN.replace("parallel_degree = 2", f"parallel_degree = {pipeline}")
@@ -246,7 +248,9 @@ def test_older_releases_of_torchtitan_compile_no_loss(degree: str, parts: list[s
     """A loss that is not compiled makes a copy of the logits in fp32."""
     text = TITAN.replace("[training]", f"[{degree}]\ntensor_parallel_degree = 1\n[training]\ncompile = true")
     if degree == "training":
-        text = text.replace("[training]\ntensor_parallel_degree = 1\n[training]", "[training]\ntensor_parallel_degree = 1")
+        text = text.replace(
+            "[training]\ntensor_parallel_degree = 1\n[training]", "[training]\ntensor_parallel_degree = 1"
+        )
     else:
         text = text.replace("[parallelism]\ndata", "data").replace("[parallelism]\ntensor_parallel_degree = 1\n", "", 1)
         text = text.replace("data_parallel_shard", "[parallelism]\ndata_parallel_shard")

@@ -9,6 +9,7 @@ import pytest
 from memcheck.autograd.context import Setting
 from memcheck.autograd.curve import replay
 from memcheck.catalog.models import find_model
+from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.layers import layers_of, model_states_of
 from memcheck.frameworks.litgpt import layers as litgpt_layers
 from memcheck.frameworks.litgpt import states as litgpt_states
@@ -19,7 +20,6 @@ from memcheck.frameworks.torchtune import layers as torchtune_layers
 from memcheck.frameworks.torchtune import states as torchtune_states
 from memcheck.frameworks.transformers import layers as transformers_layers
 from memcheck.frameworks.transformers import states as transformers_states
-from memcheck.models.registry import read_architecture
 
 if TYPE_CHECKING:
     from memcheck.frameworks.layers import Layers, ModelStates

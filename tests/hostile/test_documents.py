@@ -9,9 +9,9 @@ import pytest
 from memcheck.__main__ import main
 from memcheck.check import Gate, check_file
 from memcheck.edge.toml import TomlError, parse_toml
+from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.torch import whole_model
 from memcheck.models.errors import ArchitectureError
-from memcheck.models.registry import read_architecture
 from memcheck.what_if import with_remedies
 from tests.cli.plans import GOOD, write
 from tests.timing.plans import job as timed_job
@@ -207,7 +207,9 @@ def test_checkpoints_of_no_layer() -> None:
     assert [finding.pointer for finding in result.findings if finding.severity == "error"] == [
         "/training/options/recompute_num_layers"
     ]
-    small = text.replace("recompute_granularity: full, recompute_method: uniform, ", "").replace("h100-80gb", "rtx-3060")
+    small = text.replace("recompute_granularity: full, recompute_method: uniform, ", "").replace(
+        "h100-80gb", "rtx-3060"
+    )
     (failed,), _ = check_file("plan.yaml", small.encode(), Gate())
     assert failed.status == "failed"
 

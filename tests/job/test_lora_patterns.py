@@ -7,12 +7,12 @@ import re
 import pytest
 
 from memcheck.edge.expressions import Expression, ExpressionError
+from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.errors import ResolutionError
 from memcheck.job.lora_patterns import reach_of
 from memcheck.job.resolve import resolve
 from memcheck.models.module_paths import linear_layers
-from memcheck.models.registry import read_architecture
 from memcheck.plan.read import build_plan
 from tests.models.configs import LLAMA
 from tests.models.multimodal import MODELS, QWEN2_5_VL
@@ -41,12 +41,28 @@ PATTERNS = (
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_expressions_match_as_pythons_do(pattern: str) -> None:
     """Every path matches or does not as ``re.fullmatch`` has it."""
-    assert [Expression(pattern).fullmatch(path) for path in PATHS] == [bool(re.fullmatch(pattern, path)) for path in PATHS]
+    assert [Expression(pattern).fullmatch(path) for path in PATHS] == [
+        bool(re.fullmatch(pattern, path)) for path in PATHS
+    ]
 
 
 @pytest.mark.parametrize(
     "pattern",
-    ["(", "a)", "*a", "a**", "[", "[z-a]", r"\1", "(?<=a)b", "a{99999}", "a{3,2}", r"\p{L}", "a" * 2000, "(" * 50 + ")" * 50],
+    [
+        "(",
+        "a)",
+        "*a",
+        "a**",
+        "[",
+        "[z-a]",
+        r"\1",
+        "(?<=a)b",
+        "a{99999}",
+        "a{3,2}",
+        r"\p{L}",
+        "a" * 2000,
+        "(" * 50 + ")" * 50,
+    ],
 )
 def test_what_is_no_expression_is_an_error(pattern: str) -> None:
     """An expression that cannot be read, or is of a kind that is not understood, is an error of its own type."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from memcheck.catalog.types import Gpu
+from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import Checkpointing, Layout, Loss, Optimizer, Recipe, TrainingJob
-from memcheck.models.registry import read_architecture
 from memcheck.models.types import Architecture
 
 MIB = 2**20

@@ -10,6 +10,7 @@ from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, shard_nu
 from memcheck.autograd.tensor import rounded
 from memcheck.catalog.types import Gpu
 from memcheck.errors import UnsupportedError
+from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.deepspeed.host import HOST
 from memcheck.frameworks.torch.optimizer import step_temporaries
 from memcheck.frameworks.torch.pipelining import in_flight, parts
@@ -18,7 +19,6 @@ from memcheck.job.types import Checkpointing, InferenceJob, Layout, Lora, Loss, 
 from memcheck.memory.estimate import estimate
 from memcheck.memory.inference import kv_bytes_per_sequence
 from memcheck.models.parameters import count_parameters
-from memcheck.models.registry import read_architecture
 from memcheck.models.types import Rough
 from tests.memory.jobs import BF16_FSDP, BIG_GPU, FULL, job, llama_8b, sharded
 
@@ -95,9 +95,9 @@ def test_an_expert_is_divided_by_expert_parallelism_not_by_tensor() -> None:
     )
     experts = 4 * 8 * 3 * 1024 * 4096
     dense = count_parameters(moe) - experts
-    found = estimate(
-        job(moe, framework="torchtitan", layout=Layout(gpus_per_node=8, data=8, expert=8)), BIG_GPU
-    ).ranks[0]
+    found = estimate(job(moe, framework="torchtitan", layout=Layout(gpus_per_node=8, data=8, expert=8)), BIG_GPU).ranks[
+        0
+    ]
     assert found.parameters == dense + experts // 8
 
 
@@ -186,9 +186,7 @@ def test_adafactor_keeps_rows_and_columns() -> None:
         ("adafactor", "for-loop", 2 * 2 * 4096 + 4096),
     ],
 )
-def test_the_step_implementation_decides_its_temporaries(
-    optimizer: str, implementation: str, expected: int
-) -> None:
+def test_the_step_implementation_decides_its_temporaries(optimizer: str, implementation: str, expected: int) -> None:
     """foreach AdamW copies every second moment, the loop two of the largest beside one of
     the tensor before, Adafactor's one beside that, the fused kernel nothing."""
     trained = [(LocalTensor("a", (1024,), trained=True), 1024), (LocalTensor("b", (2048,), trained=True), 2048)]
@@ -221,9 +219,7 @@ def test_layers_that_do_not_divide_go_to_the_first_ranks() -> None:
         ("dualpipe", 1, 2, 5),
     ],
 )
-def test_schedules_keep_their_number_of_micro_batches(
-    schedule: str, virtual: int, rank: int, expected: float
-) -> None:
+def test_schedules_keep_their_number_of_micro_batches(schedule: str, virtual: int, rank: int, expected: float) -> None:
     """Micro-batches in flight on one of four ranks with sixteen micro-batches."""
     layout = Layout(gpus_per_node=4, pipeline=4, pipeline_schedule=schedule, virtual_stages=virtual)
     assert in_flight(rank, layout, 16) == expected
@@ -232,9 +228,7 @@ def test_schedules_keep_their_number_of_micro_batches(
 
 def test_the_first_pipeline_rank_is_the_worst_without_the_loss() -> None:
     """Under 1F1B the first rank keeps the most micro-batches; every rank is reported."""
-    case = job(
-        layout=Layout(gpus_per_node=4, pipeline=4), gradient_accumulation_steps=8, loss=Loss("fused-linear")
-    )
+    case = job(layout=Layout(gpus_per_node=4, pipeline=4), gradient_accumulation_steps=8, loss=Loss("fused-linear"))
     found = estimate(case, BIG_GPU)
     assert [r.pipeline_rank for r in found.ranks] == [0, 1, 2, 3]
     assert found.pipeline_rank == 0
@@ -246,7 +240,9 @@ def test_the_peak_is_not_the_sum() -> None:
     instants = {i.name: i for i in found.ranks[0].instants}
     assert "gradients" not in instants["backward"].components_bytes
     assert "activations" in instants["backward"].components_bytes
-    assert found.allocated_bytes < 2 * P + 2 * P + 4 * P + instants["backward"].components_bytes["activations"] + 10 * GIB
+    assert (
+        found.allocated_bytes < 2 * P + 2 * P + 4 * P + instants["backward"].components_bytes["activations"] + 10 * GIB
+    )
 
 
 def test_offloaded_states_move_to_the_host() -> None:
@@ -392,7 +388,9 @@ def test_offloaded_activations_move_to_the_host() -> None:
 def test_ring_attention_gathers_the_whole_sequences_keys_while_a_layer_runs() -> None:
     """Splitting a sequence over ranks divides what is saved, not the keys and values of the layer at work."""
     curves = [
-        block_curve(llama_8b().blocks[0][0], base_setting(job(), llama_8b(), None)._replace(sequence=8192, context=c), "none")
+        block_curve(
+            llama_8b().blocks[0][0], base_setting(job(), llama_8b(), None)._replace(sequence=8192, context=c), "none"
+        )
         for c in (1, 8)
     ]
     assert curves[0].saved == curves[1].saved

@@ -6,11 +6,11 @@ import pytest
 
 from memcheck.accounts.state import expert_slices
 from memcheck.catalog.gpus import find_gpu
+from memcheck.families.architecture import catalogued
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.memory.communicators import groups
 from memcheck.memory.estimate import estimate
-from memcheck.models.from_plan import catalogued
 from tests.timing.plans import job
 
 GPU = find_gpu("b300")

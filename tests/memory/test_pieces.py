@@ -11,10 +11,10 @@ from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.context import Setting
 from memcheck.autograd.curve import Curve
 from memcheck.autograd.pieces import Pieces, in_pieces
+from memcheck.autograd.style import Style
 from memcheck.autograd.tensor import Tape
 from memcheck.frameworks.torchtitan.loss import HeadShard, chunked_head_curve
 from memcheck.frameworks.transformers.head import Head, head_curve
-from memcheck.job.style import Style
 from memcheck.job.types import Loss
 from memcheck.models.types import Norm
 

@@ -12,13 +12,13 @@ import pytest
 from memcheck.autograd.completeness import demand
 from memcheck.catalog.models import model_names
 from memcheck.errors import UnsupportedError
+from memcheck.families.architecture import catalogued
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.families import FORMS, stated
 from memcheck.job.types import Lora, Recipe
 from memcheck.memory.estimate import estimate
 from memcheck.memory.unmodelled import refuse_model
 from memcheck.models.attention_types import Compressed, Relative
-from memcheck.models.from_plan import catalogued
 from memcheck.models.parameters import block_tensors
 from memcheck.models.types import (
     AltUp,
@@ -108,8 +108,20 @@ def _recording(cls: type[Any]) -> type[Any]:
 RECORDING = {
     cls: _recording(cls)
     for cls in (
-        AltUp, Attention, Compressed, Disentangled, Handed, LatentAttention, Mixer, Mlp, Moe, Block, Norm, PerLayer,
-        Relative, Sources,
+        AltUp,
+        Attention,
+        Compressed,
+        Disentangled,
+        Handed,
+        LatentAttention,
+        Mixer,
+        Mlp,
+        Moe,
+        Block,
+        Norm,
+        PerLayer,
+        Relative,
+        Sources,
     )
 }
 
@@ -125,7 +137,9 @@ ENGINE = ("memcheck.accounts", "memcheck.autograd", "memcheck.frameworks", "memc
 @lru_cache(maxsize=1)
 def _caches(_modules: int) -> list[Any]:
     """The engine's caches, found anew when another module has been loaded."""
-    found = [each for each in gc.get_objects() if type(each) is _lru_cache_wrapper]  # others may warn when they are asked
+    found = [
+        each for each in gc.get_objects() if type(each) is _lru_cache_wrapper
+    ]  # others may warn when they are asked
     return [each for each in found if each.__module__.startswith(ENGINE)]
 
 

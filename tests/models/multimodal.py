@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from memcheck.models.tower_readers import TOWERS
+from memcheck.families.wrappers import TOWERS
 
 FACTS = Path(__file__).parent.parent / "data" / "vision"
 

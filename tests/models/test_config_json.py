@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from memcheck.families.architecture import read_architecture
 from memcheck.models.parameters import count_parameters
-from memcheck.models.registry import read_architecture
 
 COMMON: dict[str, Any] = {
     "_name_or_path": "x",

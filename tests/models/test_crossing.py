@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memcheck.models.crossing import crosses, crossing, resting
-from memcheck.models.from_plan import catalogued
+from memcheck.families.architecture import catalogued
+from memcheck.models.cross_attention import crosses, crossing, resting
 from memcheck.models.parameters import count_parameters
 
 LAYERS = (3, 8, 13, 18, 23, 28, 33, 38)

@@ -8,10 +8,10 @@ import pytest
 
 from benchmarks.added import added
 from memcheck.errors import UnsupportedError
+from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.torch.cycles import demand_whole_stacks
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.parameters import count_parameters
-from memcheck.models.registry import read_architecture
 from memcheck.models.types import Architecture
 from tests.memory.jobs import job, llama_8b
 

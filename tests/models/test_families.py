@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memcheck.catalog.models import find_model
-from memcheck.models.registry import read_architecture
+from memcheck.families.architecture import read_architecture
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Mlp, Moe
 from tests.models.configs import GEMMA2, GEMMA3, GPT2, LLAMA
 

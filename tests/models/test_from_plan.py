@@ -10,10 +10,9 @@ import pytest
 
 from memcheck.catalog.errors import ConfigFileError
 from memcheck.catalog.names import UnknownNameError
+from memcheck.families.architecture import architecture_of, read_architecture
 from memcheck.models.errors import ArchitectureError
-from memcheck.models.from_plan import architecture_of
 from memcheck.models.parameters import count_parameters
-from memcheck.models.registry import read_architecture
 from memcheck.models.types import Architecture, Rough
 from memcheck.plan.types import ModelSpec, RoughSpec
 from tests.models.configs import GEMMA2, LLAMA

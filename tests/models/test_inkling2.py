@@ -10,12 +10,12 @@ import pytest
 from benchmarks.added import added, added_plans
 from benchmarks.drawn import predicted
 from memcheck.errors import UnsupportedError
+from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.memory.estimate import estimate
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.parameters import count_parameters
-from memcheck.models.registry import read_architecture
 from memcheck.models.types import Architecture, Attention, Sources
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from benchmarks.added import added
+from memcheck.families.architecture import read_architecture
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.module_paths import linear_layers
 from memcheck.models.parameters import count_parameters, head_width
-from memcheck.models.registry import read_architecture
 from memcheck.models.types import Attention
 from tests.models.configs import without
 

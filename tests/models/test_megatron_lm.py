@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from memcheck.configs.megatron_model import differences, dimensions
+from memcheck.families.architecture import catalogued, read_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.errors import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.models.errors import ArchitectureError
-from memcheck.models.from_plan import catalogued
 from memcheck.models.parameters import count_parameters
-from memcheck.models.registry import read_architecture
 from memcheck.models.types import Moe
 from memcheck.plan.read import build_plan
 
@@ -78,4 +77,6 @@ def test_only_megatron_runs_it() -> None:
     }
     resolve(build_plan(plan), FRAMEWORKS, base_dir=".")
     with pytest.raises(ResolutionError, match="megatron's own model"):
-        resolve(build_plan({**plan, "training": {**plan["training"], "framework": "pytorch"}}), FRAMEWORKS, base_dir=".")
+        resolve(
+            build_plan({**plan, "training": {**plan["training"], "framework": "pytorch"}}), FRAMEWORKS, base_dir="."
+        )

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks.added import added
+from memcheck.families.architecture import read_architecture
 from memcheck.models.parameters import count_parameters
-from memcheck.models.registry import read_architecture
 
 ADDED = added()
 HELD = {f"model.layers.0.input_hidden_states_{part}": f"model.input_hidden_states_{part}" for part in ("bias", "scale")}
@@ -48,7 +48,9 @@ def test_the_record_is_what_transformers_builds(kind: str) -> None:
         ours += [(f"{architecture.paths.layers}.{i}.{t.name}", t.shape) for t in block_tensors(block)]
     if (encoder := architecture.encoder) is not None:
         layers = [block for block, count in encoder.blocks for _ in range(count)]
-        ours += [(f"{encoder.path}.{i}.{t.name}", t.shape) for i, block in enumerate(layers) for t in block_tensors(block)]
+        ours += [
+            (f"{encoder.path}.{i}.{t.name}", t.shape) for i, block in enumerate(layers) for t in block_tensors(block)
+        ]
         ours += [(t.name, t.shape) for t in encoder.tensors]
     if any(block.borrows for block, _ in architecture.blocks):  # one layer's name stands for all that share a tensor
         assert sorted(shape for _, shape in ours) == sorted(shape for _, shape in real)

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
+from memcheck.families.architecture import architecture_of, read_architecture
+from memcheck.families.registry import FAMILIES
+from memcheck.families.wrappers import TOWERS, WRAPPERS
 from memcheck.models.errors import ArchitectureError
-from memcheck.models.from_plan import architecture_of
 from memcheck.models.parameters import count_parameters, parameters_by_group
-from memcheck.models.registry import FAMILIES, read_architecture
-from memcheck.models.tower_readers import TOWERS
 from memcheck.models.types import Architecture
-from memcheck.models.wrappers import WRAPPERS
 from memcheck.plan.types import ModelSpec
 from tests.models.configs import GEMMA3, LLAMA, without
 from tests.models.multimodal import MODELS, QWEN2_5_VL
@@ -160,7 +159,7 @@ def test_towers_are_not_imported_for_text(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps(LLAMA))
     code = (
-        "import sys; from memcheck.models.registry import read_architecture;"
+        "import sys; from memcheck.families.registry import read_architecture;"
         f"read_architecture({LLAMA!r});"
         "print([m for m in sys.modules if 'vision' in m or 'towers' in m or 'multimodal' in m])"
     )

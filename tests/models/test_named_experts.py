@@ -6,10 +6,11 @@ import pytest
 
 from benchmarks.added import added
 from memcheck.autograd.adapter import Adapter
+from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import FAMILIES
+from memcheck.families.wrappers import TOWERS
 from memcheck.frameworks.torch.rank_tensors import Holding, block_tensors
 from memcheck.models.named_experts import NAMED
-from memcheck.models.registry import FAMILIES, read_architecture
-from memcheck.models.tower_readers import TOWERS
 from memcheck.models.types import Moe
 
 ALL = Adapter(8, "all-linear", "fp32", quantized=False)

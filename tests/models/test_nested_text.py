@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from memcheck.check import Gate, check_file
+from memcheck.families.architecture import read_architecture
 from memcheck.models.errors import ArchitectureError
-from memcheck.models.registry import read_architecture
 
 SIGLIP = {
     "model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304, "num_attention_heads": 16,
@@ -26,7 +26,12 @@ GEMMA_2 = {"model_type": "gemma2", "head_dim": 256, "sliding_window": 4096, "que
 @pytest.mark.parametrize("text", [{"model_type": "gemma"}, GEMMA_2], ids=["PaliGemma", "PaliGemma 2"])
 def test_image_tokens_of_paligemma(text: dict[str, Any]) -> None:
     """Released files have ``num_image_tokens`` in both parts; the class sets it from the tower's sizes."""
-    config = {"model_type": "paligemma", "projection_dim": 2048, "vision_config": SIGLIP, "text_config": {**GEMMA, **text}}
+    config = {
+        "model_type": "paligemma",
+        "projection_dim": 2048,
+        "vision_config": SIGLIP,
+        "text_config": {**GEMMA, **text},
+    }
     with_key = read_architecture(config, strict=True)
     bare = {key: value for key, value in config["text_config"].items() if key != "num_image_tokens"}  # type: ignore[attr-defined]
     assert with_key == read_architecture({**config, "text_config": bare}, strict=True)
@@ -77,7 +82,9 @@ def said(overrides: dict[str, Any], model: str = "gemma-3-12b", **spec: object) 
     return found.message, found.help
 
 
-@pytest.mark.parametrize("key", ["num_hidden_layers", "hidden_size", "vocab_size", "attention_bias", "num_hidden_layrs"])
+@pytest.mark.parametrize(
+    "key", ["num_hidden_layers", "hidden_size", "vocab_size", "attention_bias", "num_hidden_layrs"]
+)
 @pytest.mark.parametrize("model", ["gemma-3-12b", "paligemma2-3b-pt-224"])
 def test_an_override_beside_text_config_is_told_where_it_belongs(model: str, key: str) -> None:
     """Also a key that the file leaves to its class, and one that is nearly spelt."""

@@ -4,8 +4,8 @@ import pytest
 
 from benchmarks.added import added
 from benchmarks.families import plans
+from memcheck.families.architecture import read_architecture
 from memcheck.models.parameters import block_tensors
-from memcheck.models.registry import read_architecture
 
 EXPERTS_FIRST = ("axk1", "bailing_hybrid", "dots1", "flint", "kolibri1", "laguna", "lfm2_moe", "mellum", "solar_open")
 OUTPUT_FIRST = "phi3"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from memcheck.families.architecture import read_architecture
 from memcheck.models.parameters import (
     block_tensors,
     count_parameters,
     outer_tensors,
     parameters_by_group,
 )
-from memcheck.models.registry import read_architecture
 from tests.models.configs import DEEPSEEK_V3, GPT2, LLAMA, MIXTRAL, QWEN3_MOE, without
 
 

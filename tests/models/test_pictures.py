@@ -7,24 +7,31 @@ from typing import Any
 
 import pytest
 
-from memcheck.models.pictures import Limits, PictureError, Seen, tokens_of
-from memcheck.models.processors import pixtral, square, tiles
-from memcheck.models.registry import read_architecture
-from memcheck.models.tower_readers import TOWERS
+from memcheck.families.architecture import read_architecture
+from memcheck.families.pictures import Limits, PictureError, Seen, tokens_of
+from memcheck.families.processors import pixtral, square, tiles
+from memcheck.families.wrappers import TOWERS
 from memcheck.models.vision import Vision
 from tests.models.multimodal import MODELS, facts
 
 EMPTY = Vision(
-    kind="", hidden=1, blocks=(), channels=1, merge=1, outputs=1, stem=(), projector=(), hooked=True, processor="none:see"
+    kind="",
+    hidden=1,
+    blocks=(),
+    channels=1,
+    merge=1,
+    outputs=1,
+    stem=(),
+    projector=(),
+    hooked=True,
+    processor="none:see",
 )
 CLIP = EMPTY._replace(tile=577, tile_tokens=576, classes=1, patch=14)
 TILED = {
     "aria": EMPTY._replace(resampled=256, side=4900, patch=14, processor="square:see_resampled"),
     "gemma3": EMPTY._replace(kind="gemma3", tile=4096, tile_tokens=256, separators=4, processor="square:see"),
     "shieldgemma2": EMPTY._replace(kind="gemma3", tile=4096, tile_tokens=256, separators=4, processor="square:see"),
-    "gemma4": EMPTY._replace(
-        tile=2520, tile_tokens=280, merge=9, patch=16, separators=2, processor="soft_tokens:see"
-    ),
+    "gemma4": EMPTY._replace(tile=2520, tile_tokens=280, merge=9, patch=16, separators=2, processor="soft_tokens:see"),
     "gemma4_unified": EMPTY._replace(
         tile=280, tile_tokens=280, channels=6912, patch=16, separators=2, processor="soft_tokens:see_merged"
     ),

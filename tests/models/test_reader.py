@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from memcheck.families.architecture import read_architecture
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.reader import ConfigReader
-from memcheck.models.registry import read_architecture
 from tests.models.configs import GPT2, LLAMA, without
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.added import added, added_plans
 from benchmarks.drawn import predicted
+from memcheck.families.architecture import read_architecture
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.parameters import count_parameters
-from memcheck.models.registry import read_architecture
 from memcheck.models.types import Attention, Mixer, Mlp
 from tests.models.configs import without
 

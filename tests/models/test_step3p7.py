@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from memcheck.families.architecture import read_architecture
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.parameters import count_parameters
-from memcheck.models.registry import read_architecture
 
 TEXT: dict[str, Any] = json.loads(Path(__file__).with_name("written.json").read_text())["step3p5"]
 WHOLE: dict[str, Any] = {"model_type": "step3p7", "text_config": TEXT, "vision_config": {}}
@@ -49,7 +49,9 @@ def test_keys_of_the_hub_s_files() -> None:
     types = ["full_attention", "sliding_attention"] + ["full_attention"] * 43
     ours = {"layer_types": types, "sliding_window": 512}
     plain = changed(
-        **ours, num_sliding_attention_heads=96, mlp_layer_types=["dense"] * 4 + ["sparse"] * 41,
+        **ours,
+        num_sliding_attention_heads=96,
+        mlp_layer_types=["dense"] * 4 + ["sparse"] * 41,
         rope_parameters={"full_attention": {"partial_rotary_factor": 0.5}, "sliding_attention": {}},
     )
     named = changed(**ours, num_sliding_attention_heads=None, mlp_layer_types=None, rope_parameters=None)

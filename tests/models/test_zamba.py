@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.added import added
 from memcheck.errors import UnsupportedError
+from memcheck.families.architecture import read_architecture
 from memcheck.models.errors import ArchitectureError
-from memcheck.models.registry import read_architecture
 from tests.frameworks.torch.load_and_save_plans import priced
 
 

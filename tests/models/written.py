@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.added import STATED
-from memcheck.models.registry import FAMILIES
+from memcheck.families.registry import FAMILIES
 
 FILE = Path(__file__).with_name("written.json")
 OTHERS = ("kimi_k2", "megatron-gpt", "megatron-lm")

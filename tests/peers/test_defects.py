@@ -10,8 +10,8 @@ import pytest
 
 from memcheck.accounts.estimate import Estimate
 from memcheck.check import Gate, check_file
+from memcheck.families.architecture import read_architecture
 from memcheck.models.errors import ArchitectureError
-from memcheck.models.registry import read_architecture
 from memcheck.result import PlanResult
 
 GIB = 2**30

@@ -8,10 +8,10 @@ import pytest
 
 from memcheck.catalog.gpus import find_gpu
 from memcheck.errors import UnsupportedError
+from memcheck.families.architecture import catalogued
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import InferenceJob, Layout
-from memcheck.models.from_plan import catalogued
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Rough
 from memcheck.plan.read import build_plan

@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 pytest.importorskip("torchtitan")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-from memcheck.models.from_plan import catalogued  # noqa: E402
+from memcheck.families.architecture import catalogued  # noqa: E402
 from memcheck.verify.build.torchtitan import model_spec  # noqa: E402
 from memcheck.verify.types import RefusedStepError  # noqa: E402
 from tests.verify.plans import plan  # noqa: E402

@@ -9,10 +9,10 @@ Sources: Lightning-AI/litgpt 26857050 (``finetune/lora.py``, ``finetune/full.py`
 
 from __future__ import annotations
 
+from memcheck.autograd.style import Style
 from memcheck.job import recipes as r
 from memcheck.job.families import NORM, PARTIAL_ROTARY, Families, parts, words
 from memcheck.job.framework import Framework
-from memcheck.job.style import Style
 
 # Its mixtures of experts and latent attention have no forward pass here.
 FAMILIES = Families(

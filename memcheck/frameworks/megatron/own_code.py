@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from memcheck.autograd.style import Style
 from memcheck.edge.modules import import_module
-from memcheck.job.style import Style
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
 

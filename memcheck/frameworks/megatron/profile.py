@@ -12,10 +12,10 @@ d98e8a64dd of August 2026. Options bear the names of its arguments with undersco
 
 from __future__ import annotations
 
+from memcheck.autograd.style import Style
 from memcheck.job import recipes as r
 from memcheck.job.families import EXPERTS, LATENT, NORM, PARTIAL_ROTARY, Families, parts, words
 from memcheck.job.framework import Framework
-from memcheck.job.style import Style
 
 # GPT-OSS's experts with biases, scaled embeddings, ALiBi, soft-capping, layers whose halves are parallel and layers
 # that are not attention have no forward pass here.

@@ -8,10 +8,10 @@ parallelism with tensor parallelism), ``torchtitan/distributed/utils.py`` (autoc
 
 from __future__ import annotations
 
+from memcheck.autograd.style import Style
 from memcheck.job import recipes as r
 from memcheck.job.families import EXPERTS, LATENT, NORM, Families, parts, words
 from memcheck.job.framework import Framework
-from memcheck.job.style import Style
 
 # `llama3` builds every model of Llama's shape, `deepseek_v3` has a router with softmax for DeepSeek V2's; GPT-OSS's
 # experts with biases and attention with sinks, and Qwen 3.5's delta nets, have no forward pass here.

@@ -7,10 +7,10 @@ and states, bf16 unless told otherwise; adapters in it too; ``del logits`` befor
 
 from __future__ import annotations
 
+from memcheck.autograd.style import Style
 from memcheck.job import recipes as r
 from memcheck.job.families import NORM, Families, parts, words
 from memcheck.job.framework import Framework
-from memcheck.job.style import Style
 
 FAMILIES = Families(
     words("gemma gemma2 llama mistral phi3 qwen2 qwen3"),

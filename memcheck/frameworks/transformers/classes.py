@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from memcheck.autograd.style import Style
+from memcheck.families.registry import FAMILIES
+from memcheck.families.wrappers import WRAPPERS
 from memcheck.job.families import Families
-from memcheck.job.style import Style
-from memcheck.models.registry import FAMILIES
-from memcheck.models.wrappers import WRAPPERS
 
 TRANSFORMERS = Families(
     (*(name for name in FAMILIES if name not in ("megatron-gpt", "megatron-lm")), *WRAPPERS),

@@ -9,8 +9,8 @@ from __future__ import annotations
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context, Patched, Setting
+from memcheck.autograd.style import Style
 from memcheck.frameworks.transformers.rotary import concatenates
-from memcheck.job.style import Style
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Attention, LatentAttention
 

@@ -1,1 +1,1 @@
-"""Readers of configurations, one module per family; :mod:`memcheck.models.registry` says which reads which."""
+"""Readers of configurations, one module per family; :mod:`memcheck.families.registry` says which reads which."""

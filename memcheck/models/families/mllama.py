@@ -1,12 +1,13 @@
 """Llama 3.2 Vision's language model: Llama's layers, and between them layers that read pictures alone.
 
 modeling_mllama.py of transformers 5.23. Without pictures the layers of the second kind hold their weights and do not
-run (MllamaTextModel.forward), which is what this reads; :mod:`memcheck.models.crossing` puts them in their places.
+run (MllamaTextModel.forward), which is what this reads.
+:mod:`memcheck.models.cross_attention` puts them in their places.
 """
 
 from __future__ import annotations
 
-from memcheck.models.crossing import resting
+from memcheck.models.cross_attention import resting
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_mlp

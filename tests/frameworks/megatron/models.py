@@ -5,11 +5,11 @@ from __future__ import annotations
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Value
+from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.megatron.layers import megatron_layers
 from memcheck.frameworks.megatron.profile import FRAMEWORK as MEGATRON
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import Checkpointing, Layout, Optimizer, TrainingJob
-from memcheck.models.registry import read_architecture
 from memcheck.models.types import Architecture, Attention, Block, Mlp, Norm
 
 MIB = 2**20

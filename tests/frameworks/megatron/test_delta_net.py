@@ -15,12 +15,12 @@ from memcheck.autograd import backward
 from memcheck.autograd.context import Context
 from memcheck.autograd.tensor import Leaf, Tape, Value
 from memcheck.errors import UnsupportedError
+from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.megatron.attention import self_attention
 from memcheck.frameworks.megatron.delta_net import delta_net
 from memcheck.frameworks.megatron.ranks import megatron_ranks
 from memcheck.frameworks.megatron.workspaces import Device
 from memcheck.job.types import TrainingJob
-from memcheck.models.registry import read_architecture
 from memcheck.models.types import Architecture, Attention, Mixer, Norm
 from tests.frameworks.megatron.models import grid, job, setting
 
@@ -194,9 +194,7 @@ def test_heads_are_divided_by_tensor_ranks() -> None:
         ({"bridge_backend": "mcore-bridge"}, {}, "/training/options/bridge_backend"),
     ],
 )
-def test_nets_that_are_not_priced_are_refused(
-    options: dict[str, object], layout: dict[str, int], pointer: str
-) -> None:
+def test_nets_that_are_not_priced_are_refused(options: dict[str, object], layout: dict[str, int], pointer: str) -> None:
     """Modules of PyTorch, an exchange over a context group, transformers' own layers: each by name."""
     a = _qwen3_next()
     with pytest.raises(UnsupportedError) as caught:

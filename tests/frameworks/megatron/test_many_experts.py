@@ -6,8 +6,8 @@ import pytest
 
 from memcheck.catalog.models import find_model
 from memcheck.errors import UnsupportedError
+from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.megatron.tensors import MOST_EXPERTS, whole_block
-from memcheck.models.registry import read_architecture
 from memcheck.models.types import Block, Moe
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from memcheck.errors import UnsupportedError
+from memcheck.families.architecture import catalogued
 from memcheck.frameworks.megatron.ranks import megatron_ranks
 from memcheck.frameworks.megatron.towers import resting_towers
 from memcheck.frameworks.megatron.workspaces import Device
 from memcheck.job.types import Images, Lora, TrainingJob
 from memcheck.memory.unmodelled_parts import refuse_parts
-from memcheck.models.from_plan import catalogued
 from tests.frameworks.megatron.models import grid, job
 
 MODEL = "qwen3.5-35b-a3b"

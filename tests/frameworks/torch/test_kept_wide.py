@@ -7,10 +7,10 @@ import pytest
 
 from benchmarks.added import added, added_plans
 from memcheck.accounts.state import LocalTensor
+from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.torch.kept_wide import kept_names
 from memcheck.frameworks.torch.whole_model import model_tensors
 from memcheck.job.types import TrainingJob
-from memcheck.models.registry import read_architecture
 from memcheck.models.types import Architecture
 from memcheck.plan.load import load_documents
 from memcheck.verify.subject import Subject, load_subject
@@ -68,7 +68,12 @@ def ended(model: str, **training: Any) -> dict[str, Any]:
     """A model of three layers, trained whole, whose ends are upcast."""
     overrides = {"num_hidden_layers": 3, **SMALL}
     if model == "qwen1.5-moe-a2.7b":
-        overrides |= {"num_key_value_heads": 8, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 512}
+        overrides |= {
+            "num_key_value_heads": 8,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 512,
+        }
     said = {"framework": "huggingface", "precision": NARROW, "attention": "sdpa", "options": ENDS, **training}
     found = plan(model={"name": model, "overrides": overrides}, **said)
     return {**found, "training": {**found["training"], "sequence_length": 1024}}
@@ -107,7 +112,9 @@ def test_ends_that_a_trainer_upcasts_in_a_step(model: str, recompute: str) -> No
 @pytest.mark.parametrize("base", ["nf4", "int8"])
 def test_kept_layers_are_not_quantised(base: str) -> None:
     """bitsandbytes leaves T5's ``wo`` as it is: a quarter of the model's layers is not in 4 bits."""
-    job = job_of("t5", precision="bf16-mixed", method="qlora", base=base, lora={"rank": 8, "target_modules": ["q", "v"]})
+    job = job_of(
+        "t5", precision="bf16-mixed", method="qlora", base=base, lora={"rank": 8, "target_modules": ["q", "v"]}
+    )
     by_name = {t.name.rpartition("DenseReluDense.")[2]: t.dtype for t in tensors_of(job) if "DenseReluDense" in t.name}
     assert by_name == {"wi.weight": base, "wo.weight": None}
 

@@ -9,10 +9,10 @@ import pytest
 from memcheck.accounts.estimate import Estimate
 from memcheck.catalog.types import Gpu
 from memcheck.errors import UnsupportedError
+from memcheck.families.wrappers import TOWERS
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.memory.estimate import estimate
-from memcheck.models.tower_readers import TOWERS
 from memcheck.plan.read import build_plan
 from tests.models.multimodal import QWEN2_5_VL, facts
 

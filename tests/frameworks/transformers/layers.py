@@ -8,9 +8,9 @@ from typing import Any
 from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.context import Setting
 from memcheck.autograd.curve import Curve, replay
+from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.layers import layers_of
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.models.registry import read_architecture
 from memcheck.models.types import Block
 
 TOKENS = 1024

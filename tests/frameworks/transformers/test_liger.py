@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from memcheck.errors import UnsupportedError
+from memcheck.families.registry import FAMILIES as READ
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.transformers.liger import FAMILIES
 from memcheck.job.resolve import resolve
 from memcheck.job.types import LIGER_KERNELS
 from memcheck.memory.estimate import estimate
-from memcheck.models.registry import FAMILIES as READ
 from memcheck.plan.read import build_plan
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from memcheck.autograd.adapter import Adapter
 from memcheck.errors import UnsupportedError
+from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.stacked_adapters import expert_adapters
 from memcheck.memory.inference import kv_bytes_per_sequence
-from memcheck.models.registry import read_architecture
 from tests.frameworks.torch.test_towers import MIB, priced
 from tests.models.test_step3p7 import TEXT
 

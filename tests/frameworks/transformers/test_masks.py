@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Setting
 from memcheck.catalog.models import find_model
+from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.transformers.masks import Masks, model_masks
-from memcheck.models.registry import read_architecture
 from memcheck.models.types import Architecture
 from tests.frameworks.transformers.layers import TRANSFORMERS
 from tests.frameworks.transformers.test_closed_forms import GEMMA3, config

@@ -13,15 +13,19 @@ from memcheck.autograd.context import Setting
 from memcheck.autograd.curve import Curve
 from memcheck.catalog.models import model_names
 from memcheck.errors import MemcheckError
+from memcheck.families.architecture import architecture_of
 from memcheck.frameworks.torch.units import base_setting, block_curve, replayed_block
 from memcheck.job.families import stated
-from memcheck.models.from_plan import architecture_of
 from memcheck.models.types import Architecture, Block, Mixer
 from memcheck.plan.types import ModelSpec
 
 BATCH, LENGTH = 3, 1000
 LAYOUTS: tuple[dict[str, Any], ...] = ({}, {"tensor": 2, "sequence_parallel": True}, {"context": 2}, {"expert": 2})
-RECIPES: tuple[dict[str, Any], ...] = ({}, {"autocast": "bf16", "params": "fp32", "compute": "fp32"}, {"has_grad": True})
+RECIPES: tuple[dict[str, Any], ...] = (
+    {},
+    {"autocast": "bf16", "params": "fp32", "compute": "fp32"},
+    {"has_grad": True},
+)
 
 
 def architecture(name: str) -> Architecture:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from memcheck.families.architecture import catalogued
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.rows import unmodelled
-from memcheck.models.from_plan import catalogued
 from tests.frameworks.torch.test_towers import priced
 
 MIB = 2**20
@@ -34,11 +34,51 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
 }
 TRACED: list[tuple[str, str, str, int, int, float, dict[str, float]]] = [
-    ("llama", "bf16-pure", "none", 2, 1024, 791.253, {"forward": 697.895, "loss": 760.035, "backward": 791.253, "optimizer": 508.28}),
-    ("llama", "bf16-pure", "full", 2, 1024, 519.05, {"forward": 362.504, "loss": 415.67, "backward": 519.05, "optimizer": 508.28}),
-    ("llama", "bf16-mixed", "none", 2, 1024, 1274.494, {"forward": 1161.323, "loss": 1251.275, "backward": 1274.494, "optimizer": 1016.493}),
-    ("bert", "bf16-pure", "none", 4, 512, 483.355, {"forward": 420.854, "loss": 452.105, "backward": 483.355, "optimizer": 312.992}),
-    ("bert", "bf16-mixed", "full", 4, 512, 625.885, {"forward": 494.16, "loss": 567.28, "backward": 600.479, "optimizer": 625.885}),
+    (
+        "llama",
+        "bf16-pure",
+        "none",
+        2,
+        1024,
+        791.253,
+        {"forward": 697.895, "loss": 760.035, "backward": 791.253, "optimizer": 508.28},
+    ),
+    (
+        "llama",
+        "bf16-pure",
+        "full",
+        2,
+        1024,
+        519.05,
+        {"forward": 362.504, "loss": 415.67, "backward": 519.05, "optimizer": 508.28},
+    ),
+    (
+        "llama",
+        "bf16-mixed",
+        "none",
+        2,
+        1024,
+        1274.494,
+        {"forward": 1161.323, "loss": 1251.275, "backward": 1274.494, "optimizer": 1016.493},
+    ),
+    (
+        "bert",
+        "bf16-pure",
+        "none",
+        4,
+        512,
+        483.355,
+        {"forward": 420.854, "loss": 452.105, "backward": 483.355, "optimizer": 312.992},
+    ),
+    (
+        "bert",
+        "bf16-mixed",
+        "full",
+        4,
+        512,
+        625.885,
+        {"forward": 494.16, "loss": 567.28, "backward": 600.479, "optimizer": 625.885},
+    ),
 ]
 """Model, precision, recompute, rows, tokens; MiB at the peak, and of each moment."""
 

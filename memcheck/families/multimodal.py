@@ -1,0 +1,265 @@
+"""Configurations of several parts: a language model, a vision tower with its projector, perhaps an audio tower."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from memcheck.edge.modules import import_module
+from memcheck.families.registry import FAMILIES, read_family
+from memcheck.families.wrappers import HEARING, THINKERS, TOWERS, WRAPPERS
+from memcheck.models.errors import ArchitectureError
+from memcheck.models.named_experts import with_names
+from memcheck.models.reader import ConfigReader, shown
+from memcheck.models.types import Architecture, Attention, Block
+from memcheck.models.vision import RestingTowers, Vision
+from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+TOKENS = frozenset(
+    """
+    audio_token_id audio_token_index boa_token_id boa_token_index boi_token_id boi_token_index eoa_token_id
+    eoa_token_index eoi_token_id eoi_token_index image_token_id image_token_index video_token_id video_token_index
+    vision_start_token_id vision_end_token_id vision_token_id image_start_token_id image_end_token_id
+    video_start_token_id video_end_token_id
+    """.split()  # noqa: SIM905  # a list of quoted names is harder to read
+)
+"""Ids of the tokens that stand for pictures and sounds."""
+TIED = (
+    "aya_vision", "cohere2_vision", "deepseek_vl", "deepseek_vl_hybrid", "gemma3", "gemma3n",
+    "gemma4", "gemma4_unified", "glmasr", "got_ocr2", "granite_speech", "granite_speech_plus", "hyperclovax_vision_v2",
+    "internvl", "janus", "kimi_k25", "lfm2_vl", "lfm3_vl", "lighton_ocr", "minicpm_ocr", "mistral3",
+    "moss_transcribe_diarize", "ovis2", "paddleocr_vl", "paligemma", "pp_chart2table", "qwen3_asr",
+)  # fmt: skip
+"""Classes whose default is that the head is the embedding."""
+FORWARDED = (
+    "audioflamingo3", "fast_vlm", "llava", "llava_onevision", "minimax_m3_vl", "musicflamingo", "qwen2_5_vl",
+    "qwen2_audio", "qwen2_vl", "video_llama_3", "voxtral",
+)  # fmt: skip
+"""Classes that take what ``text_config`` says of it."""
+UNLESS = ("shieldgemma2",)
+"""Classes whose head is the embedding if either says so; the language model's does where it is silent."""
+WHOLE = ("nemotron_h_omni",)
+"""Classes that build a whole causal language model, whose own configuration says whether its head is the embedding."""
+SEEING = ("gemma3", "gemma4_unified", "molmo2", "paligemma", "shieldgemma2")
+"""Classes that let the tokens of a picture see each other (``token_type_ids``)."""
+COPYING = ("qwen2_audio",)
+"""Classes whose own loss takes a copy of the logits but the last, in their dtype."""
+LANGUAGE, TEXT, BARE = "model.language_model.", "model.text_model.", "model."
+SILENT = {"gemma2": {"sliding_window": 4096}, "opt": {"max_position_embeddings": 2048}}
+"""What released files leave to the class of the language model (configuration_gemma2.py, configuration_opt.py)."""
+NAMED_TEXT = ("idefics2", "idefics3", "smolvlm")
+"""Classes that call their language model ``text_model``."""
+AMONG = ("phi4_multimodal",)
+"""Classes whose towers are modules of the language model."""
+
+
+class AroundTower(Record):
+    """What a tower's reader is given in addition to the tower's own section."""
+
+    outer: ConfigReader
+    """The configuration around it."""
+    language: Architecture
+
+
+def switched_off(config: Mapping[str, Any]) -> bool:
+    """Whether the configuration says ``vision_config: null``: the language model alone."""
+    return "vision_config" in config and config["vision_config"] is None
+
+
+def text_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The language model's own configuration, and the prefix of its keys: ``text_config.``, or none where they lie next
+    to ``vision_config``, as in the files of Qwen2-VL and Qwen2.5-VL.
+    """
+    outer_type = str(config["model_type"])
+    inner_type = WRAPPERS[outer_type]
+    text = config.get("text_config")
+    if text is None and "hidden_size" in config:
+        flat = {k: v for k, v in config.items() if k not in TOKENS and not k.endswith("_config")}
+        return {**flat, "model_type": inner_type or outer_type}, ""
+    if not isinstance(text, Mapping):
+        raise ArchitectureError(f"{outer_type}: text_config must be a mapping, not {shown(text)}", key="text_config")
+    own = text.get("model_type")
+    if own in FAMILIES:
+        inner_type = own
+    tied = {"tie_word_embeddings": _ties(config, text)}
+    if not inner_type:
+        raise ArchitectureError(
+            f"{outer_type}: memcheck does not know model_type {shown(own)} of its language model",
+            "state text_config.model_type: it names the family, such as llama",
+            "text_config.model_type",
+        )
+    return {**SILENT.get(inner_type, {}), **text, **tied, "model_type": inner_type}, "text_config."
+
+
+def _ties(config: Mapping[str, Any], text: Mapping[str, Any]) -> Any:
+    """Whether the head is the embedding: what the configuration around ``text_config`` says, or its class does.
+
+    Files of early versions have it in ``text_config``, which counts where classes forward it, too.
+    """
+    kind, inside = str(config["model_type"]), text.get("tie_word_embeddings")
+    stated = config.get("tie_word_embeddings")
+    if kind in WHOLE:
+        return False if inside is None else inside
+    if kind in UNLESS:
+        return bool(stated) or inside is not False
+    if kind in FORWARDED:
+        return bool(stated) or bool(inside)
+    return kind in TIED if stated is None else stated
+
+
+def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) -> Architecture:
+    """The whole model: its language model's architecture together with the towers.
+
+    Raises:
+        ArchitectureError: a part that cannot be read; its key has the path inside the configuration.
+    """
+    text, prefix = text_of(config)
+    named = frozenset(text) if strict or (prefix and "text_config" in written) else written
+    try:
+        language = read_family(text, strict=strict, written=named)
+    except ArchitectureError as error:
+        raise ArchitectureError(error.message, error.help, prefix + error.key if error.key else "") from None
+    outer = ConfigReader(config, str(config["model_type"]))
+    outer.ignore(*TOKENS, "text_config", "model_type", "tie_word_embeddings")
+    if not prefix:
+        outer.ignore(*text)
+    hears = outer.model_type in HEARING
+    key = HEARING.get(outer.model_type, "vision_config")
+    if key not in config and outer.model_type == "molmo2" and "vit_config" in config:  # in the released files
+        key = "vit_config"
+    if not isinstance(config.get(key), Mapping):
+        alone = "`model: {part: language}`" if hears else "vision_config: null"
+        outer.fail(
+            key,
+            f"{key} is missing: the tower's dimensions are in it",
+            f"state it, or {alone} for the language model alone",
+        )
+    section = outer.section(key)
+    found = _tower(outer.model_type)(section, AroundTower(outer, language))
+    vision = found if isinstance(found, Vision) else None
+    if vision is not None and vision.tile and not (vision.tile_tokens or vision.resampled or vision.crosses):
+        outer.fail(key, f"a tile of {vision.tile} patches makes no image token", "check how many patches become one")
+    _check_leftovers(outer, text if prefix else {}, strict=strict, written=written)
+    path = TEXT if outer.model_type in NAMED_TEXT else BARE if outer.model_type in AMONG else LANGUAGE
+    sees = text.get("use_bidirectional_attention") == "vision"  # Gemma 4's larger sizes, in their sliding layers
+    if vision is not None and vision.crosses:
+        from memcheck.models.cross_attention import crossing
+
+        language = crossing(language, vision.crosses)
+    if outer.model_type in COPYING:
+        language = language._replace(narrow_loss=True, copied_logits=True)
+    return language._replace(
+        model_type=outer.model_type,
+        blocks=with_names(
+            tuple((_inside(block, outer.model_type, sees=sees), n) for block, n in language.blocks), outer.model_type
+        ),
+        vision=vision._replace(others=()) if vision is not None else None,
+        others=found.others,
+        embedders=() if isinstance(found, Vision) else found.embedders,
+        paths=language.paths._replace(
+            layers=path + "layers", embedding=path + "embed_tokens", head=language.paths.head
+        ),
+        notes=language.notes + tuple(outer.notes) + tuple(section.notes),
+    )
+
+
+def _inside(block: Block, model_type: str, *, sees: bool) -> Block:
+    """A layer of the language model as its multimodal class builds it."""
+    mixer = block.mixer
+    if isinstance(mixer, Attention) and (model_type in SEEING or (sees and mixer.window is not None)):
+        block = block._replace(mixer=mixer._replace(pictures=True))
+    return block
+
+
+REPEATED = ("hidden_size", "vocab_size")
+"""Keys that files have around ``text_config``, too, where no class reads them."""
+
+
+def _check_leftovers(outer: ConfigReader, text: Mapping[str, Any], *, strict: bool, written: frozenset[str]) -> None:
+    """Refuse unread keys of the tower and around it, if a person wrote them or they may be sizes.
+
+    ``text``: what ``text_config`` has, where the language model's keys are nested in it.
+    """
+    from memcheck.edge.closest import closest
+    from memcheck.models.leftovers import may_carry_size
+
+    for key in REPEATED if written else ():
+        if key in written and outer.raw(key) != text.get(key, outer.raw(key)):
+            help = f"write `text_config: {{{key}: ...}}`: the language model's is nested there"
+            outer.fail(key, f"{key} outside text_config decides nothing", help)
+    for key, value in outer.unread():
+        if value is None:
+            continue
+        if strict or key.partition(".")[0] in written:
+            near = closest(key.rpartition(".")[2], outer.known_keys(), 1, 0.75)
+            help = f"did you mean {near[0]!r}?" if near else "remove it"
+            nested = _in_text(text, key, value)
+            if nested:
+                help = f"write `text_config: {{{nested}: ...}}`: the language model's keys are nested there"
+            outer.fail(key, f"unknown key {key}", help)
+        if may_carry_size(value):
+            outer.fail(key, f"{key} = {shown(value)} was not read, and may decide sizes", "remove it if it does not")
+        outer.note(f"{key} was not read")
+
+
+def _in_text(text: Mapping[str, Any], key: str, value: object) -> str:
+    """The key of the language model that an unknown key next to ``text_config`` is, or nearly is; else empty."""
+    from memcheck.edge.closest import closest
+
+    if not text or "." in key:
+        return ""
+    if key not in text:
+        try:
+            read_family({**text, key: value}, written=frozenset((key,)))
+        except ArchitectureError:
+            near = closest(key, frozenset(text), 1, 0.8)
+            return near[0] if near else ""
+    return key
+
+
+def _tower(model_type: str) -> Callable[[ConfigReader, AroundTower], Vision | RestingTowers]:
+    module, function = TOWERS[model_type].split(":")
+    found: Callable[[ConfigReader, AroundTower], Vision | RestingTowers] = getattr(
+        import_module("memcheck.families.towers." + module), function
+    )
+    return found
+
+
+def thinker_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration of the part that understands, of a model that speaks; others as they are.
+
+    Raises:
+        ArchitectureError: it is missing.
+    """
+    kind = THINKERS.get(str(config.get("model_type")))
+    if kind is None:
+        return config
+    inner = config.get("thinker_config")
+    if not isinstance(inner, Mapping):
+        raise ArchitectureError(
+            f"{config['model_type']}: thinker_config is missing: the dimensions are in it",
+            f"state it, or write its keys next to model_type: {kind}",
+            "thinker_config",
+        )
+    return {**inner, "model_type": kind}
+
+
+def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration itself, or the text part of a multimodal one whose other parts are switched off."""
+    inner_type = WRAPPERS.get(str(config.get("model_type")))
+    if inner_type is None:
+        return config
+    outer_type = str(config["model_type"])
+    if "vision_config" not in config or config["vision_config"] is not None:
+        hears = outer_type in HEARING
+        raise ArchitectureError(
+            f"{outer_type}: memcheck has no model of its {'audio' if hears else 'vision'} tower here",
+            "for the language model alone write `model: {name: NAME, part: language}`"
+            + ("" if hears else ", or vision_config: null"),
+            HEARING.get(outer_type, "vision_config"),
+        )
+    return text_of(config)[0]

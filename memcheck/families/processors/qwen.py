@@ -1,0 +1,121 @@
+"""Qwen's processors: both sides become multiples of a factor, and the area stays between two limits.
+
+transformers 5.23 models/qwen2_vl/image_processing_qwen2_vl.py, video_processing_qwen2_vl.py and
+models/qwen3_vl/video_processing_qwen3_vl.py (``smart_resize``); limits of the released checkpoints'
+preprocessor_config.json.
+"""
+
+from __future__ import annotations
+
+import math
+
+from memcheck.families.pictures import Limits, PictureError, Seen, no_clips
+from memcheck.models.vision import Vision
+
+IMAGE_2, IMAGE_3 = (56 * 56, 28 * 28 * 16384), (256 * 256, 4096 * 4096)
+"""Qwen2-VL and Qwen2.5-VL: 3136 to 12845056 pixels; Qwen3-VL and Qwen3.5: 65536 to 16777216."""
+IMAGE_PADDLE = (384 * 384, 1536 * 1536)
+"""PaddleOCR-VL: 147456 to 2359296 pixels."""
+IMAGE_GLM = (112 * 112, 28 * 28 * 15000)
+"""GLM-4.1V: 12544 to 11760000 pixels."""
+IMAGE_MINIMAX = (56 * 56, 28 * 28 * 576)
+"""MiniMax M3 VL: 3136 to 451584 pixels."""
+VIDEO_2, VIDEO_3 = (128 * 28 * 28, 768 * 28 * 28), (128 * 32 * 32, 768 * 32 * 32)
+"""Limits for each frame; Qwen3-VL's: of all frames of a clip."""
+STEEPEST = 200
+"""Sides whose quotient is higher are refused."""
+JOINED = 2
+"""Frames that become one row of patches (``temporal_patch_size``)."""
+
+
+def see_2(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """Qwen2-VL and Qwen2.5-VL. A clip's frames are scaled one by one, and a last odd one is there twice."""
+    own = _limits(IMAGE_2 if frames is None else VIDEO_2, limits)
+    sides = resize(height, width, vision.patch * 2, own)
+    return _seen(vision, sides, 1 if frames is None else -(-frames // JOINED), own, limits)
+
+
+def see_3(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """Qwen3-VL and Qwen3.5. The limits of a clip are those of all its frames; each pair also has a timestamp."""
+    own = _limits(IMAGE_3 if frames is None else VIDEO_3, limits)
+    if frames is None:
+        return _seen(vision, resize(height, width, vision.patch * 2, own), 1, own, limits)
+    if frames < JOINED:
+        raise PictureError(f"a clip has at least {JOINED} frames", "write how many the processor keeps")
+    sides = resize(height, width, vision.patch * 2, own, frames)
+    return _seen(vision, sides, -(-frames // JOINED), own, limits)
+
+
+def see_glm(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """GLM-4.1V and its successors: the limits are those of the two frames that a picture is repeated to.
+
+    transformers 5.23 models/glm4v/image_processing_glm4v.py.
+    """
+    no_clips(frames)
+    own = _limits(IMAGE_GLM, limits)
+    return _seen(vision, resize(height, width, vision.patch * 2, own, JOINED), 1, own, limits)
+
+
+def see_paddle(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """PaddleOCR-VL: transformers 5.23 models/paddleocr_vl/image_processing_paddleocr_vl.py."""
+    no_clips(frames)
+    own, factor = _limits(IMAGE_PADDLE, limits), vision.patch * 2
+    if height < factor:
+        height, width = factor, round(width * factor / height)
+    if width < factor:
+        height, width = round(height * factor / width), factor
+    return _seen(vision, resize(height, width, factor, own), 1, own, limits)
+
+
+def see_minimax(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """MiniMax M3 VL: transformers 5.23 models/minimax_m3_vl/image_processing_minimax_m3_vl.py."""
+    no_clips(frames)
+    own = _limits(IMAGE_MINIMAX, limits)
+    return _seen(vision, resize(height, width, vision.patch * 2, own), 1, own, limits)
+
+
+def resize(height: int, width: int, factor: int, limits: tuple[int, int], frames: int = 1) -> tuple[int, int]:
+    """Height and width as the processor makes them: ``smart_resize``.
+
+    Raises:
+        PictureError: one side is more than 200 times the other.
+    """
+    if frames > 1:
+        height, width = _grown(height, width, factor)
+    if max(height, width) > STEEPEST * min(height, width):
+        raise PictureError(
+            f"a picture of {width} x {height} pixels: one side is more than {STEEPEST} times the other",
+            "the model's processor refuses it",
+        )
+    least, most = limits
+    deep = frames if frames == 1 else round(frames / JOINED) * JOINED
+    rows, columns = round(height / factor) * factor, round(width / factor) * factor
+    if deep * rows * columns > most:
+        shrink = math.sqrt(frames * height * width / most)
+        rows = max(factor, math.floor(height / shrink / factor) * factor)
+        columns = max(factor, math.floor(width / shrink / factor) * factor)
+    elif deep * rows * columns < least:
+        grow = math.sqrt(least / (frames * height * width))
+        rows, columns = math.ceil(height * grow / factor) * factor, math.ceil(width * grow / factor) * factor
+    return rows, columns
+
+
+def _grown(height: int, width: int, factor: int) -> tuple[int, int]:
+    """Sides of a picture none of which is shorter than the factor."""
+    if min(height, width) >= factor:
+        return height, width
+    scale = max(factor / height, factor / width)
+    return int(height * scale), int(width * scale)
+
+
+def _limits(released: tuple[int, int], stated: Limits) -> tuple[int, int]:
+    least, most = stated
+    return released[0] if least is None else least, released[1] if most is None else most
+
+
+def _seen(vision: Vision, sides: tuple[int, int], grids: int, limits: tuple[int, int], stated: Limits) -> Seen:
+    patches = grids * (sides[0] // vision.patch) * (sides[1] // vision.patch)
+    why = "the released checkpoint's processor; the model's own preprocessor_config.json may say another"
+    named = zip(("min_pixels", "max_pixels"), limits, stated, strict=True)
+    defaults = tuple((name, value, why) for name, value, mine in named if mine is None)
+    return Seen(pictures=grids, patches=patches, tokens=patches // vision.merge, separators=2, defaults=defaults)

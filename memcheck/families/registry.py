@@ -1,0 +1,279 @@
+"""From a configuration in Hugging Face's key names to an architecture.
+
+One line per ``model_type``: the function that reads it, imported only when that type is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from memcheck.edge.modules import import_module
+from memcheck.models.errors import ArchitectureError
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Moe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+FAMILIES: dict[str, str] = {
+    "afmoe": "afmoe:read",
+    "albert": "albert:read",
+    "apertus": "apertus:read",
+    "arcee": "arcee:read",
+    "aria_text": "aria:read",
+    "axk1": "glm4_moe_lite:read_axk1",
+    "axk2": "deepseek_v32:read_axk2",
+    "bailing_hybrid": "bailing_hybrid:read",
+    "bamba": "bamba:read",
+    "bart": "bart:read",
+    "beam": "beam:read",
+    "bert": "bert:read",
+    "bert-generation": "bert_generation:read",
+    "biogpt": "biogpt:read",
+    "bitnet": "bitnet:read",
+    "blenderbot": "bart:read_blenderbot",
+    "blenderbot-small": "bart:read_blenderbot_small",
+    "bloom": "bloom:read",
+    "camembert": "bert:read_roberta",
+    "codegen": "codegen:read",
+    "cohere": "cohere:read",
+    "cohere2": "cohere:read_2",
+    "cohere2_moe": "cohere:read_moe",
+    "ctrl": "ctrl:read",
+    "cwm": "cwm:read",
+    "data2vec-text": "bert:read_data2vec",
+    "dbrx": "dbrx:read",
+    "deberta": "deberta:read_1",
+    "deberta-v2": "deberta:read",
+    "deepseek_v2": "deepseek:read_v2",
+    "deepseek_v3": "deepseek:read_v3",
+    "deepseek_v32": "deepseek_v32:read",
+    "deepseek_v4": "deepseek_v4:read",
+    "diffllama": "diffllama:read",
+    "distilbert": "distilbert:read",
+    "doge": "doge:read",
+    "dots1": "dots1:read",
+    "dots3_note_text": "dots3:read",
+    "electra": "bert:read_electra",
+    "ernie": "bert:read_ernie",
+    "ernie4_5": "ernie4_5:read",
+    "ernie4_5_moe": "ernie4_5:read_moe",
+    "esm": "esm:read",
+    "esmc": "esmc:read",
+    "eurobert": "eurobert:read",
+    "exaone4": "exaone:read",
+    "exaone_moe": "exaone:read_moe",
+    "falcon": "falcon:read",
+    "falcon_h1": "bamba:read_falcon_h1",
+    "falcon_mamba": "mamba:read_falcon",
+    "flex_olmo": "olmo:read_flex",
+    "flint": "flint:read",
+    "gemma": "gemma:read",
+    "gemma2": "gemma:read_2",
+    "gemma3_text": "gemma:read_3",
+    "gemma3n_text": "gemma3n:read",
+    "gemma4_text": "gemma4:read",
+    "gemma4_unified_text": "gemma4:read_unified",
+    "glm": "glm:read",
+    "glm4": "glm:read_4",
+    "glm4_moe": "glm4_moe:read",
+    "glm4_moe_lite": "glm4_moe_lite:read",
+    "glm4v_moe_text": "glm4_moe:read_v",
+    "glm4v_text": "glm:read_4v",
+    "glm_moe_dsa": "deepseek_v32:read_glm",
+    "glm_ocr_text": "glm:read_ocr",
+    "gpt-sw3": "gpt2:read",
+    "gpt2": "gpt2:read",
+    "gpt_bigcode": "gpt_bigcode:read",
+    "gpt_neo": "gpt_neo:read",
+    "gpt_neox": "gpt_neox:read",
+    "gpt_oss": "gpt_oss:read",
+    "gptj": "gptj:read",
+    "granite": "granite:read",
+    "granite_swa": "granite:read_swa",
+    "granitemoe": "granite:read_moe",
+    "granitemoe_swa": "granite:read_moe_swa",
+    "granitemoehybrid": "bamba:read_granite",
+    "granitemoeshared": "granite:read_shared",
+    "gte": "gte:read",
+    "helium": "helium:read",
+    "hrm_text": "hrm_text:read",
+    "hunyuan_v1_dense": "hunyuan:read",
+    "hunyuan_v1_moe": "hunyuan:read_moe",
+    "hy_v3": "hy_v3:read",
+    "hy_v4": "hy_v4:read",
+    "hyperclovax": "granite:read_hyperclovax",
+    "inkling2_text": "inkling2:read",
+    "inkling_text": "inkling:read",
+    "internlm3": "internlm3:read",
+    "iquestcoder": "llama:read",
+    "jais2": "jais2:read",
+    "jamba": "jamba:read",
+    "jetmoe": "jetmoe:read",
+    "jina_embeddings_v3": "gte:read_jina",
+    "kimi_k2": "deepseek:read_v3",
+    "kimi_linear": "kimi_linear:read",
+    "kolibri1": "kolibri:read",
+    "laguna": "laguna:read",
+    "lfm2": "lfm2:read",
+    "lfm2_moe": "lfm2:read_moe",
+    "lfm3": "lfm2:read_3",
+    "llama": "llama:read",
+    "llama4_text": "llama4:read",
+    "longcat_flash": "longcat_flash:read",
+    "m2m_100": "bart:read_m2m100",
+    "mamba": "mamba:read",
+    "mamba2": "mamba2:read",
+    "marian": "bart:read_marian",
+    "mbart": "bart:read_mbart",
+    "megatron-bert": "bert:read_megatron",
+    "megatron-gpt": "gpt2:read",
+    "megatron-lm": "megatron_lm:read",
+    "mellum": "qwen_moe:read_mellum",
+    "mimo_v2_flash": "mimo_v2:read",
+    "minicpm3": "minicpm3:read",
+    "minimax": "minimax:read",
+    "minimax_m2": "minimax:read_m2",
+    "minimax_m3_vl_text": "minimax_m3:read",
+    "ministral": "ministral:read",
+    "ministral3": "ministral:read_3",
+    "mistral": "mistral:read",
+    "mistral4": "mistral4:read",
+    "mixtral": "mixtral:read",
+    "mllama_text_model": "mllama:read",
+    "modernbert": "modernbert:read",
+    "modernbert-decoder": "modernbert:read_decoder",
+    "molmo2_text": "qwen:read_molmo2",
+    "mpnet": "mpnet:read",
+    "mpt": "mpt:read",
+    "mt5": "t5:read",
+    "muse_glimmer_text": "muse_glimmer:read",
+    "nanochat": "nanochat:read",
+    "nemotron": "nemotron:read",
+    "nemotron_h": "nemotron_h:read",
+    "nomic_bert": "gte:read_nomic",
+    "olmo": "olmo:read",
+    "olmo2": "olmo:read_2",
+    "olmo3": "olmo:read_3",
+    "olmo_hybrid": "olmo_hybrid:read",
+    "olmoe": "olmo:read_moe",
+    "openai-gpt": "openai_gpt:read",
+    "opt": "opt:read",
+    "paddleocr_vl_text": "ernie4_5:read_paddle",
+    "pegasus": "bart:read_pegasus",
+    "persimmon": "persimmon:read",
+    "phi": "phi:read",
+    "phi3": "phi3:read",
+    "phimoe": "phimoe:read",
+    "plbart": "bart:read",
+    "qwen2": "qwen:read_2",
+    "qwen2_moe": "qwen_moe:read_2",
+    "qwen3": "qwen:read_3",
+    "qwen3_5_moe_text": "qwen3_next:read_3_5_moe",
+    "qwen3_5_text": "qwen3_next:read_3_5",
+    "qwen3_moe": "qwen_moe:read_3",
+    "qwen3_next": "qwen3_next:read",
+    "recurrent_gemma": "recurrent_gemma:read",
+    "rembert": "rembert:read",
+    "roberta": "bert:read_roberta",
+    "roberta-prelayernorm": "bert:read_prelayernorm",
+    "roformer": "roformer:read",
+    "seed_oss": "seed_oss:read",
+    "smollm3": "smollm3:read",
+    "solar_open": "solar_open:read",
+    "stablelm": "stablelm:read",
+    "starcoder2": "starcoder2:read",
+    "step3p5": "step3p7:read",
+    "t5": "t5:read",
+    "t5gemma": "t5gemma:read",
+    "ultrabert": "ultrabert:read",
+    "umt5": "t5:read_umt5",
+    "vaultgemma": "gemma:read_vault",
+    "whisper": "bart:read_whisper",
+    "xglm": "xglm:read",
+    "xlm-roberta": "bert:read_roberta",
+    "xlm-roberta-xl": "bert:read_xl",
+    "youtu": "youtu:read",
+    "zamba": "zamba:read",
+    "zamba2": "zamba2:read",
+    "zaya": "zaya:read",
+}
+"""``model_type`` -> ``module:function`` in :mod:`memcheck.models.families`."""
+CAUSAL = ("ForCausalLM", "LMHeadModel")
+"""How the classes for causal language end."""
+
+
+def _causal_class(config: Mapping[str, Any]) -> str | None:
+    """The class for causal language that an encoder's file names in place of the one for masked words."""
+    named = config.get("architectures")
+    found = named[0] if isinstance(named, list) and len(named) == 1 else None
+    return found if isinstance(found, str) and found.endswith(CAUSAL) else None
+
+
+def _model_type(config: Mapping[str, Any]) -> str:
+    model_type = config.get("model_type")
+    if model_type is None:
+        raise ArchitectureError("model_type is missing", "state it: it names the family, such as llama", "model_type")
+    if not isinstance(model_type, str):
+        raise ArchitectureError(f"model_type must be a string, not {model_type!r}", key="model_type")
+    if model_type not in FAMILIES:
+        from memcheck.edge.closest import closest
+
+        close = closest(model_type.lower(), FAMILIES, 3, 0.5)
+        help = f"close names: {', '.join(close)}; " if close else ""
+        help += _near_by_structure(config)
+        raise ArchitectureError(f"memcheck does not know model_type {model_type!r}", help, "model_type")
+    return model_type
+
+
+def _near_by_structure(config: Mapping[str, Any]) -> str:
+    """What to do about an unknown type: families that read its keys, and the ways out."""
+    from memcheck.families.nearest import described, nearest
+
+    near = nearest(config, FAMILIES, _family)
+    said = f"nearest by structure: {described(near)}; " if near else ""
+    return (
+        f"{said}if one of them is this model's code, describe it by `model: {{architecture: {{model_type: ...}}}}` "
+        "with its keys; else `model: {rough: ...}` takes the number of parameters"
+    )
+
+
+def _family(model_type: str) -> Callable[[ConfigReader], Architecture]:
+    module, function = FAMILIES[model_type].split(":")
+    family: Callable[[ConfigReader], Architecture] = getattr(
+        import_module("memcheck.models.families." + module), function
+    )
+    return family
+
+
+def read_family(
+    config: Mapping[str, Any], *, strict: bool = False, written: frozenset[str] = frozenset()
+) -> Architecture:
+    """Read the configuration of a family that :data:`FAMILIES` names.
+
+    ``strict``: every key has to be known (a mapping that a person wrote); ``written`` names such keys among others.
+    Elsewhere an unknown key is refused only when it could carry a size or looks like a misspelt key, and is mentioned
+    in ``Architecture.notes`` when it could not: a ``config.json`` carries whatever its authors' tools wrote.
+
+    Raises:
+        ArchitectureError: an unknown ``model_type``, a missing key, a wrong type, an unread key.
+    """
+    reader = ConfigReader(config, _model_type(config))
+    architecture = _family(reader.model_type)(reader)
+    for key in ("quantization_config", "quantization"):
+        if reader.raw(key) is not None:
+            reader.note(f"{key} describes how the checkpoint is stored; the plan states how weights are held")
+    reader.ignore("rope_scaling", "rope_parameters")
+    if architecture.narrow_loss and (named := _causal_class(config)):
+        architecture = architecture._replace(narrow_loss=False)
+        reader.note(f"architectures names {named}, the class for causal language: its loss takes logits in fp32")
+    if reader.unread():
+        from memcheck.models.leftovers import check_leftovers
+
+        check_leftovers(reader, architecture, written=frozenset(config) if strict else written)
+    if any(isinstance(block.mlp, Moe) for block, _ in architecture.blocks):
+        from memcheck.models.named_experts import with_names
+
+        architecture = architecture._replace(blocks=with_names(architecture.blocks, reader.model_type))
+    return architecture._replace(notes=architecture.notes + tuple(reader.notes)) if reader.notes else architecture

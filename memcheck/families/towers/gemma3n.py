@@ -1,0 +1,107 @@
+"""Gemma 3n: a convolutional tower for pictures and a conformer for sounds, which are idle in steps of text; tables of
+its own tokens for both, which every token goes through (modeling_gemma3n.py of transformers 5.23).
+"""
+
+from __future__ import annotations
+
+from memcheck.families.multimodal import AroundTower
+from memcheck.families.towers import mobilenet
+from memcheck.models.parts.matrices import linear, vector
+from memcheck.models.reader import MAX_LAYERS, ConfigReader
+from memcheck.models.types import Block, ParameterTensor
+from memcheck.models.vision import Embedder, OtherTower, RestingTowers
+
+
+def read(config: ConfigReader, around: AroundTower) -> RestingTowers:
+    """``model_type: gemma3n``."""
+    outer = around.outer
+    outer.ignore("initializer_range", "audio_soft_tokens_per_image")
+    tokens = outer.integer("vision_soft_tokens_per_image", default=256)
+    stated = config.text("architecture", default=mobilenet.ARCHITECTURE)
+    if stated != mobilenet.ARCHITECTURE:
+        config.fail("architecture", f"memcheck reads no {stated} tower", f"read is {mobilenet.ARCHITECTURE}")
+    config.ignore("do_pooling", "model_args", "rms_norm_eps", "vocab_offset", "initializer_range", "model_type")
+    config.ignore("num_classes", "label_names", "num_labels", "id2label", "label2id")
+    width = config.integer("hidden_size", default=2048)
+    seen = Embedder(
+        name="embed_vision",
+        rows=config.integer("vocab_size", default=128),
+        width=width,
+        tokens=tokens,
+        side=mobilenet.SIDE,
+    )
+    if seen.width != mobilenet.LAST:
+        config.fail("hidden_size", f"the tower's rows are {mobilenet.LAST} wide, not {seen.width}")
+    section = outer.section("audio_config")
+    audio, heard = _audio(section)
+    outer.notes += [note for note in section.notes if note not in outer.notes]
+    norms = tuple(vector(f"{e.name}.soft_embedding_norm.weight", e.width, "norm") for e in (seen, heard))
+    tower = OtherTower(part="vision", blocks=(), tensors=mobilenet.tensors())
+    return RestingTowers((tower, OtherTower(part="projector", blocks=(), tensors=norms), audio), (seen, heard))
+
+
+def _audio(config: ConfigReader) -> tuple[OtherTower, Embedder]:
+    width = config.integer("hidden_size", default=1536)
+    heads = config.integer("conf_num_attention_heads", default=8)
+    if width % heads:
+        config.fail("conf_num_attention_heads", f"the tower's width {width} is no multiple of {heads} heads")
+    depth = config.integer("conf_num_hidden_layers", default=12, maximum=MAX_LAYERS)
+    kernel = config.integer("conf_conv_kernel_size", default=5)
+    bins = config.integer("input_feat_size", default=128)
+    channels = config.integers("sscp_conv_channel_size") or (128, 32)
+    kernels = _pairs(config, "sscp_conv_kernel_size", 3)
+    strides = _pairs(config, "sscp_conv_stride_size", 2)
+    if len(channels) != len(kernels):
+        config.fail("sscp_conv_channel_size", f"{list(channels)} are not the channels of two convolutions")
+    config.ignore(
+        "model_type", "vocab_offset", "rms_norm_eps", "gradient_clipping", "conf_attention_chunk_size",
+        "conf_attention_context_left", "conf_attention_context_right", "conf_attention_logit_cap", "initializer_range",
+        "conf_reduction_factor", "conf_residual_weight", "sscp_conv_group_norm_eps", "sscp_conv_eps",
+    )  # fmt: skip
+    tensors: tuple[ParameterTensor, ...] = ()
+    before = 1
+    for i, (made, size, stride) in enumerate(zip(channels, kernels, strides, strict=True)):
+        name = f"subsample_conv_projection.conv_{i}"
+        tensors += (ParameterTensor(f"{name}.conv.weight", (made, before, *size), "audio"),)
+        tensors += (vector(f"{name}.norm.weight", made, "norm"),)
+        bins, before = (bins + 2 - size[1]) // stride[1] + 1, made  # a padding of one on either side
+    tensors += linear("subsample_conv_projection.input_proj_linear", width, before * bins, "audio", "none")
+    block = Block(
+        mixer=None, mlp=None, input_norm=None, mlp_norm=None, extra_tensors=_layer(width, width // heads, kernel)
+    )
+    # of each layer: five bounds of gradients, a scale and a cap of scores, a small mask, and a table of time scales
+    tower = OtherTower(
+        part="audio", blocks=((block, depth),), tensors=tensors, scalars=8 * depth, table=depth * (width // 2)
+    )
+    return tower, Embedder(name="embed_audio", rows=config.integer("vocab_size", default=128), width=width)
+
+
+def _pairs(config: ConfigReader, key: str, default: int) -> tuple[tuple[int, int], ...]:
+    """A number for time and one for frequency, of each of two convolutions."""
+    stated = config.raw(key)
+    if stated is None:
+        return ((default, default),) * 2
+    fine = isinstance(stated, (list, tuple)) and len(stated) == 2
+    pairs = [tuple(each) if isinstance(each, (list, tuple)) else () for each in stated] if fine else []
+    found = [(p[0], p[1]) for p in pairs if len(p) == 2 and all(type(n) is int and 0 < n < 64 for n in p)]
+    if len(found) != 2:
+        config.fail(key, f"{key} is not two pairs of small numbers")
+    return tuple(found)
+
+
+def _layer(width: int, head_dim: int, kernel: int) -> tuple[ParameterTensor, ...]:
+    """Two halves of a feed-forward network around attention and a convolution (Gemma3nAudioConformerBlock)."""
+    found: tuple[ParameterTensor, ...] = ()
+    for half in ("ffw_layer_start", "ffw_layer_end"):
+        found += linear(f"{half}.ffw_layer_1", 4 * width, width, "audio", "none")
+        found += linear(f"{half}.ffw_layer_2", width, 4 * width, "audio", "none")
+        found += (vector(f"{half}.pre_layer_norm.weight", width, "norm"),)
+        found += (vector(f"{half}.post_layer_norm.weight", width, "norm"),)
+    for name in ("attn.q_proj", "attn.k_proj", "attn.v_proj", "attn.relative_position_embedding.pos_proj", "post"):
+        found += linear(f"attention.{name}", width, width, "audio", "none")
+    found += (vector("attention.attn.per_dim_scale", head_dim, "audio"),)
+    found += linear("lconv1d.linear_start", 2 * width, width, "audio", "none")
+    found += linear("lconv1d.linear_end", width, width, "audio", "none")
+    found += (ParameterTensor("lconv1d.depthwise_conv1d.weight", (width, 1, kernel), "audio"),)
+    norms = ("attention.pre_attn_norm", "attention.post_norm", "lconv1d.pre_layer_norm", "lconv1d.conv_norm", "norm")
+    return found + tuple(vector(f"{name}.weight", width, "norm") for name in norms)

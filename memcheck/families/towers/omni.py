@@ -1,0 +1,132 @@
+"""The thinkers of Qwen2.5-Omni and Qwen3-Omni: the towers of Qwen2.5-VL and Qwen3-VL, and an audio tower.
+
+modeling_qwen2_5_omni.py, modeling_qwen3_omni_moe.py of transformers 5.23. What the audio tower holds is counted; sounds
+have no memory model, so that it never runs.
+"""
+
+from __future__ import annotations
+
+from memcheck.families.multimodal import AroundTower
+from memcheck.families.towers.parts import norm_pair
+from memcheck.families.towers.qwen import MergerNames, positioned
+from memcheck.families.towers.qwen import read_2_5 as read_windowed
+from memcheck.models.parts.matrices import linear, vector
+from memcheck.models.reader import MAX_LAYERS, ConfigReader
+from memcheck.models.types import Block, ParameterTensor
+from memcheck.models.vision import OtherTower, TowerAttention, Vision
+
+HARMLESS = (
+    "position_id_per_seconds", "seconds_per_chunk", "audio_start_token_id", "audio_end_token_id", "user_token_id",
+    "initializer_range", "vision_start_token_id", "vision_end_token_id", "image_token_id", "video_token_id",
+)  # fmt: skip
+
+
+def read_2_5(config: ConfigReader, around: AroundTower) -> Vision:
+    """``model_type: qwen2_5_omni_thinker``: q, k and v have a matrix each."""
+    around.outer.ignore(*HARMLESS)
+    tower = read_windowed(config, around)
+    return tower._replace(
+        blocks=tuple((_separate(block, tower.hidden), n) for block, n in tower.blocks),
+        others=_audio_2_5(around.outer, around.language.hidden_size),
+    )
+
+
+def read_3(config: ConfigReader, around: AroundTower) -> Vision:
+    """``model_type: qwen3_omni_moe_thinker``: other names of the mergers' modules."""
+    around.outer.ignore(*HARMLESS)
+    config.ignore("image_size")
+    names = MergerNames(norm="ln_q", matrices=("mlp.0", "mlp.2"), stacked="merger_list")
+    tower = positioned(config, around, names, (8, 16, 24))
+    others = _audio_3(around.outer, around.language.hidden_size)
+    return tower._replace(others=others, processor="qwen:see_2")  # Qwen2-VL's image processor, with patches of 16
+
+
+def _separate(block: Block, width: int) -> Block:
+    mixer = block.mixer
+    if not isinstance(mixer, TowerAttention):
+        return block
+    tensors: tuple[ParameterTensor, ...] = ()
+    for name in ("q", "k", "v"):
+        tensors += linear(f"attn.{name}", width, width, "attention", "column", bias=True)
+    tensors += linear("attn.proj", width, width, "attention", "row", bias=True)
+    return block._replace(mixer=mixer._replace(kind="qwen-separate", tensors=tensors))
+
+
+def _audio_2_5(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
+    """Two convolutions over time, Whisper's layers (no bias of the keys), a pooling, a matrix."""
+    config = outer.section("audio_config")
+    width, made = sizes(config, outputs)
+    bins = config.integer("num_mel_bins", default=128)
+    tensors = (
+        ParameterTensor("conv1.weight", (width, bins, 3), "audio"),
+        vector("conv1.bias", width, "audio"),
+        ParameterTensor("conv2.weight", (width, width, 3), "audio"),
+        vector("conv2.bias", width, "audio"),
+        ParameterTensor("audio_bos_eos_token.weight", (2, made), "audio"),
+        *norm_pair("ln_post", width),
+        *linear("proj", made, width, "audio", "none", bias=True),
+    )
+    return (whisper_tower(config, tensors, width, key_bias=False, depth=32, inner=5120),)
+
+
+def _audio_3(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
+    """Three convolutions over time and frequency, Whisper's layers, two matrices."""
+    config = outer.section("audio_config")
+    width, made = sizes(config, outputs)
+    tensors = (
+        *convolved(config, width),
+        *linear("proj1", width, width, "audio", "none", bias=True),
+        *linear("proj2", made, width, "audio", "none", bias=True),
+    )
+    return (whisper_tower(config, tensors, width, key_bias=True, depth=32, inner=5120),)
+
+
+def convolved(config: ConfigReader, width: int) -> tuple[ParameterTensor, ...]:
+    """What is before and after the layers of Qwen3's audio towers: three convolutions and a matrix, a norm."""
+    bins = config.integer("num_mel_bins", default=128)
+    inside = config.integer("downsample_hidden_size", default=480)
+    config.ignore("n_window_infer", "conv_chunksize")
+    tensors: tuple[ParameterTensor, ...] = ()
+    for index, colours in enumerate((1, inside, inside), 1):
+        tensors += (
+            ParameterTensor(f"conv2d{index}.weight", (inside, colours, 3, 3), "audio"),
+            vector(f"conv2d{index}.bias", inside, "audio"),
+        )
+    for _ in range(3):
+        bins = (bins + 1) // 2  # a stride of two each
+    return (*tensors, *linear("conv_out", width, inside * bins, "audio", "none"), *norm_pair("ln_post", width))
+
+
+def sizes(config: ConfigReader, outputs: int, width: int = 1280) -> tuple[int, int]:
+    """Width of the tower, and of what it makes."""
+    width = config.integer("d_model", "hidden_size", default=width)
+    made = config.integer("output_dim", default=3584)
+    if made != outputs:
+        config.fail("output_dim", f"output_dim = {made} of the audio tower is not the language model's width {outputs}")
+    return width, made
+
+
+def whisper_tower(
+    config: ConfigReader, tensors: tuple[ParameterTensor, ...], width: int, *, key_bias: bool, depth: int, inner: int
+) -> OtherTower:
+    """Whisper's layers. ``key_bias``: of the keys' matrix; ``depth``, ``inner``: where the configuration is silent."""
+    layers = config.integer("encoder_layers", "num_hidden_layers", default=depth, maximum=MAX_LAYERS)
+    inner = config.integer("encoder_ffn_dim", "intermediate_size", default=inner)
+    positions = config.integer("max_source_positions", default=1500)
+    config.ignore(
+        "model_type", "encoder_attention_heads", "num_attention_heads", "n_window", "scale_embedding",
+        "activation_function", "initializer_range", "dropout", "attention_dropout", "activation_dropout",
+        "encoder_layerdrop",
+    )  # fmt: skip
+    found: tuple[ParameterTensor, ...] = ()
+    for name in ("k_proj", "v_proj", "q_proj", "out_proj"):
+        bias = key_bias or name != "k_proj"
+        found += linear(f"self_attn.{name}", width, width, "audio", "none", bias=bias)
+    found += (
+        *norm_pair("self_attn_layer_norm", width),
+        *linear("fc1", inner, width, "audio", "none", bias=True),
+        *linear("fc2", width, inner, "audio", "none", bias=True),
+        *norm_pair("final_layer_norm", width),
+    )
+    block = Block(mixer=None, mlp=None, input_norm=None, mlp_norm=None, extra_tensors=found)
+    return OtherTower(part="audio", blocks=((block, layers),), tensors=tensors, table=positions * width)

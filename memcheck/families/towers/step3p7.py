@@ -1,0 +1,50 @@
+"""Step 3.7: CLIP's layers with a scale of each branch, and two convolutions after them (modeling_step3p7.py).
+
+What it holds is counted. Each picture is seen whole, and again in squares of another size. Neither has a memory model,
+so that the tower is idle: steps are of text alone.
+"""
+
+from __future__ import annotations
+
+from memcheck.families.multimodal import AroundTower
+from memcheck.families.towers.parts import LayerNames, norm_pair, split_width, square, tower_layer, tower_mlp
+from memcheck.models.parts.matrices import linear, vector
+from memcheck.models.reader import MAX_LAYERS, ConfigReader
+from memcheck.models.types import ParameterTensor
+from memcheck.models.vision import OtherTower, RestingTowers
+
+NAMES = LayerNames(norms=("layernorm_before", "layernorm_after"))
+WIDER = 8960 / 1536
+"""``mlp_ratio`` of the class."""
+
+
+def read(config: ConfigReader, around: AroundTower) -> RestingTowers:
+    """``model_type: step3p7``. Its inner width is always the ratio's."""
+    width = config.integer("hidden_size", "width", default=1536)
+    heads = config.integer("num_attention_heads", "heads", default=16)
+    split_width(config, width, heads)
+    inner = int(width * config.number("mlp_ratio", default=WIDER))
+    depth = config.integer("num_hidden_layers", "layers", default=47, maximum=MAX_LAYERS)
+    colours = config.integer("num_channels", default=3)
+    side, patch = square(config, "image_size", 728), square(config, "patch_size", 14)
+    config.ignore("model_type", "intermediate_size", "hidden_act", "layer_scale_init_value", "ls_init_value")
+    config.ignore("layer_norm_eps", "initializer_range", "max_position_embeddings", "rope_parameters")
+    config.dropout("attention_dropout")
+    scales = tuple(ParameterTensor(name, (width,), "mlp") for name in ("lambda_1", "lambda_2"))
+    block = tower_layer(width, heads, tower_mlp(width, inner, "quick_gelu", NAMES.mlp), "separate", NAMES, extra=scales)
+    tensors = [
+        ParameterTensor("embeddings.patch_embedding.weight", (width, colours, patch, patch), "vision"),
+        ParameterTensor("embeddings.position_embedding.weight", ((side // patch) ** 2, width), "position"),
+        *norm_pair("pre_layernorm", width),
+    ]
+    for name, rows in (("downsampler1", width), ("downsampler2", 2 * width)):
+        tensors.append(ParameterTensor(f"{name}.weight", (2 * rows, rows, 3, 3), "vision"))
+        tensors.append(vector(f"{name}.bias", 2 * rows, "vision"))
+    outputs, bias = around.language.hidden_size, around.outer.flag("projector_bias")
+    projector = linear("multi_modal_projector", outputs, 4 * width, "projector", "none", bias=bias)
+    return RestingTowers(
+        (
+            OtherTower(part="vision", blocks=((block, depth),), tensors=tuple(tensors)),
+            OtherTower(part="projector", blocks=(), tensors=projector),
+        )
+    )
