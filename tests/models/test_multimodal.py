@@ -159,7 +159,7 @@ def test_towers_are_not_imported_for_text(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps(LLAMA))
     code = (
-        "import sys; from memcheck.families.registry import read_architecture;"
+        "import sys; from memcheck.families.architecture import read_architecture;"
         f"read_architecture({LLAMA!r});"
         "print([m for m in sys.modules if 'vision' in m or 'towers' in m or 'multimodal' in m])"
     )

@@ -58,7 +58,7 @@ def test_every_family_function_exists() -> None:
 def test_only_the_asked_family_is_imported() -> None:
     """Reading a Llama imports Llama's file and no other family: the clean path stays short."""
     code = (
-        "import sys; from memcheck.families.registry import read_architecture;"
+        "import sys; from memcheck.families.architecture import read_architecture;"
         f"read_architecture({LLAMA!r});"
         "print([m.rpartition('.')[2] for m in sys.modules if m.startswith('memcheck.models.families.')],"
         "'difflib' in sys.modules)"

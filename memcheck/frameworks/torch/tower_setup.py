@@ -7,7 +7,6 @@ classes, of every model inside of one.
 from __future__ import annotations
 
 from memcheck.accounts.unit import OF_LANGUAGE, TOWERS, WRAPPED
-from memcheck.frameworks.torch.ddp import buckets
 from memcheck.job.image_outputs import gives, has_outputs
 from memcheck.job.types import TrainingJob
 from memcheck.job.versions import version_of_models
@@ -96,4 +95,8 @@ def sinks(job: TrainingJob, vision: Vision) -> bool:
     be told to look for such.
     """
     trained = job.lora is not None or "vision" not in job.freeze
-    return bool(vision.idle) and buckets(job).there and trained and gives_towers(job, vision)
+    if not (vision.idle and trained and gives_towers(job, vision)):
+        return False
+    from memcheck.frameworks.torch.ddp import buckets
+
+    return buckets(job).there
