@@ -6,14 +6,15 @@ import re
 from collections.abc import Mapping
 
 from memcheck.configs.arguments import YAML_SECTION, load_arguments
-from memcheck.configs.megatron_keys import DIMENSIONS, LAYOUT, LISTS
+from memcheck.configs.key_table import key_table
+from memcheck.configs.megatron_keys import DIMENSIONS, LISTS
 from memcheck.configs.sheet import spelled
 from memcheck.configs.tree_edits import edit_argument_yaml
 from memcheck.configs.types import REMOVED
 from memcheck.finding import Edit, Span
 from memcheck.plan.text import split_lines
 
-ANCHORS = tuple(row.path for row in (*LAYOUT, *DIMENSIONS))
+ANCHORS = tuple(row.path for row in (*key_table("megatron").rows["layout"], *DIMENSIONS))
 """Arguments of the training script, never of the launcher before it. New arguments are put before one of these."""
 _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"'()#;|&<>\\])+""")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?\Z")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 
-from memcheck.configs import automodel_keys as keys
 from memcheck.configs.arguments import without_comment
+from memcheck.configs.automodel_keys import KEYS
 from memcheck.configs.config_file import ConfigFile, load_yaml
 from memcheck.configs.evidence import any_key
-from memcheck.configs.trainer_keys import LAUNCHER, LAUNCHER_IRRELEVANT
+from memcheck.configs.key_table import key_table
 from memcheck.configs.trainer_split import load_named
 from memcheck.configs.types import ConfigError, Note
 
@@ -19,7 +19,7 @@ _COMMAND = re.compile(r"\bautomodel\b|nemo_automodel|recipes/\w+/|finetune\.py|t
 _FILE = re.compile(
     r"""(?:^|\s)(?:-c|--config)[ =]["']?([^\s"']+\.ya?ml)\b|\bautomodel\s+(?:\w+\s+){0,2}([^\s"'-]\S*\.ya?ml)\b"""
 )
-_OWN = any_key(*keys.EVIDENCE)
+_OWN = any_key(*KEYS.evidence[0])
 
 
 def recognise(config: ConfigFile) -> str:
@@ -56,9 +56,9 @@ def launched(config: ConfigFile) -> ConfigFile:
     found.gpus_per_node = config.gpus_per_node
     bare = {each.key for each in config.positionals}
     for key, value in config.values.items():
-        if key in bare or key in ("config", "c") or key in LAUNCHER_IRRELEVANT:
+        if key in bare or key in ("config", "c") or key in key_table("transformers").inside["launcher"]:
             continue
-        plain = key.replace("-", "_") if key.replace("-", "_") in LAUNCHER else key
+        plain = key.replace("-", "_") if key.replace("-", "_") in key_table("transformers").words["launcher"] else key
         found.adopt(plain, _scalar(value), config.at(key))
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from memcheck.configs import automodel_keys as keys
+from memcheck.configs.automodel_keys import KEYS
 from memcheck.configs.draft import Draft
 from memcheck.configs.trainer_parts import on, text
 from memcheck.configs.types import KeyRow
@@ -104,13 +104,13 @@ def _pipeline(draft: Draft, found: Architecture | None) -> None:
     if ranks == 1:
         return
     path = f"{section}.pp_schedule"
-    row = KeyRow(path, "parallelism.pipeline_schedule", kind="word", words=keys.SCHEDULES, default="1f1b")
+    row = KeyRow(path, "parallelism.pipeline_schedule", kind="word", words=KEYS.words["schedules"], default="1f1b")
     draft.rows((row,))
     for name in ("pp_schedule_csv", "module_fqns_per_model_part"):
         if draft.config.has(f"{section}.{name}"):
             message = f"`{section}.{name}`: a split of the model by a list of its own has no memory model here"
             draft.refuse(f"{section}.{name}", message, keys=("parallelism.pipeline",))
-    if draft.value("parallelism.pipeline_schedule") not in keys.LOOPED:
+    if draft.value("parallelism.pipeline_schedule") not in KEYS.names["looped"]:
         return
     each = draft.whole(f"{section}.layers_per_stage", "parallelism.virtual_stages")
     if each is None:

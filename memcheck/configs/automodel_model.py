@@ -6,6 +6,7 @@ import re
 
 from memcheck.configs import automodel_keys as keys
 from memcheck.configs import trainer_parts as parts
+from memcheck.configs.automodel_keys import KEYS
 from memcheck.configs.draft import Draft
 from memcheck.configs.liger import liger_kernels
 from memcheck.configs.model_overrides import changed, sized
@@ -23,8 +24,8 @@ GATHERED = "what gathers all tokens instead, and needs more: --set training.opti
 def model(draft: Draft) -> None:
     """The repository's id, what of its configuration is changed, or a configuration that is written out."""
     config = draft.config
-    path = next((name for name in keys.MODELS if config.has(name)), "")
-    sizeless = keys.NO_OVERRIDES | set(keys.PREDICTION)
+    path = next((name for name in KEYS.names["models"] if config.has(name)), "")
+    sizeless = keys.NO_OVERRIDES | set(KEYS.names["prediction"])
     altered = changed(draft, CONFIG, sizeless)
     written = _class_of(text(draft, "model.config._target_"))
     if path:
@@ -33,13 +34,13 @@ def model(draft: Draft) -> None:
             draft.set("model.overrides", altered, next(key for key in config.values if sized(key, CONFIG, sizeless)))
     elif altered and written:
         draft.set("model.architecture", {"model_type": written, **altered}, "model.config._target_")
-    config.see(*keys.MODELS, *(key for key in config.values if key.startswith(CONFIG)))
-    for name in (f"{section}.{key}" for section in ("model", "model.text_config") for key in keys.SIZED):
+    config.see(*KEYS.names["models"], *(key for key in config.values if key.startswith(CONFIG)))
+    for name in (f"{section}.{key}" for section in ("model", "model.text_config") for key in KEYS.names["sized"]):
         if path and config.has(name):
             message = f"`{name}`: a dimension among the arguments of `from_pretrained` is not read"
             draft.refuse(name, message, "write it below `model.config`", ("model.overrides",))
     target = text(draft, "model._target_")
-    if target and not any(each in target for each in keys.BUILDERS):
+    if target and not any(each in target for each in KEYS.names["builders"]):
         message = f"`{target}`: memcheck has no memory model of what this builds"
         draft.refuse("model._target_", message)
 
@@ -50,12 +51,12 @@ def predicts(draft: Draft, found: Architecture | None) -> None:
     AutoModel's own classes of some models build those of the checkpoint's configuration unless the recipe says none.
     """
     sections = ("model", "model.config", "model.text_config", "model.config.text_config")
-    paths = [f"{section}.{name}" for section in sections for name in keys.PREDICTION]
+    paths = [f"{section}.{name}" for section in sections for name in KEYS.names["prediction"]]
     said = [path for path in paths if draft.config.has(path)]
     draft.config.see(*paths, "model.mtp_use_repeated_layer")
     at = next((path for path in said if str(draft.config.values[path]) != "0"), "")
     if not said and found is not None and not on(draft, "model.force_hf") and _predicting(draft, found.model_type):
-        at = next((name for name in keys.MODELS if draft.config.has(name)), "model._target_")
+        at = next((name for name in KEYS.names["models"] if draft.config.has(name)), "model._target_")
     if at:
         message = f"`{at}: {draft.config.values.get(at)}`: layers that predict further tokens have no memory model here"
         help = "AutoModel trains without them with `model.num_nextn_predict_layers: 0`"
@@ -66,14 +67,14 @@ def _predicting(draft: Draft, kind: str) -> bool:
     """Whether AutoModel's class builds such layers, and the model's own configuration, as far as known, has some."""
     from memcheck.catalog.models import find_model
 
-    if kind not in keys.PREDICTING:
+    if kind not in KEYS.words["predicting"]:
         return False
     name = _text_of(draft, "model.name")
     config = (_mapping_of(draft, "model.architecture") or {}) if name is None else find_model(name).config
     inside = config.get("text_config")
     sections = (config, inside) if isinstance(inside, dict) else (config,)
-    found = [section[each] for section in sections for each in keys.PREDICTION if each in section]
-    return bool(found[0] if found else keys.PREDICTING[kind])
+    found = [section[each] for section in sections for each in KEYS.names["prediction"] if each in section]
+    return bool(found[0] if found else KEYS.words["predicting"][kind])
 
 
 def _class_of(target: str) -> str:
@@ -97,7 +98,7 @@ def architecture(draft: Draft) -> Architecture | None:
         return None
     if not isinstance(found, Architecture):
         return None
-    if found.model_type in keys.OWN and not on(draft, "model.force_hf"):
+    if found.model_type in KEYS.names["own"] and not on(draft, "model.force_hf"):
         why = f"AutoModel's loop; its own classes of {found.model_type} are priced as transformers', which keep more"
         draft.derive("training.framework", "pytorch", why)
     return found
@@ -116,7 +117,7 @@ def _mapping_of(draft: Draft, key: str) -> dict[str, object] | None:
 def backend(draft: Draft, found: Architecture | None) -> None:
     """The kernel of attention, and which kernels run linear layers, norms and experts."""
     config, key = draft.config, "training.attention"
-    own = found is not None and found.model_type in keys.OWN and not on(draft, "model.force_hf")
+    own = found is not None and found.model_type in KEYS.names["own"] and not on(draft, "model.force_hf")
     names = ["model.attn_implementation", "model.config.attn_implementation"]
     names.insert(0 if own else len(names), "model.backend.attn")
     path = next((name for name in names if config.has(name)), "")
@@ -127,13 +128,13 @@ def backend(draft: Draft, found: Architecture | None) -> None:
         draft.assume(key, "sdpa", "AutoModel takes sdpa where a sequence is divided")
     elif not written:
         draft.assume(key, "flash", "Transformer Engine's or flash-attention's kernels, where they are installed")
-    elif written in keys.ATTENTIONS:
-        draft.set(key, keys.ATTENTIONS[written], path)
+    elif written in KEYS.words["attentions"]:
+        draft.set(key, KEYS.words["attentions"][written], path)
     else:
         message = f"the attention kernel `{path}: {written}` has no memory model"
         draft.refuse(path, message, parts.STATE_IT.format(key), (key,))
     _experts(draft)
-    if own and found is not None and found.model_type in keys.FUSED_NORMS:
+    if own and found is not None and found.model_type in KEYS.names["fused_norms"]:
         why = f"the norms of AutoModel's own classes of {found.model_type} are one kernel each"
         draft.derive("training.options.fused_norms", True, why)
     kernels = ("linear", "rms_norm", "gate_precision", "enable_fsdp_optimizations")
@@ -146,7 +147,7 @@ def returned(draft: Draft, found: Architecture | None) -> None:
     """
     recomputed = draft.value("training.activation_checkpointing.mode") == "full"
     for name in ("model.output_hidden_states", "model.text_config.output_hidden_states"):
-        own = found is not None and found.model_type in keys.OWN and not on(draft, "model.force_hf")
+        own = found is not None and found.model_type in KEYS.names["own"] and not on(draft, "model.force_hf")
         if on(draft, name) and not own and not recomputed:
             draft.note(name, "the hidden states of every layer, which are kept to the end of a step, are not priced")
         draft.config.see(name)
@@ -155,7 +156,11 @@ def returned(draft: Draft, found: Architecture | None) -> None:
 def liger(draft: Draft, found: Architecture | None) -> None:
     """``use_liger_kernel`` patches transformers' classes alone (``_transformers/auto_model.py``)."""
     name = "model.use_liger_kernel"
-    if on(draft, name) and found is not None and (found.model_type not in keys.OWN or on(draft, "model.force_hf")):
+    if (
+        on(draft, name)
+        and found is not None
+        and (found.model_type not in KEYS.names["own"] or on(draft, "model.force_hf"))
+    ):
         liger_kernels(draft, dict.fromkeys(("rope", "rms_norm", "glu"), name))
     draft.config.see(name)
 
@@ -172,7 +177,7 @@ def _experts(draft: Draft) -> None:
     if kernel == "torch" and written in ("", "torch"):
         what = "a loop over experts keeps the gathered tokens of each layer, which are not in the estimate"
         draft.note("model.backend.experts", what)  # components/moe/experts.py, _forward_loop: `x.gather` saves x
-    if written in keys.DISPATCHERS:
+    if written in KEYS.names["dispatchers"]:
         draft.set(key, written, path)
     elif written:
         message = f"`{path}: {written}`: what it holds of tokens on their way has no memory model here"

@@ -11,9 +11,10 @@ import re
 from memcheck.configs import automodel_keys as keys
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.automodel_experts import BACKEND, Fits, adapted_experts
+from memcheck.configs.automodel_keys import KEYS
 from memcheck.configs.draft import Draft
+from memcheck.configs.key_table import key_table
 from memcheck.configs.trainer_adapters import base, constants
-from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_parts import on, say, text, words
 from memcheck.configs.types import KeyRow
 from memcheck.models.parameters import block_tensors, tower_runs
@@ -55,13 +56,20 @@ def method(draft: Draft, found: Architecture | None) -> bool:
 
 def _dtype(draft: Draft) -> None:
     """The adapters' dtype: that of the layer which is adapted, or the quantized base's compute dtype."""
-    written = DTYPES.get(text(draft, "peft.lora_dtype").lower(), "")
+    written = key_table("transformers").words["dtypes"].get(text(draft, "peft.lora_dtype").lower(), "")
     key = "training.lora.dtype"
     if written:
         draft.set(key, written, "peft.lora_dtype")
         return
     names = ("model.torch_dtype", "model.dtype")
-    held = next((DTYPES[word] for name in names if (word := text(draft, name).lower()) in DTYPES), "bf16")
+    held = next(
+        (
+            key_table("transformers").words["dtypes"][word]
+            for name in names
+            if (word := text(draft, name).lower()) in key_table("transformers").words["dtypes"]
+        ),
+        "bf16",
+    )
     draft.assume(key, held, "the dtype of the layer that is adapted")
 
 
@@ -88,7 +96,7 @@ def _targets(draft: Draft, found: Architecture | None) -> None:
         note = f"{what}: {size / 2**20:.0f} MiB that are not in the estimate"
         draft.note(path if config.has(path) else "peft._target_", note)
     written = f"`{path}: {', '.join(patterns)}`" if patterns else f"`{path}`"
-    if not linear and not beyond and found.model_type in keys.OWN and not on(draft, "model.force_hf"):
+    if not linear and not beyond and found.model_type in KEYS.names["own"] and not on(draft, "model.force_hf"):
         beyond = adapted_experts(draft, found, fits, path)
     if beyond:
         message = f"adapters on {beyond} have no memory model here"

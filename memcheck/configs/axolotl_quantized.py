@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcheck.configs import axolotl_keys as keys
+from memcheck.configs.axolotl_keys import KEYS
 from memcheck.configs.draft import Draft
 from memcheck.configs.trainer_parts import on, text
 from memcheck.configs.types import KeyRow
@@ -47,7 +48,7 @@ def quantized_experts(draft: Draft, *, eight: bool) -> None:
     ScatterMoE and SonicMoE read them by kernels of their own.
     """
     config, name, key = draft.config, "quantize_moe_experts", "training.options.quantize_experts"
-    kernel = next((each for each in keys.EXPERT_KERNELS if on(draft, each)), "")
+    kernel = next((each for each in KEYS.names["expert_kernels"] if on(draft, each)), "")
     if not on(draft, name):
         config.see(name)
     elif eight:

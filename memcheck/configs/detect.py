@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from memcheck.configs import model_config, trl_keys
+from memcheck.configs import model_config
 from memcheck.configs.config_file import ConfigFile, located
 from memcheck.configs.evidence import all_keys, any_key
 from memcheck.configs.formats import FORMATS
+from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_lines import starts_processes
 from memcheck.configs.refusals import after_formats, another_file, before_formats, before_syntax
 from memcheck.configs.syntax import ARGUMENTS, COMMAND, load_config, syntax_of
@@ -117,7 +118,11 @@ def _unstated(config: ConfigFile) -> str:
 
 def _answers(config: ConfigFile) -> str:
     """All options that such a launch needs: the reader of its script, and what its arguments do not state."""
-    named = [each for each in objectives_named(config, trl_keys.SCRIPTS) if each not in trl_keys.ROLLOUTS]
+    named = [
+        each
+        for each in objectives_named(config, key_table("trl").names["scripts"])
+        if each not in key_table("trl").names["rollouts"]
+    ]
     options = [
         f"--from {'trl' if named else 'transformers'}",
         "" if _names_model(config) else "--model llama-3.1-8b",

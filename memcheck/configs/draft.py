@@ -138,7 +138,7 @@ class Draft:
         for key in found:
             self.config.hanging.pop(key, None)
 
-    def unmodelled(self, reasons: dict[str, tuple[object, str]]) -> None:
+    def unmodelled(self, reasons: Mapping[str, tuple[object, str]]) -> None:
         """Keys that move memory and have no place in a plan: a note, unless they are at their default."""
         for path, (default, reason) in reasons.items():
             below = [key for key in self.config.values if key == path or key.startswith(f"{path}.")]

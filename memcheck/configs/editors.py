@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from memcheck.configs import accelerate_keys, deepspeed_keys, megatron_keys, torchtitan_keys
 from memcheck.configs.argument_edits import edit_arguments
+from memcheck.configs.key_table import key_table
 from memcheck.configs.toml_edits import edit_toml
 from memcheck.configs.tree_edits import edit_json, edit_yaml
 from memcheck.configs.types import KeyRow
@@ -44,29 +45,43 @@ class Editor(Record):
 EDITORS = {
     "deepspeed": Editor(
         edit=edit_json,
-        rows=deepspeed_keys.ROWS,
-        same=(deepspeed_keys.BF16,),
+        rows=key_table("deepspeed").rows["rows"],
+        same=(key_table("deepspeed").names["bf16"],),
         together=((deepspeed_keys.MICRO, deepspeed_keys.STEPS, deepspeed_keys.TOTAL),),
     ),
     "accelerate": Editor(
         edit_yaml,
-        (*accelerate_keys.DEGREES, *accelerate_keys.ENGINE),
+        (*key_table("accelerate").rows["degrees"], *key_table("accelerate").rows["engine"]),
         ((accelerate_keys.BACKEND, accelerate_keys.OLD_BACKEND),),
     ),
     "torchtitan": Editor(
         edit=edit_toml,
-        rows=(*torchtitan_keys.ROWS, torchtitan_keys.SCHEDULE),
-        same=(torchtitan_keys.LOCAL_BATCH, torchtitan_keys.REPLICATE, torchtitan_keys.SHARD, torchtitan_keys.COMPILE),
-        together=((torchtitan_keys.LOCAL_BATCH[0], torchtitan_keys.GLOBAL_BATCH, torchtitan_keys.PIPELINE_BATCH),),
+        rows=(
+            *key_table("torchtitan").rows["rows"],
+            key_table("torchtitan").row("parallelism.pipeline_parallel_schedule"),
+        ),
+        same=(
+            key_table("torchtitan").names["local_batch"],
+            key_table("torchtitan").names["replicate"],
+            key_table("torchtitan").names["shard"],
+            key_table("torchtitan").names["compile"],
+        ),
+        together=(
+            (
+                key_table("torchtitan").names["local_batch"][0],
+                torchtitan_keys.GLOBAL_BATCH,
+                torchtitan_keys.PIPELINE_BATCH,
+            ),
+        ),
     ),
     "megatron": Editor(
         edit_arguments,
         (
-            *megatron_keys.LAUNCHER,
-            *megatron_keys.LAYOUT,
-            *megatron_keys.SERVING,
-            megatron_keys.EXPERT_TENSOR,
-            megatron_keys.OPTIMIZER,
+            *key_table("megatron").rows["launcher"],
+            *key_table("megatron").rows["layout"],
+            *key_table("megatron").rows["serving"],
+            key_table("megatron").row("expert-tensor-parallel-size"),
+            key_table("megatron").row("optimizer"),
             *megatron_keys.OPTIONS,
         ),
         together=(("micro-batch-size", "global-batch-size"),),

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 
 from memcheck.configs import (
     automodel_launch,
-    axolotl_keys,
     deepspeed_keys,
     launch_lines,
     litgpt_keys,
@@ -19,15 +18,14 @@ from memcheck.configs import (
     megatron_swift_keys,
     nanotron_keys,
     swift_keys,
-    torchtitan_keys,
     torchtune_keys,
-    trainer_keys,
     trl_keys,
 )
 from memcheck.configs.arguments import NO_DEFINES
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.evidence import Recognise, all_keys, any_key
 from memcheck.configs.installers import without_installers
+from memcheck.configs.key_table import key_table
 from memcheck.configs.read_accelerate import read_accelerate
 from memcheck.configs.read_automodel import read_automodel
 from memcheck.configs.read_axolotl import read_axolotl
@@ -93,7 +91,7 @@ FORMATS = {
             name="axolotl",
             title="Axolotl YAML",
             syntaxes=(YAML, JSON, ARGUMENTS),
-            recognise=evidence("axolotl", all_keys(*axolotl_keys.EVIDENCE)),
+            recognise=evidence("axolotl", all_keys(*key_table("axolotl").evidence)),
             read=read_axolotl,
             trains=launch_lines.training_alone,
         ),
@@ -110,7 +108,7 @@ FORMATS = {
             syntaxes=(YAML, JSON, ARGUMENTS),
             recognise=evidence("llamafactory", llamafactory_keys.recognise),
             read=read_llamafactory,
-            lists=trainer_keys.LISTS,
+            lists=key_table("transformers").as_set("lists"),
             trains=launch_lines.training_alone,
         ),
         Format(
@@ -137,7 +135,7 @@ FORMATS = {
             syntaxes=(YAML, JSON, ARGUMENTS),
             recognise=trl_keys.recognise,
             read=read_trl,
-            lists=trainer_keys.LISTS,
+            lists=key_table("transformers").as_set("lists"),
             trains=launch_lines.training_alone,
         ),
         Format(
@@ -146,7 +144,7 @@ FORMATS = {
             syntaxes=(YAML, JSON, ARGUMENTS),
             recognise=trl_keys.recognise_arguments,
             read=read_transformers,
-            lists=trainer_keys.LISTS,
+            lists=key_table("transformers").as_set("lists"),
             trains=launch_lines.training_alone,
         ),
         Format(
@@ -193,7 +191,7 @@ FORMATS = {
             name="torchtitan",
             title="torchtitan TOML",
             syntaxes=(TOML,),
-            recognise=all_keys(torchtitan_keys.EVIDENCE, ("model.flavor",)),
+            recognise=all_keys(key_table("torchtitan").evidence[0], ("model.flavor",)),
             read=read_torchtitan,
             write=write_torchtitan,
             frameworks=("torchtitan",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcheck.configs import accelerate_keys as keys
+from memcheck.configs.accelerate_keys import KEYS
 from memcheck.configs.config_file import ConfigFile, load_json, parse_text
 from memcheck.configs.draft import Draft
 from memcheck.configs.read_deepspeed import below_stage_three, read_deepspeed
@@ -17,7 +18,7 @@ RESHARDED = "parallelism.reshard_after_forward"
 
 def read_accelerate(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one launch, with those of the DeepSpeed file that it names."""
-    draft = Draft(config, "accelerate", keys.TITLE)
+    draft = Draft(config, "accelerate", KEYS.title)
     written = config.take(keys.TYPE)  # `NO` without quotes is false in YAML 1.1
     kind = "NO" if written is False else str(written or "").upper()
     draft.derive("training.framework", "huggingface", "the config is Accelerate's")
@@ -26,16 +27,16 @@ def read_accelerate(config: ConfigFile, world: int | None) -> ReadConfig:
     _hardware(draft)
     if world is None:
         world = _whole(draft, "hardware.nodes", 1) * _whole(draft, "hardware.gpus_per_node", 0) or None
-    draft.unmodelled(keys.UNMODELLED)
+    draft.unmodelled(KEYS.unmodelled)
     engine: ReadConfig | None = None
     if kind == "DEEPSPEED":
-        draft.rows(keys.DEGREES)
+        draft.rows(KEYS.rows["degrees"])
         engine = _deepspeed(draft, world)
     elif kind == "FSDP":
-        draft.rows(keys.DEGREES)
+        draft.rows(KEYS.rows["degrees"])
         _fsdp(draft)
     elif kind in ("NO", "MULTI_GPU"):
-        draft.rows(keys.DEGREES if kind == "MULTI_GPU" else ())  # utils/launch.py, prepare_multi_gpu_env
+        draft.rows(KEYS.rows["degrees"] if kind == "MULTI_GPU" else ())  # utils/launch.py, prepare_multi_gpu_env
         draft.set(STAGE, 0, keys.TYPE)
         _see_section(config, keys.FSDP)
     elif kind in NOT_GPU:
@@ -51,7 +52,7 @@ def read_accelerate(config: ConfigFile, world: int | None) -> ReadConfig:
     if backend is not None and str(backend).upper() not in ("NO", "EAGER"):
         draft.set("training.compile", True, keys.BACKEND if config.has(keys.BACKEND) else keys.OLD_BACKEND)
     _trainer(draft)
-    draft.harmless(keys.HARMLESS, keys.HARMLESS_SECTIONS)
+    draft.irrelevant(KEYS.irrelevant)
     reading = draft.finish()
     return reading if engine is None else _joined(reading, engine)
 
@@ -129,11 +130,11 @@ def _fsdp(draft: Draft) -> None:
 def _state_dict(draft: Draft) -> None:
     """How the state is saved; the local one of FSDP 1 is every rank's part, too."""
     written = draft.config.take(keys.STATE_DICT)
-    kind = keys.STATE_DICTS.get(str(written).upper())
+    kind = KEYS.words["state_dicts"].get(str(written).upper())
     if kind is not None:
         draft.set("training.checkpoint.state_dict", kind, keys.STATE_DICT)
     elif written is not None:
-        draft.note(keys.STATE_DICT, f"`{written}` is not modelled: {' or '.join(keys.STATE_DICTS)}")
+        draft.note(keys.STATE_DICT, f"`{written}` is not modelled: {' or '.join(KEYS.words['state_dicts'])}")
 
 
 def _strategy(draft: Draft) -> None:
@@ -146,7 +147,7 @@ def _strategy(draft: Draft) -> None:
         draft.set(STAGE, 3, path)
         draft.set(RESHARDED, str(written).lower() == "true", path)
         return
-    word = keys.STRATEGIES.get(str(written), str(written).upper())
+    word = KEYS.words["strategies"].get(str(written), str(written).upper())
     if word == "NO_SHARD":
         draft.set(STAGE, 0, path)
     elif word in ("FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"):
@@ -158,7 +159,9 @@ def _strategy(draft: Draft) -> None:
         elif word.startswith("HYBRID"):
             draft.refuse(path, f"`{word}` shards within a node", "state --gpus-per-node", (GROUP,))
     else:
-        draft.refuse(path, f"`{written}` is no sharding strategy", ", ".join(keys.STRATEGIES.values()), (STAGE,))
+        draft.refuse(
+            path, f"`{written}` is no sharding strategy", ", ".join(KEYS.words["strategies"].values()), (STAGE,)
+        )
 
 
 def _deepspeed(draft: Draft, world: int | None) -> ReadConfig | None:
@@ -167,14 +170,14 @@ def _deepspeed(draft: Draft, world: int | None) -> ReadConfig | None:
     draft.set("training.framework", "deepspeed", keys.TYPE)
     name = config.take(keys.DEEPSPEED_FILE)
     if name is None:
-        draft.rows(keys.ENGINE)
+        draft.rows(KEYS.rows["engine"])
         below_stage_three(draft, keys.OFFLOAD_PARAMETERS)
         _model_at_either_end(draft, draft.value(STAGE))
         clip = config.take(keys.ENGINE_CLIP)
         if clip is not None:
             draft.set("training.clip_grad_norm", str(clip) not in ("0", "0.0", "none"), keys.ENGINE_CLIP)
         return None
-    config.see(*(row.path for row in keys.ENGINE), keys.ENGINE_CLIP)  # the file says it (utils/dataclasses.py)
+    config.see(*(row.path for row in KEYS.rows["engine"]), keys.ENGINE_CLIP)  # the file says it (utils/dataclasses.py)
     for path in named_files(config, str(name)):
         if is_file(path):
             try:
@@ -207,15 +210,15 @@ def _precision(draft: Draft, engine: ReadConfig | None) -> None:
     key = "training.precision"
     written, old = config.take(keys.PRECISION), config.take(keys.OLD_PRECISION)
     if written is None and old in (True, "true", "True"):  # config_args.py: what configs of 2021 say
-        draft.set(key, keys.RECIPES["fp16"], keys.OLD_PRECISION)
+        draft.set(key, KEYS.words["recipes"]["fp16"], keys.OLD_PRECISION)
         return
     if str(config.take(keys.FP8_BACKEND)).upper() == "MSAMP" and str(written).lower() == "fp8":
         message = "MS-AMP's weights, gradients and states of 8 bits have no memory model here"
         draft.refuse(keys.FP8_BACKEND, message, "TE and AO have one", (key,))
         return
     word = "no" if written is False else "" if written is None else str(written).lower()
-    if word in keys.RECIPES:
-        draft.set(key, keys.RECIPES[word], keys.PRECISION)
+    if word in KEYS.words["recipes"]:
+        draft.set(key, KEYS.words["recipes"][word], keys.PRECISION)
     elif engine is not None and key in engine.settings and not engine.settings[key].assumed:
         return
     elif word in ("no", ""):

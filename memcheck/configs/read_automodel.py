@@ -7,15 +7,16 @@ import re
 from memcheck.configs import automodel_keys as keys
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.automodel_batch import SIZES, batch, evaluation, length
+from memcheck.configs.automodel_keys import KEYS
 from memcheck.configs.automodel_launch import launched, overlooked
 from memcheck.configs.automodel_layout import layout
 from memcheck.configs.automodel_model import architecture, backend, liger, model, predicts, returned
 from memcheck.configs.automodel_peft import excludes_tower, method
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
+from memcheck.configs.key_table import key_table
 from memcheck.configs.pictures import IMAGES, NUMBER, limited, pictures, sees, text_alone
 from memcheck.configs.trainer_adapters import HELD
-from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_parts import off, on, say, text
 from memcheck.configs.types import ReadConfig
 from memcheck.edge.digits import whole_number
@@ -27,7 +28,7 @@ PRECISION = "training.precision"
 def read_automodel(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one job. ``world``: how many GPUs run it, where that is known."""
     launch, config = config, launched(config)
-    draft = Draft(config, "automodel", keys.TITLE)
+    draft = Draft(config, "automodel", KEYS.title)
     draft.sources[launch.path] = launch.lines
     draft.notes += overlooked(launch)
     parts.launcher(draft)
@@ -59,7 +60,7 @@ def read_automodel(config: ConfigFile, world: int | None) -> ReadConfig:
 def _variables(draft: Draft) -> None:
     """``${oc.env:NAME,default}``, or ``${NAME,default}``: the default, as a scalar of YAML."""
     config = draft.config
-    harmless = [name for names in keys.IRRELEVANT.values() for name in names]
+    harmless = [name for names in KEYS.irrelevant.values() for name in names]
     for key, value in config.values.items():
         if not isinstance(value, str) or "${" not in value or len(value) > 1000:
             continue
@@ -84,12 +85,12 @@ def _job(draft: Draft) -> bool:
     config = draft.config
     path = "recipe" if config.has("recipe") else "recipe._target_"
     name = text(draft, path).rpartition(".")[2]
-    section = next((each for each in keys.SECTIONS if config.section(each)), "")
-    job = next((what for part, what in keys.JOBS.items() if part in name), "")
-    known = not name or name in (*keys.LANGUAGE, keys.BENCHMARK, keys.PICTURES, keys.CLASSES)
+    section = next((each for each in KEYS.words["sections"] if config.section(each)), "")
+    job = next((what for part, what in KEYS.words["jobs"].items() if part in name), "")
+    known = not name or name in (*KEYS.names["language"], keys.BENCHMARK, keys.PICTURES, keys.CLASSES)
     if section or job or not known:
         key = path if name and (job or not known) else next(each for each in config.values if each.startswith(section))
-        what = job or keys.SECTIONS.get(section) or "a recipe that is not known"
+        what = job or KEYS.words["sections"].get(section) or "a recipe that is not known"
         draft.refuse(key, f"`{name or section}`: the job is {what}, which has no memory model here")
         return False
     target = text(draft, "model._target_")
@@ -101,7 +102,7 @@ def _job(draft: Draft) -> bool:
     if "diffusers" in target.lower() or "DiffusionPipeline" in target:
         draft.refuse("model._target_", f"`{target}`: the job is diffusion, which has no memory model here")
         return False
-    for each, what in keys.REFUSED.items():
+    for each, what in KEYS.refused.items():
         if config.section(each) and config.values.get(f"{each}.enabled") is not False:
             at = next(key for key in config.values if key.startswith(f"{each}."))
             draft.refuse(at, f"`{at}`: the job is one with {what}, which has no memory model here")
@@ -117,7 +118,7 @@ def dtype_of(draft: Draft, path: str) -> str:
     written = text(draft, path).lower()
     if not written or written == "auto":
         return ""
-    found = DTYPES.get(written, "")
+    found: str = key_table("transformers").words["dtypes"].get(written, "")
     if not found:
         draft.refuse(path, f"`{path}: {written}` is no dtype that a plan has", keys=(PRECISION,))
     return found
@@ -126,9 +127,9 @@ def dtype_of(draft: Draft, path: str) -> str:
 def _precision(draft: Draft) -> None:
     """``MixedPrecisionPolicy``: units are gathered in its ``param_dtype``, over shards in the model's dtype."""
     config = draft.config
-    path = next((name for name in keys.DTYPES if config.has(name)), keys.DTYPES[0])
+    path = next((name for name in KEYS.names["dtypes"] if config.has(name)), KEYS.names["dtypes"][0])
     params = dtype_of(draft, path)
-    config.see(*keys.DTYPES)
+    config.see(*KEYS.names["dtypes"])
     policy = "distributed.mp_policy"
     compute = dtype_of(draft, f"{policy}.param_dtype") or "bf16"
     reduce = dtype_of(draft, f"{policy}.reduce_dtype") or "fp32"
@@ -161,7 +162,7 @@ def _optimizer(draft: Draft) -> None:
     config, path, key = draft.config, "optimizer._target_", "training.optimizer"
     path = path if config.has(path) or not config.has("optimizer.name") else "optimizer.name"
     written = text(draft, path).rpartition(".")[2]
-    name, implementation = keys.OPTIMIZERS.get(written, ("", ""))
+    name, implementation = KEYS.words["optimizers"].get(written, ("", ""))
     if not written:
         draft.assume(f"{key}.name", "adamw", "not in the config")
     elif not name:
@@ -200,7 +201,11 @@ def _masters(draft: Draft, optimizer: str) -> None:
         return
     sixteen = str(draft.value(f"{PRECISION}.recipe")).endswith("-pure")
     rest, narrow = "optimizer.store_param_remainders", "optimizer.master_weight_dtype"
-    whole = DTYPES.get(text(draft, narrow).lower(), "fp32") == "fp32" if config.has(narrow) else True
+    whole = (
+        key_table("transformers").words["dtypes"].get(text(draft, narrow).lower(), "fp32") == "fp32"
+        if config.has(narrow)
+        else True
+    )
     if sixteen and not off(draft, own):
         if on(draft, rest) and whole:
             draft.set(f"{PRECISION}.master", "remainder", rest)
@@ -211,7 +216,10 @@ def _masters(draft: Draft, optimizer: str) -> None:
     config.see(own, rest)
     wider = "which is priced as fp32: an upper bound"
     for name in ("exp_avg_dtype", "exp_avg_sq_dtype", "master_weight_dtype"):
-        if config.has(f"optimizer.{name}") and DTYPES.get(text(draft, f"optimizer.{name}").lower()) != "fp32":
+        if (
+            config.has(f"optimizer.{name}")
+            and key_table("transformers").words["dtypes"].get(text(draft, f"optimizer.{name}").lower()) != "fp32"
+        ):
             draft.note(f"optimizer.{name}", f"a state in {config.values[f'optimizer.{name}']}, {wider}")
         config.see(f"optimizer.{name}")
 
@@ -234,7 +242,7 @@ def _recompute(draft: Draft, found: Architecture | None) -> None:
     elif found is not None and own_layers(draft, found) and not _experts_apart(draft):
         if all(usual(block) for block, _ in found.blocks):
             draft.set(f"{key}.mode", "selective", path)
-            draft.set(f"{key}.modules", list(keys.PARTS), path)
+            draft.set(f"{key}.modules", list(KEYS.names["parts"]), path)
         else:
             draft.set(f"{key}.mode", "none", path)
             draft.note(path, "which parts of these layers run again is not modelled: priced as none, an upper bound")
@@ -245,7 +253,7 @@ def _recompute(draft: Draft, found: Architecture | None) -> None:
 
 def own_layers(draft: Draft, found: Architecture | None) -> bool:
     """Whether AutoModel builds the layers itself: not with ``force_hf``, nor for a family it has no class of."""
-    return found is not None and found.model_type in keys.OWN and not on(draft, "model.force_hf")
+    return found is not None and found.model_type in KEYS.names["own"] and not on(draft, "model.force_hf")
 
 
 def usual(block: Block) -> bool:
@@ -263,7 +271,7 @@ def _experts_apart(draft: Draft) -> bool:
 def _loss(draft: Draft) -> None:
     config, path = draft.config, "loss_fn._target_"
     written = text(draft, path).rpartition(".")[2]
-    kind, said = keys.LOSSES.get(written, ("", ""))
+    kind, said = KEYS.words["losses"].get(written, ("", ""))
     if not written:
         draft.assume("training.loss.kind", "standard", "AutoModel's default: MaskedCrossEntropy")
     elif not kind:
@@ -286,7 +294,7 @@ def _pictures(draft: Draft) -> None:
     config = draft.config
     at = next((each for each in ("recipe", "recipe._target_") if config.has(each)), "dataset._target_")
     name = text(draft, at).rpartition(".")[2]
-    paths = {part: f"freeze_config.freeze_{name}" for part, name in keys.FROZEN.items()}
+    paths = {part: f"freeze_config.freeze_{name}" for part, name in KEYS.words["frozen"].items()}
     frozen = [
         part
         for part, path in paths.items()
@@ -295,7 +303,9 @@ def _pictures(draft: Draft) -> None:
     if name == keys.PICTURES or (at not in ("recipe", "recipe._target_") and keys.SEEN_DATA in text(draft, at)):
         message = f"`{at}: {name}`: the job trains on images or sound, whose number and size are not in the config"
         _drawn(draft)
-        pictures(draft, at, message, silent=text(draft, "dataset._target_").rpartition(":")[2].startswith(keys.SEEN))
+        pictures(
+            draft, at, message, silent=text(draft, "dataset._target_").rpartition(":")[2].startswith(KEYS.names["seen"])
+        )
         limited(draft, {name: f"processor.{name}" for name in ("min_pixels", "max_pixels")})
         seen = sees(draft)
         kept = [part for part in frozen if part != "audio" or (seen is not None and seen.others)]
@@ -342,11 +352,11 @@ def _rest(draft: Draft, adapted: bool) -> None:
     quantized = draft.value("training.method") == "qlora" or HELD in draft.settings
     if not quantized:
         draft.assume("training.initialization.place", "meta", "each rank loads its own shards")
-    for name, what in keys.UPPER.items():
+    for name, what in KEYS.upper.items():
         if on(draft, name) and (adapted or not name.startswith("peft.")):
             draft.note(name, f"{what} less than transformers' own code, as which it is priced: an upper bound")
         config.see(name)
-    draft.unmodelled(keys.UNMODELLED)
-    draft.irrelevant(keys.IRRELEVANT)
+    draft.unmodelled(KEYS.unmodelled)
+    draft.irrelevant(KEYS.irrelevant)
     if not adapted:
         config.see(*(key for key in config.values if key.startswith(("peft.", "quantization."))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from memcheck.configs import axolotl_keys as keys
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.axolotl_frozen import frozen_but
+from memcheck.configs.axolotl_keys import KEYS
 from memcheck.configs.axolotl_model import dimensions, picture_size
 from memcheck.configs.axolotl_quantized import quantization, quantized_experts, quantizers
 from memcheck.configs.config_file import ConfigFile
@@ -36,14 +37,14 @@ from memcheck.job.types import UNPACKED
 
 def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one job. ``world``: how many GPUs run it, where that is known."""
-    draft = Draft(config, "axolotl", keys.TITLE)
+    draft = Draft(config, "axolotl", KEYS.title)
     draft.derive("training.framework", "huggingface", "Axolotl runs transformers.Trainer")
     trainer(draft, "axolotl")
     join_recipe(draft)
     _refuse(draft)
     parts.model(draft, keys.MODEL)
     dimensions(draft)
-    for section in keys.OVERRIDES:
+    for section in KEYS.names["overrides"]:
         override(draft, section)
     if config.has("processor_type"):
         message = "`processor_type`: the job trains on images or sound, whose number and size are not in the config"
@@ -72,15 +73,15 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
     _evaluation(draft)
     parts.clipping(draft, "max_grad_norm")
     parts.compiled(draft, "torch_compile")
-    liger_kernels(draft, {kernel: name for name, kernel in keys.LIGER.items() if on(draft, name)})
-    draft.config.see(*keys.LIGER)
+    liger_kernels(draft, {kernel: name for name, kernel in KEYS.words["liger"].items() if on(draft, name)})
+    draft.config.see(*KEYS.words["liger"])
     parts.saved(draft)
-    for name, what in keys.UPPER.items():
+    for name, what in KEYS.upper.items():
         if on(draft, name) and not (name == keys.LIGER_LAYER_NORM and _has_no_layer_norm(draft)):
             draft.note(name, f"{what} keeps less than transformers' own code, as which it is priced: an upper bound")
         config.see(name)
-    draft.unmodelled(keys.UNMODELLED)
-    parts.irrelevant(draft, keys.IRRELEVANT)
+    draft.unmodelled(KEYS.unmodelled)
+    parts.irrelevant(draft, KEYS.irrelevant)
     settle(draft, 1 if off(draft, "pad_to_sequence_len") else keys.MULTIPLE)
     _padded(draft)
     if packed:  # utils/collators/batching.py, monkeypatch/attention/sdpa_varlen.py
@@ -98,7 +99,7 @@ def _padded(draft: Draft) -> None:
 
 def _refuse(draft: Draft) -> None:
     config = draft.config
-    for name, what in keys.REFUSED.items():
+    for name, what in KEYS.refused.items():
         path = next((key for key in config.values if key == name or (name[-1] == "." and key.startswith(name))), "")
         if not path:
             continue
@@ -106,7 +107,7 @@ def _refuse(draft: Draft) -> None:
         if config.has(path) and (name[-1] == "." or not off(draft, path)) and config.values[path] not in ([], 0):
             draft.refuse(path, f"`{path}`: the job is one with {what}, which has no memory model here")
         config.see(path)
-    for name in keys.UNKNOWN_ATTENTIONS:
+    for name in KEYS.names["unknown_attentions"]:
         if on(draft, name):
             message = f"the attention kernel `{name}` has no memory model"
             draft.refuse(name, message, parts.STATE_IT.format("training.attention"), ("training.attention",))
@@ -158,8 +159,8 @@ def _method(draft: Draft) -> bool:
     config.see("adapter")
     if adapter in ("", "none", "false"):
         draft.set("training.method", "full", "adapter")
-        unused(draft, keys.ADAPTERS)
-        config.see(*keys.OF_ADAPTERS)
+        unused(draft, KEYS.adapters["adapters"])
+        config.see(*KEYS.names["of_adapters"])
         _frozen(draft)
         config.see("lora_target_linear")
         if bits4 or bits8 or gptq:
@@ -185,14 +186,14 @@ def _method(draft: Draft) -> bool:
     config.see("peft_autocast_adapter_dtype")
     if on(draft, "lora_target_linear"):
         config.see("lora_target_modules")
-        adapters(draft, keys.ADAPTERS._replace(targets=(), default_targets="all-linear"))
+        adapters(draft, KEYS.adapters["adapters"]._replace(targets=(), default_targets="all-linear"))
         targets = linear_and(draft, parts.words(draft, "lora_target_modules"))
         draft.set("training.lora.target_modules", targets, "lora_target_linear")
     elif config.values.get("lora_target_parameters") and not config.has("lora_target_modules"):
-        adapters(draft, keys.ADAPTERS._replace(targets=(), default_targets=[]))
+        adapters(draft, KEYS.adapters["adapters"]._replace(targets=(), default_targets=[]))
         draft.settings.pop("training.lora.target_modules", None)
     else:
-        adapters(draft, keys.ADAPTERS)
+        adapters(draft, KEYS.adapters["adapters"])
         pattern = str(config.values.get("lora_target_modules"))
         if ("language_model" in pattern or "text_model" in pattern) and sees(draft):
             draft.set("training.lora.parts", ["language"], "lora_target_modules")
@@ -294,12 +295,12 @@ def _recompute(draft: Draft) -> None:
 
 
 def _attention(draft: Draft) -> None:
-    old = next((name for name in keys.OLD_ATTENTIONS if on(draft, name)), "")
-    draft.config.see(*keys.OLD_ATTENTIONS, *keys.UNKNOWN_ATTENTIONS)
+    old = next((name for name in KEYS.words["old_attentions"] if on(draft, name)), "")
+    draft.config.see(*KEYS.words["old_attentions"], *KEYS.names["unknown_attentions"])
     if draft.config.has("attn_implementation") or not old:
         parts.attention(draft, "attn_implementation")
     else:
-        draft.set("training.attention", keys.OLD_ATTENTIONS[old], old)
+        draft.set("training.attention", KEYS.words["old_attentions"][old], old)
     draft.config.see("attn_implementation")
     hybrid = "gemma4_hybrid_attn_impl"
     if on(draft, hybrid) and draft.value("training.attention") == "flash":
@@ -312,7 +313,10 @@ def _upcast(draft: Draft, split: Division) -> None:
     flash attention or cut cross entropy follows, for which they are cast back (``loaders/model.py``,
     ``_configure_embedding_dtypes``); DeepSpeed casts the whole model itself.
     """
-    narrow, cast = draft.value("training.precision.params"), any(on(draft, name) for name in keys.CAST_ATTENTIONS)
+    narrow, cast = (
+        draft.value("training.precision.params"),
+        any(on(draft, name) for name in KEYS.names["cast_attentions"]),
+    )
     attention, named = draft.value("training.attention"), text(draft, "attn_implementation").lower()
     if draft.value("training.method") != "full" or split.engine or split.sharded or narrow not in ("bf16", "fp16"):
         return
@@ -346,23 +350,23 @@ def _loss(draft: Draft) -> None:
         draft.assume("training.loss.kind", "standard")
     config.see(keys.CCE_PLUGIN, keys.LIGER_FUSED, "chunked_cross_entropy", "chunked_cross_entropy_num_chunks")
     for each in plugins:
-        what, switch = keys.PLUGINS_REFUSED.get(each.rpartition(".")[2], ("", ""))
+        what, switch = KEYS.words["plugins_refused"].get(each.rpartition(".")[2], ("", ""))
         if what and not (switch and off(draft, switch)):
             draft.refuse("plugins", f"`{each}`: the job is one with {what}, which has no memory model here")
         elif each.endswith("SpectrumPlugin"):
             draft.note("plugins", "the layers that Spectrum freezes are priced as trained: an upper bound")
-        elif not each.endswith((*keys.PLUGINS_KNOWN, "KernelsPlugin", "ExpertParallelPlugin")):
+        elif not each.endswith((*KEYS.names["plugins_known"], "KernelsPlugin", "ExpertParallelPlugin")):
             draft.note("plugins", f"what the plugin `{each}` does to memory is not modelled")
 
 
 def _objective(draft: Draft) -> None:
     written = text(draft, "rl").lower()
     draft.config.see(*(key for key in draft.config.values if key.startswith(("trl.", "vllm."))))
-    if written in keys.ROLLOUTS:
+    if written in KEYS.names["rollouts"]:
         message = f"`rl: {written}` needs a rollout engine on the same GPUs, which has no memory model here"
         draft.refuse("rl", message)
     elif written:
-        kind = keys.OBJECTIVES.get(written, written)
+        kind = KEYS.words["objectives"].get(written, written)
         chosen_apart(draft, "rpo_alpha")
         chosen_apart(draft, "dpo_loss_type")
         precomputed, second = "precompute_ref_log_probs", "rl_adapter_ref_model"

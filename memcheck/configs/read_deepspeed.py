@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memcheck.configs import deepspeed_keys as keys
 from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.deepspeed_keys import KEYS
 from memcheck.configs.draft import Draft
 from memcheck.configs.trainer_parts import third_state
 from memcheck.configs.types import ReadConfig
@@ -13,13 +14,13 @@ TRAINER = "TrainingArguments fills it in"
 
 def read_deepspeed(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one engine. ``world``: how many GPUs run it, where that is known."""
-    draft = Draft(config, "deepspeed", keys.TITLE)
+    draft = Draft(config, "deepspeed", KEYS.title)
     draft.derive("training.framework", "deepspeed", "the config is DeepSpeed's")
     _old_zero(draft)
-    draft.unmodelled(keys.UNMODELLED)
+    draft.unmodelled(KEYS.unmodelled)
     _left_open(draft)
-    draft.rows(keys.ROWS)
-    below_stage_three(draft, keys.OFFLOAD_PARAMETERS.path)
+    draft.rows(KEYS.rows["rows"])
+    below_stage_three(draft, KEYS.row("zero_optimization.offload_param.device").path)
     _batch(draft, world)
     _precision(draft)
     _optimizer(draft)
@@ -27,7 +28,7 @@ def read_deepspeed(config: ConfigFile, world: int | None) -> ReadConfig:
     if _auto(config.take("tensor_parallel.autotp_size")):
         draft.settings.pop("parallelism.tensor", None)
     draft.assume("training.activation_checkpointing", "none", "TrainingArguments says; its default")
-    draft.harmless(keys.HARMLESS, keys.HARMLESS_SECTIONS)
+    draft.irrelevant(KEYS.irrelevant)
     return draft.finish()
 
 
@@ -41,7 +42,7 @@ def _left_open(draft: Draft) -> None:
     Source: ``runtime/config_utils.py``. Accelerate fills in the key for saving from ``zero3_save_16bit_model``: nothing
     is gathered unless that is on.
     """
-    for row in keys.ROWS:
+    for row in KEYS.rows["rows"]:
         for name in (row.path, *row.aliases):
             if name.startswith(f"{keys.ZERO}.") and not row.words.get("auto") and _auto(draft.config.values.get(name)):
                 draft.config.values[name] = None
@@ -52,16 +53,16 @@ def _old_zero(draft: Draft) -> None:
     """``"zero_optimization": true`` was stage 1; ``cpu_offload: true`` was ``offload_optimizer``."""
     config = draft.config
     if isinstance(config.values.get(keys.ZERO), bool):
-        draft.set(keys.STAGE.key, 1 if config.take(keys.ZERO) else 0, keys.ZERO)
-    for name, key in keys.OLD_OFFLOAD.items():
+        draft.set(KEYS.row("zero_optimization.stage").key, 1 if config.take(keys.ZERO) else 0, keys.ZERO)
+    for name, key in KEYS.words["old_offload"].items():
         if config.take(name) is True:
             draft.set(key, "cpu", name)
 
 
 def below_stage_three(draft: Draft, path: str) -> None:
     """Parameters are offloaded by stage 3 alone, to which the engine hands that section (``runtime/engine.py``)."""
-    key = keys.OFFLOAD_PARAMETERS.key
-    if draft.value(key) in (None, "none") or draft.value(keys.STAGE.key) not in (0, 1, 2):
+    key = KEYS.row("zero_optimization.offload_param.device").key
+    if draft.value(key) in (None, "none") or draft.value(KEYS.row("zero_optimization.stage").key) not in (0, 1, 2):
         return
     del draft.settings[key]
     draft.note(path, "parameters are offloaded by stage 3 alone: here they stay on the GPU")
@@ -123,7 +124,7 @@ def _degree(draft: Draft, name: str) -> int:
 def _precision(draft: Draft) -> None:
     config = draft.config
     key = "training.precision"
-    bf16 = next((name for name in keys.BF16 if config.has(name)), keys.BF16[0])
+    bf16 = next((name for name in KEYS.names["bf16"] if config.has(name)), KEYS.names["bf16"][0])
     on16, onb16 = config.take(keys.FP16), config.take(bf16)
     if onb16 is True:
         pure = config.values.get("bf16.bf16_master_weights_and_grads") is True
@@ -153,14 +154,14 @@ def _optimizer(draft: Draft) -> None:
     if written is None:
         draft.assume(key, "adamw", "not in the config: the default of TrainingArguments")
         return
-    name = keys.OPTIMIZERS.get(str(written).lower())
+    name = KEYS.words["optimizers"].get(str(written).lower())
     if name is None:
         help = "state the one that keeps the same states: --set training.optimizer=adamw"
         settles = (key, "training.optimizer")
         draft.refuse(keys.OPTIMIZER, f"the states of `{written}` have no memory model", help, settles)
         return
     backend = config.take(keys.BACKEND)
-    if name in keys.COMPRESSING and backend not in (None, "nccl", "mpi"):
+    if name in KEYS.names["compressing"] and backend not in (None, "nccl", "mpi"):
         message = f"`{keys.BACKEND}: {backend}`: what this compresses with has no memory model here"
         draft.refuse(keys.BACKEND, message, "nccl and mpi have one", (key, "training.optimizer"))
     if str(written).lower() == "lamb":

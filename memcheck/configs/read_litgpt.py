@@ -8,6 +8,7 @@ from memcheck.configs import litgpt_keys as keys
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
+from memcheck.configs.litgpt_keys import KEYS
 from memcheck.configs.litgpt_launch import ScriptRun, join_run
 from memcheck.configs.torchtune_step import component_optimizer
 from memcheck.configs.trainer_frozen import architecture_named
@@ -23,7 +24,7 @@ PER_NODE, NODES = "hardware.gpus_per_node", "hardware.nodes"
 
 def read_litgpt(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one job. ``world``: how many GPUs run it, where that is known."""
-    draft = Draft(config, "litgpt", keys.TITLE)
+    draft = Draft(config, "litgpt", KEYS.title)
     draft.derive("training.framework", "litgpt", "the config's keys are LitGPT's")
     run = join_run(draft, keys.CHECKPOINT, keys.NAME)
     script = _script(draft, run)
@@ -32,7 +33,7 @@ def read_litgpt(config: ConfigFile, world: int | None) -> ReadConfig:
     gpus = _world(draft, world, pretrains=pretrains)
     _split(draft, gpus, pretrains=pretrains)
     quantized = _method(draft, script, gpus)
-    _batch(draft, gpus, keys.BATCH.get(script, keys.TUNED))
+    _batch(draft, gpus, KEYS.words["batch"].get(script, keys.TUNED))
     _length(draft, pretrains=pretrains)
     _precision(draft, quantized=quantized, sharded_adapters=script == "lora" and gpus > 1)
     _optimizer(draft, quantized=quantized, pretrains=pretrains)
@@ -42,10 +43,10 @@ def read_litgpt(config: ConfigFile, world: int | None) -> ReadConfig:
         draft.derive("training.options.script", "pretrain", "the script that pretrains cuts no logits")
         draft.derive("training.compile", value=True, why="the script that pretrains compiles the model")
     else:
-        for path in (each for each in keys.UNSUPPORTED if config.has(each)):
+        for path in (each for each in KEYS.names["unsupported"] if config.has(each)):
             draft.refuse(path, f"`{path}`: the script that fine-tunes stops at this argument", "leave it out")
-    draft.unmodelled(keys.UNMODELLED)
-    draft.irrelevant(keys.IRRELEVANT)
+    draft.unmodelled(KEYS.unmodelled)
+    draft.irrelevant(KEYS.irrelevant)
     return draft.finish()
 
 
@@ -66,8 +67,8 @@ def _script(draft: Draft, run: ScriptRun | None) -> str:
             message = "the config does not say which script runs it: finetune_full, finetune_lora or an adapter's"
             help = "state it: --set training.method=full, or lora"
             draft.refuse(keys.CHECKPOINT, message, help, (METHOD,))
-    if script in keys.OTHER_SCRIPTS:
-        message = f"`finetune_{script}`: {keys.OTHER_SCRIPTS[script]} have no memory model here"
+    if script in KEYS.words["other_scripts"]:
+        message = f"`finetune_{script}`: {KEYS.words['other_scripts'][script]} have no memory model here"
         at = run.location if run is not None else config.at("out_dir")
         draft.problems.append(ConfigProblem(at, message, "`finetune_lora` and `finetune_full` have one"))
     return script
@@ -77,7 +78,7 @@ def _named(config: ConfigFile) -> str:
     """The script that the names of the file and of its ``out_dir`` have a word for."""
     names = f"{config.path.rpartition('/')[2]} {config.values.get('out_dir') or ''}".lower()
     words = re.split(r"[^a-z0-9]+", names)
-    return next((kind for word, kind in keys.WORDS.items() if word in words), "")
+    return next((kind for word, kind in KEYS.words["words"].items() if word in words), "")
 
 
 def _model(draft: Draft, path: str) -> None:
@@ -87,7 +88,7 @@ def _model(draft: Draft, path: str) -> None:
         return _dimensions(draft)
     written = text(draft, path)
     name = written.removeprefix("./").removeprefix("checkpoints/").strip("/")
-    name = keys.NAMES.get(name, name)
+    name = KEYS.words["names"].get(name, name)
     if name.count("/") <= 1 and name and not name.startswith(("$", "/", "..", "~")):
         draft.set("model.name", name, path)
     else:
@@ -99,17 +100,17 @@ def _dimensions(draft: Draft) -> None:
     """``model_config``, which counts before the name: a Llama of any size (``config.py``, Config)."""
     config, section, found = draft.config, "model_config.", "model.architecture."
     config.see(*(key for key in config.values if key.startswith(section)), keys.NAME)
-    of_llama = all(config.values.get(f"{section}{name}") == value for name, value in keys.OF_LLAMA.items())
-    known = {*keys.OF_LLAMA, *keys.DIMENSIONS, *keys.MODEL_IRRELEVANT}
+    of_llama = all(config.values.get(f"{section}{name}") == value for name, value in KEYS.words["of_llama"].items())
+    known = {*KEYS.words["of_llama"], *KEYS.words["dimensions"], *KEYS.inside["model_config"]}
     stated = {key.removeprefix(section) for key in config.values if key.startswith(section) and config.has(key)}
     others = [name for name in stated if name.partition(".")[0] not in known and config.values[section + name]]
-    if not of_llama or others or not stated >= keys.NEEDED:
+    if not of_llama or others or not stated >= set(KEYS.names["needed"]):
         at = f"{section}{others[0]}" if others else next(key for key in config.values if key.startswith(section))
         message = "`model_config`: only models of Llama's kind with all their dimensions are read"
         return draft.refuse(at, message, "name the model or its config.json: --model NAME", ("model", "model.name"))
     draft.derive(f"{found}model_type", "llama", "RMSNorm, a gated MLP, no biases")
     draft.derive(f"{found}tie_word_embeddings", value=False, why="LitGPT's head is a module of its own")
-    for name, key in keys.DIMENSIONS.items():
+    for name, key in KEYS.words["dimensions"].items():
         size = draft.whole(f"{section}{name}", f"{found}{key}")
         if size is not None:
             draft.set(f"{found}{key}", size, f"{section}{name}")
@@ -149,7 +150,7 @@ def _method(draft: Draft, script: str, gpus: int) -> bool:
     """What is trained; whether the base is quantized."""
     written = text(draft, keys.QUANTIZE)
     if script == "lora":
-        stated = next((each for each in ("lora_r", *keys.SWITCHES) if draft.config.has(each)), "")
+        stated = next((each for each in ("lora_r", *KEYS.words["switches"]) if draft.config.has(each)), "")
         if written or stated:
             draft.set(METHOD, "qlora" if written else "lora", keys.QUANTIZE if written else stated)
         else:
@@ -171,10 +172,10 @@ def _method(draft: Draft, script: str, gpus: int) -> bool:
 
 def _adapters(draft: Draft) -> None:
     config = draft.config
-    draft.rows((keys.RANK,))
-    wanted = {name: _wants(draft, name) for name in keys.SWITCHES}
+    draft.rows((KEYS.row("lora_r"),))
+    wanted = {name: _wants(draft, name) for name in KEYS.words["switches"]}
     names = _modules(architecture_named(draft), wanted)
-    path = next((name for name in keys.SWITCHES if config.has(name)), "")
+    path = next((name for name in KEYS.words["switches"] if config.has(name)), "")
     if not names:
         message = "every switch of adapters is off: nothing is trained"
         draft.refuse(path, message, "turn one on", (TARGETS,))
@@ -185,13 +186,13 @@ def _adapters(draft: Draft) -> None:
     stated = config.take(keys.DROPOUT)
     if stated is not None:
         draft.rows((KeyRow(keys.DROPOUT, "training.options.lora_dropout", kind="number"),))
-    config.see(*keys.SWITCHES)
+    config.see(*KEYS.words["switches"])
 
 
 def _wants(draft: Draft, name: str) -> bool:
     """A switch, or what the script does without it."""
     written = draft.config.take(name)
-    return keys.SWITCHES[name] if written is None else written not in FALSE
+    return KEYS.words["switches"][name] if written is None else written not in FALSE
 
 
 def _modules(known: Architecture | None, wanted: dict[str, bool]) -> list[str]:
@@ -252,7 +253,7 @@ def _precision(draft: Draft, *, quantized: bool, sharded_adapters: bool) -> None
     if not written:
         draft.assume(PRECISION, "bf16-mixed", "no `precision`: bf16-mixed on a GPU that has bf16")
     else:
-        draft.rows((KeyRow(path, PRECISION, kind="word", words=keys.PRECISIONS),))
+        draft.rows((KeyRow(path, PRECISION, kind="word", words=KEYS.words["precisions"]),))
     if draft.value(PRECISION) != "bf16-mixed" or not (quantized or sharded_adapters):
         return
     message = "a quantized base and mixed precision: the script stops"

@@ -9,6 +9,7 @@ from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.launch_devices import devices
 from memcheck.configs.liger import liger_kernels
+from memcheck.configs.llamafactory_keys import KEYS
 from memcheck.configs.pictures import IMAGES, scaled, shown
 from memcheck.configs.pictures import parts as sides
 from memcheck.configs.read_llamafactory_v1 import is_second, read_second
@@ -25,7 +26,7 @@ from memcheck.configs.types import KeyRow, ReadConfig
 
 def read_llamafactory(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one job. ``world``: how many GPUs run it, where that is known."""
-    draft = Draft(config, "llamafactory", keys.TITLE)
+    draft = Draft(config, "llamafactory", KEYS.title)
     join_recipe(draft)
     if is_second(config):
         return read_second(draft, world)
@@ -54,9 +55,9 @@ def read_llamafactory(config: ConfigFile, world: int | None) -> ReadConfig:
     _objective(draft)
     _evaluation(draft)
     arguments.one_job(draft)
-    draft.unmodelled(keys.UNMODELLED)
-    parts.irrelevant(draft, keys.IRRELEVANT)
-    draft.harmless((*keys.REFUSED, *keys.VISION, "do_train", "stage", "ref_model"))
+    draft.unmodelled(KEYS.unmodelled)
+    parts.irrelevant(draft, KEYS.irrelevant)
+    draft.harmless((*KEYS.refused, *KEYS.names["vision"], "do_train", "stage", "ref_model"))
     settle(draft, 8)  # `pad_to_multiple_of` of its collators (train/sft/workflow.py)
     if on(draft, "neat_packing"):  # src/llamafactory/data/collator.py
         masked(draft, "neat_packing", "masked", "without FlashAttention 2 neat_packing masks a row's parts")
@@ -64,18 +65,18 @@ def read_llamafactory(config: ConfigFile, world: int | None) -> ReadConfig:
 
 
 def _refuse(draft: Draft) -> None:
-    idle = next((name for name in keys.IDLE if draft.config.has(name) and not parts.off(draft, name)), "")
-    trains = not idle and any(draft.config.has(name) for name in keys.TRAINED)
+    idle = next((name for name in KEYS.names["idle"] if draft.config.has(name) and not parts.off(draft, name)), "")
+    trains = not idle and any(draft.config.has(name) for name in KEYS.names["trained"])
     if not on(draft, "do_train") and (not trains or parts.off(draft, "do_train")):
         message = "no `do_train: true`: this is a chat, an export or an evaluation, which trains nothing"
         draft.refuse(idle or "do_train", message)
-    for name, what in keys.REFUSED.items():
+    for name, what in KEYS.refused.items():
         if draft.config.has(name) and not parts.off(draft, name):  # `mixture_of_depths: convert` is no switch
             draft.refuse(name, f"`{name}`: the job is one with {what}, which has no memory model here")
     stage = text(draft, "stage").lower() or "sft"
     if stage == "ppo":
         draft.refuse("stage", "`stage: ppo` generates between its steps, which has no memory model here")
-    elif stage not in keys.STAGES:
+    elif stage not in KEYS.words["stages"]:
         message = f"`stage: {stage}` is no stage of LLaMA-Factory's own: what it trains has no memory model here"
         draft.refuse("stage", message, keys=("training.objective",))
 
@@ -88,7 +89,7 @@ def _method(draft: Draft) -> bool:
     draft.config.see("quantization_type", "double_quantization", "lora_alpha")
     if kind in ("full", "freeze"):
         draft.set("training.method", "full", path)
-        unused(draft, keys.ADAPTERS)
+        unused(draft, KEYS.adapters["adapters"])
         if kind == "freeze":
             last_layers(draft)
         draft.config.see("freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules")
@@ -106,7 +107,7 @@ def _method(draft: Draft) -> bool:
     constants(draft, "double_quantization", default=True)
     if not on(draft, "upcast_layernorm"):
         leaves_casts(draft, "LLaMA-Factory casts adapters alone (model/adapter.py, model_utils/checkpointing.py)")
-    adapters(draft, keys.ADAPTERS)
+    adapters(draft, KEYS.adapters["adapters"])
     _grown(draft)
     starts(draft, "pissa_init", off=False)
     if not on(draft, "create_new_adapter"):  # else those there are merged first (model/adapter.py)
@@ -118,8 +119,8 @@ def _grown(draft: Draft) -> None:
     """Beside a vocabulary that grows embedding and head are trained whole, unless other modules are named
     (``model/adapter.py``; ``model/patcher.py``: added tokens turn ``resize_vocab`` on).
     """
-    path = next((name for name in keys.GROWS if draft.config.has(name) and not parts.off(draft, name)), "")
-    if path and not parts.words(draft, keys.ADAPTERS.saved):
+    path = next((name for name in KEYS.names["grows"] if draft.config.has(name) and not parts.off(draft, name)), "")
+    if path and not parts.words(draft, KEYS.adapters["adapters"].saved):
         parts.say(draft, "training.lora.modules_to_save", ["embed_tokens", "lm_head"], path)
 
 
@@ -128,27 +129,27 @@ def _pictures(draft: Draft) -> None:
     (``model/model_utils/visual.py``, ``misc.py``).
     """
     config = draft.config
-    shown(draft, keys.VISION, ("dataset",))
+    shown(draft, KEYS.names["vision"], ("dataset",))
     _scaled(draft)
-    tower, projector, language = keys.FROZEN
+    tower, projector, language = KEYS.names["frozen"]
     frozen = {
         "vision": not parts.off(draft, tower),
         "projector": not parts.off(draft, projector) or draft.value("training.method") != "full",
         "language": on(draft, language),
     }
-    stated = next((each for each in keys.FROZEN if config.has(each)), tower)
+    stated = next((each for each in KEYS.names["frozen"] if config.has(each)), tower)
     sides(draft, stated, frozen, "LLaMA-Factory freezes towers and projectors by default")
-    config.see(*keys.FROZEN)
+    config.see(*KEYS.names["frozen"])
 
 
 def _scaled(draft: Draft) -> None:
     """Pictures of more pixels than ``image_max_pixels`` are scaled down in front of the processor, and those of fewer
     than ``image_min_pixels`` up (``src/llamafactory/data/mm_plugin.py``, ``_preprocess_image``).
     """
-    least, most = (draft.whole(path, IMAGES) for path in keys.PIXELS)
+    least, most = (draft.whole(path, IMAGES) for path in KEYS.words["pixels"])
     most = most or draft.whole(keys.OLD_PIXELS, IMAGES)  # before 0.9.2
-    scaled(draft, "image_max_pixels", most or keys.PIXELS["image_max_pixels"])
-    scaled(draft, "image_min_pixels", least or keys.PIXELS["image_min_pixels"], up=True)
+    scaled(draft, "image_max_pixels", most or KEYS.words["pixels"]["image_max_pixels"])
+    scaled(draft, "image_min_pixels", least or KEYS.words["pixels"]["image_min_pixels"], up=True)
 
 
 def _precision(draft: Draft, split: Division, *, trains_all: bool) -> None:
@@ -189,10 +190,10 @@ def _recompute(draft: Draft) -> None:
 
 def _objective(draft: Draft) -> None:
     stage = text(draft, "stage").lower() or "sft"
-    kind = keys.STAGES.get(stage, stage)
+    kind = KEYS.words["stages"].get(stage, stage)
     if stage == "dpo":
         written = text(draft, "pref_loss").lower() or text(draft, "dpo_loss").lower()
-        kind = keys.PREFERENCES.get(written or "sigmoid", "dpo")
+        kind = KEYS.words["preferences"].get(written or "sigmoid", "dpo")
     draft.config.see("pref_loss", "dpo_loss")
     supervised = kind == "sft"
     liger = next((name for name in ("enable_liger_kernel", "use_liger_kernel") if on(draft, name)), "")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from memcheck.configs import llamafactory_keys as keys
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.liger import liger_kernels
+from memcheck.configs.llamafactory_keys import KEYS
 from memcheck.configs.shipped import LLAMA_FACTORY
 from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts
 from memcheck.configs.trainer_frozen import last_layers
@@ -19,7 +19,7 @@ from memcheck.configs.types import KeyRow, ReadConfig
 
 def is_second(config: ConfigFile) -> bool:
     """Whether a config has keys of the second generation alone."""
-    return config.has("model") and any(key.startswith(keys.SECOND) for key in config.values)
+    return config.has("model") and any(key.startswith(KEYS.names["second"]) for key in config.values)
 
 
 def read_second(draft: Draft, world: int | None) -> ReadConfig:
@@ -46,7 +46,7 @@ def read_second(draft: Draft, world: int | None) -> ReadConfig:
         draft.note("batching_strategy", f"rows of strategy `{strategy}` are priced as full ones: an upper bound")
     _precision(draft, split, adapted=adapted)
     _step(draft)
-    draft.irrelevant(keys.IRRELEVANT)
+    draft.irrelevant(KEYS.irrelevant)
     parts.irrelevant(draft, {})
     settle(draft)
     return draft.finish()
@@ -103,7 +103,7 @@ def _method(draft: Draft) -> bool:
         base(draft, "int8" if bits == 8 else f"{how}-{bits}bit", "quant_config.quantization_bit")
     constants(draft, "quant_config.double_quantization", default=True)
     leaves_casts(draft, "LLaMA-Factory casts adapters alone")
-    adapters(draft, keys.SECOND_ADAPTERS)
+    adapters(draft, KEYS.adapters["second_adapters"])
     return True
 
 
@@ -148,7 +148,7 @@ def _step(draft: Draft) -> None:
         draft.note("kernel_config.name", "LLaMA-Factory's own kernels are priced as transformers' code: an upper bound")
     draft.harmless((), ("kernel_config.", "optim_config."))
     if config.has("pref_loss"):
-        kind = keys.PREFERENCES.get(text(draft, "pref_loss").lower(), "dpo")
+        kind = KEYS.words["preferences"].get(text(draft, "pref_loss").lower(), "dpo")
         objective(draft, kind, "pref_loss")
     if config.has("eval_dataset"):
         parts.evaluation(draft, "eval_dataset", batch=(), default=1, runs=True)

@@ -7,7 +7,7 @@ from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.launch_devices import allotted, machines
 from memcheck.configs.launch_environment import allocator
-from memcheck.configs.megatron_harmless import HARMLESS
+from memcheck.configs.megatron_keys import KEYS
 from memcheck.configs.types import ReadConfig
 from memcheck.edge.digits import whole_number
 from memcheck.errors import UnsupportedError
@@ -22,20 +22,20 @@ NEEDED = ("num-layers", "hidden-size", "num-attention-heads")
 
 def read_megatron(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one job."""
-    draft = Draft(config, "megatron", keys.TITLE)
+    draft = Draft(config, "megatron", KEYS.title)
     draft.derive("training.framework", "megatron", "the arguments are Megatron-LM's")
     allocator(draft)
     _refuse(draft)
     _serves(draft)
     _model(draft)
-    draft.rows(keys.LAUNCHER)
+    draft.rows(KEYS.rows["launcher"])
     machines(draft)
     allotted(draft)
-    draft.rows((*keys.LAYOUT, *keys.SERVING, *keys.SAVING, keys.OPTIMIZER))
-    for name, (key, value) in keys.SWITCHES.items():
+    draft.rows((*KEYS.rows["layout"], *KEYS.rows["serving"], *KEYS.rows["saving"], KEYS.row("optimizer")))
+    for name, (key, value) in KEYS.words["switches"].items():
         if _on(config, name):
             draft.set(key, value, name)
-    if "training.optimizer.name" not in draft.settings and not config.has(keys.OPTIMIZER.path):
+    if "training.optimizer.name" not in draft.settings and not config.has(KEYS.row("optimizer").path):
         draft.assume("training.optimizer.name", "adamw")
     momentum = config.take("sgd-momentum")
     if draft.value("training.optimizer.name") == "sgd-momentum" and str(momentum) in ("0", "0.0"):
@@ -48,8 +48,8 @@ def read_megatron(config: ConfigFile, world: int | None) -> ReadConfig:
     clip = config.take("clip-grad")
     if clip is not None:
         draft.set("training.clip_grad_norm", str(clip) not in ("0", "0.0"), "clip-grad")
-    draft.harmless(HARMLESS)
-    draft.unmodelled(keys.UNMODELLED)
+    draft.irrelevant(KEYS.irrelevant)
+    draft.unmodelled(KEYS.unmodelled)
     return draft.finish()
 
 
@@ -64,8 +64,8 @@ SERVED = "training.served"
 def _serves(draft: Draft) -> None:
     """A server's arguments are no training step."""
     config = draft.config
-    path = next((name for name in keys.SERVERS if config.has(name) and config.values[name] is not False), "")
-    script = next((name for name in keys.SERVING_SCRIPTS if any(name in line for line in config.lines)), "")
+    path = next((name for name in KEYS.names["servers"] if config.has(name) and config.values[name] is not False), "")
+    script = next((name for name in KEYS.names["serving_scripts"] if any(name in line for line in config.lines)), "")
     if path or script:
         what = f"`--{path}`" if path else f"`{script}`"
         help = "write a plan with `inference:`, and take what it serves from here: source: {megatron: FILE}"
@@ -74,17 +74,17 @@ def _serves(draft: Draft) -> None:
 
 def _refuse(draft: Draft) -> None:
     config = draft.config
-    delta = str(config.values.get(keys.DELTA_NETS[0])) in GATED_DELTA_NET
+    delta = str(config.values.get(KEYS.names["delta_nets"][0])) in GATED_DELTA_NET
     if delta and _on(config, "deterministic-mode"):
         message = "`--deterministic-mode`: delta nets then run in PyTorch's operators, which have no memory model here"
         draft.refuse("deterministic-mode", message)
         return
-    if delta and not config.has(keys.DELTA_NETS[1]):
+    if delta and not config.has(KEYS.names["delta_nets"][1]):
         message = "`--experimental-attention-variant` without --linear-attention-freq: which layers is not said"
-        draft.refuse(keys.DELTA_NETS[0], message, keys=(f"{keys.MODEL}.linear_attention_freq",))
+        draft.refuse(KEYS.names["delta_nets"][0], message, keys=(f"{keys.MODEL}.linear_attention_freq",))
         return
-    for name, what in keys.REFUSED.items():
-        if delta and name in keys.DELTA_NETS:
+    for name, what in KEYS.refused.items():
+        if delta and name in KEYS.names["delta_nets"]:
             continue
         if config.has(name) and config.values[name] is not False:
             draft.refuse(name, f"`--{name}`: the job is {what}, of which memcheck has no model here")
@@ -98,11 +98,11 @@ def _refuse(draft: Draft) -> None:
     if str(config.values.get("tokenizer-type")).startswith("Bert"):
         draft.refuse("tokenizer-type", "the job is an encoder (BERT): memcheck models decoders")
         return
-    if config.has("vocab-file") and not any(config.has(name) for name in keys.TOKENIZERS):
+    if config.has("vocab-file") and not any(config.has(name) for name in KEYS.names["tokenizers"]):
         message = "a vocabulary without --merge-file is WordPiece's: the job is an encoder (BERT), not a decoder"
         draft.refuse("vocab-file", message, "a decoder states --merge-file or --tokenizer-type")
         return
-    for script, what in keys.REFUSED_SCRIPTS.items():
+    for script, what in KEYS.words["refused_scripts"].items():
         if any(script in line for line in config.lines):
             draft.refuse("", f"the script runs {script}: the job is {what}, of which memcheck has no model here")
             return
@@ -154,7 +154,7 @@ def _layout(draft: Draft) -> None:
         else:
             draft.assume("parallelism.sequence", False)
     config.see("sequence-parallel")
-    path = keys.EXPERT_TENSOR.path
+    path = KEYS.row("expert-tensor-parallel-size").path
     if config.has("num-experts"):
         value = draft.whole(path, "parallelism.expert_tensor")
         if value is not None:
@@ -212,7 +212,7 @@ def _sharding(draft: Draft) -> None:
     strategy = config.take("data-parallel-sharding-strategy")
     if fsdp:
         word = str(strategy or "optim_grads_params")
-        stage = keys.STRATEGIES.get(word)
+        stage = KEYS.words["strategies"].get(word)
         if stage is None:
             draft.refuse("data-parallel-sharding-strategy", f"`{word}` is no sharding strategy", keys=(STAGE,))
             return
@@ -242,16 +242,16 @@ def _precision(draft: Draft) -> None:
 def _options(draft: Draft) -> None:
     config = draft.config
     draft.rows(keys.OPTIONS)
-    for name in keys.NUMBERS:
+    for name in KEYS.names["numbers"]:
         setting = draft.settings.get(f"{OPTION}{keys.underscored(name)}")
         wrong = [] if setting is None else [each for each in _items(setting.value) if not isinstance(each, int)]
         if wrong:
             draft.refuse(name, f"`--{name}`: `{wrong[0]}` is not a whole number", keys=(f"{OPTION}{name}",))
-    for old, new in keys.RENAMED.items():
+    for old, new in KEYS.words["renamed"].items():
         setting = draft.settings.pop(f"{OPTION}{old}", None)
         if setting is not None:
             draft.settings.setdefault(f"{OPTION}{new}", setting)
-    for name, option in keys.SWITCHED_OFF.items():
+    for name, option in KEYS.words["switched_off"].items():
         if _on(config, name):
             draft.set(f"{OPTION}{option}", False, name)
     offloaded = draft.value(f"{OPTION}optimizer_cpu_offload") is True

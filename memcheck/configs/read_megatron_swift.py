@@ -6,14 +6,12 @@ from memcheck.configs import megatron_swift_keys as keys
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
-from memcheck.configs.megatron_keys import STRATEGIES
-from memcheck.configs.megatron_swift_harmless import HARMLESS
+from memcheck.configs.key_table import key_table
+from memcheck.configs.megatron_swift_keys import KEYS
 from memcheck.configs.megatron_swift_tower import tower
 from memcheck.configs.swift_environment import environment
-from memcheck.configs.swift_keys import ENVIRONMENT, TUNERS
 from memcheck.configs.swift_rows import longest_row
 from memcheck.configs.trainer_frozen import architecture_named, known_architecture
-from memcheck.configs.trainer_keys import DTYPES, IRRELEVANT
 from memcheck.configs.trainer_parts import on, text, words
 from memcheck.configs.trainer_script import spelled_with_underscores
 from memcheck.configs.types import KeyRow, ReadConfig
@@ -27,16 +25,16 @@ STAGES = "parallelism.virtual_stages"
 
 def read_megatron_swift(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one job."""
-    draft = Draft(config, "megatron-swift", keys.TITLE)
+    draft = Draft(config, "megatron-swift", KEYS.title)
     spelled_with_underscores(config)
     draft.derive("training.framework", "megatron", "Megatron-SWIFT runs Megatron-Core")
-    environment(draft, ENVIRONMENT)
+    environment(draft, key_table("ms-swift").words["environment"])
     parts.model(draft, keys.MODEL)
     _converted(draft)
     if not config.has(keys.MODEL) and "model.name" not in draft.settings:
         draft.refuse("", "the launch names no model", "name it: --model NAME", ("model",))
     _refuse(draft)
-    draft.rows((*keys.LAYOUT, *keys.OPTIONS))
+    draft.rows((*KEYS.rows["layout"], *keys.OPTIONS))
     mixes = _mixes(draft)
     _layout(draft, mixes=mixes)
     _length(draft)
@@ -46,8 +44,10 @@ def read_megatron_swift(config: ConfigFile, world: int | None) -> ReadConfig:
     _recompute(draft)
     _method(draft)
     tower(draft)
-    draft.irrelevant(IRRELEVANT)
-    draft.harmless(HARMLESS, ("wandb_", "swanlab_", "muon_"))
+    draft.irrelevant(key_table("transformers").irrelevant)
+    draft.irrelevant(key_table("ms-swift").irrelevant)
+    draft.irrelevant(KEYS.irrelevant)
+    draft.harmless((), ("wandb_", "swanlab_", "muon_"))
     return draft.finish()
 
 
@@ -73,13 +73,15 @@ def _refuse(draft: Draft) -> None:
     kind = text(draft, "rlhf_type").lower()
     if kind or keys.command(config) == "rlhf":
         kind = kind or "dpo"
-        rolls = "generates between its steps" if kind in keys.ROLLOUTS else "compares preferences or rewards them"
+        rolls = (
+            "generates between its steps" if kind in KEYS.names["rollouts"] else "compares preferences or rewards them"
+        )
         path = "rlhf_type" if config.has("rlhf_type") else ""
         draft.refuse(path, f"`rlhf_type: {kind}` {rolls} under Megatron-Core, which has no memory model here")
     task = text(draft, "task_type").lower()
     if task not in ("", "causal_lm"):
         draft.refuse("task_type", f"`task_type: {task}`: a head under Megatron-Core has no memory model here")
-    for name, what in keys.REFUSED.items():
+    for name, what in KEYS.refused.items():
         written = config.take(name)
         if written not in keys.OFF and written != []:
             draft.refuse(name, f"`{name}`: {what}: that has no memory model here")
@@ -97,8 +99,8 @@ def _layout(draft: Draft, *, mixes: bool) -> None:
             draft.assume("parallelism.sequence", False)
     config.see("sequence_parallel")
     if mixes:
-        draft.rows((keys.EXPERT_TENSOR,))
-    config.see(keys.EXPERT_TENSOR.path)
+        draft.rows((KEYS.row("expert_tensor_parallel_size"),))
+    config.see(KEYS.row("expert_tensor_parallel_size").path)
     chunks = _chunks(draft)
     if _degree(draft, "pipeline") > 1:
         key, schedule = "parallelism.pipeline_schedule", "interleaved-1f1b" if chunks > 1 else "1f1b"
@@ -146,12 +148,12 @@ def _length(draft: Draft) -> None:
 
 def _optimizer(draft: Draft) -> None:
     config, key = draft.config, "training.optimizer.name"
-    draft.rows((keys.OPTIMIZER,))
-    if not config.has(keys.OPTIMIZER.path):
+    draft.rows((KEYS.row("optimizer"),))
+    if not config.has(KEYS.row("optimizer").path):
         draft.assume(key, "adamw")
     name, strategy = "use_distributed_optimizer", text(draft, "data_parallel_sharding_strategy")
     if on(draft, "use_megatron_fsdp"):
-        stage = STRATEGIES.get(strategy or "optim_grads_params", 3)
+        stage = key_table("megatron").words["strategies"].get(strategy or "optim_grads_params", 3)
         draft.set(STAGE, stage, "data_parallel_sharding_strategy" if strategy else "use_megatron_fsdp")
         if stage in (1, 2):
             draft.set(f"{OPTION}use_megatron_fsdp", True, "use_megatron_fsdp")
@@ -177,7 +179,10 @@ def _optimizer(draft: Draft) -> None:
 def _precision(draft: Draft) -> None:
     """``_init_mixed_precision``: bf16 unless the model is of another dtype; fp32 becomes fp16."""
     config, key = draft.config, "training.precision"
-    dtype, fp8 = DTYPES.get(text(draft, "torch_dtype").lower(), ""), config.take("fp8_format")
+    dtype, fp8 = (
+        key_table("transformers").words["dtypes"].get(text(draft, "torch_dtype").lower(), ""),
+        config.take("fp8_format"),
+    )
     path = next((name for name in ("bf16", "fp16") if on(draft, name)), "")
     config.see("bf16", "fp16")
     wide = path == "bf16" or (not path and dtype in ("", "bf16"))
@@ -193,8 +198,8 @@ def _precision(draft: Draft) -> None:
 
 def _options(draft: Draft, *, mixes: bool) -> None:
     config = draft.config
-    for name, (value, why) in keys.DEFAULTS.items():
-        if f"{OPTION}{name}" not in draft.settings and (mixes or name not in keys.EXPERTS):
+    for name, (value, why) in KEYS.words["defaults"].items():
+        if f"{OPTION}{name}" not in draft.settings and (mixes or name not in KEYS.names["experts"]):
             draft.assume(f"{OPTION}{name}", value, why)
     config.see("bridge_backend")
     router = text(draft, "moe_router_dtype").lower()
@@ -204,7 +209,7 @@ def _options(draft: Draft, *, mixes: bool) -> None:
         draft.assume(f"{OPTION}moe_router_dtype", "fp32")
     backend = text(draft, "attention_backend")
     if backend:
-        draft.set(f"{OPTION}attention_backend", keys.BACKENDS.get(backend, backend), "attention_backend")
+        draft.set(f"{OPTION}attention_backend", KEYS.words["backends"].get(backend, backend), "attention_backend")
     else:
         draft.assume(f"{OPTION}attention_backend", "flash")
     path = "bias_activation_fusion"
@@ -212,7 +217,7 @@ def _options(draft: Draft, *, mixes: bool) -> None:
         for name in ("bias_swiglu_fusion", "bias_gelu_fusion"):
             draft.set(f"{OPTION}{name}", on(draft, path), path)
     if not mixes:
-        config.see(*keys.EXPERTS)
+        config.see(*KEYS.names["experts"])
 
 
 def _recompute(draft: Draft) -> None:
@@ -232,9 +237,12 @@ def _recompute(draft: Draft) -> None:
 def _method(draft: Draft) -> None:
     """All weights, or adapters of mcore-bridge, which take its own classes' names."""
     config, method = draft.config, "training.method"
-    path = next((name for name in TUNERS if config.has(name)), TUNERS[0])
-    kind, folder = text(draft, path).lower() or "full", next((n for n in keys.FOLDERS if config.has(n)), "")
-    config.see(*TUNERS, *keys.FOLDERS)
+    path = next(
+        (name for name in key_table("ms-swift").names["tuners"] if config.has(name)),
+        key_table("ms-swift").names["tuners"][0],
+    )
+    kind, folder = text(draft, path).lower() or "full", next((n for n in KEYS.names["folders"] if config.has(n)), "")
+    config.see(*key_table("ms-swift").names["tuners"], *KEYS.names["folders"])
     if kind == "full" and not folder:
         draft.set(method, "full", path)
         config.see("lora_rank", "target_modules", "lora_dropout", "lora_bias")
@@ -251,7 +259,7 @@ def _method(draft: Draft) -> None:
         draft.assume(f"{LORA}dropout", 0.05)
     named = words(draft, "target_modules")
     for each in named:
-        if each in keys.TARGETS_REFUSED:
+        if each in KEYS.names["targets_refused"]:
             message = f"adapters of `{each}` have no memory model here"
             draft.refuse("target_modules", message, keys=(f"{LORA}target_modules",))
     if named and named != ["all-linear"]:

@@ -7,6 +7,7 @@ from math import prod
 from memcheck.configs import nanotron_keys as keys
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
+from memcheck.configs.nanotron_keys import KEYS
 from memcheck.configs.recipe_launch import join_recipe
 from memcheck.configs.trainer_parts import FALSE, RECOMPUTE, off, on, text
 from memcheck.configs.types import KeyRow, ReadConfig
@@ -17,12 +18,12 @@ ONE_NODE = 8
 
 def read_nanotron(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one job. ``world``: how many GPUs run it, where that is known."""
-    draft = Draft(config, "nanotron", keys.TITLE)
+    draft = Draft(config, "nanotron", KEYS.title)
     draft.derive("training.framework", "nanotron", "the config's keys are nanotron's")
     join_recipe(draft)
     _model(draft)
     _layout(draft, world)
-    draft.rows(keys.ROWS)
+    draft.rows(KEYS.rows["rows"])
     _length(draft)
     _precision(draft)
     _optimizer(draft)
@@ -31,25 +32,25 @@ def read_nanotron(config: ConfigFile, world: int | None) -> ReadConfig:
         draft.set(f"{RECOMPUTE}.mode", "full" if recomputes else "none", "parallelism.recompute_layer")
     else:
         draft.assume(f"{RECOMPUTE}.mode", "none")
-    for path, what in keys.OTHER_JOBS.items():
+    for path, what in KEYS.words["other_jobs"].items():
         if config.has(path) and config.values[path] not in FALSE:
             draft.refuse(path, f"`{path}`: the job is {what}, which has no memory model here")
             config.see(*(key for key in config.values if key.partition(".")[0] == path.partition(".")[0]))
-    draft.unmodelled(keys.UNMODELLED)
-    draft.irrelevant(keys.IRRELEVANT)
+    draft.unmodelled(KEYS.unmodelled)
+    draft.irrelevant(KEYS.irrelevant)
     return draft.finish()
 
 
 def _model(draft: Draft) -> None:
     config = draft.config
-    for name, what in keys.REFUSED.items():
+    for name, what in KEYS.refused.items():
         path = f"{keys.CONFIG}{name}"
         if config.has(path) and config.values[path] not in FALSE:
             draft.refuse(path, f"`{path}`: the job is {what}")
             config.see(*(key for key in config.values if key.startswith(f"{keys.CONFIG}moe_")))
             config.see(f"{keys.CONFIG}num_experts_per_tok")
         config.see(path)
-    for name in keys.KERNELS:
+    for name in KEYS.names["kernels"]:
         if off(draft, f"{keys.CONFIG}{name}"):
             message = f"`{keys.CONFIG}{name}: false`: what the operators in its place keep has no memory model here"
             draft.refuse(f"{keys.CONFIG}{name}", message)
@@ -61,21 +62,21 @@ def _model(draft: Draft) -> None:
             biased = False
             draft.note(f"{keys.CONFIG}attention_bias", "nanotron's Llama has no biases: it ignores this key")
         draft.set(model_type, "qwen2" if biased else "llama", f"{keys.CONFIG}{kind}")
-        draft.set("training.options.model_class", keys.CLASSES[kind], f"{keys.CONFIG}{kind}")
+        draft.set("training.options.model_class", KEYS.words["classes"][kind], f"{keys.CONFIG}{kind}")
         config.see(f"{keys.CONFIG}attention_bias", f"{keys.CONFIG}rope_interleaved")
         if kind == "is_llama_config" and on(draft, f"{keys.CONFIG}rope_interleaved"):
             draft.set("training.options.rope_interleaved", True, f"{keys.CONFIG}rope_interleaved")
     elif not draft.problems:
         message = f"the model is of an unknown kind: none of {', '.join(keys.KINDS)} is true"
         draft.refuse(f"{keys.CONFIG}hidden_size", message, "name the model: --model NAME", ("model",))
-    for name, key in keys.DIMENSIONS.items():
+    for name, key in KEYS.words["dimensions"].items():
         size = draft.whole(f"{keys.CONFIG}{name}", f"{keys.ARCHITECTURE}{key}")
         if size is not None:
             draft.set(f"{keys.ARCHITECTURE}{key}", size, f"{keys.CONFIG}{name}")
     heads = draft.value(f"{keys.ARCHITECTURE}num_attention_heads")
     if f"{keys.ARCHITECTURE}num_key_value_heads" not in draft.settings and heads is not None:
         draft.assume(f"{keys.ARCHITECTURE}num_key_value_heads", heads, "as many as query heads")
-    for name, default in keys.FLAGS.items():
+    for name, default in KEYS.words["flags"].items():
         if config.has(f"{keys.CONFIG}{name}"):
             draft.set(f"{keys.ARCHITECTURE}{name}", on(draft, f"{keys.CONFIG}{name}"), f"{keys.CONFIG}{name}")
         else:
@@ -101,7 +102,7 @@ def _settings(draft: Draft) -> None:
 def _layout(draft: Draft, world: int | None) -> None:
     config = draft.config
     degrees = []
-    for path, key in keys.DEGREES.items():
+    for path, key in KEYS.words["degrees"].items():
         degree = draft.whole(path, key)
         if degree is None and not any(key in each.keys for each in draft.problems):
             draft.ask(key, f"`{path}`", f"state it: --set {key}=1")
@@ -113,7 +114,7 @@ def _layout(draft: Draft, world: int | None) -> None:
         if degree is not None and degree > 1:
             key = path.removesuffix("_parallel_size")
             draft.refuse(path, f"`{path}: {degree}` by nanotron's own code has no memory model here", keys=(key,))
-    if len(degrees) == len(keys.DEGREES):
+    if len(degrees) == len(KEYS.words["degrees"]):
         gpus, per_node = prod(degrees), config.gpus_per_node or 0
         if world is None and gpus <= ONE_NODE:
             draft.derive("hardware.gpus_per_node", gpus, "dp * tp * pp, taken for one node")
@@ -130,8 +131,8 @@ def _layout(draft: Draft, world: int | None) -> None:
         draft.set("parallelism.sequence", mode == "reduce_scatter", "parallelism.tp_mode")
     _engine(draft)
     stage = text(draft, "optimizer.zero_stage") or "0"
-    if stage in keys.STAGES:
-        draft.set("parallelism.zero_stage", keys.STAGES[stage], "optimizer.zero_stage")
+    if stage in KEYS.words["stages"]:
+        draft.set("parallelism.zero_stage", KEYS.words["stages"][stage], "optimizer.zero_stage")
     else:
         message = f"`optimizer.zero_stage: {stage}` is none of 0 and 1"
         draft.refuse("optimizer.zero_stage", message, keys=("parallelism.zero_stage",))
@@ -141,8 +142,8 @@ def _engine(draft: Draft) -> None:
     config = draft.config
     engine = text(draft, "parallelism.pp_engine").lower()
     schedule = "parallelism.pipeline_schedule"
-    if engine in keys.ENGINES:
-        draft.set(schedule, keys.ENGINES[engine], "parallelism.pp_engine")
+    if engine in KEYS.words["engines"]:
+        draft.set(schedule, KEYS.words["engines"][engine], "parallelism.pp_engine")
     elif engine:
         draft.refuse("parallelism.pp_engine", f"`pp_engine: {engine}` is none of 1f1b and afab", keys=(schedule,))
     else:
@@ -190,7 +191,7 @@ def _optimizer(draft: Draft) -> None:
         draft.refuse(path, f"the states of `{path}: {name}` have no memory model", keys=("training.optimizer.name",))
     else:
         draft.set("training.optimizer.name", name, path)
-    fused = next((path for path in keys.FUSED if config.has(path)), keys.FUSED[0])
+    fused = next((path for path in KEYS.names["fused"] if config.has(path)), KEYS.names["fused"][0])
     if config.has(fused):
         draft.set("training.optimizer.implementation", "fused" if on(draft, fused) else "foreach", fused)
     clip = config.take("optimizer.clip_grad")

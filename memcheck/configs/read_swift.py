@@ -8,6 +8,7 @@ from memcheck.configs import trainer_arguments as arguments
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
+from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_devices import visible
 from memcheck.configs.liger import liger_kernels
 from memcheck.configs.pictures import IMAGES, limited, scaled, sees, shown
@@ -15,9 +16,9 @@ from memcheck.configs.pictures import parts as sides
 from memcheck.configs.shipped import SWIFT
 from memcheck.configs.swift_environment import environment
 from memcheck.configs.swift_fsdp import adopt_fsdp
+from memcheck.configs.swift_keys import KEYS
 from memcheck.configs.swift_rows import longest_row
 from memcheck.configs.trainer_adapters import adapters, base, computed, constants, leaves_casts, starts, unused
-from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_pairs import join_launch
 from memcheck.configs.trainer_parts import Division, on, text
@@ -28,23 +29,20 @@ from memcheck.configs.types import KeyRow, ReadConfig
 
 def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one job. ``world``: how many GPUs run it, where that is known."""
-    draft = Draft(config, "ms-swift", keys.TITLE)
+    draft = Draft(config, "ms-swift", KEYS.title)
     spelled_with_underscores(config)
     draft.derive("training.framework", "huggingface", "ms-swift runs transformers.Trainer")
     trainer(draft, "ms-swift")
     parts.launcher(draft)
-    environment(draft, keys.ENVIRONMENT)
+    environment(draft, KEYS.words["environment"])
     visible(draft)
     if text(draft, "max_length") == "-1":  # no limit, before 3.0
         config.values["max_length"] = None
-    for old, new in keys.FORMER.items():
+    for old, new in KEYS.words["former"].items():
         if config.has(old) and not config.has(new):
             config.rename(old, new)
-    parts.model(draft, next((name for name in keys.MODELS if config.has(name)), "model"))
-    config.see(*keys.MODELS)
-    if not any(name in config.values for name in keys.MODELS) and config.has(keys.NAMED[0]):
-        message = f"`{keys.NAMED[0]}: {config.values[keys.NAMED[0]]}` is ms-swift's own name of a model"
-        draft.refuse(keys.NAMED[0], message, "name the model: --model NAME", ("model", "model.name"))
+    parts.model(draft, next((name for name in KEYS.names["models"] if config.has(name)), "model"))
+    config.see(*KEYS.names["models"])
     _refuse(draft)
     adopt_fsdp(draft)
     split = join_launch(draft, world) or arguments.split(draft, world, SWIFT, version=2)
@@ -75,14 +73,17 @@ def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
     _objective(draft)
     _evaluation(draft)
     arguments.one_job(draft)
-    draft.unmodelled(keys.UNMODELLED)
-    parts.irrelevant(draft, keys.IRRELEVANT)
+    draft.unmodelled(KEYS.unmodelled)
+    parts.irrelevant(draft, KEYS.irrelevant)
     settle(draft)
     return draft.finish()
 
 
 def _refuse(draft: Draft) -> None:
-    config = draft.config
+    config, own = draft.config, "model_type"
+    if not any(name in config.values for name in KEYS.names["models"]) and config.has(own):
+        message = f"`{own}: {config.values[own]}` is ms-swift's own name of a model"
+        draft.refuse(own, message, "name the model: --model NAME", ("model", "model.name"))
     if command := megatron_swift_keys.command(config):
         message = f"`megatron {command}` runs the model under Megatron-Core, with other arguments than `swift`"
         draft.refuse("", message, "read it as what it is: --from megatron-swift")
@@ -90,7 +91,7 @@ def _refuse(draft: Draft) -> None:
     if called is not None:
         message = f"`swift {called[1]}` is no command of ms-swift: what it trains is not known"
         draft.refuse("", message, "state it: --set training.objective=sft", ("training.objective",))
-    for name in ("use_galore", "use_ray", "freeze_parameters", "freeze_parameters_regex", *keys.UNFROZEN):
+    for name in ("use_galore", "use_ray", "freeze_parameters", "freeze_parameters_regex", *KEYS.names["unfrozen"]):
         if config.has(name) and not parts.off(draft, name) and config.values[name] != []:
             message = f"`{name}` has no memory model here"
             draft.refuse(name, message, keys=("training.freeze",) if "parameters" in name else ())
@@ -103,7 +104,7 @@ def _refuse(draft: Draft) -> None:
         if str(config.values.get(name) or 0) not in ("0", "0.0"):
             draft.refuse(name, f"`{name}` trains changing parts, which has no memory model here")
     for each in parts.words(draft, "callbacks"):
-        effect = keys.CALLBACKS.get(each, "what a callback of one's own takes is not modelled")
+        effect = KEYS.words["callbacks"].get(each, "what a callback of one's own takes is not modelled")
         if effect:
             draft.note("callbacks", f"`{each}`: {effect}")
         elif effect is not None:
@@ -116,16 +117,16 @@ def _refuse(draft: Draft) -> None:
 
 
 def _method(draft: Draft) -> bool:
-    path = next((name for name in keys.TUNERS if draft.config.has(name)), keys.TUNERS[0])
+    path = next((name for name in KEYS.names["tuners"] if draft.config.has(name)), KEYS.names["tuners"][0])
     kind = text(draft, path).lower() or "lora"
     bits = text(draft, "quant_bits") or text(draft, "quantization_bit")
     how = text(draft, "quant_method").lower() or "bnb"
     fp8 = how == "fp8" and not bits
     name = "quant_bits" if draft.config.has("quant_bits") else "quantization_bit"
-    draft.config.see(*keys.TUNERS, "quantization_bit")
+    draft.config.see(*KEYS.names["tuners"], "quantization_bit")
     if kind == "full":
         draft.set("training.method", "full", path)
-        unused(draft, keys.ADAPTERS)
+        unused(draft, KEYS.adapters["adapters"])
         return True
     if kind != "lora":
         message = f"`{path}: {kind}` has no memory model here"
@@ -140,10 +141,14 @@ def _method(draft: Draft) -> bool:
     constants(draft, "bnb_4bit_use_double_quant", default=True)
     computed(draft, "bnb_4bit_compute_dtype")
     leaves_casts(draft, "ms-swift does not call it")
-    adapters(draft, keys.ADAPTERS)
+    adapters(draft, KEYS.adapters["adapters"])
     starts(draft, "init_weights")
     if draft.config.has("lora_dtype"):
-        draft.set("training.lora.dtype", DTYPES.get(text(draft, "lora_dtype"), "fp32"), "lora_dtype")
+        draft.set(
+            "training.lora.dtype",
+            key_table("transformers").words["dtypes"].get(text(draft, "lora_dtype"), "fp32"),
+            "lora_dtype",
+        )
     return False
 
 
@@ -151,8 +156,8 @@ def _precision(draft: Draft, split: Division, *, trains_all: bool) -> None:
     """``torch_dtype`` is the checkpoint's unless stated, and decides bf16 or fp16 where neither is."""
     written = text(draft, "torch_dtype").lower()
     amp, path = arguments.mixed(draft)
-    weights = DTYPES.get(written, "bf16")
-    if written not in (*DTYPES, "", "auto"):
+    weights = key_table("transformers").words["dtypes"].get(written, "bf16")
+    if written not in (*key_table("transformers").words["dtypes"], "", "auto"):
         parts.no_dtype(draft, "torch_dtype")
     switch = "bf16" if weights == "bf16" else "fp16"  # model_args.py: fp32 weights are trained under fp16
     if not amp and not parts.off(draft, switch):
@@ -164,7 +169,7 @@ def _objective(draft: Draft) -> None:
     kind = text(draft, "rlhf_type").lower() or ("dpo" if "rlhf" in commands(draft.config) else "")
     if kind in ("cpo", "simpo"):  # simpo is a loss of cpo's trainer, whose cross-entropy `cpo_alpha` weighs
         kind = "simpo" if str(draft.config.take("cpo_alpha")) in ("0", "0.0") else "cpo"
-    if kind in keys.ROLLOUTS:
+    if kind in KEYS.names["rollouts"]:
         draft.refuse("rlhf_type", f"`rlhf_type: {kind}` generates between its steps, which has no memory model here")
     elif kind == "gkd":
         message = "`rlhf_type: gkd`: a teacher, and texts that are generated between steps, have no memory model here"
@@ -205,21 +210,21 @@ def _takes_logits(draft: Draft) -> str:
 def _pictures(draft: Draft) -> None:
     """Tower and projector are frozen, and have no adapters, unless a switch says otherwise (tuner_args.py)."""
     config = draft.config
-    shown(draft, keys.VISION, ("dataset",))
+    shown(draft, KEYS.names["vision"], ("dataset",))
     pixels = draft.whole("max_pixels", IMAGES)
     if pixels:  # swift/template/base.py rescales in front of the processor
         scaled(draft, "max_pixels", pixels)
     limited(draft, {"min_pixels": "MIN_PIXELS", "max_pixels": "MAX_PIXELS"})
-    tower, projector, language = keys.FROZEN
+    tower, projector, language = KEYS.names["frozen"]
     frozen = {
         "vision": not parts.off(draft, tower),
         "projector": not parts.off(draft, projector),
         "language": on(draft, language),
     }
-    stated = next((each for each in keys.FROZEN if config.has(each)), tower)
+    stated = next((each for each in KEYS.names["frozen"] if config.has(each)), tower)
     if text(draft, "target_modules") in ("", "all-linear") or draft.value("training.method") == "full":
         sides(draft, stated, frozen, "ms-swift freezes tower and projector by default")
-    config.see(*keys.FROZEN)
+    config.see(*KEYS.names["frozen"])
 
 
 def _recompute(draft: Draft) -> None:
@@ -245,7 +250,7 @@ def _optimizer(draft: Draft) -> None:
     if written == "muon":
         draft.set("training.optimizer.name", "muon", name)
         draft.settings.pop("training.optimizer.implementation", None)
-    elif written and written not in keys.OPTIMIZERS:
+    elif written and written not in KEYS.names["optimizers"]:
         message = f"the states of `{name}: {written}` have no memory model"
         draft.refuse(name, message, parts.STATE_IT.format("training.optimizer"), ("training.optimizer",))
 
@@ -256,11 +261,11 @@ def _evaluation(draft: Draft) -> None:
     """
     config = draft.config
     share = str(config.values.get("split_dataset_ratio") or 0) not in ("0", "0.0")
-    data = next((name for name in keys.HELD_OUT if config.has(name) and config.values[name] != []), "")
+    data = next((name for name in KEYS.names["held_out"] if config.has(name) and config.values[name] != []), "")
     data = data or ("split_dataset_ratio" if share else "")
     strategies = ("eval_strategy", "evaluation_strategy", "save_strategy")
     path = next((name for name in strategies if config.has(name)), "")
     runs = bool(data) and text(draft, path).lower() not in ("no", "none", "false")
     batches = ("per_device_eval_batch_size", "per_gpu_eval_batch_size")
     parts.evaluation(draft, data, batch=batches, default=1, runs=runs)
-    config.see(*strategies[:2], "do_eval", "split_dataset_ratio", *keys.HELD_OUT)
+    config.see(*strategies[:2], "do_eval", "split_dataset_ratio", *KEYS.names["held_out"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from memcheck.configs import torchtitan_keys as keys
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
-from memcheck.configs.torchtitan_models import HUB_FLAVORS, NOT_LANGUAGE, find_flavor
+from memcheck.configs.torchtitan_keys import KEYS
+from memcheck.configs.torchtitan_models import find_flavor
 from memcheck.configs.types import ReadConfig
 from memcheck.edge.digits import whole_number
 from memcheck.errors import MemcheckError
@@ -16,10 +17,10 @@ from memcheck.plan.types import ModelSpec
 
 def read_torchtitan(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one job. ``world``: how many GPUs run it, where that is known."""
-    draft = Draft(config, "torchtitan", keys.TITLE)
+    draft = Draft(config, "torchtitan", KEYS.title)
     draft.derive("training.framework", "torchtitan", "the config is torchtitan's")
     _model(draft)
-    draft.rows(keys.ROWS)
+    draft.rows(KEYS.rows["rows"])
     _early_steps(draft)
     _data(draft, world)
     _schedule(draft)
@@ -28,8 +29,8 @@ def read_torchtitan(config: ConfigFile, world: int | None) -> ReadConfig:
     _precision(draft)
     _compile(draft)
     _between_steps(draft)
-    draft.harmless(keys.HARMLESS, keys.HARMLESS_SECTIONS)
-    draft.unmodelled(keys.UNMODELLED)
+    draft.irrelevant(KEYS.irrelevant)
+    draft.unmodelled(KEYS.unmodelled)
     return draft.finish()
 
 
@@ -45,14 +46,14 @@ def _model(draft: Draft) -> None:
     backend = config.take("hf_transformers.model")
     if backend is not None:
         draft.set("model.name", str(backend), "hf_transformers.model")
-        if flavor in HUB_FLAVORS:
-            draft.set("model.overrides", HUB_FLAVORS[flavor], "model.flavor")
+        if flavor in KEYS.words["hub_flavors"]:
+            draft.set("model.overrides", KEYS.words["hub_flavors"][flavor], "model.flavor")
         else:
             message = f"`model.flavor: {flavor}`: which dimensions it changes is not known"
             draft.refuse("model.flavor", message, keys=("model.overrides",))
         return
-    if name in NOT_LANGUAGE:
-        draft.refuse("model.name", f"`{name}` is {NOT_LANGUAGE[name]}: memcheck models decoders of text")
+    if name in KEYS.words["not_language"]:
+        draft.refuse("model.name", f"`{name}` is {KEYS.words['not_language'][name]}: memcheck models decoders of text")
         return
     found = find_flavor(name, flavor)
     if found is None:
@@ -76,17 +77,18 @@ def _early_steps(draft: Draft) -> None:
     """
     fused = draft.value("training.optimizer.implementation") == "fused"
     stops = _degree(draft, "parallelism.pipeline") > 1 or _degree(draft, "parallelism.expert") > 1
-    if draft.config.take(keys.EARLY.path) is True and fused and not stops:
+    if draft.config.take(KEYS.row("optimizer.early_step_in_backward").path) is True and fused and not stops:
         what = "a step within backward lets go of each gradient"
-        draft.note(keys.EARLY.path, f"{what}: estimated as one after it, which is an upper bound")
+        early = KEYS.row("optimizer.early_step_in_backward")
+        draft.note(early.path, f"{what}: estimated as one after it, which is an upper bound")
     else:
-        draft.rows((keys.EARLY,))
+        draft.rows((KEYS.row("optimizer.early_step_in_backward"),))
 
 
 def _data(draft: Draft, world: int | None) -> None:
     """Replicas and shards: torchtitan shards over what is left of the world, and over context parallelism."""
     config = draft.config
-    replicate_name, shard_name = _first(config, keys.REPLICATE), _first(config, keys.SHARD)
+    replicate_name, shard_name = _first(config, KEYS.names["replicate"]), _first(config, KEYS.names["shard"])
     stage, group = "parallelism.zero_stage", "parallelism.shard_group"
     replicate = draft.whole(replicate_name, stage) or 1
     shard = draft.whole(shard_name, stage)
@@ -132,10 +134,14 @@ def _reshards(draft: Draft, policy: str) -> bool:
 
 
 def _schedule(draft: Draft) -> None:
-    draft.config.see(keys.SCHEDULE.path, *keys.SCHEDULE.aliases, keys.LAYERS_PER_STAGE)
+    draft.config.see(
+        KEYS.row("parallelism.pipeline_parallel_schedule").path,
+        *KEYS.row("parallelism.pipeline_parallel_schedule").aliases,
+        keys.LAYERS_PER_STAGE,
+    )
     if _degree(draft, "parallelism.pipeline") == 1:
         return
-    draft.rows((keys.SCHEDULE._replace(default="1f1b"),))
+    draft.rows((KEYS.row("parallelism.pipeline_parallel_schedule")._replace(default="1f1b"),))
     key = "parallelism.virtual_stages"
     per_stage = draft.whole(keys.LAYERS_PER_STAGE, key)
     if per_stage:
@@ -151,7 +157,7 @@ def _schedule(draft: Draft) -> None:
             draft.refuse(keys.LAYERS_PER_STAGE, message, "use another number of layers", (key,))
             return
         draft.set(key, max(1, stages // ranks), keys.LAYERS_PER_STAGE)
-    elif draft.value("parallelism.pipeline_schedule") in keys.LOOPED:
+    elif draft.value("parallelism.pipeline_schedule") in KEYS.names["looped"]:
         draft.assume(key, 2, "torchtitan's default for a looped schedule")
 
 
@@ -171,7 +177,7 @@ def _layers(draft: Draft) -> int | None:
 
 def _batch(draft: Draft) -> None:
     config = draft.config
-    name = _first(config, keys.LOCAL_BATCH)
+    name = _first(config, KEYS.names["local_batch"])
     batch, steps = "training.micro_batch_size", "training.gradient_accumulation_steps"
     local = draft.whole(name, batch)
     if local is None:
@@ -195,7 +201,7 @@ def _batch(draft: Draft) -> None:
             draft.set(steps, each, name)
         else:  # one run of the schedule for each local batch (train.py, forward_backward_step)
             draft.set("training.options.micro_batches_per_run", each, name)
-    config.see(keys.PIPELINE_BATCH, *keys.PARTS)
+    config.see(keys.PIPELINE_BATCH, *KEYS.names["parts"])
     if overall > 0:
         draft.set("training.global_batch_size", overall, keys.GLOBAL_BATCH)
     elif steps not in draft.settings:
@@ -205,7 +211,7 @@ def _batch(draft: Draft) -> None:
 def _pipelined(draft: Draft, local: int) -> tuple[int, str]:
     """The sequences of a micro-batch, 0 where a local batch is not cut into whole ones, and the key that says so."""
     config, batch = draft.config, "training.micro_batch_size"
-    parts = _first(config, keys.PARTS)
+    parts = _first(config, KEYS.names["parts"])
     if not config.has(parts) and not config.has(keys.OLD_PIPELINE):
         return draft.whole(keys.PIPELINE_BATCH, batch) or 1, keys.PIPELINE_BATCH
     count = draft.whole(parts, batch) or _degree(draft, "parallelism.pipeline")
@@ -238,13 +244,13 @@ def _checkpointing(draft: Draft) -> None:
 def _precision(draft: Draft) -> None:
     config = draft.config
     key = "training.precision"
-    stored = keys.DTYPES.get(str(config.take(keys.STORED_DTYPE) or "float32"))
-    compute = keys.DTYPES.get(str(config.take(keys.COMPUTE_DTYPE) or "bfloat16"))
+    stored = KEYS.words["dtypes"].get(str(config.take(keys.STORED_DTYPE) or "float32"))
+    compute = KEYS.words["dtypes"].get(str(config.take(keys.COMPUTE_DTYPE) or "bfloat16"))
     float8 = config.take(keys.OLD_FLOAT8) is True
     converters = config.take(keys.CONVERTERS) or []
     names = [str(each) for each in converters] if isinstance(converters, list) else str(converters).split(",")
     for name in filter(None, names):
-        if name in keys.FLOAT8:
+        if name in KEYS.names["float8"]:
             float8 = True
         else:
             draft.note(keys.CONVERTERS, f"what the converter `{name}` does to memory is not modelled")
@@ -268,28 +274,28 @@ def _precision(draft: Draft) -> None:
 
 def _compile(draft: Draft) -> None:
     config = draft.config
-    path = _first(config, keys.COMPILE)
+    path = _first(config, KEYS.names["compile"])
     parts = config.take(keys.COMPILED_PARTS)
     if config.take(path) is not True:
         return
     draft.set("training.compile", True, path)
     if isinstance(parts, list):
         draft.set("training.options.components", parts, keys.COMPILED_PARTS)
-    elif path == keys.COMPILE[1] and any(config.has(name) for name in keys.OLD_DEGREES):
+    elif path == KEYS.names["compile"][1] and any(config.has(name) for name in KEYS.names["old_degrees"]):
         draft.derive("training.options.components", ["model"], "a release that compiles no loss")
 
 
 def _between_steps(draft: Draft) -> None:
     """Checkpoints that wait on the host, and a pass without gradients, which may be larger than a step."""
     config = draft.config
-    if any(config.take(name) is True for name in keys.SAVES):
-        draft.rows((keys.ASYNCHRONOUS,))
+    if any(config.take(name) is True for name in KEYS.names["saves"]):
+        draft.rows((KEYS.row("checkpoint.async_mode"),))
         if config.take(keys.EXPORTED) not in (None, "float32"):
             draft.note(keys.EXPORTED, "the copies of the parameters for the last checkpoint are not modelled")
-    validates = _first(config, keys.VALIDATES)
+    validates = _first(config, KEYS.names["validates"])
     if config.take(validates) is True:
         rows, length = (draft.whole(name) or usual for name, usual in keys.VALIDATION)
-        batch = draft.whole(_first(config, keys.LOCAL_BATCH)) or keys.DEFAULT_LOCAL_BATCH
+        batch = draft.whole(_first(config, KEYS.names["local_batch"])) or keys.DEFAULT_LOCAL_BATCH
         tokens = draft.value("training.sequence_length")
         if isinstance(tokens, int) and rows * length > batch * tokens:
             what = f"{rows} sequences of {length} tokens are more than a step's {batch} of {tokens}"

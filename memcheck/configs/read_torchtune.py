@@ -7,8 +7,9 @@ from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.interpolation import interpolate
+from memcheck.configs.torchtune_keys import KEYS
 from memcheck.configs.torchtune_launch import RecipeRun, command_of, join_launch
-from memcheck.configs.torchtune_models import DIMENSIONS, builder_of, default_width
+from memcheck.configs.torchtune_models import builder_of, default_width
 from memcheck.configs.torchtune_objective import objective
 from memcheck.configs.torchtune_step import checkpointing, loss, optimizer
 from memcheck.configs.trainer_parts import FALSE, on, text
@@ -21,7 +22,7 @@ OFFLOADED = ("training.offload.parameters", "training.optimizer.offload")
 
 def read_torchtune(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one job. ``world``: how many GPUs run it, where that is known."""
-    draft = Draft(config, "torchtune", keys.TITLE)
+    draft = Draft(config, "torchtune", KEYS.title)
     draft.derive("training.framework", "torchtune", "the config's components are torchtune's")
     if not join_launch(draft):
         return draft.finish()
@@ -33,7 +34,7 @@ def read_torchtune(config: ConfigFile, world: int | None) -> ReadConfig:
     _model(draft)
     _quantizer(draft)
     _split(draft, _world(draft, world), command_of(config))
-    draft.rows(keys.ROWS)
+    draft.rows(KEYS.rows["rows"])
     packed = _rows(draft)
     optimizer(draft)
     checkpointing(draft)
@@ -45,8 +46,8 @@ def read_torchtune(config: ConfigFile, world: int | None) -> ReadConfig:
     if config.has("run_val_every_n_steps"):
         draft.note("run_val_every_n_steps", "the validation between steps, which keeps no gradients, is not priced")
     config.see("run_val_every_n_steps")
-    draft.unmodelled(keys.UNMODELLED)
-    draft.irrelevant(keys.IRRELEVANT)
+    draft.unmodelled(KEYS.unmodelled)
+    draft.irrelevant(KEYS.irrelevant)
     _unanswered(draft, left)
     settle(draft)
     return draft.finish()
@@ -57,25 +58,25 @@ def _trains(draft: Draft) -> bool:
     config = draft.config
     if any(key.endswith(f"optimizer.{keys.COMPONENT}") for key in config.values):
         return True
-    path = next((key for key in keys.NO_TRAINING if key in config.values), keys.MODEL)
+    path = next((key for key in KEYS.names["no_training"] if key in config.values), keys.MODEL)
     draft.refuse(path, f"`{path}`, and no optimizer: the config evaluates, generates or quantizes, and trains nothing")
     return False
 
 
 def _refuse(draft: Draft) -> None:
     config = draft.config
-    for path, what in keys.CONSTRUCTS.items():
+    for path, what in KEYS.words["constructs"].items():
         if config.has(path) and config.values[path] not in FALSE:
             draft.refuse(path, f"`{path}`: the job is {what}, which has no memory model here")
             config.see(*config.values)  # no key of such a job is for this reader
         config.see(path)
     kind = text(draft, f"loss.{keys.COMPONENT}").rpartition(".")[2]
-    if kind in keys.OBJECTIVES:
-        name = keys.OBJECTIVES[kind]
+    if kind in KEYS.words["objectives"]:
+        name = KEYS.words["objectives"][kind]
         path = f"loss.{keys.COMPONENT}"
         message = f"`{path}: {kind}`: {name} under torchtune's recipes has no memory model here"
         draft.refuse(path, message, keys=("training.objective",))
-    for path, what in keys.OWN_PLANS.items():
+    for path, what in KEYS.words["own_plans"].items():
         degree = draft.whole(path, f"parallelism.{path.partition('_')[0]}")
         if degree is not None and degree > 1:
             message = f"`{path}: {degree}`: {what} by torchtune's own plans has no memory model here"
@@ -122,7 +123,7 @@ def _dimensions(draft: Draft, component: str) -> None:
     """A builder of any size: its arguments are the model's dimensions."""
     draft.set("model.architecture.model_type", "mistral" if "mistral" in component else "llama", keys.MODEL)
     draft.derive("model.architecture.tie_word_embeddings", value=False, why="its builder has a head of its own")
-    for name, key in DIMENSIONS.items():
+    for name, key in KEYS.words["dimensions"].items():
         size = draft.whole(f"model.{name}", f"model.architecture.{key}")
         if size is not None:
             draft.set(f"model.architecture.{key}", size, f"model.{name}")
@@ -142,13 +143,14 @@ def _method(draft: Draft, adapter: str) -> None:
     draft.rows((KeyRow("model.lora_rank", "training.lora.rank", default=8),))
     targets = "training.lora.target_modules"
     names = parts.words(draft, "model.lora_attn_modules")
-    unknown = [name for name in names if name not in keys.MODULES]
+    unknown = [name for name in names if name not in KEYS.words["modules"]]
     if unknown or not names:
-        message = f"`lora_attn_modules`: {', '.join(unknown) or 'no names'}; torchtune knows {', '.join(keys.MODULES)}"
+        known = ", ".join(KEYS.words["modules"])
+        message = f"`lora_attn_modules`: {', '.join(unknown) or 'no names'}; torchtune knows {known}"
         draft.refuse("model.lora_attn_modules", message, "name the modules", (targets,))
     else:
         whole = on(draft, "model.apply_lora_to_mlp")
-        found = [keys.MODULES[name] for name in names] + [*keys.MLP] * whole
+        found = [KEYS.words["modules"][name] for name in names] + [*KEYS.names["mlp"]] * whole
         head = ["lm_head"] if on(draft, "model.apply_lora_to_output") else []
         draft.set(targets, [*found, *head], "model.lora_attn_modules")
     dropout = config.take("model.lora_dropout")
@@ -156,7 +158,7 @@ def _method(draft: Draft, adapter: str) -> None:
         draft.rows((KeyRow("model.lora_dropout", "training.lora.dropout", kind="number"),))
     if on(draft, "model.use_dora"):
         draft.set("training.lora.dora", value=True, path="model.use_dora")
-    config.see(*(f"model.{name}" for name in keys.ADAPTERS))
+    config.see(*(f"model.{name}" for name in KEYS.names["adapters"]))
 
 
 def _world(draft: Draft, world: int | None) -> int | None:
@@ -248,7 +250,7 @@ def _compiled(draft: Draft) -> None:
 
 def _unanswered(draft: Draft, left: dict[str, str]) -> None:
     """References that nothing in the file answers, but for those in keys that move no memory."""
-    harmless = tuple(name for names in keys.IRRELEVANT.values() for name in names if name != "tokenizer.")
+    harmless = tuple(name for names in KEYS.irrelevant.values() for name in names if name != "tokenizer.")
     for key, reference in left.items():
         inside = any(key == name or (name[-1] == "." and key.startswith(name)) for name in harmless)
         if inside and not key.endswith(keys.COMPONENT):

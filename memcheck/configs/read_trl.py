@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 from memcheck.configs import trainer_arguments as arguments
-from memcheck.configs import trainer_fields as fields
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs import trainer_rows as rows
 from memcheck.configs import trl_keys as keys
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
+from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_devices import devices
 from memcheck.configs.launch_lines import starts_processes
 from memcheck.configs.liger import liger_kernels
@@ -18,17 +18,7 @@ from memcheck.configs.open_instruct import own_engine, own_loop
 from memcheck.configs.pictures import shown
 from memcheck.configs.stated_adapters import COUNTS, STATED, stated_method
 from memcheck.configs.trainer_accelerator import synchronised
-from memcheck.configs.trainer_adapters import (
-    HELD,
-    AdapterKeys,
-    adapters,
-    base,
-    computed,
-    constants,
-    leaves_casts,
-    unused,
-)
-from memcheck.configs.trainer_keys import DTYPES
+from memcheck.configs.trainer_adapters import HELD, adapters, base, computed, constants, leaves_casts, unused
 from memcheck.configs.trainer_objective import chosen_apart, objective, trainer, weighted
 from memcheck.configs.trainer_pairs import join_launch, join_recipe
 from memcheck.configs.trainer_parts import Division, off, on, text
@@ -41,15 +31,17 @@ from memcheck.configs.trainer_script import (
     spelled_with_underscores,
 )
 from memcheck.configs.trainer_settled import masked, settle
-from memcheck.configs.types import ReadConfig
+from memcheck.configs.trl_keys import KEYS
+from memcheck.configs.types import AdapterKeys, ReadConfig
 from memcheck.configs.unknown_script import ask, retrieves, takes, towers
 
+TRAINER = key_table("transformers")
 LIGER = "liger_kernel_config"
 
 
 def read_trl(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of a job of TRL, or of what is built on it."""
-    return _read(Draft(config, "trl", keys.TITLE), world, alone=True)
+    return _read(Draft(config, "trl", KEYS.title), world, alone=True)
 
 
 def read_transformers(config: ConfigFile, world: int | None) -> ReadConfig:
@@ -62,7 +54,9 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     spelled_with_underscores(config)
     join_recipe(draft)
     launched_as = commands(config)
-    opened = runs(config, "open_instruct") or any(config.has(name) for name in keys.OPEN_INSTRUCT if not launched_as)
+    opened = runs(config, "open_instruct") or any(
+        config.has(name) for name in KEYS.names["open_instruct"] if not launched_as
+    )
     unknown = not opened and _foreign(config) and not _example(config)
     if alone and _foreign(config):
         alone, draft.title = False, keys.OTHER_TITLE
@@ -74,7 +68,7 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
         towers(draft)
         _of_examples(draft)
     retrieves(draft)
-    shown(draft, (), keys.DATA, launched_as)
+    shown(draft, (), KEYS.names["data"], launched_as)
     if opened:
         own_engine(draft)
     launched = join_launch(draft, world)
@@ -97,8 +91,8 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
         _casts(draft, supervised=supervised)
     arguments.evaluation(draft, own=unknown)
     alike = arguments.one_job(draft)
-    draft.unmodelled(keys.UNMODELLED)
-    parts.irrelevant(draft, keys.IRRELEVANT)
+    draft.unmodelled(KEYS.unmodelled)
+    parts.irrelevant(draft, KEYS.irrelevant)
     if alike:
         arguments.other_jobs(draft)
     settle(draft, multiple)
@@ -111,10 +105,10 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
 
 def _method(draft: Draft, *, opened: bool) -> bool:
     """Whether everything is trained."""
-    path = next((name for name in keys.ADAPTED if on(draft, name)), "")
-    four = next((name for name in keys.FOUR_BITS if on(draft, name)), "")
-    eight = next((name for name in keys.EIGHT_BITS if on(draft, name)), "")
-    draft.config.see(*keys.ADAPTED, *keys.FOUR_BITS, *keys.EIGHT_BITS, "lora_alpha")
+    path = next((name for name in KEYS.names["adapted"] if on(draft, name)), "")
+    four = next((name for name in KEYS.names["four_bits"] if on(draft, name)), "")
+    eight = next((name for name in KEYS.names["eight_bits"] if on(draft, name)), "")
+    draft.config.see(*KEYS.names["adapted"], *KEYS.names["four_bits"], *KEYS.names["eight_bits"], "lora_alpha")
     names = _adapter_keys(draft, path, opened=opened)
     if not path and draft.config.method in STATED:
         return stated_method(draft, four, eight, "" if opened else _unswitched(draft))
@@ -122,7 +116,7 @@ def _method(draft: Draft, *, opened: bool) -> bool:
         ranked = "" if opened else _unswitched(draft)
         if ranked:
             message = f"`{ranked}` is stated, and no switch that memcheck knows says whether adapters are trained"
-            rank = draft.config.values[ranked] if ranked in keys.RANKS else ""
+            rank = draft.config.values[ranked] if ranked in KEYS.names["ranks"] else ""
             beside = ", or --set training.method=full" if rank else ""
             draft.refuse(ranked, message, f"state it: --set training.method=lora{beside}", ("training.method",))
             draft.note(ranked, COUNTS)
@@ -132,7 +126,10 @@ def _method(draft: Draft, *, opened: bool) -> bool:
             draft.refuse(four or eight, message, "state it: --set training.method=qlora" if told else "", told)
             if told:
                 draft.note(four or eight, "it counts where it is stated: training.method=qlora, or training.base")
-        refused = next((name for name in keys.ADAPTED if off(draft, name) and name not in keys.FOUR_BITS), "use_peft")
+        refused = next(
+            (name for name in KEYS.names["adapted"] if off(draft, name) and name not in KEYS.names["four_bits"]),
+            "use_peft",
+        )
         draft.set("training.method", "full", refused)
         unused(draft, names, ranked)
         return True
@@ -152,7 +149,7 @@ def _adapter_keys(draft: Draft, switch: str, *, opened: bool) -> AdapterKeys:
         return keys.OPEN_ADAPTERS
     if switch in ("", "use_peft") and not _foreign(draft.config):
         older = draft.config.has("peft_lora_r")  # of TRL's first scripts
-        return keys.ADAPTERS._replace(rank="peft_lora_r") if older else keys.ADAPTERS
+        return KEYS.adapters["adapters"]._replace(rank="peft_lora_r") if older else KEYS.adapters["adapters"]
     ranked = next((name for name in ("lora_rank", "peft_lora_r") if draft.config.has(name)), "lora_r")
     return keys.OTHER_ADAPTERS._replace(rank=ranked)
 
@@ -160,15 +157,15 @@ def _adapter_keys(draft: Draft, switch: str, *, opened: bool) -> AdapterKeys:
 def _unswitched(draft: Draft) -> str:
     """The first argument of adapters or of a quantized base, where no known switch turns them on; else empty."""
     stated = draft.config.values
-    if any(name in stated for name in keys.ADAPTED if name not in keys.FOUR_BITS):
+    if any(name in stated for name in KEYS.names["adapted"] if name not in KEYS.names["four_bits"]):
         return ""  # `--q_lora False` leaves the adapters, of a script that always has them
-    launched = keys.UNSWITCHED if commands(draft.config) else ()
-    named = next((name for name in (*keys.NO_SWITCH, *launched) if name in stated), "")
+    launched = KEYS.names["unswitched"] if commands(draft.config) else ()
+    named = next((name for name in (*KEYS.names["no_switch"], *launched) if name in stated), "")
     if named or not _foreign(draft.config):
         return named
     for name, value in stated.items():
         words = {*re.split(r"[._]", name.lower()), str(value).lower()}
-        if words & keys.ADAPTER_WORDS and value not in (None, 0, "0") and not off(draft, name):
+        if words & KEYS.as_set("adapter_words") and value not in (None, 0, "0") and not off(draft, name):
             return name
     return ""
 
@@ -180,15 +177,17 @@ def _foreign(config: ConfigFile) -> bool:
     """
     if not commands(config):
         return starts_processes(config)
-    return not objectives_named(config, keys.SCRIPTS) or not takes(
-        config, fields.TRAINING_ARGUMENTS, fields.TRL, fields.HANDBOOK
+    return not objectives_named(config, KEYS.names["scripts"]) or not takes(
+        config, TRAINER.as_set("training_arguments", "trl", "handbook")
     )
 
 
 def _example(config: ConfigFile) -> bool:
     """Whether a command line runs an example script of transformers, with arguments that the script knows."""
     named = {name for line in config.lines for name in re.findall(r"\b(run_\w+)\.py\b", line)}
-    return bool(named & fields.EXAMPLE_SCRIPTS) and takes(config, fields.TRAINING_ARGUMENTS, fields.EXAMPLES)
+    return bool(named & TRAINER.as_set("example_scripts")) and takes(
+        config, TRAINER.as_set("training_arguments", "examples")
+    )
 
 
 def _of_examples(draft: Draft) -> None:
@@ -202,13 +201,13 @@ def _of_examples(draft: Draft) -> None:
         help = "" if known else "where it trains all the same, state what it optimizes: --set training.objective=sft"
         message = "no `--do_train`: the script evaluates, and trains nothing"
         draft.refuse(passes or "do_train", message, help, () if known else ("training.objective",))
-    chosen = next((name for name in commands(draft.config) if name.removesuffix("_no") in keys.CHOICES), "")
+    chosen = next((name for name in commands(draft.config) if name.removesuffix("_no") in KEYS.names["choices"]), "")
     if chosen:
         message = f"the script of {chosen} runs every choice of a question as a row, which has no memory model here"
         draft.refuse("", message, keys=("training.objective",))
     if not _example(draft.config):
         return
-    head = next((keys.HEADS[name] for name in commands(draft.config) if name in keys.HEADS), "")
+    head = next((KEYS.words["heads"][name] for name in commands(draft.config) if name in KEYS.words["heads"]), "")
     if head:
         draft.derive("training.head", head, "the script's name")
 
@@ -253,7 +252,7 @@ def _precision(draft: Draft, split: Division, *, alone: bool, opened: bool, trai
         help = "state it: --set training.precision.recipe=bf16-mixed"
         draft.ask("training.precision.recipe", "the precision, and the script has a default of its own", help)
         return False
-    weights = DTYPES.get(written, "")
+    weights = TRAINER.words["dtypes"].get(written, "")
     unsaid = not (alone or opened) and written in ("", "none") and arguments.is_dtype_open(draft)
     if written in ("", "auto", "none"):
         weights = "bf16" if written == "auto" or opened or not (alone or unsaid or parts.older(draft, 5)) else "fp32"
@@ -308,30 +307,34 @@ def _attention(draft: Draft, *, opened: bool) -> None:
 def _objective(draft: Draft, *, opened: bool) -> bool:
     """Whether the job is supervised: the loss is the language model's."""
     config = draft.config
-    rollout = next((name for name in keys.ROLLOUT_KEYS if config.has(name) and name != "max_completion_length"), "")
-    kind, path = kind_of(config, keys.SCRIPTS, () if _foreign(config) and not opened else keys.PREFERENCE_KEYS)
+    rollout = next(
+        (name for name in KEYS.names["rollout_keys"] if config.has(name) and name != "max_completion_length"), ""
+    )
+    kind, path = kind_of(
+        config, KEYS.names["scripts"], () if _foreign(config) and not opened else KEYS.names["preference_keys"]
+    )
     said = "dpo_loss_type" if config.has("dpo_loss_type") else "loss_type"
     loss = str(config.values.get(said) or "")
-    if rollout or kind in keys.ROLLOUTS:
+    if rollout or kind in KEYS.names["rollouts"]:
         what = f"`{rollout}`" if rollout else f"the script of {kind}"
         draft.refuse(rollout, f"{what}: the job generates between its steps, which has no memory model here")
-        draft.harmless(keys.ROLLOUT_KEYS)
+        draft.harmless(KEYS.names["rollout_keys"])
         return False
-    several = objectives_named(config, keys.SCRIPTS)
+    several = objectives_named(config, KEYS.names["scripts"])
     if len(several) > 1:
         message = f"the names of the scripts say {several[0]} and {several[1]}: which of them is optimized is not known"
         draft.refuse("", message, f"state it: --set training.objective={several[0]}", ("training.objective",))
         return False
     if kind == "sft":
         for name in config.unread():
-            if set(name.lower().split("_")) & set(keys.OBJECTIVE_WORDS) and not off(draft, name):
+            if set(name.lower().split("_")) & set(KEYS.names["objective_words"]) and not off(draft, name):
                 what = f"`{name}`: what this script optimizes with it is not known"
                 draft.refuse(name, what, "state it: --set training.objective=dpo", ("training.objective",))
         return True
     if kind in ("dpo", "cpo"):
         chosen_apart(draft, "rpo_alpha")
         chosen_apart(draft, said)
-    kind = keys.LOSSES.get(loss.strip("[]'\""), kind) if kind in ("dpo", "cpo") else kind
+    kind = KEYS.words["losses"].get(loss.strip("[]'\""), kind) if kind in ("dpo", "cpo") else kind
     weighted(draft, "use_weighting")
     if opened and loss == "wpo":
         draft.refuse(said, f"`{said}: wpo` weighs pairs by scores of tokens, which has no memory model here")
@@ -347,7 +350,7 @@ def _objective(draft: Draft, *, opened: bool) -> bool:
         why = "open-instruct scores all pairs once, before it trains (dpo_utils.py, build_reference_logprobs_cache)"
         draft.assume("training.reference", "precomputed", why)
     _scored_before(draft)
-    config.see(said, "max_prompt_length", *keys.PREFERENCE_KEYS)
+    config.see(said, "max_prompt_length", *KEYS.names["preference_keys"])
     return False
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.configs.config_file import load_json
 from memcheck.configs.draft import Draft
-from memcheck.configs.swift_keys import FSDP2
+from memcheck.configs.swift_keys import KEYS
 from memcheck.configs.trainer_parts import TRUE, text
 from memcheck.configs.trainer_split import STAGE, load_named
 
@@ -16,7 +16,7 @@ def adopt_fsdp(draft: Draft) -> None:
     config, name = draft.config, text(draft, SWITCH)
     at = config.at(SWITCH)
     if name == "fsdp2":
-        for key, value in FSDP2.items():
+        for key, value in KEYS.words["fsdp2"].items():
             config.adopt(key, value, at)
         config.values[SWITCH] = "full_shard"
     elif name.lower().endswith(".json") or config.written(name):

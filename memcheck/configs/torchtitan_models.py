@@ -91,34 +91,6 @@ FLAVORS = (
     Flavor("deepseek_v3", "debugmodel_flex_attn", "deepseek-v2-lite", overrides=_DEEPSEEK, attention="flex"),
 )
 
-HUB_FLAVORS: dict[str, dict[str, object]] = {
-    "full": {
-        "hidden_size": 4096,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "head_dim": 128,
-        "intermediate_size": 11008,
-    },
-    "debugmodel": {
-        "hidden_size": 256,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
-        "head_dim": 16,
-        "intermediate_size": 768,
-    },
-}
-"""What flavors of ``transformers_modeling_backend`` put in place of the dimensions of the model that they load: the
-defaults of TitanDenseModelArgs, too (``model/args.py``, update_from_config)."""
-
-NOT_LANGUAGE = {
-    "flux": "an image generator",
-    "llama3-siglip2": "a vision-language model",
-    "vlm": "a vision-language model",
-    "wan": "a video generator",
-}
-"""Models of torchtitan that are no decoders of text alone."""
-
 
 def find_flavor(name: str, flavor: str) -> Flavor | None:
     """The catalog's counterpart of a torchtitan model."""

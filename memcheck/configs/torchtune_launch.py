@@ -6,10 +6,10 @@ import re
 
 from memcheck.configs.config_file import ConfigFile, load_yaml
 from memcheck.configs.draft import Draft
+from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_lines import commands_of
 from memcheck.configs.shell_overrides import Positional
 from memcheck.configs.torchtune_keys import COMPONENT, launched
-from memcheck.configs.trainer_keys import LAUNCHER_IRRELEVANT
 from memcheck.configs.trainer_split import load_named
 from memcheck.configs.types import ConfigError, ConfigProblem, KeyRow, Note
 from memcheck.edge.libyaml import yaml
@@ -62,7 +62,7 @@ def join_launch(draft: Draft) -> bool:
     if not launched(config):
         return True
     draft.rows(_LAUNCHER)
-    draft.harmless(LAUNCHER_IRRELEVANT)
+    draft.harmless(key_table("transformers").inside["launcher"])
     words = [each for each in config.positionals if each.program == PROGRAM]
     recipe = next((number for number, each in enumerate(words) if each.text not in STARTS), len(words))
     overrides = {each.key for each in words if each.key}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from memcheck.configs import torchtune_keys as keys
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.draft import Draft
+from memcheck.configs.torchtune_keys import KEYS
 from memcheck.configs.torchtune_models import builder_of
 from memcheck.configs.trainer_parts import text
 
@@ -28,7 +29,7 @@ def objective(draft: Draft) -> None:
 def _distilled(draft: Draft) -> None:
     config = draft.config
     path, kind = DIVERGENCE, text(draft, DIVERGENCE).rpartition(".")[2]
-    beta = keys.DIVERGENCES.get(kind)
+    beta = KEYS.words["divergences"].get(kind)
     if beta is None:
         message = f"`{path}: {kind}`: the job is distillation by a divergence that has no memory model here"
         draft.refuse(path if kind else TAUGHT_BY, message, parts.STATE_IT.format(OBJECTIVE), (OBJECTIVE,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from memcheck.configs import torchtune_keys as keys
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.draft import Draft
+from memcheck.configs.torchtune_keys import KEYS
 from memcheck.configs.trainer_parts import RECOMPUTE, on, text
 from memcheck.configs.types import KeyRow
 from memcheck.edge.digits import whole_number
@@ -29,7 +30,7 @@ def component_optimizer(draft: Draft, path: str, component: str, section: str, u
     arguments; ``usual``: the implementation of one without them.
     """
     config = draft.config
-    name = keys.OPTIMIZERS.get(component, "")
+    name = KEYS.words["optimizers"].get(component, "")
     if not name:
         message = f"the states of `{path}: {component}` have no memory model"
         help = parts.STATE_IT.format("training.optimizer")
@@ -98,12 +99,12 @@ def loss(draft: Draft) -> None:
     """``loss._component_`` and its chunks."""
     config, path = draft.config, f"loss.{keys.COMPONENT}"
     name = text(draft, path).rpartition(".")[2]
-    kind = keys.LOSSES.get(name, "")
+    kind = KEYS.words["losses"].get(name, "")
     if kind:
         draft.set("training.loss.kind", kind, path)
         if kind != "standard":
             draft.rows((KeyRow(f"loss.{keys.CHUNKS}", "training.loss.chunks"),))
-    elif name not in (*keys.OBJECTIVES, keys.PREFERENCES):
+    elif name not in (*KEYS.words["objectives"], keys.PREFERENCES):
         written = text(draft, path)
         message = f"the loss `{written}` has no memory model here" if written else "the recipe does not say which loss"
         draft.refuse(path, message, parts.STATE_IT.format("training.loss"), ("training.loss", "training.loss.kind"))

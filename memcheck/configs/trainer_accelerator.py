@@ -5,6 +5,7 @@ transformers 5.23.0 (``trainer_pt_utils.py``, AcceleratorConfig; ``trainer.py``,
 from __future__ import annotations
 
 from memcheck.configs.draft import Draft
+from memcheck.configs.trainer_keys import KEYS
 from memcheck.configs.trainer_parts import on
 from memcheck.configs.trainer_split import STAGE
 from memcheck.configs.types import KeyRow
@@ -12,8 +13,6 @@ from memcheck.frameworks.registry import FRAMEWORKS
 
 SECTION = "accelerator_config"
 ACCUMULATION = f"{SECTION}.gradient_accumulation_kwargs"
-HARMLESS = ("dispatch_batches", "even_batches", "use_seedable_sampler", "non_blocking", "use_configured_state")
-"""How a batch of ids reaches its GPU, and in which order."""
 SYNC, MICRO = "training.options.sync_each_batch", "training.micro_batch_size"
 
 
@@ -31,7 +30,7 @@ def accelerator(draft: Draft) -> None:
     if draft.value("training.gradient_accumulation_steps") in (None, 1):
         draft.rows((KeyRow(steps, "training.gradient_accumulation_steps"),))
     synchronised(draft, f"{ACCUMULATION}.sync_each_batch")
-    config.see(SECTION, split, steps, *(f"{SECTION}.{name}" for name in HARMLESS))
+    config.see(SECTION, split, steps, *(f"{SECTION}.{name}" for name in KEYS.inside[SECTION]))
     if isinstance(config.values.get(SECTION), str):
         draft.note(SECTION, "the file that it names is not read")
 

@@ -7,36 +7,19 @@ import re
 from memcheck.configs.contract import speaks
 from memcheck.configs.draft import Draft
 from memcheck.configs.trainer_frozen import architecture_named
-from memcheck.configs.trainer_keys import DTYPES
+from memcheck.configs.trainer_keys import KEYS
 from memcheck.configs.trainer_parts import on, say, say_or_note, text, words
-from memcheck.configs.types import KeyRow
+from memcheck.configs.types import AdapterKeys, KeyRow
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.versions import KBIT
 from memcheck.models.module_paths import linear_layers
 from memcheck.models.parameters import block_tensors
 from memcheck.models.types import Moe
-from memcheck.record import Record
 
 WHOLE = ("lm_head", "embed_tokens", "embed_in", "embed_out", "wte")
 """Layers outside the blocks."""
 EVERY_LINEAR = frozenset({"all-linear", "all", "linear"})
 _PATTERN = re.compile(r"[\\()|\[\]*+?^$]")
-
-
-class AdapterKeys(Record):
-    """The names of one dialect."""
-
-    rank: str
-    default_rank: int | None
-    """None: it has to say."""
-    targets: tuple[str, ...]
-    default_targets: object
-    """What PEFT or the framework takes where the config is silent; None: it has to say."""
-    dropout: str
-    default_dropout: float | None
-    saved: str
-    dora: str
-    parameters: str = ""
 
 
 def method(draft: Draft, name: str, path: str) -> None:
@@ -270,7 +253,7 @@ def leaves_casts(draft: Draft, why: str) -> None:
 
 def computed(draft: Draft, path: str) -> None:
     """In which dtype 4-bit weights are multiplied; no model's but one of 16 bits has a memory model."""
-    if draft.value("training.method") == "qlora" and DTYPES.get(text(draft, path)) == "fp32":
+    if draft.value("training.method") == "qlora" and KEYS.words["dtypes"].get(text(draft, path)) == "fp32":
         draft.note(path, "4-bit weights that are dequantized to fp32 are priced as in 16 bits")
     draft.config.see(path)
 

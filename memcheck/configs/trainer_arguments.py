@@ -9,30 +9,10 @@ from memcheck.configs.draft import Draft
 from memcheck.configs.launch_lines import several, started_by
 from memcheck.configs.trainer_accelerator import accelerator
 from memcheck.configs.trainer_adapters import HELD, starts
+from memcheck.configs.trainer_keys import KEYS
 from memcheck.configs.trainer_parts import Division, text
 from memcheck.configs.trainer_split import STAGE, deepspeed, engine_batch, fsdp, note_units
 from memcheck.configs.types import ConfigProblem, KeyRow, Note
-
-UNMODELLED: dict[str, tuple[object, str]] = {
-    "ddp_static_graph": (False, "DDP's static graph is not modelled"),
-    "eval_use_gather_object": (False, "objects that are gathered while evaluating are not modelled"),
-    "use_cache": (False, "the keys and values that a cache copies in training are not modelled"),
-    "label_smoothing_factor": (0, "a smoothed loss keeps a shifted copy of all logits and two of their logarithms"),
-    "neftune_noise_alpha": (None, "the noise on embeddings, one more copy of them, is not modelled"),
-    "auto_find_batch_size": (False, "the batch may become smaller than what is judged"),
-    "torch_compile_mode": (None, "graphs of another mode of torch.compile are not modelled"),
-    "torch_compile_backend": ("inductor", "another backend of torch.compile is not modelled"),
-    "full_determinism": (False, "workspaces of deterministic kernels are not modelled"),
-    "predict_with_generate": (False, "generation while evaluating is not modelled"),
-    "ddp_bucket_cap_mb": (None, "another size of DDP's buckets is not modelled"),
-    "optim_target_modules": (None, "an optimizer of some modules is not modelled"),
-    "include_inputs_for_metrics": (False, "inputs that are kept for metrics are not modelled"),
-    "half_precision_backend": ("auto", "apex's master weights and casts are not modelled"),
-    "fp16_opt_level": ("O1", "apex's master weights and casts are not modelled"),
-    "low_cpu_mem_usage": (True, "before transformers 5, another copy of the weights in host memory while they load"),
-    "lora_bias": ("none", "biases that are trained with adapters are not modelled"),
-    "optim_args": (None, "arguments of the optimizer are not read"),
-}
 
 
 def one_job(draft: Draft) -> bool:
@@ -136,7 +116,7 @@ def step(draft: Draft, split: Division) -> None:
         message = f"`{smoothed}`: a loss of its own, on log-probabilities of whole logits, has no memory model here"
         draft.refuse(smoothed, message, keys=("training.loss",))
     _divided(draft)
-    draft.unmodelled(UNMODELLED)
+    draft.unmodelled(KEYS.unmodelled)
     for name in ("init_lora_weights", "lora_init"):
         starts(draft, name)
     draft.harmless(("torch_empty_cache_steps", "group_by_length", "length_column_name"))

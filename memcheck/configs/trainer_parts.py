@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from memcheck.configs import trainer_keys as keys
 from memcheck.configs.contract import speaks
 from memcheck.configs.draft import Draft
 from memcheck.configs.launch_environment import allocator
 from memcheck.configs.release import is_transformers
+from memcheck.configs.trainer_keys import KEYS
 from memcheck.configs.types import KeyRow
 from memcheck.edge.observed import is_folder
 from memcheck.errors import MemcheckError
@@ -154,7 +155,7 @@ def optimizer(draft: Draft, path: str, default: str, why: str = "") -> None:
     """``optim``: the states it keeps, and how it steps."""
     key = "training.optimizer.name"
     written = text(draft, path).lower().removeprefix("optimizernames.")
-    name, implementation = keys.OPTIMIZERS.get(written or default, ("", ""))
+    name, implementation = KEYS.words["optimizers"].get(written or default, ("", ""))
     if not name:
         message = f"the states of `{path}: {written}` have no memory model"
         draft.refuse(path, message, STATE_IT.format("training.optimizer"), (key, "training.optimizer"))
@@ -227,7 +228,7 @@ def attention(draft: Draft, path: str, default: str = "sdpa") -> None:
     """``attn_implementation``; a kernel of the hub is a flash attention by its name."""
     key = "training.attention"
     written = text(draft, path).lower()
-    found = keys.ATTENTIONS.get(written, "flash" if "flash" in written and "/" in written else "")
+    found = KEYS.words["attentions"].get(written, "flash" if "flash" in written and "/" in written else "")
     if not written:
         draft.assume(key, default)
     elif found:
@@ -285,7 +286,7 @@ def launcher(draft: Draft) -> None:
     """Read arguments of torchrun and accelerate on the same command line, and variables that are set before it."""
     config = draft.config
     allocator(draft)
-    for name, key in keys.LAUNCHER.items():
+    for name, key in KEYS.words["launcher"].items():
         least = re.fullmatch(r"(\d+):\1", str(config.values.get(name, "")))  # torchrun's MIN:MAX
         if least is not None:
             config.values[name] = least[1]
@@ -306,7 +307,7 @@ def launcher(draft: Draft) -> None:
         asked = re.fullmatch(r"(?:gpu:)?(?:[A-Za-z][\w.-]*:)?(\d{1,3})", str(config.values.get(name, "")))
         if asked is not None and "hardware.gpus_per_node" not in draft.settings:
             draft.set("hardware.gpus_per_node", int(asked[1]), name)
-    draft.harmless(keys.LAUNCHER_IRRELEVANT)
+    draft.harmless(KEYS.inside["launcher"])
 
 
 def evaluation(draft: Draft, path: str, *, batch: tuple[str, ...], default: int, runs: bool) -> None:
@@ -323,9 +324,9 @@ def evaluation(draft: Draft, path: str, *, batch: tuple[str, ...], default: int,
         draft.set("training.evaluation.logits", "dropped", "prediction_loss_only")
 
 
-def irrelevant(draft: Draft, own: dict[str, tuple[str, ...]]) -> None:
+def irrelevant(draft: Draft, own: Mapping[str, tuple[str, ...]]) -> None:
     """The keys of TrainingArguments and of one dialect that move no memory."""
-    draft.irrelevant(keys.IRRELEVANT)
+    draft.irrelevant(KEYS.irrelevant)
     draft.irrelevant(own)
 
 

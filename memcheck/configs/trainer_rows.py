@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.draft import Draft
+from memcheck.configs.key_table import key_table
 from memcheck.configs.trainer_parts import off, on
 from memcheck.configs.trainer_script import commands
-from memcheck.configs.trl_keys import UNCUT
 
 GROUPED = ("clm", "fim", "mlm", "plm", "language_modeling")
 """Scripts that join all texts and cut them into rows of the limit: the first word of their names after ``run_``."""
@@ -34,7 +34,7 @@ def rows_of(draft: Draft, *, alone: bool, opened: bool) -> int:
     ``alone``: the script is TRL's own; ``opened``: it is open-instruct's.
     """
     stated_none = any(name in draft.config.values and not draft.config.has(name) for name in LENGTHS)
-    cut = not any(each.startswith(UNCUT) for each in commands(draft.config))
+    cut = not any(each.startswith(key_table("trl").names["uncut"]) for each in commands(draft.config))
     default, why = (1024, "TRL's default max_length") if alone and cut and not stated_none else _own_limit(draft)
     packed = on(draft, "packing")
     full = "" if packed or alone or opened else _full(draft)

@@ -10,7 +10,7 @@ from memcheck.configs.arguments import without_comment
 from memcheck.configs.config_file import ConfigFile, load_json
 from memcheck.configs.launch_lines import commands_of
 from memcheck.configs.shell_values import resolved
-from memcheck.configs.trainer_fields import TRAINING_ARGUMENTS, TRL
+from memcheck.configs.trainer_keys import KEYS
 from memcheck.configs.types import ConfigError
 from memcheck.finding import Location
 from memcheck.remembered import lru_cache
@@ -50,7 +50,7 @@ def spelled_with_underscores(config: ConfigFile) -> None:
 def _turned_off(config: ConfigFile, name: str) -> None:
     """``--no_gradient_checkpointing``: the parser's own switch of a field that is true by default."""
     plain = name.removeprefix("no_")
-    fields = TRAINING_ARGUMENTS | TRL
+    fields = KEYS.as_set("training_arguments", "trl")
     if name not in fields and plain in fields and plain not in config.values and config.values[name] is True:
         config.rename(name, plain)
         config.values[plain] = False

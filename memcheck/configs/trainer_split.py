@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from memcheck.configs.config_file import ConfigFile, load_json, parse_text
 from memcheck.configs.draft import Draft
 from memcheck.configs.read_deepspeed import read_deepspeed
+from memcheck.configs.trainer_keys import KEYS
 from memcheck.configs.trainer_parts import TRUE, Division
 from memcheck.configs.types import ConfigError, ConfigProblem, Note, ReadConfig
 from memcheck.edge.observed import is_file, real_path
@@ -38,19 +39,6 @@ _STRATEGIES = {
 }
 _PART = re.compile(r"(?:MoeBlock|Experts|MLP|Attention|Linear)(?:,|$)", re.IGNORECASE)
 _NUMBERS = {"1": "full_shard", "2": "shard_grad_op", "3": "no_shard", "4": "hybrid_shard", "5": "hybrid_shard_zero2"}
-_FSDP_HARMLESS = frozenset(
-    {
-        "transformer_layer_cls_to_wrap",
-        "use_orig_params",
-        "sync_module_states",
-        "limit_all_gathers",
-        "final_state_dict_type",
-        "xla",
-        "xla_fsdp_v2",
-        "xla_fsdp_grad_ckpt",
-        "fsdp",
-    }
-)
 
 
 def deepspeed(
@@ -330,7 +318,8 @@ def _rest(draft: Draft, values: Mapping[str, str]) -> None:
         draft.note(values["forward_prefetch"], "explicit forward prefetch, one more gathered unit, is not modelled")
     wrapped = str(config.values.get(values.get("transformer_layer_cls_to_wrap", "")) or "")
     note_units(draft, values.get("transformer_layer_cls_to_wrap", ""), wrapped)
-    known = _FSDP_HARMLESS | {
+    known = {
+        *KEYS.inside["fsdp_config"],
         "version",
         "sharding_strategy",
         "reshard_after_forward",

@@ -42,6 +42,24 @@ class KeyRow(Record):
     """Other names that the framework has for it, or had."""
 
 
+class AdapterKeys(Record):
+    """What a format calls the arguments of LoRA, and what its framework takes where a config is silent."""
+
+    rank: str
+    targets: tuple[str, ...]
+    """Keys of the target modules; the first one that has a value counts."""
+    dropout: str
+    saved: str
+    """The key of modules that are trained whole; empty where the format has none, as for the next two."""
+    dora: str = ""
+    parameters: str = ""
+    """The key of parameters that get adapters by their names, such as stacked experts."""
+    default_rank: int | None = None
+    """None: a config has to state the rank, as for the next two."""
+    default_targets: object = None
+    default_dropout: float | None = None
+
+
 class ReadSetting(Record):
     """A plan value and why it is what it is."""
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from memcheck.configs import trl_keys
 from memcheck.configs.accelerate_keys import LAUNCHED
 from memcheck.configs.arguments import without_comment
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
+from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_lines import started_by
-from memcheck.configs.trainer_fields import names
 from memcheck.configs.trainer_frozen import architecture_named
-from memcheck.configs.trainer_keys import LAUNCHER, LAUNCHER_IRRELEVANT
 from memcheck.configs.types import ConfigProblem
 from memcheck.finding import Location, Span
 
+TRL, TRAINER = key_table("trl"), key_table("transformers")
 OBJECTIVE, METHOD, WEIGHTS = "training.objective", "training.method", "training.precision.params"
 _ANSWERS = {OBJECTIVE: "sft", METHOD: "full", WEIGHTS: "bf16"}
 _OPEN = {
@@ -26,14 +25,14 @@ _OPEN = {
 }
 _NAMED = re.compile(r"(?:^|[\s/\"'=])((?:[\w.-]*[\w-])\.py)\b|\s(?:-m|--module)[\s=]+([A-Za-z_][\w.]*)")
 _LAUNCHERS = ("torch.distributed", "accelerate.", "deepspeed.", "torchrun")
-_STARTERS = names(
+_STARTERS = frozenset(
     """
     autotuning bind_cores_to_core config_file container_image container_mounts cpu_bind cpus_per_task
     deepspeed_hostfile deepspeed_multinode_launcher dynamo_mode dynamo_use_dynamic dynamo_use_fullgraph
     enable_each_rank_log export gpus_per_node gres job_id job_name jobid kill_on_bad_exit label launcher local_addr
     local_rank local_ranks_filter log_dir main_training_function mixed_precision mpi no_local_rank no_python nodelist
     nodes ntasks ntasks_per_node num_nodes partition rank role save_pid start_method tee unbuffered use_env wait
-    """
+    """.split()  # noqa: SIM905  # a list of fifty quoted names is harder to read
 )
 """Arguments of srun, torchrun, deepspeed and accelerate launch on the same line."""
 
@@ -45,7 +44,11 @@ def takes(config: ConfigFile, *fields: Iterable[str]) -> bool:
 
 def others(config: ConfigFile, *fields: Iterable[str]) -> list[str]:
     """Arguments that neither these dataclasses have nor what starts the script."""
-    started = {*LAUNCHER, *LAUNCHER_IRRELEVANT, *(each.rpartition(".")[2] for each in LAUNCHED)} | _STARTERS
+    started = {
+        *TRAINER.words["launcher"],
+        *TRAINER.inside["launcher"],
+        *(each.rpartition(".")[2] for each in LAUNCHED),
+    } | _STARTERS
     known = started.union(*fields)
     stated = dict.fromkeys(key.partition(".")[0] for key in config.values)
     return [name for name in stated if name not in known and not name.startswith("fsdp")]
@@ -77,7 +80,7 @@ def ask(draft: Draft, *, objective: bool, weights: bool) -> None:
 
 def retrieves(draft: Draft) -> None:
     """A row of such a job is a question and a group of passages, and its loss compares them over the batch."""
-    name = next((each for each in trl_keys.RETRIEVAL if draft.config.has(each)), "")
+    name = next((each for each in TRL.names["retrieval"] if draft.config.has(each)), "")
     if name:
         message = f"`{name}`: the job is retrieval, with groups of passages, which has no memory model here"
         draft.refuse(name, message, keys=("training.objective",))
@@ -89,14 +92,20 @@ def towers(draft: Draft) -> None:
     Such a script names the language model alone, so that the size of the added parts is not known.
     """
     known = architecture_named(draft)
-    seen = frozenset() if known is not None and known.vision is not None else trl_keys.TOWER_WORDS
+    parts = (
+        TRL.as_set("more_words")
+        if known is not None and known.vision is not None
+        else TRL.as_set("more_words", "tower_words")
+    )
     for name in draft.config.unread():
         words = set(name.lower().split("_"))
-        switched = str(draft.config.values[name]).lower() in ("false", "0", "no") and not words & trl_keys.HELD_WORDS
-        if not words & (seen | trl_keys.MORE_WORDS) or not draft.config.has(name) or switched:
+        switched = str(draft.config.values[name]).lower() in ("false", "0", "no") and words.isdisjoint(
+            TRL.names["held_words"]
+        )
+        if not words & parts or not draft.config.has(name) or switched:
             continue
         message = f"`{name}`: the script trains on images or sound, and what it builds for them is not known"
-        if words & trl_keys.MORE_WORDS:
+        if not words.isdisjoint(TRL.names["more_words"]):
             message = f"`{name}`: the script adds heads or experts to the model, and what it trains is not known"
         draft.refuse(name, message, "write a plan of a model that has them (`memcheck list models`)")
         return

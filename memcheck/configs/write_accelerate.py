@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memcheck.configs import accelerate_keys as keys
+from memcheck.configs.accelerate_keys import KEYS
 from memcheck.configs.request import Export
 from memcheck.configs.settings import neutral, settings_of
 from memcheck.configs.sheet import SCRIPTS, Sheet
@@ -28,7 +29,7 @@ ELSEWHERE = {
 }
 FIRST, PLACE = "training.options.fsdp_version", "training.initialization.place"
 GATHERS = "training.options.stage3_gather_16bit_weights_on_model_save"
-WORDS = {recipe: word for word, recipe in keys.RECIPES.items()}
+WORDS = {recipe: word for word, recipe in KEYS.words["recipes"].items()}
 
 
 def write_accelerate(export: Export) -> Written:
@@ -36,7 +37,7 @@ def write_accelerate(export: Export) -> Written:
     job = export.job
     zero = job.framework.data_parallel == "zero"
     launched = FRAMEWORKS["deepspeed" if zero else "huggingface"]
-    sheet = Sheet(settings_of(job), neutral(launched, job.layout), keys.VERSION)
+    sheet = Sheet(settings_of(job), neutral(launched, job.layout), KEYS.version)
     sheet.remark("model", "the script names it: --model_name_or_path")
     stage = sheet.number("parallelism.zero_stage")
     sheet.put("compute_environment", "LOCAL_MACHINE")
@@ -57,7 +58,7 @@ def write_accelerate(export: Export) -> Written:
     for key, where in (ELSEWHERE | SCRIPTS).items():
         sheet.elsewhere(key, where)
     notices = (*export.notices, *sheet.finish())
-    return Written("accelerate", _yaml(sheet.tree, export.header(keys.VERSION, notices)), notices)
+    return Written("accelerate", _yaml(sheet.tree, export.header(KEYS.version, notices)), notices)
 
 
 def _yaml(tree: dict[str, Any], header: str) -> str:
@@ -114,7 +115,7 @@ def _fsdp(sheet: Sheet) -> None:
     elif tensor * context > 1 or shard != data:
         sheet.put(keys.REPLICATE, data // shard)
         sheet.put(keys.SHARD, shard)
-        sheet.rows(keys.DEGREES)
+        sheet.rows(KEYS.rows["degrees"])
 
 
 def _offload(sheet: Sheet) -> None:
@@ -130,7 +131,7 @@ def _offload(sheet: Sheet) -> None:
 def _deepspeed(sheet: Sheet) -> None:
     sheet.put(keys.TYPE, "DEEPSPEED")
     sheet.take("parallelism.data")
-    sheet.rows(keys.ENGINE)
+    sheet.rows(KEYS.rows["engine"])
     third = sheet.number("parallelism.zero_stage") == 3
     sheet.put(keys.INIT, third and sheet.settings.get(PLACE) != "host")
     if third and sheet.settings.get(PLACE) == "host":

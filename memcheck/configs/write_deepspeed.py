@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from memcheck.configs import deepspeed_keys as keys
+from memcheck.configs.deepspeed_keys import KEYS
 from memcheck.configs.request import Export
 from memcheck.configs.settings import neutral, settings_of
 from memcheck.configs.sheet import SCRIPTS, Sheet
@@ -37,15 +38,15 @@ PARAMETERS = {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "aut
 def write_deepspeed(export: Export) -> Written:
     """The JSON of an engine."""
     job = export.job
-    sheet = Sheet(settings_of(job), neutral(FRAMEWORKS["deepspeed"], job.layout), keys.VERSION)
+    sheet = Sheet(settings_of(job), neutral(FRAMEWORKS["deepspeed"], job.layout), KEYS.version)
     sheet.remark("model", "the script names it: --model_name_or_path")
     _batch(sheet)
     _precision(sheet)
     _optimizer(sheet)
     for key in keys.REMOVED:
         if sheet.take(key) is not None:
-            sheet.lose(key, f"{keys.VERSION} has no such key any more")
-    sheet.rows(row for row in keys.ROWS if row.key not in keys.REMOVED)
+            sheet.lose(key, f"{KEYS.version} has no such key any more")
+    sheet.rows(row for row in KEYS.rows["rows"] if row.key not in keys.REMOVED)
     for key in ("tensor_parallel.autotp_size", "sequence_parallel_size"):
         _drop(sheet, key)
     for key, where in (ELSEWHERE | SCRIPTS).items():
@@ -80,7 +81,7 @@ def _precision(sheet: Sheet) -> None:
     known = ("fp32", "bf16-mixed", "fp16-mixed", "bf16-pure")
     if recipe not in known:
         sheet.lose("training.precision", f"DeepSpeed has no {recipe}")
-    sheet.put(keys.BF16[0], recipe in ("bf16-mixed", "bf16-pure"))
+    sheet.put(KEYS.names["bf16"][0], recipe in ("bf16-mixed", "bf16-pure"))
     sheet.put(keys.FP16, recipe == "fp16-mixed")
     if recipe == "bf16-pure":
         for name in ("bf16_master_weights_and_grads", "bf16_optimizer_states"):
@@ -89,11 +90,11 @@ def _precision(sheet: Sheet) -> None:
 
 def _optimizer(sheet: Sheet) -> None:
     name, how = sheet.take("training.optimizer.name"), sheet.take("training.optimizer.implementation")
-    if name not in keys.TYPES:
+    if name not in KEYS.words["types"]:
         sheet.put("zero_allow_untested_optimizer", True)
         sheet.remark("training.optimizer.name", f"TrainingArguments makes it: optim for {name}")
         return
-    sheet.put(keys.OPTIMIZER, keys.TYPES[name])
+    sheet.put(keys.OPTIMIZER, KEYS.words["types"][name])
     sheet.put("optimizer.params", dict(PARAMETERS if name != "sgd" else {"lr": "auto"}))
     usual = FRAMEWORKS["deepspeed"].implementations.get(name, FRAMEWORKS["deepspeed"].default_implementation)
     if name in ("adam", "adamw") and how == "foreach":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcheck.configs import megatron_keys as keys
+from memcheck.configs.megatron_keys import KEYS
 from memcheck.configs.megatron_model import differences, dimensions
 from memcheck.configs.request import Export
 from memcheck.configs.settings import neutral, settings_of
@@ -16,24 +17,24 @@ OPTION = "training.options."
 CHECKPOINTING = "training.activation_checkpointing"
 LAUNCHER = "torchrun starts as many processes: --nnodes N --nproc-per-node N"
 PRECISIONS = {"bf16-mixed": ("bf16",), "fp16-mixed": ("fp16",), "fp8-mixed": ("bf16",), "fp32": ()}
-STRATEGIES = {stage: word for word, stage in keys.STRATEGIES.items()}
+STRATEGIES = {stage: word for word, stage in KEYS.words["strategies"].items()}
 
 
 def write_megatron(export: Export) -> Written:
     """The arguments of a job."""
     job = export.job
-    sheet = Sheet(settings_of(job), neutral(FRAMEWORKS["megatron"], job.layout), keys.VERSION)
+    sheet = Sheet(settings_of(job), neutral(FRAMEWORKS["megatron"], job.layout), KEYS.version)
     _model(sheet, job)
     _batch(sheet)
-    sheet.rows(row for row in keys.LAYOUT if row.key in sheet.settings)
+    sheet.rows(row for row in KEYS.rows["layout"] if row.key in sheet.settings)
     _layout(sheet, job)
     _sharding(sheet, job)
     _precision(sheet)
     _optimizer(sheet)
     _recompute(sheet)
     _options(sheet, job)
-    sheet.rows(keys.SAVING)
-    for name, (key, value) in keys.SWITCHES.items():
+    sheet.rows(KEYS.rows["saving"])
+    for name, (key, value) in KEYS.words["switches"].items():
         if sheet.take(key) == value:
             sheet.put(name, True)
     for key in ("hardware.nodes", "hardware.gpus_per_node"):
@@ -41,7 +42,7 @@ def write_megatron(export: Export) -> Written:
     sheet.elsewhere("training.expandable_segments", "PYTORCH_CUDA_ALLOC_CONF, in the environment")
     notices = (*export.notices, *sheet.finish())
     lines = [_argument(name, value) for name, value in sheet.tree.items()]
-    return Written("megatron", "\n".join([export.header(keys.VERSION, notices), *filter(None, lines)]) + "\n", notices)
+    return Written("megatron", "\n".join([export.header(KEYS.version, notices), *filter(None, lines)]) + "\n", notices)
 
 
 def _argument(name: str, value: object) -> str:
@@ -126,7 +127,7 @@ def _precision(sheet: Sheet) -> None:
 
 
 def _optimizer(sheet: Sheet) -> None:
-    sheet.rows((keys.OPTIMIZER,))
+    sheet.rows((KEYS.row("optimizer"),))
     if sheet.take("training.optimizer.implementation") != "fused":
         sheet.lose("training.optimizer.implementation", "Megatron-LM's optimizers are fused")
     offload = sheet.take("training.optimizer.offload")
@@ -157,12 +158,12 @@ def _options(sheet: Sheet, job: TrainingJob) -> None:
     if attention == "eager":
         sheet.put("attention-backend", "unfused")
     sheet.rows(row for row in keys.OPTIONS if row.key in sheet.settings)
-    for name, option in keys.SWITCHED_OFF.items():
+    for name, option in KEYS.words["switched_off"].items():
         if sheet.take(f"{OPTION}{option}") is False:
             sheet.put(name, True)
-    for option, usual in keys.ASSUMED.items():
+    for option, usual in KEYS.words["assumed"].items():
         on = job.option(option, usual)
-        switch = next((name for name, off in keys.SWITCHED_OFF.items() if off == option), "")
+        switch = next((name for name, off in KEYS.words["switched_off"].items() if off == option), "")
         if switch:
             sheet.put(switch, not on)
         elif sheet.tree.get("num-experts"):

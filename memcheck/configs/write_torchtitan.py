@@ -9,6 +9,7 @@ from memcheck.configs import torchtitan_keys as keys
 from memcheck.configs.request import Export
 from memcheck.configs.settings import neutral, settings_of
 from memcheck.configs.sheet import Sheet
+from memcheck.configs.torchtitan_keys import KEYS
 from memcheck.configs.torchtitan_models import flavor_of
 from memcheck.configs.types import Written
 from memcheck.frameworks.registry import FRAMEWORKS
@@ -22,24 +23,24 @@ LAUNCHER = "torchrun starts as many processes: --nnodes N --nproc-per-node N"
 def write_torchtitan(export: Export) -> Written:
     """The TOML of a job."""
     job = export.job
-    sheet = Sheet(settings_of(job), neutral(FRAMEWORKS["torchtitan"], job.layout), keys.VERSION)
+    sheet = Sheet(settings_of(job), neutral(FRAMEWORKS["torchtitan"], job.layout), KEYS.version)
     _model(sheet, export)
     _sharding(sheet)
     _batch(sheet)
     _precision(sheet)
     _checkpointing(sheet)
-    sheet.rows((*keys.ROWS, keys.EARLY))
+    sheet.rows((*KEYS.rows["rows"], KEYS.row("optimizer.early_step_in_backward")))
     if job.layout.pipeline > 1:
-        sheet.rows((keys.SCHEDULE,))
+        sheet.rows((KEYS.row("parallelism.pipeline_parallel_schedule"),))
         layers = job.architecture.num_layers if isinstance(job.architecture, Architecture) else job.architecture.layers
         _virtual(sheet, layers)
     if sheet.take("training.compile"):
-        sheet.put(keys.COMPILE[0], True)
+        sheet.put(KEYS.names["compile"][0], True)
         components = sheet.take("training.options.components")
         sheet.put(keys.COMPILED_PARTS, ["model", "loss"] if components is None else list(components))
-    if sheet.take(keys.ASYNCHRONOUS.key):
-        sheet.put(keys.SAVES[0], True)
-        sheet.put(keys.ASYNCHRONOUS.path, "async")
+    if sheet.take(KEYS.row("checkpoint.async_mode").key):
+        sheet.put(KEYS.names["saves"][0], True)
+        sheet.put(KEYS.row("checkpoint.async_mode").path, "async")
     if not sheet.take("training.clip_grad_norm"):
         sheet.lose("training.clip_grad_norm", "torchtitan always clips gradients")
     for key in ("hardware.nodes", "hardware.gpus_per_node"):
@@ -48,7 +49,7 @@ def write_torchtitan(export: Export) -> Written:
     if sheet.settings.get("parallelism.sequence") is False and job.layout.tensor > 1:
         sheet.lose("parallelism.sequence", "torchtitan always runs sequence parallelism with tensor parallelism")
     notices = (*export.notices, *sheet.finish())
-    return Written("torchtitan", toml(sheet.tree, export.header(keys.VERSION, notices)), notices)
+    return Written("torchtitan", toml(sheet.tree, export.header(KEYS.version, notices)), notices)
 
 
 def _model(sheet: Sheet, export: Export) -> None:
@@ -83,19 +84,19 @@ def _sharding(sheet: Sheet) -> None:
         sheet.lose("parallelism.zero_stage", f"torchtitan has no ZeRO stage {stage}: it replicates or shards all")
     elif context > 1:
         sheet.lose("parallelism.zero_stage", "torchtitan shards over the context group: context > 1 is FSDP")
-    sheet.put(keys.REPLICATE[0], replicate)
-    sheet.put(keys.SHARD[0], shard)
+    sheet.put(KEYS.names["replicate"][0], replicate)
+    sheet.put(KEYS.names["shard"][0], shard)
 
 
 def _batch(sheet: Sheet) -> None:
     micro, steps = sheet.take("training.micro_batch_size"), sheet.take("training.gradient_accumulation_steps")
     if sheet.number("parallelism.pipeline") > 1:
         each = sheet.take("training.options.micro_batches_per_run") or steps
-        sheet.put(keys.LOCAL_BATCH[0], micro * each)
+        sheet.put(KEYS.names["local_batch"][0], micro * each)
         sheet.put(keys.PIPELINE_BATCH, micro)
         sheet.put(keys.GLOBAL_BATCH, -1 if each == steps else micro * steps * sheet.number("parallelism.data"))
         return
-    sheet.put(keys.LOCAL_BATCH[0], micro)
+    sheet.put(KEYS.names["local_batch"][0], micro)
     sheet.put(keys.GLOBAL_BATCH, micro * steps * sheet.number("parallelism.data"))
 
 
@@ -131,7 +132,7 @@ def _checkpointing(sheet: Sheet) -> None:
 def _virtual(sheet: Sheet, layers: int) -> None:
     """torchtitan counts layers per stage, not stages per rank."""
     per_rank, pipeline = sheet.take("parallelism.virtual_stages"), sheet.number("parallelism.pipeline")
-    if per_rank == (2 if sheet.settings["parallelism.pipeline_schedule"] in keys.LOOPED else 1):
+    if per_rank == (2 if sheet.settings["parallelism.pipeline_schedule"] in KEYS.names["looped"] else 1):
         return
     fewer = ("training.options." + name.rpartition(".")[2] for name in (keys.FEWER_FIRST, keys.FEWER_LAST))
     weight = layers + sum(int(sheet.settings.get(name, 1)) for name in fewer)  # type: ignore[call-overload]

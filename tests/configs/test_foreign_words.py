@@ -5,12 +5,16 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import pkgutil
 from collections.abc import Iterator
 from functools import cache
 
 import pytest
 
-from memcheck.configs import foreign_words, trainer_fields
+from memcheck import configs
+from memcheck.configs import key_index
+from memcheck.configs.key_table import INDEX as KEYS
+from memcheck.configs.key_table import key_table
 from memcheck.plan.foreign import INDEX, plain
 from memcheck.plan.keys import unknown_key
 from memcheck.plan.lookup import branches
@@ -24,9 +28,10 @@ READ = {"take", "has", "whole"}
 """Methods of a config that ask for one key."""
 
 
-def test_the_index_is_that_of_the_tables() -> None:
-    """`python -m memcheck.configs.foreign_words` was run after the last change of a table."""
-    assert read_bytes(INDEX).decode() == foreign_words.render()
+def test_the_index_files_are_those_of_the_tables() -> None:
+    """`python -m memcheck.configs.key_index` was run after the last change of a table."""
+    assert read_bytes(KEYS).decode() == key_index.render_tables()
+    assert read_bytes(INDEX).decode() == key_index.render()
 
 
 @cache
@@ -54,16 +59,15 @@ def unanswered(key: str) -> list[str]:
 
 def known_keys() -> set[str]:
     """Keys of the tables, of the arguments' dataclasses, and those that readers ask a config for in code."""
-    found = {name.rstrip(".") for name, _ in foreign_words.of_tables()}
-    for names in (trainer_fields.TRAINING_ARGUMENTS, trainer_fields.TRL, trainer_fields.HANDBOOK, trainer_fields.EXAMPLES):
-        found |= names
-    return found | set(_asked())
+    found = {name.rstrip(".") for name, _ in key_index.of_tables()}
+    fields = key_table("transformers").as_set("training_arguments", "trl", "handbook", "examples")
+    return found | fields | set(_asked())
 
 
 def _asked() -> Iterator[str]:
-    for name in foreign_words.modules():
-        if name.startswith("read_"):
-            module = importlib.import_module(f"memcheck.configs.{name}")
+    for each in sorted(pkgutil.iter_modules(configs.__path__), key=lambda each: each.name):
+        if each.name.startswith("read_"):
+            module = importlib.import_module(f"memcheck.configs.{each.name}")
             for node in ast.walk(ast.parse(inspect.getsource(module))):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in READ:
                     yield from _texts(node.args[:1], vars(module))
@@ -88,7 +92,7 @@ def test_every_key_of_a_reader_is_answered_at_every_place() -> None:
     for key in sorted(keys):
         short = key.rpartition(".")[2]
         spelled = {key, key.replace("-", "_")}
-        if short.replace("-", "_").isidentifier() and plain(short) not in foreign_words.GENERIC:
+        if short.replace("-", "_").isidentifier() and plain(short) not in key_index.GENERIC:
             spelled |= {short}
         missing += [each for name in spelled for each in unanswered(name)]
     assert missing == []

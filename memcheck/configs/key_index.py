@@ -1,24 +1,22 @@
-"""Writes ``plan/foreign.json``: how a plan answers the keys of other tools.
+"""Writes ``keys/index.json``, all key tables, and ``plan/foreign.json``, what a plan answers to their keys.
 
-Run ``python -m memcheck.configs.foreign_words`` after a change. The tables of the readers are the source, so that a
-reader and a plan say the same about a key. A table is known by the type of its values or by its name.
+Run ``python -m memcheck.configs.key_index`` after a change of a table. The files of ``keys/`` are the source, so that
+readers and plans say the same about a key.
 ``foreign_words.yaml`` has the keys that readers take in code, and those of tools that no reader reads.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-import pkgutil
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from memcheck import configs
-from memcheck.configs import trainer_keys
-from memcheck.configs.trainer_adapters import AdapterKeys
-from memcheck.configs.types import KeyRow
+from memcheck.configs import megatron_keys, megatron_swift_keys
+from memcheck.configs.key_table import FOLDER, KeyTable, from_sections, key_table
+from memcheck.configs.key_table import INDEX as KEYS
+from memcheck.configs.types import AdapterKeys, KeyRow
 from memcheck.edge.libyaml import yaml
 from memcheck.edge.streams import put
 from memcheck.plan.foreign import INDEX, KEY, LACKS, NONE, SAID, ForeignKey, plain
@@ -90,11 +88,11 @@ def _words_file() -> dict[str, Any]:
 
 
 def _by_hand() -> Iterator[tuple[str, ForeignKey]]:
-    text = _words_file()
+    text, known = _words_file(), key_table("transformers").words
     tables = {
         **text["words"],
-        "attentions": trainer_keys.ATTENTIONS,
-        "optimizers": {name: _optimizer(*meant) for name, meant in trainer_keys.OPTIMIZERS.items()},
+        "attentions": known["attentions"],
+        "optimizers": {name: _optimizer(*meant) for name, meant in known["optimizers"].items()},
     }
     for row in text["keys"]:
         kind = next(each for each in (KEY, SAID, LACKS, NONE) if each in row)
@@ -111,50 +109,45 @@ def _optimizer(name: str, implementation: str) -> str:
     return f"{{name: {name}, implementation: {implementation}}}" if implementation else name
 
 
-def modules() -> list[str]:
-    """The names of the room's modules."""
-    return sorted(module.name for module in pkgutil.iter_modules(configs.__path__))
+def tables() -> dict[str, dict[str, Any]]:
+    """The sections of every file of ``keys/``, by the format's name."""
+    names = sorted(name for name in os.listdir(FOLDER) if name.endswith(".yaml"))
+    return {
+        name.removesuffix(".yaml"): yaml.load(read_bytes(os.path.join(FOLDER, name)), Loader=yaml.SafeLoader)
+        for name in names
+    }
 
 
 def of_tables() -> Iterator[tuple[str, ForeignKey]]:
-    """Every key of the readers' tables; a name that ends with a dot is everything below it."""
-    tools = _words_file()["tools"]
-    order = list(tools)
-    own_modules = [each for each in modules() if _first(each) in tools]
-    for module in sorted(own_modules, key=lambda each: order.index(_first(each))):
-        title = tools[_first(module)]
-        own = importlib.import_module(f"memcheck.configs.{module}")
-        for name, table in vars(own).items():
-            if name.strip("_").isupper():
-                yield from _of_table(name.strip("_"), table, title)
+    """Every key of the formats' tables; a name that ends with a dot is everything below it."""
+    found = tables()
+    for name in _words_file()["order"].split():
+        yield from _of_table(from_sections(found[name]), COMPUTED.get(name, ()))
 
 
-def _first(module: str) -> str:
-    return module.partition("_")[0]
+COMPUTED = {
+    "megatron": (*megatron_keys.DIMENSIONS, *megatron_keys.OPTIONS),
+    "megatron-swift": megatron_swift_keys.OPTIONS,
+}
+"""Rows that are made of Megatron's options, which its profile has."""
 
 
-def _of_table(name: str, table: object, title: str) -> Iterator[tuple[str, ForeignKey]]:
-    if isinstance(table, AdapterKeys):
-        yield from _of_adapters(table, title)
-    for row in (table,) if isinstance(table, KeyRow) else table if isinstance(table, tuple) else ():
-        if isinstance(row, KeyRow) and row.key:
-            for path in (row.path, *row.aliases):
-                yield path, ForeignKey(title, KEY, row.key, words=_words(row))
-    if name.endswith(("HARMLESS", "HARMLESS_SECTIONS", "IRRELEVANT")):
-        if isinstance(table, dict):
-            for reason, keys in table.items():
-                yield from _each(keys, ForeignKey(title, NONE, reason))
-        elif isinstance(table, (tuple, frozenset)):
-            yield from _each(sorted(table), ForeignKey(title, NONE, ""))
-    elif isinstance(table, dict) and name == "UNMODELLED":
-        for path, (_, reason) in table.items():
-            yield path, ForeignKey(title, LACKS, reason)
-    elif isinstance(table, dict) and name in ("REFUSED", "UPPER"):
-        for path, what in table.items():
-            yield path, ForeignKey(title, LACKS, what)
-    elif isinstance(table, dict) and name == "LAUNCHER":
-        for path, key in table.items():
-            yield path, ForeignKey("torchrun", KEY, key)
+def _of_table(table: KeyTable, computed: tuple[KeyRow, ...]) -> Iterator[tuple[str, ForeignKey]]:
+    title = table.title
+    for adapters in table.adapters.values():
+        yield from _of_adapters(adapters, title)
+    for row in (*(row for rows in table.rows.values() for row in rows), *computed):
+        for path in (row.path, *row.aliases):
+            yield path, ForeignKey(title, KEY, row.key, words=_words(row))
+    for path, key in table.words.get("launcher", {}).items():
+        yield path, ForeignKey("torchrun", KEY, key)
+    for reason, keys in table.irrelevant.items():
+        yield from _each(keys, ForeignKey(title, NONE, reason))
+    yield from _each((key for keys in table.inside.values() for key in keys), ForeignKey(title, NONE, ""))
+    for path, (_, reason) in table.unmodelled.items():
+        yield path, ForeignKey(title, LACKS, reason)
+    for path, what in (*table.refused.items(), *table.upper.items()):
+        yield path, ForeignKey(title, LACKS, what)
 
 
 def _each(keys: Iterable[str], answer: ForeignKey) -> Iterator[tuple[str, ForeignKey]]:
@@ -188,12 +181,19 @@ def render() -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
+def render_tables() -> str:
+    """The text of ``keys/index.json``: one table per line."""
+    lines = [f"{json.dumps(name)}: {json.dumps(sections, ensure_ascii=False)}" for name, sections in tables().items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
 def main() -> int:
-    """Write the index file of foreign words, and return exit code 0."""
-    text = render()
-    with open(INDEX, "w", encoding="utf-8") as stream:
-        stream.write(text)
-    put(sys.stdout, f"{os.path.basename(INDEX)}: {text.count(chr(10)) - 2} keys\n")
+    """Write both index files, and return exit code 0."""
+    for path, render_file in ((KEYS, render_tables), (INDEX, render)):
+        text = render_file()
+        with open(path, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        put(sys.stdout, f"{os.path.basename(path)}: {text.count(chr(10)) - 2} lines\n")
     return 0
 
 
