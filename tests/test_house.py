@@ -119,6 +119,7 @@ ARROWS: dict[str, set[str]] = {
         "job",
         "memory",
         "models",
+        "own_json",
         "plan",
         "record",
         "remembered",

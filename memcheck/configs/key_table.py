@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from memcheck.configs.types import AdapterKeys, KeyRow
 from memcheck.own_json import read_own_json
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 FOLDER = os.path.join(os.path.dirname(__file__), "keys")
 INDEX = os.path.join(FOLDER, "index.json")

@@ -1,6 +1,6 @@
 """Keys that other tools have and a plan has not: which key of the plan it is, or that it changes no byte.
 
-``foreign.json`` is written from the tables of the readers of configs (``python -m memcheck.configs.foreign_words``). It
+``foreign.json`` is written from the tables of the readers of configs (``python -m memcheck.configs.key_index``). It
 is read only for a key that no plan has.
 """
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from memcheck.configs import megatron_keys
 from memcheck.configs.formats import WRITTEN
 from memcheck.configs.importing import import_config
+from memcheck.configs.key_table import key_table
 from memcheck.configs.types import ReadSetting
 from memcheck.job.types import TrainingJob
 from memcheck.plan.document import Document
@@ -54,13 +56,12 @@ def test_examples_come_back(root: Path, format: str) -> None:
 
 def test_tables_are_shared() -> None:
     """A path of a framework stands for one key of the plan, and a key for one path: reader and writer cannot drift."""
-    from memcheck.configs import accelerate_keys, deepspeed_keys, megatron_keys, torchtitan_keys
-
+    accelerate, megatron = key_table("accelerate").rows, key_table("megatron").rows
     tables = (
-        torchtitan_keys.ROWS,
-        deepspeed_keys.ROWS,
-        (*accelerate_keys.DEGREES, *accelerate_keys.ENGINE),
-        (*megatron_keys.DIMENSIONS, *megatron_keys.LAYOUT, *megatron_keys.OPTIONS),
+        key_table("torchtitan").rows["rows"],
+        key_table("deepspeed").rows["rows"],
+        (*accelerate["degrees"], *accelerate["engine"]),
+        (*megatron_keys.DIMENSIONS, *megatron["layout"], *megatron_keys.OPTIONS),
     )
     for rows in tables:
         names = [name for row in rows for name in (row.path, *row.aliases)]

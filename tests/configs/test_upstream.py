@@ -19,9 +19,10 @@ from typing import Any
 
 import pytest
 
-from memcheck.configs import accelerate_keys, megatron_keys, torchtitan_keys
+from memcheck.configs import megatron_keys, torchtitan_keys
 from memcheck.configs.arguments import load_arguments
 from memcheck.configs.config_file import flat
+from memcheck.configs.key_table import key_table
 from memcheck.frameworks.megatron.profile import FRAMEWORK as MEGATRON
 from tests.configs.jobs import FOR, MADE, examples, made, runs_from, written
 
@@ -81,7 +82,8 @@ def test_accelerate_accepts_it(root: Path, tmp_path: Path) -> None:
         config = load_config_from_file(str(path))
         assert config.num_processes >= 1, name
         assert {*config.fsdp_config, *config.deepspeed_config, *config.parallelism_config} <= options, name
-    rows = (*accelerate_keys.DEGREES, *accelerate_keys.ENGINE)
+    known = key_table("accelerate").rows
+    rows = (*known["degrees"], *known["engine"])
     assert {row.path.rpartition(".")[2] for row in rows} <= options
 
 
@@ -136,15 +138,16 @@ def test_torchtitan_accepts_it(root: Path) -> None:
         config = built(module.JobConfig, tomllib.loads(text), name)
         assert config.training.local_batch_size >= 1
     defaults = dict(flat(dataclasses.asdict(module.JobConfig())))
-    for row in torchtitan_keys.ROWS:
+    keys = key_table("torchtitan")
+    for row in keys.rows["rows"]:
         assert row.path in defaults, row.path
         if row.default is not None and row.kind == "whole":
             assert defaults[row.path] == row.default, row.path
-    tuples = (torchtitan_keys.LOCAL_BATCH, torchtitan_keys.REPLICATE, torchtitan_keys.SHARD, torchtitan_keys.COMPILE)
-    known = {*torchtitan_keys.HARMLESS, *(row.path for row in (*torchtitan_keys.ROWS, torchtitan_keys.SCHEDULE))}
+    harmless = [name for names in keys.irrelevant.values() for name in names]
+    known = {*harmless, *(row.path for rows in keys.rows.values() for row in rows)}
     known |= {value for value in vars(torchtitan_keys).values() if isinstance(value, str)}
-    known |= {name for each in tuples for name in each} | {"model.name", "model.flavor", BUDGET}
-    sections = (*torchtitan_keys.HARMLESS_SECTIONS, *torchtitan_keys.UNMODELLED)
+    known |= {name for names in keys.names.values() for name in names} | {"model.name", "model.flavor", BUDGET}
+    sections = (*(name for name in harmless if name.endswith(".")), *keys.unmodelled)
     assert [path for path in defaults if path not in known and not path.startswith(sections)] == []
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from memcheck.configs import axolotl_keys, litgpt_keys, llamafactory_keys, trainer_fields, trl_keys
 from memcheck.configs.importing import import_config
+from memcheck.configs.key_table import key_table
 from memcheck.configs.types import ReadSetting
 from tests.configs.test_litgpt import LORA, PRETRAIN
 from tests.configs.test_nothing_lost import PAIRS, TRL
@@ -30,12 +30,8 @@ JOBS = {
     "transformers": (PLAIN,),
     "litgpt": (LORA, PRETRAIN),
 }
-HARMLESS = {
-    "axolotl": axolotl_keys.IRRELEVANT,
-    "llamafactory": llamafactory_keys.IRRELEVANT,
-    "trl": trl_keys.IRRELEVANT,
-    "litgpt": litgpt_keys.IRRELEVANT,
-}
+HARMLESS = {name: key_table(name).irrelevant for name in ("axolotl", "llamafactory", "trl", "litgpt")}
+TRAINER = key_table("transformers")
 VALUES = (True, 2, "word", ["word"], {"word": 1})
 STATED = {"hardware.gpu": ReadSetting("h100-80gb", "test"), "hardware.gpus_per_node": ReadSetting(1, "test")}
 
@@ -69,7 +65,7 @@ def test_no_harmless_key_is_unknown_upstream(kind: str) -> None:
     """A name that upstream never had would hide a misspelt one; each has the reason why it is read."""
     fields = {*UPSTREAM[kind]["fields"], *UPSTREAM["transformers"]["fields"]}
     if kind == "trl":
-        fields |= trainer_fields.TRL | trainer_fields.HANDBOOK | trainer_fields.TRAINING_ARGUMENTS
+        fields |= TRAINER.as_set("trl", "handbook", "training_arguments")
     names = {each.rstrip(".") for group in HARMLESS[kind].values() for each in group}
     whole = {name if kind == "litgpt" else name.partition(".")[0] for name in names}
     unknown = {name for name in whole - fields if not any(field.startswith(f"{name}.") for field in fields)}
@@ -79,5 +75,5 @@ def test_no_harmless_key_is_unknown_upstream(kind: str) -> None:
 
 def test_fields_of_the_launches_are_those_of_the_classes() -> None:
     """What tells a script from transformers' and TRL's has every field of their classes."""
-    assert set(UPSTREAM["transformers"]["fields"]) <= trainer_fields.TRAINING_ARGUMENTS
-    assert set(UPSTREAM["trl"]["fields"]) <= trainer_fields.TRL | trainer_fields.TRAINING_ARGUMENTS
+    assert set(UPSTREAM["transformers"]["fields"]) <= TRAINER.as_set("training_arguments")
+    assert set(UPSTREAM["trl"]["fields"]) <= TRAINER.as_set("trl", "training_arguments")

@@ -20,7 +20,7 @@ WRITES = {
     ("memcheck/cli/replace.py", "_fill"): "a mended plan's file, or a report's",
     ("memcheck/cli/replace.py", "put_in_place"): "a report's file that cannot be replaced",
     ("memcheck/catalog/index.py", "main"): "the index's file",
-    ("memcheck/configs/foreign_words.py", "main"): "the index's file",
+    ("memcheck/configs/key_index.py", "main"): "the index's file",
     ("memcheck/review/history/checkout.py", "_write"): "a file of another revision",
     ("memcheck/review/history/tree.py", "_object"): "a pipe to git",
     ("memcheck/verify/recording.py", "append"): "a recording's file",
