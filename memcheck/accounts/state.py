@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from memcheck.accounts.quantised import KINDS, quantised_bytes
-from memcheck.autograd.adapter import Adapter
+from memcheck.autograd.context import Adapter
 from memcheck.autograd.tensor import rounded
 from memcheck.job.types import DTYPE_BYTES, Layout, Lora
 from memcheck.models.parameters import block_tensors

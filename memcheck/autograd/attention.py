@@ -1,6 +1,12 @@
-"""Attention kernels: what flash and memory-efficient attention keep, and the products that others are made of.
+"""Attention kernels, the products that others are made of, and ring attention over a context-parallel group.
 
 Shapes are [batch, heads, sequence, head_dim] in whatever strides; only sizes matter here.
+
+Source of the ring: torch 2.13 torch/distributed/tensor/experimental/_context_parallel/_attention.py. With its default
+rotation (all-gather) every rank holds the keys and values of the whole sequence while a layer's attention runs. Partial
+outputs are merged in fp32.
+Backward accumulates its gradients in fp32 twice (the sum and the current step), those of keys and values once more
+while they travel.
 """
 
 from __future__ import annotations
@@ -35,9 +41,7 @@ def flash(
     out_shape = (*q.shape[:-1], v_dim)
     around = None
     if ring > 1:
-        from memcheck.autograd import ring as ring_buffers
-
-        around = ring_buffers.forward_buffers(tape, q, k, v, ring, v_dim)
+        around = forward_buffers(tape, q, k, v, ring, v_dim)
     out = Value(tape.output("attention", out_shape, q.dtype, label), out_shape, q.dtype)
     lse = tape.output("attention", q.shape[:-1], "fp32", label + " logsumexp")
     del around
@@ -46,7 +50,7 @@ def flash(
     shapes = [(t.shape, t.dtype) if t.origin is not None else None for t in (q, k, v)]
 
     def run(grad: Storage) -> list[Storage | None]:
-        around = ring_buffers.backward_buffers(tape, bare_q, bare_k, bare_v, ring) if ring > 1 else None
+        around = backward_buffers(tape, bare_q, bare_k, bare_v, ring) if ring > 1 else None
         found = [tape.new(s[0], s[1], label + " backward") if s else None for s in shapes]
         del around
         return found
@@ -86,3 +90,27 @@ def softmax(tape: Tape, x: Value, dtype: str | None = None) -> Value:
     del x
     out = tape.value(wide.shape, wide.dtype, "softmax")
     return operator(tape, out, wide, "softmax backward", saves=(out,))
+
+
+def forward_buffers(tape: Tape, q: Value, k: Value, v: Value, ways: int, v_dim: int) -> list[Storage]:
+    """Contiguous keys and values, their concatenation, the gathered ones, and two fp32 outputs in the merger."""
+    found = _keys_and_values(tape, k, v, ways)
+    for _ in range(2):
+        found.append(tape.new((*q.shape[:-1], v_dim), "fp32", "merged output"))
+    return found
+
+
+def backward_buffers(tape: Tape, q: Value, k: Value, v: Value, ways: int) -> list[Storage]:
+    """Keys and values again, fp32 gradients of the ring and of the current step, and those that travel."""
+    found = _keys_and_values(tape, k, v, ways)
+    for what in ("summed", "this step's"):
+        found.extend(tape.new(t.shape, "fp32", f"{what} gradient") for t in (q, k, v))
+    found.extend(tape.new((2, *k.shape), "fp32", "travelling gradients") for _ in range(2))
+    return found
+
+
+def _keys_and_values(tape: Tape, k: Value, v: Value, ways: int) -> list[Storage]:
+    local = [tape.new(t.shape, t.dtype, "contiguous keys and values") for t in (k, v)]
+    both = k.numel + v.numel
+    joined = tape.new((both,), k.dtype, "keys and values")
+    return [*local, joined, tape.new((both * ways,), k.dtype, "gathered keys and values")]

@@ -1,13 +1,4 @@
-"""Non-reentrant activation checkpointing, the way torch/utils/checkpoint.py does it.
-
-The forward builds its graph, but every saved tensor is replaced by a placeholder, so nothing but the input stays. The
-first backward function that asks for a saved tensor runs the whole forward again; backward functions before it, which
-saved nothing, have run by then, and their gradients are alive meanwhile. The recompute ends with the last saved tensor.
-
-A reentrant call (``CheckpointFunction.backward``) runs its forward to the end, and is a frame of Python around the
-backward of it: its variables hold the recomputed outputs, and its arguments the gradients that came in, until it
-returns, so that no other gradient is added in place to those.
-"""
+"""Activation checkpointing, whole or operator by operator, and what backward does not free."""
 
 from __future__ import annotations
 
@@ -130,3 +121,115 @@ def checkpoint(tape: Tape, forward: Run, x: Value, returned: list[Value] | None 
             if (node := known()) is not None:
                 outside.add(node)
     return y
+
+
+class KeptOutputs:
+    """Which outputs stay. Every second matrix product is recomputed; products with an excluded matrix always are."""
+
+    __slots__ = ("always", "count", "kept", "kinds", "position", "recomputing")
+
+    def __init__(self, kinds: frozenset[str], always: frozenset[tuple[int, ...]]) -> None:
+        self.kinds = kinds
+        self.always = always
+        """Matrices ([outputs, inputs]) whose products are always recomputed, and not counted (the router's gate)."""
+        self.kept: list[Storage | None] = []
+        self.count = 0
+        self.position = 0
+        self.recomputing = False
+
+    def output(
+        self, tape: Tape, kind: str, shape: tuple[int, ...], dtype: str, label: str, matrix: tuple[int, ...] | None
+    ) -> Storage:
+        """A new storage, or the one that was kept in forward."""
+        if not self._keeps(kind, matrix):
+            return tape.new(shape, dtype, label)
+        if self.recomputing:
+            storage = self.kept[self.position]
+            self.kept[self.position] = None
+            self.position += 1
+            if storage is not None:
+                return storage
+        storage = tape.new(shape, dtype, label)
+        self.kept.append(storage)
+        return storage
+
+    def again(self) -> None:
+        """Begin the recomputation: the operators of the forward come by a second time."""
+        self.recomputing = True
+        self.count = self.position = 0
+
+    def _keeps(self, kind: str, matrix: tuple[int, ...] | None) -> bool:
+        if kind not in self.kinds:
+            return False
+        if kind != "mm":
+            return True
+        if matrix in self.always:
+            return False
+        self.count += 1
+        return self.count % 2 == 1
+
+
+class WholeFrame(CheckpointFrame):
+    """A checkpointed call without early stop, which may keep some operators' outputs."""
+
+    def __init__(self, tape: Tape, forward: Run, x: Value, selection: KeptOutputs | None) -> None:
+        super().__init__(tape, forward, x, early_stop=False)
+        self.selection = selection
+
+    def recompute(self) -> None:
+        """Run the forward again around the outputs that were kept."""
+        if self.selection is not None:
+            self.selection.again()
+        self.tape.selection = self.selection
+        super().recompute()
+        self.tape.selection = self.selection = None
+
+
+def checkpoint_whole(tape: Tape, forward: Run, x: Value, selection: KeptOutputs | None = None) -> Value:
+    """``checkpoint(forward, x, early_stop=False, context_fn=...)``."""
+    if not tape.grad_enabled:
+        return forward(x)
+    tape.frame = frame = WholeFrame(tape, forward, x, selection)
+    tape.selection = selection
+    y = forward(x)
+    tape.frame = tape.selection = None
+    del frame
+    return y
+
+
+def retain(tape: Tape, *values: Value) -> None:
+    """What is put into a container of the model's forward: in a recompute, with the graph that made it.
+
+    The recompute runs with gradients, so what it puts there refers to every tensor that was saved on the way.
+    """
+    if tape.frame is None:
+        return
+    tape.retained.clear()  # the container's entries are replaced
+    found = {id(v.storage): v.storage for v in values if v.storage is not None}
+    stack = [v.origin for v in values] if tape.frame.again is not None else []
+    seen = set()
+    while stack:
+        node = stack.pop()
+        if not isinstance(node, Node) or id(node) in seen:
+            continue
+        seen.add(id(node))
+        stack.extend(node.edges)
+        found.update((id(saved), saved) for saved in node.saved if isinstance(saved, Storage))
+    tape.retained.extend(found.values())
+
+
+def held_by_ctx(tape: Tape, storage: Storage) -> Storage | None:
+    """An attribute of ctx in place of a saved tensor: it goes with the graph, and not with its node's backward. What a
+    checkpoint puts placeholders for are saved tensors alone, so that it stays through one that is not reentrant.
+    """
+    frame = tape.frame
+    if frame is not None and frame.again is None and frame.returned is not None:
+        return None  # a reentrant call runs its forward without a graph
+    if frame is None or frame.again is None:
+        tape.outliving[storage.key] = storage.bytes
+    return storage
+
+
+def holding(run: Backward, kept: object) -> Backward:
+    """The backward function, with storages that a checkpoint does not see."""
+    return run if kept is None else lambda grad: (run(grad), kept)[0]

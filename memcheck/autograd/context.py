@@ -1,12 +1,10 @@
-"""What a ledger needs to know to replay one unit of the model on one rank."""
+"""What the replay of one unit of the model on one rank needs to know, and what its forward is written against."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.matrix import Weights
-from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.style import Style
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Parameter, Storage, Tape, Value
 from memcheck.models.types import Norm, ParameterTensor
@@ -26,6 +24,53 @@ if TYPE_CHECKING:
 
         def __hash__(self) -> int:
             """Part of the key of a curve."""
+
+
+class Adapter(Record):
+    """The adapters of one part of a model, over base weights that may rest quantised."""
+
+    rank: int
+    targets: str | tuple[str, ...]
+    dtype: str
+    quantized: bool
+    """The base weights are quantised."""
+    storage: str = "nf4"
+    """What those rest in, a word of ``memcheck.accounts.quantised``."""
+    held: str = ""
+    """What the base weights rest in where peft adapts another library's layers; empty: they are the framework's own."""
+    dropout: float = 0.0
+    dora: bool = False
+    parameters: tuple[str, ...] = ()
+    """Stacked experts that are adapted by their parameters' names (``target_parameters``)."""
+    expert_rank: int = 0
+    """The rank of those; 0: that of the others."""
+    quantizes_experts: bool = False
+    """Experts are linear layers, whose weights are 4-bit as the others."""
+    stacked: bool = False
+    """Stacked experts rest as the linear layers do, and are dequantised whole where a forward reads them."""
+    computes: str | None = None
+    """The dtype in which 4-bit products are computed; None: that of their input."""
+    gathered: str | None = None
+    """The dtype in which modules see the adapters; None: that in which they are stored."""
+    rows: str | None = None
+    """The dtype to which rows are cast before FSDP1 gathers the adapters, by themselves; None: as they are seen."""
+    unquantised: tuple[str, ...] = ()
+    """Parts of the names of linear layers that are not quantised."""
+
+    def holds(self, shape: tuple[int, ...]) -> bool:
+        """Whether a parameter of experts is stored as the linear layers are: stacked matrices, or whole
+        layers of them.
+        """
+        return self.quantizes_experts or (self.stacked and len(shape) > 2)
+
+    def quantises(self, name: str) -> bool:
+        """Whether the base weight of a linear layer is quantised."""
+        return self.quantized and not any(part in name for part in self.unquantised)
+
+    @property
+    def seen(self) -> str:
+        """The dtype in which modules see the adapters."""
+        return self.gathered or self.dtype
 
 
 class Patched(Record):
@@ -341,52 +386,3 @@ def adapts_head(adapter: Adapter) -> bool:
 
 def _drop(grad: Storage) -> None:
     """The gradient was added elsewhere and dies here."""
-
-
-def enter_tensor_parallel(ctx: Context, x: Value) -> Value:
-    """The input of column-parallel layers: gathered over the sequence (SP), or the replicated tensor itself.
-
-    Backward: reduce-scatter (SP), or an all-reduce into a new tensor (functional collectives do not work in place).
-    """
-    tape = ctx.tape
-    if ctx.tp == 1:
-        return x
-    shape, dtype = x.shape, x.dtype
-    if not ctx.setting.sequence_parallel:
-        return operator(tape, Value(x.storage, shape, dtype), x, "reduce input gradient")
-    out = tape.value((ctx.tokens, *shape[1:]), dtype, "all-gather")
-    if _cat_after_gather(ctx):
-        out = tape.value(out.shape, dtype, "cat gathered sequence")
-    return tape.record(out, (x,), lambda grad: [_reduce_scatter(ctx, grad, shape, "reduce input gradient")])
-
-
-def leave_tensor_parallel(ctx: Context, y: Value) -> Value:
-    """The output of a row-parallel layer: reduce-scattered (SP) or all-reduced into a new tensor."""
-    tape = ctx.tape
-    if ctx.tp == 1:
-        return y
-    shape, dtype = y.shape, y.dtype
-    if not ctx.setting.sequence_parallel:
-        return operator(tape, tape.value(shape, dtype, "all-reduce"), y, PASSED)
-    part = (ctx.residual_tokens, *shape[1:])
-    out = Value(_reduce_scatter(ctx, y, part, "reduce-scatter"), part, dtype)
-    if not _cat_after_gather(ctx):
-        return operator(tape, out, y, "all-gather")
-    return operator(tape, out, y, "cat gathered sequence", temporaries=[(shape, dtype, "all-gather")])
-
-
-def _reduce_scatter(ctx: Context, whole: Value | Storage, part: tuple[int, ...], label: str) -> Storage:
-    """Functional collectives scatter along dim 0: a sequence in dimension 1 is first copied in front of it.
-
-    torch/distributed/_functional_collectives.py, reduce_scatter_tensor (``torch.cat(torch.chunk(...))``).
-    """
-    tape = ctx.tape
-    copied = tape.new(whole.shape, whole.dtype, "cat chunks") if ctx.setting.style.layout == "batch-first" else None
-    out = tape.output("reduce-scatter", part, whole.dtype, label)
-    del copied
-    return out
-
-
-def _cat_after_gather(ctx: Context) -> bool:
-    """Whether all_gather_tensor along dim 1 copies the chunks into one tensor: unless the dimensions before are 1."""
-    return ctx.setting.style.layout == "batch-first" and ctx.setting.batch > 1

@@ -1,13 +1,14 @@
-"""Eager attention: what scores, their softmax and its product with the values keep.
+"""Eager attention, with and without sinks: what scores, their softmax and its product with the values keep.
 
-Shapes are [batch, heads, sequence, head_dim] in whatever strides; only sizes matter here.
+Shapes are [batch, heads, sequence, head_dim] in whatever strides; only sizes matter here. A sink is a learned logit of
+a head. Sources with each function: transformers 5.23, the family's eager_attention_forward.
 """
 
 from __future__ import annotations
 
 from memcheck.autograd.attention import Copied, batched, softmax
-from memcheck.autograd.elementwise import cast, dropout, scale, shift, unary
-from memcheck.autograd.operator import operator
+from memcheck.autograd.elementwise import cast, cat, dropout, mul, scale, shift, unary
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Tape, Value
 
 
@@ -116,3 +117,141 @@ def _score_step(tape: Tape, weights: Value, step: str, mask_dtype: str) -> Value
         capped = unary(tape, capped, "tanh")
         return scale(tape, capped, "softcap")
     return scale(tape, weights, "attention scaling" if step == "scale" else "masked_fill")
+
+
+def eager_with_sinks(  # noqa: PLR0913 - the switches of one formula
+    tape: Tape,
+    q: Value,
+    k: Value,
+    v: Value,
+    sinks: Value | None,
+    returned: list[Value],
+    *,
+    mask_dtype: str | None = None,
+    p_dropout: float = 0.0,
+    copied: Copied = (False, False, False),
+) -> Value:
+    """GPT-OSS: scores and sink logits are concatenated, softmaxed in their own dtype, the sink column dropped.
+
+    ``sinks``: [heads]; its gradient is a sum over batch and tokens; None: none (MiMo V2's full layers). ``returned``
+    takes the probabilities, of which the returned weights are a view. fp32 sinks, or an fp32 mask, make logits and
+    probabilities fp32, which are cast back: autocast lets ``cat`` take the widest dtype of its inputs.
+    """
+    b, h, s, _ = q.shape
+    keys = k.shape[2]
+    scores = batched(tape, q, k, (b, h, s, keys), "attention scores", copied[:2])
+    scores = scale(tape, scores, "attention scaling")
+    scores = shift(tape, scores, "attention mask", mask_dtype)
+    if sinks is None:
+        probs = softmax(tape, _subtract_max(tape, scores))
+        probs = cast(tape, probs, v.dtype)
+        del scores
+        returned.append(probs)
+        return batched(tape, probs, v, (b, h, s, v.shape[-1]), "attention output")
+    shape = (b, h, s, keys + 1)
+    parts = (scores, _spread(tape, sinks, (b, h, s, 1)))
+    combined = cat(tape, parts, shape, "cat sinks")
+    del parts
+    combined = _subtract_max(tape, combined)
+    probs = softmax(tape, combined)
+    dropped = Value(probs.storage, (b, h, s, keys), probs.dtype)
+    dtype = probs.dtype
+    dropped = operator(tape, dropped, probs, (shape, dtype, "slice backward"))
+    del probs
+    dropped = cast(tape, dropout(tape, dropped, p_dropout), v.dtype)
+    returned.append(dropped)
+    del scores
+    return batched(tape, dropped, v, (b, h, s, v.shape[-1]), "attention output", (False, copied[2]))
+
+
+def eager_wide_with_sinks(
+    tape: Tape,
+    q: Value,
+    k: Value,
+    v: Value,
+    sinks: Value,
+    returned: list[Value],
+    *,
+    p_dropout: float,
+    copied: Copied,
+) -> Value:
+    """Flint: fp32 copies of queries and keys, whose scores and sinks are softmaxed in fp32, also under autocast.
+
+    modeling_flint.py, eager_attention_forward. The masked scores keep their variable until the probabilities are cast.
+    """
+    b, h, s, _ = q.shape
+    narrow, autocast = v.dtype, tape.autocast
+    tape.autocast = None
+    scores = batched(tape, cast(tape, q, "fp32"), cast(tape, k, "fp32"), (b, h, s, s), "attention scores", copied[:2])
+    scores = scale(tape, scores, "attention scaling")
+    tape.autocast = autocast
+    scores = shift(tape, scores, "attention mask")
+    shape = (b, h, s, s + 1)
+    probs = softmax(tape, cat(tape, (scores, _spread(tape, sinks, (b, h, s, 1))), shape, "cat sinks"))
+    dropped = operator(tape, Value(probs.storage, (b, h, s, s), probs.dtype), probs, (shape, "fp32", "slice backward"))
+    del probs
+    weights = cast(tape, dropped, narrow, "attention probabilities")
+    del dropped, scores
+    weights = dropout(tape, weights, p_dropout)
+    returned.append(weights)
+    return batched(tape, weights, v, (b, h, s, v.shape[-1]), "attention output")
+
+
+def eager_scaled_by_sinks(
+    tape: Tape, q: Value, k: Value, v: Value, sinks: Value, returned: list[Value], *, mask_dtype: str, p_dropout: float
+) -> Value:
+    """Granite's windowed models: an fp32 softmax; the output is multiplied by ``sigmoid(logsumexp(scores) - sink)``.
+
+    modeling_granite_swa.py, eager_attention_forward. logsumexp keeps its input and result, and its backward makes
+    ``exp(scores - result)`` (FunctionsManual.cpp, logsumexp_backward).
+    """
+    b, h, s, _ = q.shape
+    shape, rows = (b, h, s, s), (b, h, s)
+    scores = batched(tape, q, k, shape, "attention scores")
+    scores = shift(tape, scale(tape, scores, "attention scaling"), "attention mask", mask_dtype)
+    wide = cast(tape, scores, "fp32") if tape.autocast else scores  # on autocast's fp32 list
+    total, dtype = tape.value(rows, wide.dtype, "logsumexp"), wide.dtype
+    kept = wide.storage, total.storage
+    temporaries = [(shape, dtype, "logsumexp backward")] * 2
+    total = operator(tape, total, wide, "logsumexp backward", saves=kept, temporaries=temporaries)
+    del wide
+    opened = unary(tape, cast(tape, subtract_broadcast(tape, total, sinks), "fp32"), "sigmoid")
+    del total
+    probabilities = softmax(tape, scores, "fp32")
+    del scores
+    narrow = cast(tape, probabilities, q.dtype, "attention probabilities")
+    del probabilities
+    narrow = dropout(tape, narrow, p_dropout)
+    returned.append(narrow)
+    out = batched(tape, narrow, v, (b, h, s, v.shape[-1]), "attention output")
+    return mul(tape, out, cast(tape, opened, out.dtype).view(b, h, s, 1))
+
+
+def subtract_broadcast(tape: Tape, x: Value, vector: Value) -> Value:
+    """``x - vector`` of one number a head: keeps nothing; the vector's gradient is a negated copy, summed."""
+    out = tape.value(x.shape, x.dtype, "sub")
+    shape, dtype = x.shape, x.dtype
+    return operator(tape, out, (x, vector), [PASSED, "sum"], temporaries=[(shape, dtype, "neg")])
+
+
+def with_sinks(tape: Tape, out: Value, sinks: Value) -> Value:
+    """The output of a kernel that takes the sinks together with queries, keys and values: their gradient too."""
+    return operator(tape, Value(out.storage, out.shape, out.dtype), (out, sinks), [PASSED, "sinks dW"])
+
+
+def _spread(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
+    """``reshape(1, -1, 1, 1).expand(...)``: a view."""
+    dtype = x.dtype
+    return operator(tape, Value(x.storage, shape, dtype), x, "sum")
+
+
+def _subtract_max(tape: Tape, x: Value) -> Value:
+    """``x - x.max(-1, keepdim=True).values``: the maximum's indices are kept, its gradient is scattered back."""
+    shape, dtype = x.shape, x.dtype
+    rows = (*shape[:-1], 1)
+    largest = tape.value(rows, dtype, "max")
+    indices = tape.new(rows, "int64", "max indices")
+    zeros = [(shape, dtype, "max backward")] if tape.subclass else []
+    largest = operator(tape, largest, x, "max backward", saves=(indices,), temporaries=zeros)
+    out = tape.value(shape, dtype, "subtract max")
+    return operator(tape, out, (x, largest), [PASSED, (rows, dtype, "sum")], temporaries=[(shape, dtype, "neg")])

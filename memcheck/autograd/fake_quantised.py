@@ -1,18 +1,19 @@
 """Linear layers of quantization-aware training: products of fake-quantised inputs and weights.
 
-Source: torchao 0.18 ``quantization/qat/linear.py`` (FakeQuantizedLinear, as Int8DynActInt4WeightQATQuantizer makes it)
-and ``fake_quantizer.py``, ``quant_primitives.py`` (_fake_quantize_affine): inputs by token to int8, weights by group to
-int4, both through fp32 and back. Traced on the CPU: the clamp keeps what it clamps in fp32, and the product the result;
-either way there are 14 bytes of an element at once. Scales and zero points are attributes of the layer's quantizers,
-and stay when the graph has gone.
+Sources: torchao 0.18 ``quantization/qat/linear.py`` (FakeQuantizedLinear, as Int8DynActInt4WeightQATQuantizer makes
+it), ``fake_quantizer.py`` (Int4WeightFakeQuantizer._bf16_activations_forward), ``quant_primitives.py``
+(_fake_quantize_affine): inputs by token to int8, weights by group to int4, both through fp32 and back. Traced on the
+CPU: the clamp keeps what it clamps in fp32, and the product the result; either way there are 14 bytes of an element at
+once. Backward of a weight has four fp32 copies of it; scales want gradients, too. Scales and zero points are attributes
+of the layer's quantizers, and stay when the graph has gone.
 """
 
 from __future__ import annotations
 
+from memcheck.autograd.checkpoint import held_by_ctx, holding
 from memcheck.autograd.elementwise import cast
-from memcheck.autograd.operator import operator
-from memcheck.autograd.outliving import held_by_ctx, holding
-from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 
 TYPE_CHECKING = False
@@ -42,46 +43,27 @@ def fake(weights: Weights, setting: Setting, tied: bool) -> None:
         weights.faked = (kind, group)
 
 
-def faked_product(tape: Tape, x: Value, w: Weights, label: str) -> Value:
-    """The product of a layer with quantizers, as its own quantizer has it."""
-    kind, group = w.faked
-    product_of = int4_product if kind == INT4 else fake_quantised_product
-    return product_of(tape, x, w.weight, group, label, w.bias)
+def quantised_operands(tape: Tape, x: Value, w: Weights) -> tuple[Value, Value, tuple[Storage, ...]]:
+    """``activation_fake_quantizer(x)``, ``weight_fake_quantizer(weight)``, and the scales that the quantizers keep.
 
-
-def int4_product(tape: Tape, x: Value, weight: Parameter, group: int, label: str, bias: Parameter | None) -> Value:
-    """``F.linear`` of inputs by token to int8, and of a weight whose groups go through fp32 to int4.
+    Inputs are quantised by token to int8. A weight goes through its own quantizer, or by groups through fp32 to int4.
 
     Raises:
         UnsupportedError: the weight is in fp32 by itself, of which there is no trace.
     """
-    from memcheck.autograd.fake_int4 import fake_int4
-    from memcheck.autograd.matrix import product
-
-    if tape.parameter(weight).dtype == "fp32":
+    (kind, group), weight = w.faked, tape.parameter(w.weight)
+    if kind == INT4 and weight.dtype == "fp32":
         message = "quantization-aware training has no memory model on weights that are computed with in fp32"
         raise UnsupportedError(message, "hold them in bf16: precision: {params: bf16}", "/training/precision")
-    tokens = x.numel // x.shape[-1]
-    scales = (tape.new((2, tokens), "fp32", "scales and zero points"),)
-    narrow_x = _fake_quantised(tape, x, tokens)
-    narrow_w = fake_int4(tape, tape.parameter(weight), group)
-    return _held(tape, product(tape, narrow_x, narrow_w, label, tape.parameter(bias) if bias else None), scales)
-
-
-def fake_quantised_product(
-    tape: Tape, x: Value, weight: Parameter, group: int, label: str, bias: Parameter | None
-) -> Value:
-    """``F.linear(activation_fake_quantizer(x), weight_fake_quantizer(weight), bias)``."""
-    from memcheck.autograd.matrix import product
-
     tokens, groups = x.numel // x.shape[-1], weight.shape[0] * (weight.shape[1] // group)
-    scales = tuple(tape.new((2, n), "fp32", "scales and zero points") for n in (tokens, groups))
-    narrow_x = _fake_quantised(tape, x, tokens)
-    narrow_w = _fake_quantised(tape, tape.parameter(weight), groups)
-    return _held(tape, product(tape, narrow_x, narrow_w, label, tape.parameter(bias) if bias else None), scales)
+    sizes = (tokens,) if kind == INT4 else (tokens, groups)
+    scales = tuple(tape.new((2, n), "fp32", "scales and zero points") for n in sizes)
+    narrow = _fake_quantised(tape, x, tokens)
+    made = fake_int4(tape, weight, group) if kind == INT4 else _fake_quantised(tape, weight, groups)
+    return narrow, made, scales
 
 
-def _held(tape: Tape, out: Value, scales: tuple[Storage, ...]) -> Value:
+def held_scales(tape: Tape, out: Value, scales: tuple[Storage, ...]) -> Value:
     """The product, and the scales that the layer's quantizers keep."""
     if out.origin is None or not tape.grad_enabled:
         return out
@@ -106,7 +88,7 @@ def _fake_quantised(tape: Tape, x: Value, groups: int) -> Value:
         saves=(inverse,),
         temporaries=[(shape, "fp32", "round backward")],
     )
-    clamped = _clamped(tape, shifted)
+    clamped = _clamped_in_dtype(tape, shifted)
     del shifted, inverse
     low = cast(tape, clamped, dtype, "quantised")
     centred = Value(tape.new(shape, dtype, "quantised - zero point"), shape, dtype, low.origin)
@@ -125,7 +107,7 @@ def _fake_quantised(tape: Tape, x: Value, groups: int) -> Value:
     return out
 
 
-def _clamped(tape: Tape, x: Value) -> Value:
+def _clamped_in_dtype(tape: Tape, x: Value) -> Value:
     shape, dtype = x.shape, x.dtype
     return operator(
         tape,
@@ -135,3 +117,144 @@ def _clamped(tape: Tape, x: Value) -> Value:
         saves=(x,),
         temporaries=[(shape, "bool", "x >= low"), (shape, "bool", "x <= high")],
     )
+
+
+Gradients = list[Storage | None]
+
+
+def fake_int4(tape: Tape, w: Value, group: int) -> Value:
+    """``weight_fake_quantizer(weight)``; shape [outputs, inputs] in 16 bits, in groups of ``group`` inputs."""
+    shape, dtype = w.shape, w.dtype
+    groups = (w.numel // group,)
+    wide = _widened(tape, w)
+    high, low = _extreme(tape, wide, groups), _extreme(tape, wide, groups)
+    spread = _minus(tape, high, low, groups)
+    floored = _floored(tape, spread, groups)
+    del spread
+    scale = _by_number(tape, floored, groups)
+    del floored
+    eighth = _by_number(tape, scale, groups)
+    zero = _plus(tape, low, eighth, groups)
+    del eighth
+    moved = _minus(tape, wide, low, groups)
+    divided = _divided(tape, moved, scale, groups)
+    del moved
+    rounded = tape.value(shape, "fp32", "rounded")
+    rounded = operator(tape, rounded, divided, PASSED)
+    del divided
+    fq = _clamped(tape, rounded)
+    del rounded
+    fq = operator(tape, tape.value(shape, "fp32", "centred"), fq, PASSED)
+    fq = _plus(tape, _times(tape, fq, scale, groups), zero, groups)
+    return cast(tape, fq, dtype, "fake-quantised weight")
+
+
+def _widened(tape: Tape, w: Value) -> Value:
+    """``w.to(torch.float32)``, which no cache of autocast keeps."""
+    shape = w.shape
+    return operator(tape, tape.value(shape, "fp32", "weight in fp32"), w, "gradient of the weight")
+
+
+def _reduced(tape: Tape, groups: tuple[int, ...]) -> Storage:
+    return tape.new(groups, "fp32", "sum over a group")
+
+
+def _extreme(tape: Tape, x: Value, groups: tuple[int, ...]) -> Value:
+    """``amax`` and ``amin`` over a group: backward counts the ties, and sends each its share."""
+    shape = x.shape
+    out = tape.value(groups, "fp32", "extremes")
+
+    def run(grad: Storage) -> Gradients:
+        mask = tape.new(shape, "bool", "ties")
+        count = tape.new(groups, "int64", "number of ties")
+        share = tape.new(groups, "fp32", "gradient / ties")
+        del count
+        result = tape.new(shape, "fp32", "ties * share")
+        del mask, share
+        return [result]
+
+    return tape.record(out, (x,), run, saves=(x.storage, out.storage))
+
+
+def _minus(tape: Tape, x: Value, y: Value, groups: tuple[int, ...]) -> Value:
+    """``x - y``, where ``y`` has a number for each group."""
+    shape = x.shape
+
+    def run(grad: Storage) -> Gradients:
+        negative = tape.new(shape, "fp32", "-gradient")
+        return [grad, negative if shape == groups else _reduced(tape, groups)]
+
+    return tape.record(tape.value(shape, "fp32", "difference"), (x, y), run)
+
+
+def _plus(tape: Tape, x: Value, y: Value, groups: tuple[int, ...]) -> Value:
+    """``x + y``, where ``y`` has a number for each group."""
+    whole = x.shape == groups
+
+    def run(grad: Storage) -> Gradients:
+        return [grad, grad if whole else _reduced(tape, groups)]
+
+    return tape.record(tape.value(x.shape, "fp32", "sum"), (x, y), run)
+
+
+def _by_number(tape: Tape, x: Value, groups: tuple[int, ...]) -> Value:
+    """A product with a number, or a quotient."""
+    return operator(tape, tape.value(groups, "fp32", "scale"), x, (groups, "fp32", "gradient by a number"))
+
+
+def _floored(tape: Tape, x: Value, groups: tuple[int, ...]) -> Value:
+    """``clamp(x, min=eps)`` of the numbers of groups."""
+    return operator(
+        tape,
+        tape.value(groups, "fp32", "clamped"),
+        x,
+        (groups, "fp32", "clamp backward"),
+        saves=(x,),
+        temporaries=[(groups, "bool", "x >= eps")],
+    )
+
+
+def _clamped(tape: Tape, x: Value) -> Value:
+    """``clamp(qmin, qmax)``: two masks, and what they choose."""
+    shape = x.shape
+    return operator(
+        tape,
+        tape.value(shape, "fp32", "clamped"),
+        x,
+        (shape, "fp32", "clamp backward"),
+        saves=(x,),
+        temporaries=[(shape, "bool", "x >= low"), (shape, "bool", "x <= high")],
+    )
+
+
+def _divided(tape: Tape, x: Value, y: Value, groups: tuple[int, ...]) -> Value:
+    """``x / y``: the divisor's gradient is a product of three."""
+    shape = x.shape
+
+    def run(grad: Storage) -> Gradients:
+        result = tape.new(shape, "fp32", "gradient / scale")
+        quotient = tape.new(shape, "fp32", "x / scale")
+        negative = tape.new(shape, "fp32", "-gradient")
+        product = tape.new(shape, "fp32", "-gradient * x / scale")
+        del quotient, negative
+        whole = tape.new(shape, "fp32", "-gradient * x / scale ** 2")
+        del product
+        found = _reduced(tape, groups)
+        del whole
+        return [result, found]
+
+    return tape.record(tape.value(shape, "fp32", "quotient"), (x, y), run, saves=(x.storage, y.storage))
+
+
+def _times(tape: Tape, x: Value, y: Value, groups: tuple[int, ...]) -> Value:
+    """``x * y``, where ``y`` has a number for each group."""
+    shape = x.shape
+
+    def run(grad: Storage) -> Gradients:
+        result = tape.new(shape, "fp32", "gradient * scale")
+        product = tape.new(shape, "fp32", "gradient * x")
+        found = _reduced(tape, groups)
+        del product
+        return [result, found]
+
+    return tape.record(tape.value(shape, "fp32", "product"), (x, y), run, saves=(x.storage, y.storage))

@@ -1,4 +1,4 @@
-"""Operations that pick, sort and group rows: what routing tokens to experts is made of.
+"""Operators that pick, sort, group and lay out rows: what routing tokens to experts is made of.
 
 Sources: torch tools/autograd/derivatives.yaml and torch/csrc/autograd/FunctionsManual.cpp (index_backward,
 gather_backward, value_selecting_reduction_backward): the gradient is scattered into a fresh tensor of zeros, in place
@@ -8,7 +8,7 @@ unless it is a tensor subclass.
 from __future__ import annotations
 
 from memcheck.autograd.operator import operator
-from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.autograd.tensor import RESTING, Storage, Tape, Value
 
 
 def scattered(tape: Tape, shape: tuple[int, ...], dtype: str, label: str) -> Storage:
@@ -86,3 +86,26 @@ def clamp(tape: Tape, x: Value, bounds: int) -> Value:
     return operator(
         tape, out, x, "clamp backward", saves=(x,), temporaries=[(shape, "bool", "clamp backward")] * bounds
     )
+
+
+def gradient_copied(tape: Tape, x: Value, *, adapted: bool) -> Value:
+    """The tensor itself, whose gradient lies in memory as another tensor does. The product that made it copies the
+    gradient, once it has what it saved. ``adapted``: a view after an adapter's product copies it first.
+    """
+    shape, dtype = x.shape, x.dtype
+    return operator(tape, Value(x.storage, shape, dtype), x, "contiguous gradient", saves=() if adapted else (RESTING,))
+
+
+def head_view(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
+    """``x.view(b, s, heads, d).transpose(1, 2)`` whose gradient comes back head by head: copied for the view."""
+    return operator(tape, Value(x.storage, shape, x.dtype), x, "contiguous gradient")
+
+
+def repeat_kv(tape: Tape, x: Value, heads: int, *, copies: bool = False) -> Value:
+    """``expand(...).reshape(...)``: a copy with as many heads as q; of a single head, a view with stride 0, unless it
+    ``copies``.
+    """
+    shape = (x.shape[0], heads, x.shape[2], x.shape[3])
+    small, dtype = x.shape, x.dtype
+    out = Value(x.storage, shape, dtype) if small[1] == 1 and not copies else tape.value(shape, dtype, "repeat_kv")
+    return operator(tape, out, x, "sum")

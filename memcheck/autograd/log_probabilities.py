@@ -10,7 +10,7 @@ from memcheck.autograd.elementwise import cat
 from memcheck.autograd.indexing import index, scattered, slices
 from memcheck.autograd.loss import log_softmax
 from memcheck.autograd.operator import operator
-from memcheck.autograd.pieces import in_pieces
+from memcheck.autograd.pieces import counted_as, in_pieces
 from memcheck.autograd.tensor import ITEM_BYTES, Parameter, Storage, Tape, Value
 
 ENTROPY_ROWS = 128
@@ -38,7 +38,7 @@ def selective_log_softmax(tape: Tape, logits: Value) -> Value:
     log_probabilities: Value | None = None  # `row_logps`, a variable until the function returns
     for copies in alike:
         part = parts.pop(0)
-        with tape.alike(copies):
+        with counted_as(tape, copies):
             if wide:
                 found.append(logsumexp(tape, part))
             else:

@@ -2,11 +2,15 @@
 
 A linear layer keeps its input when its weight is trained, and its weight (counted elsewhere, or autocast's copy of it)
 when its input wants a gradient (derivatives.yaml: mm, addmm). LoRA follows peft 0.21's Linear.forward.
+
+DoRA: ``result + (m / |W + BA| - 1) * W x + (m / |W + BA|) * BA x * scaling``.
+
+Source: peft 0.21 tuners/lora/variants.py (DoraLinearVariant.forward) and tuners/lora/dora.py (DoraLinearLayer).
 """
 
 from __future__ import annotations
 
-from memcheck.autograd.elementwise import add, cast, cast_weight, dropout, scale
+from memcheck.autograd.elementwise import add, cast, cast_weight, copy, dropout, mul, scale
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import RESTING, Parameter, Tape, Value
 
@@ -68,8 +72,6 @@ class Weights:
 def linear(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     """``F.linear`` plus the adapter branch."""
     if w.held and not w.held.startswith(("gptq", "fp8")):
-        from memcheck.autograd.quantised import adapted
-
         return adapted(tape, x, w, label)
     result = dense(tape, x, w, label)
     if w.lora_a is None or w.lora_b is None:
@@ -79,8 +81,6 @@ def linear(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     # again for the product
     x = cast(tape, x, w.rows or w.lora_a.dtype, "lora input")
     if w.magnitude is not None:
-        from memcheck.autograd.dora import magnitude_scaled
-
         total = magnitude_scaled(tape, x, result, w, label)
         del result
         return cast(tape, total, base_dtype, "lora result")
@@ -103,9 +103,11 @@ def dense(tape: Tape, x: Value, w: Weights, label: str) -> Value:
 
         return product_of(tape, x, w, label)
     if w.faked[1]:
-        from memcheck.autograd.fake_quantised import faked_product
+        from memcheck.autograd.fake_quantised import held_scales, quantised_operands
 
-        return faked_product(tape, x, w, label)
+        narrow_x, narrow_w, scales = quantised_operands(tape, x, w)
+        out = product(tape, narrow_x, narrow_w, label, tape.parameter(w.bias) if w.bias is not None else None)
+        return held_scales(tape, out, scales)
     return matmul(tape, x, w.weight, label, bias=w.bias)
 
 
@@ -143,3 +145,84 @@ def embedding(tape: Tape, weight: Parameter, rows: tuple[int, ...], dtype: str, 
     """``F.embedding``: keeps the indices only; backward makes a dense gradient of the whole table."""
     wv = tape.parameter(weight)
     return operator(tape, tape.value((*rows, weight.shape[1]), dtype, label), wv, "embedding backward")
+
+
+def magnitude_scaled(tape: Tape, x: Value, result: Value, w: Weights, label: str) -> Value:
+    """The layer's output with its adapter. ``x``: in the adapter's dtype; ``result``: of the base layer.
+
+    Whole weights are made in every forward, and variables hold them to its end: the identity matrix, its product with
+    both adapter matrices, the base weight in the adapter's dtype, and two more for their norm.
+    """
+    down, up, magnitude = w.lora_a, w.lora_b, w.magnitude
+    if down is None or up is None or magnitude is None:
+        raise TypeError
+    outputs, inputs = w.weight.shape
+    dropped = dropout(tape, x, w.dropout)
+    base: Value | None = result if w.dropout == 0.0 else None
+    del x
+    eye = tape.value((inputs, inputs), down.dtype, "identity")
+    row = matmul(tape, eye, down, label + ".lora_A of the identity")
+    merged = matmul(tape, row, up, label + ".lora_B of the identity")
+    del eye, row  # `x_eye` is a variable of get_lora_weight; the product may have kept autocast's copy of it instead
+    delta = cast(tape, merged, dropped.dtype, "lora weight")
+    del merged
+    weight = _in_dtype_of(tape, w, dropped)
+    scaled = tape.new((outputs, inputs), dropped.dtype, "scaled lora weight")
+    total = tape.new((outputs, inputs), dropped.dtype, "weight + lora weight")
+    norm = tape.value((1, outputs), dropped.dtype, "weight norm")
+    del scaled, total
+    ratio = mul(tape, tape.parameter(magnitude), norm, "magnitude / norm")
+    low = matmul(tape, dropped, down, label + ".lora_A")
+    adapted = matmul(tape, low, up, label + ".lora_B")
+    del low
+    if base is None:  # F.linear(x, weight): keeps this copy of the weight
+        base = product(tape, dropped, weight, label)
+    elif w.bias is not None:
+        base = add(tape, base, Value(tape.new((1, outputs), w.bias.dtype, "bias"), base.shape, base.dtype), "- bias")
+    first = mul(tape, ratio, base, "(ratio - 1) * base")
+    del base
+    second = scale(tape, mul(tape, ratio, adapted, "ratio * adapted"), "lora scaling")
+    del adapted
+    extra = add(tape, first, second, "dora")
+    del first, second, delta, weight
+    return add(tape, result, extra, "lora sum")
+
+
+def _in_dtype_of(tape: Tape, w: Weights, x: Value) -> Value:
+    """``dequantize_module_weight(base_layer).to(x.dtype)``: the weight itself where it is of that dtype."""
+    if w.quantized or w.weight.dtype != x.dtype:
+        return tape.value(w.weight.shape, x.dtype, "base weight in the adapter's dtype")
+    return tape.parameter(w.weight)
+
+
+def adapted(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+    """peft's forward of an adapter over bitsandbytes' or AWQ's layer: under autocast the input is not cast to the
+    adapter's dtype, and what the adapter says is cast to the result's dtype before it is added.
+    """
+    result = dense(tape, x, w, label)
+    if w.lora_a is None or w.lora_b is None:
+        return result
+    from memcheck.autograd.quantised import FOUR_BITS
+
+    if w.held in FOUR_BITS:
+        result = copy(tape, result, "4-bit result.clone()")
+    source = result.dtype
+    converts = not tape.autocast
+    if converts:
+        x = cast(tape, x, w.lora_a.dtype, "lora input")
+    if w.magnitude is not None:
+        total = magnitude_scaled(tape, x, result, w, label)
+        del result
+        return cast(tape, total, source, "lora result") if converts else total
+    low = dropout(tape, x, w.dropout)
+    down = matmul(tape, low, w.lora_a, label + ".lora_A")
+    del low
+    output = matmul(tape, down, w.lora_b, label + ".lora_B")
+    del down
+    if w.held.startswith("awq"):
+        output = cast(tape, output, source, "lora output") if converts else output
+        output = scale(tape, output, "lora scaling")
+    else:
+        output = scale(tape, output, "lora scaling")
+        output = cast(tape, output, source, "lora output") if converts else output
+    return add(tape, result, output, "lora sum")

@@ -7,10 +7,9 @@ gptqmodel 7.7 ``nn_modules/qlinear/__init__.py`` (dequantize_weight), ``torch.py
 
 from __future__ import annotations
 
-from memcheck.autograd.dora import magnitude_scaled
-from memcheck.autograd.elementwise import add, cast, copy, dropout, scale
+from memcheck.autograd.checkpoint import held_by_ctx, holding
+from memcheck.autograd.elementwise import cast
 from memcheck.autograd.operator import operator
-from memcheck.autograd.outliving import held_by_ctx, holding
 from memcheck.autograd.tensor import Storage, Tape, Value
 
 TYPE_CHECKING = False
@@ -27,39 +26,6 @@ BLOCK = 64
 """4-bit weights that share a constant (bitsandbytes ``blocksize``)."""
 FP8_BLOCK = 128
 """Rows and columns that share a scale (transformers ``FineGrainedFP8Config.weight_block_size``)."""
-
-
-def adapted(tape: Tape, x: Value, w: Weights, label: str) -> Value:
-    """peft's forward of an adapter over bitsandbytes' or AWQ's layer: under autocast the input is not cast to the
-    adapter's dtype, and what the adapter says is cast to the result's dtype before it is added.
-    """
-    from memcheck.autograd.matrix import dense, matmul
-
-    result = dense(tape, x, w, label)
-    if w.lora_a is None or w.lora_b is None:
-        return result
-    if w.held in FOUR_BITS:
-        result = copy(tape, result, "4-bit result.clone()")
-    source = result.dtype
-    converts = not tape.autocast
-    if converts:
-        x = cast(tape, x, w.lora_a.dtype, "lora input")
-    if w.magnitude is not None:
-        total = magnitude_scaled(tape, x, result, w, label)
-        del result
-        return cast(tape, total, source, "lora result") if converts else total
-    low = dropout(tape, x, w.dropout)
-    down = matmul(tape, low, w.lora_a, label + ".lora_A")
-    del low
-    output = matmul(tape, down, w.lora_b, label + ".lora_B")
-    del down
-    if w.held.startswith("awq"):
-        output = cast(tape, output, source, "lora output") if converts else output
-        output = scale(tape, output, "lora scaling")
-    else:
-        output = scale(tape, output, "lora scaling")
-        output = cast(tape, output, source, "lora output") if converts else output
-    return add(tape, result, output, "lora sum")
 
 
 def product_of(tape: Tape, x: Value, w: Weights, label: str) -> Value:

@@ -1,4 +1,4 @@
-"""Tensors that several units read: an encoder's output, position biases, autocast's copies of shared weights."""
+"""Tensors that several units read, and their gradients: an encoder's output, position biases, autocast's copies."""
 
 from __future__ import annotations
 
@@ -52,3 +52,77 @@ def shared_copy(weight: Parameter, dtype: str, cast_back: Backward) -> Backward:
         return [None]
 
     return wait
+
+
+class Waiting(Leaf):
+    """A tensor that several units read and that is a slice of another: gradients wait for those of units further down.
+
+    Slices of a larger gradient are views, which hold all of it, and to which nothing is added in place
+    (torch/csrc/autograd/input_buffer.cpp, ``can_accumulate_inplace``).
+    """
+
+    __slots__ = ("_tape", "arriving", "buffer", "dtype", "shape")
+
+    def __init__(self, tape: Tape, shape: tuple[int, ...], dtype: str, arriving: tuple[int, ...] | None) -> None:
+        self._tape, self.shape, self.dtype = tape, shape, dtype
+        self.arriving = arriving
+        """Shape of the gradient that later units have left for this one; None: none have."""
+        self.buffer: Storage | None = None
+        tape.waiting.append(self)
+
+    def arrive(self) -> int:
+        """Count the bytes of the gradient that later units have left."""
+        if self.arriving is None:
+            return 0
+        self.buffer = self._tape.new(self.arriving, self.dtype, "waiting gradient")
+        return self.buffer.bytes
+
+    def left(self) -> int:
+        """Bytes that wait for units further down."""
+        return 0 if self.buffer is None else self.buffer.bytes
+
+    def take(self) -> Storage | None:
+        """The buffer, which somebody else holds from now on."""
+        found, self.buffer = self.buffer, None
+        return found
+
+    def _is_whole(self, grad: Storage) -> bool:
+        return grad.shape == self.shape
+
+    @property
+    def grad(self) -> Storage | None:
+        """None that is counted as the unit's own."""
+        return None
+
+    @grad.setter
+    def grad(self, value: Storage | None) -> None:
+        """Added in place to what is there, or the other way around, or into a third tensor."""
+        old = self.buffer
+        if value is None or (old is not None and self._is_whole(old)):
+            return
+        if old is not None and not self._is_whole(value):
+            value = self._tape.new(self.shape, self.dtype, "sum of waiting gradients")
+        self.buffer = value
+
+
+def held_until_backward(tape: Tape, x: Value, kept: list[Storage]) -> Value:
+    """A unit's input, with what its graph or its checkpoint holds until its backward is over."""
+    out = Value(x.storage, x.shape, x.dtype)
+
+    def backward(grad: Storage) -> list[Storage | None]:
+        kept.clear()
+        return [grad]
+
+    return tape.record(out, (x,), backward)
+
+
+def with_gradient_of(tape: Tape, y: Value, handed: Value, behind: tuple[int, ...]) -> Value:
+    """A unit's output ``y``; backward first sends the gradient of ``handed`` that later units have left.
+
+    ``behind``: the shape of the gradient that later units have left.
+    """
+    if handed.origin is None:
+        return y
+    leaf = Waiting(tape, handed.shape, handed.dtype, behind)
+    out = Value(y.storage, y.shape, y.dtype)
+    return tape.record(out, (y, handed), lambda grad: [grad, leaf.take()])

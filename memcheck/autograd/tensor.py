@@ -8,9 +8,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from memcheck.autograd.checkpoint import CheckpointFrame
-    from memcheck.autograd.selective import KeptOutputs
-    from memcheck.autograd.waiting import Waiting
+    from memcheck.autograd.checkpoint import CheckpointFrame, KeptOutputs
+    from memcheck.autograd.shared import Waiting
 
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "bool": 1, "int64": 8, "int32": 4, "fp64": 8}
 Entry = tuple[str, tuple[int, ...], str, int, str, int]
@@ -194,7 +193,7 @@ class Node:
         self.frame: CheckpointFrame | None = None
         """The checkpointed call that will make the saved tensors again."""
         self.copies = 1
-        """Number of equal pieces that the tensor stands for: :meth:`Tape.alike`."""
+        """Number of equal pieces that the tensor stands for: ``pieces.counted_as``."""
         self.handover = False
         """``run`` takes the gradient in a list, to let go of it before it returns (checkpointed units)."""
         self.like: tuple[tuple[tuple[int, ...], str, int], ...] = ()
@@ -317,13 +316,6 @@ class Tape:
             return Storage(self, shape, dtype, label, self.component)
         return self.selection.output(self, kind, shape, dtype, label, matrix)
 
-    def alike(self, copies: int) -> Alike:
-        """A context in which what runs stands for ``copies`` alike pieces, with all that they leave allocated.
-
-        Its moments are no candidates for the highest point: see :mod:`memcheck.autograd.pieces`.
-        """
-        return Alike(self, copies)
-
     def mark_peak(self, label: str) -> None:
         """Remember the present as the highest point."""
         if self.ending:
@@ -406,21 +398,3 @@ class Tape:
     def parameter(self, p: Parameter) -> Value:
         """A parameter as a value (a leaf of the graph when it is trained)."""
         return Value(None, p.shape, p.dtype, p if p.requires_grad else None)
-
-
-class Alike:
-    """Multiplies what runs inside by a number of copies."""
-
-    __slots__ = ("_before", "_now", "_tape")
-
-    def __init__(self, tape: Tape, copies: int) -> None:
-        self._tape, self._before = tape, (tape.copies, tape.silent)
-        self._now = copies, copies > 1
-
-    def __enter__(self) -> None:
-        """From here on."""
-        self._tape.copies, self._tape.silent = self._now
-
-    def __exit__(self, *_: object) -> None:
-        """Restore the tape's count of copies and its silent flag from before the block."""
-        self._tape.copies, self._tape.silent = self._before

@@ -10,8 +10,7 @@ from __future__ import annotations
 from math import prod
 
 from memcheck.accounts.state import LocalTensor, adapter_tensors
-from memcheck.autograd.adapter import Adapter
-from memcheck.autograd.context import adapts
+from memcheck.autograd.context import Adapter, adapts
 from memcheck.errors import UnsupportedError
 from memcheck.models.types import Moe, ParameterTensor
 from memcheck.record import Record

@@ -128,8 +128,7 @@ def _with_head(context: RuleContext, why: str) -> Iterator[Finding]:
 
 
 def _adapted(context: RuleContext, job: TrainingJob, framework: Framework, lora: Lora) -> Iterator[Finding]:
-    from memcheck.autograd.adapter import Adapter
-    from memcheck.autograd.context import adapts
+    from memcheck.autograd.context import Adapter, adapts
     from memcheck.frameworks.stacked_adapters import EXPERT_NAMES
 
     def matches(name: str, module: str) -> bool:
@@ -154,8 +153,7 @@ def _adapted(context: RuleContext, job: TrainingJob, framework: Framework, lora:
 
 def _refused_by_peft(context: RuleContext, lora: Lora) -> Iterator[Finding]:
     """Targets that peft finds and stops at."""
-    from memcheck.autograd.adapter import Adapter
-    from memcheck.autograd.context import adapts
+    from memcheck.autograd.context import Adapter, adapts
 
     a = context.architecture
     if a is None or a.model_type not in REFUSED_FAMILIES:

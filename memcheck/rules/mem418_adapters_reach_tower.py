@@ -45,8 +45,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
     job, a = context.training, context.architecture
     if job is None or a is None or a.vision is None or job.lora is None or job.lora.parts:
         return
-    from memcheck.autograd.adapter import Adapter
-    from memcheck.autograd.context import adapts
+    from memcheck.autograd.context import Adapter, adapts
     from memcheck.models.parameters import tower_runs
 
     lora = job.lora

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.state import expert_slices
-from memcheck.autograd.adapter import Adapter
+from memcheck.autograd.context import Adapter
 from memcheck.frameworks.registry import timing_of
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.parameters import outer_tensors

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.state import local_tensor
-from memcheck.autograd.adapter import Adapter
-from memcheck.autograd.context import adapts, is_frozen
+from memcheck.autograd.context import Adapter, adapts, is_frozen
 from memcheck.models.types import Block, Moe, ParameterTensor
 from memcheck.record import Record
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from memcheck.autograd import pieces
-from memcheck.autograd.adapter import Adapter
-from memcheck.autograd.context import Setting
+from memcheck.autograd.context import Adapter, Setting
 from memcheck.autograd.curve import Curve
 from memcheck.autograd.pieces import Pieces, in_pieces
 from memcheck.autograd.style import Style

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.added import added
-from memcheck.autograd.adapter import Adapter
+from memcheck.autograd.context import Adapter
 from memcheck.families.architecture import read_architecture
 from memcheck.families.registry import FAMILIES
 from memcheck.families.wrappers import TOWERS

@@ -13,7 +13,7 @@ from memcheck.autograd.elementwise import cast, cat, copy
 from memcheck.autograd.loss import cross_entropy
 from memcheck.autograd.matrix import Weights
 from memcheck.autograd.operator import operator
-from memcheck.autograd.pieces import Pieces, in_pieces
+from memcheck.autograd.pieces import Pieces, counted_as, in_pieces
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.litgpt.layers import adapted_linear
 
@@ -30,7 +30,7 @@ def litgpt_loss(ctx: Context, h: Value, weights: Weights, head: Head) -> Value:
     sizes = [Pieces(size * ctx.batch, copies) for size, copies in in_pieces(ctx.sequence, PIECE)]
     before = []
     for size, copies in sizes:
-        with tape.alike(copies):
+        with counted_as(tape, copies):
             before.append(tape.new((size, head.vocab), "fp32", "logits of the step before"))
     if head.graph_before:
         before.append(tape.new((head.graph_before,), "int8", "inputs in the graph of the step before"))
@@ -40,7 +40,7 @@ def litgpt_loss(ctx: Context, h: Value, weights: Weights, head: Head) -> Value:
     before.clear()
     losses = []
     for _, copies in sizes:
-        with tape.alike(copies):
+        with counted_as(tape, copies):
             losses.append(cross_entropy(tape, pieces.pop(0), upcast=True))
     return cat(tape, tuple(losses), (1,), "sum of losses")
 
@@ -51,10 +51,10 @@ def _adapting(ctx: Context, h: Value, weights: Weights, head: Head, sizes: list[
     parts = tape.views(h, *((size, ctx.hidden) for size, _ in sizes))
     returned, logits = [], []
     for part, (_, copies) in zip(parts, sizes, strict=True):
-        with tape.alike(copies):
+        with counted_as(tape, copies):
             returned.append(_logits(ctx, part, weights, head))
     for each, (_, copies) in zip(returned, sizes, strict=True):
-        with tape.alike(copies):
+        with counted_as(tape, copies):
             logits.append(cast(tape, each, "fp32", "convert_output"))
     ctx.kept.extend(logits)
     return logits

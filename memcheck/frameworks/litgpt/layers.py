@@ -10,8 +10,7 @@ from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context, adapts
 from memcheck.autograd.curve import Forward
 from memcheck.autograd.elementwise import add, cast, cat, convert_weight, copy, dropout, mean_rows, mul, scale, unary
-from memcheck.autograd.indexing import slices
-from memcheck.autograd.layouts import repeat_kv
+from memcheck.autograd.indexing import repeat_kv, slices
 from memcheck.autograd.matrix import Weights, dense, product
 from memcheck.autograd.modules import activation
 from memcheck.autograd.norm import cast_offset, fused_norm

@@ -15,8 +15,7 @@ buffers, as any trained weight's; the base is in no buffer.
 from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor
-from memcheck.autograd.adapter import Adapter
-from memcheck.autograd.context import Context, adapts
+from memcheck.autograd.context import Adapter, Context, adapts
 from memcheck.autograd.elementwise import add, dropout, scale
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Parameter, Storage, Value

@@ -12,8 +12,7 @@ makes of it is kept.
 from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor
-from memcheck.autograd.adapter import Adapter
-from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.context import Adapter, Context, Setting
 from memcheck.autograd.elementwise import add, dropout, scale
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Parameter, Storage, Value

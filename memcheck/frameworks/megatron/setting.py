@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.autograd.adapter import Adapter
-from memcheck.autograd.context import Setting
+from memcheck.autograd.context import Adapter, Setting
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.own_code import code_of
 from memcheck.job.types import TrainingJob

@@ -6,9 +6,8 @@ from itertools import chain
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Unit
-from memcheck.autograd.adapter import Adapter
 from memcheck.autograd.completeness import demand, elements, met, met_by, whole
-from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.context import Adapter, Context, Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Leaf, Value
 from memcheck.errors import UnsupportedError

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor, adapter_tensors, block_component_tensors
-from memcheck.autograd.adapter import Adapter
-from memcheck.autograd.context import adapts
+from memcheck.autograd.context import Adapter, adapts
 from memcheck.frameworks.stacked_adapters import expert_adapters
 from memcheck.frameworks.torch.fsdp import gathered_dtype
 from memcheck.frameworks.torch.kept_wide import unquantised

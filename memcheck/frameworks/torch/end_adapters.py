@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor, adapter_tensors
-from memcheck.autograd.adapter import Adapter
-from memcheck.autograd.context import adapts
+from memcheck.autograd.context import Adapter, adapts
 from memcheck.frameworks.torch.end_tensors import HEAD
 from memcheck.job.types import Lora
 from memcheck.models.parameters import head_width, task_tensors

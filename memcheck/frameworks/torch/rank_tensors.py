@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor, block_component_tensors, expert_slices, local_tensor
-from memcheck.autograd.adapter import Adapter
-from memcheck.autograd.context import Setting, is_frozen
+from memcheck.autograd.context import Adapter, Setting, is_frozen
 from memcheck.frameworks.torch.end_tensors import TABLE, output_tensors, saves, table_tensors
 from memcheck.frameworks.torch.kept_wide import as_rested
 from memcheck.frameworks.torch.trained_parts import (

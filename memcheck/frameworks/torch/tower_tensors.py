@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import IDLE
-from memcheck.autograd.adapter import Adapter
-from memcheck.autograd.context import Setting
+from memcheck.autograd.context import Adapter, Setting
 from memcheck.autograd.tensor import rounded, rounded_bytes
 from memcheck.frameworks.torch.rank_tensors import Holding, as_block, block_tensors, holding_of
 from memcheck.frameworks.torch.tower_setup import (

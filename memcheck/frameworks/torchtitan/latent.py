@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
-from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tensor_parallel
+from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cat
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import fused_norm
 from memcheck.autograd.operator import operator
+from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.rotary import rotate_complex
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.mlp import linear_tensors

@@ -11,10 +11,10 @@ from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import Forward
 from memcheck.autograd.elementwise import add, cat, copy
-from memcheck.autograd.layouts import repeat_kv
+from memcheck.autograd.indexing import repeat_kv
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy
 from memcheck.autograd.matrix import Weights, linear
-from memcheck.autograd.pieces import in_pieces
+from memcheck.autograd.pieces import counted_as, in_pieces
 from memcheck.autograd.tensor import Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.compiled import compiled_block, is_traced
@@ -109,11 +109,11 @@ def _chunked_output(ctx: Context, head: Head, h: Value, weights: Weights) -> Val
     tape, copies = ctx.tape, _copies(head)
     logits, losses = [], []
     for part, alike in zip(_parts(ctx, head, h), copies, strict=True):
-        with tape.alike(alike):
+        with counted_as(tape, alike):
             logits.append(linear(tape, part, weights, "output"))
     del h, part
     for piece, alike in zip(logits, copies, strict=True):
-        with tape.alike(alike):
+        with counted_as(tape, alike):
             losses.append(_cross_entropy(ctx, head, piece))
     del logits, piece
     return cat(tape, tuple(losses), (1,), "sum of losses")
@@ -129,7 +129,7 @@ def _linear_cross_entropy(ctx: Context, head: Head, h: Value, weights: Weights) 
     selected = copy(tape, h, "index_select")
     losses = []
     for part, alike in zip(_parts(ctx, head, selected), _copies(head), strict=True):
-        with tape.alike(alike):
+        with counted_as(tape, alike):
             piece = linear(tape, part, weights, "output")
             losses.append(_cross_entropy(ctx, head, piece))
             del piece

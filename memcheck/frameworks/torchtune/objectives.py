@@ -15,7 +15,7 @@ from memcheck.autograd.log_probabilities import gather_labels
 from memcheck.autograd.loss import cross_entropy, log_softmax
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.operator import PASSED, operator
-from memcheck.autograd.pieces import in_pieces
+from memcheck.autograd.pieces import counted_as, in_pieces
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.transformers.head import Head
 from memcheck.frameworks.transformers.preference_batch import Batch, total
@@ -93,10 +93,10 @@ def _distilled(ctx: Context, head: Head, box: list[Value], weights: Weights) -> 
         leave(ctx, around)
     losses: list[Value] = []
     for student, teacher, alike in zip(logits, theirs, copies, strict=True) if theirs else ():
-        with tape.alike(alike):
+        with counted_as(tape, alike):
             losses += _divergence(tape, student, teacher, head.objective.beta)
     for student, alike in zip(logits, copies, strict=True):
-        with tape.alike(alike):
+        with counted_as(tape, alike):
             losses.append(cross_entropy(tape, student, upcast=True))
     del logits, theirs, student
     return cat(tape, tuple(losses), (1,), "sum of losses")
@@ -110,7 +110,7 @@ def _chunked_output(
     logits = []
     for alike in copies:
         part = parts.pop(0)
-        with tape.alike(alike):
+        with counted_as(tape, alike):
             logits.append(linear(tape, part, weights, "output"))
         del part
     return logits

@@ -6,7 +6,7 @@ from memcheck.autograd import attention as kernels
 from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, copy
-from memcheck.autograd.layouts import repeat_kv
+from memcheck.autograd.indexing import repeat_kv
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.transformers.kernel_choice import (
     copied_operands,

@@ -5,13 +5,13 @@ Sources: transformers 5.23 models/llama/modeling_llama.py, integrations/sdpa_att
 
 from __future__ import annotations
 
-from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tensor_parallel
+from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, copy, mul, scale, unary
-from memcheck.autograd.indexing import clamp, index, slices
-from memcheck.autograd.layouts import head_view, repeat_kv
+from memcheck.autograd.indexing import clamp, head_view, index, repeat_kv, slices
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import normalise
 from memcheck.autograd.operator import operator
+from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.rotary import rotate_half
 from memcheck.autograd.tensor import Leaf, Value
 from memcheck.frameworks.transformers.attend import attend
@@ -55,7 +55,7 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
         q = normalise(ctx, a.query_norm, q, "qk_norm").view(*q.shape)
         k = normalise(ctx, a.key_norm, k, "qk_norm").view(*k.shape)
     if a.stores_keys:
-        from memcheck.autograd.outliving import retain
+        from memcheck.autograd.checkpoint import retain
 
         retain(tape, k, v)
     if a.scaled_queries:

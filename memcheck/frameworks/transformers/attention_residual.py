@@ -13,8 +13,8 @@ from memcheck.autograd.curve import checkpointed
 from memcheck.autograd.elementwise import add, cast, mean_rows, mul, power, unary
 from memcheck.autograd.modules import normalise
 from memcheck.autograd.operator import operator
+from memcheck.autograd.shared import Waiting, held_until_backward, with_gradient_of
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
-from memcheck.autograd.waiting import Waiting, holding, with_gradient_of
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.clipped_attention import clipped_attention
 from memcheck.frameworks.transformers.relative import short_convolution
@@ -38,7 +38,7 @@ def run(ctx: Context, block: Block, sources: Sources, x: Value, *, recompute: bo
     # gradient
     behind = (rows, count + sources.adds + sources.last, ctx.hidden)
     states, kept = _given(ctx, count, x.dtype, None if sources.adds else behind), list[Storage]()
-    inside = holding(tape, x, kept) if recompute and sources.first else x
+    inside = held_until_backward(tape, x, kept) if recompute and sources.first else x
     if recompute:
         y = checkpointed(ctx, lambda c, v: _layer(c, block, sources, states, v), inside)
     else:

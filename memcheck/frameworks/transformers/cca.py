@@ -10,13 +10,12 @@ from memcheck.autograd.attention import softmax
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import checkpointed
 from memcheck.autograd.elementwise import add, cast, cat, mul, scale, unary
-from memcheck.autograd.indexing import clamp, gather, slices
-from memcheck.autograd.layouts import repeat_kv
+from memcheck.autograd.indexing import clamp, gather, repeat_kv, slices
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import normalise
 from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.shared import Waiting, held_until_backward, with_gradient_of
 from memcheck.autograd.tensor import RESTING, Storage, Tape, Value, promote
-from memcheck.autograd.waiting import Waiting, holding, with_gradient_of
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.attend import attend
 from memcheck.frameworks.transformers.moe import experts
@@ -48,7 +47,7 @@ def run(ctx: Context, block: Block, handed: Handed, x: Value, *, recompute: bool
         before = Value(tape.new((0,), narrow, "router states"), shape, narrow, None)
         if s.trained or s.input_grad:
             before.origin = Waiting(tape, shape, narrow, None)
-        x = holding(tape, x, kept)
+        x = held_until_backward(tape, x, kept)
     made: list[Value] = []
 
     def forward(c: Context, value: Value) -> Value:

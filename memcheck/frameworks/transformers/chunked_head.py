@@ -14,7 +14,7 @@ from memcheck.autograd.indexing import index, slices
 from memcheck.autograd.loss import log_softmax, nll_loss
 from memcheck.autograd.matrix import Weights, product
 from memcheck.autograd.operator import operator
-from memcheck.autograd.pieces import in_pieces
+from memcheck.autograd.pieces import counted_as, in_pieces
 from memcheck.autograd.tensor import Tape, Value
 from memcheck.frameworks.transformers.fused_head import scored_tokens
 from memcheck.frameworks.transformers.head import Head
@@ -43,7 +43,7 @@ def chunked_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -
     wide = head.objective.code == PIECEWISE[0]
     for piece in alike:
         part = parts.pop(0)
-        with tape.alike(piece.copies):
+        with counted_as(tape, piece.copies):
             losses.append(checkpointed(ctx, partial(_piece, weights, wide), part))
         del part
     del labels

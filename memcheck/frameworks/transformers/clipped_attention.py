@@ -11,7 +11,7 @@ from __future__ import annotations
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, cat, convert_weight, copy, dropout, mul, scale, shift, unary
-from memcheck.autograd.layouts import repeat_kv
+from memcheck.autograd.indexing import repeat_kv
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Storage, Tape, Value

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
+from memcheck.autograd.eager import eager_with_sinks
 from memcheck.autograd.elementwise import cast, cat, copy, mean_rows, mul, power, scale, unary
-from memcheck.autograd.indexing import slices
-from memcheck.autograd.layouts import head_view, repeat_kv
+from memcheck.autograd.indexing import head_view, repeat_kv, slices
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.operator import PASSED, factors, operator
 from memcheck.autograd.rotary import rotate_half
-from memcheck.autograd.sinks import eager_with_sinks
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.errors import UnsupportedError
 from memcheck.models.attention_types import Compressed

@@ -9,9 +9,9 @@ from __future__ import annotations
 from memcheck.autograd.attention import batched
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, add_bias, cast, cat, copy, mul, scale, subtract, unary
-from memcheck.autograd.layouts import repeat_kv
+from memcheck.autograd.indexing import repeat_kv
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.pieces import in_pieces
+from memcheck.autograd.pieces import counted_as, in_pieces
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.scan import contiguous_as, convolve, gated_norm, l2_norm, pad, select, write
 from memcheck.models.types import Mixer, ParameterTensor
@@ -129,7 +129,7 @@ def chunked_rule(ctx: Context, cut: Cut, query: Value, key: Value, value: Value,
     key = mul(tape, key, unary(tape, scale(tape, total), "exp"))
     ends = unary(tape, select(tape, total, cut.one(cut.chunks, 1)), "exp")
     for _, copies in in_pieces(cut.chunks, 1):
-        with tape.alike(copies):
+        with counted_as(tape, copies):
             fresh = select(tape, new_values, cut.one(CHUNK, cut.value))
             before = select(tape, key_decay, cut.one(CHUNK, cut.key))
             old = batched(tape, before, state, fresh.shape, "k_cumdecay @ state")

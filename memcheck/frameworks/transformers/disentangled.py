@@ -8,8 +8,7 @@ from __future__ import annotations
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, add_in_place, copy, dropout, scale, shift
-from memcheck.autograd.indexing import scattered
-from memcheck.autograd.layouts import head_view
+from memcheck.autograd.indexing import head_view, scattered
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.modules import normalise
 from memcheck.autograd.operator import PASSED, operator

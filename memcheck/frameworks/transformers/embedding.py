@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from memcheck.autograd import Tape, Value
-from memcheck.autograd.adapter import Adapter
-from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.context import Adapter, Context, Setting
 from memcheck.autograd.curve import Curve, closed, high
 from memcheck.autograd.elementwise import add, dropout, scale
 from memcheck.autograd.matrix import embedding, linear

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Unit
 from memcheck.autograd import Tape, Value, backward
-from memcheck.autograd.context import Context, Setting, adapts_head, enter_tensor_parallel, wider
+from memcheck.autograd.context import Context, Setting, adapts_head, wider
 from memcheck.autograd.curve import Curve, arrival, checkpointed, high, turn
 from memcheck.autograd.elementwise import cast, cat, dropout, scale, shift, unary
 from memcheck.autograd.indexing import slices
@@ -13,7 +13,8 @@ from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy, fused_
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.modules import activation, normalise
 from memcheck.autograd.operator import operator
-from memcheck.autograd.pieces import in_pieces
+from memcheck.autograd.parallel import enter_tensor_parallel
+from memcheck.autograd.pieces import counted_as, in_pieces
 from memcheck.autograd.tensor import Dim, Leaf, Parameter, rounded_bytes
 from memcheck.frameworks.layers import layers_of
 from memcheck.job.objective_types import DISTILLED, OWN, Objective
@@ -368,7 +369,7 @@ def loss_in_pieces(ctx: Context, head: Head, h: Value, weights: Weights) -> Valu
     losses = []
     for _, copies in sizes:
         part = parts.pop(0)
-        with tape.alike(copies):
+        with counted_as(tape, copies):
             losses.append(checkpointed(ctx, lambda c, v: _loss_of_piece(c, head, v, weights), part))
         del part
     return cat(tape, tuple(losses), (1,), "sum of losses")

@@ -9,8 +9,7 @@ from __future__ import annotations
 from memcheck.autograd.attention import softmax
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, cat, mul
-from memcheck.autograd.indexing import index, topk
-from memcheck.autograd.layouts import head_view
+from memcheck.autograd.indexing import head_view, index, topk
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import operator

@@ -23,7 +23,7 @@ from memcheck.autograd.elementwise import (
     where,
 )
 from memcheck.autograd.operator import operator
-from memcheck.autograd.pieces import in_pieces
+from memcheck.autograd.pieces import counted_as, in_pieces
 from memcheck.autograd.tensor import Storage, Tape, Value, rounded
 from memcheck.frameworks.transformers.delta_rule import CHUNK, Cut, project, tensor_of
 from memcheck.frameworks.transformers.scan import convolve, gated_norm, pad, select, sum_rows, write
@@ -134,7 +134,7 @@ def _chunked(ctx: Context, heads: int, d: int, inputs: Inputs) -> Value:
     piece, square = cut.one(CHUNK, d), cut.one(CHUNK, CHUNK)
     variables: tuple[Value, ...] = ()
     for _, copies in in_pieces(cut.chunks, 1):
-        with tape.alike(copies):
+        with counted_as(tape, copies):
             q_i, k_i, v_i, g_i = (select(tape, t, piece) for t in (query, key, value, total))
             inter = batched(tape, mul(tape, q_i, unary(tape, g_i, "exp")), state, piece, "query @ state")
             both = mul(tape, _outer(tape, q_i, k_i, (*square, d)), select(tape, pairwise, (*square, d)))

@@ -6,12 +6,13 @@ models/hy_v4/modeling_hy_v4.py.
 
 from __future__ import annotations
 
-from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tensor_parallel
+from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, cat, copy, mul, scale, unary
-from memcheck.autograd.layouts import head_view
+from memcheck.autograd.indexing import head_view
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.operator import operator
+from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.rotary import rotate_complex, rotate_half
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.attend import attend

@@ -24,8 +24,7 @@ from memcheck.autograd.elementwise import (
     shift,
     unary,
 )
-from memcheck.autograd.indexing import clamp
-from memcheck.autograd.layouts import repeat_kv
+from memcheck.autograd.indexing import clamp, repeat_kv
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value, promote

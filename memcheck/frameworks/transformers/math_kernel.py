@@ -8,7 +8,7 @@ from __future__ import annotations
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, copy, dropout, scale, shift
-from memcheck.autograd.layouts import repeat_kv
+from memcheck.autograd.indexing import repeat_kv
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Tape, Value
 from memcheck.frameworks.transformers.attend import additive_mask

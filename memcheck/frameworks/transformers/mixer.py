@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tensor_parallel
+from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import copy, mul, unary
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.errors import UnsupportedError
 from memcheck.models.types import Mixer, Norm, ParameterTensor

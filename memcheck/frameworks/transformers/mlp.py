@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tensor_parallel
+from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import (
     add,
     cast,
@@ -18,6 +18,7 @@ from memcheck.autograd.elementwise import (
 )
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import activation, matrix, normalise, under_autocast_fp32
+from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.tensor import Tape, Value
 from memcheck.models.types import Mlp, Moe, ParameterTensor
 
@@ -107,7 +108,7 @@ def _scaled_or_apart(ctx: Context, m: Mlp, down: Value) -> Value:
         return mul(ctx.tape, down, ctx.tape.parameter(ctx.parameter(tensor.name, tensor.shape)))
     if m.gated or not m.copied:
         return down
-    from memcheck.autograd.layouts import gradient_copied
+    from memcheck.autograd.indexing import gradient_copied
 
     return gradient_copied(ctx.tape, down, adapted=ctx.setting.adapter is not None)
 

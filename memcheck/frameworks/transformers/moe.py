@@ -5,12 +5,13 @@ Source: transformers 5.23 integrations/moe.py, grouped_mm_experts_forward.
 
 from __future__ import annotations
 
-from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tensor_parallel
+from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, mul, scale, shift, unary
 from memcheck.autograd.indexing import clamp, grouped_mm, index, slices, sum_groups
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import activation, normalise
 from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.tensor import Dim, Storage, Tape, Value
 from memcheck.frameworks.transformers.adapters import factors_of, folded
 from memcheck.frameworks.transformers.mlp import clamped, mlp

@@ -10,8 +10,7 @@ from memcheck.autograd import attention as kernels
 from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, copy, dropout, scale, shift
-from memcheck.autograd.indexing import scattered
-from memcheck.autograd.layouts import repeat_kv
+from memcheck.autograd.indexing import repeat_kv, scattered
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.operator import factors, operator
 from memcheck.autograd.tensor import Storage, Tape, Value

@@ -6,13 +6,13 @@ transformers has no fused kernel for it. Source: transformers 5.23 models/recurr
 
 from __future__ import annotations
 
+from memcheck.autograd.checkpoint import retain
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, copy, mul, scale, shift, unary
 from memcheck.autograd.indexing import slices
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import factors, operator
-from memcheck.autograd.outliving import retain
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.scan import convolution

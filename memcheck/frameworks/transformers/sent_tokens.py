@@ -14,9 +14,9 @@ from __future__ import annotations
 import math
 
 from memcheck.accounts.deepep import NODE_RANKS
+from memcheck.autograd.checkpoint import held_by_ctx, holding
 from memcheck.autograd.context import Context
 from memcheck.autograd.operator import operator
-from memcheck.autograd.outliving import held_by_ctx, holding
 from memcheck.autograd.tensor import Dim, Storage, Tape, Value
 from memcheck.frameworks.transformers.expert_parallel import choices_here, local_experts
 from memcheck.frameworks.transformers.grouped_adapters import operands

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.autograd import sinks as sinks_of
+from memcheck.autograd import eager as sinks_of
 from memcheck.autograd.context import Context
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.kernel_choice import copied_operands

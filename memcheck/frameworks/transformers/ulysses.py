@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import copy
-from memcheck.autograd.layouts import repeat_kv
+from memcheck.autograd.indexing import repeat_kv
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.attend import attend

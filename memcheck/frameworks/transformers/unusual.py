@@ -11,7 +11,7 @@ from memcheck.autograd import attention as kernels
 from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, cat, copy, dropout, mul, scale, shift, subtract, unary
-from memcheck.autograd.layouts import repeat_kv
+from memcheck.autograd.indexing import repeat_kv
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import fused_norm
 from memcheck.autograd.operator import operator

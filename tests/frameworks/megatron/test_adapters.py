@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.autograd.adapter import Adapter
-from memcheck.autograd.context import Setting
+from memcheck.autograd.context import Adapter, Setting
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.adapters import adapter_parameters
 from memcheck.frameworks.megatron.ranks import megatron_ranks
@@ -77,9 +76,7 @@ def test_tensor_ranks_share_an_adapter() -> None:
     """The first matrix is divided by rank, or by inputs; the second by outputs."""
     model = llama_8b(4)
     lora = Lora(RANK, EVERY, "bf16")
-    one, two = (
-        megatron_ranks(job(model, grid(n, tensor=n), method="lora", lora=lora), model)[0] for n in (1, 2)
-    )
+    one, two = (megatron_ranks(job(model, grid(n, tensor=n), method="lora", lora=lora), model)[0] for n in (1, 2))
     gradients = [each.peak.components_bytes["gradients"] for each in (one, two)]
     assert gradients[0] == 2 * gradients[1]
     with pytest.raises(UnsupportedError, match="rank 3 are not divided by 2"):

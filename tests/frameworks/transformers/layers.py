@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from memcheck.autograd.adapter import Adapter
-from memcheck.autograd.context import Setting
+from memcheck.autograd.context import Adapter, Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.layers import layers_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from memcheck.autograd.adapter import Adapter
+from memcheck.autograd.context import Adapter
 from memcheck.errors import UnsupportedError
 from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.stacked_adapters import expert_adapters

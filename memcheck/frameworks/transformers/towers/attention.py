@@ -7,8 +7,7 @@ from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
 from memcheck.autograd.eager import eager
 from memcheck.autograd.elementwise import cast, cat, copy
-from memcheck.autograd.indexing import slices
-from memcheck.autograd.layouts import gradient_copied, head_view, repeat_kv
+from memcheck.autograd.indexing import gradient_copied, head_view, repeat_kv, slices
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import matrix, normalise
 from memcheck.autograd.norm import rms_norm_pieces

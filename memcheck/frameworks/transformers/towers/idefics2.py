@@ -10,7 +10,7 @@ from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
 from memcheck.autograd.eager import eager
 from memcheck.autograd.elementwise import add, cast, cat, copy, mul
-from memcheck.autograd.layouts import repeat_kv
+from memcheck.autograd.indexing import repeat_kv
 from memcheck.autograd.modules import activation
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.operator import operator

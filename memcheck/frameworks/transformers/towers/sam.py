@@ -10,7 +10,7 @@ import math
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, scale
-from memcheck.autograd.layouts import head_view
+from memcheck.autograd.indexing import head_view
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value

@@ -1,0 +1,56 @@
+"""The edges of tensor parallelism: gather and reduce activations, and their gradients."""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.tensor import Storage, Value
+
+
+def enter_tensor_parallel(ctx: Context, x: Value) -> Value:
+    """The input of column-parallel layers: gathered over the sequence (SP), or the replicated tensor itself.
+
+    Backward: reduce-scatter (SP), or an all-reduce into a new tensor (functional collectives do not work in place).
+    """
+    tape = ctx.tape
+    if ctx.tp == 1:
+        return x
+    shape, dtype = x.shape, x.dtype
+    if not ctx.setting.sequence_parallel:
+        return operator(tape, Value(x.storage, shape, dtype), x, "reduce input gradient")
+    out = tape.value((ctx.tokens, *shape[1:]), dtype, "all-gather")
+    if _cat_after_gather(ctx):
+        out = tape.value(out.shape, dtype, "cat gathered sequence")
+    return tape.record(out, (x,), lambda grad: [_reduce_scatter(ctx, grad, shape, "reduce input gradient")])
+
+
+def leave_tensor_parallel(ctx: Context, y: Value) -> Value:
+    """The output of a row-parallel layer: reduce-scattered (SP) or all-reduced into a new tensor."""
+    tape = ctx.tape
+    if ctx.tp == 1:
+        return y
+    shape, dtype = y.shape, y.dtype
+    if not ctx.setting.sequence_parallel:
+        return operator(tape, tape.value(shape, dtype, "all-reduce"), y, PASSED)
+    part = (ctx.residual_tokens, *shape[1:])
+    out = Value(_reduce_scatter(ctx, y, part, "reduce-scatter"), part, dtype)
+    if not _cat_after_gather(ctx):
+        return operator(tape, out, y, "all-gather")
+    return operator(tape, out, y, "cat gathered sequence", temporaries=[(shape, dtype, "all-gather")])
+
+
+def _reduce_scatter(ctx: Context, whole: Value | Storage, part: tuple[int, ...], label: str) -> Storage:
+    """Functional collectives scatter along dim 0: a sequence in dimension 1 is first copied in front of it.
+
+    torch/distributed/_functional_collectives.py, reduce_scatter_tensor (``torch.cat(torch.chunk(...))``).
+    """
+    tape = ctx.tape
+    copied = tape.new(whole.shape, whole.dtype, "cat chunks") if ctx.setting.style.layout == "batch-first" else None
+    out = tape.output("reduce-scatter", part, whole.dtype, label)
+    del copied
+    return out
+
+
+def _cat_after_gather(ctx: Context) -> bool:
+    """Whether all_gather_tensor along dim 1 copies the chunks into one tensor: unless the dimensions before are 1."""
+    return ctx.setting.style.layout == "batch-first" and ctx.setting.batch > 1
