@@ -27,10 +27,6 @@ class Style(Record):
     """The model's forward has a variable for the rows that were looked up (``inputs_embeds``)."""
     head_behind_model: bool = False
     """With a chunked loss the model returns hidden states, and the head runs after its forward."""
-    keeps_graph: bool = False
-    """The training loop's variable holds the graph of a step until the next one's loss takes its place."""
-    unties_head: bool = False
-    """The head is a module of its own, whatever the model's configuration ties."""
     compiles_blocks: bool = False
     """torch.compile runs each block as a graph of its own."""
     compiled_losses: tuple[str, ...] = ()

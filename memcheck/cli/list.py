@@ -97,19 +97,20 @@ def rules() -> Listing:
 def frameworks() -> Listing:
     """Every training framework."""
     from memcheck.frameworks.registry import FRAMEWORKS
+    from memcheck.job.framework import DEFAULT_OPTIMIZER
 
     found = FRAMEWORKS.values()
     return Listing(
         ("name", "ZeRO stages", "default precision", "what it stands for"),
-        [(f.name, ", ".join(map(str, f.zero_stages)), f.default_precision, f.title) for f in found],
+        [(f.name, ", ".join(map(str, f.parallelism.zero_stages)), f.precisions.default, f.title) for f in found],
         [
             {
                 "name": f.name,
                 "title": f.title,
-                "zero_stages": f.zero_stages,
-                "parallelisms": f.parallelisms,
-                "default_precision": f.default_precision,
-                "default_optimizer": f.default_optimizer,
+                "zero_stages": f.parallelism.zero_stages,
+                "parallelisms": f.parallelism.degrees,
+                "default_precision": f.precisions.default,
+                "default_optimizer": DEFAULT_OPTIMIZER,
                 "options": sorted(f.options),
             }
             for f in found

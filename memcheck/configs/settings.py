@@ -136,7 +136,7 @@ def neutral(framework: Framework, layout: Layout) -> dict[str, object]:
     return {
         "parallelism.data": layout.data,
         "parallelism.tensor": 1,
-        "parallelism.sequence": framework.sequence_parallel and layout.tensor > 1,
+        "parallelism.sequence": framework.parallelism.sequence and layout.tensor > 1,
         "parallelism.context": 1,
         "parallelism.pipeline": 1,
         "parallelism.virtual_stages": 1,
@@ -144,8 +144,8 @@ def neutral(framework: Framework, layout: Layout) -> dict[str, object]:
         "parallelism.expert_tensor": 1,
         "parallelism.zero_stage": 0,
         "parallelism.shard_group": layout.data * layout.context,
-        "parallelism.reshard_after_forward": layout.pipeline == 1 or framework.gathers_stages_again,
-        "parallelism.gradient_sync": framework.gradient_sync,
+        "parallelism.reshard_after_forward": layout.pipeline == 1 or framework.fsdp2.gathers_stages_again,
+        "parallelism.gradient_sync": framework.parallelism.gradient_sync,
         "parallelism.gradient_as_bucket_view": False,
         "training.method": "full",
         "training.freeze": (),
@@ -158,18 +158,18 @@ def neutral(framework: Framework, layout: Layout) -> dict[str, object]:
         "training.activation_checkpointing.offload": "none",
         "training.attention": framework.default_attention,
         "training.loss.kind": _loss(framework, layout),
-        "training.loss.upcast": framework.upcast,
-        "training.loss.keep_logits": framework.keep_logits or (layout.pipeline > 1 and framework.caches_outputs),
+        "training.loss.upcast": True,
+        "training.loss.keep_logits": framework.losses.keep_logits or (layout.pipeline > 1 and framework.caches_outputs),
         "training.clip_grad_norm": framework.clip_grad_norm,
         "training.compile": False,
         "training.offload.parameters": "none",
-        "training.expandable_segments": framework.expandable_segments,
+        "training.expandable_segments": framework.expandable,
         "training.expert_imbalance": 1.0,
     }
 
 
 def _loss(framework: Framework, layout: Layout) -> str:
-    by_itself = framework.loss_parallel
-    if framework.default_loss == "standard" and by_itself == "tensor" and layout.tensor > 1:
+    by_itself = framework.losses.parallel
+    if framework.losses.default == "standard" and by_itself == "tensor" and layout.tensor > 1:
         return "vocab-parallel"
-    return framework.default_loss
+    return framework.losses.default

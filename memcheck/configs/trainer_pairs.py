@@ -125,7 +125,8 @@ def reconciled(found: dict[str, ReadSetting], formats: tuple[str, ...]) -> list[
     if framework is not None and trainer is not None:
         gone += [TRAINER] if trainer.value not in FRAMEWORKS[str(framework.value)].trainers else []
     rows = found.get(ROWS)
-    if framework is not None and rows is not None and rows.assumed and not FRAMEWORKS[str(framework.value)].pads:
+    pads = framework is None or FRAMEWORKS[str(framework.value)].runs_transformers
+    if not pads and rows is not None and rows.assumed:
         found[ROWS] = rows._replace(value="unpacked") if rows.value == "padded" else rows
     if PARAMETERS not in found:
         return gone

@@ -33,12 +33,12 @@ def settle(draft: Draft, multiple: int = 1) -> None:
             why = f"a row is padded to a multiple of {multiple} tokens, with a mask"
             draft.settings[ROWS] = ReadSetting("unpacked-masked", why, assumed=True)
     cut = any(isinstance(degree := draft.value(key), int) and degree > 1 for key in CUTS)
-    if _passes_less(draft) and (not profile.evaluates or cut or sees(draft) is not None):
+    if _passes_less(draft) and (not profile.runs_transformers or cut or sees(draft) is not None):
         for key in [key for key in draft.settings if key.startswith(EVALUATION)]:
             del draft.settings[key]  # it holds what a step's forward does, and neither a graph nor gradients
-    elif not profile.evaluates or cut:
+    elif not profile.runs_transformers or cut:
         _drop_evaluation(draft, "the evaluation pass is not in the estimate of a job that is split like this")
-    _packed(draft, profile.bases)
+    _packed(draft, profile.adapters.bases)
     if draft.value("training.method") == "qlora" and draft.value(PLACE) not in (None, "device"):
         setting = draft.settings.pop(PLACE)
         _note(draft, setting, "a quantized model that one rank loads is priced as if every process quantized it")
@@ -84,7 +84,7 @@ def masked(draft: Draft, path: str, rows: str, why: str) -> None:
 def _masks(draft: Draft) -> bool:
     """Whether masks of this model's rows have a memory model."""
     known = architecture_named(draft)
-    pads = FRAMEWORKS[str(draft.value("training.framework"))].pads
+    pads = FRAMEWORKS[str(draft.value("training.framework"))].runs_transformers
     whole = draft.value("parallelism.context") in (None, 1)
     return pads and whole and (known is None or maskable(known))
 

@@ -96,7 +96,7 @@ def _optimizer(sheet: Sheet) -> None:
         return
     sheet.put(keys.OPTIMIZER, KEYS.words["types"][name])
     sheet.put("optimizer.params", dict(PARAMETERS if name != "sgd" else {"lr": "auto"}))
-    usual = FRAMEWORKS["deepspeed"].implementations.get(name, FRAMEWORKS["deepspeed"].default_implementation)
+    usual = FRAMEWORKS["deepspeed"].optimizers.by_name.get(name, FRAMEWORKS["deepspeed"].optimizers.implementation)
     if name in ("adam", "adamw") and how == "foreach":
         sheet.put(keys.TORCH_ADAM, True)
     elif how != usual:

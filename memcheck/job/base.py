@@ -43,8 +43,8 @@ def resolve_base(
         if method == "qlora":
             _refuse(f"`method: qlora` quantises its base, which `base: {held}` leaves alone", "write `method: lora`")
         return ""
-    if held not in framework.bases:
-        known = ", ".join(framework.bases) or "none but the dtype of the parameters"
+    if held not in framework.adapters.bases:
+        known = ", ".join(framework.adapters.bases) or "none but the dtype of the parameters"
         _refuse(f"{framework.title} has no frozen base held in {held}", f"it has: {known}")
     if held not in FOUR_BITS:
         if stated.double is not None or stated.storage is not None:
@@ -63,9 +63,7 @@ def _by_method(method: str, framework: Framework, options: Mapping[str, object])
     """What ``qlora`` alone means: 4 bits, whose constants are quantised once more unless an option says otherwise."""
     if method != "qlora":
         return ""
-    default = framework.default_quantization
-    plain = default and not str(options.get(OPTION, default)).endswith("-dq")
-    return "nf4-single" if plain else "nf4"
+    return framework.four_bits(options)
 
 
 def with_base(precision: PrecisionSpec | None, stated: BaseSpec | None) -> PrecisionSpec | None:
@@ -112,7 +110,7 @@ def note_experts(
     """List the version that is assumed where bitsandbytes quantises the experts of older ones alone: since transformers
     5 a layer's experts are one parameter, which it passes over (integrations/bitsandbytes.py).
     """
-    if held_in not in BITSANDBYTES or framework.stacks_experts_since is None or options.get("quantize_experts"):
+    if held_in not in BITSANDBYTES or not framework.runs_transformers or options.get("quantize_experts"):
         return
     stacked = isinstance(architecture, Architecture) and any(
         isinstance(block.mlp, Moe) and block.mlp.stacked_adapters for block, _ in architecture.blocks

@@ -26,8 +26,10 @@ class Families(Record):
     """Parts of layers that the framework builds; None: transformers' own code runs, and builds every part."""
     harmless: frozenset[str] = frozenset()
     """Parts that the framework does not have, or that take the same memory there; a comment at each entry says why."""
+    own: frozenset[str] = frozenset()
+    """Values of ``model_type`` that no other framework builds."""
     source: str = ""
-    """Where upstream lists its models."""
+    """Where upstream lists the framework's models."""
 
 
 def words(text: str) -> tuple[str, ...]:

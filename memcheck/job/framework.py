@@ -1,16 +1,219 @@
-"""A training framework: what it supports, and what its code decides where frameworks differ."""
+"""A training framework: what it supports, its defaults, and what its code decides where frameworks differ."""
 
 from __future__ import annotations
 
-from memcheck.job.profile import Profile
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from memcheck.autograd.style import Style
+from memcheck.job.families import Families
+from memcheck.job.types import Layout, Recipe
+from memcheck.job.versions import ENGINE, TRANSFORMERS, is_before
+from memcheck.models.types import Architecture
+from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from memcheck.job.defaults import Defaults
+
+    Change = Literal[
+        "adapter units", "expert matrices", "FSDP2", "kept exchanges", "non-reentrant", "own loss", "shifted labels"
+    ]
+    """A behaviour that a release of a framework brought: a key of ``Framework.since``."""
+
+DEFAULT_OPTIMIZER = "adamw"
+"""What every framework steps with unless told otherwise."""
+PEFT_VARIANTS = ("dropout", "dora", "modules_to_save", "target_parameters", "expert_rank")
+"""Keys of peft's LoraConfig that change what its adapters hold."""
+HEADS = ("lm", "classification", "token-classification", "reward", "embedding")
+"""Heads that transformers' classes put on a model: values of ``training.head``."""
+
+
+class Precisions(Record):
+    """The precision recipes of a framework."""
+
+    default: str
+    recipes: Mapping[str, Recipe]
+    """Recipe by plan name, at every ZeRO stage unless ``sharded`` says otherwise."""
+    sharded: Mapping[str, Recipe] = MappingProxyType({})
+    """Recipes that differ at zero_stage 3 (FSDP2's mixed precision has no autocast copies)."""
+
+
+class Optimizers(Record):
+    """How a framework's optimizers run."""
+
+    implementation: str
+    """``fused``, ``foreach`` or ``for-loop``, of optimizers that ``by_name`` does not list."""
+    by_name: Mapping[str, str] = MappingProxyType({})
+    """Implementation by the optimizer's name."""
+    own_kernels: bool = False
+    """Fused optimizers are kernels of the framework, on the GPU and on the host (DeepSpeed's FusedLion and CPU-Adam,
+    those that Megatron calls). Else they are torch's, and bitsandbytes' for Lion."""
+    bitsandbytes: bool = True
+    """The framework can step with bitsandbytes' 8-bit optimizers."""
+    in_backward: bool = False
+    """The optimizer can step on each gradient as backward makes it."""
+
+
+class Losses(Record):
+    """How a framework computes the loss."""
+
+    default: str
+    kinds: tuple[str, ...]
+    keep_logits: bool = False
+    """The training loop still references the model's output during backward."""
+    parallel: str = "never"
+    """When the standard loss runs on vocabulary shards by itself: ``never`` | ``tensor`` (tensor > 1) | ``always``."""
+
+
+class Parallelism(Record):
+    """How a framework divides a job over ranks."""
+
+    zero_stages: tuple[int, ...]
+    degrees: tuple[str, ...] = ()
+    """Supported ones of ``tensor``, ``sequence``, ``context``, ``pipeline``, ``expert``, ``expert_tensor``."""
+    schedules: tuple[str, ...] = ()
+    """Pipeline schedules."""
+    sequence: bool = False
+    """Default of ``parallelism.sequence`` when tensor > 1."""
+    gradient_sync: str = "every"
+    """Default of ``parallelism.gradient_sync``: with which of the micro-batches of a step gradients are reduced."""
+    pads_vocabulary: bool = False
+    """The vocabulary is padded to a multiple of the tensor degree."""
+
+
+class Adapters(Record):
+    """The adapters of a framework, and the frozen bases under them."""
+
+    rank: int = 16
+    targets: str | tuple[str, ...] = "all-linear"
+    dtype: str = "fp32"
+    """``fp32`` (peft's default), or ``params``: the dtype of the model's parameters."""
+    variants: tuple[str, ...] = ()
+    """Keys of ``training.lora``, other than rank, targets and dtype, that the adapters are modelled with."""
+    bases: tuple[str, ...] = ()
+    """Values of ``training.base``: how a frozen base can be stored, in addition to the dtype of the parameters."""
+    head: bool = False
+    """Targets may name the head, as peft's may."""
+    own: bool = False
+    """Adapters and 4-bit layers are the framework's own model code. Else they are peft's, whose
+    ``prepare_model_for_kbit_training`` (peft/utils/other.py) casts norms, embeddings and head to fp32."""
+
+
+class LoadAndSave(Record):
+    """How a framework makes the model before the steps, and saves it after them."""
+
+    initialization: tuple[str, str] = ("host", "host")
+    """Default of ``training.initialization``: of a replicated model, and of one whose parameters are sharded."""
+    other_places: tuple[str, ...] = ()
+    """Places where the framework can make a model instead of the default one."""
+    checkpoint: tuple[str, str] = ("full", "sharded")
+    """Default of ``training.checkpoint``: of a replicated model, and of one whose parameters are sharded."""
+    either_state_dict: bool = False
+    """A plan chooses between a full and a sharded state dict."""
+    asynchronous: bool = False
+    """Sharded state dicts can be saved while training goes on."""
+
+
+class Fsdp2(Record):
+    """How a framework calls FSDP2, where that is its own code."""
+
+    groups_of_ends: bool = False
+    """Embedding and head are groups of their own. Else they are the root's, with the final norm."""
+    on_one_rank: bool = False
+    """At zero_stage 3 the model is wrapped on a single rank, too, for the mixed precision."""
+    prefetches_experts: bool = False
+    """With expert parallelism a group's forward begins with the all-gather of the next group."""
+    divides_gradients: bool = False
+    """The framework sets the factor by which gradients are divided (``set_gradient_divide_factor``)."""
+    loss_reduces_head: bool = False
+    """The chunked loss runs the head, and reduces the gradient of its weight itself."""
+    gathers_stages_again: bool = True
+    """Default of ``parallelism.reshard_after_forward`` in a pipeline."""
+    leaves_whole_experts: bool = False
+    """Experts that one rank holds alone are no part of a group. Else they are groups of one rank."""
+    cuts_expert_matrices: str = ""
+    """When experts of expert parallelism are divided inside of each matrix, and not expert by expert: ``always``, or
+    where there are ``more-shards`` than experts on a rank. Empty: never, and they are padded."""
+
+
+class Profile(Record):
+    """Defaults and abilities of one framework. Its folder names the upstream file that each value was read from."""
+
+    name: str
+    """The value of ``training.framework``."""
+    title: str
+    source: str
+    """The upstream repository and commit that the values were read from."""
+    style: Style
+    """The module code that runs, and what sets it apart: that of transformers' classes, or the framework's own."""
+    families: Families
+    """The models that the framework builds and that have a memory model."""
+    precisions: Precisions
+    optimizers: Optimizers
+    losses: Losses
+    parallelism: Parallelism
+    methods: tuple[str, ...]
+    """Supported values of ``training.method``: ``full``, ``lora``, ``qlora``."""
+    default_attention: str
+    attentions: tuple[str, ...]
+    recompute: tuple[str, ...]
+    """Supported modes of ``training.activation_checkpointing``."""
+    options: Mapping[str, tuple[type, ...]]
+    """Known ``training.options`` and the types their values may have."""
+    choices: Mapping[str, tuple[str | int, ...]] = MappingProxyType({})
+    """The words that an option may have, where upstream lists them."""
+    harmless: Mapping[str, str] = MappingProxyType({})
+    """Options that change no memory worth a figure, and why."""
+    unmodelled: Mapping[str, tuple[object, str]] = MappingProxyType({})
+    """Options that change memory and have no model: the value that the estimate assumes, and what another value does,
+    as a clause.
+    """
+    lacks: Mapping[str, str] = MappingProxyType({})
+    """Keys of a plan that the framework does not have, and what it does instead, with the upstream file. The defaults
+    of these keys hold.
+    """
+    adapters: Adapters = Adapters()
+    load_and_save: LoadAndSave = LoadAndSave()
+    fsdp2: Fsdp2 = Fsdp2()
+    clip_grad_norm: bool = False
+    """Default of ``training.clip_grad_norm``."""
+    objectives: tuple[str, ...] = ("sft",)
+    """Supported values of ``training.objective``."""
+    trainers: tuple[str, ...] = ()
+    """Values of ``training.trainer``: the trainers on top of the framework, all of which are transformers' Trainer."""
+    selective_recompute: str = ""
+    """What selective recompute chooses among: the ``operators`` or the ``modules`` of a block. Empty: there is none to
+    turn on; for a plan that has it, the estimate recomputes core attention.
+    """
+    since: Mapping[Change, tuple[int, ...]] = MappingProxyType({})
+    """First release with a behaviour, of behaviours that releases differ in; every release has those not listed."""
+    allocators: tuple[str, ...] = ("default", "expandable")
+    """The allocator's settings that steps of this framework were measured with, the default one first."""
+    data_parallel: str = "torch"
+    """Whose data parallelism: ``torch`` (DistributedDataParallel, ZeroRedundancyOptimizer and FSDP2, by ZeRO stage),
+    ``fsdp1`` and ``fsdp2`` (one of these alone), ``zero`` (DeepSpeed's engine), ``distributed-optimizer`` (Megatron's
+    contiguous buffers and Megatron-FSDP)."""
+    runs_transformers: bool = False
+    """The framework loads the modules of transformers by ``from_pretrained`` and runs them unchanged. So peft adapts
+    them, rows can be padded, and an evaluation pass is known."""
+    measured_as: str = ""
+    """The framework whose measured steps the intervals rest on, where they are of the same code. Empty: the framework's
+    own, as the allocator sees them by how they shard."""
+    errors_by_model: bool = False
+    """Errors were measured per kind of model (dense, mixture of experts), not per layout."""
+    not_run: str = ""
+    """Why ``verify`` does not run the framework's code; empty where it does."""
 
 
 class Framework(Profile):
     """One training framework, the single object that its folder defines.
 
-    The fields, of :class:`Profile`, are what several frameworks state. A method is a decision that one framework's code
-    takes in its own way: its folder overrides it in a subclass. A job carries its framework, so two of them are equal
-    only if they are the same object, and its hash costs nothing in a cache key.
+    The fields, of :class:`Profile`, are what several frameworks state. Methods and properties are decisions that one
+    framework's code takes in its own way: its folder overrides them in a subclass. A job carries its framework. Two
+    frameworks are equal only if they are the same object, and the hash costs nothing in a cache key.
     """
 
     def __eq__(self, other: object) -> bool:
@@ -20,3 +223,211 @@ class Framework(Profile):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
+
+    # What follows from the fields
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Values of ``training.head`` that the framework supports."""
+        return HEADS if self.runs_transformers else ("lm",)
+
+    @property
+    def own_engine(self) -> bool:
+        """Whether the framework shards and reduces with buffers of its own instead of wrapping modules as torch
+        does.
+        """
+        return self.data_parallel in ("zero", "distributed-optimizer")
+
+    @property
+    def own_gradients(self) -> bool:
+        """Whether gradients are summed in buffers of the framework's, whose dtype a plan chooses. Otherwise autograd
+        makes gradients in the dtype of their parameters, and torch's optimizers their states (``zeros_like``).
+        """
+        return self.data_parallel == "distributed-optimizer"
+
+    @property
+    def own_objectives(self) -> bool:
+        """Whether the objectives run in the framework's own recipes, not in the code of a trainer."""
+        return len(self.objectives) > 1 and not self.trainers
+
+    @property
+    def flattens_units(self) -> bool:
+        """Whether the framework uses FSDP1 (``FullyShardedDataParallel``), in every version."""
+        return self.data_parallel == "fsdp1"
+
+    @property
+    def masters_adapters(self) -> bool:
+        """Whether the optimizer steps on a master copy of every trained tensor. If not, adapters with a dtype of their
+        own have no master copy.
+        """
+        return self.data_parallel == "zero"
+
+    @property
+    def offload_places(self) -> tuple[str, ...]:
+        """Where the optimizer's states and the parameters can be offloaded: ``cpu``, ``nvme``."""
+        return ("cpu", "nvme") if self.data_parallel == "zero" else ("cpu",)
+
+    @property
+    def offloads_parameters(self) -> bool:
+        """Whether sharded parameters can be offloaded, not the optimizer's states alone."""
+        return self.data_parallel != "distributed-optimizer"
+
+    @property
+    def context_parallel(self) -> str:
+        """``ring`` (each rank's tokens are two chunks, for balance) or ``ulysses`` (heads are exchanged)."""
+        return "ulysses" if self.data_parallel == "zero" else "ring"
+
+    @property
+    def caches_outputs(self) -> bool:
+        """Whether pipelines are torch's, which cache the logits of the last stage until their backward."""
+        return bool(self.parallelism.schedules) and self.data_parallel == "torch"
+
+    @property
+    def expandable(self) -> bool:
+        """Default of ``training.expandable_segments``."""
+        return self.allocators[0] == "expandable"
+
+    @property
+    def transformer_engine(self) -> bool:
+        """Whether layers run in Transformer Engine: attention by FlashAttention 2 and 3 and by cuDNN's kernels, and
+        workspaces that are tensors of the step, without those of ATen's BLAS handles.
+        """
+        return ENGINE in self.options
+
+    @property
+    def versions_models(self) -> bool:
+        """Whether the stated version is the version of transformers, whose classes are the models."""
+        return self.runs_transformers and TRANSFORMERS not in self.options
+
+    def predates(self, version: str | None, change: Change) -> bool:
+        """Whether a stated release is older than a behaviour of the framework; False where either is unknown."""
+        return is_before(version, self.since.get(change))
+
+    # How the plan's values are resolved
+
+    def built(self, architecture: Architecture) -> Architecture:
+        """The model as the framework's modules divide it."""
+        return architecture
+
+    def replicated_recipe(self, recipe: Recipe, layout: Layout) -> tuple[Recipe, str]:
+        """A recipe that autocasts a replicated model in this layout, and why it deviates; empty where it does not."""
+        del layout
+        return recipe, ""
+
+    def frozen_params(self, recipe: str, trainer: str | None, version: str | None) -> tuple[str, str]:
+        """Dtype of a frozen base under a mixed recipe, and why; empty: the recipe's. ``version``: the trainer's."""
+        del recipe, trainer, version
+        return "", ""
+
+    def upcasts(self, recipe: Recipe, layout: Layout, fsdp: int = 1, held_in: str = "") -> bool:
+        """Whether trained parameters are cast to fp32 before FSDP shards them, in whichever dtype they were loaded."""
+        del recipe, layout, fsdp, held_in
+        return False
+
+    def chunks(self, loss: str) -> bool:
+        """Whether a kind of loss runs head and loss on chunks of the tokens."""
+        return loss == "chunked"
+
+    def four_bits(self, options: Mapping[str, object]) -> str:
+        """The 4-bit base of ``method: qlora``: ``nf4``, or ``nf4-single`` whose constants are not quantised again."""
+        del options
+        return "nf4"
+
+    def made(self, layout: Layout, *, sharded: bool) -> tuple[str, str]:
+        """Where the model is made by default, and why. ``sharded``: its parameters are."""
+        del layout
+        return self.load_and_save.initialization[sharded], f"default of {self.name}"
+
+    def fewer_layers(self, options: Mapping[str, object], defaults: Defaults) -> tuple[int, int]:
+        """Layers that the first and the last stage of a pipeline have less than others."""
+        del options, defaults
+        return 0, 0
+
+    def note_releases(
+        self, version: str | None, options: Mapping[str, object], recipe: Recipe, defaults: Defaults
+    ) -> None:
+        """List the releases whose code the estimate assumes, where the plan does not state them. ``version``: the
+        framework's, as the plan states it.
+        """
+
+    # What has a memory model
+
+    @property
+    def resident_towers(self) -> tuple[str, str] | None:
+        """The option, and its value, under which a tower that does not run is whole on each rank of the first stage.
+        None: towers are transformers' and run.
+        """
+        return None
+
+    @property
+    def adapter_modules(self) -> tuple[str, ...]:
+        """Names of ``target_modules`` where linear layers are not called as transformers' are; else empty."""
+        return ()
+
+    @property
+    def checkpointed_parts(self) -> tuple[str, ...]:
+        """Modules of a layer that can be checkpointed one by one, of ``training.activation_checkpointing.modules``."""
+        return ()
+
+    @property
+    def own_loop(self) -> bool:
+        """Whether the loop is the user's, over PyTorch alone: ``framework_version`` is PyTorch's, and a full state dict
+        may be gathered on the GPUs.
+        """
+        return False
+
+    @property
+    def own_expert_groups(self) -> bool:
+        """Whether expert-tensor parallelism has groups and a degree of its own, which experts with biases do not have.
+        Else experts are cut over the tensor ranks.
+        """
+        return False
+
+    @property
+    def copies_kv_heads(self) -> bool:
+        """Whether a key/value head may be on several tensor ranks."""
+        return False
+
+    @property
+    def even_stages(self) -> bool:
+        """Whether pipeline stages hold equally many layers, unless options say otherwise."""
+        return False
+
+    # How a step runs
+
+    @property
+    def wide_outputs(self) -> bool:
+        """Whether the model's outputs are copied to fp32 as its forward returns, under mixed precision."""
+        return False
+
+    @property
+    def unsplit(self) -> tuple[str, ...] | None:
+        """Model types without layers among the classes that FSDP makes units of (``_no_split_modules``), so that all of
+        the model is one group. None: FSDP makes units of layers, whatever classes a model names.
+        """
+        return None
+
+    @property
+    def quantizes_head(self) -> bool:
+        """Whether QLoRA quantises the head, too."""
+        return False
+
+    @property
+    def keeps_graph(self) -> bool:
+        """Whether the loop's variable holds the graph of a step until the next step's loss replaces it."""
+        return False
+
+    @property
+    def unties_head(self) -> bool:
+        """Whether the head is a module of its own, whatever the model's configuration ties."""
+        return False
+
+    def compiled_releases(self, version: str | None) -> tuple[float, float]:
+        """Shares of the predicted bytes by which compiled steps of a stated release may need less, and more."""
+        del version
+        return 0.0, 0.0
+
+    @property
+    def runs_itself(self) -> bool:
+        """Whether ``verify`` runs the framework's model code where its package can be imported."""
+        return False

@@ -89,7 +89,7 @@ def _sequence(stated: ParallelismSpec, layout: Layout, framework: Framework, def
     if layout.tensor == 1:
         return bool(stated.sequence)
     why = f"default of {framework.name} with tensor > 1"
-    return defaults.take("parallelism.sequence", stated.sequence, framework.sequence_parallel, why)
+    return defaults.take("parallelism.sequence", stated.sequence, framework.parallelism.sequence, why)
 
 
 def _schedule(stated: ParallelismSpec, pipeline: int, defaults: Defaults) -> tuple[str, int]:
@@ -124,7 +124,7 @@ def _sharding(
             defaults.note("parallelism.shard_group", group, "data * context")
     reshard, sync, view = stated.reshard_after_forward, stated.gradient_sync, stated.gradient_as_bucket_view
     if stage == 3:
-        usual = layout.pipeline == 1 or framework.gathers_stages_again
+        usual = layout.pipeline == 1 or framework.fsdp2.gathers_stages_again
         option, usual = reshards(options, layout.pipeline) or ("", usual)
         why = f"options.{option}" if option else PLAN_DEFAULT
         reshard = defaults.take("parallelism.reshard_after_forward", reshard, usual, why)
@@ -147,5 +147,5 @@ def _synchronised(stated: str | None, framework: Framework, defaults: Defaults, 
     key = "parallelism.gradient_sync"
     if said is not None:
         return defaults.take(key, stated, said[1], f"options.{said[0]}")
-    why = "default" if framework.gradient_sync == "every" else f"default of {framework.name}"
-    return defaults.take(key, stated, framework.gradient_sync, why)
+    why = "default" if framework.parallelism.gradient_sync == "every" else f"default of {framework.name}"
+    return defaults.take(key, stated, framework.parallelism.gradient_sync, why)

@@ -23,16 +23,16 @@ def resolve_lora(
 ) -> Lora:
     """Adapters of a LoRA or QLoRA job. ``upcast``: in fp32 in the end."""
     stated = training.lora or plan_types.LoraSpec()
-    targets, own = framework.lora_targets, PLAN_DEFAULT
+    targets, own = framework.adapters.targets, PLAN_DEFAULT
     dtype, why = "fp32", "default of PEFT: adapters are kept in fp32"
     lacks = "training.lora.dtype" in framework.lacks
-    if framework.lora_dtype == "params":
+    if framework.adapters.dtype == "params":
         dtype, why = recipe.params, f"default of {framework.name}"
         own = own if lacks else why
     if upcast and stated.dtype not in (None, "fp32"):
         lacks, dtype, why = True, "fp32", UPCAST
     found = Lora(
-        rank=defaults.take("training.lora.rank", stated.rank, framework.lora_rank, own),
+        rank=defaults.take("training.lora.rank", stated.rank, framework.adapters.rank, own),
         target_modules=defaults.take("training.lora.target_modules", stated.target_modules, targets, own),
         dtype=defaults.take("training.lora.dtype", None if lacks else stated.dtype, dtype, why),
         parts=stated.parts or (),

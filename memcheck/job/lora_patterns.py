@@ -29,7 +29,7 @@ def with_reach(lora: Lora, architecture: Architecture | Rough, framework: Framew
         ResolutionError: the pattern cannot be read, reaches nothing, or some layers of a kind and not others.
     """
     pattern = str(lora.target_modules)
-    if framework.own_adapters or framework.adapted_modules or not isinstance(architecture, Architecture):
+    if framework.adapters.own or framework.adapter_modules or not isinstance(architecture, Architecture):
         who = framework.name if isinstance(architecture, Architecture) else "a model of which only the size is known"
         _fail(f"patterns of modules have no meaning for {who}", "name the modules in a list")
     return lora._replace(reach=reach_of(pattern, architecture))

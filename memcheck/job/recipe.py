@@ -7,12 +7,9 @@ from memcheck.job.defaults import Defaults
 from memcheck.job.framework import Framework
 from memcheck.job.recipes import GENERIC
 from memcheck.job.types import Layout, Optimizer, Recipe
-from memcheck.job.versions import is_before
 from memcheck.plan.types import PrecisionSpec, TrainerSpec
 
 UPCAST = "accelerate casts what is trained to fp32 before it is sharded, from any dtype"
-WIDE_SINCE = (0, 27)
-"""The TRL whose ``create_model_from_path`` defaults to ``float32``."""
 
 
 def resolve_recipe(
@@ -30,43 +27,25 @@ def resolve_recipe(
     ``frozen``: what is not trained of a model that is trained whole.
     """
     stated = stated or PrecisionSpec()
-    name = defaults.take("training.precision.recipe", stated.recipe, framework.default_precision)
+    name = defaults.take("training.precision.recipe", stated.recipe, framework.precisions.default)
     recipe = framework_recipe(name, layout, framework)
-    if recipe.autocast and framework.replicated_amp_alone and layout.tensor * layout.pipeline > 1:
-        # torchtitan/distributed/utils.py: no autocast context with tensor or pipeline parallelism but without FSDP.
-        why = f"{framework.name} applies mixed precision with tensor or pipeline parallelism only at zero_stage 3"
-        defaults.note("training.precision.compute", "fp32", why)
-        recipe = recipe._replace(compute="fp32", autocast=False)
-    if (
-        method != "full"
-        and recipe.recipe.endswith("-mixed")
-        and stated.params is None
-        and framework.frozen_dtype == "checkpoint"
-    ):
-        # transformers v5: dtype="auto"
-        base = "fp16" if recipe.recipe == "fp16-mixed" else "bf16"
-        why = "the frozen base is kept in its checkpoint's 16-bit dtype"
-        if trainer is not None and trainer.name == "trl":
-            base, why = "fp32", "TRL loads models in fp32 unless told (trainer/utils.py, since 0.27)"
-            if is_before(trainer.version, WIDE_SINCE):
-                why = "transformers before 5, TRL's of that time, loads in fp32 unless told"
+    if recipe.autocast:
+        recipe, why = framework.replicated_recipe(recipe, layout)
+        if why:
+            defaults.note("training.precision.compute", recipe.compute, why)
+    mixes = method != "full" and recipe.recipe.endswith("-mixed") and stated.params is None
+    who = (trainer.name, trainer.version) if trainer is not None else (None, None)
+    base, why = framework.frozen_params(recipe.recipe, *who) if mixes else ("", "")
+    if base:
         defaults.note("training.precision.params", base, why)
         recipe = recipe._replace(params=base)
         if not framework.own_gradients and recipe.master == "none":  # of what is trained in addition to adapters
             recipe = recipe._replace(gradients=base, optimizer_states=base)
     recipe = _deviate(recipe, stated, framework)
-    if method == "full" and not frozen and recipe.params != "fp32" and upcasts(recipe, layout, framework):
+    if method == "full" and not frozen and recipe.params != "fp32" and framework.upcasts(recipe, layout):
         defaults.note("training.precision.params", "fp32", UPCAST)
         recipe = recipe._replace(params="fp32", gradients="fp32", optimizer_states="fp32")
     return recipe
-
-
-def upcasts(recipe: Recipe, layout: Layout, framework: Framework, fsdp: int = 1, held_in: str = "") -> bool:
-    """Whether what is trained is cast to fp32 before FSDP shards it. Accelerate does so under mixed precision, but not
-    under FSDP2 with 4-bit weights (accelerate 1.15 accelerator.py, prepare_model; utils/fsdp_utils.py).
-    """
-    casts = layout.zero_stage == 3 and recipe.recipe.endswith("-mixed") and not recipe.autocast
-    return framework.upcasts_trained and casts and (fsdp == 1 or not held_in.startswith(("nf4", "fp4")))
 
 
 def with_optimizer(recipe: Recipe, optimizer: Optimizer, framework: Framework) -> Recipe:
@@ -81,15 +60,15 @@ def keeps_full_states(optimizer: Optimizer, framework: Framework) -> bool:
     (bitsandbytes ``optim/optimizer.py``, ``init_state``). Lion is its kernel where it is fused.
     """
     if optimizer.name == "lion":
-        return optimizer.implementation == "fused" and not framework.own_optimizers
+        return optimizer.implementation == "fused" and not framework.optimizers.own_kernels
     return optimizer.name == "paged-adamw"
 
 
 def framework_recipe(name: str, layout: Layout, framework: Framework) -> Recipe:
     """The framework's record of a recipe, or PyTorch's meaning of it where the framework has none (rule MEM407)."""
-    if layout.zero_stage == 3 and name in framework.sharded_recipes:
-        return framework.sharded_recipes[name]
-    return framework.recipes.get(name) or GENERIC[name]
+    if layout.zero_stage == 3 and name in framework.precisions.sharded:
+        return framework.precisions.sharded[name]
+    return framework.precisions.recipes.get(name) or GENERIC[name]
 
 
 def _deviate(recipe: Recipe, stated: PrecisionSpec, framework: Framework) -> Recipe:

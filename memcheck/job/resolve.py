@@ -14,7 +14,7 @@ from memcheck.job.layout import resolve_layout
 from memcheck.job.model import resolve_model
 from memcheck.job.objective import resolve_companions, resolve_objective
 from memcheck.job.objective_types import Evaluation
-from memcheck.job.recipe import resolve_recipe, upcasts, with_optimizer
+from memcheck.job.recipe import resolve_recipe, with_optimizer
 from memcheck.job.restated import parameter_offload
 from memcheck.job.torch import resolve_expandable, resolve_torch
 from memcheck.job.training import (
@@ -31,7 +31,6 @@ from memcheck.job.training import (
 from memcheck.job.types import LIGER_KERNELS, Assumption, Images, InferenceJob, Overhead, Recipe, TrainingJob
 from memcheck.job.versions import (
     note_adapter_units,
-    note_releases,
     reduces_each,
     resolve_carving,
     resolve_fsdp,
@@ -124,10 +123,8 @@ def framed(
                 why = f"recurrent layers run in its fused kernels; without {package} they take more than twice as much"
                 defaults.note("model", f"{package} is installed", why)
         framework = frameworks[defaults.take("training.framework", plan.training.framework, DEFAULT_FRAMEWORK)]
-        if framework.splits_fused and isinstance(architecture, Architecture):
-            from memcheck.models.unfused import unfused
-
-            architecture = unfused(architecture)
+        if isinstance(architecture, Architecture):
+            architecture = framework.built(architecture)
         teacher = None
         if plan.training.teacher is not None:
             from memcheck.job.teacher import resolve_teacher
@@ -192,7 +189,7 @@ def _check_owner(plan: plan_types.Plan, architecture: Architecture, frameworks: 
     framework = None if plan.training is None else plan.training.framework or DEFAULT_FRAMEWORK
     if kind in frameworks[framework or DEFAULT_FRAMEWORK].families.names:
         return  # the plan's own framework builds this model: the other profiles need not be loaded
-    owner = next((each.name for each in frameworks.values() if kind in each.own_models), None)
+    owner = next((each.name for each in frameworks.values() if kind in each.families.own), None)
     if owner is None or framework == owner:
         return
     who = f"{framework} does not run" if framework else "no serving engine runs"
@@ -234,9 +231,7 @@ def _training_job(
         reduces_each=reduces_each(training.framework_version, options, framework),
     )  # fmt: skip
     if layout.pipeline > 1:
-        from memcheck.job.fewer_layers import fewer_layers
-
-        layout = layout._replace(fewer_layers=fewer_layers(framework, options, defaults))
+        layout = layout._replace(fewer_layers=framework.fewer_layers(options, defaults))
     method = defaults.take("training.method", training.method, "full")
     between, after = Defaults(), Defaults()
     why = f"default of {framework.name}"
@@ -259,8 +254,8 @@ def _training_job(
     wrapper = Defaults()  # said last
     fsdp = resolve_fsdp(training.framework_version, options, layout, framework, wrapper)
     note_adapter_units(training, fsdp if method != "full" else 2, options, layout, framework, wrapper)
-    note_releases(training, options, recipe, framework, wrapper)
-    upcast = upcasts(recipe, layout, framework, fsdp, held_in)
+    framework.note_releases(training.framework_version, options, recipe, wrapper)
+    upcast = framework.upcasts(recipe, layout, fsdp, held_in)
     lora = None
     if method != "full":
         from memcheck.job.lora import resolve_lora

@@ -21,7 +21,7 @@ def unmodelled(
     rows: str, architecture: Architecture | Rough | None, framework: Framework, attention: str, context: int
 ) -> str:
     """What has no memory model for such rows; empty where there is one. ``context``: the degree."""
-    if not framework.pads:
+    if not framework.runs_transformers:
         return framework.title
     unpads = attention == "flash" and rows == "padded"
     if attention not in MASKED and not unpads:
@@ -49,7 +49,7 @@ def rows_of_texts(
     what = unmodelled("padded", architecture, framework, attention, context)
     if what:
         return defaults.take(key, None, "packed", f"padded rows under {what} are priced as full ones"), False
-    if framework.collates and encodes(architecture):
+    if framework.trainers and encodes(architecture):
         why = "what encoders read: rows of many lengths; `packed` if every row is full"
         return defaults.take(key, None, "padded", why), False
     return defaults.take(key, None, "packed", AS_FULL), True

@@ -60,7 +60,7 @@ def differs(job: TrainingJob, framework: Framework) -> bool:
         return False
     if layout.gradient_sync == "last" and job.gradient_accumulation_steps > 1:
         return True
-    return job.loss.kind == "chunked" and not framework.loss_reduces_head
+    return job.loss.kind == "chunked" and not framework.fsdp2.loss_reduces_head
 
 
 def reduces_wider(recipe: Recipe) -> bool:
@@ -74,7 +74,7 @@ def ends_apart(job: TrainingJob, framework: Framework) -> bool:
     By the framework, or by torchtune's list of layers that it shards apart; a head that reads the embedding's table is
     no module there (torchtune/modules/tied_linear.py).
     """
-    if framework.wraps_ends or job.carves_ends:
+    if framework.fsdp2.groups_of_ends or job.carves_ends:
         return True
     architecture, named = job.architecture, job.option("custom_sharded_layers", ())
     tied = isinstance(architecture, Architecture) and architecture.tie_word_embeddings
@@ -85,7 +85,7 @@ def resolve_expandable(training: plan_types.TrainingSpec, framework: Framework, 
     """The allocator's setting, with a note where the framework's steps were measured with the other one only."""
     key = "training.expandable_segments"
     why = f"what {framework.name}'s launcher sets"
-    chosen = defaults.take(key, training.expandable_segments, framework.expandable_segments, why)
+    chosen = defaults.take(key, training.expandable_segments, framework.expandable, why)
     if ("expandable" if chosen else "default") not in framework.allocators:
         defaults.note(key, chosen, f"fragmentation as without: no step of {framework.name} was measured with it")
     return chosen

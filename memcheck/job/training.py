@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from memcheck.job.defaults import Defaults
 from memcheck.job.errors import JobProblem, ResolutionError
-from memcheck.job.framework import Framework
+from memcheck.job.framework import DEFAULT_OPTIMIZER, Framework
 from memcheck.job.restated import recomputes
 from memcheck.job.types import (
     BITSANDBYTES,
@@ -17,7 +17,6 @@ from memcheck.job.types import (
     Loss,
     Optimizer,
 )
-from memcheck.job.versions import is_before
 from memcheck.models.types import Architecture, Attention, Rough
 from memcheck.plan import types as plan_types
 
@@ -70,8 +69,8 @@ def resolve_accumulation(
 def resolve_optimizer(stated: plan_types.OptimizerSpec | None, framework: Framework, defaults: Defaults) -> Optimizer:
     """Name, implementation and place of the optimizer."""
     stated = stated or plan_types.OptimizerSpec()
-    name = defaults.take("training.optimizer.name", stated.name, framework.default_optimizer)
-    implementation = framework.implementations.get(name, framework.default_implementation)
+    name = defaults.take("training.optimizer.name", stated.name, DEFAULT_OPTIMIZER)
+    implementation = framework.optimizers.by_name.get(name, framework.optimizers.implementation)
     why = f"default of {framework.name} for {name}"
     if name.startswith("paged-"):
         note = "large states lie in managed memory: no part of what is needed, since the driver moves them to the host"
@@ -103,7 +102,7 @@ def resolve_checkpointing(
     else:
         mode = defaults.take("training.activation_checkpointing.mode", stated.mode, "none")
     reentrant = bool(stated.reentrant)
-    if mode == "full" and is_before(version, framework.reentrant_before):
+    if mode == "full" and framework.predates(version, "non-reentrant"):
         why = f"default of {framework.name} {version}"
         reentrant = defaults.take("training.activation_checkpointing.reentrant", stated.reentrant, True, why)
     return Checkpointing(
@@ -131,30 +130,30 @@ def resolve_loss(
     the model's own loss takes logits as they are.
     """
     stated = stated or plan_types.LossSpec()
-    kind = defaults.take("training.loss.kind", stated.kind, usual or framework.default_loss)
-    by_itself = framework.loss_parallel
+    kind = defaults.take("training.loss.kind", stated.kind, usual or framework.losses.default)
+    by_itself = framework.losses.parallel
     if kind == "standard" and (by_itself == "always" or (by_itself == "tensor" and layout.tensor > 1)):
         kind = "vocab-parallel"
         defaults.note("training.loss.kind", kind, f"the standard loss of {framework.name} with this layout")
     chunks = 1
-    if kind == "chunked" or (kind == "fused-linear" and framework.chunks_fused_loss):
+    if framework.chunks(kind):
         chunks = defaults.take("training.loss.chunks", stated.chunks, DEFAULT_CHUNKS)
     why = f"default of {framework.name}"
-    upcast = framework.upcast if stated.upcast is None else stated.upcast
+    upcast = stated.upcast is not False
     if stated.upcast is None:
         own = "the loss of the model's own class takes logits as they are"
         defaults.note("training.loss.upcast", upcast and not narrow, own if narrow else why)
     keep = bool(stated.keep_logits)
-    outputs = kind in ON_LOGITS or (kind == "chunked" and framework.loss_reduces_head)
+    outputs = kind in ON_LOGITS or (kind == "chunked" and framework.fsdp2.loss_reduces_head)
     if outputs and layout.pipeline > 1 and framework.caches_outputs:
         keep = True
         cached = "a stage caches its output (torch/distributed/pipelining/stage.py)"
         defaults.note("training.loss.keep_logits", keep, cached)
     elif kind == "standard":  # a vocabulary-parallel loss is taken on logits that the loop itself lets go of
-        keep = defaults.take("training.loss.keep_logits", stated.keep_logits, framework.keep_logits, why)
+        keep = defaults.take("training.loss.keep_logits", stated.keep_logits, framework.losses.keep_logits, why)
     shifts = ""
-    if kind in ("standard", "in-place") and is_before(version, framework.shifts_labels_since):
-        shifts = "rebound" if is_before(version, framework.keeps_narrow_logits_since) else "copied"
+    if kind in ("standard", "in-place") and framework.predates(version, "shifted labels"):
+        shifts = "rebound" if framework.predates(version, "own loss") else "copied"
     return Loss(kind=kind, chunks=chunks, upcast=upcast, keep_logits=keep, shifts=shifts)
 
 
@@ -180,7 +179,7 @@ def resolve_rows(
     """
     laid, open_rows = _laid(training, architecture, framework, attention, layout, defaults)
     stated = training.expandable_segments
-    expandable = framework.expandable_segments if stated is None else stated
+    expandable = framework.expandable if stated is None else stated
     if not expandable and (laid == "padded" or training.sequences in LAID):
         defaults.note("training.expandable_segments", False, GROWS)
     return laid, open_rows
@@ -219,12 +218,9 @@ def resolve_initialization(
 ) -> Initialization:
     """Where the model is made, and of what."""
     stated = stated or plan_types.InitializationSpec()
-    sharded = shards_parameters(layout, framework)
-    place, why = framework.initialization[sharded], f"default of {framework.name}"
-    if held_in in BITSANDBYTES and framework.from_pretrained:  # its quantizer sets a device map: the current GPU
+    place, why = framework.made(layout, sharded=shards_parameters(layout, framework))
+    if held_in in BITSANDBYTES and framework.runs_transformers:  # its quantizer sets a device map: the current GPU
         place, why = "device", "transformers quantizes each tensor on the GPU of its process"
-    elif framework.loads_slices and layout.tensor > 1:
-        place, why = "meta", "with a tensor-parallel plan from_pretrained reads only the rank's slices"
     place = defaults.take("training.initialization.place", stated.place, place, why)
     if place in ON_HOST:
         return Initialization(place, defaults.take("training.initialization.weights", stated.weights, "bf16"))
@@ -240,7 +236,7 @@ def resolve_checkpoint(
 ) -> Checkpoint:
     """How the training state is saved."""
     stated = stated or plan_types.CheckpointSpec()
-    kind, why = framework.checkpoint[shards_parameters(layout, framework)], f"default of {framework.name}"
+    kind, why = framework.load_and_save.checkpoint[shards_parameters(layout, framework)], f"default of {framework.name}"
     if options.get(GATHERS):
         kind, why = "full", f"options.{GATHERS}"
     return Checkpoint(

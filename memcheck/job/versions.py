@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from memcheck.job.defaults import Defaults
-from memcheck.job.framework import Framework
-from memcheck.job.types import BITSANDBYTES, Layout, Recipe, TrainingJob
+from memcheck.job.types import BITSANDBYTES, Layout, TrainingJob
 from memcheck.plan import types as plan_types
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.job.framework import Framework
 
 FSDP = "fsdp_version"
 """The option that states it, under its name in Accelerate's config."""
@@ -63,10 +66,10 @@ def resolve_fsdp(
     old = chosen == 1
     if old:
         why = f"default of {framework.name} {version}"
-    elif framework.fsdp2_since is None:
-        why = f"default of {framework.name}"
+    elif "FSDP2" in framework.since:
+        why = f"default of {framework.name} since {'.'.join(map(str, framework.since['FSDP2']))}"
     else:
-        why = f"default of {framework.name} since {'.'.join(map(str, framework.fsdp2_since))}"
+        why = f"default of {framework.name}"
     return defaults.take(f"training.options.{FSDP}", None, 1 if old else 2, why)
 
 
@@ -77,7 +80,7 @@ def fsdp_of(version: str | None, options: Mapping[str, object], framework: Frame
         return 1
     if isinstance(stated, int):
         return stated
-    return 1 if is_before(version, framework.fsdp2_since) else 2
+    return 1 if framework.predates(version, "FSDP2") else 2
 
 
 def reduces_each(version: str | None, options: Mapping[str, object], framework: Framework) -> bool:
@@ -98,7 +101,7 @@ def wraps_adapters(framework: Framework, version: str | None, stated: object) ->
     """
     if isinstance(stated, bool):
         return stated
-    return WRAPS in framework.options and not is_before(version, framework.wraps_adapters_since)
+    return WRAPS in framework.options and not framework.predates(version, "adapter units")
 
 
 def note_adapter_units(
@@ -112,7 +115,7 @@ def note_adapter_units(
     """List whether FSDP1 makes units of a plan's adapters, where the plan does not say so. ``fsdp``: 2 without any."""
     if fsdp == 2 or WRAPS not in framework.options or layout.zero_stage < 2 or layout.shard_group == 1:
         return
-    made, since = wraps_adapters(framework, training.framework_version, None), framework.wraps_adapters_since
+    made, since = wraps_adapters(framework, training.framework_version, None), framework.since.get("adapter units")
     why = "peft's fsdp_auto_wrap_policy, as its recipes set it"
     if since is not None:
         first = ".".join(map(str, since))
@@ -158,7 +161,7 @@ def resolve_kbit(
     leave the call out (trl trainer/sft_trainer.py, ``is_sharded_qlora``). DeepSpeed casts the whole module back to the
     dtype that it trains in (runtime/engine.py, ``_configure_distributed_model``: ``self.module.bfloat16()``).
     """
-    if held_in not in BITSANDBYTES or framework.own_adapters or framework.own_engine:
+    if held_in not in BITSANDBYTES or framework.adapters.own or framework.own_engine:
         return False  # peft leaves out GPTQ's models, and trainers call it for bitsandbytes' alone
     if KBIT not in framework.options:
         return True
@@ -170,30 +173,3 @@ def resolve_kbit(
     why = "left out where parameters are sharded" if shards else f"what peft's recipe for {bits}-bit training calls"
     return defaults.take(f"training.options.{KBIT}", None, not shards, why)
 
-
-def is_other_release(version: str | None, framework: Framework) -> bool:
-    """Whether a plan states a release whose steps are not the modelled ones."""
-    return is_before(version, framework.modelled_since)
-
-
-def note_releases(
-    training: plan_types.TrainingSpec,
-    options: Mapping[str, object],
-    recipe: Recipe,
-    framework: Framework,
-    defaults: Defaults,
-) -> None:
-    """List the releases that a plan's bytes rest on, where the plan does not state them."""
-    if framework.modelled_release and training.framework_version is None:
-        why = "unknown: other releases keep other tensors"
-        defaults.note("training.framework_version", framework.modelled_release, why)
-    if ENGINE not in framework.options or ENGINE in options:
-        return
-    loss = options.get("cross_entropy_loss_fusion") is True and options.get("cross_entropy_fusion_impl") == "te"
-    states = recipe.optimizer_states == "bf16"
-    if loss:
-        why = "unknown: 2.18 makes the gradient of the loss in fp32, other releases in the dtype of the logits"
-        defaults.note(f"training.options.{ENGINE}", "2.18 for the loss" if states else "2.18", why)
-    elif states:
-        why = "unknown: its Adam makes fp32 copies of states in bf16"
-        defaults.note(f"training.options.{ENGINE}", "before 2.14", why)

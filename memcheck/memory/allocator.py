@@ -162,8 +162,7 @@ def remainder_group(job: TrainingJob | InferenceJob) -> str:
     """
     if isinstance(job, InferenceJob) or job.expandable_segments or job.compiles("model"):
         return ""
-    profile = job.framework
-    if profile.own_engine or profile.allocator_group:
+    if job.framework.own_engine:
         return ""
     group = stuck_group(allocator_group(job)).removesuffix("/default")
     if job.method == "qlora" and not group.endswith(QUANTISED):
@@ -198,7 +197,7 @@ def allocator_group(job: TrainingJob | InferenceJob) -> str:
     if isinstance(job, InferenceJob):
         return "serving"
     profile = job.framework
-    streams = profile.allocator_group
+    streams = profile.measured_as
     if not streams and job.layout.zero_stage >= 2 and job.layout.shard_group > 1:
         apart = ends_apart(job, profile)
         streams = _sharded(job, apart=apart)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Pools
 from memcheck.job.types import InferenceJob, TrainingJob
-from memcheck.job.versions import is_other_release
 from memcheck.memory.allocator import (
     Shares,
     allocator_group,
@@ -75,8 +74,7 @@ def _releases(job: TrainingJob | InferenceJob) -> tuple[float, float]:
     """What a stated release may need less and more: compiled steps of releases that are not the modelled one."""
     if isinstance(job, InferenceJob) or not job.compiles("model"):
         return 0.0, 0.0
-    profile = job.framework
-    return profile.compiled_releases if is_other_release(job.framework_version, profile) else (0.0, 0.0)
+    return job.framework.compiled_releases(job.framework_version)
 
 
 def ends(tables: Residuals, kinds: Kinds, held: PlanFigures, capacity: int | None) -> Intervals:
@@ -139,7 +137,7 @@ def error_group(job: TrainingJob | InferenceJob) -> str:
     """``family/kind`` under which a plan's errors are recorded; compiled steps are a family of their own."""
     if isinstance(job, InferenceJob):
         return "inference/serving"
-    family = job.framework.errors_as or job.framework.name
+    family = job.framework.measured_as or job.framework.name
     if str(job.option("module", "")).startswith("graph_trainer"):
         family = "graph_trainer"  # an experiment of torchtitan's, which keeps what its own passes decide
     return f"{COMPILED}{family}" if job.compiles("model") else f"{family}/{_kind(job)}"

@@ -130,7 +130,7 @@ def library_terms(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[tuple[str,
     if isinstance(job, InferenceJob):
         return (_blas(gpu, threads=1),)
     found = []
-    if not job.framework.own_workspaces:
+    if not job.framework.transformer_engine:
         found.append(_blas(gpu, threads=1 if isinstance(job.architecture, Rough) else 2))
     if str(job.option("cuda_graph_impl", "none")).lower() != "none":
         size = GRAPHS_PIPELINE_BYTES if job.layout.pipeline > 1 else GRAPHS_BYTES

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.families import FORMS, OUTSIDE, Families, stated
-from memcheck.job.framework import Framework
-from memcheck.job.profile import PEFT_VARIANTS
+from memcheck.job.framework import PEFT_VARIANTS, Framework
 from memcheck.job.types import Lora, TrainingJob
 from memcheck.models.types import Architecture
 
@@ -68,7 +67,7 @@ def refuse_adapters(lora: Lora, framework: Framework, *, apart: bool = False) ->
         UnsupportedError: they are not modelled, or peft refuses them together (tuners/lora/layer.py, ParamWrapper).
     """
     for key in PEFT_VARIANTS:
-        if getattr(lora, key) and key not in framework.lora_variants:
+        if getattr(lora, key) and key not in framework.adapters.variants:
             message = f"memcheck has no model of adapters with `{key}` under {framework.title}"
             raise UnsupportedError(message, "leave it out to get the figure without it", f"/training/lora/{key}")
     if lora.expert_rank and not lora.target_parameters:

@@ -25,9 +25,9 @@ def refuse_parts(job: TrainingJob, a: Architecture) -> None:
     Raises:
         UnsupportedError: the plan asks for something without a memory model.
     """
-    rests = job.framework.rests_towers
-    if rests is not None:
-        _refuse_of_stages(job, a, rests)
+    resident = job.framework.resident_towers
+    if resident is not None:
+        _refuse_of_stages(job, a, resident)
         return
     if any(f.startswith("layers:") for f in job.freeze) and any(other.part == "language" for other in a.others):
         raise UnsupportedError(
@@ -61,14 +61,14 @@ def refuse_parts(job: TrainingJob, a: Architecture) -> None:
         )
 
 
-def _refuse_of_stages(job: TrainingJob, a: Architecture, rests: tuple[str, str]) -> None:
+def _refuse_of_stages(job: TrainingJob, a: Architecture, resident: tuple[str, str]) -> None:
     """Refuse a tower in a pipeline, unless it is resident on the first stage: frozen, without adapters and pictures.
-    ``rests``: the option, and its value, under which it is.
+    ``resident``: the option, and its value, under which it is.
     """
     if a.vision is None and not a.others:
         return
     alone, where = "size the language model alone: `model: {part: language}`", f"under {job.framework.name}"
-    option, value = rests
+    option, value = resident
     if job.option(option) != value:
         message = f"memcheck has no model of a tower {where} but of one that {value} holds"
         raise UnsupportedError(message, f"write `{option}: {value}`, or {alone}", "/training/framework")

@@ -41,13 +41,13 @@ def deviates(plan: Plan, job: TrainingJob, framework: Framework, key: str) -> bo
     if value is None:
         return False
     if key == "parallelism.gradient_sync":
-        return value != framework.gradient_sync
+        return value != framework.parallelism.gradient_sync
     if key in PLAIN:
         return bool(value != PLAIN[key])
     if key == "training.lora.dtype":
         return job.lora is not None and value != job.lora.dtype
     if key == "training.optimizer.implementation":
-        return value != framework.implementations.get(job.optimizer.name, framework.default_implementation)
+        return value != framework.optimizers.by_name.get(job.optimizer.name, framework.optimizers.implementation)
     return bool(value != getattr(_usual_recipe(plan, job, framework, key), key.rpartition(".")[2]))
 
 

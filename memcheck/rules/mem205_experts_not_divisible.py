@@ -89,7 +89,7 @@ def _framework(context: RuleContext) -> Iterator[Finding]:
     layout, framework = context.layout, context.framework
     if framework is None or layout.expert_tensor == 1:
         return
-    with_tensor = "expert_tensor" in framework.parallelisms and not framework.own_expert_groups
+    with_tensor = "expert_tensor" in framework.parallelism.degrees and not framework.own_expert_groups
     if with_tensor and layout.expert_tensor != layout.tensor:
         yield RULE.finding(
             context,
@@ -98,7 +98,7 @@ def _framework(context: RuleContext) -> Iterator[Finding]:
             help=f"{framework.name} divides an expert over the tensor ranks, or not at all",
             related=(("tensor", "/parallelism/tensor"),),
         )
-    if not framework.splits_expert_biases and any(moe.bias for moe in moes(context)):
+    if framework.own_expert_groups and any(moe.bias for moe in moes(context)):
         yield RULE.finding(
             context,
             f"experts with biases cannot be split over expert_tensor {layout.expert_tensor} ranks",

@@ -48,7 +48,7 @@ def unsupported(context: RuleContext) -> tuple[str, ...]:
     used = [name for name in DEGREES if getattr(layout, name) > 1]
     if layout.sequence and layout.tensor > 1:
         used.append("sequence")
-    return tuple(name for name in used if name not in framework.parallelisms)
+    return tuple(name for name in used if name not in framework.parallelism.degrees)
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
@@ -57,7 +57,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
     if framework is None or context.plan.training is None or context.plan.training.framework is None:
         return
     for name in unsupported(context):
-        able = [f.name for f in FRAMEWORKS.values() if name in f.parallelisms]
+        able = [f.name for f in FRAMEWORKS.values() if name in f.parallelism.degrees]
         yield RULE.finding(
             context,
             f"{framework.title} has no {name.replace('_', '-')} parallelism",

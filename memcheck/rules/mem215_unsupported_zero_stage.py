@@ -43,17 +43,18 @@ from memcheck.rules.words import listed
 def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for a stage that the framework does not have."""
     framework, stage = context.framework, context.layout.zero_stage
-    if framework is None or stage in framework.zero_stages:
+    if framework is None or stage in framework.parallelism.zero_stages:
         return
     whole = "FSDP's SHARD_GRAD_OP is `zero_stage: 3` with `reshard_after_forward: false`"
-    engine = next(f.name for f in FRAMEWORKS.values() if stage in f.zero_stages and f.own_engine and f.from_pretrained)
-    reaches = f"{framework.name} reaches it through" if framework.from_pretrained else "what has it is"
+    able = (f for f in FRAMEWORKS.values() if stage in f.parallelism.zero_stages and f.own_engine)
+    engine = next(f.name for f in able if f.runs_transformers)
+    reaches = f"{framework.name} reaches it through" if framework.runs_transformers else "what has it is"
     help = f"{whole}, or `framework: {engine}`"
     if stage == 2:
         help = f"{reaches} DeepSpeed, `framework: {engine}`; {whole}"
     yield RULE.finding(
         context,
-        f"{framework.title} has no ZeRO stage {stage} of its own; it has {listed(framework.zero_stages)}",
+        f"{framework.title} has no ZeRO stage {stage} of its own; it has {listed(framework.parallelism.zero_stages)}",
         "/parallelism/zero_stage",
         help=help,
         related=(("the framework", "/training/framework"),),

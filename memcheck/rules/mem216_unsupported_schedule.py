@@ -52,12 +52,12 @@ STAGES_OF_A_V = 2
 def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for a schedule that cannot run."""
     framework, layout = context.framework, context.layout
-    if framework is None or layout.pipeline == 1 or not framework.schedules:
+    if framework is None or layout.pipeline == 1 or not framework.parallelism.schedules:
         return
     schedule = layout.pipeline_schedule
-    if schedule not in framework.schedules:
+    if schedule not in framework.parallelism.schedules:
         message = f"{framework.title} has no pipeline schedule `{schedule}`"
-        help = f"its schedules: {listed(framework.schedules)}"
+        help = f"its schedules: {listed(framework.parallelism.schedules)}"
     elif schedule == "interleaved-1f1b" and layout.virtual_stages == 1:
         message = "an interleaved schedule with one stage per rank has nothing to interleave"
         help = "set `virtual_stages: 2`, or use `pipeline_schedule: 1f1b`"

@@ -66,7 +66,7 @@ def _help(context: RuleContext, job: TrainingJob, layer: PaddedLayer) -> str:
         return f"choose degrees that divide the {layer.experts} experts of a rank evenly"
     most = filled_group(job, layer)
     grouped = f"let every {most} ranks hold all shards (`shard_group: {most}`)"
-    deals = context.framework is not None and "expert" in context.framework.parallelisms
+    deals = context.framework is not None and "expert" in context.framework.parallelism.degrees
     return f"{grouped}, or deal the experts out (`parallelism.expert`)" if deals else grouped
 
 

@@ -52,7 +52,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
         reason = f"needs Ampere or later; {gpu.name} is {gpu.arch}"
     elif job.recipe.compute == "fp32":
         reason = "computes in fp16 or bf16 only, and this recipe computes in fp32"
-    elif widths and max(widths) > WIDEST_HEAD and not framework.engine_attention:
+    elif widths and max(widths) > WIDEST_HEAD and not framework.transformer_engine:
         reason = f"takes heads up to {WIDEST_HEAD} wide; this model has {max(widths)}"
     else:
         return

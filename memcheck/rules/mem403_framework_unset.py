@@ -52,7 +52,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
     if not used:
         return
     missing = unsupported(context)
-    able = [f.name for f in FRAMEWORKS.values() if all(name in f.parallelisms for name in used)]
+    able = [f.name for f in FRAMEWORKS.values() if all(name in f.parallelism.degrees for name in used)]
     degrees = listed(f"{name} {getattr(context.layout, name)}" for name in used)
     default = context.framework.name if context.framework else ""
     lack = f" {default}, the default, has no {listed(missing)} parallelism" if missing else f" {default} was assumed"

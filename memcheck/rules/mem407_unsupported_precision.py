@@ -40,13 +40,13 @@ from memcheck.rules.words import listed
 def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for a recipe that the framework does not offer."""
     framework, job = context.framework, context.training
-    if framework is None or job is None or job.recipe.recipe in framework.recipes:
+    if framework is None or job is None or job.recipe.recipe in framework.precisions.recipes:
         return
     yield RULE.finding(
         context,
         f"{framework.title} has no recipe {job.recipe.recipe}",
         "/training/precision",
-        help=f"its recipes: {listed(framework.recipes)}",
+        help=f"its recipes: {listed(framework.precisions.recipes)}",
         related=(("the framework", "/training/framework"),),
     )
 

@@ -62,7 +62,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
         yield from _lacking(context, job, framework)
     offered = (
         ("method", job.method, framework.methods),
-        ("loss", (stated.loss.kind if stated.loss else None) or job.loss.kind, framework.losses),
+        ("loss", (stated.loss.kind if stated.loss else None) or job.loss.kind, framework.losses.kinds),
         ("attention", job.attention, framework.attentions),
         ("activation_checkpointing", job.checkpointing.mode, framework.recompute),
     )
@@ -105,7 +105,7 @@ def _around(context: RuleContext, framework: Framework, job: TrainingJob) -> Ite
     title, initialization, checkpoint = framework.title, job.initialization, job.checkpoint
     related = (("the framework", "/training/framework"), ("the method", "/training/method"))
     places = ("device", *ON_HOST) if shards_parameters(job.layout, framework) else ("device",)
-    if job.held_in in BITSANDBYTES and framework.from_pretrained and initialization.place not in places:
+    if job.held_in in BITSANDBYTES and framework.runs_transformers and initialization.place not in places:
         message = f"{title} quantizes each tensor on the GPU of its process, not `{initialization.place}`"
         pointer = stated(context.document, "/training/initialization/place", "/training/initialization")
         help = f"leave it out, or write {listed((f'`{each}`' for each in places), 'or')}"
@@ -114,9 +114,9 @@ def _around(context: RuleContext, framework: Framework, job: TrainingJob) -> Ite
         message = f"{title} gathers a full state dict to host memory and ignores `offload`"
         help = "leave it out: only a loop of one's own can gather on the GPUs"
         yield RULE.finding(context, message, "/training/checkpoint/offload", help=help, related=related)
-    if checkpoint.asynchronous and (not framework.asynchronous_checkpoints or checkpoint.state_dict != "sharded"):
+    if checkpoint.asynchronous and (not framework.load_and_save.asynchronous or checkpoint.state_dict != "sharded"):
         message, help = f"{title} has no asynchronous checkpoints", "leave it out"
-        if framework.asynchronous_checkpoints:
+        if framework.load_and_save.asynchronous:
             message, help = "only sharded state dicts are saved asynchronously", "write `state_dict: sharded`"
         yield RULE.finding(context, message, "/training/checkpoint/asynchronous", help=help, related=related)
 

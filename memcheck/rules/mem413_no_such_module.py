@@ -73,7 +73,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
         yield from _adapted(context, job, framework, job.lora)
     if job.lora is not None and HEAD in dict(job.lora.reach).get("language", ()):
         yield from _with_head(context, _unpriced_head(job, framework))
-    if job.lora is not None and framework.runs_transformers and not framework.own_adapters:
+    if job.lora is not None and framework.runs_transformers and not framework.adapters.own:
         yield from _refused_by_peft(context, job.lora)
     if job.lora is not None and job.lora.target_parameters:
         yield from _adapted_parameters(context, job.lora.target_parameters)
@@ -108,7 +108,7 @@ def _recomputed(context: RuleContext, job: TrainingJob, framework: Framework) ->
 
 def _unpriced_head(job: TrainingJob, framework: Framework) -> str:
     """Where adapters of the head have no memory model; empty where they have one."""
-    if not framework.adapts_head:
+    if not framework.adapters.head:
         return f"under {framework.name}"
     if job.loss.kind not in PRICED_LOSSES:
         return f"with a {job.loss.kind} loss"
@@ -136,8 +136,8 @@ def _adapted(context: RuleContext, job: TrainingJob, framework: Framework, lora:
 
     targets, place = lora.target_modules, "/training/lora/target_modules"
     named = [(targets, place)] if isinstance(targets, str) else _places(targets, place)
-    modules = framework.adapted_modules or _modules(context, linear=True)
-    if context.architecture is not None and not framework.adapted_modules:
+    modules = framework.adapter_modules or _modules(context, linear=True)
+    if context.architecture is not None and not framework.adapter_modules:
         experts = [block.mlp for block, _ in context.architecture.blocks if isinstance(block.mlp, Moe)]
         modules += (*EXPERT_NAMES, "gate") if any(moe.stacked_adapters for moe in experts) else ()
         if any(name == HEAD for name, _ in named):

@@ -148,7 +148,7 @@ def _around(context: RuleContext, framework: Framework, job: TrainingJob) -> Ite
     pointer = "/training/evaluation"
     layout = job.layout
     cases = (
-        (not framework.evaluates, framework.title),
+        (not framework.runs_transformers, framework.title),
         (layout.tensor > 1, "tensor parallelism"),
         (layout.context > 1, "context parallelism"),
         (layout.pipeline > 1, "pipeline parallelism"),
@@ -167,7 +167,7 @@ def _in_backward(context: RuleContext, framework: Framework, job: TrainingJob) -
     if not job.optimizer.in_backward:
         return
     cases = (
-        (not framework.steps_in_backward, f"{framework.title} has none", "/training/framework"),
+        (not framework.optimizers.in_backward, f"{framework.title} has none", "/training/framework"),
         (job.layout.world_size > 1, "it is known on one GPU alone", "/hardware/gpus_per_node"),
         (job.passes > 1, "gradients would have to wait for other micro-batches", "/training"),
         (job.clip_grad_norm, "the norm of all gradients is known only after the backward", "/training/clip_grad_norm"),

@@ -105,7 +105,7 @@ def idle_stage(context: RuleContext) -> bool:
 def unknown_stage(context: RuleContext) -> bool:
     """Whether the plan has a ZeRO stage that its framework does not have."""
     framework = context.framework
-    return framework is not None and context.layout.zero_stage not in framework.zero_stages
+    return framework is not None and context.layout.zero_stage not in framework.parallelism.zero_stages
 
 
 def states_sequence(context: RuleContext) -> bool:
@@ -226,7 +226,7 @@ def offloads(context: RuleContext) -> bool:
 def unknown_recipe(context: RuleContext) -> bool:
     """Whether the plan has a recipe of precision that its framework does not offer."""
     framework, job = context.framework, context.training
-    return framework is not None and job is not None and job.recipe.recipe not in framework.recipes
+    return framework is not None and job is not None and job.recipe.recipe not in framework.precisions.recipes
 
 
 def recipe_ignored(context: RuleContext) -> bool:
@@ -265,7 +265,7 @@ def unoffered(context: RuleContext) -> bool:
     return (
         bool(framework.lacks or job.held_in)
         or job.method not in framework.methods
-        or job.loss.kind not in framework.losses
+        or job.loss.kind not in framework.losses.kinds
         or job.attention not in framework.attentions
         or job.checkpointing.mode not in framework.recompute
         or job.checkpoint.offload == "none"

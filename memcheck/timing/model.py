@@ -73,7 +73,7 @@ def shape_of(job: TrainingJob) -> Shape:
         recompute = "full"  # every product of a layer runs again
     by_operators = framework.selective_recompute == "operators"
     compute, fused = recipe.compute, timing.fuses(job)
-    own_loss = framework.loss_parallel == "always"
+    own_loss = framework.losses.parallel == "always"
     return Shape(
         batch=job.rows * job.head.columns,
         sequence=-(-_tokens(job) // layout.context),

@@ -111,7 +111,7 @@ def offload_seconds(
     if on_host(job):
         moved = parameters * (DTYPE_BYTES[recipe.gradients] + DTYPE_BYTES[recipe.params])
         seconds += moved / rates.host
-        one_loop = job.framework.own_optimizers or job.optimizer.implementation == "fused"
+        one_loop = job.framework.optimizers.own_kernels or job.optimizer.implementation == "fused"
         rate = HOST_ADAM_PER_SECOND if one_loop else HOST_ADAM_PER_SECOND / TORCH_SLOWER
         seconds += parameters * job.layout.gpus_per_node / rate
         why = "DeepSpeed's CPU-Adam on two sockets (Ren et al. 2021, table 4)"

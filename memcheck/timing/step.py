@@ -43,7 +43,7 @@ def step_time(job: TrainingJob, gpu: Gpu) -> StepTime:
         )
     layout = job.layout
     shape = shape_of(job)
-    r = rates(gpu, job.recipe.compute, shape.fp8, layout.gpus_per_node, job.framework.engine_attention)
+    r = rates(gpu, job.recipe.compute, shape.fp8, layout.gpus_per_node, job.framework.transformer_engine)
     parts = parts_of(architecture, shape, r)
     w = wires(job, architecture.hidden_size, shape.item, r)
     sharing = _sharing(job, architecture, r)

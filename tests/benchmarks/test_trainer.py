@@ -60,11 +60,11 @@ def test_what_the_trainer_tells_accelerate(tmp_path: Any) -> None:
     newest = transformers.TrainingArguments(**options, fsdp=True).fsdp_plugin_args
     assert (newest["fsdp_version"], newest["reshard_after_forward"]) == (2, True)
     assert newest["state_dict_type"] == "FULL_STATE_DICT"
-    assert PROFILE.checkpoint == ("full", "full")
+    assert PROFILE.load_and_save.checkpoint == ("full", "full")
     former = transformers.TrainingArguments(**options, fsdp=True, fsdp_config={"version": 1}).fsdp_plugin_args
     assert former["use_orig_params"] is True
     assert former["reshard_after_forward"] == "full_shard"
-    assert PROFILE.gradient_sync == "last"
+    assert PROFILE.parallelism.gradient_sync == "last"
     assert accelerate.GradientAccumulationPlugin(num_steps=4).sync_each_batch is False
     assert accelerate.DistributedDataParallelKwargs().gradient_as_bucket_view is False
 

@@ -106,7 +106,7 @@ def test_a_number_is_shown_and_not_its_key(tmp_path: Path, capsys: Capture) -> N
     """Where a config's line is underlined by its key, the message has the value."""
     (tmp_path / "run.yaml").write_text(
         "recipe: TrainFinetuneRecipeForNextTokenPrediction\nstep_scheduler: {local_batch_size: 1}\n"
-        "model: {_target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained, "
+        "model: {_target_: nemo_automodel.NeMoAutoModelForCausalLM.runs_transformers, "
         "pretrained_model_name_or_path: meta-llama/Llama-3.2-1B}\ndistributed: {strategy: fsdp2, tp_size: -4}\n"
     )
     assert main(["check", "run.yaml", "--gpu", "h100-80gb", "--gpus-per-node", "8", "--sequence-length", "1024"]) == 1

@@ -32,7 +32,7 @@ ALLOWED = {
     "configs/write_deepspeed.py": WRITER,
     "configs/write_megatron.py": WRITER,
     "configs/write_torchtitan.py": WRITER,
-    "verify/extra.py": PACKAGE,
+    "verify/process.py": PACKAGE,
 }
 
 

@@ -29,7 +29,7 @@ def words(*path: str) -> set[str]:
 
 def test_stages_that_a_framework_has() -> None:
     """Which parts of the training state it can divide: FSDP2 has no stage 2, and torchtune and LitGPT no stage 1."""
-    assert {name: each.zero_stages for name, each in FRAMEWORKS.items()} == {
+    assert {name: each.parallelism.zero_stages for name, each in FRAMEWORKS.items()} == {
         "pytorch": (0, 1, 3),
         "huggingface": (0, 1, 3),
         "deepspeed": (0, 1, 2, 3),
@@ -50,14 +50,14 @@ def test_registry_is_what_the_schema_offers() -> None:
 @EACH
 def test_nobody_builds_what_is_anothers_own(framework: Framework) -> None:
     """A family that a framework builds is nobody else's own: its plans need not be held against other frameworks."""
-    others = [name for each in FRAMEWORKS.values() if each is not framework for name in each.own_models]
+    others = [name for each in FRAMEWORKS.values() if each is not framework for name in each.families.own]
     assert set(framework.families.names).isdisjoint(others)
 
 
 @EACH
 def test_recipes_are_named_after_themselves(framework: Framework) -> None:
     """A recipe stands under its own name, in dtypes with a size."""
-    for name, recipe in {**framework.recipes, **framework.sharded_recipes}.items():
+    for name, recipe in {**framework.precisions.recipes, **framework.precisions.sharded}.items():
         assert recipe.recipe == name
         assert name in GENERIC
         sized = (recipe.params, recipe.compute, recipe.gradients, recipe.optimizer_states, recipe.reduce)
@@ -68,10 +68,10 @@ def test_recipes_are_named_after_themselves(framework: Framework) -> None:
 @EACH
 def test_defaults_are_among_the_abilities(framework: Framework) -> None:
     """What a framework does by default is something that it can do."""
-    assert framework.default_precision in framework.recipes
-    assert framework.default_loss in framework.losses
+    assert framework.precisions.default in framework.precisions.recipes
+    assert framework.losses.default in framework.losses.kinds
     assert framework.default_attention in framework.attentions
-    assert 0 in framework.zero_stages
+    assert 0 in framework.parallelism.zero_stages
     assert {"none", "full"} <= set(framework.recompute)
     assert "full" in framework.methods
 
@@ -80,26 +80,24 @@ def test_defaults_are_among_the_abilities(framework: Framework) -> None:
 def test_abilities_are_words_of_the_plan(framework: Framework) -> None:
     """Abilities use the plan's own words, so that a rule can compare them with a plan."""
     parallelism = set(load_schema()["definitions"]["parallelism"]["properties"])
-    assert set(framework.parallelisms) <= parallelism
-    assert set(framework.losses) <= words("loss")
+    assert set(framework.parallelism.degrees) <= parallelism
+    assert set(framework.losses.kinds) <= words("loss")
     assert set(framework.attentions) <= words("training", "properties", "attention")
     assert set(framework.recompute) <= words("activation_checkpointing")
-    assert set(framework.implementations) <= words("optimizer")
-    assert set(framework.implementations.values()) <= words("optimizer_record", "properties", "implementation")
+    assert set(framework.optimizers.by_name) <= words("optimizer")
+    assert set(framework.optimizers.by_name.values()) <= words("optimizer_record", "properties", "implementation")
 
 
 @EACH
 def test_facts_are_said_in_known_words(framework: Framework) -> None:
     """A misspelt word would quietly mean that a stack does none of what the others do."""
     timing = timing_of(framework)
-    assert framework.data_parallel in ("torch", "fsdp", "zero", "distributed-optimizer")
-    assert framework.frozen_dtype in ("recipe", "checkpoint")
+    assert framework.data_parallel in ("torch", "fsdp1", "fsdp2", "zero", "distributed-optimizer")
     assert framework.selective_recompute in ("", "operators", "modules")
     assert framework.context_parallel in ("ring", "ulysses")
-    assert {*framework.initialization, *framework.other_initializations} <= words("initialization")
+    assert {*framework.load_and_save.initialization, *framework.load_and_save.other_places} <= words("initialization")
     assert set(framework.offload_places) <= words("optimizer_record", "properties", "offload")
     assert not framework.selective_recompute or "selective" in framework.recompute
-    assert framework.frozen_dtype == "recipe" or framework.from_pretrained
     assert timing.latent_inputs in ("own", "gathered", "exchanged")
 
 
@@ -127,7 +125,7 @@ def test_choices_belong_to_options(framework: Framework) -> None:
 )
 def test_bytes_per_parameter(framework: str, recipe: str, resting: int) -> None:
     """Parameters, gradients, master copy and both Adam states take the bytes that each stack documents."""
-    record = FRAMEWORKS[framework].recipes[recipe]
+    record = FRAMEWORKS[framework].precisions.recipes[recipe]
     size = {**DTYPE_BYTES, "none": 0}
     states = 2 * size[record.optimizer_states]
     assert size[record.params] + size[record.gradients] + size[record.master] + states == resting
@@ -136,6 +134,6 @@ def test_bytes_per_parameter(framework: str, recipe: str, resting: int) -> None:
 def test_only_replicated_torch_recipes_autocast() -> None:
     """Autocast belongs to fp32 weights that are not fully sharded."""
     for framework in FRAMEWORKS.values():
-        assert not any(recipe.autocast for recipe in framework.sharded_recipes.values())
-        for recipe in framework.recipes.values():
+        assert not any(recipe.autocast for recipe in framework.precisions.sharded.values())
+        for recipe in framework.precisions.recipes.values():
             assert not recipe.autocast or recipe.params == "fp32"

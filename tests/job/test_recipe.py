@@ -60,10 +60,10 @@ def test_remainders_make_fp32_of_bf16_parameters_and_of_no_others() -> None:
 
 def test_main_gradients_stay_with_frameworks_that_have_them() -> None:
     """Megatron and DeepSpeed keep what the plan does not state."""
-    assert recipe("megatron", recipe="bf16-mixed", gradients="bf16") == FRAMEWORKS["megatron"].recipes[
+    assert recipe("megatron", recipe="bf16-mixed", gradients="bf16") == FRAMEWORKS["megatron"].precisions.recipes[
         "bf16-mixed"
     ]._replace(gradients="bf16")
-    assert recipe("megatron", recipe="fp32", gradients="bf16") == FRAMEWORKS["megatron"].recipes["fp32"]
+    assert recipe("megatron", recipe="fp32", gradients="bf16") == FRAMEWORKS["megatron"].precisions.recipes["fp32"]
     assert recipe("deepspeed", recipe="bf16-mixed", params="bf16").master == "fp32"
 
 
@@ -72,7 +72,7 @@ def test_main_gradients_stay_with_frameworks_that_have_them() -> None:
 @pytest.mark.parametrize("key", ["gradients", "optimizer_states"])
 def test_no_key_lowers_what_autograd_and_torch_make(framework: str, layout: Layout, key: str) -> None:
     """Gradients and states have the dtype of the parameters, whatever else a plan states."""
-    named = FRAMEWORKS[framework].default_precision
+    named = FRAMEWORKS[framework].precisions.default
     assert recipe(framework, layout, recipe=named, **{key: "fp16"}) == recipe(framework, layout, recipe=named)
 
 

@@ -22,7 +22,7 @@ from tests.timing.plans import job, timed
 
 def last(one: TrainingJob) -> tuple[LayerCost, Rates]:
     """The cost of the last kind of layer, and the rates it was made with."""
-    r = rates(find_gpu("h100-80gb"), "bf16", False, 8, one.framework.engine_attention)
+    r = rates(find_gpu("h100-80gb"), "bf16", False, 8, one.framework.transformer_engine)
     assert isinstance(one.architecture, Architecture)
     return parts_of(one.architecture, shape_of(one), r).costs[-1], r
 

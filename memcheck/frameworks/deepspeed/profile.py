@@ -9,48 +9,43 @@ Sources: ``deepspeed/runtime/zero/config.py`` (bucket sizes 5e8 elements, ``sub_
 
 from __future__ import annotations
 
-from memcheck.frameworks.transformers.classes import STYLE, TRANSFORMERS
+from memcheck.frameworks.transformers.classes import ADAPTERS, STYLE, TRANSFORMERS
 from memcheck.job import recipes as r
-from memcheck.job.framework import Framework
-from memcheck.job.profile import PEFT_VARIANTS, TRANSFORMERS_BASES
+from memcheck.job.framework import Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
 
 FRAMEWORK = Framework(
     name="deepspeed",
     title="transformers with the DeepSpeed engine",
-    recipes={
-        "fp32": r.FP32,
-        "bf16-mixed": r.BF16_PURE._replace(recipe="bf16-mixed", master="fp32", optimizer_states="fp32"),
-        "fp16-mixed": r.FP16_PURE._replace(recipe="fp16-mixed", master="fp32", optimizer_states="fp32"),
-        # bf16.bf16_master_weights_and_grads with bf16.bf16_optimizer_states (runtime/constants.py): the master copy
-        # stays, in bf16.
-        "bf16-pure": r.BF16_PURE._replace(master="bf16"),
-    },
-    sharded_recipes={},
-    default_precision="bf16-mixed",
-    default_optimizer="adamw",
-    default_implementation="fused",
-    default_attention="sdpa",
-    default_loss="standard",
-    keep_logits=False,
-    upcast=True,
-    clip_grad_norm=True,
-    sequence_parallel=False,
-    expandable_segments=False,
-    zero_stages=(0, 1, 2, 3),
-    parallelisms=("tensor", "context"),
-    schedules=(),
+    source="deepspeedai/DeepSpeed 1b88ac366",
+    style=STYLE,
+    families=TRANSFORMERS,
+    precisions=Precisions(
+        default="bf16-mixed",
+        recipes={
+            "fp32": r.FP32,
+            "bf16-mixed": r.BF16_PURE._replace(recipe="bf16-mixed", master="fp32", optimizer_states="fp32"),
+            "fp16-mixed": r.FP16_PURE._replace(recipe="fp16-mixed", master="fp32", optimizer_states="fp32"),
+            # bf16.bf16_master_weights_and_grads with bf16.bf16_optimizer_states (runtime/constants.py): the master copy
+            # stays, in bf16.
+            "bf16-pure": r.BF16_PURE._replace(master="bf16"),
+        },
+    ),
+    optimizers=Optimizers(
+        implementation="fused",
+        by_name={
+            "adafactor": "for-loop",
+            "muon": "for-loop",
+            "onebit-lamb": "for-loop",
+            "sgd": "foreach",
+            "sgd-momentum": "foreach",
+        },
+        # ops/adam/fused_adam.py, ops/lion/fused_lion.py, ops/adam/cpu_adam.py
+        own_kernels=True,
+    ),
+    losses=Losses(default="standard", kinds=("standard", "chunked", "fused-linear", "in-place")),
+    parallelism=Parallelism(zero_stages=(0, 1, 2, 3), degrees=("tensor", "context")),
     methods=("full", "lora", "qlora"),
-    runs_transformers=True,
-    objectives=("sft", "dpo", "ipo", "orpo", "kto", "simpo", "cpo", "reward"),
-    heads=("lm", "classification", "token-classification", "reward", "embedding"),
-    pads=True,
-    collates=True,
-    trainers=("transformers", "trl", "axolotl", "llama-factory", "ms-swift", "open-instruct"),
-    lora_variants=PEFT_VARIANTS,
-    adapts_head=True,
-    bases=TRANSFORMERS_BASES,
-    evaluates=True,
-    losses=("standard", "chunked", "fused-linear", "in-place"),
+    default_attention="sdpa",
     attentions=("sdpa", "flash", "flex", "eager"),
     recompute=("none", "full"),
     options={
@@ -101,37 +96,6 @@ FRAMEWORK = Framework(
         "stage3_prefetch_bucket_size": ("auto",),
         "stage3_param_persistence_threshold": ("auto",),
     },
-    stacks_experts_since=(5, 0),
-    families=TRANSFORMERS,
-    style=STYLE,
-    implementations={
-        "adafactor": "for-loop",
-        "muon": "for-loop",
-        "onebit-lamb": "for-loop",
-        "sgd": "foreach",
-        "sgd-momentum": "foreach",
-    },
-    lora_dtype="params",
-    lacks={
-        "training.lora.dtype": "the engine casts the whole model, adapters included, to the recipe's dtype "
-        "(deepspeed/runtime/engine.py, _configure_distributed_model)",
-        "parallelism.reshard_after_forward": "stage 3 lets go of what it gathers by `stage3_max_live_parameters` and "
-        "`stage3_max_reuse_distance` (deepspeed/runtime/zero/partitioned_param_coordinator.py)",
-        "parallelism.gradient_sync": "stages 0 and 1 reduce with the last micro-batch, 2 and 3 with every one "
-        "(deepspeed/runtime/engine.py, allreduce_gradients; zero/stage_1_and_2.py, process_gradients)",
-        "parallelism.gradient_as_bucket_view": "the engine reduces through buckets of its own, without "
-        "DistributedDataParallel (deepspeed/runtime/engine.py)",
-        "training.precision.params": "the engine casts the whole model to the recipe's dtype "
-        "(deepspeed/runtime/engine.py, _configure_distributed_model)",
-        "training.precision.gradients": "its own key is the option `grad_accum_dtype` (deepspeed/runtime/engine.py, "
-        "get_data_types)",
-        "training.precision.master": "16-bit parameters always have a master copy, in fp32, or in bf16 with "
-        "`precision: bf16-pure` (deepspeed/runtime/zero/stage_1_and_2.py, fp16/fused_optimizer.py)",
-        "training.precision.optimizer_states": "states are made like the master copy: fp32, or bf16 with "
-        "`precision: bf16-pure` (deepspeed/runtime/zero/stage_1_and_2.py)",
-        "training.precision.reduce": "its own key is the option `communication_data_type` "
-        "(deepspeed/runtime/engine.py)",
-    },
     harmless={
         "allgather_bucket_size": "updated parameters are gathered in place: they are views of one flat buffer",
         "allgather_partitions": "updated parameters are gathered in place: they are views of one flat buffer",
@@ -153,17 +117,37 @@ FRAMEWORK = Framework(
         "memory_efficient_linear": (True, "lets torch's own linear save gathered weights for backward"),
         "ratio": (1.0, "leaves a share of the optimizer's states on the GPU"),
     },
-    # zero.Init with stage 3 (transformers modeling_utils.py, get_init_context), whose weights are not gathered unless
-    # stage3_gather_16bit_weights_on_model_save says so; below it Trainer.save_model clones the whole state dict
-    initialization=("host", "meta"),
-    checkpoint=("full", "sharded"),
+    lacks={
+        "training.lora.dtype": "the engine casts the whole model, adapters included, to the recipe's dtype "
+        "(deepspeed/runtime/engine.py, _configure_distributed_model)",
+        "parallelism.reshard_after_forward": "stage 3 lets go of what it gathers by `stage3_max_live_parameters` and "
+        "`stage3_max_reuse_distance` (deepspeed/runtime/zero/partitioned_param_coordinator.py)",
+        "parallelism.gradient_sync": "stages 0 and 1 reduce with the last micro-batch, 2 and 3 with every one "
+        "(deepspeed/runtime/engine.py, allreduce_gradients; zero/stage_1_and_2.py, process_gradients)",
+        "parallelism.gradient_as_bucket_view": "the engine reduces through buckets of its own, without "
+        "DistributedDataParallel (deepspeed/runtime/engine.py)",
+        "training.precision.params": "the engine casts the whole model to the recipe's dtype "
+        "(deepspeed/runtime/engine.py, _configure_distributed_model)",
+        "training.precision.gradients": "its own key is the option `grad_accum_dtype` (deepspeed/runtime/engine.py, "
+        "get_data_types)",
+        "training.precision.master": "16-bit parameters always have a master copy, in fp32, or in bf16 with "
+        "`precision: bf16-pure` (deepspeed/runtime/zero/stage_1_and_2.py, fp16/fused_optimizer.py)",
+        "training.precision.optimizer_states": "states are made like the master copy: fp32, or bf16 with "
+        "`precision: bf16-pure` (deepspeed/runtime/zero/stage_1_and_2.py)",
+        "training.precision.reduce": "its own key is the option `communication_data_type` "
+        "(deepspeed/runtime/engine.py)",
+    },
+    adapters=ADAPTERS._replace(dtype="params"),
+    load_and_save=LoadAndSave(
+        # zero.Init with stage 3 (transformers modeling_utils.py, get_init_context), whose weights are not gathered
+        # unless stage3_gather_16bit_weights_on_model_save says so; below it Trainer.save_model clones the state dict
+        initialization=("host", "meta"),
+        checkpoint=("full", "sharded"),
+    ),
+    clip_grad_norm=True,
+    objectives=("sft", "dpo", "ipo", "orpo", "kto", "simpo", "cpo", "reward"),
+    trainers=("transformers", "trl", "axolotl", "llama-factory", "ms-swift", "open-instruct"),
     data_parallel="zero",
-    # ops/adam/fused_adam.py, ops/lion/fused_lion.py, ops/adam/cpu_adam.py
-    own_optimizers=True,
-    masters_adapters=True,
-    from_pretrained=True,
-    offload_places=("cpu", "nvme"),
-    context_parallel="ulysses",
+    runs_transformers=True,
     not_run="verify does not run the DeepSpeed engine",
-    source="deepspeedai/DeepSpeed 1b88ac366",
 )

@@ -12,7 +12,12 @@ from __future__ import annotations
 from memcheck.autograd.style import Style
 from memcheck.job import recipes as r
 from memcheck.job.families import NORM, PARTIAL_ROTARY, Families, parts, words
-from memcheck.job.framework import Framework
+from memcheck.job.framework import Adapters, Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 # Its mixtures of experts and latent attention have no forward pass here.
 FAMILIES = Families(
@@ -29,55 +34,69 @@ FAMILIES = Families(
     source="litgpt/config.py",
 )
 
-FRAMEWORK = Framework(
+
+class LitGpt(Framework):
+    """LitGPT, whose 4-bit layers Fabric makes."""
+
+    def four_bits(self, options: Mapping[str, object]) -> str:
+        """``nf4``, if the option ``quantize`` ends with ``-dq``; else its constants are left as they are."""
+        return "nf4" if str(options.get("quantize", "bnb.nf4")).endswith("-dq") else "nf4-single"
+
+    @property
+    def quantizes_head(self) -> bool:
+        """True: Fabric replaces every nn.Linear (plugins/precision/bitsandbytes.py)."""
+        return True
+
+    @property
+    def unties_head(self) -> bool:
+        """True: lm_head is a module of its own, even if the configuration ties it (model.py, GPT.__init__)."""
+        return True
+
+    @property
+    def keeps_graph(self) -> bool:
+        """True: the loss is a local variable of the training loop."""
+        return True
+
+
+FRAMEWORK = LitGpt(
     name="litgpt",
     title="LitGPT (its fine-tuning scripts)",
-    recipes={"bf16-pure": r.BF16_PURE, "fp16-pure": r.FP16_PURE, "bf16-mixed": r.AUTOCAST_BF16, "fp32": r.FP32},
-    # Fabric reduces in the dtype that it gathers in (fabric/plugins/precision/fsdp.py, mixed_precision_config)
-    sharded_recipes={"bf16-mixed": r.FSDP2_BF16._replace(reduce="bf16")},
-    default_precision="bf16-pure",
-    default_optimizer="adamw",
-    default_implementation="foreach",
-    default_attention="sdpa",
-    default_loss="standard",
-    keep_logits=True,  # `logits` is a local variable of the training loop
-    upcast=True,
-    clip_grad_norm=False,
-    sequence_parallel=False,
-    expandable_segments=False,
-    zero_stages=(0, 3),
-    parallelisms=(),
-    schedules=(),
-    methods=("full", "lora", "qlora"),
-    bases=("nf4", "fp4"),
-    losses=("standard",),
-    attentions=("sdpa", "flash"),
-    recompute=("none", "full"),
-    options={"quantize": (str,), "lora_dropout": (int, float), "script": (str,)},
-    choices={"quantize": ("bnb.nf4", "bnb.nf4-dq", "bnb.fp4", "bnb.fp4-dq"), "script": ("finetune", "pretrain")},
-    families=FAMILIES,
-    # lm_head is a module of its own, even if the config ties it (model.py, GPT.__init__)
+    source="Lightning-AI/litgpt 26857050",
     style=Style(
         folder="litgpt",
         layout="batch-first",
         source="litgpt/model.py and lora.py, torch 2.13 derivatives.yaml, replayed by memcheck.frameworks",
-        unties_head=True,
-        keeps_graph=True,
     ),
-    own_adapters=True,
-    flattens_units=True,
-    # Fabric replaces every nn.Linear (plugins/precision/bitsandbytes.py)
-    quantizes_head=True,
-    default_quantization="bnb.nf4",
-    # 4-bit training steps with bitsandbytes' PagedAdamW, whose kernel updates in place (utils.py,
-    # instantiate_bnb_optimizer)
-    implementations={"paged-adamw": "fused", "paged-adamw-8bit": "fused", "adamw-8bit": "fused"},
-    # fabric.no_backward_sync(model, enabled=is_accumulating) in each script's training loop, which is FSDP's no_sync
-    # (lightning/fabric/strategies/fsdp.py, _FSDPBackwardSyncControl)
-    gradient_sync="last",
-    lora_rank=8,
-    lora_targets=("q_proj", "v_proj"),
-    lora_dtype="params",
+    families=FAMILIES,
+    precisions=Precisions(
+        default="bf16-pure",
+        recipes={"bf16-pure": r.BF16_PURE, "fp16-pure": r.FP16_PURE, "bf16-mixed": r.AUTOCAST_BF16, "fp32": r.FP32},
+        # Fabric reduces in the dtype that it gathers in (fabric/plugins/precision/fsdp.py, mixed_precision_config)
+        sharded={"bf16-mixed": r.FSDP2_BF16._replace(reduce="bf16")},
+    ),
+    optimizers=Optimizers(
+        implementation="foreach",
+        # 4-bit training steps with bitsandbytes' PagedAdamW, whose kernel updates in place (utils.py,
+        # instantiate_bnb_optimizer)
+        by_name={"paged-adamw": "fused", "paged-adamw-8bit": "fused", "adamw-8bit": "fused"},
+    ),
+    losses=Losses(
+        default="standard",
+        kinds=("standard",),
+        keep_logits=True,  # `logits` is a local variable of the training loop
+    ),
+    parallelism=Parallelism(
+        zero_stages=(0, 3),
+        # fabric.no_backward_sync(model, enabled=is_accumulating) in each script's training loop, which is FSDP's
+        # no_sync (lightning/fabric/strategies/fsdp.py, _FSDPBackwardSyncControl)
+        gradient_sync="last",
+    ),
+    methods=("full", "lora", "qlora"),
+    default_attention="sdpa",
+    attentions=("sdpa", "flash"),
+    recompute=("none", "full"),
+    options={"quantize": (str,), "lora_dropout": (int, float), "script": (str,)},
+    choices={"quantize": ("bnb.nf4", "bnb.nf4-dq", "bnb.fp4", "bnb.fp4-dq"), "script": ("finetune", "pretrain")},
     lacks={
         "parallelism.reshard_after_forward": "its scripts shard fully, and no argument changes that "
         "(litgpt/finetune/full.py, FSDPStrategy)",
@@ -86,10 +105,12 @@ FRAMEWORK = Framework(
         "parallelism.gradient_as_bucket_view": "its scripts run on one GPU or under FSDP, without "
         "DistributedDataParallel (litgpt/finetune/full.py)",
     },
-    # init_module(empty_init=world_size > 1), load_raw or mmap; FSDPStrategy(state_dict_type="full")
-    initialization=("device", "meta"),
-    checkpoint=("full", "full"),
-    data_parallel="fsdp",
+    adapters=Adapters(rank=8, targets=("q_proj", "v_proj"), dtype="params", bases=("nf4", "fp4"), own=True),
+    load_and_save=LoadAndSave(
+        # init_module(empty_init=world_size > 1), load_raw or mmap; FSDPStrategy(state_dict_type="full")
+        initialization=("device", "meta"),
+        checkpoint=("full", "full"),
+    ),
+    data_parallel="fsdp1",
     not_run="LitGPT's own model code is not run",
-    source="Lightning-AI/litgpt 26857050",
 )

@@ -15,7 +15,16 @@ from __future__ import annotations
 from memcheck.autograd.style import Style
 from memcheck.job import recipes as r
 from memcheck.job.families import EXPERTS, LATENT, NORM, PARTIAL_ROTARY, Families, parts, words
-from memcheck.job.framework import Framework
+from memcheck.job.framework import Adapters, Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
+from memcheck.job.versions import ENGINE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memcheck.job.defaults import Defaults
+    from memcheck.job.types import Recipe
+
 
 # GPT-OSS's experts with biases, scaled embeddings, ALiBi, soft-capping, layers whose halves are parallel and layers
 # that are not attention have no forward pass here.
@@ -39,6 +48,7 @@ FAMILIES = Families(
     | {PARTIAL_ROTARY},
     # its kernels take `window_size` and keep what they keep without; transformers' eager softmax is not its own
     harmless=parts(Attention="window narrow_weights"),
+    own=frozenset({"megatron-lm"}),
     source="megatron/training/arguments.py and Megatron-Bridge's models",
 )
 
@@ -50,49 +60,91 @@ _STR = (str,)
 _MIXED = r.BF16_PURE._replace(gradients="fp32", master="fp32", optimizer_states="fp32", reduce="fp32")
 """bf16 forces fp32 main gradients, reduced in fp32, unless main_grads_dtype or grad_reduce_in_bf16 is given."""
 
-FRAMEWORK = Framework(
+
+class Megatron(Framework):
+    """Megatron, whose layers, pipelines and experts have rules of their own."""
+
+    def note_releases(
+        self, version: str | None, options: Mapping[str, object], recipe: Recipe, defaults: Defaults
+    ) -> None:
+        """List the release of TransformerEngine, where the plan's loss or states depend on it."""
+        if ENGINE in options:
+            return
+        key, states = f"training.options.{ENGINE}", recipe.optimizer_states == "bf16"
+        if options.get("cross_entropy_loss_fusion") is True and options.get("cross_entropy_fusion_impl") == "te":
+            why = "unknown: 2.18 makes the gradient of the loss in fp32, other releases in the dtype of the logits"
+            defaults.note(key, "2.18 for the loss" if states else "2.18", why)
+        elif states:
+            defaults.note(key, "before 2.14", "unknown: its Adam makes fp32 copies of states in bf16")
+
+    @property
+    def adapter_modules(self) -> tuple[str, ...]:
+        """The names of Megatron-Bridge's layers (peft/lora.py, class LoRA), with those of latent attention."""
+        latent = ("linear_q_proj", "linear_q_up_proj", "linear_q_down_proj", "linear_kv_up_proj", "linear_kv_down_proj")
+        return ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", *latent)
+
+    @property
+    def resident_towers(self) -> tuple[str, str]:
+        """The bridge of ms-swift's launcher that keeps a tower on the ranks of the first stage."""
+        return ("bridge_backend", "mcore-bridge")
+
+    @property
+    def own_expert_groups(self) -> bool:
+        """True; "Bias in Moe is only supported when ETP==1" (transformer_config.py)."""
+        return True
+
+    @property
+    def copies_kv_heads(self) -> bool:
+        """True; "num_query_groups must be a multiple or divisor of tensor_model_parallel_size"
+        (transformer_config.py).
+        """
+        return True
+
+    @property
+    def even_stages(self) -> bool:
+        """True: the number of layers is a multiple of the number of stages."""
+        return True
+
+
+FRAMEWORK = Megatron(
     name="megatron",
     title="Megatron-LM / Megatron Core (NeMo, Megatron-Bridge)",
-    recipes={
-        "fp32": r.FP32,
-        "bf16-mixed": _MIXED._replace(recipe="bf16-mixed"),
-        "fp16-mixed": r.FP16_PURE._replace(recipe="fp16-mixed", master="fp32", optimizer_states="fp32"),
-        "fp8-mixed": _MIXED._replace(recipe="fp8-mixed"),
-    },
-    sharded_recipes={},
-    default_precision="bf16-mixed",
-    default_optimizer="adamw",
-    default_implementation="fused",
-    default_attention="flash",
-    default_loss="vocab-parallel",
-    keep_logits=False,
-    upcast=True,
-    clip_grad_norm=True,
-    sequence_parallel=True,
-    expandable_segments=False,
-    zero_stages=(0, 1, 2, 3),
-    parallelisms=("tensor", "sequence", "context", "pipeline", "expert", "expert_tensor"),
-    schedules=("1f1b", "interleaved-1f1b"),
-    methods=("full", "lora"),
-    # NVIDIA-NeMo/Megatron-Bridge peft/lora.py, class LoRA
-    lora_rank=32,
-    lora_targets=("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
-    lora_dtype="params",
-    lora_variants=("dropout",),
-    adapted_modules=(
-        "linear_qkv",
-        "linear_proj",
-        "linear_fc1",
-        "linear_fc2",
-        "linear_q_proj",
-        "linear_q_up_proj",
-        "linear_q_down_proj",
-        "linear_kv_up_proj",
-        "linear_kv_down_proj",
+    source="NVIDIA/Megatron-LM d98e8a64dd",
+    style=Style(
+        folder="megatron",
+        layout="sequence-first",
+        source="Megatron-core transformer/ and TransformerEngine modules, replayed by memcheck.frameworks",
     ),
-    losses=("standard", "vocab-parallel"),
+    families=FAMILIES,
+    precisions=Precisions(
+        default="bf16-mixed",
+        recipes={
+            "fp32": r.FP32,
+            "bf16-mixed": _MIXED._replace(recipe="bf16-mixed"),
+            "fp16-mixed": r.FP16_PURE._replace(recipe="fp16-mixed", master="fp32", optimizer_states="fp32"),
+            "fp8-mixed": _MIXED._replace(recipe="fp8-mixed"),
+        },
+    ),
+    optimizers=Optimizers(
+        implementation="fused",
+        # core/optimizer/__init__.py
+        own_kernels=True,
+        bitsandbytes=False,
+    ),
+    losses=Losses(default="vocab-parallel", kinds=("standard", "vocab-parallel"), parallel="always"),
+    parallelism=Parallelism(
+        zero_stages=(0, 1, 2, 3),
+        degrees=("tensor", "sequence", "context", "pipeline", "expert", "expert_tensor"),
+        schedules=("1f1b", "interleaved-1f1b"),
+        sequence=True,
+        # --make-vocab-size-divisible-by, times the tensor degree (training/arguments.py)
+        pads_vocabulary=True,
+    ),
+    methods=("full", "lora"),
+    default_attention="flash",
     attentions=("flash", "sdpa", "eager"),
     recompute=("none", "selective", "full"),
+    selective_recompute="modules",
     options={
         "transformer_impl": _STR,
         "attention_backend": _STR,
@@ -231,44 +283,6 @@ FRAMEWORK = Framework(
         "fp8_recipe": ("tensorwise", "delayed", "mxfp8", "blockwise", "custom"),
         "bridge_backend": ("mcore-bridge", "megatron-bridge"),
     },
-    families=FAMILIES,
-    style=Style(
-        folder="megatron",
-        layout="sequence-first",
-        source="Megatron-core transformer/ and TransformerEngine modules, replayed by memcheck.frameworks",
-    ),
-    implementations={},
-    loss_parallel="always",
-    rests_towers=("bridge_backend", "mcore-bridge"),
-    own_gradients=True,
-    lacks={
-        "training.lora.dtype": "adapters are cast to the model's dtype (Megatron-Bridge peft/utils.py, "
-        "ParallelLinearAdapter)",
-        "parallelism.reshard_after_forward": "at zero_stage 3 Megatron-FSDP frees each layer after its forward, at "
-        "zero_stage 2 parameters stay (megatron_fsdp.py, data_parallel_sharding_strategy)",
-        "parallelism.gradient_sync": "gradients are added up and reduced with the last micro-batch, those of "
-        "Megatron-FSDP with every one (megatron/core/distributed/distributed_data_parallel.py, megatron_fsdp.py)",
-        "parallelism.gradient_as_bucket_view": "gradients always are views of contiguous buffers "
-        "(megatron/core/distributed/param_and_grad_buffer.py)",
-        "training.precision.reduce": "gradients are reduced in the dtype of their buffer, `precision.gradients`, those "
-        "of Megatron-FSDP in that of `megatron_fsdp_grad_comm_dtype` (param_and_grad_buffer.py)",
-        "training.precision.params": "parameters have the dtype of `--bf16` or `--fp16`, which the recipe says; "
-        "fp8 weights are the option `fp8_param_gather` (megatron/training/arguments.py, params_dtype)",
-        "training.precision.master": "16-bit parameters always have main ones; the dtype of those is the option "
-        "`main_params_dtype`, in Megatron-FSDP `megatron_fsdp_main_params_dtype` (optimizer/optimizer.py, "
-        "Float16OptimizerWithFloat16Params)",
-        "training.precision.optimizer_states": "its own keys are the options `exp_avg_dtype` and `exp_avg_sq_dtype` of "
-        "`use_precision_aware_optimizer` (optimizer/optimizer_config.py)",
-        "training.activation_checkpointing.offload": "what checkpoints keep stays on the GPU; its own offloading are "
-        "the options `cpu_offloading` and `fine_grained_activation_offloading` (transformer_config.py)",
-        "training.loss.upcast": "its loss always takes an fp32 copy of the logits "
-        "(megatron/core/tensor_parallel/cross_entropy.py)",
-        "training.loss.keep_logits": "its model returns the loss alone, and no loop holds the logits "
-        "(megatron/core/models/gpt/gpt_model.py)",
-        "training.optimizer.implementation": "Adam and SGD are the fused ones of TransformerEngine or Apex, and no "
-        "argument chooses others (megatron/core/optimizer/__init__.py)",
-    },
-    allocators=("default",),
     harmless={
         "fp16_lm_cross_entropy": "GPTModel stores it and never reads it (models/gpt/gpt_model.py)",
         "moe_router_fusion": "one kernel for what two do, next to tensors of [tokens, experts] (moe/moe_utils.py)",
@@ -297,31 +311,52 @@ FRAMEWORK = Framework(
         "disable_parameter_transpose_cache": (False, "quantizes weights again instead of keeping their fp8 forms"),
         "cpu_offloading_num_layers": (0, "moves the activations of some layers to the host"),
     },
-    # layers are made on the GPU unless --use-cpu-initialization; --ckpt-format is torch_dist (training_config.py)
-    initialization=("device", "device"),
-    checkpoint=("sharded", "sharded"),
+    lacks={
+        "training.lora.dtype": "adapters are cast to the model's dtype (Megatron-Bridge peft/utils.py, "
+        "ParallelLinearAdapter)",
+        "parallelism.reshard_after_forward": "at zero_stage 3 Megatron-FSDP frees each layer after its forward, at "
+        "zero_stage 2 parameters stay (megatron_fsdp.py, data_parallel_sharding_strategy)",
+        "parallelism.gradient_sync": "gradients are added up and reduced with the last micro-batch, those of "
+        "Megatron-FSDP with every one (megatron/core/distributed/distributed_data_parallel.py, megatron_fsdp.py)",
+        "parallelism.gradient_as_bucket_view": "gradients always are views of contiguous buffers "
+        "(megatron/core/distributed/param_and_grad_buffer.py)",
+        "training.precision.reduce": "gradients are reduced in the dtype of their buffer, `precision.gradients`, those "
+        "of Megatron-FSDP in that of `megatron_fsdp_grad_comm_dtype` (param_and_grad_buffer.py)",
+        "training.precision.params": "parameters have the dtype of `--bf16` or `--fp16`, which the recipe says; "
+        "fp8 weights are the option `fp8_param_gather` (megatron/training/arguments.py, params_dtype)",
+        "training.precision.master": "16-bit parameters always have main ones; the dtype of those is the option "
+        "`main_params_dtype`, in Megatron-FSDP `megatron_fsdp_main_params_dtype` (optimizer/optimizer.py, "
+        "Float16OptimizerWithFloat16Params)",
+        "training.precision.optimizer_states": "its own keys are the options `exp_avg_dtype` and `exp_avg_sq_dtype` of "
+        "`use_precision_aware_optimizer` (optimizer/optimizer_config.py)",
+        "training.activation_checkpointing.offload": "what checkpoints keep stays on the GPU; its own offloading are "
+        "the options `cpu_offloading` and `fine_grained_activation_offloading` (transformer_config.py)",
+        "training.loss.upcast": "its loss always takes an fp32 copy of the logits "
+        "(megatron/core/tensor_parallel/cross_entropy.py)",
+        "training.loss.keep_logits": "its model returns the loss alone, and no loop holds the logits "
+        "(megatron/core/models/gpt/gpt_model.py)",
+        "training.optimizer.implementation": "Adam and SGD are the fused ones of TransformerEngine or Apex, and no "
+        "argument chooses others (megatron/core/optimizer/__init__.py)",
+    },
+    adapters=Adapters(
+        # NVIDIA-NeMo/Megatron-Bridge peft/lora.py, class LoRA
+        rank=32,
+        targets=("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
+        dtype="params",
+        variants=("dropout",),
+    ),
+    load_and_save=LoadAndSave(
+        # layers are made on the GPU unless --use-cpu-initialization; --ckpt-format is torch_dist (training_config.py)
+        initialization=("device", "device"),
+        # --use-cpu-initialization
+        other_places=("host",),
+        checkpoint=("sharded", "sharded"),
+        asynchronous=True,
+    ),
+    clip_grad_norm=True,
+    allocators=("default",),
     data_parallel="distributed-optimizer",
-    # core/optimizer/__init__.py
-    own_optimizers=True,
-    bitsandbytes=False,
-    # --use-cpu-initialization
-    other_initializations=("host",),
-    asynchronous_checkpoints=True,
-    offloads_parameters=False,
-    selective_recompute="modules",
-    own_expert_groups=True,
-    # "Bias in Moe is only supported when ETP==1" (transformer_config.py)
-    splits_expert_biases=False,
-    # "num_query_groups must be a multiple or divisor of tensor_model_parallel_size" (transformer_config.py)
-    copies_kv_heads=True,
-    # --make-vocab-size-divisible-by, times the tensor degree (training/arguments.py)
-    pads_vocabulary=True,
-    even_stages=True,
-    engine_attention=True,
-    own_models=("megatron-lm",),
-    not_run="Megatron-Core's and TransformerEngine's kernels need CUDA",
+    measured_as="megatron",
     errors_by_model=True,
-    own_workspaces=True,
-    allocator_group="megatron",
-    source="NVIDIA/Megatron-LM d98e8a64dd",
+    not_run="Megatron-Core's and TransformerEngine's kernels need CUDA",
 )

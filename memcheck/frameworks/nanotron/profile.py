@@ -11,7 +11,7 @@ from __future__ import annotations
 from memcheck.autograd.style import Style
 from memcheck.job import recipes as r
 from memcheck.job.families import NORM, Families, parts, words
-from memcheck.job.framework import Framework
+from memcheck.job.framework import Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
 
 FAMILIES = Families(
     words("llama qwen2"),
@@ -30,24 +30,28 @@ _FP16 = r.FP16_PURE._replace(recipe="fp16-mixed", gradients="fp32", master="fp32
 FRAMEWORK = Framework(
     name="nanotron",
     title="nanotron",
-    # without `accumulate_grad_in_fp32` everything has the dtype of the model, and gradients rest between backwards
-    recipes={"bf16-mixed": _BF16, "fp16-mixed": _FP16, "bf16-pure": r.BF16_PURE, "fp32": r.FP32},
-    sharded_recipes={},
-    default_precision="bf16-mixed",
-    default_optimizer="adamw",
-    default_implementation="fused",
-    default_attention="flash",
-    default_loss="vocab-parallel",
-    keep_logits=False,
-    upcast=True,
-    clip_grad_norm=True,
-    sequence_parallel=False,  # parallelism_config.py: tp_mode is ALL_REDUCE
-    expandable_segments=False,
-    zero_stages=(0, 1),
-    parallelisms=("tensor", "sequence", "pipeline"),
-    schedules=("1f1b", "gpipe"),
+    source="huggingface/nanotron 2411b022",
+    style=Style(
+        folder="nanotron",
+        layout="sequence-first",
+        source="nanotron's models and flash-attn's functions, replayed by memcheck.frameworks",
+    ),
+    families=FAMILIES,
+    precisions=Precisions(
+        default="bf16-mixed",
+        # without `accumulate_grad_in_fp32` everything has the dtype of the model, and gradients rest between backwards
+        recipes={"bf16-mixed": _BF16, "fp16-mixed": _FP16, "bf16-pure": r.BF16_PURE, "fp32": r.FP32},
+    ),
+    optimizers=Optimizers(implementation="fused", by_name={"sgd": "foreach"}, bitsandbytes=False),
+    losses=Losses(default="vocab-parallel", kinds=("vocab-parallel",), parallel="always"),
+    parallelism=Parallelism(
+        zero_stages=(0, 1),
+        degrees=("tensor", "sequence", "pipeline"),
+        schedules=("1f1b", "gpipe"),
+        pads_vocabulary=True,
+    ),
     methods=("full",),
-    losses=("vocab-parallel",),
+    default_attention="flash",
     attentions=("flash",),
     recompute=("none", "full"),
     options={
@@ -58,15 +62,6 @@ FRAMEWORK = Framework(
         "tp_recompute_allgather": (bool,),
     },
     choices={"model_class": ("llama", "qwen2")},
-    families=FAMILIES,
-    style=Style(
-        folder="nanotron",
-        layout="sequence-first",
-        source="nanotron's models and flash-attn's functions, replayed by memcheck.frameworks",
-    ),
-    implementations={"sgd": "foreach"},
-    loss_parallel="always",
-    own_gradients=True,
     lacks={
         "parallelism.reshard_after_forward": "it shards no parameters (nanotron/optim/zero.py)",
         "parallelism.gradient_sync": "gradients are reduced with the last micro-batch of a step "
@@ -86,17 +81,11 @@ FRAMEWORK = Framework(
         "(nanotron/parallel/tensor_parallel/functional.py)",
         "training.loss.keep_logits": "its model returns the loss alone (nanotron/models)",
     },
+    load_and_save=LoadAndSave(initialization=("device", "device"), checkpoint=("sharded", "sharded")),
+    clip_grad_norm=True,
     allocators=("default",),
-    harmless={},
-    initialization=("device", "device"),
-    checkpoint=("sharded", "sharded"),
     data_parallel="distributed-optimizer",
-    bitsandbytes=False,
-    offloads_parameters=False,
-    pads_vocabulary=True,
-    not_run="nanotron's own model code is not run",
-    errors_as="megatron",
+    measured_as="megatron",
     errors_by_model=True,
-    allocator_group="megatron",
-    source="huggingface/nanotron 2411b022",
+    not_run="nanotron's own model code is not run",
 )

@@ -12,6 +12,10 @@ from memcheck.job.types import Lora, TrainingJob
 from memcheck.job.versions import is_before, version_of_models
 from memcheck.models.types import Attention, Block, Mlp, Moe, ParameterTensor
 
+STACKED = (5, 0)
+"""The first transformers whose experts are one tensor a layer; before it, each is linear layers, which bitsandbytes
+quantises."""
+
 
 def adapter_of(job: TrainingJob, lora: Lora, part: str) -> Adapter:
     """The adapters of one part of the model, which ``lora.parts`` may leave out."""
@@ -22,12 +26,12 @@ def adapter_of(job: TrainingJob, lora: Lora, part: str) -> Adapter:
         dtype=lora.dtype,
         quantized=bool(job.held_in),
         storage=job.held_in,
-        held="" if job.framework.own_adapters else job.held_in,
+        held="" if job.framework.adapters.own else job.held_in,
         dropout=lora.dropout,
         dora=lora.dora,
         parameters=lora.target_parameters if not lora.parts or part in lora.parts else (),
         expert_rank=lora.expert_rank,
-        quantizes_experts=is_before(version_of_models(job, profile), profile.stacks_experts_since),
+        quantizes_experts=is_before(version_of_models(job, profile), STACKED),
         stacked=bool(job.option("quantize_experts", default=False)),
         computes=job.recipe.compute if job.prepares_kbit else None,
         gathered=gathered_dtype(job),

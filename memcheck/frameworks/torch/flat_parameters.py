@@ -135,7 +135,7 @@ def _rows(job: TrainingJob, unit: tuple[LocalTensor, ...]) -> list[tuple[LocalTe
     """
     ways = job.layout.shard_group
     order = list(unit)
-    if job.framework.own_adapters:
+    if job.framework.adapters.own:
         names = [_layer_of(t) for t in unit]
         order.sort(key=lambda t: (names.index(_layer_of(t)), ".lora_" not in t.name))
     row, at = -(-sum(t.numel for t in unit) // ways), 0

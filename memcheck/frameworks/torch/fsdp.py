@@ -23,7 +23,7 @@ def wraps(job: TrainingJob) -> bool:
     layout, profile = job.layout, job.framework
     if profile.own_engine or layout.zero_stage < 2:
         return False
-    return layout.shard_group > 1 or (profile.wraps_one_rank and layout.zero_stage == 3)
+    return layout.shard_group > 1 or (profile.fsdp2.on_one_rank and layout.zero_stage == 3)
 
 
 def flattens(job: TrainingJob) -> bool:
@@ -113,7 +113,7 @@ def accumulated_dtype(job: TrainingJob) -> str | None:
 
 def reduces_head(job: TrainingJob) -> bool:
     """Whether the loss itself reduces the head's gradient."""
-    return job.framework.loss_reduces_head and job.loss.kind == "chunked"
+    return job.framework.fsdp2.loss_reduces_head and job.loss.kind == "chunked"
 
 
 def ties_ends(job: TrainingJob) -> bool:
@@ -129,7 +129,7 @@ def ties_ends(job: TrainingJob) -> bool:
     first = a.embedding_norm is not None and a.final_norm is not None and a.embedding_norm.name == a.final_norm.name
     if job.carves_ends:
         return a.tie_word_embeddings or first
-    return job.framework.wraps_ends and a.tie_word_embeddings
+    return job.framework.fsdp2.groups_of_ends and a.tie_word_embeddings
 
 
 def is_rooted(job: TrainingJob) -> bool:

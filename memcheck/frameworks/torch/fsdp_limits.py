@@ -185,7 +185,7 @@ def _require_plain_units(job: TrainingJob, architecture: Architecture) -> None:
     """
     if not mixes_adapters(job):
         return
-    if job.held_in and job.framework.own_adapters:  # NotImplementedError (litgpt finetune/lora.py, setup)
+    if job.held_in and job.framework.adapters.own:  # NotImplementedError (litgpt finetune/lora.py, setup)
         message = f"the scripts of {job.framework.name} refuse to train a quantised model on several GPUs"
         raise UnsupportedError(message, "train on one GPU, or write `method: lora`", "/training/method")
     what = "quantised weights" if job.held_in else ""

@@ -28,7 +28,7 @@ def loaded(job: TrainingJob, total: int) -> int:
 def _stacked(job: TrainingJob) -> int:
     """Parameters of experts that transformers stacks (conversion_mapping.py, MergeModulelist)."""
     model = job.architecture
-    if isinstance(model, Rough) or not job.framework.from_pretrained:
+    if isinstance(model, Rough) or not job.framework.runs_transformers:
         return 0
     return 0 if model.model_type in STACKED_IN_FILES else parameters_by_group(model).get("experts", 0)
 

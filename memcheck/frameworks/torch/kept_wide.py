@@ -23,7 +23,7 @@ def kept_names(job: TrainingJob) -> tuple[str, ...]:
     (DeepSpeed runtime/engine.py, ``_configure_distributed_model``).
     """
     profile, a = job.framework, job.architecture
-    if not profile.from_pretrained or profile.own_engine or isinstance(a, Rough):
+    if not profile.runs_transformers or profile.own_engine or isinstance(a, Rough):
         return ()
     upcast = UPCAST if upcasts_ends(job) else ()
     return {"bf16": a.kept_wide + upcast, "fp16": a.kept_wide + a.kept_fp16 + upcast}.get(job.recipe.params, ())
@@ -38,7 +38,7 @@ def unquantised(job: TrainingJob) -> tuple[str, ...]:
     """Parts of the names of linear layers that are not quantised: those of ``_keep_in_fp32_modules``, in any dtype
     (quantizers/base.py, ``get_modules_to_not_convert``). Files of GPTQ say themselves what they hold.
     """
-    a, by_class = job.architecture, job.framework.from_pretrained and not job.held_in.startswith("gptq")
+    a, by_class = job.architecture, job.framework.runs_transformers and not job.held_in.startswith("gptq")
     return a.kept_fp16 if by_class and not isinstance(a, Rough) else ()
 
 

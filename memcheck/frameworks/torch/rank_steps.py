@@ -365,13 +365,13 @@ def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...], *, trains: bool
     divided = [divided_over(job, t, ways) for t in tensors]
     recipe = job.recipe
     waits = recipe.compute if job.fsdp == 1 else recipe.reduce
-    leaves = job.framework.leaves_whole_experts
+    leaves = job.framework.fsdp2.leaves_whole_experts
     if leaves and recipe.params != recipe.compute and any(t.expert and each == 1 for t, each in divided):
         message = f"experts of {recipe.params} that FSDP2 leaves alone are cast in every layer, which has no model here"
         help = "divide them over fewer ranks (parallelism.expert), or choose training.precision: bf16-pure"
         raise UnsupportedError(message, help, "/training/precision")
     casts, waited = gathered_dtype(job) is not None, skips_reduction(job)
-    divides = job.framework.divides_gradients
+    divides = job.framework.fsdp2.divides_gradients
     found = group(divided, recipe, casts=casts, waits=waits, leaves=leaves, waited=waited, divides=divides)
     return found._replace(last=0) if job.fsdp == 1 or ways == 1 else found
 

@@ -68,7 +68,7 @@ def holding(setting: Setting) -> Holding:
 
 def dispatcher_of(job: TrainingJob) -> str:
     """How tokens reach experts on other ranks; empty where the framework's own classes decide it."""
-    apart = job.layout.expert > 1 and job.framework.leaves_whole_experts
+    apart = job.layout.expert > 1 and job.framework.fsdp2.leaves_whole_experts
     return str(job.option("dispatcher", "torch")) if apart else ""
 
 
@@ -78,7 +78,7 @@ def as_held(job: TrainingJob, a: Architecture) -> Architecture:
         from memcheck.models.named_experts import with_names
 
         a = a._replace(blocks=with_names(a.blocks, ""))  # adapters of these classes go by the names of modules
-    return a._replace(tie_word_embeddings=False) if job.framework.style.unties_head else a
+    return a._replace(tie_word_embeddings=False) if job.framework.unties_head else a
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,6 @@ from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.torch.fsdp import flattens
 from memcheck.job.recipe import keeps_full_states
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.job.versions import is_before
 from memcheck.record import Record
 
 MATRICES = 3
@@ -56,11 +55,11 @@ def divided_over(job: TrainingJob, tensor: LocalTensor, ways: int) -> tuple[Loca
     if not tensor.expert or ways <= 1:
         return tensor, ways
     own, profile = expert_ways(job, ways), job.framework
-    cuts = profile.cuts_expert_matrices
+    cuts = profile.fsdp2.cuts_expert_matrices
     if not cuts or len(tensor.shape) != MATRICES or tensor.divided:
         return tensor, own
-    first = profile.cuts_all_experts_since
-    if job.layout.expert == 1 and (first is None or is_before(job.framework_version, first)):
+    whole = "expert matrices" not in profile.since or profile.predates(job.framework_version, "expert matrices")
+    if job.layout.expert == 1 and whole:
         return tensor, own
     if cuts == "always":
         return tensor._replace(divided=2), own

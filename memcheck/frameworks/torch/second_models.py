@@ -183,7 +183,7 @@ def layer_gathers(job: TrainingJob, architecture: Architecture, base: Setting) -
 
 def _fullest(job: TrainingJob, architecture: Architecture, base: Setting) -> Group:
     """The group of the layer that gathers most."""
-    most, leaves = NO_GROUP, job.framework.leaves_whole_experts
+    most, leaves = NO_GROUP, job.framework.fsdp2.leaves_whole_experts
     for block, _ in architecture.blocks:
         divided = [divided_over(job, t, job.layout.shard_group) for t in block_tensors(block, holding(base))]
         casts, waits = gathered_dtype(job) is not None, job.recipe.reduce

@@ -68,7 +68,7 @@ def step_options(
     other micro-batches are in flight.
     """
     layout, profile = job.layout, job.framework
-    if layout.expert > 1 and profile.leaves_whole_experts and not wraps(job):
+    if layout.expert > 1 and profile.fsdp2.leaves_whole_experts and not wraps(job):
         message = "experts on several ranks are modelled with FSDP2 alone"
         raise UnsupportedError(message, "choose parallelism.zero_stage: 3", "/parallelism/zero_stage")
     strategy, sizes, apart = strategy_of(job, held)
@@ -122,7 +122,7 @@ def _fully_shard(job: TrainingJob) -> FullyShard:
         offloads=job.parameter_offload != "none",
         carved=carved,
         collapses=carved and isinstance(a, Architecture) and a.collapses,
-        gathers_ahead=layout.expert > 1 and profile.gathers_ahead,
+        gathers_ahead=layout.expert > 1 and profile.fsdp2.prefetches_experts,
         keeps_gathered=stays or (job.fsdp == 1 and _is_paired(job)),
         wrapped=wrapped_kinds(job),
     )
@@ -154,7 +154,7 @@ def _lifetimes(job: TrainingJob) -> Lifetimes:
     profile, a, checkpointing = job.framework, job.architecture, job.checkpointing
     found = Lifetimes(
         loss_after_model=job.objective.outside or job.objective.watched or job.head.columns > 1,
-        keeps_graph=profile.style.keeps_graph,
+        keeps_graph=profile.keeps_graph,
         keeps_outputs=job.objective.holds_reference,
         holds_rows=job.layout.pipeline == 1 and profile.style.holds_rows,
         keeps_states=isinstance(a, Architecture) and a.keeps_states,
@@ -189,7 +189,7 @@ def wrapped_kinds(job: TrainingJob) -> tuple[str, ...]:
     a, profile = job.architecture, job.framework
     if not isinstance(a, Architecture):
         return WRAPPED
-    if a.model_type in profile.unsplit:
+    if a.model_type in (profile.unsplit or ()):
         return ()
     if a.vision is None:
         return WRAPPED

@@ -37,7 +37,7 @@ RESAMPLER = ("perceiver_resampler.layers.", "modality_projection.")
 
 def names_classes(job: TrainingJob) -> bool:
     """Whether the framework wraps the classes that a model names, and no other modules."""
-    return job.framework.wraps_classes
+    return job.framework.unsplit is not None
 
 
 def is_unsplit(job: TrainingJob, vision: Vision) -> bool:

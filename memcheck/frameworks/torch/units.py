@@ -41,7 +41,6 @@ from memcheck.frameworks.transformers.states import wide_width
 from memcheck.job.images import pictures_of
 from memcheck.job.objective_types import Objective
 from memcheck.job.types import TrainingJob
-from memcheck.job.versions import is_before
 from memcheck.models.parameters import head_width
 from memcheck.models.types import Architecture, Block, Mixer
 from memcheck.remembered import lru_cache
@@ -91,7 +90,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         encoded_dtype="fp32" if narrow and widens_encoded(architecture) else None,
         ssm=job.ssm_kernels,
         liger=fused_kernels(job, architecture),
-        exchanges_again=is_before(job.framework_version, job.framework.keeps_exchanges_since),
+        exchanges_again=job.framework.predates(job.framework_version, "kept exchanges"),
         streams=architecture.streams,
         kept=kept_names(job) if unit_dtype == recipe.params and gathered_dtype(job) is None else (),
         options=job.options,

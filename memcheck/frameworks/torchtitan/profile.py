@@ -11,7 +11,16 @@ from __future__ import annotations
 from memcheck.autograd.style import Style
 from memcheck.job import recipes as r
 from memcheck.job.families import EXPERTS, LATENT, NORM, Families, parts, words
-from memcheck.job.framework import Framework
+from memcheck.job.framework import Framework, Fsdp2, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
+from memcheck.job.versions import is_before
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memcheck.job.defaults import Defaults
+    from memcheck.job.types import Layout, Recipe
+
 
 # `llama3` builds every model of Llama's shape, `deepseek_v3` has a router with softmax for DeepSeek V2's; GPT-OSS's
 # experts with biases and attention with sinks, and Qwen 3.5's delta nets, have no forward pass here.
@@ -28,37 +37,90 @@ FAMILIES = Families(
     source="torchtitan/models/__init__.py",
 )
 
-FRAMEWORK = Framework(
+
+MODELLED_SINCE = (0, 2, 3)
+"""The first release whose steps are those of main in 2026."""
+
+
+class Torchtitan(Framework):
+    """torchtitan, whose releases before main of 2026 run other steps."""
+
+    def replicated_recipe(self, recipe: Recipe, layout: Layout) -> tuple[Recipe, str]:
+        """The recipe in fp32 with tensor or pipeline parallelism, which have no autocast context without FSDP
+        (torchtitan/distributed/utils.py).
+        """
+        if layout.tensor * layout.pipeline == 1:
+            return recipe, ""
+        why = f"{self.name} applies mixed precision with tensor or pipeline parallelism only at zero_stage 3"
+        return recipe._replace(compute="fp32", autocast=False), why
+
+    def fewer_layers(self, options: Mapping[str, object], defaults: Defaults) -> tuple[int, int]:
+        """One layer less on either end, unless the options say otherwise (torchtitan/config/configs.py)."""
+        found = []
+        for end in ("first", "last"):
+            name = f"pipeline_parallel_{end}_stage_less_layers"
+            stated = options.get(name)
+            counted = stated if isinstance(stated, int) else None
+            found.append(defaults.take(f"training.options.{name}", counted, 1, f"default of {self.name}"))
+        return found[0], found[1]
+
+    def note_releases(
+        self, version: str | None, options: Mapping[str, object], recipe: Recipe, defaults: Defaults
+    ) -> None:
+        """List the release of torchtitan."""
+        if version is None:
+            why = "unknown: other releases keep other tensors"
+            defaults.note("training.framework_version", "main of 2026, b5bcd76c6", why)
+
+    def compiled_releases(self, version: str | None) -> tuple[float, float]:
+        """The range between two releases of 2025: one configuration of Llama 3.1 8B took 49.6 GiB in March (PR #996)
+        and 30.9 GiB in June.
+        """
+        return (1 - 30.9 / 49.6, 49.6 / 30.9 - 1) if is_before(version, MODELLED_SINCE) else (0.0, 0.0)
+
+    @property
+    def runs_itself(self) -> bool:
+        """True: torchtitan's models and parallelisms run on the CPU, too."""
+        return True
+
+
+FRAMEWORK = Torchtitan(
     name="torchtitan",
     title="torchtitan",
-    recipes={
-        "fp32": r.FP32,
-        "bf16-mixed": r.AUTOCAST_BF16,
-        "fp8-mixed": r.AUTOCAST_FP8,
-        # training.dtype=bfloat16; gradients are still reduced in fp32, the only value of mixed_precision_reduce.
-        "bf16-pure": r.BF16_PURE._replace(reduce="fp32"),
-    },
-    sharded_recipes={"bf16-mixed": r.FSDP2_BF16, "fp8-mixed": r.FSDP2_FP8},
-    default_precision="bf16-mixed",
-    default_optimizer="adamw",
-    default_implementation="fused",
-    default_attention="sdpa",
-    default_loss="standard",
-    keep_logits=False,
-    upcast=True,
-    caches_outputs=True,
-    clip_grad_norm=True,
-    sequence_parallel=True,
-    expandable_segments=True,
-    zero_stages=(0, 1, 3),
-    parallelisms=("tensor", "sequence", "context", "pipeline", "expert", "expert_tensor"),
-    cuts_expert_matrices="more-shards",
-    cuts_all_experts_since=(0, 2, 3),  # main since March 2026, after 0.2.2: "non-dim-0 FSDP sharding", #2668
-    schedules=("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "dualpipe"),
+    source="pytorch/torchtitan b5bcd76c6",
+    style=Style(
+        folder="torchtitan",
+        layout="packed",
+        source="torchtitan models/ and torch 2.13 derivatives.yaml, replayed by memcheck.frameworks",
+        dtensor=True,
+        compiles_blocks=True,
+        compiled_losses=("standard", "chunked", "vocab-parallel"),
+    ),
+    families=FAMILIES,
+    precisions=Precisions(
+        default="bf16-mixed",
+        recipes={
+            "fp32": r.FP32,
+            "bf16-mixed": r.AUTOCAST_BF16,
+            "fp8-mixed": r.AUTOCAST_FP8,
+            # training.dtype=bfloat16; gradients are still reduced in fp32, the only value of mixed_precision_reduce.
+            "bf16-pure": r.BF16_PURE._replace(reduce="fp32"),
+        },
+        sharded={"bf16-mixed": r.FSDP2_BF16, "fp8-mixed": r.FSDP2_FP8},
+    ),
+    optimizers=Optimizers(implementation="fused", bitsandbytes=False),
+    losses=Losses(default="standard", kinds=("standard", "chunked", "vocab-parallel"), parallel="tensor"),
+    parallelism=Parallelism(
+        zero_stages=(0, 1, 3),
+        degrees=("tensor", "sequence", "context", "pipeline", "expert", "expert_tensor"),
+        schedules=("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "dualpipe"),
+        sequence=True,
+    ),
     methods=("full", "lora"),
-    losses=("standard", "chunked", "vocab-parallel"),
+    default_attention="sdpa",
     attentions=("sdpa", "flash", "flex"),
     recompute=("none", "selective", "full"),
+    selective_recompute="operators",
     options={
         "selective_ac_option": (str, int),
         "per_op_sac_force_recompute_mm_shapes_by_fqns": (list,),
@@ -83,39 +145,6 @@ FRAMEWORK = Framework(
         "fsdp_reshard_after_forward": ("default", "always", "never"),
         "context_parallel_rotate_method": ("allgather", "alltoall"),
     },
-    families=FAMILIES,
-    style=Style(
-        folder="torchtitan",
-        layout="packed",
-        source="torchtitan models/ and torch 2.13 derivatives.yaml, replayed by memcheck.frameworks",
-        dtensor=True,
-        compiles_blocks=True,
-        compiled_losses=("standard", "chunked", "vocab-parallel"),
-    ),
-    modelled_release="main of 2026, b5bcd76c6",
-    modelled_since=(0, 2, 3),
-    # one configuration of Llama 3.1 8B, compiled: 49.6 GiB in March 2025 (PR #996), 30.9 in June
-    compiled_releases=(1 - 30.9 / 49.6, 49.6 / 30.9 - 1),
-    wraps_ends=True,
-    gathers_stages_again=False,  # get_fsdp_reshard_after_forward_policy: "default"
-    fewer_layers=(1, 1),  # config/configs.py, pipeline_parallel_first_stage_less_layers and its like for the last
-    gathers_ahead=True,  # distributed/fsdp.py: "set up explicit prefetching when EP is enabled"
-    wraps_one_rank=True,
-    divides_gradients=True,  # distributed/fsdp.py, disable_fsdp_gradient_division: by 1.0
-    implementations={},
-    loss_parallel="tensor",
-    loss_reduces_head=True,
-    replicated_amp_alone=True,
-    lacks={
-        "parallelism.gradient_sync": "every micro-batch is reduced: nothing in the trainer puts it off "
-        "(torchtitan/trainer.py)",
-        "parallelism.gradient_as_bucket_view": "no key of its configuration reaches the replicas' buckets "
-        "(torchtitan/config/configs.py)",
-        "training.precision.reduce": "`mixed_precision_reduce` has one value, float32 (torchtitan/config/configs.py)",
-    },
-    # trainer.py builds on the meta device, then to_empty; checkpoints are DCP's (components/checkpointer/dcp.py)
-    initialization=("meta", "meta"),
-    checkpoint=("sharded", "sharded"),
     harmless={
         "enable_fsdp_float8_all_gather": "gathered weights are priced in 16 bits, an upper bound; the time follows it",
         "enable_async_tensor_parallel": "products overlap with the exchange of their inputs; the time follows it",
@@ -133,12 +162,34 @@ FRAMEWORK = Framework(
         "pipeline_parallel_layers_per_stage": (None, "decides how many stages there are, as `virtual_stages` does"),
         "disable_cuda_graphs": (True, "captures the step in CUDA graphs, whose memory pools stay"),
     },
-    bitsandbytes=False,
-    asynchronous_checkpoints=True,
-    selective_recompute="operators",
-    keeps_exchanges_since=(0, 2),
-    not_run="no torchtitan can be imported that runs it",
-    runs_itself=True,
+    lacks={
+        "parallelism.gradient_sync": "every micro-batch is reduced: nothing in the trainer puts it off "
+        "(torchtitan/trainer.py)",
+        "parallelism.gradient_as_bucket_view": "no key of its configuration reaches the replicas' buckets "
+        "(torchtitan/config/configs.py)",
+        "training.precision.reduce": "`mixed_precision_reduce` has one value, float32 (torchtitan/config/configs.py)",
+    },
+    load_and_save=LoadAndSave(
+        # trainer.py builds on the meta device, then to_empty; checkpoints are DCP's (components/checkpointer/dcp.py)
+        initialization=("meta", "meta"),
+        checkpoint=("sharded", "sharded"),
+        asynchronous=True,
+    ),
+    fsdp2=Fsdp2(
+        groups_of_ends=True,
+        on_one_rank=True,
+        prefetches_experts=True,  # distributed/fsdp.py: "set up explicit prefetching when EP is enabled"
+        divides_gradients=True,  # distributed/fsdp.py, disable_fsdp_gradient_division: by 1.0
+        loss_reduces_head=True,
+        gathers_stages_again=False,  # get_fsdp_reshard_after_forward_policy: "default"
+        cuts_expert_matrices="more-shards",
+    ),
+    clip_grad_norm=True,
+    since={
+        "expert matrices": (0, 2, 3),  # main since March 2026, after 0.2.2: "non-dim-0 FSDP sharding", #2668
+        "kept exchanges": (0, 2),
+    },
     errors_by_model=True,
-    source="pytorch/torchtitan b5bcd76c6",
+    allocators=("expandable", "default"),
+    not_run="no torchtitan can be imported that runs it",
 )

@@ -10,7 +10,12 @@ from __future__ import annotations
 from memcheck.autograd.style import Style
 from memcheck.job import recipes as r
 from memcheck.job.families import NORM, Families, parts, words
-from memcheck.job.framework import Framework
+from memcheck.job.framework import Adapters, Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.models.types import Architecture
+
 
 FAMILIES = Families(
     words("gemma gemma2 llama mistral phi3 qwen2 qwen3"),
@@ -25,40 +30,27 @@ FAMILIES = Families(
     source="torchtune/models",
 )
 
-FRAMEWORK = Framework(
+
+class Torchtune(Framework):
+    """torchtune, whose modules and losses are its own."""
+
+    def built(self, architecture: Architecture) -> Architecture:
+        """The model with layers of their own for query, key and value, gate and up, whatever transformers fuses
+        (torchtune/models/phi3/_component_builders.py, and the converters of its checkpoints).
+        """
+        from memcheck.models.unfused import unfused
+
+        return unfused(architecture)
+
+    def chunks(self, loss: str) -> bool:
+        """Both losses that contain the head run on chunks of the tokens."""
+        return loss in ("chunked", "fused-linear")
+
+
+FRAMEWORK = Torchtune(
     name="torchtune",
     title="torchtune's recipes",
-    recipes={"bf16-pure": r.BF16_PURE, "fp32": r.FP32},
-    sharded_recipes={},
-    default_precision="bf16-pure",
-    default_optimizer="adamw",
-    default_implementation="fused",  # `fused: True` in the configurations
-    default_attention="flex",
-    default_loss="chunked",
-    keep_logits=False,
-    upcast=True,
-    clip_grad_norm=False,
-    sequence_parallel=False,
-    expandable_segments=False,
-    zero_stages=(0, 3),
-    parallelisms=(),
-    schedules=(),
-    methods=("full", "lora", "qlora"),
-    bases=("nf4",),
-    objectives=("sft", "dpo", "distill"),  # recipes/{full,lora}_dpo_*.py, knowledge_distillation_*.py
-    own_objectives=True,
-    losses=("standard", "chunked", "fused-linear"),
-    chunks_fused_loss=True,
-    steps_in_backward=True,
-    attentions=("sdpa", "flex"),
-    recompute=("none", "full"),
-    options={
-        "custom_sharded_layers": (list,),  # torchtune/training/_distributed.py, get_shard_conditions
-        "quantizer": (str,),  # recipes/qat_distributed.py, qat_lora_finetune_distributed.py
-        "groupsize": (int,),
-    },
-    choices={"quantizer": ("Int8DynActInt4WeightQATQuantizer",)},
-    families=FAMILIES,
+    source="pytorch/torchtune 1814feb17",
     # compile_loss replaces a method of the losses in chunks, and drops the compiled form of any other (_compile.py)
     style=Style(
         folder="torchtune",
@@ -68,14 +60,25 @@ FRAMEWORK = Framework(
         compiled_losses=("chunked", "fused-linear"),
         caps_hidden=True,
     ),
-    own_adapters=True,
-    adapts_head=True,
-    lora_variants=("dropout",),  # modules/peft/lora.py; DoRA's products come in another order than peft's
-    splits_fused=True,  # torchtune/models/phi3/_component_builders.py, and the converters of its checkpoints
-    implementations={"paged-adamw": "fused", "paged-adamw-8bit": "fused", "adamw-8bit": "fused"},
-    lora_rank=8,
-    lora_targets=("q_proj", "v_proj"),
-    lora_dtype="params",
+    families=FAMILIES,
+    precisions=Precisions(default="bf16-pure", recipes={"bf16-pure": r.BF16_PURE, "fp32": r.FP32}),
+    optimizers=Optimizers(
+        implementation="fused",  # `fused: True` in the configurations
+        by_name={"paged-adamw": "fused", "paged-adamw-8bit": "fused", "adamw-8bit": "fused"},
+        in_backward=True,
+    ),
+    losses=Losses(default="chunked", kinds=("standard", "chunked", "fused-linear")),
+    parallelism=Parallelism(zero_stages=(0, 3)),
+    methods=("full", "lora", "qlora"),
+    default_attention="flex",
+    attentions=("sdpa", "flex"),
+    recompute=("none", "full"),
+    options={
+        "custom_sharded_layers": (list,),  # torchtune/training/_distributed.py, get_shard_conditions
+        "quantizer": (str,),  # recipes/qat_distributed.py, qat_lora_finetune_distributed.py
+        "groupsize": (int,),
+    },
+    choices={"quantizer": ("Int8DynActInt4WeightQATQuantizer",)},
     lacks={
         "parallelism.gradient_sync": "its recipes reduce every micro-batch (recipes/full_finetune_distributed.py)",
         "parallelism.gradient_as_bucket_view": "its recipes run on one GPU or under FSDP2, without "
@@ -83,10 +86,21 @@ FRAMEWORK = Framework(
         "training.precision.reduce": "its recipes shard without a MixedPrecisionPolicy "
         "(torchtune/training/_distributed.py, shard_model)",
     },
-    # recipes/full_finetune_distributed.py: meta device; gather_cpu_state_dict at save
-    initialization=("device", "meta"),
-    checkpoint=("full", "full"),
-    data_parallel="fsdp",
+    adapters=Adapters(
+        rank=8,
+        targets=("q_proj", "v_proj"),
+        dtype="params",
+        variants=("dropout",),  # modules/peft/lora.py; DoRA's products come in another order than peft's
+        bases=("nf4",),
+        head=True,
+        own=True,
+    ),
+    load_and_save=LoadAndSave(
+        # recipes/full_finetune_distributed.py: meta device; gather_cpu_state_dict at save
+        initialization=("device", "meta"),
+        checkpoint=("full", "full"),
+    ),
+    objectives=("sft", "dpo", "distill"),  # recipes/{full,lora}_dpo_*.py, knowledge_distillation_*.py
+    data_parallel="fsdp2",
     not_run="torchtune's own model code is not run",
-    source="pytorch/torchtune 1814feb17",
 )

@@ -8,54 +8,99 @@ Sources: transformers 5.23 ``training_args.py`` (``optim`` is ``adamw_torch_fuse
 
 from __future__ import annotations
 
-from memcheck.frameworks.transformers.classes import STYLE, TRANSFORMERS
+from memcheck.frameworks.transformers.classes import ADAPTERS, STYLE, TRANSFORMERS
 from memcheck.job import recipes as r
-from memcheck.job.framework import Framework
-from memcheck.job.profile import PEFT_VARIANTS, TRANSFORMERS_BASES
+from memcheck.job.framework import Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
+from memcheck.job.versions import is_before
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.job.types import Layout, Recipe
+
 
 UNSPLIT = (
     "albert", "bert-generation", "biogpt", "ctrl", "deberta", "deberta-v2", "distilbert", "electra", "megatron-bert",
     "mpnet", "openai-gpt", "rembert", "roberta-prelayernorm", "roformer",
 )  # fmt: skip
 """Model types whose classes have no layers among their ``_no_split_modules``."""
+WIDE_SINCE = (0, 27)
+"""The TRL whose ``create_model_from_path`` defaults to ``float32``."""
 
-FRAMEWORK = Framework(
+
+class Trainer(Framework):
+    """transformers.Trainer, whose model Accelerate prepares."""
+
+    def frozen_params(self, recipe: str, trainer: str | None, version: str | None) -> tuple[str, str]:
+        """16 bits, as the checkpoint has them (``dtype="auto"`` since transformers 5), but fp32 under TRL."""
+        if trainer == "trl":
+            if is_before(version, WIDE_SINCE):
+                return "fp32", "transformers before 5, TRL's of that time, loads in fp32 unless told"
+            return "fp32", "TRL loads models in fp32 unless told (trainer/utils.py, since 0.27)"
+        return "fp16" if recipe == "fp16-mixed" else "bf16", "the frozen base is kept in its checkpoint's 16-bit dtype"
+
+    def upcasts(self, recipe: Recipe, layout: Layout, fsdp: int = 1, held_in: str = "") -> bool:
+        """Accelerate casts trained parameters under mixed precision, but not under FSDP2 with 4-bit weights (accelerate
+        1.15 accelerator.py, prepare_model; utils/fsdp_utils.py).
+        """
+        casts = layout.zero_stage == 3 and recipe.recipe.endswith("-mixed") and not recipe.autocast
+        return casts and (fsdp == 1 or not held_in.startswith(("nf4", "fp4")))
+
+    def made(self, layout: Layout, *, sharded: bool) -> tuple[str, str]:
+        """The default place, but the meta device with tensor parallelism."""
+        if layout.tensor > 1:
+            return "meta", "with a tensor-parallel plan from_pretrained reads only the rank's slices"
+        return super().made(layout, sharded=sharded)
+
+    @property
+    def wide_outputs(self) -> bool:
+        """True: Accelerate wraps the forward in ``convert_outputs_to_fp32`` (accelerator.py, prepare_model)."""
+        return True
+
+    @property
+    def unsplit(self) -> tuple[str, ...]:
+        """Accelerate wraps the classes of ``_no_split_modules``, unless ``fsdp_transformer_layer_cls_to_wrap`` names
+        others.
+        """
+        return UNSPLIT
+
+
+FRAMEWORK = Trainer(
     name="huggingface",
     title="transformers.Trainer (TRL, Axolotl, LLaMA-Factory)",
-    recipes=dict(r.GENERIC),
-    # accelerate's policy gathers and reduces in one dtype (utils/dataclasses.py, set_mixed_precision)
-    sharded_recipes={
-        "bf16-mixed": r.FSDP2_BF16._replace(reduce="bf16"),
-        "fp16-mixed": r.FSDP2_FP16._replace(reduce="fp16"),
-        "fp8-mixed": r.FSDP2_FP8._replace(reduce="bf16"),
-    },
-    default_precision="bf16-mixed",
-    default_optimizer="adamw",
-    default_implementation="fused",
-    default_attention="sdpa",
-    default_loss="standard",
-    keep_logits=False,
-    upcast=True,
-    clip_grad_norm=True,
-    sequence_parallel=False,
-    expandable_segments=False,
-    zero_stages=(0, 1, 3),
-    parallelisms=("tensor", "context"),
-    schedules=(),
+    source="transformers 5.23.0, accelerate 1.15",
+    style=STYLE,
+    # transformers' own Adafactor and torch's Muon loop over tensors; bitsandbytes updates one tensor in place.
+    families=TRANSFORMERS,
+    precisions=Precisions(
+        default="bf16-mixed",
+        recipes=dict(r.GENERIC),
+        # accelerate's policy gathers and reduces in one dtype (utils/dataclasses.py, set_mixed_precision)
+        sharded={
+            "bf16-mixed": r.FSDP2_BF16._replace(reduce="bf16"),
+            "fp16-mixed": r.FSDP2_FP16._replace(reduce="fp16"),
+            "fp8-mixed": r.FSDP2_FP8._replace(reduce="bf16"),
+        },
+    ),
+    optimizers=Optimizers(
+        implementation="fused",
+        by_name={
+            "adafactor": "for-loop",
+            "muon": "for-loop",
+            "sgd": "foreach",
+            "sgd-momentum": "foreach",
+        },
+    ),
+    losses=Losses(default="standard", kinds=("standard", "chunked", "fused-linear", "in-place")),
+    parallelism=Parallelism(
+        zero_stages=(0, 1, 3),
+        degrees=("tensor", "context"),
+        # every micro-batch but the last one runs under accelerator.no_sync, unless sync_each_batch says otherwise
+        # (trainer.py, around training_step): DDP's and FSDP1's own no_sync, or FSDP2's
+        # set_requires_gradient_sync(False) (accelerate accelerator.py, no_sync)
+        gradient_sync="last",
+    ),
     methods=("full", "lora", "qlora"),
-    runs_transformers=True,
-    lora_variants=PEFT_VARIANTS,
-    adapts_head=True,
-    bases=TRANSFORMERS_BASES,
-    losses=("standard", "chunked", "fused-linear", "in-place"),
-    objectives=("sft", "dpo", "ipo", "orpo", "kto", "simpo", "cpo", "reward", "gkd", "distill"),
-    heads=("lm", "classification", "token-classification", "reward", "embedding"),
-    evaluates=True,
-    pads=True,
-    collates=True,
-    trainers=("transformers", "trl", "axolotl", "llama-factory", "ms-swift", "open-instruct"),
-    wide_outputs=True,
-    upcasts_trained=True,
+    default_attention="sdpa",
     attentions=("sdpa", "flash", "flex", "eager"),
     recompute=("none", "selective", "full"),
     options={
@@ -74,45 +119,31 @@ FRAMEWORK = Framework(
         "vit_gradient_checkpointing": (bool,),
     },
     choices={"quantizer": ("int8-int4",), "fsdp_version": (1, 2), "reference_fsdp": ("whole_model", "per_layer")},
-    fsdp2_since=(5, 10),
-    # transformers 4.39 trainer.py, _fsdp_qlora_plugin_updates
-    wraps_adapters_since=(4, 39),
-    stacks_experts_since=(5, 0),
-    # loss/loss_utils.py, ForCausalLMLoss: `logits[..., :-1, :].contiguous()` up to 4.48; up to 4.45 it was written in
-    # each model's forward, where `logits = logits.float()` let go of the others
-    shifts_labels_since=(4, 49),
-    keeps_narrow_logits_since=(4, 46),
-    reentrant_before=(5, 0),
-    # transformers' own Adafactor and torch's Muon loop over tensors; bitsandbytes updates one tensor in place.
-    families=TRANSFORMERS,
-    style=STYLE,
-    implementations={
-        "adafactor": "for-loop",
-        "muon": "for-loop",
-        "sgd": "foreach",
-        "sgd-momentum": "foreach",
-    },
-    # every micro-batch but the last one runs under accelerator.no_sync, unless sync_each_batch says otherwise
-    # (trainer.py, around training_step): DDP's and FSDP1's own no_sync, or FSDP2's set_requires_gradient_sync(False)
-    # (accelerate accelerator.py, no_sync)
-    gradient_sync="last",
-    # from_pretrained without a device map loads into host memory on every rank; fsdp_config's state_dict_type is
-    # FULL_STATE_DICT (transformers training_args.py)
-    initialization=("host", "host"),
-    checkpoint=("full", "full"),
     harmless={
         "bucket_cap_mb": "DDP's buckets hold the gradients together, in however many parts (c10d/reducer.cpp)",
         "torch_empty_cache_steps": "it empties the cache between steps; the peak lies within one (trainer.py)",
     },
-    from_pretrained=True,
-    loads_slices=True,
-    # dtype="auto" since transformers 5
-    frozen_dtype="checkpoint",
-    other_initializations=("rank0",),
-    either_state_dict=True,
-    # without `fsdp_transformer_layer_cls_to_wrap` accelerate wraps layers by their class's `_no_split_modules`
-    versions_models=True,
-    unsplit=UNSPLIT,
-    wraps_classes=True,
-    source="transformers 5.23.0, accelerate 1.15",
+    adapters=ADAPTERS,
+    load_and_save=LoadAndSave(
+        # from_pretrained without a device map loads into host memory on every rank; fsdp_config's state_dict_type is
+        # FULL_STATE_DICT (transformers training_args.py)
+        initialization=("host", "host"),
+        other_places=("rank0",),
+        checkpoint=("full", "full"),
+        either_state_dict=True,
+    ),
+    clip_grad_norm=True,
+    objectives=("sft", "dpo", "ipo", "orpo", "kto", "simpo", "cpo", "reward", "gkd", "distill"),
+    trainers=("transformers", "trl", "axolotl", "llama-factory", "ms-swift", "open-instruct"),
+    since={
+        "FSDP2": (5, 10),
+        # transformers 4.39 trainer.py, _fsdp_qlora_plugin_updates
+        "adapter units": (4, 39),
+        # loss/loss_utils.py, ForCausalLMLoss: `logits[..., :-1, :].contiguous()` up to 4.48; up to 4.45 it was
+        # written in each model's forward, where `logits = logits.float()` let go of the others
+        "shifted labels": (4, 49),
+        "own loss": (4, 46),
+        "non-reentrant": (5, 0),
+    },
+    runs_transformers=True,
 )

@@ -39,7 +39,7 @@ def units_of(model: nn.Module, job: TrainingJob, architecture: Architecture) -> 
         layers = [*encoder_blocks_of(model, architecture), *blocks_of(model, architecture)]
         return layers if wrapped_kinds(job) else []
     inner_first = list(model.modules())[:0:-1]
-    if job.framework.wraps_classes:
+    if job.framework.unsplit is not None:
         base: Any = base_of(model)
         names = set(base._no_split_modules or ())  # noqa: SLF001
         kinds = tuple({type(module) for module in inner_first if type(module).__name__ in names})

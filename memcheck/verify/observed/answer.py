@@ -165,7 +165,7 @@ def _one(key: str, value: Any) -> Candidate:
 
 def _recipe(job: TrainingJob) -> Iterator[Candidate]:
     framework = job.framework
-    for recipe in framework.recipes:
+    for recipe in framework.precisions.recipes:
         if recipe != job.recipe.recipe:
             yield "training.precision.recipe", recipe, {"training.precision": recipe}
     for name in ("fp32", "bf16"):
@@ -201,7 +201,7 @@ def _loss(job: TrainingJob) -> Iterator[Candidate]:
         {"training.loss": {**stated, "keep_logits": not job.loss.keep_logits}},
     )
     yield "training.loss.upcast", not job.loss.upcast, {"training.loss": {**stated, "upcast": not job.loss.upcast}}
-    for kind in job.framework.losses:
+    for kind in job.framework.losses.kinds:
         if kind != job.loss.kind:
             yield "training.loss.kind", kind, {"training.loss": kind}
 
@@ -209,7 +209,7 @@ def _loss(job: TrainingJob) -> Iterator[Candidate]:
 def _layout(job: TrainingJob) -> Iterator[Candidate]:
     layout = job.layout
     if layout.data * layout.context > 1:
-        for stage in job.framework.zero_stages:
+        for stage in job.framework.parallelism.zero_stages:
             if stage != layout.zero_stage:
                 changes = {"parallelism.zero_stage": stage, "parallelism.shard_group": "auto"}
                 yield "parallelism.zero_stage", stage, changes

@@ -87,7 +87,7 @@ def _evaluates(context: RuleContext, job: TrainingJob) -> bool:
 
 
 def _steps_in_backward(context: RuleContext, job: TrainingJob) -> bool:
-    able = context.framework is not None and context.framework.steps_in_backward
+    able = context.framework is not None and context.framework.optimizers.in_backward
     return able and job.gradient_accumulation_steps == 1 and not job.clip_grad_norm
 
 

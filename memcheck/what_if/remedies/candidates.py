@@ -90,7 +90,7 @@ def _liger(job: TrainingJob) -> Iterator[CandidateChange]:
 
 def _loss(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     framework = context.framework
-    losses = framework.losses if framework else ()
+    losses = framework.losses.kinds if framework else ()
     if job.loss.kind == "vocab-parallel" and job.layout.tensor > 1:
         return
     if job.loss.keep_logits:
@@ -124,7 +124,7 @@ def _sharding(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChang
     ranks = layout.data * layout.context
     if ranks == 1 or framework is None:
         return
-    for stage in framework.zero_stages:
+    for stage in framework.parallelism.zero_stages:
         if stage > layout.zero_stage:
             title = f"shard {STAGE_WORDS[stage]} over {ranks} ranks (ZeRO stage {stage})"
             yield CandidateChange("zero", title, {"parallelism.zero_stage": stage}, numerics=EQUIVALENT)
@@ -194,7 +194,7 @@ def _more_recompute(framework: Framework, job: TrainingJob) -> Iterator[Candidat
 
 def _optimizer(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     smaller = EIGHT_BIT.get(job.optimizer.name)
-    if smaller is None or context.framework is None or not context.framework.bitsandbytes:
+    if smaller is None or context.framework is None or not context.framework.optimizers.bitsandbytes:
         return
     title = f"keep the optimizer states in 8 bits ({smaller})"
     change = {"training.optimizer.name": smaller}
@@ -231,7 +231,8 @@ def _offload(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange
     if job.parameter_offload == "none" and framework.offloads_parameters:
         title = "keep the sharded parameters and states in host memory"
         change = {PARAMETERS: "cpu"}
-        if job.layout.zero_stage < SHARDED <= max(framework.zero_stages) and job.layout.data * job.layout.context > 1:
+        reaches = job.layout.zero_stage < SHARDED <= max(framework.parallelism.zero_stages)
+        if reaches and job.layout.data * job.layout.context > 1:
             title, change = "shard parameters and states, and keep them in host memory", {STAGE: SHARDED, **change}
         yield CandidateChange("offload-parameters", title, change, numerics=EQUIVALENT)
 
@@ -254,7 +255,7 @@ def _adapters(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChang
             "method", "train LoRA adapters only", {"training.method": "lora"}, cost=METHOD, numerics=OTHER
         )
     if job.method != "full" and job.held_in[:3] not in FOUR_BITS and base_stated(context):
-        if FOUR_BITS[0] in framework.bases:
+        if FOUR_BITS[0] in framework.adapters.bases:
             change: dict[str, object] = {"training.base": FOUR_BITS[0]}
             yield CandidateChange("method", "hold the base in 4 bits", change, cost=METHOD, numerics=OTHER)
     elif not job.held_in and "qlora" in framework.methods:

@@ -16,7 +16,7 @@ def degrees(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]
     framework, layout = context.framework, job.layout
     if framework is None:
         return
-    able = framework.parallelisms
+    able = framework.parallelism.degrees
     if layout.tensor > 1 and not layout.sequence and "sequence" in able:
         title = "split the residual stream over the tensor ranks (sequence parallelism)"
         yield CandidateChange("sequence", title, {"parallelism.sequence": True}, numerics=EQUIVALENT)
@@ -65,7 +65,7 @@ def _schedules(framework: Framework, layout: Layout) -> Iterator[CandidateChange
         return
     one: dict[str, object] = {} if layout.virtual_stages == 1 else {"parallelism.virtual_stages": 1}
     for schedule, words in (("zero-bubble", "as zero-bubble"), ("1f1b", "as 1F1B")):
-        if schedule in framework.schedules and schedule != layout.pipeline_schedule:
+        if schedule in framework.parallelism.schedules and schedule != layout.pipeline_schedule:
             title = f"run the pipeline {words}{', one stage on each rank' if one else ''}"
             change = {"parallelism.pipeline_schedule": schedule, **one}
             yield CandidateChange("schedule", title, change, numerics=EQUIVALENT)

@@ -31,12 +31,12 @@ def loading_and_saving(context: RuleContext, job: TrainingJob) -> Iterator[Candi
     if framework is None:
         return
     if moments & {"load", "init"} and job.held_in:
-        if framework.from_pretrained and shards_parameters(job.layout, framework):
+        if framework.runs_transformers and shards_parameters(job.layout, framework):
             for place, title in QUANTISED.items():
                 if place != job.initialization.place:
                     yield CandidateChange("initialization", title, {"training.initialization.place": place})
     elif moments & {"load", "init"}:
-        for place in framework.other_initializations:
+        for place in framework.load_and_save.other_places:
             if place != job.initialization.place:
                 yield CandidateChange("initialization", TITLES[place], {"training.initialization.place": place})
     if "save" in moments:
@@ -68,7 +68,7 @@ def _saving(job: TrainingJob, framework: Framework) -> Iterator[CandidateChange]
     if checkpoint.offload == "none":
         title = "gather to the memory of rank 0's node, tensor by tensor"
         yield CandidateChange("gathering", title, {"training.checkpoint.offload": "cpu"})
-    if checkpoint.state_dict == "full" and job.layout.zero_stage >= 2 and framework.either_state_dict:
+    if checkpoint.state_dict == "full" and job.layout.zero_stage >= 2 and framework.load_and_save.either_state_dict:
         title = "save every rank's part (a sharded state dict)"
         yield CandidateChange("checkpoint", title, {"training.checkpoint.state_dict": "sharded"})
     if checkpoint.asynchronous:

@@ -59,7 +59,7 @@ def training_layouts(
                     continue
                 data = there.world_size // (tensor * cp * stages)
                 cut = there._replace(tensor=tensor, context=cp, pipeline=stages, data=data)
-                cut = cut._replace(sequence=tensor > 1 and "sequence" in framework.parallelisms)
+                cut = cut._replace(sequence=tensor > 1 and "sequence" in framework.parallelism.degrees)
                 for placed in _experts(framework, job, cut, degrees):
                     for each in _schedules(framework, now, placed):
                         for sharded in _sharded(framework, now, each):
@@ -90,7 +90,7 @@ def _parts(framework: Framework, job: TrainingJob, cut: Layout, expert: int) -> 
     found = {1}
     if framework.own_expert_groups:
         found |= {*divisors(cut.tensor), now.expert_tensor}
-    elif "expert_tensor" in framework.parallelisms and now.expert_tensor > 1 and expert > 1:
+    elif "expert_tensor" in framework.parallelism.degrees and now.expert_tensor > 1 and expert > 1:
         found.add(cut.tensor)
     if (expert, cut.tensor) == (now.expert, now.tensor):
         found.add(now.expert_tensor)
@@ -99,7 +99,7 @@ def _parts(framework: Framework, job: TrainingJob, cut: Layout, expert: int) -> 
 
 def degrees_of(framework: Framework, job: TrainingJob, layout: Layout) -> Degrees:
     """What the framework has, within a node for tensor parallelism."""
-    able, now = framework.parallelisms, job.layout
+    able, now = framework.parallelism.degrees, job.layout
     model = job.architecture
     layers = model.num_layers if isinstance(model, Architecture) else model.layers
     tensor = divisors(layout.gpus_per_node) if "tensor" in able else (1,)
@@ -151,7 +151,7 @@ def _schedules(framework: Framework, now: Layout, cut: Layout) -> Iterator[Layou
         yield cut._replace(pipeline_schedule="1f1b", virtual_stages=1)
         return
     for schedule in dict.fromkeys(("1f1b", "zero-bubble", "dualpipe", "interleaved-1f1b", now.pipeline_schedule)):
-        if schedule not in framework.schedules:
+        if schedule not in framework.parallelism.schedules:
             continue
         virtual = {*VIRTUAL_STAGES, now.virtual_stages} - {1} if schedule == "interleaved-1f1b" else {1}
         virtual = {2} if schedule == "dualpipe" else virtual
@@ -165,7 +165,7 @@ def _sharded(framework: Framework, now: Layout, cut: Layout) -> Iterator[Layout]
     if ranks == 1:
         yield cut._replace(zero_stage=0, shard_group=1)
         return
-    for stage in sorted(framework.zero_stages, reverse=True):
+    for stage in sorted(framework.parallelism.zero_stages, reverse=True):
         if stage == 0:
             yield cut._replace(zero_stage=0, shard_group=1)
             continue
@@ -184,7 +184,7 @@ def _candidate(framework: Framework, now: Layout, cut: Layout) -> CandidateChang
         _put(changes, f"hardware.{key}", getattr(cut, key), getattr(now, key))
     for key in ("tensor", "context", "pipeline", "expert", "expert_tensor", "zero_stage"):
         _put(changes, f"parallelism.{key}", getattr(cut, key), getattr(now, key))
-    usual = framework.sequence_parallel if cut.tensor > 1 and now.tensor == 1 else now.sequence
+    usual = framework.parallelism.sequence if cut.tensor > 1 and now.tensor == 1 else now.sequence
     _put(changes, "parallelism.sequence", cut.sequence, usual and (cut.tensor > 1 or now.sequence))
     if cut.pipeline > 1 or now.virtual_stages > 1:
         _put(changes, "parallelism.virtual_stages", cut.virtual_stages, now.virtual_stages)

@@ -33,7 +33,7 @@ def _found(context: RuleContext) -> list[CandidateChange]:
     job, framework = context.training, context.framework
     if job is None or framework is None or context.estimate is None:
         return []
-    stage = max(framework.zero_stages, default=0)
+    stage = max(framework.parallelism.zero_stages, default=0)
     if stage <= job.layout.zero_stage or job.layout.data * job.layout.context == 1:
         return []
     first = CandidateChange("zero", f"shard everything (ZeRO stage {stage})", {STAGE: stage}, numerics=EQUIVALENT)

@@ -69,7 +69,7 @@ def buffers(stage: int, **changes: Any) -> EngineBuffers:
     layout = Layout(gpus_per_node=8, data=8, zero_stage=stage, shard_group=8)
     base = job(
         framework="deepspeed",
-        recipe=DEEPSPEED.recipes["bf16-mixed"],
+        recipe=DEEPSPEED.precisions.recipes["bf16-mixed"],
         layout=layout,
         optimizer=Optimizer("adamw", "fused"),
     )
@@ -194,7 +194,7 @@ def test_a_norm_is_taken_of_each_tensors_part_in_fp64() -> None:
     """
     layout = Layout(gpus_per_node=8, data=8, zero_stage=2, shard_group=8)
     table = LocalTensor("embed_tokens.weight", (8 * 408_640,), trained=True)
-    step = job(framework="deepspeed", recipe=DEEPSPEED.recipes["bf16-mixed"], layout=layout)
+    step = job(framework="deepspeed", recipe=DEEPSPEED.precisions.recipes["bf16-mixed"], layout=layout)
     assert engine_buffers(step, [[table]]).step_temporaries == 3_269_120
 
 
@@ -212,7 +212,7 @@ def test_an_evaluation_gathers_what_may_live() -> None:
     passes = {}
     for stage in (2, 3):
         layout = Layout(gpus_per_node=8, data=8, zero_stage=stage, shard_group=8)
-        step = job(framework="deepspeed", recipe=DEEPSPEED.recipes["bf16-mixed"], layout=layout)
+        step = job(framework="deepspeed", recipe=DEEPSPEED.precisions.recipes["bf16-mixed"], layout=layout)
         found = estimate(step._replace(evaluation=Evaluation(8, 0)), BIG_GPU, Overhead()).ranks[0].instants
         rests, passes[stage] = ({i.name: i.components_bytes for i in found}[name] for name in ("init", "evaluation"))
         assert passes[stage]["optimizer_states"] == rests["optimizer_states"]

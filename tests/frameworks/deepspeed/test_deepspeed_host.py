@@ -43,7 +43,7 @@ def test_gpu_and_host_together_are_what_was_traced(record: dict[str, Any], monke
 def offloading(stage: int, optimizer: str = "cpu", parameters: str = "none", **changes: Any) -> TrainingJob:
     """A job on four GPUs."""
     layout = Layout(gpus_per_node=4, data=4, zero_stage=stage, shard_group=4)
-    case = job(framework="deepspeed", recipe=DEEPSPEED.recipes["bf16-mixed"], layout=layout)
+    case = job(framework="deepspeed", recipe=DEEPSPEED.precisions.recipes["bf16-mixed"], layout=layout)
     case = case._replace(optimizer=Optimizer("adamw", "fused", optimizer), parameter_offload=parameters)
     return case._replace(**{"options": (("pin_memory", False),), **changes})
 

@@ -102,7 +102,7 @@ def job(architecture: Architecture, layout: Layout, **changes: object) -> Traini
         framework=FRAMEWORKS["megatron"],
         framework_version=None,
         layout=layout,
-        recipe=MEGATRON.recipes["bf16-mixed"],
+        recipe=MEGATRON.precisions.recipes["bf16-mixed"],
         optimizer=Optimizer("adam", "fused"),
         micro_batch_size=1,
         sequence_length=4096,

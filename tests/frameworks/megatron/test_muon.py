@@ -58,7 +58,7 @@ def test_a_step_gathers_the_largest_matrix() -> None:
     ("changes", "where"),
     [
         ({"layout": grid(8, zero_stage=3)}, "/parallelism/zero_stage"),
-        ({"recipe": FRAMEWORK.recipes["fp16-mixed"]}, "/training/precision"),
+        ({"recipe": FRAMEWORK.precisions.recipes["fp16-mixed"]}, "/training/precision"),
         ({"options": (("num_distributed_optimizer_instances", 2),)}, "/training/options/"),
     ],
 )

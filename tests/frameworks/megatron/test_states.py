@@ -142,7 +142,7 @@ def test_double_buffers_hold_two_units_of_parameters_and_gradients() -> None:
 
 def test_fsdp_keeps_main_weights_beside_fp32_parameters() -> None:
     """The buffer of main weights is there whatever the parameters' dtype; ``auto`` leaves it out."""
-    case = job(llama_8b(), grid(8, zero_stage=3), recipe=MEGATRON.recipes["fp32"])
+    case = job(llama_8b(), grid(8, zero_stage=3), recipe=MEGATRON.precisions.recipes["fp32"])
     assert fsdp.resting(case, counted([MATRIX])).master_weights == 4 * N / 8
     auto = case._replace(options=(("megatron_fsdp_main_params_dtype", "auto"),))
     assert fsdp.resting(auto, counted([MATRIX])).master_weights == 0
