@@ -32,7 +32,7 @@ TO_CONVERT = {
     "memcheck/frameworks/torch/recording.py",
     "memcheck/frameworks/torch/resting.py",
     "memcheck/frameworks/torch/step_options.py",
-    "memcheck/frameworks/torch/units.py",
+    "memcheck/frameworks/torch/end_units.py",
     "memcheck/timing/collectives.py",
     "memcheck/timing/exchanges.py",
     "memcheck/timing/layer.py",

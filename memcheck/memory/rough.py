@@ -53,7 +53,8 @@ def _rank(job: TrainingJob, model: Rough, rank: int) -> RankEstimate:
     layout = job.layout
     local, layers = -(-model.parameters // (layout.tensor * layout.pipeline)), -(-model.layers // layout.pipeline)
     layer = LocalTensor("weights", (-(-local // layers),), True, matrix=True)
-    engine = engine_of(job, [(layer,)] * layers, recomputes=True) or EngineBuffers()
+    found = engine_of(job, [(layer,)] * layers, recomputes=True)
+    engine = found if isinstance(found, EngineBuffers) else EngineBuffers()
     gradients = rounded(-(-local // sharding(job).gradients) * DTYPE_BYTES[job.recipe.gradients])
     share = RoughPart(parameters=local, layers=layers, engine=engine, gradients=0 if engine.gradients else gradients)
     timeline = Timeline()

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from memcheck.accounts.program import NOTHING, Amount, Recorder
 from memcheck.accounts.sizes import NamedCurve
-from memcheck.frameworks.deepspeed.engine import EngineBuffers
+from memcheck.accounts.state import LocalTensor
+from memcheck.frameworks.deepspeed.engine import EngineBuffers, engine_buffers, sums_apart
+from memcheck.frameworks.deepspeed.reference import gathered_at_once, kept_whole
+from memcheck.frameworks.engine import Engine
 from memcheck.frameworks.torch.data_parallel import FIRST_OF_PAIR, DataParallel, MicroBatch, NamedUnit, StepUnits
+from memcheck.job.types import TrainingJob
 from memcheck.record import Record
 
 
@@ -41,10 +47,17 @@ FACTS = ("reduces_late", "reduces_once", "copies_out", "adds_in_place")
 """Fields of :class:`EngineBuffers` that are no sizes."""
 
 
-def engine_sizes(stage: int, several: bool, buffers: EngineBuffers) -> tuple[EngineForm, tuple[int, ...]]:
-    """The hooks apart from their sizes, and these in a row."""
+def engine_step(job: TrainingJob, units: Sequence[tuple[LocalTensor, ...]]) -> tuple[EngineForm, tuple[int, ...]]:
+    """How the engine runs a step, and the sizes of its buffers in a row. ``units``: a rank's parameters."""
+    buffers = engine_buffers(job, units, recomputes=job.checkpointing.mode == "full")
     sizes = [n for name, n in zip(buffers._fields, buffers, strict=True) if n and name not in FACTS]
-    return EngineForm(stage, several, tuple([bool(n) for n in buffers])), tuple(sizes)
+    several = job.gradient_accumulation_steps > 1
+    return EngineForm(job.layout.zero_stage, several, tuple([bool(n) for n in buffers])), tuple(sizes)
+
+
+def saves_inputs(job: TrainingJob) -> bool:
+    """Whether ZeRO-3 puts a function of its own in place of ``F.linear`` (``memory_efficient_linear``)."""
+    return job.layout.zero_stage == 3 and bool(job.option("memory_efficient_linear", True))
 
 
 class EngineStep(DataParallel):
@@ -181,3 +194,13 @@ class EngineStep(DataParallel):
 
     def _adds(self, first: bool) -> bool:
         return first or not self.buffers.adds_in_place
+
+
+ENGINE = Engine(
+    buffers=engine_buffers,
+    strategy=engine_step,
+    sums_apart=sums_apart,
+    saves_inputs=saves_inputs,
+    kept_whole=kept_whole,
+    gathered_at_once=gathered_at_once,
+)

@@ -20,12 +20,11 @@ from memcheck.frameworks.torch.data_parallel import (
     UnitGroups,
 )
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
-from memcheck.frameworks.torch.fully_shard import FullyShard
 from memcheck.frameworks.torch.interleaved import ChunkPass, enough, passes, split_passes
 from memcheck.frameworks.torch.model_buffers import Always, ModelBuffers
 from memcheck.frameworks.torch.rank_units import Run, Units
 from memcheck.frameworks.torch.step import Step
-from memcheck.frameworks.torch.step_options import Schedule, StepOptions, step_sizes
+from memcheck.frameworks.torch.step_options import Schedule, StepOptions, step_sizes, wrapped_kinds
 from memcheck.job.types import TrainingJob
 
 
@@ -89,11 +88,10 @@ def record_chunks(
     """
     steps: list[ChunkStep] = []
     start = 0
-    wrapped = options.parallel.wrapped if isinstance(options.parallel, FullyShard) else ()
-    for count, beyond in zip(options.schedule.chunk_runs, sizes, strict=True):
-        mine, end = runs[start : start + count], start + count
-        rooted = any(run.unit.kind not in wrapped for run in mine)
-        row = StepUnits(mine, groups[start:end], root if rooted else NO_GROUP, beyond)
+    schedule = options.schedule
+    for count, rooted, beyond in zip(schedule.chunk_runs, schedule.chunk_roots, sizes, strict=True):
+        end = start + count
+        row = StepUnits(runs[start:end], groups[start:end], root if rooted else NO_GROUP, beyond)
         steps.append(ChunkStep(options, row, recorder, options.parallel.hooks(recorder, row, own_sizes)))
         start = end
     for step in steps:
@@ -102,7 +100,7 @@ def record_chunks(
     for step in steps:
         step.parallel.begin_step()
     left = [list(beyond.held) for beyond in sizes]
-    for each in options.schedule.passes:
+    for each in schedule.passes:
         own = steps[each.chunk]
         if each.first and own.units[-1].kind == "head":
             own.hold_graph(1)
@@ -129,7 +127,10 @@ def chunked_step(
         mine_alone = [each for each in found if each.chunk == chunk]
         others = tuple([_sum(each.others, saved) + _sum(each.waiting, kept) for each in mine_alone])
         sizes.append(step_sizes(job, mine, own, ())._replace(held=others))
-    return schedule._replace(micro_batches=(), passes=found, chunk_runs=tuple(map(len, runs))), sizes
+    wrapped = wrapped_kinds(job)
+    roots = tuple([any(run.unit.kind not in wrapped for run in mine) for mine in runs])
+    counts = tuple(map(len, runs))
+    return schedule._replace(micro_batches=(), passes=found, chunk_runs=counts, chunk_roots=roots), sizes
 
 
 def left_gradients(job: TrainingJob, rank: int, buffers: ModelBuffers) -> tuple[Always, ...]:

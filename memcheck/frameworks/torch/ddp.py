@@ -1,6 +1,6 @@
-"""DistributedDataParallel's buckets, and ZeroRedundancyOptimizer's partition of the tensors.
+"""DistributedDataParallel: its buckets, and its hooks in a step.
 
-Sources: torch/csrc/distributed/c10d/reducer.cpp; torch/distributed/optim/zero_redundancy_optimizer.py.
+Source: torch/csrc/distributed/c10d/reducer.cpp.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from collections.abc import Iterable
 
 from memcheck.accounts.program import Amount, Recorder
 from memcheck.accounts.sizes import NamedCurve
-from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, orthogonalised
+from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.torch.data_parallel import DataParallel, MicroBatch, NamedUnit, StepUnits
 from memcheck.frameworks.torch.fsdp import wraps
-from memcheck.frameworks.torch.resting import states_dtype
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
 
@@ -96,37 +95,3 @@ def waiting(job: TrainingJob, kinds: Iterable[tuple[tuple[LocalTensor, ...], int
     """
     found = [(t, count) for tensors, count in kinds for t in tensors if t.waits]
     return sum(count * t.numel * DTYPE_BYTES[t.dtype or job.recipe.gradients] for t, count in found)
-
-
-def redundancy_free(job: TrainingJob) -> bool:
-    """Whether ZeroRedundancyOptimizer divides the optimizer."""
-    return job.layout.zero_stage == 1 and not job.framework.own_engine and job.layout.shard_group > 1
-
-
-def fullest_share(job: TrainingJob, tensors: Iterable[LocalTensor]) -> tuple[int, list[LocalTensor], int]:
-    """The rank whose optimizer states take most, its tensors, and the states' bytes.
-
-    Whole tensors go to ranks, largest first to the emptiest rank (_partition_parameters); of equal ones to the first.
-    Muon's matrices and AdamW's other tensors are two optimizers, each with a partition of its own.
-    """
-    from heapq import heapreplace
-
-    known: dict[int, int] = {}  # layers that are alike share their tensors
-    trained = sorted((t for t in tensors if t.trained), key=lambda t: -t.numel)
-    ways = min(job.layout.shard_group, max(1, len(trained)))  # ranks beyond get none
-    mine: list[list[LocalTensor]] = [[] for _ in range(ways)]
-    states = [0] * ways
-    split = job.optimizer.name == "muon"
-    for part in (True, False) if split else (None,):
-        loads = [(0, rank) for rank in range(ways)]  # a heap: the emptiest rank, the first of several
-        for t in trained:
-            if part is not None and orthogonalised(t) != part:
-                continue
-            if id(t) not in known:
-                known[id(t)] = optimizer_state_bytes(t, t.numel, job.optimizer.name, states_dtype(job, t))
-            load, rank = loads[0]
-            mine[rank].append(t)
-            states[rank] += known[id(t)]
-            heapreplace(loads, (load + t.numel, rank))
-    rank = max(range(ways), key=states.__getitem__)
-    return rank, mine[rank], states[rank]

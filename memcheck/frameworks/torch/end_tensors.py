@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor
-from memcheck.frameworks.torch.trained_parts import is_head_frozen, is_table_frozen
+from memcheck.frameworks.torch.trained_parts import HEAD, TABLE, is_head_frozen, is_table_frozen
 from memcheck.job.types import TrainingJob
 from memcheck.models.parameters import head_width, task_tensors
 from memcheck.models.task import is_saved
 from memcheck.models.types import Architecture, Norm
 from memcheck.remembered import lru_cache
-
-TABLE, HEAD = "embed_tokens", "lm_head"
-"""Modules that ``modules_to_save`` may name."""
 
 
 def _norm_tensors(norm: Norm | None, name: str, trained: bool) -> list[LocalTensor]:
@@ -41,7 +38,7 @@ def table_tensors(job: TrainingJob, a: Architecture, tensor: int, trained: bool)
     """
     adapters: tuple[LocalTensor, ...] = ()
     if job.lora is not None:
-        from memcheck.frameworks.torch.end_adapters import table_adapters
+        from memcheck.frameworks.torch.adapters import table_adapters
 
         adapters = table_adapters(job.lora, a)
     if not saves(job, TABLE):
@@ -57,7 +54,7 @@ def output_tensors(job: TrainingJob, a: Architecture, tensor: int, tied: bool, b
     norm = body and "norm" not in job.freeze
     if job.lora is None:
         return head_tensors(a, tensor, tied, body and not is_head_frozen(job, a), (norm, body), False)
-    from memcheck.frameworks.torch.end_adapters import head_adapters
+    from memcheck.frameworks.torch.adapters import head_adapters
 
     if not saves(job, HEAD):
         return (*head_tensors(a, tensor, tied, False, (norm, body), True), *head_adapters(job.lora, a, tensor))

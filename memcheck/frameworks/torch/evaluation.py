@@ -12,10 +12,12 @@ from memcheck.accounts.unit import Part
 from memcheck.autograd.context import Context
 from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded
 from memcheck.frameworks.torch.end_tensors import embedding_tensors, head_tensors
+from memcheck.frameworks.torch.end_units import head_of, run_head
+from memcheck.frameworks.torch.forward_only_pass import layer_gathers, passing
 from memcheck.frameworks.torch.fsdp import gathered_dtype, group, wraps
-from memcheck.frameworks.torch.second_models import layer_gathers, passing
+from memcheck.frameworks.torch.rank_tensors import as_built
 from memcheck.frameworks.torch.trained_parts import is_tied
-from memcheck.frameworks.torch.units import as_built, base_setting, head_of, run_head
+from memcheck.frameworks.torch.units import base_setting
 from memcheck.job.objective_types import Objective
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture

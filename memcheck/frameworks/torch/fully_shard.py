@@ -69,11 +69,7 @@ class FullyShard(Record):
 
     def hooks(self, recorder: Recorder, row: StepUnits, first: int) -> FullyShardHooks:
         """The hooks of one step."""
-        if not row.units[-1].reduced:
-            return FullyShardHooks(recorder, row, self)
-        from memcheck.frameworks.torch.head_reductions import HeadReducingHooks
-
-        return HeadReducingHooks(recorder, row, self)
+        return FullyShardHooks(recorder, row, self)
 
 
 class FullyShardHooks(DataParallel):

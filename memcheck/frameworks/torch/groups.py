@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.process_groups import ProcessGroup, Term, nodes_of, spread
-from memcheck.job.types import Layout, TrainingJob
+from memcheck.job.types import Layout
 
 
 class MeshGroups:
@@ -19,15 +19,6 @@ class MeshGroups:
 
 
 MESH = MeshGroups()
-
-
-def exchanged(job: TrainingJob) -> MeshGroups:
-    """The groups of the mesh, and what carries tokens to experts in addition to NCCL."""
-    if job.layout.expert == 1 or job.option("dispatcher", "torch") == "torch":
-        return MESH
-    from memcheck.frameworks.torch.sent_groups import sent_tokens
-
-    return sent_tokens(job) or MESH
 
 
 def mesh_groups(layout: Layout) -> tuple[ProcessGroup, ...]:

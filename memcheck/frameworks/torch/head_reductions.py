@@ -10,6 +10,24 @@ from memcheck.accounts.sizes import NamedCurve
 from memcheck.frameworks.torch.data_parallel import MicroBatch, NamedUnit, StepUnits
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.fully_shard import ROOT, WHERE, FullyShard, FullyShardHooks
+from memcheck.record import Record
+
+
+class HeadReducingShard(Record):
+    """How FSDP2 runs a step with such a loss."""
+
+    shard: FullyShard
+
+    @property
+    def sizes(self) -> int:
+        """No sizes but those of groups."""
+        return 0
+
+    def hooks(self, recorder: Recorder, row: StepUnits, first: int) -> FullyShardHooks:
+        """The hooks of one step; those of FSDP2 alone where the rank or the chunk has no head."""
+        if not row.units[-1].reduced:
+            return FullyShardHooks(recorder, row, self.shard)
+        return HeadReducingHooks(recorder, row, self.shard)
 
 
 class HeadReducingHooks(FullyShardHooks):

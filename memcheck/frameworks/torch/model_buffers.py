@@ -74,7 +74,7 @@ class ModelBuffers:
         caches = states.rotary_caches(self.architecture, length, layers, adapted=self.job.lora is not None)
         found = [Always("activations", caches)] if caches else []
         if self.job.companions:
-            from memcheck.frameworks.torch.second_models import companion_caches
+            from memcheck.frameworks.torch.reference_models import companion_caches
 
             found.append(Always("parameters", companion_caches(self.job)))
         if any(_may_have_tables(block) for block, _ in self.architecture.blocks):

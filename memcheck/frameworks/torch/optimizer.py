@@ -52,7 +52,7 @@ def step_temporaries(
     ranks over which FSDP2 divides each.
     """
     if optimizer in LOW_BITS:
-        from memcheck.frameworks.torch.low_bit_step import low_bit_step
+        from memcheck.frameworks.torch.own_optimizers import low_bit_step
 
         return max((low_bit_step(n, optimizer) for _, n in trained), default=0)
     if not trained or implementation == "fused":
@@ -67,7 +67,7 @@ def step_temporaries(
         return every if implementation == "foreach" else _one_by_one([size[key] for key in keys], rows)
     if optimizer == "muon":
         rest = [size[n, t.dtype] for t, n in trained if not orthogonalised(t)]
-        from memcheck.frameworks.torch.muon import newton_schulz
+        from memcheck.frameworks.torch.own_optimizers import newton_schulz
 
         matrices = {each for each in trained if orthogonalised(each[0])}
         mine = (newton_schulz(t, n, DTYPE_BYTES[t.dtype or dtype], mesh) for t, n in matrices)

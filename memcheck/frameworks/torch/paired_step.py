@@ -14,18 +14,6 @@ from memcheck.frameworks.torch.data_parallel import FIRST_OF_PAIR, SECOND_OF_PAI
 from memcheck.frameworks.torch.step import Step
 
 
-def pairs(micro_batches: int, apart: bool) -> list[tuple[bool, bool, float]]:
-    """Passes that differ: (first of its pair, last of the step, other micro-batches alive at the same time).
-
-    The first backward is of the second pass, while both are alive. ``apart``: the last micro-batch differs from those
-    in the middle.
-    """
-    found: list[tuple[bool, bool, float]] = []
-    for last in (False,) * min(micro_batches - 1, 2 if apart else 1) + (True,):
-        found += [(True, False, 1), (False, last, 0)]
-    return found
-
-
 class PairedStep(Step):
     """Records the passes in turn: the one whose gradients wait, and the one that they are joined with."""
 

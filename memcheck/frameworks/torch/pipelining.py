@@ -79,6 +79,30 @@ def in_flight(rank: int, layout: Layout, micro_batches: int) -> float:
     return min(ways - rank, micro_batches)
 
 
+def walks_of(micro_batches: int, in_flight: float, apart: bool) -> list[tuple[bool, bool, float]]:
+    """Micro-batches that differ: (first, last, other micro-batches in flight during its backward).
+
+    ``apart``: the last one differs from the second.
+    """
+    m, n = micro_batches, in_flight
+    if m == 1:
+        return [(True, True, 0)]
+    walks = [(True, False, n - 1), (False, m == 2, max(0.0, min(n - 1, m - 2)))]
+    return [*walks, (False, True, 0)] if m > 2 and apart else walks
+
+
+def pairs_of(micro_batches: int, apart: bool) -> list[tuple[bool, bool, float]]:
+    """Passes that differ: (first of its pair, last of the step, other micro-batches alive at the same time).
+
+    The first backward is of the second pass, while both are alive. ``apart``: the last micro-batch differs from those
+    in the middle.
+    """
+    found: list[tuple[bool, bool, float]] = []
+    for last in (False,) * min(micro_batches - 1, 2 if apart else 1) + (True,):
+        found += [(True, False, 1), (False, last, 0)]
+    return found
+
+
 def most_in_flight(layout: Layout) -> int:
     """Micro-batches beyond which no rank holds more of them; not for gpipe, which holds all there are.
 

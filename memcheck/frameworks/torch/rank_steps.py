@@ -28,6 +28,7 @@ from memcheck.frameworks.torch.fsdp import (
 )
 from memcheck.frameworks.torch.model_buffers import Always, ModelBuffers
 from memcheck.frameworks.torch.pipelining import in_flight, most_in_flight, parts
+from memcheck.frameworks.torch.rank_tensors import as_built
 from memcheck.frameworks.torch.rank_units import Run, Units, accumulation, units_of
 from memcheck.frameworks.torch.recording import (
     NO_GROUP_SIZES,
@@ -42,7 +43,6 @@ from memcheck.frameworks.torch.recording import (
 from memcheck.frameworks.torch.resting import divided_over
 from memcheck.frameworks.torch.states import rests
 from memcheck.frameworks.torch.step_options import step_options, step_sizes, wrapped_kinds
-from memcheck.frameworks.torch.units import as_built
 from memcheck.job.types import Layout, Optimizer, TrainingJob
 from memcheck.job.unread import UNREAD
 from memcheck.models.types import Architecture

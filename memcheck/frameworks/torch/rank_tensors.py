@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor, block_component_tensors, expert_slices, local_tensor
 from memcheck.autograd.context import Adapter, Setting, is_frozen
-from memcheck.frameworks.torch.end_tensors import TABLE, output_tensors, saves, table_tensors
+from memcheck.errors import UnsupportedError
+from memcheck.frameworks.torch.end_tensors import output_tensors, saves, table_tensors
 from memcheck.frameworks.torch.kept_wide import as_rested
 from memcheck.frameworks.torch.trained_parts import (
+    TABLE,
     is_table_frozen,
     is_tied,
     leaves_beside,
@@ -37,7 +39,7 @@ def holding_of(job: TrainingJob, part: str = "language") -> Holding:
     """
     trained, adapter = (job.method == "full" or job.whole_gradients) and part not in job.freeze, None
     if job.lora is not None and job.method != "full":
-        from memcheck.frameworks.torch.block_adapters import adapter_of
+        from memcheck.frameworks.torch.adapters import adapter_of
 
         adapter = adapter_of(job, job.lora, part)
     if part != "language":
@@ -81,13 +83,29 @@ def as_held(job: TrainingJob, a: Architecture) -> Architecture:
     return a._replace(tie_word_embeddings=False) if job.framework.unties_head else a
 
 
+def as_built(job: TrainingJob, a: Architecture) -> Architecture:
+    """The architecture with what the framework builds in its own way.
+
+    Raises:
+        UnsupportedError: layers are checkpointed, and ``gradient_checkpointing_enable`` of the class raises an error.
+    """
+    if job.checkpointing.mode != "none" and not a.checkpointable:
+        said = f"{a.model_type} does not support gradient checkpointing in transformers"
+        raise UnsupportedError(said, "write activation_checkpointing: none", "/training/activation_checkpointing")
+    if job.masks and job.framework.style.makes_masks:
+        from memcheck.models.padding import padded
+
+        a = padded(a)
+    return as_held(job, a)
+
+
 @lru_cache(maxsize=4096)
 def block_tensors(block: Block, held: Holding) -> tuple[LocalTensor, ...]:
     """The block's parameter tensors on one rank, adapters included."""
     if held.adapter is not None:
-        from memcheck.frameworks.torch.block_adapters import adapted_block
+        from memcheck.frameworks.torch.adapters import adapted_block
 
-        return adapted_block(block, held, held.adapter)
+        return adapted_block(block, held.adapter, held.expert, lambda t, component: block_tensor(t, component, held))
     return tuple([block_tensor(t, component, held) for t, component in block_component_tensors(block)])
 
 

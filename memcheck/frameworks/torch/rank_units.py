@@ -10,7 +10,9 @@ from collections.abc import Hashable
 
 from memcheck.accounts.unit import NUMBERED, Part, Unit
 from memcheck.autograd.context import Setting
-from memcheck.frameworks.torch.end_tensors import HEAD, TABLE, saves
+from memcheck.frameworks.engine import engine_code
+from memcheck.frameworks.torch.end_tensors import saves
+from memcheck.frameworks.torch.end_units import embedding_unit, head_unit
 from memcheck.frameworks.torch.fsdp import (
     accumulated_dtype,
     adds_in_place,
@@ -19,10 +21,11 @@ from memcheck.frameworks.torch.fsdp import (
     skips_reduction,
     wraps,
 )
-from memcheck.frameworks.torch.rank_tensors import holding, layer_tensors, trains_table
-from memcheck.frameworks.torch.states import engine_sums, saves_inputs
+from memcheck.frameworks.torch.rank_tensors import as_built, holding, layer_tensors, trains_table
 from memcheck.frameworks.torch.stream import embedded_dtype, stream_dtype
 from memcheck.frameworks.torch.trained_parts import (
+    HEAD,
+    TABLE,
     frozen_layers,
     has_tensors_beside,
     is_hooked,
@@ -30,13 +33,7 @@ from memcheck.frameworks.torch.trained_parts import (
     leaves_beside,
     recompute_mode,
 )
-from memcheck.frameworks.torch.units import (
-    as_built,
-    base_setting,
-    block_unit,
-    embedding_unit,
-    head_unit,
-)
+from memcheck.frameworks.torch.units import base_setting, block_unit
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block
 from memcheck.record import Record
@@ -74,10 +71,12 @@ class Accumulation(Record):
 
 def accumulation(job: TrainingJob) -> Accumulation:
     """How the job accumulates."""
-    dtype = accumulated_dtype(job) or engine_sums(job)
-    return Accumulation(
-        adds=adds_gradients(job), dtype=dtype, outside=outside_dtype(job), saves_inputs=saves_inputs(job)
-    )
+    engine = engine_code(job.framework)
+    dtype = accumulated_dtype(job)
+    if engine is not None and engine.sums_apart(job):
+        dtype = "fp32"
+    saves = engine is not None and engine.saves_inputs(job)
+    return Accumulation(adds=adds_gradients(job), dtype=dtype, outside=outside_dtype(job), saves_inputs=saves)
 
 
 def part_units(job: TrainingJob, architecture: Architecture, part: Part, *, inventory: bool = False) -> list[Unit]:
@@ -202,7 +201,7 @@ class Units:
         if part.first > 0 and not _nothing_trained_below(self.job, part.first, self._frozen, self.base):
             return True
         if self.job.lora is not None and self.architecture.extra_tensors:
-            from memcheck.frameworks.torch.end_adapters import adapts_stream
+            from memcheck.frameworks.torch.adapters import adapts_stream
 
             if adapts_stream(self.job.lora, self.architecture):
                 return True

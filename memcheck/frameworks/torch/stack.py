@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import RankEstimate
 from memcheck.frameworks.stack import Stack, WorstRank
-from memcheck.frameworks.torch.groups import exchanged
+from memcheck.frameworks.torch.groups import MESH, MeshGroups
 from memcheck.frameworks.torch.host import HOST
 from memcheck.frameworks.torch.ranks import Worst, training_ranks
 from memcheck.job.types import TrainingJob
@@ -33,6 +33,15 @@ def trainable(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
     from memcheck.frameworks.torch.whole_model import trainable_parameters
 
     return trainable_parameters(job, architecture)
+
+
+def exchanged(job: TrainingJob) -> MeshGroups:
+    """The groups of the mesh, and what carries tokens to experts in addition to NCCL."""
+    if job.layout.expert == 1 or job.option("dispatcher", "torch") == "torch":
+        return MESH
+    from memcheck.frameworks.torch.all_to_all import all_to_all_buffers
+
+    return all_to_all_buffers(job) or MESH
 
 
 STACK = Stack(

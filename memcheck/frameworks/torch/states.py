@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 
 from memcheck.accounts.moves import Components, Held, Rest
 from memcheck.accounts.segments import Unfilled, unfilled
-from memcheck.accounts.state import LocalTensor, Resting, paged_bytes
+from memcheck.accounts.state import LocalTensor, Resting, optimizer_state_bytes, orthogonalised, paged_bytes
 from memcheck.autograd.tensor import BLOCK_BYTES
+from memcheck.frameworks.engine import engine_code
 from memcheck.frameworks.torch.fsdp import flattens, wraps
 from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
 from memcheck.frameworks.torch.resting import (
@@ -16,6 +17,7 @@ from memcheck.frameworks.torch.resting import (
     own_adafactor,
     shard_of,
     sharding,
+    states_dtype,
     tensors_resting,
 )
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
@@ -24,11 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from memcheck.frameworks.deepspeed.engine import EngineBuffers
-    from memcheck.frameworks.deepspeed.step import EngineForm
-
-    KeptWhole = Callable[[TrainingJob, Sequence[LocalTensor]], int]
-    GatheredAtOnce = Callable[[TrainingJob, Sequence[LocalTensor], str], int]
+    from memcheck.frameworks.engine import ResidentBuffers
 
 Tensors = Sequence[tuple[LocalTensor, ...]]
 """One entry for each unit; equal units share the tuple."""
@@ -109,7 +107,7 @@ def counted(held: Held) -> list[tuple[tuple[LocalTensor, ...], int]]:
     return list(found.values())
 
 
-def _components(job: TrainingJob, total: Resting, engine: EngineBuffers | None, kinds: Kinds) -> Components:
+def _components(job: TrainingJob, total: Resting, engine: ResidentBuffers | None, kinds: Kinds) -> Components:
     found = [
         ("parameters", total.parameters),
         ("adapters", total.adapters),
@@ -117,7 +115,7 @@ def _components(job: TrainingJob, total: Resting, engine: EngineBuffers | None, 
         ("optimizer_states", total.optimizer_states),
     ]
     if job.companions:
-        from memcheck.frameworks.torch.second_models import companion_bytes
+        from memcheck.frameworks.torch.reference_models import companion_bytes
 
         found.append(("parameters", companion_bytes(job)))
     if not wraps(job):
@@ -161,7 +159,7 @@ def _temporaries(
         trained = [(t, t.numel) for t in partition[0]]
     name, implementation = job.optimizer.name, job.optimizer.implementation
     if own_adafactor(job):
-        from memcheck.frameworks.torch.adafactor import adafactor_step
+        from memcheck.frameworks.torch.own_optimizers import adafactor_step
 
         return adafactor_step([(n, DTYPE_BYTES[t.dtype or job.recipe.params] == 2) for t, n in trained])
     mesh = Mesh(job.layout.shard_group if wraps(job) else 1, job.layout.gpus_per_node)
@@ -174,51 +172,50 @@ def _temporaries(
 
 
 def _partition(job: TrainingJob, units: Tensors) -> Partition | None:
-    if job.layout.zero_stage != 1:
+    """What ZeroRedundancyOptimizer gives to the fullest rank, if it divides the optimizer."""
+    if not divides_optimizer(job):
         return None
-    from memcheck.frameworks.torch.ddp import fullest_share, redundancy_free
-
-    return fullest_share(job, [t for unit in units for t in unit])[1:] if redundancy_free(job) else None
+    return fullest_share(job, [t for unit in units for t in unit])[1:]
 
 
-def engine_of(job: TrainingJob, units: Tensors, *, recomputes: bool | None = None) -> EngineBuffers | None:
-    """DeepSpeed's buffers, if its engine runs the step. ``recomputes``: autograd saves nothing of a layer; None: what
+def divides_optimizer(job: TrainingJob) -> bool:
+    """Whether ZeroRedundancyOptimizer divides the optimizer."""
+    return job.layout.zero_stage == 1 and not job.framework.own_engine and job.layout.shard_group > 1
+
+
+def fullest_share(job: TrainingJob, tensors: Iterable[LocalTensor]) -> tuple[int, list[LocalTensor], int]:
+    """The rank whose optimizer states take most, its tensors, and the states' bytes.
+
+    Whole tensors go to ranks, largest first to the emptiest rank (torch/distributed/optim/zero_redundancy_optimizer.py,
+    _partition_parameters); of equal ones to the first.
+    Muon's matrices and AdamW's other tensors are two optimizers, each with a partition of its own.
+    """
+    from heapq import heapreplace
+
+    known: dict[int, int] = {}  # layers that are alike share their tensors
+    trained = sorted((t for t in tensors if t.trained), key=lambda t: -t.numel)
+    ways = min(job.layout.shard_group, max(1, len(trained)))  # ranks beyond get none
+    mine: list[list[LocalTensor]] = [[] for _ in range(ways)]
+    states = [0] * ways
+    split = job.optimizer.name == "muon"
+    for part in (True, False) if split else (None,):
+        loads = [(0, rank) for rank in range(ways)]  # a heap: the emptiest rank, the first of several
+        for t in trained:
+            if part is not None and orthogonalised(t) != part:
+                continue
+            if id(t) not in known:
+                known[id(t)] = optimizer_state_bytes(t, t.numel, job.optimizer.name, states_dtype(job, t))
+            load, rank = loads[0]
+            mine[rank].append(t)
+            states[rank] += known[id(t)]
+            heapreplace(loads, (load + t.numel, rank))
+    rank = max(range(ways), key=states.__getitem__)
+    return rank, mine[rank], states[rank]
+
+
+def engine_of(job: TrainingJob, units: Tensors, *, recomputes: bool | None = None) -> ResidentBuffers | None:
+    """The engine's buffers, if an engine runs the step. ``recomputes``: autograd saves nothing of a layer; None: what
     a step gathers is not asked for.
     """
-    if job.framework.data_parallel != "zero":
-        return None
-    from memcheck.frameworks.deepspeed.engine import engine_buffers
-
-    return engine_buffers(job, units, recomputes=recomputes)
-
-
-def engine_sums(job: TrainingJob) -> str | None:
-    """Dtype to which an engine's hook casts each gradient that has arrived, to add it to a sum; None: it casts none."""
-    if job.framework.data_parallel != "zero":
-        return None
-    from memcheck.frameworks.deepspeed.engine import sums_apart
-
-    return "fp32" if sums_apart(job) else None
-
-
-def saves_inputs(job: TrainingJob) -> bool:
-    """Whether DeepSpeed's ZeRO-3 puts a function of its own in place of ``F.linear`` (``memory_efficient_linear``)."""
-    zero = job.framework.data_parallel == "zero" and job.layout.zero_stage == 3
-    return zero and bool(job.option("memory_efficient_linear", True))
-
-
-def engine_strategy(job: TrainingJob, held: Held) -> tuple[EngineForm, tuple[int, ...]] | None:
-    """How DeepSpeed's engine runs a step, and the sizes of its buffers; None without an engine."""
-    buffers = engine_of(job, held.units, recomputes=job.checkpointing.mode == "full")  # type: ignore[arg-type]
-    if buffers is None:
-        return None
-    from memcheck.frameworks.deepspeed.step import engine_sizes
-
-    return engine_sizes(job.layout.zero_stage, job.gradient_accumulation_steps > 1, buffers)
-
-
-def engine_beside() -> tuple[KeptWhole, GatheredAtOnce]:
-    """What DeepSpeed's engine of another model does not divide, and what it has gathered at once."""
-    from memcheck.frameworks.deepspeed.reference import gathered_at_once, kept_whole
-
-    return kept_whole, gathered_at_once
+    engine = engine_code(job.framework)
+    return None if engine is None else engine.buffers(job, units, recomputes=recomputes)

@@ -6,6 +6,7 @@ from memcheck.accounts.moves import Held
 from memcheck.accounts.unit import WRAPPED
 from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.engine import engine_code
 from memcheck.frameworks.torch.data_parallel import MicroBatch, StepSizes, Strategy
 from memcheck.frameworks.torch.fsdp import (
     adds_in_place,
@@ -19,9 +20,8 @@ from memcheck.frameworks.torch.fsdp import (
     wraps,
 )
 from memcheck.frameworks.torch.model_buffers import ModelBuffers
-from memcheck.frameworks.torch.pipelining import Border, in_flight
+from memcheck.frameworks.torch.pipelining import Border, in_flight, pairs_of, walks_of
 from memcheck.frameworks.torch.rank_units import Run
-from memcheck.frameworks.torch.states import engine_strategy
 from memcheck.frameworks.torch.variables import Lifetimes
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture, Mixer
@@ -50,6 +50,8 @@ class Schedule(Record):
     """What an interleaved pipeline's chunks run, in place of ``micro_batches``."""
     chunk_runs: tuple[int, ...] = ()
     """How many of the rank's runs each chunk has."""
+    chunk_roots: tuple[bool, ...] = ()
+    """Whether each chunk has units that FSDP2 leaves to the root."""
 
 
 class StepOptions(Record):
@@ -58,7 +60,7 @@ class StepOptions(Record):
     schedule: Schedule
     keeps: Lifetimes
     parallel: Strategy
-    """What data parallelism does: one of the strategies, of which no two have the same number of fields."""
+    """What data parallelism does: a strategy. Records are tuples: those of two kinds must differ in their fields."""
 
 
 def step_options(
@@ -81,6 +83,10 @@ def strategy_of(job: TrainingJob, held: Held) -> tuple[Strategy, tuple[int, ...]
     if wraps(job):
         found = _fully_shard(job)
         apart = found.unsynchronised or found.stays_gathered
+        if reduces_head(job) and not flattens(job):
+            from memcheck.frameworks.torch.head_reductions import HeadReducingShard
+
+            return HeadReducingShard(found), (), apart
         if not flattens(job):
             return found, (), apart
         from memcheck.frameworks.torch.flat_shard import FlatShard
@@ -89,9 +95,9 @@ def strategy_of(job: TrainingJob, held: Held) -> tuple[Strategy, tuple[int, ...]
         reenters = checkpointing.mode == "full" and checkpointing.reentrant
         return FlatShard(found, leaves_apart(job), reenters), (), apart
     own_engine = job.framework.own_engine
-    engine = engine_strategy(job, held)
+    engine = engine_code(job.framework)
     if engine is not None:
-        return *engine, own_engine
+        return *engine.strategy(job, held.units), own_engine  # type: ignore[arg-type]
     from memcheck.frameworks.torch.ddp import Replicated, buckets
 
     ddp = buckets(job)
@@ -138,12 +144,7 @@ def _schedule(job: TrainingJob, rank: int, border: Border, *, apart: bool) -> tu
     held, paired = max(in_flight(rank, layout, job.run_micro_batches), job.head.columns), _is_paired(job)
     several = wraps(job) and job.run_micro_batches < job.gradient_accumulation_steps
     steps = job.run_micro_batches if several else job.passes
-    if paired:
-        from memcheck.frameworks.torch.paired_step import pairs
-
-        walks = pairs(job.gradient_accumulation_steps, apart)
-    else:
-        walks = _walks(steps, held, apart)
+    walks = pairs_of(job.gradient_accumulation_steps, apart) if paired else walks_of(steps, held, apart)
     each = [MicroBatch(first, last, min(int(others), border.sends)) for first, last, others in walks]
     schedule = Schedule(tuple(each), all_at_once=held >= steps, pipelined=layout.pipeline > 1, paired=paired)
     return schedule, tuple([others for _, _, others in walks])
@@ -201,18 +202,6 @@ def wrapped_kinds(job: TrainingJob) -> tuple[str, ...]:
 def _leaves_graphs(a: Architecture) -> bool:
     """Whether an attribute of its layers is a state of the recurrence."""
     return any(isinstance(block.mixer, Mixer) and block.mixer.kind == "rg-lru" for block, _ in a.blocks)
-
-
-def _walks(micro_batches: int, in_flight: float, apart: bool) -> list[tuple[bool, bool, float]]:
-    """Micro-batches that differ: (first, last, other micro-batches in flight during its backward).
-
-    ``apart``: the last one differs from the second.
-    """
-    m, n = micro_batches, in_flight
-    if m == 1:
-        return [(True, True, 0)]
-    walks = [(True, False, n - 1), (False, m == 2, max(0.0, min(n - 1, m - 2)))]
-    return [*walks, (False, True, 0)] if m > 2 and apart else walks
 
 
 def step_sizes(job: TrainingJob, runs: list[Run], buffers: ModelBuffers, others: tuple[float, ...]) -> StepSizes:

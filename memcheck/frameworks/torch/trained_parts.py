@@ -10,6 +10,9 @@ LAYERS = "layers:"
 WORDS = ("embed", "head", "norm", "vision", "projector", "language", "audio", "encoder")
 """Words of ``training.freeze`` that are no module patterns."""
 
+TABLE, HEAD = "embed_tokens", "lm_head"
+"""Modules that ``modules_to_save`` may name."""
+
 
 def module_patterns(freeze: tuple[str, ...]) -> tuple[str, ...]:
     """What of ``training.freeze`` names modules."""

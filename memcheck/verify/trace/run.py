@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from memcheck.accounts.estimate import Instant, TensorGroup
-from memcheck.frameworks.torch.ddp import fullest_share, redundancy_free
 from memcheck.frameworks.torch.flat_parameters import fullest_row
 from memcheck.frameworks.torch.fsdp import flattens, mixes_adapters, outside_dtype
+from memcheck.frameworks.torch.states import divides_optimizer, fullest_share
 from memcheck.frameworks.torch.whole_model import model_tensors
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Attention, Mixer
@@ -207,7 +207,7 @@ def _fullest(job: TrainingJob, architecture: Architecture) -> int:
         return job.layout.shard_group - 1
     if mixes_adapters(job):
         return fullest_row(job)
-    if not redundancy_free(job):
+    if not divides_optimizer(job):
         return 0
     return fullest_share(job, (t for tensors in model_tensors(job, architecture) for t in tensors))[0]
 

@@ -14,8 +14,8 @@ import pytest
 from memcheck.accounts.state import shard_numel
 from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.torch.rank_tensors import Holding, block_tensors
-from memcheck.frameworks.torch.units import as_built, base_setting
+from memcheck.frameworks.torch.rank_tensors import Holding, as_built, block_tensors
+from memcheck.frameworks.torch.units import base_setting
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from tests.frameworks.transformers.test_expert_parallel import (

@@ -9,7 +9,7 @@ from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.types import Architecture, Moe
 
 
-class SentTokens(MeshGroups):
+class AllToAllBuffers(MeshGroups):
     """Tokens travel to experts through a library's buffers, and not through NCCL's.
 
     Source: NVIDIA-NeMo/Automodel ``components/moe/megatron/fused_a2a.py``: get_buffer and get_uccl_buffer, as large as
@@ -30,7 +30,7 @@ class SentTokens(MeshGroups):
         return (("DeepEP", deepep_bytes(ranks, self._hidden), source),)
 
 
-def sent_tokens(job: TrainingJob) -> SentTokens | None:
+def all_to_all_buffers(job: TrainingJob) -> AllToAllBuffers | None:
     """What carries the tokens of a model with experts; None for any other."""
     model = job.architecture
     if not isinstance(model, Architecture):
@@ -38,4 +38,4 @@ def sent_tokens(job: TrainingJob) -> SentTokens | None:
     experts = max((block.mlp.experts for block, _ in model.blocks if isinstance(block.mlp, Moe)), default=0)
     tokens = job.micro_batch_size * job.sequence_length // job.layout.context
     name = str(job.option("dispatcher"))
-    return SentTokens(name, model.hidden_size, tokens, experts) if experts else None
+    return AllToAllBuffers(name, model.hidden_size, tokens, experts) if experts else None

@@ -1,16 +1,24 @@
-"""What Muon's orthogonalisation allocates: torch/optim/_muon.py, _zeropower_via_newtonschulz.
+"""Temporaries of optimizers with a step of their own: Muon, transformers' Adafactor, torchao's moments in few bits.
 
-On FSDP2's shards its products are DTensor's, which takes of several ways to run one the way whose exchanges cost least
-by its own estimate (torch/distributed/tensor/_collective_utils.py: MeshTopoInfo, allgather_cost,
-_compute_placement_transition_cost). The ways differ in whether a whole matrix is gathered.
+Muon's orthogonalisation: torch/optim/_muon.py, _zeropower_via_newtonschulz. On FSDP2's shards its products are
+DTensor's, which takes of several ways to run one the way whose exchanges cost least by its own estimate
+(torch/distributed/tensor/_collective_utils.py: MeshTopoInfo, allgather_cost, _compute_placement_transition_cost). The
+ways differ in whether a whole matrix is gathered.
 """
 
 from __future__ import annotations
 
-from memcheck.accounts.state import LocalTensor
+from memcheck.accounts.state import EIGHT_BIT_MINIMUM, LOW_BITS, LocalTensor
 from memcheck.autograd.tensor import rounded
-from memcheck.frameworks.torch.optimizer import Mesh
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.frameworks.torch.optimizer import Mesh
+
+STEPPED_BYTES = {"adamw-torchao-8bit": 8, "adamw-torchao-4bit": 26, "adamw-torchao-fp8": 0}
+"""Bytes of torchao's compiled step (``single_param_adam``), for each element: what Inductor allocates (its wrapper's
+``empty_strided`` calls, torch 2.13). Where codes are searched in a table both moments in fp32, divided by their scales;
+of 4 bits the unpacked codes of both, too, and the new ones as int64."""
 LATENCY_US, HOP_US, FAR_HOP_US = 6.6, 0.6, 2.7
 """Latency of a collective, and what each other rank within and beyond a node adds to it."""
 NEAR_GBS, FAR_GBS = 87.7, 87.7 * 0.22
@@ -54,3 +62,28 @@ def gather_us(mesh: Mesh, n_bytes: float) -> float:
 def exchange_us(mesh: Mesh, n_bytes: float) -> float:
     """DTensor's estimate, in microseconds, for an exchange of a matrix of that many bytes."""
     return gather_us(mesh, n_bytes / mesh.ways) + EXCHANGE_US
+
+
+def adafactor_step(tensors: list[tuple[int, bool]]) -> int:
+    """Peak bytes of transformers' Adafactor, which steps in fp32. ``(grad**2) + eps`` makes two tensors while the
+    previous tensor's ``update`` is still live. A 16-bit gradient and a 16-bit parameter are copied to fp32 first, and
+    variables hold the copies (transformers 5.23 optimization.py, ``Adafactor.step``).
+
+    ``tensors``: per tensor, the number of elements that the rank updates, and whether it is stored in 16 bits.
+    """
+    highest = update = copies = 0
+    for numel, narrow in tensors:
+        size = rounded(4 * numel)
+        first = update + copies + size if narrow else 0
+        copies = 2 * size if narrow else 0
+        highest = max(highest, first, update + copies + 2 * size)
+        update = size
+    return highest
+
+
+def low_bit_step(numel: int, optimizer: str) -> int:
+    """Bytes for one tensor: torchao steps one after the other, and moments that are not quantised are one kernel."""
+    kind = LOW_BITS[optimizer]
+    if numel < EIGHT_BIT_MINIMUM or numel % kind.block:
+        return 0
+    return rounded(STEPPED_BYTES[optimizer] * numel) + 2 * rounded(numel // kind.block * 4)

@@ -1,16 +1,25 @@
-"""Which matrices of a layer have adapters on a rank, and the tensors that those are."""
+"""Which matrices of a layer, or at a model's ends, have adapters on a rank, and the tensors that those are."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from memcheck.accounts.state import LocalTensor, adapter_tensors, block_component_tensors
 from memcheck.autograd.context import Adapter, adapts
 from memcheck.frameworks.stacked_adapters import expert_adapters
 from memcheck.frameworks.torch.fsdp import gathered_dtype
 from memcheck.frameworks.torch.kept_wide import unquantised
-from memcheck.frameworks.torch.rank_tensors import Holding, block_tensor
+from memcheck.frameworks.torch.trained_parts import HEAD
 from memcheck.job.types import Lora, TrainingJob
 from memcheck.job.versions import is_before, version_of_models
-from memcheck.models.types import Attention, Block, Mlp, Moe, ParameterTensor
+from memcheck.models.parameters import head_width, task_tensors
+from memcheck.models.task import is_saved
+from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe, ParameterTensor
+
+BESIDE_STREAM = ("altup_unembed_projections", "contact_head", "per_layer_model_projection", "project_out")
+"""Modules whose output is not the stream that the first layer reads: they run after the layers, or make
+other inputs.
+"""
 
 STACKED = (5, 0)
 """The first transformers whose experts are one tensor a layer; before it, each is linear layers, which bitsandbytes
@@ -40,20 +49,25 @@ def adapter_of(job: TrainingJob, lora: Lora, part: str) -> Adapter:
     )
 
 
-def adapted_block(block: Block, held: Holding, adapter: Adapter) -> tuple[LocalTensor, ...]:
-    """The block's parameter tensors on one rank, each followed by its adapters."""
+def adapted_block(
+    block: Block, adapter: Adapter, expert: int, on_rank: Callable[[ParameterTensor, object], LocalTensor]
+) -> tuple[LocalTensor, ...]:
+    """The block's parameter tensors on one rank, each followed by its adapters.
+
+    ``expert``: expert-parallel ranks; ``on_rank``: what a rank has of a tensor of one of the block's modules.
+    """
     found: list[LocalTensor] = []
     own = {t.name for t, _ in block_component_tensors(block)}
     # blocks that several layers share are modules of their own over the same tensors, with adapters of their own
     for t, component in named_tensors(block) if block.in_turn else block_component_tensors(block):
-        tensor = block_tensor(t, component, held)
+        tensor = on_rank(t, component)
         quantized = (t.linear or (tensor.expert and adapter.holds(tensor.shape))) and adapter.quantises(t.name)
         if t.name in own:
             found.append(tensor._replace(dtype=adapter.storage if quantized else None))
         if t.linear and len(tensor.shape) == 2:
             found += layer_adapters(component, t, tensor.shape, adapter)
     if isinstance(block.mlp, Moe):
-        found += expert_adapters(block.mlp, adapter, held.expert)
+        found += expert_adapters(block.mlp, adapter, expert)
     return (*found, *spare_adapters(block, adapter))
 
 
@@ -90,3 +104,45 @@ def _adaptable(component: object, adapter: Adapter, name: str) -> bool:
     if isinstance(component, Attention) and not component.gate_adaptable and name.endswith(".gate_proj.weight"):
         return False
     return adapts(adapter, name.removesuffix(".weight"))
+
+
+def table_adapters(lora: Lora, a: Architecture) -> tuple[LocalTensor, ...]:
+    """Adapters on projections of the looked-up rows (Gemma 4, ELECTRA, OPT-350m), and of Gemma 3n's streams."""
+    return tuple(each for t in _projections(a) for each in _adapters(lora, t))
+
+
+def adapts_stream(lora: Lora, a: Architecture) -> bool:
+    """Whether an adapter stands between the table and the first layer, whose input then wants a gradient."""
+    return any(_adapters(lora, t) for t in _projections(a) if not any(name in t.name for name in BESIDE_STREAM))
+
+
+def _projections(a: Architecture) -> list[ParameterTensor]:
+    if not a.extra_tensors:
+        return []
+    from memcheck.models.module_paths import PROJECTIONS
+
+    return [t for t in a.extra_tensors if t.linear or any(name in t.name for name in PROJECTIONS)]
+
+
+def head_adapters(lora: Lora, a: Architecture, tensor: int) -> tuple[LocalTensor, ...]:
+    """Adapters on the layer before the head, and on the head if targets name it; ``all-linear`` leaves the head out.
+    ``tensor``: tensor-parallel ranks.
+
+    A layer that pools for labels has adapters unless peft trains it whole. A layer whose result is unused has adapters
+    as well; those never get a gradient.
+    """
+    found = [each for t in a.head_tensors if a.head_transform and t.linear for each in _adapters(lora, t)]
+    if a.task is not None:
+        found += [each for t in task_tensors(a) if t.linear and not is_saved(t.name) for each in _adapters(lora, t)]
+        unread = (each for t in a.task.idle if t.linear for each in _adapters(lora, t))
+        found += [each._replace(trained=False) for each in unread]
+    targets = lora.targets_in("language") if lora.reach else lora.target_modules
+    if a.head and HEAD in ((targets,) if isinstance(targets, str) else targets):
+        shape = (-(-a.vocab_size // tensor), head_width(a))
+        found += adapter_tensors(ParameterTensor(f"{HEAD}.weight", shape, "head", linear=True), shape, lora)
+    return tuple(found)
+
+
+def _adapters(lora: Lora, t: ParameterTensor) -> list[LocalTensor]:
+    adapter = Adapter(lora.rank, lora.targets_in("language"), lora.dtype, quantized=False)
+    return adapter_tensors(t, t.shape, lora) if adapts(adapter, t.name.removesuffix(".weight")) else []

@@ -1,0 +1,124 @@
+"""Models in addition to the one that is trained: their resident bytes, and what is gathered of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from memcheck.accounts.state import LocalTensor, shard_numel, weight_bytes
+from memcheck.frameworks.engine import Engine, engine_code
+from memcheck.frameworks.layers import model_states_of
+from memcheck.frameworks.torch.fsdp import Group, gathered_dtype, group, partitioned, wraps
+from memcheck.frameworks.torch.whole_model import model_tensors
+from memcheck.job.objective_types import Companion, Objective
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture
+
+
+def alone(job: TrainingJob, companion: Companion) -> TrainingJob:
+    """The job that would train the companion in full: its tensors are the companion's resident tensors."""
+    return job._replace(
+        architecture=companion.architecture,
+        method="full",
+        lora=None,
+        freeze=(),
+        liger=(),  # whose kernels are put into the model that is trained
+        objective=Objective(),
+        companions=(),
+        upcast=False,  # accelerate casts what it prepares for training (utils/fsdp_utils.py, fsdp2_prepare_model)
+        recipe=job.recipe._replace(params=companion.dtype),
+    )
+
+
+def companion_bytes(job: TrainingJob) -> int:
+    """Resident bytes of all companions on one rank's GPU: FSDP and ZeRO-3 shard them, others hold whole copies."""
+    shards = sum(_shards(job, companion) for companion in job.companions if companion.place == "device")
+    return shards + sum(_beside(job, companion) for companion in job.companions)
+
+
+def _shards(job: TrainingJob, companion: Companion) -> int:
+    ways = job.layout.shard_group if is_wrapped(job, companion) or partitioned(job) else 1
+    other = alone(job, companion)
+    return sum(weight_bytes(t, companion.dtype, shard_numel(t, ways)) for t in companion_tensors(other))
+
+
+def is_wrapped(job: TrainingJob, companion: Companion) -> bool:
+    """Whether FSDP wraps a companion: a reference, and what a framework's own recipe shards.
+
+    TRL's distillation trainers hand their teacher to accelerate's ``prepare_model(evaluation_mode=True)``, which wraps
+    nothing (TRL 0.24 to 1.16 gkd_trainer.py, distillation_trainer.py; accelerate 1.15 accelerator.py).
+    """
+    return wraps(job) and (companion.role != "teacher" or job.framework.own_objectives)
+
+
+def _beside(job: TrainingJob, companion: Companion) -> int:
+    """What stays gathered; of a model on the host it does where its own recipe has put it there."""
+    if partitioned(job):
+        other = alone(job, companion)
+        return _engine(job).kept_whole(other, companion_tensors(other))
+    runs = companion.place == "device" or job.framework.own_objectives
+    stays = runs and is_wrapped(job, companion) and by_layer(job)
+    return _root(job, companion).gathered if stays else 0
+
+
+def companion_caches(job: TrainingJob) -> int:
+    """The rotary tables that all companions hold as buffers."""
+    states = model_states_of(job.framework.style)
+    models = [companion.architecture for companion in job.companions]
+    return sum(states.rotary_caches(a, job.sequence_length, a.num_layers, adapted=False) for a in models)
+
+
+def by_layer(job: TrainingJob) -> bool:
+    """Whether the layers of the other model are FSDP units of their own: FSDP1 wraps it by its auto-wrap policy (TRL
+    ``models/utils.py``, ``prepare_fsdp``), what a script has wrapped itself is left as it is, and torchtune's
+    ``shard_model`` wraps all models alike.
+    """
+    if job.framework.own_objectives:  # resident bytes are asked of a job without its objective
+        return True
+    return job.option("reference_fsdp", "per_layer" if job.fsdp == 1 else "whole_model") == "per_layer"
+
+
+def _root(job: TrainingJob, companion: Companion) -> Group:
+    """Embedding, final norm and head, which stay gathered after a forward, and have no backward to free them."""
+    units = list(model_tensors(alone(job, companion), companion.architecture))
+    return _gathered_group(job, companion, (*units[0], *units[-1]))
+
+
+def _gathered_group(job: TrainingJob, companion: Companion, tensors: Iterable[LocalTensor]) -> Group:
+    """What FSDP gathers of a companion as one group, by the policy of the trained model. Under mixed precision that is
+    in the dtype of the products, in whichever dtype the companion is stored (TRL models/utils.py, ``prepare_fsdp``:
+    ``mp_policy=fsdp_plugin.mixed_precision_policy``).
+    """
+    divided = [(t, job.layout.shard_group) for t in tensors]
+    recipe = job.recipe._replace(params=companion.dtype)
+    casts = gathered_dtype(job) is not None
+    if not casts:
+        recipe = recipe._replace(compute=companion.dtype)
+    return group(divided, recipe, casts=casts, waits=job.recipe.reduce)
+
+
+def companion_tensors(job: TrainingJob) -> list[LocalTensor]:
+    """The parameters of an :func:`alone` job's model."""
+    architecture = job.architecture
+    assert isinstance(architecture, Architecture)  # noqa: S101 - a companion has one
+    return [t for tensors in model_tensors(job, architecture) for t in tensors]
+
+
+def gathered_whole(job: TrainingJob, companion: Companion) -> int:
+    """TRL wraps a reference as one FSDP2 unit (``models/utils.py``, ``prepare_fsdp``): its parameters and their flat
+    buffer live as long as its forward runs.
+    """
+    found = _gathered_group(job, companion, companion_tensors(alone(job, companion)))
+    return found.gathered + found.flat
+
+
+def gathered_by_engine(job: TrainingJob, companion: Companion) -> int:
+    """Bytes that DeepSpeed's engine has gathered at once while the companion's forward runs."""
+    inside = alone(job, companion)
+    return _engine(job).gathered_at_once(inside, companion_tensors(inside), companion.dtype)
+
+
+def _engine(job: TrainingJob) -> Engine:
+    """The engine, of a job whose parameters one partitions."""
+    engine = engine_code(job.framework)
+    assert engine is not None  # noqa: S101 - see `partitioned`
+    return engine
