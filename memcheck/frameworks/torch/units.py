@@ -117,7 +117,10 @@ def block_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str,
     fresh = block_curve(block, setting, recompute, inventory)
     again = block_curve(block, setting.later(), recompute, inventory) if adds else fresh
     frozen = not any(t.trained for t in tensors if ".lora_" not in t.name)
-    unit = Unit("block", "layer", tensors, fresh, again, adapted=frozen and recompute == "full" and setting.input_grad)
+    unit = Unit(
+        kind="block", name="layer", tensors=tensors, fresh=fresh, again=again,
+        adapted=frozen and recompute == "full" and setting.input_grad,
+    )  # fmt: skip
     return _offloaded(unit) if job.checkpointing.offload == "cpu" else unit
 
 
