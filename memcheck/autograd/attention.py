@@ -11,7 +11,7 @@ while they travel.
 
 from __future__ import annotations
 
-from memcheck.autograd.elementwise import cast, copy
+from memcheck.autograd.elementwise import cast, copy, unary
 from memcheck.autograd.operator import factors, operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 
@@ -74,22 +74,14 @@ def batched(
     if copied[1]:
         b = copy(tape, b, "contiguous")
     out = Value(tape.output("bmm", shape, a.dtype, label), shape, a.dtype)
-    sa, sb = (a.shape, a.dtype), (b.shape, b.dtype)
-    return operator(
-        tape,
-        out,
-        (a, b),
-        [(sa[0], sa[1], label + " backward"), (sb[0], sb[1], label + " backward")],
-        saves=factors(a, b),
-    )
+    return operator(tape, out, (a, b), label + " backward", saves=factors(a, b))
 
 
 def softmax(tape: Tape, x: Value, dtype: str | None = None) -> Value:
     """``softmax(x, dtype=...)``: keeps its result; the conversion happens inside the kernel's input cast."""
     wide = cast(tape, x, dtype) if dtype else x
     del x
-    out = tape.value(wide.shape, wide.dtype, "softmax")
-    return operator(tape, out, wide, "softmax backward", saves=(out,))
+    return unary(tape, wide, "softmax")
 
 
 def forward_buffers(tape: Tape, q: Value, k: Value, v: Value, ways: int, v_dim: int) -> list[Storage]:

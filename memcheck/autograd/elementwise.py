@@ -8,12 +8,40 @@ from __future__ import annotations
 
 from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, promote
+from memcheck.record import Record
 
-SAVES_RESULT = frozenset({"relu", "tanh", "sigmoid", "exp", "expm1", "reciprocal", "rsqrt", "softmax", "sqrt"})
-"""Activations whose derivative is taken from the result; all others keep their input."""
-BETWEEN = {"expm1": 1, "sqrt": 1, "rsqrt": 2, "reciprocal": 2}
-"""Temporaries of derivatives that are no kernel of their own: ``grad * (result + 1)``, ``grad / (2 * result)``,
-``-0.5 * grad * result.pow(3)``, ``-grad * (result * result)`` (torch 2.13 tools/autograd/derivatives.yaml)."""
+
+class Elementwise(Record):
+    """What autograd saves of an operator of one tensor, and the temporaries of its derivative."""
+
+    saves: str
+    """``input``, ``result``, or ``nothing``."""
+    temporaries: tuple[str, ...] = ()
+    """Dtypes of the tensors of the input's shape that live until the gradient exists; empty: the input's."""
+
+
+ELEMENTWISE = {
+    "relu": Elementwise("result"),
+    "tanh": Elementwise("result"),
+    "sigmoid": Elementwise("result"),
+    "softmax": Elementwise("result"),
+    "log_softmax": Elementwise("result"),
+    "exp": Elementwise("result"),
+    "expm1": Elementwise("result", ("",)),  # grad * (result + 1)
+    "sqrt": Elementwise("result", ("",)),  # grad / (2 * result)
+    "rsqrt": Elementwise("result", ("", "")),  # -0.5 * grad * result.pow(3)
+    "reciprocal": Elementwise("result", ("", "")),  # -grad * (result * result)
+    "pow": Elementwise("input", ("", "")),  # grad * (n * x ** (n - 1)), of a number n > 1
+    "erf": Elementwise("input", ("",) * 4),  # 2 / sqrt(pi) * exp(-(x.pow(2))) * grad
+    "min": Elementwise("input", ("bool", "bool", "")),  # of a constant: two comparisons, and half of the gradient
+    "clamp": Elementwise("input", ("bool", "bool")),
+    "clamp to one bound": Elementwise("input", ("bool",)),
+    "times a number": Elementwise("nothing"),
+}
+"""What torch tools/autograd/derivatives.yaml (torch 2.13) says of an operator. One that is not here saves its input and
+has a derivative in one kernel. Temporaries of one C++ expression live to its end (csrc/autograd/FunctionsManual.cpp).
+"""
+_ONE_KERNEL = Elementwise("input")
 
 
 def cast(tape: Tape, x: Value, dtype: str, label: str = "to") -> Value:
@@ -92,35 +120,30 @@ def mul(tape: Tape, a: Value, b: Value, label: str = "mul") -> Value:
     return tape.record(out, (a, b), run, validated=True, saves_first=True, saves=kept)
 
 
-def unary(tape: Tape, x: Value, name: str) -> Value:
-    """An activation function in one operator: keeps its input, or its result (``SAVES_RESULT``)."""
-    out = tape.value(x.shape, x.dtype, name)
-    kept = out.storage if name in SAVES_RESULT else x.storage
-    shape, dtype = x.shape, x.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        pieces = [tape.new(shape, dtype, name + " backward") for _ in range(BETWEEN.get(name, 0) + 1)]
-        return [pieces.pop()]
-
-    return tape.record(out, (x,), run, saves=(kept,))
+def unary(tape: Tape, x: Value, name: str, label: str = "") -> Value:
+    """An operator of one tensor: a row of ``ELEMENTWISE``. ``label``: of its tensors, if not ``name``."""
+    row, label = ELEMENTWISE.get(name, _ONE_KERNEL), label or name
+    out = tape.value(x.shape, x.dtype, label)
+    saves = () if row.saves == "nothing" else (out if row.saves == "result" else x,)
+    label += " backward"
+    temporaries = [(x.shape, dtype or x.dtype, label) for dtype in row.temporaries]
+    return operator(tape, out, x, label, saves=saves, temporaries=temporaries)
 
 
 def subtract(tape: Tape, a: Value, b: Value, label: str = "sub") -> Value:
     """``a - b`` of equal shapes: keeps nothing; the second one's gradient is a negated copy."""
     out = tape.value(a.shape, promote(a.dtype, b.dtype), label)
-    shape, dtype = a.shape, b.dtype
-    return operator(tape, out, (a, b), [PASSED, (shape, dtype, label + " backward")])
+    return operator(tape, out, (a, b), [PASSED, label + " backward"])
 
 
 def scale(tape: Tape, x: Value, label: str = "mul") -> Value:
     """Multiplication by a Python number: keeps nothing."""
-    return operator(tape, tape.value(x.shape, x.dtype, label), x, label + " backward")
+    return unary(tape, x, "times a number", label)
 
 
 def scale_in_place(tape: Tape, x: Value, label: str = "mul_") -> Value:
     """``x *= number``: its gradient is a new tensor all the same."""
-    shape, dtype = x.shape, x.dtype
-    return operator(tape, Value(x.storage, shape, dtype), x, label + " backward")
+    return operator(tape, Value(x.storage, x.shape, x.dtype), x, label + " backward")
 
 
 def shift(tape: Tape, x: Value, label: str = "add", other: str | None = None) -> Value:
@@ -130,13 +153,8 @@ def shift(tape: Tape, x: Value, label: str = "add", other: str | None = None) ->
 
 
 def power(tape: Tape, x: Value) -> Value:
-    """``x ** n`` for a number n > 1: keeps x; backward is grad * (n * x ** (n - 1)), three tensors alive at once.
-
-    FunctionsManual.cpp, pow_backward: the temporaries of one C++ expression live to its end.
-    """
-    out = tape.value(x.shape, x.dtype, "pow")
-    shape, dtype = x.shape, x.dtype
-    return operator(tape, out, x, "pow backward", saves=(x,), temporaries=[(shape, dtype, "pow backward")] * 2)
+    """``x ** n`` for a number n > 1."""
+    return unary(tape, x, "pow")
 
 
 def mean_rows(tape: Tape, x: Value) -> Value:
@@ -147,8 +165,8 @@ def mean_rows(tape: Tape, x: Value) -> Value:
 def subtract_rows(tape: Tape, x: Value, rows: Value) -> Value:
     """``x - mean``: keeps nothing; the mean's gradient is a negated tensor of x's size, summed."""
     out = tape.value(x.shape, x.dtype, "sub")
-    shape, dtype, small = x.shape, x.dtype, rows.shape
-    return operator(tape, out, (x, rows), [PASSED, (small, dtype, "sum")], temporaries=[(shape, dtype, "neg")])
+    total = (rows.shape, x.dtype, "sum")
+    return operator(tape, out, (x, rows), [PASSED, total], temporaries=[(x.shape, x.dtype, "neg")])
 
 
 def divide_rows(tape: Tape, x: Value, rows: Value) -> Value:
@@ -169,18 +187,9 @@ def divide_rows(tape: Tape, x: Value, rows: Value) -> Value:
     return tape.record(out, (x, rows), run, saves=(x.storage, rows.storage))
 
 
-def maximum(tape: Tape, x: Value, label: str = "min") -> Value:
-    """``torch.min(x, constant)`` or ``max``: keeps x; backward masks the gradient."""
-    out = tape.value(x.shape, x.dtype, label)
-    shape, dtype = x.shape, x.dtype
-    return operator(
-        tape,
-        out,
-        x,
-        label + " backward",
-        saves=(x,),
-        temporaries=[*[(shape, "bool", label + " backward")] * 2, (shape, dtype, label + " backward")],
-    )
+def clamp(tape: Tape, x: Value, bounds: int) -> Value:
+    """``x.clamp(...)`` with one or two bounds: keeps x; backward compares it with each of them."""
+    return unary(tape, x, "clamp" if bounds == 2 else "clamp to one bound", "clamp")
 
 
 def where(tape: Tape, mask: Storage, a: Value, b: Value) -> Value:

@@ -88,7 +88,7 @@ def _fake_quantised(tape: Tape, x: Value, groups: int) -> Value:
         saves=(inverse,),
         temporaries=[(shape, "fp32", "round backward")],
     )
-    clamped = _clamped_in_dtype(tape, shifted)
+    clamped = _clamped(tape, shifted)
     del shifted, inverse
     low = cast(tape, clamped, dtype, "quantised")
     centred = Value(tape.new(shape, dtype, "quantised - zero point"), shape, dtype, low.origin)
@@ -107,19 +107,11 @@ def _fake_quantised(tape: Tape, x: Value, groups: int) -> Value:
     return out
 
 
-def _clamped_in_dtype(tape: Tape, x: Value) -> Value:
-    shape, dtype = x.shape, x.dtype
-    return operator(
-        tape,
-        tape.value(shape, dtype, "clamped"),
-        x,
-        "clamp backward",
-        saves=(x,),
-        temporaries=[(shape, "bool", "x >= low"), (shape, "bool", "x <= high")],
-    )
-
-
-Gradients = list[Storage | None]
+def _clamped(tape: Tape, x: Value) -> Value:
+    """``clamp(qmin, qmax)``: two masks, and what they choose."""
+    masks = [(x.shape, "bool", label) for label in ("x >= low", "x <= high")]
+    out = tape.value(x.shape, x.dtype, "clamped")
+    return operator(tape, out, x, "clamp backward", saves=(x,), temporaries=masks)
 
 
 def fake_int4(tape: Tape, w: Value, group: int) -> Value:
@@ -129,11 +121,11 @@ def fake_int4(tape: Tape, w: Value, group: int) -> Value:
     wide = _widened(tape, w)
     high, low = _extreme(tape, wide, groups), _extreme(tape, wide, groups)
     spread = _minus(tape, high, low, groups)
-    floored = _floored(tape, spread, groups)
+    floored = _floored(tape, spread)
     del spread
-    scale = _by_number(tape, floored, groups)
+    scale = _by_number(tape, floored)
     del floored
-    eighth = _by_number(tape, scale, groups)
+    eighth = _by_number(tape, scale)
     zero = _plus(tape, low, eighth, groups)
     del eighth
     moved = _minus(tape, wide, low, groups)
@@ -151,12 +143,7 @@ def fake_int4(tape: Tape, w: Value, group: int) -> Value:
 
 def _widened(tape: Tape, w: Value) -> Value:
     """``w.to(torch.float32)``, which no cache of autocast keeps."""
-    shape = w.shape
-    return operator(tape, tape.value(shape, "fp32", "weight in fp32"), w, "gradient of the weight")
-
-
-def _reduced(tape: Tape, groups: tuple[int, ...]) -> Storage:
-    return tape.new(groups, "fp32", "sum over a group")
+    return operator(tape, tape.value(w.shape, "fp32", "weight in fp32"), w, "gradient of the weight")
 
 
 def _extreme(tape: Tape, x: Value, groups: tuple[int, ...]) -> Value:
@@ -164,7 +151,7 @@ def _extreme(tape: Tape, x: Value, groups: tuple[int, ...]) -> Value:
     shape = x.shape
     out = tape.value(groups, "fp32", "extremes")
 
-    def run(grad: Storage) -> Gradients:
+    def run(grad: Storage) -> list[Storage | None]:
         mask = tape.new(shape, "bool", "ties")
         count = tape.new(groups, "int64", "number of ties")
         share = tape.new(groups, "fp32", "gradient / ties")
@@ -178,60 +165,36 @@ def _extreme(tape: Tape, x: Value, groups: tuple[int, ...]) -> Value:
 
 def _minus(tape: Tape, x: Value, y: Value, groups: tuple[int, ...]) -> Value:
     """``x - y``, where ``y`` has a number for each group."""
-    shape = x.shape
-
-    def run(grad: Storage) -> Gradients:
-        negative = tape.new(shape, "fp32", "-gradient")
-        return [grad, negative if shape == groups else _reduced(tape, groups)]
-
-    return tape.record(tape.value(shape, "fp32", "difference"), (x, y), run)
+    negative = (x.shape, "fp32", "-gradient")
+    if x.shape == groups:
+        return operator(tape, tape.value(groups, "fp32", "difference"), (x, y), [PASSED, negative])
+    reduced = (groups, "fp32", "sum over a group")
+    out = tape.value(x.shape, "fp32", "difference")
+    return operator(tape, out, (x, y), [PASSED, reduced], temporaries=[negative])
 
 
 def _plus(tape: Tape, x: Value, y: Value, groups: tuple[int, ...]) -> Value:
     """``x + y``, where ``y`` has a number for each group."""
-    whole = x.shape == groups
-
-    def run(grad: Storage) -> Gradients:
-        return [grad, grad if whole else _reduced(tape, groups)]
-
-    return tape.record(tape.value(x.shape, "fp32", "sum"), (x, y), run)
+    reduced = PASSED if x.shape == groups else (groups, "fp32", "sum over a group")
+    return operator(tape, tape.value(x.shape, "fp32", "sum"), (x, y), [PASSED, reduced])
 
 
-def _by_number(tape: Tape, x: Value, groups: tuple[int, ...]) -> Value:
+def _by_number(tape: Tape, x: Value) -> Value:
     """A product with a number, or a quotient."""
-    return operator(tape, tape.value(groups, "fp32", "scale"), x, (groups, "fp32", "gradient by a number"))
+    return operator(tape, tape.value(x.shape, "fp32", "scale"), x, "gradient by a number")
 
 
-def _floored(tape: Tape, x: Value, groups: tuple[int, ...]) -> Value:
+def _floored(tape: Tape, x: Value) -> Value:
     """``clamp(x, min=eps)`` of the numbers of groups."""
-    return operator(
-        tape,
-        tape.value(groups, "fp32", "clamped"),
-        x,
-        (groups, "fp32", "clamp backward"),
-        saves=(x,),
-        temporaries=[(groups, "bool", "x >= eps")],
-    )
-
-
-def _clamped(tape: Tape, x: Value) -> Value:
-    """``clamp(qmin, qmax)``: two masks, and what they choose."""
-    shape = x.shape
-    return operator(
-        tape,
-        tape.value(shape, "fp32", "clamped"),
-        x,
-        (shape, "fp32", "clamp backward"),
-        saves=(x,),
-        temporaries=[(shape, "bool", "x >= low"), (shape, "bool", "x <= high")],
-    )
+    out, mask = tape.value(x.shape, "fp32", "clamped"), (x.shape, "bool", "x >= eps")
+    return operator(tape, out, x, "clamp backward", saves=(x,), temporaries=[mask])
 
 
 def _divided(tape: Tape, x: Value, y: Value, groups: tuple[int, ...]) -> Value:
     """``x / y``: the divisor's gradient is a product of three."""
     shape = x.shape
 
-    def run(grad: Storage) -> Gradients:
+    def run(grad: Storage) -> list[Storage | None]:
         result = tape.new(shape, "fp32", "gradient / scale")
         quotient = tape.new(shape, "fp32", "x / scale")
         negative = tape.new(shape, "fp32", "-gradient")
@@ -239,7 +202,7 @@ def _divided(tape: Tape, x: Value, y: Value, groups: tuple[int, ...]) -> Value:
         del quotient, negative
         whole = tape.new(shape, "fp32", "-gradient * x / scale ** 2")
         del product
-        found = _reduced(tape, groups)
+        found = tape.new(groups, "fp32", "sum over a group")
         del whole
         return [result, found]
 
@@ -250,10 +213,10 @@ def _times(tape: Tape, x: Value, y: Value, groups: tuple[int, ...]) -> Value:
     """``x * y``, where ``y`` has a number for each group."""
     shape = x.shape
 
-    def run(grad: Storage) -> Gradients:
+    def run(grad: Storage) -> list[Storage | None]:
         result = tape.new(shape, "fp32", "gradient * scale")
         product = tape.new(shape, "fp32", "gradient * x")
-        found = _reduced(tape, groups)
+        found = tape.new(groups, "fp32", "sum over a group")
         del product
         return [result, found]
 

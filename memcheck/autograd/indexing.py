@@ -7,38 +7,28 @@ unless it is a tensor subclass.
 
 from __future__ import annotations
 
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import New, factors, operator
 from memcheck.autograd.tensor import RESTING, Storage, Tape, Value
 
 
-def scattered(tape: Tape, shape: tuple[int, ...], dtype: str, label: str) -> Storage:
-    """Zeros of ``shape`` into which a gradient is scattered."""
-    zeros = tape.new(shape, dtype, label)
-    return tape.new(shape, dtype, label) if tape.subclass else zeros
+def scattering(tape: Tape, x: Value, label: str) -> list[New]:
+    """Temporaries of a gradient that is scattered into zeros of ``x``'s size: in place, unless it is a DTensor."""
+    return [(x.shape, x.dtype, label)] if tape.subclass else []
 
 
 def index(tape: Tape, x: Value, indices: Storage, shape: tuple[int, ...], label: str = "index") -> Value:
     """``x[indices]`` along dim 0: keeps the indices."""
-    out = tape.value(shape, x.dtype, label)
-    x_shape, x_dtype = x.shape, x.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [scattered(tape, x_shape, x_dtype, label + " backward")]
-
-    return tape.record(out, (x,), run, saves_first=True, saves=(indices,))
+    out, label = tape.value(shape, x.dtype, label), label + " backward"
+    return operator(tape, out, x, label, saves=(indices,), temporaries=scattering(tape, x, label), saves_first=True)
 
 
 def topk(tape: Tape, x: Value, k: int) -> tuple[Value, Storage]:
     """``torch.topk(x, k)``: values and int64 indices; keeps the indices."""
-    shape = (*x.shape[:-1], k)
+    shape, label = (*x.shape[:-1], k), "topk backward"
     values = Value(tape.output("topk", shape, x.dtype, "topk values"), shape, x.dtype)
     indices = tape.output("topk", shape, "int64", "topk indices")
-    x_shape, x_dtype = x.shape, x.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [scattered(tape, x_shape, x_dtype, "topk backward")]
-
-    return tape.record(values, (x,), run, saves=(indices,)), indices
+    zeros = scattering(tape, x, label)
+    return operator(tape, values, x, label, saves=(indices,), temporaries=zeros), indices
 
 
 def gather(tape: Tape, x: Value, indices: Storage, label: str = "gather") -> Value:
@@ -46,21 +36,19 @@ def gather(tape: Tape, x: Value, indices: Storage, label: str = "gather") -> Val
     return index(tape, x, indices, indices.shape, label)
 
 
+def gather_last(tape: Tape, x: Value, indices: Storage, shape: tuple[int, ...], label: str = "gather") -> Value:
+    """``x.gather(-1, indices)`` to ``shape``: keeps ``x`` and the indices."""
+    out, zeros = tape.value(shape, x.dtype, label), scattering(tape, x, "gather backward")
+    return operator(tape, out, x, "gather backward", saves=(x, indices), temporaries=zeros)
+
+
 def grouped_mm(
     tape: Tape, x: Value, weight: Value, outputs: int, offsets: Storage, label: str, weight_shape: tuple[int, ...]
 ) -> Value:
     """``F.grouped_mm(x, weight, offs=offsets)``: groups of rows times matrices of their own; keeps both and offsets."""
     out = tape.value((x.shape[0], outputs), x.dtype, label)
-    nx, nw = x.origin is not None, weight.origin is not None
-    w_dtype = weight.dtype
-    return operator(
-        tape,
-        out,
-        (x, weight),
-        [label + " dX", (weight_shape, w_dtype, label + " dW")],
-        saves=(x if nw else None, weight if nx else None, offsets),
-        reverse=True,
-    )
+    made, saves = (weight_shape, weight.dtype, label + " dW"), (*factors(x, weight), offsets)
+    return operator(tape, out, (x, weight), [label + " dX", made], saves=saves, reverse=True)
 
 
 def sum_groups(tape: Tape, x: Value, groups: int) -> Value:
@@ -79,21 +67,12 @@ def slices(tape: Tape, x: Value, *shapes: tuple[int, ...]) -> list[Value]:
     return [operator(tape, p, x, "slice backward") for p in parts]
 
 
-def clamp(tape: Tape, x: Value, bounds: int) -> Value:
-    """``x.clamp(...)`` with one or two bounds: keeps x; backward compares it with each of them."""
-    out = tape.value(x.shape, x.dtype, "clamp")
-    shape = x.shape
-    return operator(
-        tape, out, x, "clamp backward", saves=(x,), temporaries=[(shape, "bool", "clamp backward")] * bounds
-    )
-
-
 def gradient_copied(tape: Tape, x: Value, *, adapted: bool) -> Value:
     """The tensor itself, whose gradient lies in memory as another tensor does. The product that made it copies the
     gradient, once it has what it saved. ``adapted``: a view after an adapter's product copies it first.
     """
-    shape, dtype = x.shape, x.dtype
-    return operator(tape, Value(x.storage, shape, dtype), x, "contiguous gradient", saves=() if adapted else (RESTING,))
+    out = Value(x.storage, x.shape, x.dtype)
+    return operator(tape, out, x, "contiguous gradient", saves=() if adapted else (RESTING,))
 
 
 def head_view(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:

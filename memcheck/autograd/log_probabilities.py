@@ -7,7 +7,7 @@ Sources: TRL 0.29.1 trainer/utils.py (selective_log_softmax, entropy_from_logits
 from __future__ import annotations
 
 from memcheck.autograd.elementwise import cat
-from memcheck.autograd.indexing import index, scattered, slices
+from memcheck.autograd.indexing import gather_last, index, slices
 from memcheck.autograd.loss import log_softmax
 from memcheck.autograd.operator import operator
 from memcheck.autograd.pieces import counted_as, in_pieces
@@ -31,7 +31,7 @@ def selective_log_softmax(tape: Tape, logits: Value) -> Value:
     rows, tokens, vocabulary = logits.shape
     labels = tape.new((rows, tokens), "int64", "labels")
     wide = logits.dtype == "fp32"
-    found = [gather_labels(tape, logits, labels, (rows, tokens))] if wide else []
+    found = [gather_last(tape, logits, labels, (rows, tokens))] if wide else []
     alike = [copies for _, copies in in_pieces(rows, 1)]
     parts = tape.views(logits, *(((tokens, vocabulary),) * len(alike)))
     del logits
@@ -43,24 +43,13 @@ def selective_log_softmax(tape: Tape, logits: Value) -> Value:
                 found.append(logsumexp(tape, part))
             else:
                 log_probabilities = log_softmax(tape, part)
-                found.append(gather_labels(tape, log_probabilities, labels, (tokens,)))
+                found.append(gather_last(tape, log_probabilities, labels, (tokens,)))
             if copies > 1:  # one of them at a time is what the variable holds: the later pieces have it
                 log_probabilities = None
         del part
     out = cat(tape, tuple(found), (rows, tokens), "per-token log-probabilities")
     del log_probabilities
     return out
-
-
-def gather_labels(tape: Tape, x: Value, labels: Storage, shape: tuple[int, ...]) -> Value:
-    """Whether the layer is the last one: no layer reads the router state that it makes."""
-    out = tape.value(shape, x.dtype, "gather")
-    x_shape, x_dtype = x.shape, x.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [scattered(tape, x_shape, x_dtype, "gather backward")]
-
-    return tape.record(out, (x,), run, saves=(x.storage, labels))
 
 
 def logsumexp(tape: Tape, x: Value, *, first: bool = False) -> Value:

@@ -6,7 +6,7 @@ Liger-Kernel ops/fused_linear_cross_entropy.py; DTensor's loss_parallel.
 
 from __future__ import annotations
 
-from memcheck.autograd.elementwise import cast, cast_weight, copy
+from memcheck.autograd.elementwise import cast, cast_weight, copy, unary
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 
@@ -42,9 +42,7 @@ def log_softmax(tape: Tape, x: Value, *, parallel: bool = False) -> Value:
     """``F.log_softmax(x, -1)``: keeps its result. ``parallel``: of a vocabulary shard, in pieces."""
     if parallel:
         return log_softmax_in_pieces(tape, x)
-    shape, dtype = x.shape, x.dtype
-    out = tape.value(shape, dtype, "log_softmax")
-    return operator(tape, out, x, "log_softmax backward", saves=(out,))
+    return unary(tape, x, "log_softmax")
 
 
 def nll_loss(tape: Tape, log_probabilities: Value) -> Value:

@@ -91,7 +91,7 @@ def activation(tape: Tape, x: Value, name: str) -> Value:
         return mul(tape, x, gate)
     if name == "esm-gelu":  # modeling_esm.py: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
         half = scale(tape, x)
-        return mul(tape, half, shift(tape, _erf(tape, scale(tape, x))))
+        return mul(tape, half, shift(tape, unary(tape, scale(tape, x), "erf")))
     if name == "bloom-gelu":
         return _bloom_gelu(tape, x)
     if name == "relu2":
@@ -132,20 +132,6 @@ def _fast_gelu(tape: Tape, x: Value) -> Value:
     return mul(tape, half, one_plus)
 
 
-def _erf(tape: Tape, x: Value) -> Value:
-    """``erf``: keeps its input; backward is ``2 / sqrt(pi) * exp(-(x.pow(2))) * grad`` (derivatives.yaml), whose
-    temporaries live to the end of the expression.
-    """
-    out = tape.value(x.shape, x.dtype, "erf")
-    shape, dtype = x.shape, x.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        pieces = [tape.new(shape, dtype, "erf backward") for _ in range(5)]
-        return [pieces.pop()]
-
-    return tape.record(out, (x,), run, saves=(x.storage,))
-
-
 def _bloom_gelu(tape: Tape, x: Value) -> Value:
     """BloomGelu: an autograd function that keeps its input and computes the tanh polynomial in pieces, twice."""
     shape, dtype = x.shape, x.dtype
@@ -174,6 +160,6 @@ def matrix(ctx: Context, m: Mlp | TowerAttention, x: Value, tensor: ParameterTen
     weights = ctx.weights(tensor, m.bias or bias, adaptable=not isinstance(m, Mlp) or m.adaptable)
     if not m.clipped:
         return linear(ctx.tape, x, weights, tensor.name)
-    from memcheck.autograd.indexing import clamp
+    from memcheck.autograd.elementwise import clamp
 
     return clamp(ctx.tape, linear(ctx.tape, clamp(ctx.tape, x, 2), weights, tensor.name), 2)

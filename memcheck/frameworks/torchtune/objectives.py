@@ -10,8 +10,7 @@ from __future__ import annotations
 from memcheck.autograd.attention import softmax
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, cat, mul, scale
-from memcheck.autograd.indexing import slices
-from memcheck.autograd.log_probabilities import gather_labels
+from memcheck.autograd.indexing import gather_last, slices
 from memcheck.autograd.loss import cross_entropy, log_softmax
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.operator import PASSED, operator
@@ -70,7 +69,7 @@ def _log_probabilities(tape: Tape, all_logits: Value, batch: Batch, *, halves: b
         del logits
         log_probabilities = log_softmax(tape, divided)
         del divided
-        found.append(gather_labels(tape, log_probabilities, labels, (rows // count, tokens)))
+        found.append(gather_last(tape, log_probabilities, labels, (rows // count, tokens)))
         del log_probabilities, labels, mask
     return tuple(found)
 

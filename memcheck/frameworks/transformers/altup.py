@@ -13,6 +13,7 @@ from memcheck.autograd.elementwise import (
     add_in_place,
     cast,
     cat,
+    clamp,
     copy,
     divide_rows,
     mean_rows,
@@ -23,7 +24,7 @@ from memcheck.autograd.elementwise import (
     subtract_rows,
     unary,
 )
-from memcheck.autograd.indexing import clamp, slices
+from memcheck.autograd.indexing import slices
 from memcheck.autograd.matrix import Weights, linear, product
 from memcheck.autograd.modules import normalise
 from memcheck.autograd.norm import rms_norm_pieces

@@ -6,8 +6,8 @@ Sources: transformers 5.23 models/llama/modeling_llama.py, integrations/sdpa_att
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast, copy, mul, scale, unary
-from memcheck.autograd.indexing import clamp, head_view, index, repeat_kv, slices
+from memcheck.autograd.elementwise import cast, clamp, copy, mul, scale, unary
+from memcheck.autograd.indexing import head_view, index, repeat_kv, slices
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import normalise
 from memcheck.autograd.operator import operator

@@ -9,8 +9,8 @@ from __future__ import annotations
 from memcheck.autograd.attention import softmax
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import checkpointed
-from memcheck.autograd.elementwise import add, cast, cat, mul, scale, unary
-from memcheck.autograd.indexing import clamp, gather, repeat_kv, slices
+from memcheck.autograd.elementwise import add, cast, cat, clamp, mul, scale, unary
+from memcheck.autograd.indexing import gather, repeat_kv, slices
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import normalise
 from memcheck.autograd.operator import PASSED, operator

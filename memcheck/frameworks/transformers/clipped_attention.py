@@ -77,7 +77,7 @@ def _vector_norm(tape: Tape, x: Value) -> Value:
 
 
 def _clamped(tape: Tape, x: Value) -> Value:
-    from memcheck.autograd.indexing import clamp
+    from memcheck.autograd.elementwise import clamp
 
     return clamp(tape, x, 1)
 

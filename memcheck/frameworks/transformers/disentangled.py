@@ -8,7 +8,7 @@ from __future__ import annotations
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, add_in_place, copy, dropout, scale, shift
-from memcheck.autograd.indexing import head_view, scattered
+from memcheck.autograd.indexing import gather_last, head_view
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.modules import normalise
 from memcheck.autograd.operator import PASSED, operator
@@ -135,13 +135,7 @@ def places_of(ctx: Context, *, twice: bool) -> Storage:
 
 def picked(ctx: Context, a: Attention, x: Value, places: Storage) -> Value:
     """``gather`` along the last dimension: keeps what it reads and where; the gradient is scattered into zeros."""
-    tape, shape, dtype = ctx.tape, x.shape, x.dtype
-    out = tape.value((ctx.batch * a.heads, ctx.sequence, ctx.sequence), dtype, "gather")
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [scattered(tape, shape, dtype, "gather backward")]
-
-    return tape.record(out, (x,), run, saves=(x.storage, places))
+    return gather_last(ctx.tape, x, places, (ctx.batch * a.heads, ctx.sequence, ctx.sequence))
 
 
 def masked_scores(tape: Tape, x: Value, mask: Storage) -> Value:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import Forward, checkpointed
-from memcheck.autograd.elementwise import add, add_in_place, cast, dropout, mul, scale, scale_in_place, unary
-from memcheck.autograd.indexing import clamp
+from memcheck.autograd.elementwise import add, add_in_place, cast, clamp, dropout, mul, scale, scale_in_place, unary
 from memcheck.autograd.modules import normalise as norm
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.attention import attention

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast
-from memcheck.autograd.indexing import slices
-from memcheck.autograd.log_probabilities import gather_labels
+from memcheck.autograd.indexing import gather_last, slices
 from memcheck.autograd.loss import log_softmax
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.second_pass import SecondPass
@@ -72,6 +71,6 @@ def _forward(ctx: Context, box: list[Outputs], batch: Batch) -> tuple[Value, Val
     dense = tape.new(batch.shifted, "fp32", "logits without the last token") if batch.rows > 1 else None
     log_probabilities = log_softmax(tape, scored)
     del dense
-    scores = gather_labels(tape, log_probabilities, labels, batch.shifted[:2])
+    scores = gather_last(tape, log_probabilities, labels, batch.shifted[:2])
     del mask
     return logits, scores

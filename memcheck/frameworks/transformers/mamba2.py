@@ -15,6 +15,7 @@ from memcheck.autograd.elementwise import (
     add_bias,
     cast,
     cat,
+    clamp,
     convert_weight,
     copy,
     mean_rows,
@@ -24,7 +25,7 @@ from memcheck.autograd.elementwise import (
     shift,
     unary,
 )
-from memcheck.autograd.indexing import clamp, repeat_kv
+from memcheck.autograd.indexing import repeat_kv
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value, promote

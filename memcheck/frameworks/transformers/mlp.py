@@ -8,7 +8,6 @@ from memcheck.autograd.elementwise import (
     cast,
     copy,
     dropout,
-    maximum,
     mul,
     scale,
     shift,
@@ -34,7 +33,7 @@ def _xielu(ctx: Context, m: Mlp, x: Value) -> Value:
     square = mul(tape, mul(tape, x, above), x)
     first = add(tape, square, scale(tape, x, "beta * x"))
     del square
-    capped = maximum(tape, x)
+    capped = unary(tape, x, "min")
     grown = unary(tape, under_autocast_fp32(tape, capped), "expm1")  # on autocast's fp32 list
     del capped
     difference = subtract(tape, grown, x)
@@ -115,7 +114,7 @@ def _scaled_or_apart(ctx: Context, m: Mlp, down: Value) -> Value:
 
 def _within_bounds(ctx: Context, m: Mlp, x: Value, held: list[Value]) -> Value:
     """DeepseekV4MLP, Step3p7MLP: clamped gate and up, variables to the module's end; BeamMLP's are not clamped."""
-    from memcheck.autograd.indexing import clamp
+    from memcheck.autograd.elementwise import clamp
 
     tensors = linear_tensors(m.tensors)
     if m.clamp == "wide":
@@ -140,7 +139,7 @@ def _inner(ctx: Context, m: Mlp, acted: Value) -> Value:
 
 def clamped(tape: Tape, m: Mlp | Moe, gate: Value, up: Value) -> Value:
     """Both halves within bounds; GPT-OSS's gate, or an activation of it."""
-    from memcheck.autograd.indexing import clamp
+    from memcheck.autograd.elementwise import clamp
 
     if m.clamp == "acted":
         gate = clamp(tape, activation(tape, gate, m.activation), 1)

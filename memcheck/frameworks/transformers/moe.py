@@ -6,8 +6,8 @@ Source: transformers 5.23 integrations/moe.py, grouped_mm_experts_forward.
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, cast, mul, scale, shift, unary
-from memcheck.autograd.indexing import clamp, grouped_mm, index, slices, sum_groups
+from memcheck.autograd.elementwise import add, cast, clamp, mul, scale, shift, unary
+from memcheck.autograd.indexing import grouped_mm, index, slices, sum_groups
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import activation, normalise
 from memcheck.autograd.operator import PASSED, operator

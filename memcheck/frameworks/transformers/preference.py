@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, copy
-from memcheck.autograd.indexing import slices
-from memcheck.autograd.log_probabilities import entropies, gather_labels, selective_log_softmax
+from memcheck.autograd.indexing import gather_last, slices
+from memcheck.autograd.log_probabilities import entropies, selective_log_softmax
 from memcheck.autograd.loss import log_softmax, nll_loss
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.second_pass import SecondPass
@@ -92,7 +92,7 @@ def _widened(ctx: Context, box: list[Outputs], batch: Batch) -> Value:
     logits = box.pop().logits
     wide = cast(ctx.tape, logits, "fp32", "logits in fp32")
     labels = ctx.tape.new(batch.whole[:2], "int64", "shifted labels")
-    scores = gather_labels(ctx.tape, log_softmax(ctx.tape, wide), labels, batch.whole[:2])
+    scores = gather_last(ctx.tape, log_softmax(ctx.tape, wide), labels, batch.whole[:2])
     del logits, wide
     return scores
 

@@ -10,7 +10,7 @@ from memcheck.autograd import attention as kernels
 from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, copy, dropout, scale, shift
-from memcheck.autograd.indexing import repeat_kv, scattered
+from memcheck.autograd.indexing import gather_last, repeat_kv
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.operator import factors, operator
 from memcheck.autograd.tensor import Storage, Tape, Value
@@ -92,18 +92,12 @@ def distance_biases(ctx: Context, a: Attention, r: Relative, tensor: ParameterTe
     logits = _profiles(ctx, tensor, states.view(ctx.tokens * a.heads, r.width), profiles)
     distance = tape.new((s, s), "int64", "distances")
     index = tape.new((s, s), "int64", "clamped distances")
-    shape, dtype = (b, a.heads, s, s), logits.dtype
-    picked = tape.value(shape, dtype, "position biases")
-    kept = (index, logits.storage)  # gather_backward takes the input, too (derivatives.yaml)
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [scattered(tape, profiles, dtype, "gather backward")]
-
-    picked = tape.record(picked, (logits,), run, saves=kept)
+    shape = (b, a.heads, s, s)
+    picked = gather_last(tape, logits, index, shape, "position biases")
     masks = [tape.new((s, s), "bool", "distances out of reach") for _ in range(3)]
-    out = tape.value(shape, dtype, "masked position biases")
-    out = operator(tape, out, picked, (shape, dtype, "masked_fill backward"), saves=(masks[-1],))
-    del logits, distance, index, kept, picked, masks
+    out = tape.value(shape, logits.dtype, "masked position biases")
+    out = operator(tape, out, picked, "masked_fill backward", saves=masks[-1:])
+    del logits, distance, index, picked, masks
     return out
 
 
