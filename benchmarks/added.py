@@ -46,22 +46,7 @@ STATED: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 2,
         "num_nextn_predict_layers": 0,
     },
-    "beam": {
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 4,
-        "moe_intermediate_size": 512,
-        "num_hidden_layers": 3,
-        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-        "mlp_layer_types": ["dense", "sparse", "sparse"],
-        "num_experts": EXPERTS,
-        "num_experts_per_tok": 2,
-        "n_group": 2,
-        "topk_group": 1,
-    },
     "bert": {"max_position_embeddings": 2048},
-    "bert-generation": {"max_position_embeddings": 2048},
     "camembert": {"max_position_embeddings": 2048},
     "deepseek_v32": {"n_group": 1, "topk_group": 1},
     "blenderbot": {
@@ -87,14 +72,6 @@ STATED: dict[str, dict[str, Any]] = {
         "hidden_size": 1280,
         "num_attention_heads": 20,
         "intermediate_size": 5120,
-    },
-    "ctrl": {"n_positions": 2048, "dff": 4096},
-    "esmc": {
-        "hidden_size": 1024,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
-        "intermediate_size": 2816,
-        "vocab_size": 64,
     },
     "ernie": {"max_position_embeddings": 2048},
     "deberta": {
@@ -143,49 +120,7 @@ STATED: dict[str, dict[str, Any]] = {
         "vocab_size_per_layer_input": 2000,
         "sliding_window": 256,
     },
-    "hrm_text": {
-        "num_hidden_layers": 2,
-        "hidden_size": 1024,
-        "num_attention_heads": 8,
-        "intermediate_size": 2816,
-        "max_position_embeddings": 2048,
-    },
     "hunyuan_v1_dense": {"head_dim": 128},
-    "inkling2_text": {
-        "hidden_size": 1024,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 2,
-        "swa_num_attention_heads": 16,
-        "swa_num_key_value_heads": 4,
-        "sliding_window_size": 256,
-        "rel_extent": 512,
-        "num_hidden_layers": 5,
-        "n_layers_per_attn_res_block": 2,
-        "layer_types": ["hybrid_sliding", "hybrid_sliding", "hybrid", "hybrid_sliding", "hybrid_sliding"],
-        "moe_intermediate_size": 512,
-        "n_routed_experts": EXPERTS,
-        "num_experts_per_tok": 2,
-        "unpadded_vocab_size": 1990,
-        "log_scaling_n_floor": 512,
-    },
-    "inkling_text": {
-        "hidden_size": 1024,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 2,
-        "swa_num_attention_heads": 16,
-        "swa_num_key_value_heads": 4,
-        "sliding_window_size": 256,
-        "rel_extent": 512,
-        "num_hidden_layers": 3,
-        "layer_types": ["hybrid_sliding", "hybrid_sliding", "hybrid"],
-        "mlp_layer_types": ["dense", "sparse", "sparse"],
-        "intermediate_size": 2048,
-        "moe_intermediate_size": 512,
-        "n_routed_experts": EXPERTS,
-        "num_experts_per_tok": 2,
-        "unpadded_vocab_size": 1990,
-        "log_scaling_n_floor": 512,
-    },
     "kimi_linear": {
         "layer_types": ["linear_attention", "full_attention", "linear_attention"],
         "num_hidden_layers": 3,
@@ -207,19 +142,9 @@ STATED: dict[str, dict[str, Any]] = {
         "num_attention_heads": 16,
     },
     "m2m_100": {"decoder_layerdrop": 0.0, "encoder_layerdrop": 0.0},
-    "megatron-bert": {"max_position_embeddings": 2048},
     "mpnet": {"max_position_embeddings": 2048},
     "ministral": {"head_dim": 128},
-    "openai-gpt": {"n_positions": 2048},
     "hunyuan_v1_moe": {"head_dim": 128, "moe_topk": 2},
-    "recurrent_gemma": {"hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 6144, "vocab_size": 2000},
-    "rembert": {
-        "max_position_embeddings": 2048,
-        "hidden_size": 768,
-        "num_attention_heads": 12,
-        "output_embedding_size": 1024,
-    },
-    "roformer": {"max_position_embeddings": 2048, "embedding_size": 384},
     "roberta-prelayernorm": {"max_position_embeddings": 2048},
     "xlm-roberta-xl": {"max_position_embeddings": 2048},
     "t5gemma": {
@@ -234,34 +159,6 @@ STATED: dict[str, dict[str, Any]] = {
             "sliding_window": WINDOW,
         }
         for stack in ("encoder", "decoder")
-    },
-    "ultrabert": {
-        "hidden_size": 1024,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
-        "intermediate_size": 2816,
-        "num_hidden_layers": 3,
-        "prediction_head_size": 512,
-        "sliding_window": 256,
-    },
-    "zaya": {
-        "hidden_size": 1024,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 2,
-        "head_dim": 128,
-        "moe_intermediate_size": 1024,
-        "num_experts": EXPERTS,
-        "num_hidden_layers": 3,
-        "layer_types": ["hybrid", "hybrid_sliding", "hybrid"],
-        "sliding_window": 256,
-    },
-    "zamba": {
-        "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
-        "num_hidden_layers": 4,
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
     },
     "zamba2": {
         "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
@@ -280,8 +177,6 @@ TOKENWISE = {
     "jamba": 40,
     "kimi_linear": 384,
     "mamba": 40,
-    "recurrent_gemma": 128,
-    "zamba": 40,
 }
 """Families whose fallback loops over tokens or chunks, which takes minutes to trace: the length of their sequences."""
 FIXED_ROWS = {"whisper": 1500}
@@ -309,7 +204,7 @@ EAGER = (
 )
 WIDENED = ("bert", "distilbert", "electra", "m2m_100", "modernbert", "whisper")
 """Families whose stream, or encoder's output, a LayerNorm makes fp32 under autocast."""
-KEPT = ("bailing_hybrid", "ernie4_5_moe", "flint", "hy_v4", "inkling_text")
+KEPT = ("bailing_hybrid", "ernie4_5_moe")
 """Families with parameters that are loaded in fp32 beside others in bf16: adapters under autocast, too."""
 HALVED = ("afmoe", "deepseek_v32", "mt5", "t5", "umt5")
 """Families with parameters that are loaded in fp32 beside others in fp16 alone."""
@@ -357,7 +252,7 @@ def record(kind: str) -> dict[str, Any]:
         built = class_of(model)(transformers.AutoConfig.for_model(model, **config))
     blocks = read_architecture({"model_type": model, **config}).blocks
     mixers = [mixer for block, _ in blocks for mixer in (block.mixer, block.beside)]
-    recurrent = any(isinstance(m, Mixer) or (isinstance(m, Attention) and m.relative is not None) for m in mixers)
+    recurrent = any(isinstance(m, Mixer) for m in mixers)
     routed = any(key in config for key in EXPERT_KEYS)
     eager = any(isinstance(b.mixer, (Attention, LatentAttention)) and not b.mixer.sdpa for b, _ in blocks)
     ways = [

@@ -30,17 +30,13 @@ OPEN = {
     "minimax, sdpa, full, bf16-mixed": -0.005,
     "minimax, sdpa, none, bf16-mixed": -0.006,
     "modernbert added, sdpa, full, autocast-lora": -0.005,
-    "recurrent_gemma added, eager, full, bf16-mixed": -0.007,
-    "recurrent_gemma added, sdpa, full, bf16-lora": -0.011,
-    "recurrent_gemma added, sdpa, full, bf16-mixed": -0.007,
     "zamba2 added, eager, full, bf16-mixed": -0.004,
     "zamba2 added, sdpa, full, bf16-mixed": -0.004,
     "zamba2 added, sdpa, full, bf16-pure": -0.006,
     "zamba2 added, sdpa, none, bf16-lora": -0.009,
 }
 """Plans with a moment whose missing tensor is not found yet, or not counted, and how low it is: Zamba 2's gradient of
-the embedding is a view, which holds the concatenated rows' to the next hybrid layer; RecurrentGemma's gate has a
-variable in the forward, and the graphs that its layers leave hold the looked-up rows of a frozen table."""
+the embedding is a view, which holds the concatenated rows' to the next hybrid layer."""
 WIDE = 0.01
 """How far above it is worth bold type."""
 

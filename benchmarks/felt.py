@@ -48,7 +48,7 @@ training:
   activation_checkpointing: full
 """
 """A plan that fails, of whatever model is filled in: every gather of every module under ZeRO-3 is replayed."""
-LARGEST = {"405B under ZeRO-3": "llama-3.1-405b", "Inkling under ZeRO-3": "inkling"}
+LARGEST = {"405B under ZeRO-3": "llama-3.1-405b"}
 CHECK = ["-c", ENTRY, "check", "--exit-zero"]
 STARTS = """\
 import os, sys

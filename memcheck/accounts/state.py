@@ -163,11 +163,8 @@ STATES_PER_PARAMETER = {
     "flash-adamw": 2,
     "flash-adamw-32": 2,
     "te-fused-adam": 2,
-    "onebit-adam": 3,
-    "zero-one-adam": 4,
-    "onebit-lamb": 4,
 }
-"""Full-size state tensors per parameter tensor, with errors of compression. Adafactor keeps a row and a column."""
+"""Full-size state tensors per parameter tensor. Adafactor keeps a row and a column."""
 
 EIGHT_BIT_MINIMUM = 4096
 """bitsandbytes keeps tensors below this many elements in fp32 (optim/optimizer.py, min_8bit_size)."""

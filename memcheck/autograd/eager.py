@@ -110,8 +110,6 @@ def _scale_in_place(tape: Tape, x: Value) -> Value:
 def _score_step(tape: Tape, weights: Value, step: str, mask_dtype: str) -> Value:
     if step == "add":
         return shift(tape, weights, "attention mask", mask_dtype)
-    if step == "blend":
-        return shift(tape, scale(tape, weights, "scores * mask"), "scores * mask + other")
     if step == "cap":
         capped = scale(tape, weights, "softcap")
         capped = unary(tape, capped, "tanh")
@@ -162,39 +160,6 @@ def eager_with_sinks(  # noqa: PLR0913 - the switches of one formula
     returned.append(dropped)
     del scores
     return batched(tape, dropped, v, (b, h, s, v.shape[-1]), "attention output", (False, copied[2]))
-
-
-def eager_wide_with_sinks(
-    tape: Tape,
-    q: Value,
-    k: Value,
-    v: Value,
-    sinks: Value,
-    returned: list[Value],
-    *,
-    p_dropout: float,
-    copied: Copied,
-) -> Value:
-    """Flint: fp32 copies of queries and keys, whose scores and sinks are softmaxed in fp32, also under autocast.
-
-    modeling_flint.py, eager_attention_forward. The masked scores keep their variable until the probabilities are cast.
-    """
-    b, h, s, _ = q.shape
-    narrow, autocast = v.dtype, tape.autocast
-    tape.autocast = None
-    scores = batched(tape, cast(tape, q, "fp32"), cast(tape, k, "fp32"), (b, h, s, s), "attention scores", copied[:2])
-    scores = scale(tape, scores, "attention scaling")
-    tape.autocast = autocast
-    scores = shift(tape, scores, "attention mask")
-    shape = (b, h, s, s + 1)
-    probs = softmax(tape, cat(tape, (scores, _spread(tape, sinks, (b, h, s, 1))), shape, "cat sinks"))
-    dropped = operator(tape, Value(probs.storage, (b, h, s, s), probs.dtype), probs, (shape, "fp32", "slice backward"))
-    del probs
-    weights = cast(tape, dropped, narrow, "attention probabilities")
-    del dropped, scores
-    weights = dropout(tape, weights, p_dropout)
-    returned.append(weights)
-    return batched(tape, weights, v, (b, h, s, v.shape[-1]), "attention output")
 
 
 def eager_scaled_by_sinks(

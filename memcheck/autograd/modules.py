@@ -18,7 +18,6 @@ from memcheck.autograd.norm import (
     rms_norm_unrounded,
 )
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
-from memcheck.models.parts.matrices import norm_tensors
 from memcheck.models.types import Mlp, Norm, ParameterTensor
 from memcheck.models.vision import TowerAttention
 
@@ -36,10 +35,6 @@ def normalise(ctx: Context, norm: Norm | None, x: Value, name: str = "norm") -> 
     reached = liger is not None and liger.rms_norm and (name != "qk_norm" or liger.head_norms)
     if liger is not None and reached and kind.startswith("rmsnorm"):
         return liger_rms_norm(tape, x, weight, in_place=liger.norm_in_place)
-    if kind == "rmsnorm-narrow":
-        x = cast(tape, x, ctx.setting.params)
-    if norm.gate_rank:
-        return _gated_norm(ctx, norm, rms_norm_pieces(tape, x, weight))
     if kind.startswith("rmsnorm"):
         return rms_norm_pieces(
             tape,
@@ -51,17 +46,6 @@ def normalise(ctx: Context, norm: Norm | None, x: Value, name: str = "norm") -> 
     if kind == "l2":
         return l2_norm_pieces(tape, x)
     return _layer_norm(ctx, norm, x, (weight, bias))
-
-
-def _gated_norm(ctx: Context, norm: Norm, y: Value) -> Value:
-    """AXK2GatedRMSNorm: ``(y * sigmoid(fc2(silu(fc1(y))).float())).to(y.dtype)``."""
-    tape = ctx.tape
-    first, second = (t for t in norm_tensors(norm) if t.linear)
-    h = unary(tape, linear(tape, y, ctx.replicated(first), first.name), "silu")
-    h = linear(tape, h, ctx.replicated(second), second.name)
-    opened = unary(tape, cast(tape, h, "fp32"), "sigmoid")
-    del h
-    return cast(tape, mul(tape, y, opened), y.dtype)
 
 
 def _layer_norm(ctx: Context, norm: Norm, x: Value, affine: tuple[Parameter | None, Parameter | None]) -> Value:

@@ -75,7 +75,6 @@ OPTIMIZER = "optimizer.type"
 ELASTIC = "elasticity.enabled"
 ELASTIC_SIZES = "elasticity.micro_batch_sizes"
 MOMENTUM = "optimizer.params.momentum"
-BACKEND = "optimizer.params.comm_backend_name"
 TORCH_ADAM = "optimizer.params.torch_adam"
 
 

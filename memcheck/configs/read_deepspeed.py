@@ -160,10 +160,6 @@ def _optimizer(draft: Draft) -> None:
         settles = (key, "training.optimizer")
         draft.refuse(keys.OPTIMIZER, f"the states of `{written}` have no memory model", help, settles)
         return
-    backend = config.take(keys.BACKEND)
-    if name in KEYS.names["compressing"] and backend not in (None, "nccl", "mpi"):
-        message = f"`{keys.BACKEND}: {backend}`: what this compresses with has no memory model here"
-        draft.refuse(keys.BACKEND, message, "nccl and mpi have one", (key, "training.optimizer"))
     if str(written).lower() == "lamb":
         draft.note(keys.OPTIMIZER, "priced as Adam, whose two moments LAMB keeps; its norms per layer are not modelled")
     third_state(draft, "optimizer.params.amsgrad")

@@ -28,8 +28,6 @@ WRAPPERS: dict[str, str] = {
     "hyperclovax_vision_v2": "hyperclovax",
     "idefics2": "mistral",
     "idefics3": "llama",
-    "inkling2": "inkling2_text",
-    "inkling_mm_model": "inkling_text",
     "internvl": "qwen2",
     "janus": "llama",
     "kimi_k25": "deepseek_v3",

@@ -87,12 +87,6 @@ def inference_ranks(job: InferenceJob, *, inventory: bool = False) -> tuple[Rank
             "size its training, or exclude the plan",
             "/model",
         )
-    if any(block.sources is not None or block.handed is not None for block, _ in job.architecture.blocks):
-        raise UnsupportedError(
-            f"memcheck has no model of serving {job.architecture.model_type}, which caches more than keys and values",
-            "size its training, or exclude the plan",
-            "/model",
-        )
     if job.architecture.vision is not None and job.architecture.vision.crosses:
         raise UnsupportedError(
             "memcheck has no model of serving a model whose layers read pictures by cross attention",

@@ -37,10 +37,6 @@ def refuse(job: TrainingJob) -> None:
         if value != priced and (value or priced):
             message = f"`{name}` {does}, of which memcheck has no model"
             raise UnsupportedError(message, "leave it out to get the figure without it", f"/training/options/{name}")
-    if job.optimizer.name in ("onebit-adam", "zero-one-adam", "onebit-lamb"):
-        from memcheck.frameworks.deepspeed.one_bit import refuse_one_bit
-
-        refuse_one_bit(job)
     if job.lora is not None:
         refuse_adapters(job.lora, framework, apart=job.layout.expert > 1)
     if job.option("quantize_experts", default=False):

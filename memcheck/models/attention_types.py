@@ -42,8 +42,8 @@ class Norm(Record):
     kind: str
     """What transformers computes: ``rmsnorm`` (Llama: cast back, then weight) | ``rmsnorm-fp32-weight`` (OLMo 2,
     GPT-OSS: weight, then cast back) | ``rmsnorm-t5`` (product with the input as it came, cast to the weight's
-    dtype, weight) | ``rmsnorm-unit-offset`` (Gemma's 1 + w in fp32) | ``rmsnorm-narrow`` (ZAYA's last: Llama's of the
-    input in the weight's dtype) | ``layernorm`` (one kernel)
+    dtype, weight) | ``rmsnorm-unit-offset`` (Gemma's 1 + w in fp32)
+    | ``layernorm`` (one kernel)
     | ``layernorm-fp32`` (OLMo: one kernel on an fp32 copy) | ``layernorm-pieces`` (Cohere: mean, variance and product
     as separate fp32 operations) | ``layernorm-rounded`` (DeBERTa V1: as those, cast back before weight and bias)
     | ``layernorm-1p`` (Nemotron: weight + 1) | ``l2`` (Llama 4: no weight)."""
@@ -54,8 +54,6 @@ class Norm(Record):
     """Number of separate weight rows (Cohere and StableLM: one per head)."""
     name: str = ""
     """Path inside its owner: ``input_layernorm`` in a block, ``model.norm`` in the model."""
-    gate_rank: int = 0
-    """The output is multiplied by an fp32 sigmoid of a low-rank network of it (A.X K2); 0 = it is not."""
 
 
 class Disentangled(Record):
@@ -85,21 +83,6 @@ class Compressed(Record):
     """Compressed keys read the tokens before theirs, too, and an indexer chooses among them."""
     index_heads: int = 0
     index_dim: int = 0
-
-
-class Relative(Record):
-    """Biases of the distances to earlier tokens: a row of the token's own weighs learned profiles (Inkling)."""
-
-    width: int
-    """Profiles, and elements of a head's row."""
-    extent: int
-    """Distances in tokens; those beyond have no bias."""
-    kernel: int
-    """Columns of the convolutions after the matrices of keys and values."""
-    scaled: bool = False
-    """Queries and biases are multiplied by a logarithm of the position, in fp32."""
-    dynamic: bool = False
-    """Each token makes the convolutions' weights, too, of inputs that keys and values have of their own (Inkling 2)."""
 
 
 class Attention(Record):
@@ -183,8 +166,6 @@ class Attention(Record):
     """Queries and keys are normalised after the rotation (Hunyuan, nanochat)."""
     scaled_queries: bool = False
     """Rotated queries are multiplied by a scale of each position (Ministral 3)."""
-    scales_wide: bool = False
-    """The scale of each position multiplies fp32 copies of the queries, which are cast back (Beam)."""
     bidirectional: bool = False
     """Every token sees every other (encoders): no mask is made unless one is given."""
     value_norm: Norm | None = None
@@ -197,8 +178,6 @@ class Attention(Record):
     """Keys and values are those of an earlier layer (Gemma 4's last layers)."""
     scaled_keys: bool = False
     """Keys are multiplied by a constant in front of the rotation, the input and the output by others (Falcon-H1)."""
-    output_norm: Norm | None = None
-    """On the joined heads, in front of the output's matrix (BitNet)."""
     scaled_output: bool = False
     """The sinks are no logits: each row of the output is multiplied by a sigmoid of its logsumexp minus the sink
     (Granite's windowed models)."""
@@ -208,8 +187,6 @@ class Attention(Record):
     """Eager scores lose their rows' maximum in front of the softmax, also without sinks (MiMo V2)."""
     scaled_values: bool = False
     """Values are multiplied by a constant (MiMo V2)."""
-    soft_gate: bool = False
-    """The gate is an fp32 softplus, cast back (Laguna)."""
     cross: bool = False
     """Keys and values are made of the encoder's output."""
     bias: str = ""
@@ -234,16 +211,6 @@ class Attention(Record):
     """The output's gate is made after the output, with a bias of each head (Beam) or without (Muse Glimmer)."""
     gate_adaptable: bool = True
     """peft's targets can name that matrix, as :attr:`memcheck.models.types.Mlp.adaptable`."""
-    wide_sinks: bool = False
-    """Eager scores with sinks are fp32 products of fp32 copies, also under autocast, and keep their maximum (Flint)."""
-    fp32_sinks: bool = False
-    """Sinks are fp32 in a model that was loaded, and make eager logits and probabilities fp32 (Hy 4)."""
-    differential: bool = False
-    """Two passes over halves of the values' heads, the second subtracted with a learned weight (DiffLlama)."""
-    dynamic_mask: int = 0
-    """Number of tokens that a mask of each key head keeps: the mask is made from the values, and keeps the largest of a
-    longer sequence (Doge); 0 = no mask.
-    """
     block_heads: int = 0
     """Heads of an indexer that chooses blocks of keys: a mask of every query head is made in the layer (MiniMax M3)."""
     block_dim: int = 0
@@ -252,17 +219,6 @@ class Attention(Record):
     """Relative positions have queries and keys of their own, and eager code of the family's (DeBERTa)."""
     compressed: Compressed | None = None
     """Queries, keys and the output are made as DeepSeek V4 makes them; keys are values."""
-    relative: Relative | None = None
-    """Relative position biases that are made from the hidden states, and what else Inkling's attention has; None: none.
-    """
-    choices: int = 0
-    """Experts that make a token's queries and read its outputs, a set of heads for each it has (JetMoE); 0 = none."""
-    keeps_scores: bool = False
-    """Eager scores keep their variable to the module's end, as well as the probabilities (Megatron-BERT)."""
-    floored: bool = False
-    """Masked scores are the larger of themselves and of their dtype's least, as a product of its own (XGLM)."""
-    factor_mask: int = 0
-    """Rows and columns of a mask in the weights' dtype that each layer holds and multiplies its scores by (GPT-1)."""
 
 
 class LatentAttention(Record):
@@ -292,28 +248,14 @@ class LatentAttention(Record):
     """The layer hands the indices of chosen keys to the next (GLM 5)."""
     index_heads: int = 0
     """Heads of the layer's own indexer; 0 = none."""
-    gated_queries: bool = False
-    """One matrix makes queries and the output's fp32 gate from the low-rank queries before and after their norm (A.X
-    K2).
-    """
-    scaled_latents: bool = False
-    """Low-rank queries, keys and values are multiplied by constants, and the shared rotary key is normed (Dots 3)."""
     scaled_parts: bool = False
     """Both parts of the queries, and the normed latent, are multiplied by constants (LongCat Flash)."""
     head_gate: bool = False
     """The output is multiplied by a sigmoid of one number a head, which a matrix makes of the input (Dots 3)."""
     wide_gate: bool = False
     """The gate's sigmoid is of an fp32 copy, and cast back (Ling 3)."""
-    wide_tables: bool = False
-    """The rotary tables are fp32; what they turned is cast back (Dots 3's indexed layers)."""
-    window: int | None = None
-    """Sliding window in tokens; None = full attention."""
     index_head_dim: int = 0
     index_topk: int = 2048
     """Keys that the indexer chooses for each token."""
     sdpa: bool = True
     """See :attr:`Attention.sdpa`; False: there is no flash-attention path either."""
-    sinks: bool = False
-    """See :attr:`Attention.sinks`; they are fp32 in a model that was loaded (Hy 4)."""
-    early_gate: bool = False
-    """The output is multiplied by a sigmoid of every element, whose matrix runs ahead of the queries' (Hy 4)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import Norm, ParameterTensor
+from memcheck.models.attention_types import ParameterTensor
 from memcheck.record import Record
 
 
@@ -37,8 +37,6 @@ class Mlp(Record):
     """
     sparse: bool = False
     """Each row keeps its largest gate values alone (Gemma 3n's first layers)."""
-    inner_norm: Norm | None = None
-    """In front of the last matrix (BitNet)."""
     clamp: str = ""
     """See :attr:`Moe.clamp`."""
     nested: bool = False
@@ -79,8 +77,6 @@ class Moe(Record):
     tensors: tuple[ParameterTensor, ...] = ()
     looped: bool = False
     """The class runs one expert after the other: transformers' grouped products do not reach it (DBRX, Step 3.7)."""
-    split: bool = False
-    """Rows are sorted by expert, split, and what each makes of its own put together (JetMoE)."""
     identities: int = 0
     """Experts that hand tokens on as they are, the last of them; they have rows of the first matrix (LongCat Flash)."""
     dense_dispatch: bool = False
@@ -115,8 +111,6 @@ class Moe(Record):
     """Routed and shared outputs are averaged (Command A's experts on request)."""
     scaled_output: bool = False
     """The routed output is multiplied by a constant (Laguna)."""
-    capped_scores: bool = False
-    """tanh soft-capping of the router's logits (Laguna on request)."""
     shared_first: bool = False
     """The shared experts run before the routed ones, whose output is added to theirs (ERNIE, Hunyuan, AFMoE)."""
     past_adapter: bool = False

@@ -48,9 +48,9 @@ def maskable(a: Architecture) -> bool:
 
 
 def _known(mixer: object) -> bool:
-    """Softmax attention, or a latent one whose keys no indexer, window or sink has a part in."""
+    """Softmax attention, or a latent one whose keys no indexer chooses."""
     if isinstance(mixer, LatentAttention):
-        return not (mixer.masked or mixer.index_heads or mixer.sinks or mixer.window)
+        return not (mixer.masked or mixer.index_heads)
     return isinstance(mixer, Attention)
 
 

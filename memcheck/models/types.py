@@ -10,7 +10,7 @@ from itertools import chain, repeat
 
 from memcheck.models.attention_types import Attention, Disentangled, LatentAttention, Norm, ParameterTensor
 from memcheck.models.feed_forward_types import Mlp, Moe
-from memcheck.models.layer_inputs import AltUp, Cycle, Handed, PerLayer, Sources
+from memcheck.models.layer_inputs import AltUp, PerLayer
 from memcheck.models.mixer_types import Mixer
 from memcheck.models.rough import Rough
 from memcheck.models.task import Pooling, TaskHead
@@ -26,9 +26,7 @@ __all__ = [
     "Architecture",
     "Attention",
     "Block",
-    "Cycle",
     "Disentangled",
-    "Handed",
     "LatentAttention",
     "Mixer",
     "Mlp",
@@ -39,7 +37,6 @@ __all__ = [
     "PerLayer",
     "Pooling",
     "Rough",
-    "Sources",
     "TaskHead",
 ]
 
@@ -73,12 +70,6 @@ class Block(Record):
     """An embedding of its own is multiplied in after the feed-forward network (Gemma 4)."""
     per_layer_activation: str = ""
     altup: AltUp | None = None
-    convolutions: bool = False
-    """A causal convolution of each channel follows attention, and another one the MLP: ``extra_tensors`` (Inkling)."""
-    sources: Sources | None = None
-    """Attention and MLP read mixtures of streams; ``extra_tensors``: queries, convolutions, norms of keys, values."""
-    handed: Handed | None = None
-    """A state of the router in addition to the stream; ``extra_tensors`` are what both sums are scaled with (ZAYA)."""
     connections: int | None = None
     """Rounds in which what mixes the streams is normed (DeepSeek V4); 0: none does (Hy 4); None: one stream."""
     scaled_output: bool = False
@@ -99,7 +90,6 @@ class Block(Record):
     """Low-rank pairs of other layers that its own module over those tensors holds, for peft to adapt (Zamba 2)."""
     reused: bool = False
     """Whether an earlier layer has used the same tensors, for which autocast already holds its copies."""
-    cycle: Cycle | None = None
     clamped: bool = False
     """The residual stream is clamped after each part of the layer while it is fp16 (T5)."""
     residual_fp32: bool = False
@@ -124,10 +114,6 @@ class Block(Record):
     """
     masked_branch: bool = False
     """What the feed-forward network makes is multiplied by a mask of rows (Llama 3.2 Vision)."""
-    stream_scale: bool = False
-    """The residual stream is multiplied by a learned vector before the sum: ``extra_tensors`` (Doge)."""
-    scaled_sum: bool = False
-    """Both the stream and what is added to it are multiplied by constants (Beam)."""
     residual_from_norm: bool = False
     """The residual stream continues from the norm's output, not from its input (MiniMax, BLOOM on request)."""
 
@@ -137,11 +123,6 @@ class Block(Record):
         halves = (self.input_norm, self.mlp_norm, self.mixer_output_norm, self.mlp_output_norm)
         found = (*halves, self.cross_norm, self.cross_output_norm)
         return tuple(n for n in found if n is not None)
-
-    @property
-    def has_graph(self) -> bool:
-        """Whether it runs outside of ``torch.no_grad``."""
-        return self.cycle is None or self.cycle.graph
 
 
 class Paths(Record):
@@ -214,7 +195,7 @@ class Architecture(Record):
     biases: tuple[int, int] = (0, 0)
     """Rows and heads of a table of relative positions, of which biases of all layers' scores are made (MPNet)."""
     table_norm: bool = False
-    """The embedding's own module norms what it has looked up (Inkling)."""
+    """The embedding's own module norms what it has looked up (Muse Glimmer)."""
     embeddings_apart: bool = False
     """A module of its own looks the words up and norms them (encoders): its variables are not the model's."""
     checkpointable: bool = True
@@ -235,8 +216,6 @@ class Architecture(Record):
     """The model's own loss copies the logits but the last (Qwen2-Audio)."""
     mask_buffer: int = 0
     """Rows and columns of a boolean causal mask that the model holds (GPT-BigCode); 0 = none."""
-    kept_words: int = 0
-    """Words whose logits the loss reads, where the head makes those of more (Inkling); 0 = all."""
     head_input_scale: bool = False
     """What the head reads is divided by a constant (MiniCPM 3)."""
     logits_fp32: bool = False
@@ -287,12 +266,6 @@ class Architecture(Record):
     def collapses(self) -> bool:
         """Whether hyper-connections collapse several streams, which start as copies of the embedding (DeepSeek V4)."""
         return self.streams > 1 and self.blocks[0][0].connections is not None
-
-    @property
-    def last_sources(self) -> int:
-        """How many streams of earlier layers are weighed with the last one's in front of the head (Inkling 2)."""
-        found = self.blocks[-1][0].sources
-        return 0 if found is None else found.given + found.adds
 
     def layers(self) -> tuple[Block, ...]:
         """Every block, one entry per layer."""

@@ -15,13 +15,9 @@ ACCESSES = {
     "adafactor": 12,
     "muon": 9,
     "te-fused-adam": 9,
-    "onebit-adam": 65,
-    "zero-one-adam": 70,
-    "onebit-lamb": 101,
 }
 """Elements read and written per parameter, one operation after the other (``torch/optim/adamw.py`` _multi_tensor_adamw:
-mul_ 2, lerp_ 3, mul_ 2, addcmul_ 3, sqrt 2, div_ 2, add_ 2, addcdiv_ 4; the others counted in the same way; DeepSpeed
-``fp16/onebit/*.py`` with ``comm/nccl.py``).
+mul_ 2, lerp_ 3, mul_ 2, addcmul_ 3, sqrt 2, div_ 2, add_ 2, addcdiv_ 4; the others counted in the same way).
 """
 FUSED = {
     "adamw": 7,
@@ -33,12 +29,9 @@ FUSED = {
     "adafactor": 12,
     "muon": 9,
     "te-fused-adam": 9,
-    "onebit-adam": 65,
-    "zero-one-adam": 70,
-    "onebit-lamb": 101,
 }
 """In one kernel: parameter, gradient and states are read, parameter and states written; TransformerEngine's fp32 master
-weights, too. Those of 1 bit are no kernels."""
+weights, too."""
 EIGHT_BIT = {
     "adamw-8bit": 2,
     "paged-adamw-8bit": 2,

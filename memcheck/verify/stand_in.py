@@ -101,9 +101,6 @@ OPTIMIZERS = {
     "flash-adamw": ("adamw", "flashoptim's kernels need CUDA"),
     "flash-adamw-32": ("adamw", "flashoptim's kernels need CUDA"),
     "te-fused-adam": ("adamw", "TransformerEngine's kernels need CUDA"),
-    "onebit-adam": ("adamw", "its compression runs on CuPy"),
-    "zero-one-adam": ("adamw", "its compression runs on CuPy"),
-    "onebit-lamb": ("adamw", "its compression runs on CuPy"),
     "lion": ("sgd-momentum", "torch has no Lion; momentum is one state per parameter, too"),
 }
 """The optimizer of torch with as many states per parameter."""

@@ -50,9 +50,6 @@ PLANS = {
     "2^20 nodes and 5,000 layers with Muon": plan(
         LAYERS | {"overrides": {"num_hidden_layers": 5000}}, "megatron", {"tensor": 8, "zero_stage": 1}, 2**20, optimizer="muon"
     ),
-    "2^20 experts of attention": plan(
-        {"name": "jetmoe-8b", "overrides": {"num_local_experts": 2**20}}, "huggingface", {"zero_stage": 0}
-    ),
     "10,000 layers": plan(LAYERS, "huggingface", {}),
     "10,000 layers under Megatron": plan(LAYERS, "megatron", {}),
     "2^20 micro-batches": plan("llama-3.1-8b", "torchtitan", {"pipeline": 8}, gradient_accumulation_steps=2**20),

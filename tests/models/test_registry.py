@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from memcheck.families.architecture import read_architecture
-from memcheck.families.registry import FAMILIES
+from memcheck.families.registry import FAMILIES, NOT_MODELLED
 from memcheck.models import families
 from memcheck.models.errors import ArchitectureError
 from tests.models.configs import DEEPSEEK_V3, GEMMA3, LLAMA, without
@@ -37,6 +37,15 @@ def test_unknown_model_type_names_what_its_keys_are_like() -> None:
     assert "deepseek_v3 (misses kv_lora_rank, v_head_dim)" in caught.value.help
 
 
+@pytest.mark.parametrize("kind", ["jetmoe", "inkling_mm_model", "fuyu"])
+def test_a_family_without_a_model_is_refused_by_name(kind: str) -> None:
+    """The refusal names the family and the way out, and no other family that its keys happen to fit."""
+    with pytest.raises(ArchitectureError, match=f"does not model the family '{kind}'") as caught:
+        read_architecture({**LLAMA, "model_type": kind})
+    assert caught.value.key == "model_type"
+    assert caught.value.help == "`model: {rough: ...}` takes the number of parameters"
+
+
 @pytest.mark.parametrize("config", [{}, {"model_type": None}, {"model_type": 3}, {"model_type": ["llama"]}])
 def test_model_type_must_be_stated(config: dict[str, Any]) -> None:
     """Without a model_type nothing says which names the keys have."""
@@ -53,6 +62,11 @@ def test_every_family_function_exists() -> None:
         assert found.__doc__, target
     files = {path.stem for path in Path(families.__file__).parent.glob("[a-z]*.py")}
     assert files == {target.partition(":")[0] for target in FAMILIES.values()}
+
+
+def test_no_family_is_read_and_refused() -> None:
+    """A name is in one of both lists."""
+    assert not NOT_MODELLED & FAMILIES.keys()
 
 
 def test_only_the_asked_family_is_imported() -> None:

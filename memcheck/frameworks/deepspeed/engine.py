@@ -34,10 +34,6 @@ ALL_REDUCE_ELEMENTS = 500_000_000
 """``MEMORY_OPT_ALLREDUCE_SIZE`` of runtime/engine.py: gradients that ZeRO does not touch are reduced in such pieces."""
 
 
-ONE_BIT = ("onebit-adam", "zero-one-adam", "onebit-lamb")
-"""Optimizers that compress their moments to signs to reduce them."""
-
-
 class EngineBuffers(Record):
     """Bytes on one rank."""
 
@@ -170,13 +166,6 @@ def _replicated(job: TrainingJob, sizes: list[int]) -> EngineBuffers:
     ranks = job.layout.data * job.layout.context
     count, wire = min(ALL_REDUCE_ELEMENTS, trained) if ranks > 1 else 0, communication_dtype(job)
     flat = rounded(count * item) + (rounded(count * DTYPE_BYTES[wire]) if wire != job.recipe.gradients else 0)
-    if job.optimizer.name in ONE_BIT:
-        from memcheck.frameworks.deepspeed.one_bit import errors, pool, step_bytes
-
-        step = step_bytes(job.optimizer.name, sizes, ranks, item)
-        return EngineBuffers(
-            resting=errors(trained, ranks) + pool(trained, ranks), step_temporaries=step, all_reduce=flat
-        )
     return EngineBuffers(step_temporaries=copies * rounded(trained * 4), all_reduce=flat)
 
 

@@ -35,7 +35,6 @@ FRAMEWORK = Framework(
         by_name={
             "adafactor": "for-loop",
             "muon": "for-loop",
-            "onebit-lamb": "for-loop",
             "sgd": "foreach",
             "sgd-momentum": "foreach",
         },

@@ -65,9 +65,7 @@ def embedding_unit(
         fixed_positions=a.fixed_positions,
         streams=a.streams,
         cloned=a.embedding_cloned,
-        scattered=bool(a.embedders)
-        or (a.vision is not None and not a.vision.crosses)
-        or a.blocks[0][0].handed is not None,
+        scattered=bool(a.embedders) or (a.vision is not None and not a.vision.crosses),
         embedders=a.embedders,
         embedders_trained=bool(a.embedders) and job.method == "full" and "projector" not in job.freeze,
         embedders_adapter=adapter,
@@ -154,8 +152,6 @@ def head_of(
         hidden_cap=a.final_softcap and base.style.caps_hidden,
         widened=a.logits_fp32,
         divided=a.head_input_scale,
-        sources=a.last_sources,
-        kept_words=a.kept_words,
         transform=a.head_transform,
         transform_name=a.head_tensors[0].name if a.head_transform else "",
         transform_biases=transform_biases(a),
@@ -168,7 +164,6 @@ def head_of(
         graph_before=before[0],
         grad_dtype=outside,
         collapses=a.collapses,
-        apart=a.collapses and a.blocks[0][0].connections == 0,
         projection=head_width(a) if head_width(a) != a.hidden_size else 0,
     )
     if a.task is not None:

@@ -24,5 +24,4 @@ def _table(job: TrainingJob, block: Block) -> int:
         return rounded(mixer.buffer_numel * DTYPE_BYTES[job.recipe.params])
     if not isinstance(mixer, Attention):
         return 0
-    factors = rounded(DTYPE_BYTES[job.recipe.params] * mixer.factor_mask**2)
-    return rounded(4 * mixer.position_rows * mixer.rotary_dim) + rounded(mixer.own_mask**2) + factors
+    return rounded(4 * mixer.position_rows * mixer.rotary_dim) + rounded(mixer.own_mask**2)

@@ -58,10 +58,6 @@ class ModelBuffers:
         """What each micro-batch in flight makes for itself."""
         self.masks = variables + last
         """Attention masks, and an indexer's choice, that nothing but variables of the model's forward hold."""
-        if architecture.blocks[0][0].cycle is not None:
-            from memcheck.frameworks.torch.cycles import held_states
-
-            self.masks += held_states(setting)
         if architecture.encoder is not None:
             from memcheck.frameworks.torch.encoder import encoder_tables
 
@@ -162,4 +158,4 @@ class ModelBuffers:
 
 def _may_have_tables(block: Block) -> bool:
     m, experts = block.mixer, isinstance(block.mlp, Moe)
-    return experts or not isinstance(m, Attention) or bool(m.position_rows or m.own_mask or m.factor_mask)
+    return experts or not isinstance(m, Attention) or bool(m.position_rows or m.own_mask)

@@ -95,11 +95,6 @@ class Units:
 
     def __init__(self, job: TrainingJob, architecture: Architecture, added: Accumulation, inventory: bool) -> None:
         self.job, self.architecture = job, as_built(job, architecture)
-        first = architecture.blocks[0][0]
-        if first.cycle is not None or first.sources is not None or first.handed is not None:
-            from memcheck.frameworks.torch.cycles import demand_whole_stacks
-
-            demand_whole_stacks(job, architecture)
         self.base = base_setting(job, architecture, added.dtype)._replace(saves_inputs=added.saves_inputs)
         self._entry = entry_stream(self.architecture, self.base)
         self._added, self._inventory = added, inventory
@@ -122,8 +117,6 @@ class Units:
         checkpointing = job.checkpointing
         input_grad = self._input_wants(part)
         runs: list[Run] = []
-        if self.architecture.blocks[0][0].sources is not None:  # the first stream is the looked-up rows
-            self.base = base = base._replace(encoded_grad=input_grad)
         encoder, table = self.architecture.encoder, input_grad
         if encoder is not None and part.embedding:
             from memcheck.frameworks.torch.encoder import encoder_units
@@ -168,15 +161,14 @@ class Units:
         for block, index, times in _stretches(self.architecture.blocks, part, frozen, checkpointing.every_n_layers):
             left = times
             while left:
-                graph = block.has_graph
-                trained, input_grad = self._trains(block) and index not in frozen and graph, input_grad and graph
+                trained = self._trains(block) and index not in frozen
                 external = index == part.first > 0
                 # the backward's first layer is where gradients start that all of an encoder-decoder's add up
                 ends = index + left == reads
                 gathers = ends and left == 1
                 unit = self._block(block, index, input_grad, trained, external, gathers)
                 # a layer without a module that is adapted leaves the graph where it begins
-                after = input_grad or trained or (adapted and graph and unit.fresh.output_gradient > 0)
+                after = input_grad or trained or (adapted and unit.fresh.output_gradient > 0)
                 after = after or (base.encoded_grad and crossed and block.masked_branch)
                 # what follows one with other inputs is not like it
                 some = 1 if external or after != input_grad or (index == 0 and self._widens_first) else left
@@ -216,10 +208,6 @@ class Units:
         return [Run(unit, times, layer) for unit, times, layer in found]
 
     def _with_head(self, runs: list[Run], part: Part, input_grad: bool, graph: int) -> list[Run]:
-        if self.architecture.blocks[0][0].cycle is not None:
-            from memcheck.frameworks.torch.cycles import behind_all
-
-            runs[0] = runs[0]._replace(unit=behind_all([(run.unit, run.times) for run in runs], self.base))
         if part.head:
             states = sum(run.times * run.unit.fresh.freed_input for run in runs if run.unit.kind == "block")
             runs.append(Run(self._head(part, input_grad, graph, states), 1))
@@ -252,13 +240,9 @@ class Units:
 
                 found = sharing(found, block, setting, mode)
             if block.borrows or block.reused:
-                from memcheck.frameworks.torch.cycles import gathering
+                from memcheck.frameworks.torch.shared_tensors import gathering
 
                 found = gathering(found, block, setting)
-            if block.cycle is not None:
-                from memcheck.frameworks.torch.cycles import waiting
-
-                found = waiting(found, block.cycle, setting)
             # windows alternate, and layers with and without often take the same: equal curves are shared
             found = self._alike[key] = self._equal.setdefault(found, found)
         return found

@@ -6,7 +6,7 @@ Sources: transformers 5.23 models/llama/modeling_llama.py, integrations/sdpa_att
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast, clamp, copy, mul, scale, unary
+from memcheck.autograd.elementwise import clamp, copy, mul, scale, unary
 from memcheck.autograd.indexing import head_view, index, repeat_kv, slices
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import normalise
@@ -30,8 +30,10 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
         from memcheck.frameworks.transformers.disentangled import disentangled_attention
 
         return disentangled_attention(ctx, a, a.disentangled, x)
-    if a.compressed is not None or a.relative is not None or a.choices:
-        return _own_attention(ctx, a, x, stream)
+    if a.compressed is not None:
+        from memcheck.frameworks.transformers.compressed import compressed_attention
+
+        return compressed_attention(ctx, a, a.compressed, x)
     tensors = linear_tensors(a.tensors)
     width = -(-a.heads // ctx.tp) * (a.v_head_dim or a.head_dim)
     x = enter_tensor_parallel(ctx, x)
@@ -59,12 +61,11 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
 
         retain(tape, k, v)
     if a.scaled_queries:
-        q = scale_positions(ctx, q, wide=a.scales_wide)
+        q = scale_positions(ctx, q)
     out = _attended(ctx, a, q, k, v).view(ctx.tokens, width)
     out = _gated(ctx, a, out, gate, argument)
     del gate
-    out = normalise(ctx, a.output_norm, out, "output_norm")
-    last = tensors[3 if a.gate_matrix or a.scaled_output or a.dynamic_mask else -1]
+    last = tensors[3 if a.gate_matrix or a.scaled_output else -1]
     result = linear(tape, out, ctx.weights(last, a.out_bias), last.name)
     result = leave_tensor_parallel(ctx, result)  # a hook of the last matrix: every variable lives until it has run
     if a.adds_residual:
@@ -75,27 +76,12 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
     return result
 
 
-def _own_attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
-    """DeepSeek V4's, Inkling's and JetMoE's modules, which share no statement with the others'."""
-    if a.choices:
-        from memcheck.frameworks.transformers.jetmoe import mixed_attention
-
-        return mixed_attention(ctx, a, x, stream)
-    if a.compressed is not None:
-        from memcheck.frameworks.transformers.compressed import compressed_attention
-
-        return compressed_attention(ctx, a, a.compressed, x)
-    from memcheck.frameworks.transformers.relative import relative_attention
-
-    return relative_attention(ctx, a, x)
-
-
 def _attended(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
     """Scores, softmax and product, as the family writes them."""
-    if a.differential or a.dynamic_mask or a.block_heads or a.floored:
-        from memcheck.frameworks.transformers.unusual import unusual_attention
+    if a.block_heads:
+        from memcheck.frameworks.transformers.block_mask import attend_to_blocks
 
-        return unusual_attention(ctx, a, q, k, v)
+        return attend_to_blocks(ctx, a, q, k, v)
     if a.bias:
         from memcheck.frameworks.transformers.position_bias import attend_with_biases
 
@@ -107,23 +93,18 @@ def _gated(ctx: Context, a: Attention, out: Value, gate: Value | None, x: Value)
     """The output times a gate of each element or each head, where there is one."""
     tape = ctx.tape
     if a.late_gate:
-        from memcheck.frameworks.transformers.beam import gated_late
-
-        return gated_late(ctx, a, out, x)
+        tensor = linear_tensors(a.tensors)[4]
+        made = linear(tape, x, ctx.weights(tensor, False, adaptable=a.gate_adaptable), tensor.name)
+        return mul(tape, out, unary(tape, made, "sigmoid"))
     if gate is None:
         return out
-    if a.soft_gate:
-        opened = cast(tape, unary(tape, cast(tape, gate, "fp32"), "softplus"), out.dtype)
-        return mul(tape, out, opened)
     opened = unary(tape, gate, "sigmoid")
     return mul(tape, out, opened.view(*out.shape) if opened.numel == out.numel else opened)
 
 
-def scale_positions(ctx: Context, q: Value, *, wide: bool = False) -> Value:
+def scale_positions(ctx: Context, q: Value) -> Value:
     """``q * get_llama_4_attn_scale(positions).to(q.dtype)``: the scale of each position is kept, q is not."""
     tape = ctx.tape
-    if wide:  # fp32 copies, which are cast back
-        return cast(tape, scale(tape, cast(tape, q, "fp32"), "query scale"), q.dtype)
     factors = tape.new((ctx.sequence,), q.dtype, "query scale")
     return operator(tape, tape.value(q.shape, q.dtype, "scaled queries"), q, "query scale backward", saves=(factors,))
 
@@ -196,8 +177,7 @@ def as_heads(
     shape = (ctx.batch, heads, rows or ctx.sequence, each or a.head_dim)
     if norm is not None and norm.size != a.head_dim:
         x, norm = normalise(ctx, norm._replace(size=x.shape[-1]), x, "qk_norm"), None
-    # modeling_whisper.py, `.transpose(1, 2).contiguous()`; modeling_xglm.py folds batch and heads into one dimension
-    if a.contiguous or (a.floored and ctx.batch > 1):
+    if a.contiguous:  # modeling_whisper.py, `.transpose(1, 2).contiguous()`
         return copy(ctx.tape, head_view(ctx.tape, x, shape), "contiguous")
     x = head_view(ctx.tape, x, shape) if copies else x.view(*shape)
     return normalise(ctx, norm, x, "qk_norm").view(*shape)  # what a norm puts together head by head is flat
@@ -215,7 +195,7 @@ def _fused_projection(ctx: Context, a: Attention, x: Value) -> Heads:
     q_shape, kv_shape = (b, heads, s, d), (b, kv_heads, s, d)
     if a.fused_form == "index":
         return _indexed(ctx, a, qkv)
-    if a.fused_form in ("parts", "slices"):
+    if a.fused_form == "slices":
         q, k, v = slices(tape, qkv, q_shape, kv_shape, kv_shape)
     else:
         if a.fused_form == "heads":  # head by head: the joined gradient is not in the order of the matrix

@@ -42,13 +42,13 @@ def attend_eagerly(ctx: Context, a: Attention, q: Value, k: Value, v: Value, cop
         narrows=a.softmax_fp32 or a.narrow_weights,
         p_dropout=a.dropout,
         returned=weights,
-        named=ctx.named if a.adds_residual or a.filled_scores or a.keeps_scores else None,
+        named=ctx.named if a.adds_residual or a.filled_scores else None,
         every_step=a.adds_residual,
         copied=copied,
     )
     if a.returns_weights:
         returns(ctx, weights)
-    elif not a.factor_mask:  # GPT-1's are a variable of a function inside
+    else:
         ctx.unused += weights
     return copy(tape, out, "contiguous")
 
@@ -56,13 +56,11 @@ def attend_eagerly(ctx: Context, a: Attention, q: Value, k: Value, v: Value, cop
 def _score_steps(a: Attention) -> tuple[str, ...]:
     """What the family does to the scores before the softmax."""
     if a.bidirectional:
-        masked = a.masked and (a.cross or a.keeps_scores)
+        masked = a.masked and a.cross
         capped = ("scale", "cap") if a.softcap else ("scale",)
         return (*capped, "add") if a.window is not None or masked else capped
     if a.softcap:
         return ("scale", "cap", "add")
-    if a.factor_mask:  # w / sqrt(d), w * b + -1e4 * (1 - b)
-        return ("scale", "blend")
     if a.own_mask:  # unscaled: torch.where by the layer's mask, then the model's
         return ("fill", "add")
     if a.alibi:  # MPT: scale, bias, masked_fill; BLOOM: baddbmm scales and adds the bias by itself

@@ -8,7 +8,6 @@ from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting, adapts_head, wider
 from memcheck.autograd.curve import Curve, arrival, checkpointed, high, turn
 from memcheck.autograd.elementwise import cast, cat, dropout, scale, shift, unary
-from memcheck.autograd.indexing import slices
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy, fused_linear, widened
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.modules import activation, normalise
@@ -52,8 +51,6 @@ class Head(Record):
     """The layer in front of the head, not a matrix, makes the rows as narrow as the table (ELECTRA)."""
     collapses: bool = False
     """Streams are collapsed by learned weights (DeepSeek V4), not by their mean."""
-    apart: bool = False
-    """Whether the collapsed streams are those of a model in which no matrix mixes streams (Hy 4)."""
     dropout: float = 0.0
     """Dropout after the final norm."""
     returned: bool = False
@@ -62,10 +59,6 @@ class Head(Record):
     """Dtype of a buffer of one number a word that is added to the logits (BART); empty: none is."""
     hidden_cap: bool = False
     """What the head reads is capped, not the logits."""
-    kept_words: int = 0
-    """Number of words whose logits the loss reads, as a slice; 0 = it reads all."""
-    sources: int = 0
-    """Streams of earlier layers that are weighed with the last one's (Inkling 2); 0 = there are none."""
     divided: bool = False
     """What the head reads is divided by a constant."""
     widened: bool = False
@@ -172,8 +165,6 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     if head.loss.kind == "fused-linear":
         return fused_linear(tape, h, weight)
     logits = _logits(ctx, head, h, weights)
-    if head.kept_words:
-        logits = slices(tape, logits, (logits.shape[0], head.kept_words))[0]
     del h
     if head.loss.shifts == "rebound":
         logits = cast(tape, logits, "fp32", "logits.float()")
@@ -223,22 +214,17 @@ def _adapted(ctx: Context, head: Head, weights: Weights) -> Weights:
 
 
 def _normed(ctx: Context, head: Head, x: Value) -> Value:
-    h = layers_of(ctx.setting.style).norm(ctx, head.final_norm, _joined(ctx, head, x))
-    return cast(ctx.tape, h, x.dtype) if head.sources else h
+    return layers_of(ctx.setting.style).norm(ctx, head.final_norm, _joined(ctx, head, x))
 
 
 def _joined(ctx: Context, head: Head, x: Value) -> Value:
     """One stream of the last layer's several."""
-    if head.sources:
-        from memcheck.frameworks.transformers.attention_residual import last_mixture
-
-        return last_mixture(ctx, head.sources, ParameterTensor("final_input.query", (ctx.hidden,), "mixer"), x)
     if ctx.setting.streams == 1:
         return x
     if head.collapses:
         from memcheck.frameworks.transformers.hyper_connections import collapsed_streams
 
-        return collapsed_streams(ctx, x, apart=head.apart)
+        return collapsed_streams(ctx, x)
     from memcheck.frameworks.transformers.altup import join_streams
 
     out = join_streams(ctx, x, ctx.setting.streams)

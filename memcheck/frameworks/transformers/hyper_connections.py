@@ -1,7 +1,7 @@
 """DeepSeek V4's layer and the ends of its model: streams that learned weights collapse, expand and mix.
 
 Source: transformers 5.23 models/deepseek_v4/modeling_deepseek_v4.py (DeepseekV4HyperConnection, DeepseekV4HyperHead,
-DeepseekV4DecoderLayer.forward, DeepseekV4Model.forward). What Hy 4 has of it is in ``independent_streams``.
+DeepseekV4DecoderLayer.forward, DeepseekV4Model.forward).
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ EPSILON = "hc_eps"
 def hyper_block(ctx: Context, block: Block, x: Value) -> Value:
     """Streams [tokens x streams, hidden] around attention and around experts; each result has a variable."""
     if not isinstance(block.mixer, Attention) or block.mlp is None:
-        from memcheck.frameworks.transformers.independent_streams import independent_block
-
-        return independent_block(ctx, block, x)
+        raise TypeError("streams around anything but softmax attention and experts")
     post, comb, collapsed = _connected(ctx, block, x, "attn_hc")
     normed = normalise(ctx, block.input_norm, collapsed)
     made = attention(ctx, block.mixer, normed, x.dtype)
@@ -165,14 +163,8 @@ def repeated_streams(ctx: Context, x: Value, streams: int) -> Value:
     return operator(ctx.tape, out, x, "sum of streams")
 
 
-def collapsed_streams(ctx: Context, x: Value, *, apart: bool) -> Value:
-    """DeepseekV4HyperHead: one stream of the last layer's several, weighted by what a matrix makes of all; ``apart``:
-    HYV4HyperHead.
-    """
-    if apart:
-        from memcheck.frameworks.transformers.independent_streams import independent_head
-
-        return independent_head(ctx, x)
+def collapsed_streams(ctx: Context, x: Value) -> Value:
+    """DeepseekV4HyperHead: one stream of the last layer's several, weighted by what a matrix makes of all."""
     tape, streams, rows = ctx.tape, ctx.setting.streams, ctx.tokens
     wide = streams * ctx.hidden
     fn, base, factor = (

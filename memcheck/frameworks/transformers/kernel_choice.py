@@ -39,8 +39,7 @@ def grouping_of(a: LatentAttention, heads: int) -> Attention:
     """The module of softmax attention that expanded keys and values amount to."""
     width = a.qk_nope_head_dim + a.qk_rope_head_dim
     return Attention(
-        heads, heads, width, dropout=a.dropout, masked=a.masked, padded=a.padded, window=a.window, sdpa=a.sdpa,
-        flash=a.sdpa, sinks=a.sinks, fp32_sinks=a.sinks,
+        heads, heads, width, dropout=a.dropout, masked=a.masked, padded=a.padded, sdpa=a.sdpa, flash=a.sdpa,
     )  # fmt: skip
 
 

@@ -1,7 +1,6 @@
 """Multi-head latent attention of DeepSeek V2 and V3 as transformers writes it.
 
-Sources: transformers 5.23 models/deepseek_v2/modeling_deepseek_v2.py, models/deepseek_v3/modeling_deepseek_v3.py,
-models/hy_v4/modeling_hy_v4.py.
+Sources: transformers 5.23 models/deepseek_v2/modeling_deepseek_v2.py, models/deepseek_v3/modeling_deepseek_v3.py.
 """
 
 from __future__ import annotations
@@ -33,9 +32,11 @@ def latent_attention(ctx: Context, a: LatentAttention, x: Value, stream: str) ->
     heads = -(-a.heads // ctx.tp)
     nope, rope, v_dim = a.qk_nope_head_dim, a.qk_rope_head_dim, a.v_head_dim
     x = enter_tensor_parallel(ctx, x)
-    early = linear(tape, x, ctx.weights(tensors["gate_proj"], False), "gate_proj") if a.early_gate else None
     low = _low_queries(ctx, a, tensors, x)
-    q, gate = _heads(ctx, a, _queries(ctx, a, tensors, low), heads)
+    last = tensors["q_proj" if a.q_lora_rank is None else "q_b_proj"]
+    made = linear(tape, low[0], ctx.weights(last, False), last.name)
+    q = head_view(tape, made, (b, heads, s, nope + rope))
+    del made
     if not a.masked:  # `q_resid` is a variable where an indexer reads it
         del low
     q_pass, q_rot = tape.views(q, (b, heads, s, nope), (b, heads, s, rope))
@@ -45,17 +46,12 @@ def latent_attention(ctx: Context, a: LatentAttention, x: Value, stream: str) ->
     tensor = tensors["kv_a_proj_with_mqa"]
     compressed = linear(tape, x, ctx.replicated(tensor, a.bias), tensor.name)
     latent, k_rot = tape.views(compressed, (ctx.tokens, a.kv_lora_rank), (b, 1, s, rope))
-    if a.scaled_latents:
-        latent = copy(tape, latent, "contiguous")
     latent = _norm(ctx, a.kv_lora_rank, latent, "kv_a_layernorm")
-    if a.scaled_parts or a.scaled_latents:
+    if a.scaled_parts:
         latent = scale(tape, latent, "latent scale")
-        k_rot = _norm(ctx, rope, k_rot, "k_rope_only_layernorm") if a.scaled_latents else k_rot
     query, k_turned = q, k_rot
     if a.turned:
-        q_turned, k_turned = _rotary(tape, a, q_rot, k_rot, "fp32" if a.wide_tables else stream)
-        if a.wide_tables:
-            q_turned, k_turned = cast(tape, q_turned, q_rot.dtype), cast(tape, k_turned, k_rot.dtype)
+        q_turned, k_turned = _rotary(tape, a, q_rot, k_rot, stream)
         query = cat(tape, (q_pass, q_turned), (b, heads, s, nope + rope), "cat queries")
     if a.scaled_queries:
         query = scale_positions(ctx, query)
@@ -73,33 +69,16 @@ def latent_attention(ctx: Context, a: LatentAttention, x: Value, stream: str) ->
     if a.turned and v_dim == nope + rope and kernel_of(ctx, grouping) == "flash":
         # its output lies as the queries do, which a cat has put together head by head
         out = copy(tape, out, "contiguous")
-    if early is not None:
-        out = mul(tape, out, unary(tape, early, "sigmoid").view(*out.shape))
-    out = _opened(ctx, a, tensors, out, (x, gate))
+    out = _opened(ctx, a, tensors, out, x)
     tensor = tensors["o_proj"]
     result = linear(tape, out.view(ctx.tokens, heads * v_dim), ctx.weights(tensor, a.bias), tensor.name)
     del named
     return leave_tensor_parallel(ctx, result)
 
 
-def _heads(ctx: Context, a: LatentAttention, made: Value, heads: int) -> tuple[Value, Value | None]:
-    """Queries head by head, and the output's gate where the matrix makes that, too."""
-    tape, lead, width = ctx.tape, (ctx.batch, heads, ctx.sequence), a.qk_nope_head_dim + a.qk_rope_head_dim
-    if not a.gated_queries:
-        return head_view(tape, made, (*lead, width)), None
-    both = head_view(tape, made, (*lead, width + a.v_head_dim))
-    q, gate = tape.views(both, (*lead, width), (*lead, a.v_head_dim))
-    return q, copy(tape, gate, "reshape")
-
-
-def _opened(
-    ctx: Context, a: LatentAttention, tensors: Tensors, out: Value, made_of: tuple[Value, Value | None]
-) -> Value:
-    """The output times an fp32 gate of every element, or a gate of every head, which is made of the layer's input."""
-    tape, (x, gate) = ctx.tape, made_of
-    if gate is not None:
-        opened = unary(tape, cast(tape, gate, "fp32"), "sigmoid")
-        return cast(tape, mul(tape, out, opened.view(*out.shape)), out.dtype)
+def _opened(ctx: Context, a: LatentAttention, tensors: Tensors, out: Value, x: Value) -> Value:
+    """The output times a gate of every head or element, which a matrix makes of the layer's input (Ling 3)."""
+    tape = ctx.tape
     if a.head_gate:
         made = linear(tape, x, ctx.weights(tensors["g_proj"], False), "g_proj")
         opened = unary(tape, cast(tape, made, "fp32") if a.wide_gate else made, "sigmoid")
@@ -169,25 +148,14 @@ def _mask_of_choice(ctx: Context, a: LatentAttention) -> list[Storage]:
 
 
 def _low_queries(ctx: Context, a: LatentAttention, tensors: Tensors, x: Value) -> list[Value]:
-    """What the queries' last matrix reads: the input, or low-rank queries after their norm, and before it."""
+    """What the queries' last matrix reads: the input, or low-rank queries after their norm."""
     tape = ctx.tape
     if a.q_lora_rank is None:
         return [x]
     before = linear(tape, x, ctx.replicated(tensors["q_a_proj"], a.bias), tensors["q_a_proj"].name)
     low = _norm(ctx, a.q_lora_rank, before, "q_a_layernorm")
-    if a.gated_queries:
-        return [low, before]
     del before
-    return [scale(tape, low, "latent scale") if a.scaled_latents else low]
-
-
-def _queries(ctx: Context, a: LatentAttention, tensors: Tensors, low: list[Value]) -> Value:
-    tape = ctx.tape
-    if a.q_lora_rank is not None and a.gated_queries:
-        both = cat(tape, (low[0], low[1]), (ctx.tokens, 2 * a.q_lora_rank), "cat low-rank queries")
-        return linear(tape, both, ctx.weights(tensors["q_gate_proj"], False), tensors["q_gate_proj"].name)
-    last = tensors["q_proj" if a.q_lora_rank is None else "q_b_proj"]
-    return linear(tape, low[0], ctx.weights(last, False), last.name)
+    return [low]
 
 
 def _norm(ctx: Context, size: int, x: Value, name: str) -> Value:

@@ -112,21 +112,6 @@ def recomputing(layer: Block, mode: str) -> tuple[Forward, bool]:
 
     ``parts:self_attn,mlp``: these modules of the layer are checkpointed, each apart.
     """
-    if layer.cycle is not None:
-        from memcheck.frameworks.transformers.cycles import run
-
-        cycle, whole = layer.cycle, mode == "full"
-        return lambda ctx, x: run(ctx, layer, cycle, x, recompute=whole), False
-    if layer.sources is not None:
-        from memcheck.frameworks.transformers import attention_residual
-
-        sources, whole = layer.sources, mode == "full"
-        return lambda ctx, x: attention_residual.run(ctx, layer, sources, x, recompute=whole), False
-    if layer.handed is not None:
-        from memcheck.frameworks.transformers import cca
-
-        handed, whole = layer.handed, mode == "full"
-        return lambda ctx, x: cca.run(ctx, layer, handed, x, recompute=whole), False
     if not mode.startswith(PARTS):
         return lambda ctx, x: block(ctx, layer, x), mode == "full"
     parts = frozenset(mode.removeprefix(PARTS).split(","))
@@ -161,7 +146,6 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     argument = h if block.inner_dropout else None
     h = _part(ctx, "self_attn", lambda c, v: _mixed(c, block, v, stream), h)
     h = norm(ctx, block.mixer_output_norm, h)
-    h = _convolved(ctx, block, h, 0) if block.convolutions else h
     h = dropout(ctx.tape, h, block.dropout)
     del argument
     if block.named_output and not block.layer_scale:
@@ -200,7 +184,6 @@ def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
     else:
         h = _part(ctx, "mlp", lambda c, v: feed_forward(c, m, v), h)
     h = norm(ctx, block.mlp_output_norm, h)
-    h = _convolved(ctx, block, h, 1) if block.convolutions else h
     h = dropout(ctx.tape, h, 0.0 if block.mixer_dropout else block.dropout)
     if block.masked_branch:
         h = mul(ctx.tape, Value(None, (h.shape[0], 1), ctx.setting.params), h, "masked rows")
@@ -210,31 +193,23 @@ def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
     return norm(ctx, block.mlp_norm, x) if block.post_norm else x
 
 
-def _convolved(ctx: Context, block: Block, h: Value, which: int) -> Value:
-    from memcheck.frameworks.transformers.relative import short_convolution
-
-    return short_convolution(ctx, block.extra_tensors[which], h)
-
-
 def _residual(ctx: Context, block: Block, residual: Value, h: Value) -> Value:
     """``residual + h``, or both multiplied by constants (Granite: h only; MiniMax: both), or h by a vector (InternViT:
-    ``extra_tensors``, one for each half), or the stream by one (Doge).
+    ``extra_tensors``, one for each half).
     """
     tape = ctx.tape
-    if block.extra_tensors and (block.layer_scale or block.stream_scale):
+    if block.extra_tensors and block.layer_scale:
         done = sum(p.name in _names(block) for p in ctx.parameters)
         vector = block.extra_tensors[done % len(block.extra_tensors)]
         factor = tape.parameter(ctx.parameter(vector.name, vector.shape))
         if block.tanh_gates:
             factor = unary(tape, factor, "tanh")
-        if block.stream_scale:
-            return add(tape, mul(tape, factor, residual, "stream scale"), h, "residual")
         scaled = mul(tape, factor, h, "layer scale")
         if block.named_output:
             ctx.unused.append(scaled)
         return add(tape, scaled, residual, "residual")
     if block.residual_scale:
-        if block.residual_from_norm or block.scaled_sum:
+        if block.residual_from_norm:
             residual = scale(tape, residual, "residual * alpha")
         scaled = scale(tape, h, "hidden * multiplier")
         return add(tape, residual, scaled, "residual")

@@ -51,7 +51,7 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
         if isinstance(block.mixer, Attention):
             bias = max(bias, _bias(block.mixer, setting))
             # where() keeps what chooses between biases and nothing
-            chooses = block.mixer.relative is not None or (bool(block.mixer.bias) and block.mixer.padded)
+            chooses = bool(block.mixer.bias) and block.mixer.padded
             chooses = chooses and block.mixer.sdpa and setting.attention == "sdpa"
             kept = kept or chooses or block.mixer.filled_scores or shares_mask(block.mixer, setting)
     gathered = max((_table(b.mixer, setting) for b in blocks if isinstance(b.mixer, Attention)), default=0)
@@ -94,7 +94,7 @@ def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
     mixer = block.mixer
     if isinstance(mixer, Attention) and mixer.disentangled is not None and mixer.bidirectional:  # of every pair
         return None, "int64" if mixer.padded else "fp32", setting.batch
-    if isinstance(mixer, Attention) and (mixer.keeps_scores or (mixer.bias == "given" and mixer.padded)):
+    if isinstance(mixer, Attention) and mixer.bias == "given" and mixer.padded:
         return None, setting.params, setting.batch  # additive, of every sequence
     if isinstance(mixer, LatentAttention):
         mixer = grouping_of(mixer, mixer.heads)

@@ -42,7 +42,7 @@ def recurrent_mixer(ctx: Context, mixer: Mixer, x: Value) -> Value:
 
 def _fallback(kind: str) -> Callable[[Context, Mixer, Value], Value]:
     """The forward pass without the packages that have fused kernels; lightning attention never has any."""
-    if kind in ("lightning", "mamba1-heads", "rg-lru"):
+    if kind == "lightning":
         return MIXERS[kind]
     if kind in ("short-convolution", "plain-short-convolution"):
         return _short_convolution_fallback
@@ -250,32 +250,18 @@ def _mamba1(ctx: Context, mixer: Mixer, x: Value) -> Value:
     return mamba1_fused(ctx, mixer, x)
 
 
-def _mamba1_heads(ctx: Context, mixer: Mixer, x: Value) -> Value:
-    from memcheck.frameworks.transformers.mamba1_heads import mamba1_heads
-
-    return mamba1_heads(ctx, mixer, x)
-
-
 def _kimi_delta(ctx: Context, mixer: Mixer, x: Value) -> Value:
     from memcheck.frameworks.transformers.kimi_delta import kimi_delta
 
     return kimi_delta(ctx, mixer, x)
 
 
-def _rg_lru(ctx: Context, mixer: Mixer, x: Value) -> Value:
-    from memcheck.frameworks.transformers.rg_lru import recurrent_block
-
-    return recurrent_block(ctx, mixer, x)
-
-
 MIXERS: dict[str, Callable[[Context, Mixer, Value], Value]] = {
     "lightning": _lightning,
     "mamba1": _mamba1,
-    "mamba1-heads": _mamba1_heads,
     "mamba2": _mamba,
     "gated-delta-net": _delta_net,
     "kimi-delta": _kimi_delta,
-    "rg-lru": _rg_lru,
     "plain-short-convolution": _short_convolution_fallback,
     "short-convolution": _short_convolution,
 }

@@ -16,7 +16,7 @@ from memcheck.autograd.elementwise import (
     where,
 )
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.modules import activation, matrix, normalise, under_autocast_fp32
+from memcheck.autograd.modules import activation, matrix, under_autocast_fp32
 from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.tensor import Tape, Value
 from memcheck.models.types import Mlp, Moe, ParameterTensor
@@ -117,11 +117,6 @@ def _within_bounds(ctx: Context, m: Mlp, x: Value, held: list[Value]) -> Value:
     from memcheck.autograd.elementwise import clamp
 
     tensors = linear_tensors(m.tensors)
-    if m.clamp == "wide":
-        from memcheck.frameworks.transformers.beam import wide_product
-
-        held += [matrix(ctx, m, x, tensor) for tensor in tensors[:2]]
-        return wide_product(ctx.tape, m, *held[-2:])
     gate = matrix(ctx, m, x, tensors[0])
     gate = clamp(ctx.tape, activation(ctx.tape, gate, m.activation) if m.clamp == "acted" else gate, 1)
     up = clamp(ctx.tape, matrix(ctx, m, x, tensors[1]), 2)
@@ -130,8 +125,8 @@ def _within_bounds(ctx: Context, m: Mlp, x: Value, held: list[Value]) -> Value:
 
 
 def _inner(ctx: Context, m: Mlp, acted: Value) -> Value:
-    """What the activation made, normed and dropped; the layer may have a variable for it."""
-    out = dropout(ctx.tape, normalise(ctx, m.inner_norm, acted, "inner_norm"), m.inner_dropout)
+    """What the activation made, after dropout; the layer may have a variable for it."""
+    out = dropout(ctx.tape, acted, m.inner_dropout)
     if m.named_inner:
         ctx.unused.append(out)
     return out

@@ -29,14 +29,6 @@ def moe(ctx: Context, m: Moe, x: Value) -> Value:
         from memcheck.frameworks.transformers.dense_dispatch import dense_dispatch
 
         return dense_dispatch(ctx, m, x)
-    if m.split:
-        from memcheck.frameworks.transformers.jetmoe import split_experts
-
-        return split_experts(ctx, m, x)
-    if m.router == "sigmoid-sink":
-        from memcheck.frameworks.transformers.sink_experts import sink_experts
-
-        return sink_experts(ctx, m, x)
     tape = ctx.tape
     if m.shared_width and m.shared_gate:
         return _gated_shared(ctx, m, x)
@@ -135,7 +127,7 @@ def shared_mlp(m: Moe) -> Mlp:
         fused_gate_up=fused,
         tensors=tensors,
         adaptable=not m.stacked_adapters,
-        clamp="" if m.clamp == "act-routed" else m.clamp,
+        clamp=m.clamp,
     )
 
 
@@ -229,14 +221,6 @@ def gate(tape: Tape, m: Moe, both: Value) -> Value:
         return _clamped_gate(tape, both, half)
     g, up = tape.views(both, half, half)
     del both
-    if m.clamp == "tanh":
-        from memcheck.frameworks.transformers.clipped_attention import softly_clamped
-
-        return softly_clamped(tape, g, up)
-    if m.clamp == "wide":
-        from memcheck.frameworks.transformers.beam import wide_product
-
-        return wide_product(tape, m, g, up)
     if m.clamp:
         return clamped(tape, m, g, up)
     return mul(tape, activation(tape, g, m.activation), up)

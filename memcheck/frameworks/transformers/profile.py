@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 
 UNSPLIT = (
-    "albert", "bert-generation", "biogpt", "ctrl", "deberta", "deberta-v2", "distilbert", "electra", "megatron-bert",
-    "mpnet", "openai-gpt", "rembert", "roberta-prelayernorm", "roformer",
+    "albert", "deberta", "deberta-v2", "distilbert", "electra", "mpnet", "roberta-prelayernorm",
 )  # fmt: skip
 """Model types whose classes have no layers among their ``_no_split_modules``."""
 WIDE_SINCE = (0, 27)

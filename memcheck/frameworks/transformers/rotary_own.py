@@ -1,8 +1,4 @@
-"""Rotations by tables that each layer makes, which its backward keeps, or of fp32 copies of queries and keys.
-
-Sources: transformers 5.23 models/roformer/modeling_roformer.py (apply_rotary_position_embeddings),
-models/recurrent_gemma/modeling_recurrent_gemma.py (RecurrentGemmaAttention.forward).
-"""
+"""Rotations by tables that each layer makes, which its backward keeps, or of fp32 copies of queries and keys."""
 
 from __future__ import annotations
 
@@ -30,8 +26,6 @@ def rotate_otherwise(ctx: Context, a: Attention, q: Value, k: Value, stream: str
         wide_q, wide_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
         turned_q, turned_k = rotate_half(tape, wide_q, stream), rotate_half(tape, wide_k, stream)
         return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
-    if form in ("half-own", "pairs-stacked"):
-        return rotate_by_own(ctx, a, q, k)
     if form == "pairs-wide":
         return _wide_pairs(ctx, a, q, k)
     if form == "pairs-each":  # GPT-J casts the tables to the keys' dtype
@@ -40,21 +34,6 @@ def rotate_otherwise(ctx: Context, a: Attention, q: Value, k: Value, stream: str
         return turned_q, partial(ctx, a, k, k.dtype, layer_tables(ctx, a, k.dtype))
     turned_q, turned_k = rotate_copies(tape, q), rotate_copies(tape, k)  # ModernBERT
     return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
-
-
-def rotate_by_own(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, Value]:
-    """Rotate q, then k, both by one pair of tables.
-
-    ``pairs-stacked`` (RoFormer): sines and cosines repeated in the weights' dtype; turned halves are variables to the
-    end. ``half-own`` (RecurrentGemma): made in the keys' dtype by a module of the layer's own.
-    """
-    tape = ctx.tape
-    dtype = ctx.setting.params if a.rotary_form == "pairs-stacked" else k.dtype
-    tables = tuple(tape.new((ctx.sequence, a.rotary_dim), dtype, "rotary table of the layer") for _ in range(2))
-    if a.rotary_form == "half-own":
-        return partial(ctx, a, q, dtype, tables), partial(ctx, a, k, dtype, tables)
-    turned = rotate_half(tape, q, dtype, tables, holds=True)
-    return turned, rotate_half(tape, k, dtype, tables, holds=True)
 
 
 def _wide_pairs(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, Value]:

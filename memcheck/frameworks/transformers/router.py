@@ -40,14 +40,6 @@ def route(ctx: Context, m: Moe, x: Value) -> Choice:
         scores, indices = _sigmoid(ctx, m, logits)
     elif m.router in ("sigmoid-topk", "softmax-fp32-topk"):
         scores, indices = _chosen_first(ctx, m, logits, narrow)
-    elif m.router == "sigmoid-chosen":
-        scores, indices = _sigmoid_of_chosen(ctx, m, logits)
-    elif m.router == "sigmoid-even":
-        scores, indices = _even_sigmoid(ctx, m, logits)
-    elif m.router == "sigmoid-best":
-        scores, indices = _best_sigmoid(ctx, m, logits)
-    elif m.router == "sigmoid-narrow":
-        scores, indices = _narrow_sigmoid(ctx, m, logits, narrow)
     elif m.router == "softmax-gather":
         scores, indices = _softmax_gather(ctx, m, logits, narrow)
     elif m.router == "softmax-groups":
@@ -171,55 +163,12 @@ def _chosen_first(ctx: Context, m: Moe, logits: Value, narrow: str) -> tuple[Val
     return cast(tape, over_sum(tape, chosen) if m.normalised_scores else chosen, narrow), indices
 
 
-def _sigmoid_of_chosen(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
-    """Kolibri: a correction chooses among the fp32 logits; the sigmoid is of those alone."""
-    tape = ctx.tape
-    for_choice = tape.new(logits.shape, logits.dtype, "logits for choice")
-    indices = tape.new((*logits.shape[:-1], m.experts_per_token), "int64", "topk indices")
-    del for_choice
-    chosen = unary(tape, gather(tape, logits, indices), "sigmoid")
-    return (over_sum(tape, chosen) if m.normalised_scores else chosen), indices
-
-
-def _best_sigmoid(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
-    """Flint: the best of all sigmoid scores, by their sum; they stay in fp32."""
-    tape = ctx.tape
-    scores = unary(tape, logits, "sigmoid")
-    chosen, indices = topk(tape, scores, m.experts_per_token)
-    del scores
-    return (over_sum(tape, chosen) if m.normalised_scores else chosen), indices
-
-
-def _even_sigmoid(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
-    """Inkling 2: a correction chooses among the scores; the chosen by their sum, times a constant."""
-    tape = ctx.tape
-    scores = unary(tape, logits, "sigmoid")
-    indices = _chosen(ctx, m, scores)
-    chosen = gather(tape, scores, indices)
-    del scores
-    return scale(tape, over_sum(tape, chosen), "routed scaling"), indices
-
-
 def _chosen(ctx: Context, m: Moe, scores: Value) -> Storage:
     """Indices of the best of fp32 ``scores`` and a bias, whose sum no variable holds."""
     for_choice = ctx.tape.new(scores.shape, "fp32", "scores for choice")
     indices = ctx.tape.new((*scores.shape[:-1], m.experts_per_token), "int64", "topk indices")
     del for_choice
     return indices
-
-
-def _narrow_sigmoid(ctx: Context, m: Moe, logits: Value, narrow: str) -> tuple[Value, Storage]:
-    """Laguna: fp32 logits, capped on request, sigmoid scores; the chosen ones by their sum, cast back."""
-    tape = ctx.tape
-    logits = cast(tape, logits, "fp32")
-    if m.capped_scores:
-        logits = scale(tape, unary(tape, scale(tape, logits, "cap"), "tanh"), "cap")
-    scores = unary(tape, logits, "sigmoid")
-    for_choice = tape.new(scores.shape, "fp32", "scores for choice")
-    indices = tape.new((*scores.shape[:-1], m.experts_per_token), "int64", "topk indices")
-    chosen = gather(tape, scores, indices)
-    del scores, for_choice
-    return cast(tape, over_sum(tape, chosen), narrow), indices
 
 
 def _softmax_gather(ctx: Context, m: Moe, logits: Value, narrow: str) -> tuple[Value, Storage]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from memcheck.autograd import eager as sinks_of
 from memcheck.autograd.context import Context
 from memcheck.autograd.tensor import Value
-from memcheck.frameworks.transformers.kernel_choice import copied_operands
 from memcheck.models.types import Attention
 
 
@@ -23,16 +22,7 @@ def eager_with_sinks(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -
             ctx.tape, q, k, v, _sinks(ctx, a), named, mask_dtype=mask, p_dropout=a.dropout
         )
     sinks = _sinks(ctx, a) if a.sinks else None
-    if a.wide_sinks and sinks is not None:
-        return sinks_of.eager_wide_with_sinks(
-            ctx.tape, q, k, v, sinks, ctx.unused, p_dropout=a.dropout, copied=copied_operands(ctx, a, q.shape[1])
-        )
     wide = ctx.setting.params if ctx.tape.autocast else None
-    if a.fp32_sinks:  # latent attention has put queries and keys together head by head
-        return sinks_of.eager_with_sinks(
-            ctx.tape, q, k, v, sinks, ctx.unused, mask_dtype=wide, p_dropout=a.dropout,
-            copied=(False, False, ctx.setting.batch > 1),
-        )  # fmt: skip
     return sinks_of.eager_with_sinks(ctx.tape, q, k, v, sinks, ctx.unused, mask_dtype=wide)
 
 

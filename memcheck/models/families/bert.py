@@ -89,27 +89,6 @@ def _inline(block: Block) -> Block:
     return block._replace(mlp=block.mlp._replace(inline=True)) if isinstance(block.mlp, Mlp) else block
 
 
-def read_megatron(config: ConfigReader) -> Architecture:
-    """``model_type: megatron-bert``: norms in front of the halves and after the layers. Eager code alone, which keeps
-    its scores as well as the probabilities, and returns these.
-    """
-    found = encoder(config, transform_names("bert", "bert.pooler.dense", body_pools=True))
-    found = _norms_in_front(found, ("attention.ln", "ln", "bert.encoder.ln"), lambda b: in_eager_code(b, masked=True))
-    return found._replace(embedding_norm=None)
-
-
-def in_eager_code(block: Block, *, masked: bool = False) -> Block:
-    """The layer of a class without other attention than its own statements, which keep scores and probabilities.
-
-    ``masked``: it makes a mask even where that masks nothing (masking_utils.py, ``_ignore_bidirectional_mask_sdpa``).
-    """
-    if not isinstance(block.mixer, Attention):
-        return block
-    return block._replace(
-        mixer=block.mixer._replace(sdpa=False, flash=False, masked=masked, keeps_scores=True, returns_weights=True)
-    )
-
-
 def read_xl(config: ConfigReader) -> Architecture:
     """``model_type: xlm-roberta-xl``: norms in front of the halves and after the layers, none after the tables."""
     names = ("attention.self_attn_layer_norm", "LayerNorm", "roberta.encoder.LayerNorm")

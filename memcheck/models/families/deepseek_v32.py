@@ -1,6 +1,4 @@
-"""DeepSeek V3.2, GLM 5 and A.X K2 (modeling_deepseek_v32.py, modeling_glm_moe_dsa.py, modeling_axk2.py): an indexer
-chooses each token's keys.
-"""
+"""DeepSeek V3.2 and GLM 5 (modeling_deepseek_v32.py, modeling_glm_moe_dsa.py): an indexer chooses each token's keys."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.parts.sizes import StackDimensions
 from memcheck.models.parts.stack import sparse_types, stack
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, LatentAttention, Moe
+from memcheck.models.types import Architecture, Block, LatentAttention
 
 NOTE = "the indexer gets no gradient: transformers makes a mask of every token and key of its choice"
 
@@ -37,32 +35,6 @@ def read_glm(config: ConfigReader) -> Architecture:
         config.fail("indexer_types", f"unknown indexer {strange!r}", "known: full, shared")
     own = usual if stated is None else tuple(t == "full" for t in stated)
     return _assemble(config, size, own)
-
-
-def read_axk2(config: ConfigReader) -> Architecture:
-    """``model_type: axk2``: queries and a gate of one matrix, norms with a low-rank gate except in front of dense
-    networks.
-    """
-    size = latent_sizes(config)
-    rank = config.integer("gated_norm_rank", default=16)
-    found = _assemble(config, size, (True,) * size.layers, first_dense=1)
-
-    def gated(block: Block) -> Block:
-        attention, first, second = block.mixer, block.input_norm, block.mlp_norm
-        if not isinstance(attention, LatentAttention) or first is None or second is None:
-            return block
-        second = second._replace(gate_rank=rank) if isinstance(block.mlp, Moe) else second
-        return block._replace(mixer=_joint(attention), input_norm=first._replace(gate_rank=rank), mlp_norm=second)
-
-    return found._replace(blocks=tuple((gated(block), times) for block, times in found.blocks))
-
-
-def _joint(attention: LatentAttention) -> LatentAttention:
-    """One matrix for queries and gate, which reads low-rank queries before and after their norm."""
-    width = attention.heads * (attention.qk_nope_head_dim + attention.qk_rope_head_dim + attention.v_head_dim)
-    (joint,) = linear("self_attn.q_gate_proj", width, 2 * (attention.q_lora_rank or 0), "attention", "column")
-    tensors = tuple(joint if t.name == "self_attn.q_b_proj.weight" else t for t in attention.tensors)
-    return attention._replace(tensors=tensors, gated_queries=True)
 
 
 def _assemble(config: ConfigReader, size: StackDimensions, own: tuple[bool, ...], first_dense: int = 3) -> Architecture:

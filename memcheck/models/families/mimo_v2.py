@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from memcheck.models.families.deepseek import sigmoid_experts
-from memcheck.models.families.laguna import rotary_share
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_mlp
 from memcheck.models.parts.matrices import linear, vector
-from memcheck.models.parts.sizes import StackDimensions, read_sizes
+from memcheck.models.parts.sizes import StackDimensions, read_sizes, rotary_share
 from memcheck.models.parts.stack import layer_types, sparse_types, stack
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block

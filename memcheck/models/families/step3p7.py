@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from memcheck.edge.digits import whole_number
 from memcheck.models.families.deepseek import mtp_layers
-from memcheck.models.families.laguna import rotary_share
 from memcheck.models.families.minimax_m3 import NORM
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
 from memcheck.models.parts.matrices import linear
-from memcheck.models.parts.sizes import StackDimensions, check_groups, read_sizes
+from memcheck.models.parts.sizes import StackDimensions, check_groups, read_sizes, rotary_share
 from memcheck.models.parts.stack import layer_types, sparse_types, stack
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Moe

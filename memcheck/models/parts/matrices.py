@@ -30,11 +30,5 @@ def norm_tensors(norm: Norm | None, name: str = "") -> tuple[ParameterTensor, ..
         return ()
     path = norm.name or name
     shape = (norm.rows, norm.size) if norm.rows > 1 else (norm.size,)
-    if norm.gate_rank:
-        return (
-            ParameterTensor(path + ".norm.weight", shape, "norm"),
-            *linear(path + ".mlp.fc1", norm.gate_rank, norm.size, "norm", "none"),
-            *linear(path + ".mlp.fc2", norm.size, norm.gate_rank, "norm", "none"),
-        )
     weight = ParameterTensor(path + ".weight", shape, "norm")
     return (weight, ParameterTensor(path + ".bias", shape, "norm")) if norm.bias else (weight,)

@@ -69,29 +69,6 @@ def mamba1(hidden: int, s: SelectiveScan, module: str = "mamba") -> Mixer:
     )
 
 
-def mamba1_heads(hidden: int, s: SelectiveScan, heads: int, module: str) -> Mixer:
-    """Zamba's: parameters of its own for each of a few heads stand in the place of two matrices."""
-    each = s.inner // heads
-    shapes = {
-        "x_proj_weight": (heads, s.rank + 2 * s.state, each),
-        "dt_proj_weight": (heads, each, s.rank),
-        "dt_proj_bias": (heads, each),
-        "A_log": (heads, each, s.state),
-        "D": (heads, each),
-    }
-    tensors = (
-        *(ParameterTensor(f"{module}.{name}", shape, "mixer") for name, shape in shapes.items()),
-        *_convolution(module, s.inner, s.kernel, bias=s.conv_bias),
-        *linear(f"{module}.in_proj", 2 * s.inner, hidden, "mixer", "column", bias=s.bias),
-        *linear(f"{module}.out_proj", hidden, s.inner, "mixer", "row", bias=s.bias),
-    )
-    state = s.inner * s.state * 4 + s.inner * s.kernel * 2
-    return Mixer(
-        kind="mamba1-heads", heads=heads, head_dim=each, state_bytes_per_sequence=state, width=2 * s.inner,
-        tensors=tensors, key_dim=s.state, kernel=s.kernel,
-    )  # fmt: skip
-
-
 def mamba2(hidden: int, s: StateSpace, module: str = "mamba") -> Mixer:
     """A heads x head_dim x state matrix in fp32, and the last columns of the convolution's input."""
     inner = s.heads * s.head_dim

@@ -92,3 +92,13 @@ def split_heads(config: ConfigReader, hidden: int, heads: int, names: Names = LL
         key = next((k for k in names.heads if config.has(k)), names.heads[0])
         config.fail(key, f"hidden size {hidden} is no multiple of {heads} attention heads", "state head_dim")
     return hidden // heads
+
+
+def rotary_share(config: ConfigReader, kind: str, default: float) -> float:
+    """``partial_rotary_factor`` of one kind of layers, in ``rope_parameters``."""
+    every = config.raw("rope_parameters")
+    own = every.get(kind) if isinstance(every, dict) else None
+    share = own.get("partial_rotary_factor", default) if isinstance(own, dict) else default
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0.0 <= share <= 1.0:
+        config.fail("rope_parameters", f"partial_rotary_factor of {kind} layers is not a share of 1")
+    return float(share)

@@ -20,8 +20,6 @@ SERVED = 10
 """Steps to predict the memory of a serving engine."""
 REPLAY, KIND, ADAPTED = 14, 8, 16
 """Steps to replay all units anew, and in addition per kind of layer, without and with adapters."""
-WEIGHS = 3
-"""Kinds that one kind of layer counts for if it also weighs outputs of earlier layers: its graph has more tensors."""
 LAYERS_A_STEP = 80
 """Layers whose tensors are gone through in one step."""
 MOST_LAYERS_OF_RUN = 4
@@ -42,8 +40,7 @@ class Effort:
         self._replayed: set[tuple[object, ...]] = set()
         if isinstance(architecture, Architecture):
             runs = _runs(architecture.blocks)
-            different = {block for block, _ in architecture.blocks}
-            self._kinds = sum([WEIGHS if block.sources is not None else 1 for block in different])
+            self._kinds = len({block for block, _ in architecture.blocks})
             self._kinds += 2 * (architecture.vision is not None or architecture.encoder is not None)
             self._runs = sum(min(times, MOST_LAYERS_OF_RUN) for times in runs)
             self._layers = architecture.num_layers

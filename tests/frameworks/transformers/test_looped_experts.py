@@ -1,4 +1,4 @@
-"""Experts that a class runs one after the other, held against traced steps of DBRX, JetMoE and LongCat Flash.
+"""Experts that a class runs one after the other, held against traced steps of DBRX and LongCat Flash.
 
 A trace needs to know each token's experts: they were set, as many tokens for each. Gradients that meet are added in
 place, as torch adds them where no dispatch mode watches (``memcheck.verify.trace.tracer``).
@@ -46,19 +46,7 @@ LONGCAT: dict[str, Any] = {
     "zero_expert_num": 4,
     "expert_ffn_hidden_size": 256,
 }
-JETMOE: dict[str, Any] = {
-    "model_type": "jetmoe",
-    "vocab_size": 8000,
-    "hidden_size": 512,
-    "num_hidden_layers": 3,
-    "num_key_value_heads": 4,
-    "kv_channels": 64,
-    "intermediate_size": 768,
-    "max_position_embeddings": 2048,
-    "num_local_experts": 8,
-    "num_experts_per_tok": 2,
-}
-MODELS = {"longcat": LONGCAT, "jetmoe": JETMOE}
+MODELS = {"longcat": LONGCAT}
 QUERIES = {"rank": 8, "target_modules": ["q_a_proj", "q_b_proj", "kv_b_proj", "o_proj"], "dtype": "fp32"}
 LORA = {"method": "lora", "lora": {"rank": 8, "target_modules": "all-linear", "dtype": "fp32"}}
 ROWS: dict[str, tuple[dict[str, Any], tuple[float, float, float, float]]] = {
@@ -86,15 +74,6 @@ ROWS: dict[str, tuple[dict[str, Any], tuple[float, float, float, float]]] = {
     "longcat, adapters of all, eager": ({**LORA, "attention": "eager"}, (222.170, 249.226, 261.039, 85.270)),
     "longcat, padded": ({"micro_batch_size": 2, "sequences": "padded"}, (361.572, 419.184, 443.585, 334.394)),
     "longcat, eager": ({"attention": "eager"}, (323.369, 352.018, 364.222, 334.381)),
-    "jetmoe": ({"micro_batch_size": 2}, (321.942, 379.859, 404.261, 376.891)),
-    "jetmoe, autocast": ({"precision": "bf16-mixed"}, (577.656, 614.011, 675.716, 753.746)),
-    "jetmoe, adapters": (LORA, (117.407, 144.387, 156.2, 76.341)),
-    "jetmoe, eager": ({"attention": "eager"}, (295.167, 323.815, 346.195, 376.885)),
-    "jetmoe, padded": ({"micro_batch_size": 2, "sequences": "padded"}, (324.088, 381.7, 406.101, 376.897)),
-    "jetmoe, padded, eager": (
-        {"micro_batch_size": 2, "sequences": "padded", "attention": "eager"},
-        (364.084, 421.391, 445.792, 376.897),
-    ),
     "whole": ({"micro_batch_size": 2}, (205.001, 266.047, 290.448, 231.995)),
     "recomputed": ({"activation_checkpointing": "full"}, (143.165, 171.78, 198.182, 231.989)),
     "autocast": ({"precision": "bf16-mixed"}, (350.082, 388.763, 400.185, 463.957)),
@@ -150,12 +129,3 @@ def test_longcat_serves_two_caches_a_layer() -> None:
     """A latent and a rotary key of each attention."""
     (block, times), *_ = read_architecture(LONGCAT).blocks
     assert times * kv_bytes_per_sequence(block, 1000, "bf16", 1) == 3 * 2 * (128 + 32) * 1000 * 2
-
-
-def test_jetmoe_cannot_be_recomputed_or_split() -> None:
-    """Its class does not support checkpointing, and experts of attention over several ranks have no memory model."""
-    with pytest.raises(UnsupportedError, match="gradient checkpointing"):
-        priced(JETMOE, {"activation_checkpointing": "full"})
-    hardware = {"gpu": {"name": "lab", "memory_gib": 1000}, "gpus_per_node": 2}
-    with pytest.raises(UnsupportedError, match="over several ranks"):
-        priced(JETMOE, {"framework": "huggingface"}, hardware=hardware, parallelism={"tensor": 2})

@@ -1,0 +1,52 @@
+"""Gradients of tensors that several layers share, which wait until the last of them is there (Zamba 2)."""
+
+from __future__ import annotations
+
+from memcheck.accounts.unit import Unit
+from memcheck.autograd.context import Setting
+from memcheck.autograd.curve import Curve
+from memcheck.autograd.tensor import ITEM_BYTES, rounded
+from memcheck.frameworks.torch.rank_tensors import block_tensors, holding
+from memcheck.models.types import Block
+
+
+def gathering(unit: Unit, block: Block, setting: Setting) -> Unit:
+    """A layer whose tensors others use, too. AccumulateGrad adds to ``.grad`` when all of their gradients are there:
+    until then they wait in its buffer, which is ``.grad`` itself only where there was none before.
+    """
+    last, first = not block.borrows, not block.reused
+    if (last and first) or unit.again is unit.fresh:
+        return unit
+    if _narrows(setting):  # narrow gradients wait instead, in front of the cast
+        return unit
+    if block.in_turn and setting.adapter is not None:  # each layer's adapters are its own
+        return unit
+    whole = block_tensors(_shared_part(block), holding(setting))
+    sizes = [rounded(t.numel * ITEM_BYTES[t.dtype or setting.params]) for t in whole if t.trained]
+    again, size = unit.again, sum(sizes)
+    if last:
+        return unit._replace(again=again._replace(hands=again.hands + size))
+    again = _with_temporaries(again, size if first else 0)
+    return unit._replace(again=again._replace(takes=again.takes + (size if first else 0)))
+
+
+def _narrows(setting: Setting) -> bool:
+    """Whether autocast casts weights."""
+    return setting.autocast not in (None, setting.params)
+
+
+def _with_temporaries(curve: Curve, size: int) -> Curve:
+    """The curve with ``size`` more bytes at the highest point of its backward."""
+    parts = dict(curve.backward.components)
+    parts["temporaries"] = parts.get("temporaries", 0) + size
+    high = curve.backward._replace(bytes=curve.backward.bytes + size, components=tuple(parts.items()))
+    return curve._replace(backward=high)
+
+
+def _shared_part(block: Block) -> Block:
+    """The part of a block that other layers share: neither the second, recurrent mixer nor the matrices that each layer
+    has of its own.
+    """
+    if not block.in_turn:
+        return block._replace(borrows=False)
+    return block._replace(borrows=False, beside=None, mixer_output_norm=None, extra_tensors=())

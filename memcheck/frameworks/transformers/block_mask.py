@@ -1,0 +1,77 @@
+"""Attention of MiniMax M3's sparse layers: an indexer chooses blocks of keys, of which each layer makes a mask.
+
+Source: transformers 5.23 models/minimax_m3_vl/modeling_minimax_m3_vl.py.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd import attention as kernels
+from memcheck.autograd.attention import MASK_ALIGNMENT
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import add, cast, copy, dropout, scale
+from memcheck.autograd.indexing import repeat_kv
+from memcheck.autograd.operator import operator
+from memcheck.autograd.tensor import Tape, Value
+from memcheck.frameworks.transformers.kernel_choice import copied_operands, kernel_of
+from memcheck.models.types import Attention
+
+
+def attend_to_blocks(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+    """MiniMax M3's sparse layers: an indexer chooses blocks of keys, of which an additive mask of every head is made.
+
+    No gradient reaches the indexer; what its graph saves dies when it returns.
+    """
+    tape, heads, s = ctx.tape, q.shape[1], ctx.sequence
+    for tensor in (t for t in a.tensors if t.fixed):
+        ctx.constant(tensor)
+    dtype = q.dtype
+    queries = tape.new((ctx.batch, s, a.block_heads * a.block_dim), "fp32", "index queries in fp32")
+    scores = tape.new((ctx.batch, a.block_heads, s, s), "fp32", "index scores")
+    masked = tape.new((ctx.batch, a.block_heads, s, s), "fp32", "masked index scores")
+    del queries, scores, masked
+    shape = (ctx.batch, heads, s, s)
+    few = tape.new((ctx.batch, a.block_heads, s, s), "bool", "chosen keys")
+    chosen, keep = tape.new(shape, "bool", "chosen keys of every head"), tape.new(shape, "bool", "kept keys")
+    inverse = tape.new(shape, "bool", "masked keys")
+    zeros = tape.new(shape, dtype, "zeros")
+    mask = Value(tape.new(shape, dtype, "mask of every head"), shape, dtype)
+    del few, chosen, keep, inverse, zeros
+    if k.shape[1] != heads:
+        k, v = repeat_kv(tape, k, heads), repeat_kv(tape, v, heads)
+    if kernel_of(ctx, a) == "eager":
+        return _eager(ctx, a, (q, k, v), mask)
+    return _efficient(ctx, (q, k, v), mask)
+
+
+def _efficient(ctx: Context, heads: tuple[Value, Value, Value], mask: Value) -> Value:
+    """The memory-efficient kernel with a bias that takes a gradient: it keeps q, k, v, the bias, output, logsumexp."""
+    tape = ctx.tape
+    q, k, v, bias = ((cast(tape, t, tape.autocast) if tape.autocast else t) for t in (*heads, mask))
+    if ctx.sequence % MASK_ALIGNMENT:  # pad_bias
+        bias = _padded(tape, bias, -(-ctx.sequence // MASK_ALIGNMENT) * MASK_ALIGNMENT)
+    out = Value(tape.output("attention", q.shape, q.dtype, "efficient attention"), q.shape, q.dtype)
+    lse = tape.output("attention", q.shape[:-1], "fp32", "efficient attention logsumexp")
+    return operator(tape, out, (q, k, v, bias), "efficient attention backward", saves=(q, k, v, bias, out, lse))
+
+
+def _padded(tape: Tape, x: Value, wide: int) -> Value:
+    """Rows padded to ``wide``, of which the kernel is given a slice."""
+    shape, dtype = (*x.shape[:-1], wide), x.dtype
+    return operator(tape, tape.value(shape, dtype, "pad_bias"), x, "pad backward")
+
+
+def _eager(ctx: Context, a: Attention, heads: tuple[Value, Value, Value], mask: Value) -> Value:
+    """eager_attention_forward, whose mask takes a gradient."""
+    tape = ctx.tape
+    q, k, v = heads
+    b, h, s, d = q.shape
+    copied = copied_operands(ctx, a, h)
+    scores = scale(tape, kernels.batched(tape, q, k, (b, h, s, s), "attention scores", copied[:2]))
+    scores = add(tape, scores, mask, "attention mask")
+    probabilities = kernels.softmax(tape, scores, "fp32")
+    narrow = cast(tape, probabilities, q.dtype, "attention probabilities")
+    del scores, probabilities
+    narrow = dropout(tape, narrow, a.dropout)
+    ctx.unused.append(narrow)
+    out = kernels.batched(tape, narrow, v, (b, h, s, d), "attention output", (False, copied[2]))
+    return copy(tape, out, "contiguous")
