@@ -151,22 +151,13 @@ def fused_norm(
         x = cast(tape, x, "fp32")
     out = tape.value(x.shape, x.dtype, kind)
     rows = x.shape[:-1]
-    inputs = [x, *(tape.parameter(p) for p in (weight, bias) if p is not None)]
+    inputs = (x, *(tape.parameter(p) for p in (weight, bias) if p is not None))
     if not any(v.origin is not None for v in inputs):
         return out
     stats = [tape.new(rows, "fp32", kind + " rstd")]
     if kind.startswith("layernorm"):
         stats.append(tape.new(rows, "fp32", kind + " mean"))
-    kept = (x.storage, *stats, extra)
-    nx = x.origin is not None
-    shape, dtype = x.shape, x.dtype
-    trained = [(p.shape, p.dtype) if p.requires_grad else None for p in (weight, bias) if p is not None]
-
-    def run(grad: Storage) -> list[Storage | None]:
-        gx = tape.new(shape, dtype, kind + " backward") if nx else None
-        return [gx, *(tape.new(t[0], t[1], kind + " backward") if t else None for t in trained)]
-
-    return tape.record(out, tuple(inputs), run, saves=kept)
+    return operator(tape, out, inputs, kind + " backward", saves=(x, *stats, extra))
 
 
 def liger_rms_norm(tape: Tape, x: Value, weight: Parameter | None, *, in_place: bool) -> Value:

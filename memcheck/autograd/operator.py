@@ -26,6 +26,7 @@ def operator(  # noqa: PLR0913 - what one operator may say of itself
     *,
     saves: Sequence[Value | Storage | Resident | None] = (),
     temporaries: Sequence[New] = (),
+    later: Sequence[New] = (),
     reverse: bool = False,
     viewed: bool = False,
     validated: bool = False,
@@ -34,14 +35,16 @@ def operator(  # noqa: PLR0913 - what one operator may say of itself
     """``out`` with the backward of the operator that made it.
 
     ``gradients``: one for each input, or the same for all; an input that wants none gets none. ``saves``: values and
-    storages that the graph keeps. ``temporaries`` are made before the gradients, and die when these exist. ``reverse``:
-    the gradient of the last input is made first. ``viewed``: that of the first input goes on as a view of it, so that
-    no other gradient is added to it in place (torch/csrc/autograd/input_buffer.cpp, can_accumulate_inplace).
+    storages that the graph keeps. ``temporaries`` are made before the gradients and ``later`` after them; both die when
+    all exist. ``reverse``: the gradient of the last input is made first. ``viewed``: that of the first input goes on as
+    a view, so that no other gradient is added to it in place (torch/csrc/autograd/input_buffer.cpp,
+    can_accumulate_inplace).
     ``validated``, ``saves_first``: as in :meth:`Tape.record`.
     """
     if isinstance(inputs, Value):
         inputs = (inputs,)
-    if not tape.grad_enabled or all(v.origin is None for v in inputs):
+    origins = [v.origin for v in inputs]
+    if not tape.grad_enabled or origins.count(None) == len(origins):
         return tape.record(out, inputs, _never, validated=validated, saves_first=saves_first)
     each = gradients if isinstance(gradients, list) else [gradients] * len(inputs)
     made = [
@@ -49,7 +52,7 @@ def operator(  # noqa: PLR0913 - what one operator may say of itself
         for v, g in zip(inputs, each, strict=True)
     ]
     saved = [each.storage if isinstance(each, Value) else each for each in saves]
-    run = _formula(tape, made, temporaries, reverse, viewed)
+    run = _formula(tape, made, (temporaries, later), reverse, viewed)
     return tape.record(out, inputs, run, saves=saved, validated=validated, saves_first=saves_first)
 
 
@@ -59,13 +62,16 @@ def factors(a: Value, b: Value) -> tuple[Value | None, Value | None]:
 
 
 def _formula(
-    tape: Tape, made: list[New | None], temporaries: Sequence[New], reverse: bool, viewed: bool
+    tape: Tape, made: list[New | None], temporaries: tuple[Sequence[New], Sequence[New]], reverse: bool, viewed: bool
 ) -> Callable[[Storage], list[Storage | None]]:
+    first, last = temporaries
+
     def run(grad: Storage) -> list[Storage | None]:
-        held = [tape.new(*each) for each in temporaries]
+        held = [tape.new(*each) for each in first]
         found = [
             None if g is None else grad if g is PASSED else tape.new(*g) for g in (made[::-1] if reverse else made)
         ]
+        held += [tape.new(*each) for each in last]
         del held
         if reverse:
             found.reverse()

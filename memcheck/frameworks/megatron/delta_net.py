@@ -14,7 +14,7 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add_bias, cast, copy, mul, scale, unary
 from memcheck.autograd.operator import operator
-from memcheck.autograd.tensor import Storage, Value
+from memcheck.autograd.tensor import Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.bridge_adapters import is_bridged
 from memcheck.frameworks.megatron.delta_context import to_heads, to_tokens
@@ -182,13 +182,7 @@ def _decay(ctx: Context, alpha: Value, ways: int) -> Value:
     tape = ctx.tape
     vectors = [ctx.parameter(f"self_attention.{name}", (alpha.shape[-1] * ways,)) for name in ("A_log", "dt_bias")]
     out = tape.value(alpha.shape, "fp32", "decay")
-    shape, dtype = alpha.shape, alpha.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        gx = tape.new(shape, dtype, "decay backward")
-        return [gx, *(tape.new(v.shape, v.dtype, "decay backward") if v.requires_grad else None for v in vectors)]
-
-    return tape.record(out, (alpha, *(tape.parameter(v) for v in vectors)), run, saves=(alpha.storage,))
+    return operator(tape, out, (alpha, *map(tape.parameter, vectors)), "decay backward", saves=(alpha,))
 
 
 def _head_norm(sizes: DeltaWidths, spec: Norm | None) -> Norm:

@@ -88,15 +88,9 @@ def norm(ctx: Context, spec: Norm | None, x: Value, name: str = "norm") -> Value
 def _output_saving_norm(ctx: Context, x: Value, weight: Parameter | None, bias: Parameter | None, kind: str) -> Value:
     tape = ctx.tape
     out = tape.value(x.shape, x.dtype, kind)
-    kept = (out.storage, tape.new(x.shape[:-1], "fp32", kind + " rstd"))
-    shape, dtype = x.shape, x.dtype
-    trained = [p for p in (weight, bias) if p is not None]
-
-    def run(grad: Storage) -> list[Storage | None]:
-        gx = tape.new(shape, dtype, kind + " backward")
-        return [gx, *(tape.new(p.shape, p.dtype, kind + " backward") for p in trained)]
-
-    return tape.record(out, (x, *(tape.parameter(p) for p in trained)), run, saves=kept)
+    saves = (out, tape.new(x.shape[:-1], "fp32", kind + " rstd"))
+    inputs = (x, *(tape.parameter(p) for p in (weight, bias) if p is not None))
+    return operator(tape, out, inputs, kind + " backward", saves=saves)
 
 
 def column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | None = None) -> Value:

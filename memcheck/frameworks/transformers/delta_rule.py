@@ -11,6 +11,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, add_bias, cast, cat, copy, mul, scale, subtract, unary
 from memcheck.autograd.indexing import repeat_kv
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.operator import operator
 from memcheck.autograd.pieces import counted_as, in_pieces
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.scan import contiguous_as, convolve, gated_norm, l2_norm, pad, select, write
@@ -155,16 +156,8 @@ def chunked_rule(ctx: Context, cut: Cut, query: Value, key: Value, value: Value,
 def _pairwise(tape: Tape, total: Value, shape: tuple[int, ...]) -> Value:
     """``exp`` of all differences within a chunk, of which those above the diagonal are masked away."""
     difference = tape.value(shape, total.dtype, "pairwise decay")
-    rows, dtype = total.shape, total.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        first = tape.new(rows, dtype, "sum")
-        negated = tape.new(shape, dtype, "neg")
-        second = tape.new(rows, dtype, "sum")
-        del negated, second
-        return [first]
-
-    difference = tape.record(difference, (total,), run)
+    later = [(shape, total.dtype, "neg"), (total.shape, total.dtype, "sum")]
+    difference = operator(tape, difference, total, "sum", later=later)
     return unary(tape, scale(tape, difference, "masked_fill"), "exp")
 
 

@@ -80,16 +80,9 @@ def weighed(tape: Tape, x: Value, factors: Value, base: Value) -> Value:
     shape, dtype = x.shape, x.dtype
     out = tape.value(shape, promote(dtype, factors.dtype), "mul")
     both = tape.value(shape, promote(dtype, factors.dtype), "add")
-    shapes = [(v.shape, v.dtype) if v.origin is not None else None for v in (factors, base)]
-
-    saved = x.storage if factors.origin is not None else None
-
-    def run(grad: Storage) -> list[Storage | None]:
-        found = tape.new(shape, dtype, "mul backward")
-        return [found, *(tape.new(s[0], s[1], "sum") if s else None for s in shapes)]
-
     del out
-    return tape.record(both, (x, factors, base), run, saves=(saved,))
+    saves = (x if factors.origin is not None else None,)
+    return operator(tape, both, (x, factors, base), ["mul backward", "sum", "sum"], saves=saves)
 
 
 def _over_sum(tape: Tape, x: Value, streams: int) -> Value:
@@ -99,15 +92,8 @@ def _over_sum(tape: Tape, x: Value, streams: int) -> Value:
     divisor = tape.new(rows, x.dtype, "sum + eps")
     del total
     out = tape.value(x.shape, x.dtype, "div")
-    shape, dtype = x.shape, x.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        first = tape.new(shape, dtype, "div backward")
-        pieces = [tape.new(shape, dtype, "div backward") for _ in range(3)]
-        del pieces
-        return [first]
-
-    return tape.record(out, (x,), run, saves=(x.storage, divisor))
+    pieces = [(x.shape, x.dtype, "div backward")] * 3
+    return operator(tape, out, x, "div backward", saves=(x, divisor), later=pieces)
 
 
 def collapse(ctx: Context, x: Value, pre: Value) -> Value:

@@ -175,16 +175,8 @@ def _unit(tape: Tape, x: Value) -> Value:
 def _difference(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     """``x.unsqueeze(-2) - x.unsqueeze(-3)``: the second one's gradient is a negated copy; both are summed."""
     out = tape.value(shape, x.dtype, "pairwise decay")
-    small, dtype = x.shape, x.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        negated = tape.new(shape, dtype, "neg")
-        first = tape.new(small, dtype, "sum")
-        second = tape.new(small, dtype, "sum")
-        del negated, second
-        return [first]
-
-    return tape.record(out, (x,), run)
+    negated, second = (shape, x.dtype, "neg"), (x.shape, x.dtype, "sum")
+    return operator(tape, out, x, "sum", temporaries=[negated], later=[second])
 
 
 def _broadcast(tape: Tape, row: Value, x: Value) -> Value:
@@ -218,14 +210,8 @@ def _rows(tape: Tape, x: Value) -> Value:
     lead, shape, dtype = x.numel // (CHUNK * CHUNK), x.shape, x.dtype
     sizes = (rounded(4 * lead * n) for i in range(1, CHUNK) for n in (i, i * i))
     copies = tape.new((sum(sizes),), "int8", "rows and squares")
-    out = Value(x.storage, shape, dtype)
-
-    def run(grad: Storage) -> list[Storage | None]:
-        pieces = [tape.new(shape, dtype, "CopySlices") for _ in range(4)]
-        result = pieces.pop()
-        return [result]
-
-    return tape.record(out, (x,), run, saves=(copies,))
+    out, pieces = Value(x.storage, shape, dtype), [(shape, dtype, "CopySlices")] * 3
+    return operator(tape, out, x, "CopySlices", saves=(copies,), temporaries=pieces)
 
 
 def _fused(ctx: Context, inputs: Inputs) -> Value:
@@ -245,15 +231,7 @@ def _fused(ctx: Context, inputs: Inputs) -> Value:
     made.append(tape.new(states, narrow, "states of chunks"))
     out = tape.value(shape, narrow, "kimi delta rule")
     del made
-    found = tuple((t.shape, t.dtype) for t in inputs)
-
-    def run(grad: Storage) -> list[Storage | None]:
-        again = [tape.new(shape, narrow, "recomputed w, u, qg, kg, v_new") for _ in range(5)]
-        again += [tape.new(states, narrow, "states of chunks") for _ in range(2)]
-        wide = [tape.new(shape, "fp32", "kimi delta rule backward") for _ in range(3)]
-        wide.append(tape.new((*shape[:-1], CHUNK), "fp32", "kimi delta rule backward"))
-        result: list[Storage | None] = [tape.new(s, kind, "kimi delta rule backward") for s, kind in found]
-        del again, wide
-        return result
-
-    return tape.record(out, inputs, run, saves=kept)
+    label = "kimi delta rule backward"
+    again = [(shape, narrow, "recomputed w, u, qg, kg, v_new")] * 5 + [(states, narrow, "states of chunks")] * 2
+    wide = [(shape, "fp32", label)] * 3 + [((*shape[:-1], CHUNK), "fp32", label)]
+    return operator(tape, out, inputs, label, saves=kept, temporaries=again + wide)

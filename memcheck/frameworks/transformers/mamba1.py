@@ -15,6 +15,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, add_bias, cast, convert_weight, copy, mul, scale, unary
 from memcheck.autograd.matrix import linear, product
 from memcheck.autograd.norm import l2_norm_pieces, rms_norm_pieces
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.frameworks.transformers.scan import convolve
 from memcheck.models.types import Mixer, ParameterTensor
@@ -124,15 +125,8 @@ def fused_scan(ctx: Context, sizes: Channels, inputs: tuple[Value, ...]) -> Valu
     scanned = tape.new(half, state.dtype, "scan output")
     chunks = tape.new(_scan_states(ctx, sizes), "fp32", "states of chunks")
     out = tape.value(half, state.dtype, "gated output")
-    found = [(v.shape, v.dtype) if v.origin is not None else None for v in inputs]
-
-    def run(grad: Storage) -> list[Storage | None]:
-        straight = tape.new(half, grad.dtype, "contiguous")
-        results = [tape.new(f[0], f[1], "selective scan backward") if f else None for f in found]
-        del straight
-        return results
-
-    return tape.record(out, inputs, run, saves=(*copies, scanned, chunks, rate.storage))
+    straight, saves = (half, state.dtype, "contiguous"), (*copies, scanned, chunks, rate.storage)
+    return operator(tape, out, inputs, "selective scan backward", saves=saves, temporaries=[straight])
 
 
 def _steps(

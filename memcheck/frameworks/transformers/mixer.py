@@ -17,6 +17,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import copy, mul, unary
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.operator import operator
 from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.errors import UnsupportedError
@@ -180,15 +181,9 @@ def _delta_net(ctx: Context, mixer: Mixer, x: Value) -> Value:
     out = tape.value((x.shape[0], values), dtype, "gated norm")
     norms = _small_parameters(ctx, mixer, "norm")
     inputs = (joined, *gates, gating)
-    shapes = tuple((value.shape, dtype) for value in inputs)
-    small = [(p.shape, p.dtype) if p.origin is not None else None for p in norms]
-
-    def run(grad: Storage) -> list[Storage | None]:
-        found = [tape.new(shape, kind, "delta rule backward") for shape, kind in shapes]
-        return [*found, *(tape.new(s[0], s[1], "norm backward") if s else None for s in small)]
-
-    saved = (*tensors, *(v.storage for v in inputs[1:]))
-    out = tape.record(out, (*inputs, *norms), run, saves=saved)
+    saves = (*tensors, *(v.storage for v in inputs[1:]))
+    found = [(value.shape, dtype, "delta rule backward") for value in inputs]
+    out = operator(tape, out, (*inputs, *norms), [*found, *["norm backward"] * len(norms)], saves=saves)
     del tensors, inputs, joined, gates, gating, projected
     return _project(ctx, mixer, out, mixer.output)
 

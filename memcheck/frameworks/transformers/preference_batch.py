@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Tape, Value
 from memcheck.job.objective_types import Objective
 
@@ -30,8 +31,4 @@ class Batch:
 
 def total(tape: Tape, scores: tuple[Value, ...]) -> Value:
     """What follows on log-probabilities: sums, ratios and a mean, a number a token at most."""
-    out = tape.value((1,), "fp32", "loss")
-    shapes = [(score.shape, score.dtype) for score in scores]
-    return tape.record(
-        out, scores, lambda grad: [tape.new(shape, dtype, "gradient of scores") for shape, dtype in shapes]
-    )
+    return operator(tape, tape.value((1,), "fp32", "loss"), scores, "gradient of scores")

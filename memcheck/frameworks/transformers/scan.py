@@ -10,7 +10,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, copy, mean_rows, mul, power, shift, unary
 from memcheck.autograd.indexing import slices
 from memcheck.autograd.operator import PASSED, operator
-from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+from memcheck.autograd.tensor import Parameter, Tape, Value
 from memcheck.models.types import ParameterTensor
 
 
@@ -79,12 +79,7 @@ def convolution(tape: Tape, x: Value, weight: Value, bias: Value | None, shape: 
     """A grouped convolution to ``shape``: keeps what it reads and its weight."""
     out = tape.value(shape, x.dtype, "conv1d")
     inputs = (x, weight) if bias is None else (x, weight, bias)
-    found = [(v.shape, v.dtype) if v.origin is not None else None for v in inputs]
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [tape.new(f[0], f[1], "conv1d backward") if f else None for f in found]
-
-    return tape.record(out, inputs, run, saves=(x.storage, weight.storage))
+    return operator(tape, out, inputs, "conv1d backward", saves=(x, weight))
 
 
 def l2_norm(tape: Tape, x: Value, rows: tuple[int, ...]) -> Value:

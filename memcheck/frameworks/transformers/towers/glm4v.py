@@ -5,6 +5,7 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast
 from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.transformers.towers.glm_ocr import project
 from memcheck.frameworks.transformers.towers.qwen import patch_embedding, rotary_tables
@@ -39,12 +40,6 @@ def _with_positions(ctx: Context, x: Value, table: ParameterTensor) -> Value:
 
 def _sampled(ctx: Context, table: Value, grid: Storage, shape: tuple[int, ...]) -> Value:
     """``F.grid_sample``: keeps the table and the grid; backward makes a gradient of each."""
-    tape, whole, dtype, places = ctx.tape, table.shape, table.dtype, grid.shape
-    out = tape.value(shape, dtype, "grid_sample")
-
-    def run(grad: Storage) -> list[Storage | None]:
-        of_table = tape.new(whole, dtype, "grid_sample backward")
-        tape.new(places, dtype, "grid_sample backward of the grid")
-        return [of_table]
-
-    return tape.record(out, (table,), run, saves=(table.storage, grid))
+    out = ctx.tape.value(shape, table.dtype, "grid_sample")
+    of_grid = (grid.shape, table.dtype, "grid_sample backward of the grid")
+    return operator(ctx.tape, out, table, "grid_sample backward", saves=(table, grid), later=[of_grid])

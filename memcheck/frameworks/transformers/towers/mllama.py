@@ -89,11 +89,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     out = tape.value((real, hidden * (count + 1)), dtype, "cat earlier rows")
     del stacked
 
-    def run(grad: Storage) -> list[Storage | None]:
-        last = tape.new(shape, dtype, "slice backward")
-        tape.new((shape[0], hidden * count), dtype, "stack backward")  # earlier layers' parts of it wait for them
-        return [last]
-
-    x = tape.record(out, (x,), run)
+    stack = ((shape[0], hidden * count), dtype, "stack backward")  # earlier layers' parts of it wait for them
+    x = operator(tape, out, x, "slice backward", later=[stack])
     ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
     return plain(ctx, x, vision.projector[0], bias=True)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import copy
-from memcheck.autograd.tensor import Storage, Value
+from memcheck.autograd.operator import operator
+from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.towers.idefics2 import with_positions_of_rows
 from memcheck.frameworks.transformers.towers.idefics3 import masked
 from memcheck.frameworks.transformers.towers.qwen import hooked
@@ -43,13 +44,5 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
 
 def _cut(ctx: Context, x: Value) -> Value:
     """The whole picture's rows and the squares', which are put together by a copy; the gradient of each is padded."""
-    tape, shape, dtype = ctx.tape, x.shape, x.dtype
-    out = tape.value(shape, dtype, "squares put together")
-
-    def run(grad: Storage) -> list[Storage | None]:
-        first = tape.new(shape, dtype, "slice backward")
-        second = tape.new(shape, dtype, "slice backward")
-        del second
-        return [first]
-
-    return tape.record(out, (x,), run)
+    out = ctx.tape.value(x.shape, x.dtype, "squares put together")
+    return operator(ctx.tape, out, x, "slice backward", later=[(x.shape, x.dtype, "slice backward")])

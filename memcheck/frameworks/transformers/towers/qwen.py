@@ -9,7 +9,8 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, copy, unary
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import fused_norm
-from memcheck.autograd.tensor import Leaf, Storage, Value
+from memcheck.autograd.operator import operator
+from memcheck.autograd.tensor import Leaf, Value
 from memcheck.frameworks.transformers.towers.tiles import narrow_pixels
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision
@@ -53,15 +54,9 @@ def patch_embedding(ctx: Context, vision: Vision) -> Value:
         ctx.returned.append(Value(pixels.storage, pixels.shape, pixels.dtype))
     wv = cast(tape, tape.parameter(w), tape.autocast) if tape.autocast else tape.parameter(w)
     out = tape.value(shape, dtype, "patch_embed")
-    kept = pixels.storage if pixels is not None and w.requires_grad else None
-    w_shape = w.shape
-    biases = [(b.shape, b.dtype) if b.requires_grad else None for b in bias]
-
-    def run(grad: Storage) -> list[Storage | None]:
-        found = [tape.new(w_shape, dtype, "patch_embed dW") if w.requires_grad else None]
-        return found + [tape.new(b[0], dtype, "patch_embed db") if b else None for b in biases]
-
-    return tape.record(out, (wv, *(tape.parameter(b) for b in bias)), run, saves=(kept,))
+    saves = (pixels if w.requires_grad else None,)
+    of_bias = [(b.shape, dtype, "patch_embed db") for b in bias]
+    return operator(tape, out, (wv, *map(tape.parameter, bias)), ["patch_embed dW", *of_bias], saves=saves)
 
 
 def rotary_tables(ctx: Context, vision: Vision) -> list[Value]:

@@ -68,15 +68,11 @@ def convolve(
         ctx.returned.append(Value(pixels.storage, pixels.shape, pixels.dtype))
     wv = cast(tape, tape.parameter(w), tape.autocast) if tape.autocast else tape.parameter(w)
     out = tape.value((rows, weight.shape[0]), dtype, "patch embedding")
-    kept = pixels.storage if pixels is not None and w.requires_grad else None
-    shape, wants = weight.shape, w.requires_grad
-    bias_shape = b.shape if b is not None and b.requires_grad else None
-
-    def run(grad: Storage) -> list[Storage | None]:
-        found = [tape.new(shape, dtype, "patch embedding dW") if wants else None]
-        return [*found, tape.new(bias_shape, dtype, "patch embedding db") if bias_shape else None]
-
-    return tape.record(out, (wv, tape.parameter(b)) if b is not None else (wv,), run, saves=(kept,))
+    saves = (pixels if w.requires_grad else None,)
+    if b is None:
+        return operator(tape, out, wv, "patch embedding dW", saves=saves)
+    of_bias = (b.shape, dtype, "patch embedding db")
+    return operator(tape, out, (wv, tape.parameter(b)), ["patch embedding dW", of_bias], saves=saves)
 
 
 def picked(ctx: Context, vision: Vision, rows: int, dtype: str) -> Value:
