@@ -21,10 +21,8 @@ sys.path.insert(0, ROOT)
 from benchmarks.engine_speed import forget, plan, rate, resolved  # noqa: E402
 from memcheck.check import Gate  # noqa: E402
 from memcheck.plan.load import load_documents  # noqa: E402
-from memcheck.what_if.compare.build import ComparedPlan  # noqa: E402
-from memcheck.what_if.sweep.grid import Grid, axis  # noqa: E402
-from memcheck.what_if.sweep.run import sweep  # noqa: E402
-from memcheck.what_if.sweep.types import Sweep  # noqa: E402
+from memcheck.what_if.compare import ComparedPlan  # noqa: E402
+from memcheck.what_if.sweep import Sweep, SweepGrid, axis, sweep  # noqa: E402
 
 BATCHES = "training.micro_batch_size=1,2,4,8"
 PLANS = {
@@ -84,7 +82,7 @@ def swept(name: str) -> tuple[Sweep, float]:
         document = load_documents(path, file.read())[0]
     forget()
     start = time.process_time()
-    answer = sweep(ComparedPlan(document, Gate()), Grid(tuple(map(axis, PLANS[name]))))
+    answer = sweep(ComparedPlan(document, Gate()), SweepGrid(tuple(map(axis, PLANS[name]))))
     return answer, time.process_time() - start
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import click
 
 from memcheck.cli.completion import files, gpus
@@ -12,13 +10,13 @@ from memcheck.cli.parameters import COLOR, CONFIG, outputs
 from memcheck.cli.parameters import gpu as known_gpu
 from memcheck.cli.subjects import subjects
 from memcheck.cli.write import write_each
-from memcheck.what_if.compare.build import compare
+from memcheck.what_if.compare import compare
+from memcheck.what_if.compare.report import FORMATS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a command that completes nothing does not pay for it
     from click.shell_completion import CompletionItem
 
-FORMATS = ("full", "json", "csv", "markdown")
 UNREADABLE, NOTHING_PRICED = 2, 1
 
 
@@ -48,7 +46,7 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
     shell_complete=_complete,
     help="These GPUs; failing ones come first. Default: the plan's own, those of data centres and workstations.",
 )
-@outputs(FORMATS)
+@outputs(tuple(FORMATS))
 @CONFIG
 @COLOR
 def command(
@@ -63,11 +61,7 @@ def command(
     """
     found, readable = subjects(paths, config, "compare")
     comparison = compare(found, names)
-    write_each(
-        outputs or (Output("full"),),
-        color,
-        lambda form, screen: import_module(f"memcheck.what_if.compare.{form}").render(comparison, screen),
-    )
+    write_each(outputs or (Output("full"),), color, lambda form, screen: FORMATS[form](comparison, screen))
     if not readable:
         return UNREADABLE
     priced = {(row.path, row.document) for row in comparison.rows if row.point.estimated}

@@ -169,14 +169,7 @@ def _side(path: str, sides: SideReader) -> list[Side]:
 
 def _write(comparison: PlanDiff, outputs: tuple[Output, ...], color: str, *, quiet: bool) -> None:
     """Each format to where it was asked for."""
-    from importlib import import_module
-
     from memcheck.cli.write import write_each
+    from memcheck.review.diff.report import FORMATS as RENDERERS
 
-    write_each(
-        outputs,
-        color,
-        lambda form, screen: import_module(f"memcheck.review.diff.{form}").render(
-            comparison, screen._replace(quiet=quiet)
-        ),
-    )
+    write_each(outputs, color, lambda form, screen: RENDERERS[form](comparison, screen._replace(quiet=quiet)))

@@ -10,7 +10,7 @@ from memcheck.config.find import Configurations
 from memcheck.configs.documents import load_plans
 from memcheck.errors import UsageError
 from memcheck.result import Unreadable
-from memcheck.what_if.compare.build import ComparedPlan
+from memcheck.what_if.compare import ComparedPlan
 
 
 def subjects(paths: tuple[str, ...], config: str | None, verb: str) -> tuple[list[ComparedPlan], bool]:

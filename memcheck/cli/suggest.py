@@ -144,11 +144,9 @@ def command(**given: Any) -> int:
 
 
 def _rendered(options: SuggestOptions, answer: Suggestions) -> str:
-    from importlib import import_module
+    from memcheck.what_if.suggest.report import FORMATS as RENDERERS
 
-    renderer = import_module(f"memcheck.what_if.suggest.{options.form}")
-    text: str = renderer.render(answer, screen_of(sys.stdout, options.color))
-    return text
+    return RENDERERS[options.form](answer, screen_of(sys.stdout, options.color))
 
 
 def _what(answer: Suggestions) -> str:

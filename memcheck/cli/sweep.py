@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import click
 
 from memcheck.cli.completion import files
@@ -13,10 +11,9 @@ from memcheck.cli.progress import progress
 from memcheck.cli.subjects import subjects
 from memcheck.cli.write import write_each
 from memcheck.errors import UsageError
-from memcheck.what_if.sweep.grid import Axis, axis, grid
-from memcheck.what_if.sweep.run import sweep
+from memcheck.what_if.sweep import Axis, axis, grid, sweep
+from memcheck.what_if.sweep.report import FORMATS
 
-FORMATS = ("full", "csv", "json", "html")
 UNREADABLE, NOTHING_PRICED = 2, 1
 
 
@@ -31,7 +28,7 @@ UNREADABLE, NOTHING_PRICED = 2, 1
     required=True,
     help="A key and its values, e.g. training.micro_batch_size=1,2,4 or parallelism.tensor=1..8. Repeatable.",
 )
-@outputs(FORMATS)
+@outputs(tuple(FORMATS))
 @click.option("--progress", "wanted", is_flag=True, help="Show progress on stderr though that is no terminal.")
 @CONFIG
 @COLOR
@@ -51,9 +48,5 @@ def command(
     if len(found) != 1:
         raise UsageError(f"sweep takes one plan, and {path} has {len(found)}", "put it into a file of its own")
     answer = sweep(found[0], points, progress("sweep", points.size, wanted=wanted))
-    write_each(
-        outputs or (Output("full"),),
-        color,
-        lambda form, screen: import_module(f"memcheck.what_if.sweep.{form}").render(answer, screen),
-    )
+    write_each(outputs or (Output("full"),), color, lambda form, screen: FORMATS[form](answer, screen))
     return 0 if any(point.estimated for point in answer.points) else NOTHING_PRICED

@@ -27,7 +27,7 @@ def prepare(outputs: Iterable[Output]) -> None:
         MissingPdfExtraError: a format needs what is not installed.
     """
     if any(output.format in BINARY for output in outputs):
-        from memcheck.report.pdf.extra import require_extra
+        from memcheck.report.pdf import require_extra
 
         require_extra()
 

@@ -7,8 +7,9 @@ import shlex
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, one_line, plural, value, wrap
 from memcheck.finding import Finding
-from memcheck.report.block import block
+from memcheck.report import text
 from memcheck.report.full import closing_lines
+from memcheck.report.story.summary import head, plan_summary
 from memcheck.result import PlanResult, Report
 
 MOST_LINES = 10
@@ -24,15 +25,14 @@ def render(report: Report, screen: Screen) -> str:
 
 
 def plan_lines(plan: PlanResult, screen: Screen) -> list[str]:
-    """The block of a plan, its findings on a line each as far as there is room, and the pointer."""
-    head = [f"{screen.paint('fail', 'error')}  {screen.paint(one_line(plan.name), 'strong')}  {one_line(plan.path)}"]
-    if plan.estimate is not None:
-        head = block(plan, plan.estimate, screen)
+    """The summary of a plan, its findings on a line each as far as there is room, and the pointer to all of it."""
+    first = head(plan) if plan.estimate is None else plan_summary(plan, plan.estimate)
+    start = text.block(first, screen)
     if not plan.findings:
-        return head
-    head = head[: MOST_LINES - 4]
+        return start
+    start = start[: MOST_LINES - 4]
     told: list[str] = []
-    room, left = MOST_LINES - len(head) - 2, len(plan.findings)
+    room, left = MOST_LINES - len(start) - 2, len(plan.findings)
     for finding in plan.findings:
         lines = _told(plan, finding, screen)
         if len(told) + len(lines) > room:
@@ -42,7 +42,7 @@ def plan_lines(plan: PlanResult, screen: Screen) -> list[str]:
     if left:
         told.append(f"and {plural(left, 'more finding')}")
     pointer = screen.paint("all of it:", "dim") + f" memcheck check {shlex.quote(one_line(plan.path))}"
-    return [*head, *told, pointer]
+    return [*start, *told, pointer]
 
 
 def _told(plan: PlanResult, finding: Finding, screen: Screen) -> list[str]:
@@ -50,8 +50,8 @@ def _told(plan: PlanResult, finding: Finding, screen: Screen) -> list[str]:
     where = finding.location
     place = f"{where.span.line}" if where.path == plan.path else f"{one_line(where.path)}:{where.span.line}"
     label = f"{finding.severity}[{finding.code}]"
-    text = clean(" ".join(f"line {place}: {finding.message}".split()))
-    lines = [f"{screen.paint(label, finding.severity)} {_cut(text, screen.columns - len(label) - 1)}"]
+    message = clean(" ".join(f"line {place}: {finding.message}".split()))
+    lines = [f"{screen.paint(label, finding.severity)} {_cut(message, screen.columns - len(label) - 1)}"]
     way = " ".join(finding.help.split())
     if finding.remedies:
         first = finding.remedies[0]
@@ -61,7 +61,7 @@ def _told(plan: PlanResult, finding: Finding, screen: Screen) -> list[str]:
     return lines
 
 
-def _cut(text: str, columns: int) -> str:
+def _cut(told: str, columns: int) -> str:
     """The first line of a text, with dots where there is more."""
-    parts = wrap(text, max(columns - 4, 8))
+    parts = wrap(told, max(columns - 4, 8))
     return parts[0] if len(parts) == 1 else f"{parts[0]} ..."

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from memcheck.accounts.estimate import COMPONENTS, Estimate
 from memcheck.edge.text import value
-from memcheck.report.details import change
-from memcheck.report.effect import ASKS, cost, on_the_host
-from memcheck.report.story.choices import all_remedies, verdict_on
+from memcheck.report.story.gpus import verdict_on
+from memcheck.report.story.remedies import all_remedies, change_lines, price, step
 from memcheck.result import PlanResult
 
 PARTS = ("item", "value", "detail", "count", "item_bytes", "share")
@@ -29,8 +28,9 @@ def parts(plan: PlanResult, estimate: Estimate) -> Iterator[tuple[str, Row]]:
     for group in estimate.largest:
         yield "tensor", _row(group.name, group.shape, group.component, group.bytes, count=group.copies)
     for remedy in all_remedies(plan):
-        price = "; ".join(filter(None, (ASKS[remedy.group], cost(remedy), on_the_host(plan, remedy))))
-        cells = _row(remedy.title, "; ".join(change(plan, remedy)), price, remedy.needed_bytes)
+        each = step(plan, remedy)
+        paid = "; ".join(filter(None, (each.asks, price(each), each.paid)))
+        cells = _row(remedy.title, "; ".join(change_lines(each)), paid, remedy.needed_bytes)
         yield "remedy", {**cells, "share": round(remedy.utilization, 6)}
     for row in gpus(plan):
         yield "gpu", row

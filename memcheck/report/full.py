@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from memcheck.edge.screen import Screen
-from memcheck.report.block import block
-from memcheck.report.summary import summary_line
+from memcheck.report import text
+from memcheck.report.story import Prose
+from memcheck.report.story.summary import plan_summary, summary, summary_tone
 from memcheck.result import PlanResult, Report
 
 HOST = "MEM106"
@@ -22,23 +23,12 @@ def render(report: Report, screen: Screen) -> str:
 
 def plan_section(plan: PlanResult, screen: Screen) -> str:
     """All findings of one plan; its verdict, where no finding about the memory of a GPU has shown that."""
-    if plan.estimate is None and not screen.verbose:
-        from memcheck.report.refused import refused
+    if not plan.findings and plan.estimate is not None:
+        return "\n".join(text.block(plan_summary(plan, plan.estimate), screen))
+    # Imported here because a run without findings needs none of it.
+    from memcheck.report.screens import findings_of
 
-        return "\n".join(refused(plan, screen))
-    parts: list[list[str]] = []
-    shown = False
-    for finding in plan.findings:
-        # Imported here because a run without findings needs none of it.
-        from memcheck.report.diagnostic import diagnostic
-
-        first = not shown and finding.about_memory and finding.code != HOST and plan.estimate is not None
-        shown |= first
-        parts.append(diagnostic(plan, finding, screen, first=first))
-    if plan.estimate is not None and not shown:
-        told = any(finding.code == HOST for finding in plan.findings)
-        parts.append(block(plan, plan.estimate, screen, with_host=not told))
-    return "\n\n".join("\n".join(lines) for lines in parts)
+    return findings_of(plan, screen)
 
 
 def alone(plan: PlanResult, screen: Screen) -> str:
@@ -49,11 +39,12 @@ def alone(plan: PlanResult, screen: Screen) -> str:
 
 def closing_lines(report: Report, screen: Screen) -> list[str]:
     """The summary, and below it what can be fixed."""
-    lines = [summary_line(report, screen)]
+    lines = [text.painted(screen, summary(report), summary_tone(report))]
     if any(plan.findings for plan in report.plans):
-        from memcheck.report.closing import fixes
+        from memcheck.report.story.findings import fixes
 
-        lines += fixes(report, screen.columns)
+        told = fixes(report)
+        lines += text.block(Prose(told), screen) if told else []
     return lines
 
 
@@ -61,6 +52,6 @@ def _more(plans: list[PlanResult], screen: Screen) -> list[str]:
     findings = [finding for plan in plans for finding in plan.findings]
     if not findings:
         return []
-    from memcheck.report.closing import further
+    from memcheck.report.screens import further
 
-    return further(findings, screen)
+    return text.block(further(findings, verbose=screen.verbose), screen)

@@ -13,10 +13,10 @@ from memcheck.edge.inert import inert
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, one_line, plural
 from memcheck.finding import Finding, Location
-from memcheck.report.advice import advice
 from memcheck.report.full import plan_section
 from memcheck.report.repository import relative_to
-from memcheck.report.summary import summary
+from memcheck.report.story.remedies import advice_lines
+from memcheck.report.story.summary import summary
 from memcheck.report.verdict import fullness, pressure
 from memcheck.result import PlanResult, Report
 
@@ -108,7 +108,7 @@ def message(plan: PlanResult, finding: Finding) -> str:
     """The text of an annotation: place and code too, because the log shows nothing else."""
     where = finding.location
     lines = [f"{one_line(where.path)}:{where.span.line}:{where.span.column}: {finding.code} {clean(finding.message)}"]
-    lines += advice(plan, finding)
+    lines += advice_lines(plan, finding)
     text = "\n".join(lines)
     return text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 3] + "..."
 

@@ -11,11 +11,12 @@ from xml.etree import ElementTree as ET
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import gib, percent
 from memcheck.finding import Finding
-from memcheck.report.advice import advice
-from memcheck.report.budget import budget, host_budget
+from memcheck.report import text, text_blocks
 from memcheck.report.full import HOST
 from memcheck.report.repository import repository_path
-from memcheck.report.snippet import snippet
+from memcheck.report.story.findings import excerpt
+from memcheck.report.story.memory import host_ledger, ledger
+from memcheck.report.story.remedies import advice_lines
 from memcheck.report.verdict import accepted
 from memcheck.report.xml import element, printable, serialized
 from memcheck.result import DEFECT, FAILED, PlanResult, Report
@@ -80,10 +81,11 @@ def counts(plan: PlanResult, finding: Finding) -> bool:
 
 def body(plan: PlanResult, finding: Finding) -> str:
     """One finding for people: its lines, the memory budget if it is about memory, what to do."""
-    groups = [[f"{finding.severity} {finding.code}: {finding.message}", *snippet(finding, plan.sources, PLAIN)]]
+    source = text_blocks.source(excerpt(plan, finding), PLAIN)
+    groups = [[f"{finding.severity} {finding.code}: {finding.message}", *source]]
     if plan.estimate is not None and finding.about_memory:
-        groups.append(host_budget(plan, PLAIN) if finding.code == HOST else budget(plan, plan.estimate, PLAIN))
-    groups.append(advice(plan, finding))
+        groups.append(text.lines([host_ledger(plan) if finding.code == HOST else ledger(plan, plan.estimate)], PLAIN))
+    groups.append(advice_lines(plan, finding))
     return printable("\n\n".join("\n".join(group) for group in groups if group))
 
 

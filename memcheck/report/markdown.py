@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container, Iterable, Sequence
 
-from memcheck.accounts.estimate import COMPONENTS, Estimate
 from memcheck.edge.screen import Screen
-from memcheck.edge.text import clean, gib, percent, plural, value, words
+from memcheck.edge.text import clean, gib, percent, plural, value
 from memcheck.finding import Finding
-from memcheck.report.details import change, interval, peak
-from memcheck.report.effect import ASKS, cost, effect, on_the_host
 from memcheck.report.neutral import broken
-from memcheck.report.seen import CACHE_ROW, cache_note
-from memcheck.report.summary import summary as summary_text
+from memcheck.report.story.blocks import Comparison, Ledger, LedgerRow, Remedies
+from memcheck.report.story.memory import cache_note, host_ledger, interval, ledger, peak
+from memcheck.report.story.remedies import change_lines, offered, price
+from memcheck.report.story.summary import summary as summary_text
 from memcheck.report.verdict import accepted, pressure, short_of_host, verdict
 from memcheck.result import PASSED, PlanResult, Report
 
@@ -114,8 +114,14 @@ def details(plan: PlanResult) -> list[str]:
     for finding in plan.findings:
         lines += diagnostic(plan, finding)
     if plan.estimate is not None:
-        lines += host_budget(plan)
-        lines += budget(plan, plan.estimate)
+        for moment in short_of_host(plan):
+            held = host_ledger(plan, moment)
+            if held is not None:
+                lines += [*ledger_table(held, f"A node in {moment.name}"), "", f"In {escape(held.note)}.", ""]
+        estimate = plan.estimate
+        told = f"Peak: {escape(peak(estimate))}. Interval: {interval(estimate.needed_interval_bytes)}."
+        lines += ledger_table(ledger(plan, estimate), "At the peak")
+        lines += ["", f"{told} {cache_note(estimate)}".rstrip(), ""]
     if plan.assumptions:
         text = ", ".join(
             f"{code(f'{item.key}: {value(item.value)}')} ({escape(item.why)})" for item in plan.assumptions
@@ -130,49 +136,56 @@ def diagnostic(plan: PlanResult, finding: Finding) -> list[str]:
     place = code(f"{where.path}:{where.span.line}:{where.span.column}")
     lines = [f"**{finding.severity} {finding.code}** {finding.name} at {place}", "", escape(finding.message), ""]
     if finding.remedies and plan.estimate is not None:
-        lines += ["| Remedy | Memory | Step time |", "|---|---:|---|"]
-        group = ""
-        for remedy in finding.remedies:
-            if remedy.group != group:
-                group = remedy.group
-                lines.append(f"| **{ASKS[group]}** | | |")
-            paid = on_the_host(plan, remedy)
-            keys = "<br>".join([*(code(line) for line in change(plan, remedy)), *([paid] if paid else [])])
-            lines.append(f"| {keys} | {effect(plan, remedy, '→')} | {cost(remedy)} |")
-        lines.append("")
+        lines += [*remedies(offered(plan, finding.remedies, "long")), ""]
     if finding.help:
         lines += [f"Help: {escape(finding.help)}", ""]
     return lines
 
 
-def host_budget(plan: PlanResult) -> list[str]:
-    """What a node holds when it lacks the most memory; nothing where it has enough."""
-    capacity = plan.host_capacity_bytes or 0
-    lines: list[str] = []
-    for moment in short_of_host(plan):
-        rows = [*((words(name), count) for name, count in moment.components), ("**host memory needed**", moment.bytes)]
-        rows += [("memory of a node", capacity), ("missing", moment.bytes - capacity)]
-        lines += [f"| A node in {moment.name} | GiB | of its memory |", "|---|---:|---:|"]
-        shares = [percent(count / capacity) if capacity else "" for _, count in rows]
-        lines += [f"| {name} | {gib(count)} | {part} |" for (name, count), part in zip(rows, shares, strict=True)]
-        lines += ["", f"In {moment.name}: {escape(moment.operation)}.", ""]
+def remedies(item: Remedies) -> list[str]:
+    """A table of changes, with a row for each group before those of the group."""
+    lines = ["| Remedy | Memory | Step time |", "|---|---:|---|"]
+    for asks, _, steps in item.groups():
+        lines.append(f"| **{asks}** | | |")
+        for step in steps:
+            keys = "<br>".join([*map(code, change_lines(step)), *([step.paid] if step.paid else [])])
+            lines.append(f"| {keys} | {step.effect.replace('->', '→')} | {price(step)} |")
     return lines
 
 
-def budget(plan: PlanResult, estimate: Estimate) -> list[str]:
-    """What holds the memory at the peak."""
-    capacity, parts = estimate.capacity_bytes, estimate.needed_parts_bytes
-    lines = ["| At the peak | GiB | of capacity |", "|---|---:|---:|"]
-    rows = [(words(name), parts.get(name, 0)) for name in COMPONENTS]
-    rows = [(name, count) for name, count in rows if count]
-    slack = capacity - estimate.needed_bytes
-    rows.append(("**device memory needed**", estimate.needed_bytes))
-    rows += [(f"*{CACHE_ROW}*", estimate.cache_bytes)] if estimate.cache_bytes else []
-    rows.append((f"capacity of {escape(plan.gpu)}" if plan.gpu else "capacity", capacity))
-    rows.append(("missing" if slack < 0 else "left", abs(slack)))
-    lines += [f"| {name} | {gib(count)} | {percent(count / capacity) if capacity else ''} |" for name, count in rows]
-    said = f"Peak: {escape(peak(estimate))}. Interval: {interval(estimate)}. {cache_note(estimate)}"
-    return [*lines, "", said.rstrip(), ""]
+def ledger_table(item: Ledger, head: str) -> list[str]:
+    """A ledger as a table: the need in bold, the cache in italics. ``head``: the head of the first column."""
+
+    def row(amount: LedgerRow, mark: str = "") -> str:
+        return f"| {mark}{escape(amount.label)}{mark} | {gib(amount.bytes)} | {item.share(amount)} |"
+
+    marks = {item.needed: "**", item.cache: "*"}
+    rows = [*map(row, item.parts), *(row(amount, marks.get(amount, "")) for amount in item.foot)]
+    return [f"| {head} | GiB | {item.share_head} |", "|---|---:|---:|", *rows]
+
+
+def table_lines(heads: Sequence[str], rows: Iterable[Sequence[str]], right: Container[int]) -> list[str]:
+    """A table whose cells are Markdown already. ``right``: the columns that are aligned to the right."""
+    rule = "|".join("---:" if index in right else "---" for index in range(len(heads)))
+    lines = [f"| {' | '.join(row)} |" for row in (heads, *rows)]
+    return [lines[0].replace("|  |", "| |"), f"|{rule}|", *lines[1:]]
+
+
+COMPARED = {"good": "✅", "warn": "⚠️"}
+"""The signs of a comparison by tone; any other tone does not fit."""
+
+
+def comparison(item: Comparison, group_head: str) -> list[str]:
+    """A comparison as a table with the group of each subject in the first column, and its notes below."""
+    rows = []
+    for each in item.subjects:
+        label = f"{each.label} {item.own_words}" if each.own else each.label
+        first, *figures = each.figures
+        verdict = f"{COMPARED.get(each.tone, '❌')} {escape(first)}"
+        rows.append((escape(each.name), escape(label), verdict, *figures))
+    right = range(3, len(item.heads) + 1)
+    told = " ".join(text for note in item.notes if not note.own and (text := note.about(item.heads, ())))
+    return [*table_lines((group_head, *item.heads), rows, right), "", f"<sub>{escape(told)}</sub>"]
 
 
 _FIRST = re.compile(r"^([-+=]|:(?=:)|\d+(?=[.)]))")

@@ -12,9 +12,9 @@ from memcheck.edge.json_text import dumps
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean
 from memcheck.finding import OTHER_HARDWARE, Edit, Finding, Location, Span
-from memcheck.report.advice import advice
 from memcheck.report.links import published
 from memcheck.report.neutral import neutral
+from memcheck.report.story.remedies import advice_lines
 from memcheck.result import DEFECT, PlanResult, Report
 
 SEVERITIES = {"error": "ERROR", "warning": "WARNING", "info": "INFO"}
@@ -31,7 +31,7 @@ def diagnostic(plan: PlanResult, finding: Finding) -> dict[str, object]:
     """One finding as a diagnostic of the Reviewdog Diagnostic Format."""
     url = published(finding.code) if finding.code != DEFECT else ""
     record: dict[str, object] = {
-        "message": "\n".join([neutral(line) for line in (clean(finding.message), *advice(plan, finding))]),
+        "message": "\n".join([neutral(line) for line in (clean(finding.message), *advice_lines(plan, finding))]),
         "location": location(finding.location, plan),
         "severity": SEVERITIES[finding.severity],
         "code": {"value": finding.code, **({"url": url} if url else {})},

@@ -14,12 +14,12 @@ from memcheck.edge.opener import read_whole
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean
 from memcheck.finding import OTHER_HARDWARE, SEVERITIES, FileEdits, Finding, Location, Span
-from memcheck.report.advice import advice, remedy_line
 from memcheck.report.fingerprint import Keyed, keyed
 from memcheck.report.line_hash import line_hashes
 from memcheck.report.links import docs_folder, file_url, quoted
 from memcheck.report.repository import relative_to, repository_path, root
 from memcheck.report.sarif_rules import LEVELS, descriptor
+from memcheck.report.story.remedies import advice_lines, remedy_line
 from memcheck.result import BASELINE, COMMENT, Hidden, PlanResult, Report
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -159,7 +159,7 @@ def properties(plan: PlanResult, finding: Finding) -> dict[str, object]:
 
 def message(plan: PlanResult, finding: Finding) -> str:
     """What was found and what to do, as plain text in which nothing of the plan's becomes a link."""
-    return _EMBEDDED_LINK.sub(r"\\[", "\n".join([clean(finding.message), *advice(plan, finding)]))
+    return _EMBEDDED_LINK.sub(r"\\[", "\n".join([clean(finding.message), *advice_lines(plan, finding)]))
 
 
 def location(where: Location, label: str = "") -> dict[str, Any]:

@@ -21,7 +21,7 @@ from memcheck.memory.fit import (
     host_excess,
     verdict_of,
 )
-from memcheck.record import Record
+from memcheck.report.story.blocks import Verdict
 from memcheck.result import BASELINE, COMMENT, PASSED, SELECTION, PlanResult
 
 WORDS = {FITS: "Fits", UNCERTAIN: "Uncertain", DOES_NOT_FIT: "Does not fit"}
@@ -47,18 +47,9 @@ WHILE = {
 }
 
 
-class Verdict(Record):
-    """A plan's answer in a word or two."""
-
-    word: str
-    tone: str
-    """``good``, ``warn``, ``bad``, or ``note`` for what is accepted."""
-    fails: bool = False
-    """Whether something else than the need fails the plan."""
-
-    def failing(self) -> Verdict:
-        """The word of a plan with this memory that fails by something else."""
-        return Verdict(FAILS.format(self.word), "bad", fails=True)
+def failed(found: Verdict) -> Verdict:
+    """The verdict on a plan with this memory that fails by something else."""
+    return Verdict(FAILS.format(found.word), "bad", fails=True)
 
 
 def on_figures(plan: PlanResult, estimate: Estimate) -> Verdict:
@@ -85,7 +76,7 @@ def verdict(plan: PlanResult, *, judged: bool = True) -> Verdict:
     if not judged or found.word in (WORDS[DOES_NOT_FIT], HOST_TOO_SMALL):
         return found
     if plan.status != PASSED:
-        return found.failing()
+        return failed(found)
     if found.tone == "bad" or not plan.count("warning"):
         return found
     return Verdict(WARNS if found.word == WORDS[FITS] else found.word, "warn")

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from memcheck import __version__
-from memcheck.accounts.estimate import COMPONENTS, Instant, TensorGroup
+from memcheck.accounts.estimate import COMPONENTS, Instant
 from memcheck.edge.json_text import dumps
 from memcheck.edge.screen import Screen
-from memcheck.edge.text import clean, gib, width, words, wrap
+from memcheck.edge.text import gib, words
 from memcheck.memory.overhead import slack
 from memcheck.record import Record
-from memcheck.report.details import labelled, largest, name_and_place
+from memcheck.report import text
 from memcheck.report.json import tensors
+from memcheck.report.story import PlanHead, Prose
+from memcheck.report.story.blocks import Block, Fact, Facts, Table
+from memcheck.report.story.memory import largest
 from memcheck.verify.compare import ComponentDifference, RankComparison, instants, sentence
 from memcheck.verify.observe import Request
 from memcheck.verify.replay.runs import HeldMemory, held
@@ -160,47 +163,42 @@ def render_text(
     screen: Screen,
 ) -> str:
     """Heading, what was run instead, one section per rank, the verdict."""
-    groups = [_heading(request.subject, observation, screen), _replaced(request.replaced, screen)]
+    groups: list[tuple[Block | None, ...]] = [_heading(request.subject, observation), _replaced(request.replaced)]
     for comparison in comparisons:
-        groups += _rank(comparison, observation, screen)
-        groups.append(_replayed(replayed(request, comparison.observed), screen))
-    groups.append(_each(observation, screen))
-    groups.append(_verdict(comparisons, tolerance, screen))
-    return "\n\n".join("\n".join(group) for group in groups if group) + "\n"
+        groups += _rank(comparison, observation)
+        groups.append((_replayed(replayed(request, comparison.observed)),))
+    groups.append((_each(observation),))
+    groups.append((_verdict(comparisons, tolerance),))
+    return text.document(groups, screen) + "\n"
 
 
-def _heading(subject: Subject, observation: Observation, screen: Screen) -> list[str]:
-    lines = name_and_place(subject.name, subject.path, screen)
+def _heading(subject: Subject, observation: Observation) -> tuple[Block, ...]:
     stack = ", ".join(f"{k} {v}" for k, v in observation.versions.items() if k not in ("memcheck", "python"))
     how = f"on {observation.device}" if observation.mode == MEASURED else "on fake tensors"
-    lines += wrap(f"{observation.mode} {how}: {stack}", screen.columns)
-    for note in observation.notes:
-        lines += wrap(note, screen.columns)
-    return lines
+    told = (f"{observation.mode} {how}: {stack}", *observation.notes)
+    return PlanHead(subject.name, subject.path), *map(Prose, told)
 
 
-def _replaced(replaced: tuple[StandIn, ...], screen: Screen) -> list[str]:
+def _replaced(replaced: tuple[StandIn, ...]) -> tuple[Block, ...]:
     if not replaced:
-        return []
-    lines = wrap(
-        "what cannot be run here was replaced; prediction and observation are both of the stand-in", screen.columns
-    )
-    lines = [screen.paint(line, "dim") for line in lines]
-    for item in replaced:
-        lines += labelled(item.key, f"{item.asked} -> {item.instead} ({item.why})", screen)
-    return lines
+        return ()
+    rows = tuple(Fact(item.key, f"{item.asked} -> {item.instead} ({item.why})") for item in replaced)
+    lead = "what cannot be run here was replaced; prediction and observation are both of the stand-in"
+    return Prose(lead, "dim"), Facts(rows)
 
 
-def _rank(comparison: RankComparison, observation: Observation, screen: Screen) -> list[list[str]]:
+def _rank(comparison: RankComparison, observation: Observation) -> list[tuple[Block | None, ...]]:
     observed = comparison.observed
     where = f"pipeline rank {observed.pipeline_rank}" if len(observation.ranks) > 1 else f"rank {observed.rank}"
     verb = observation.mode
     head = ("", "predicted", verb, "difference", "")
     rows = [
-        (words(name), _gib(said), _gib(seen), _change(said, seen), clean(operation))
+        (words(name), _gib(said), _gib(seen), _change(said, seen), operation)
         for name, said, seen, operation in instants(comparison)
     ]
-    found = [[screen.paint(f"allocated at each instant of a step, {where} (GiB)", "dim"), *_table(head, rows, screen)]]
+    found: list[tuple[Block | None, ...]] = [
+        (_table(f"allocated at each instant of a step, {where} (GiB)", head, rows),)
+    ]
     peak = observed.peak
     if peak.components_bytes:
         at_peak = {t.component: t for t in comparison.terms if t.instant == peak.name}
@@ -209,41 +207,40 @@ def _rank(comparison: RankComparison, observation: Observation, screen: Screen) 
             (words(t.component), gib(t.predicted_bytes), gib(t.observed_bytes), _signed(t.difference), "")
             for t in shown
         ]
-        title = screen.paint(f"components in {peak.name}, {where} (GiB)", "dim")
-        found.append([title, *_table(head, rows, screen)])
-    found.append(labelled("largest difference", sentence(comparison, verb), screen))
-    found[-1] += _measured(comparison, screen)
-    found.append(_largest(observed.largest, verb, screen))
+        found.append((_table(f"components in {peak.name}, {where} (GiB)", head, rows),))
+    told = [Fact("largest difference", sentence(comparison, verb)), *_measured(comparison)]
+    found.append((Facts(tuple(told)),))
+    found.append((largest(observed.largest, f"largest {verb} tensors at the peak (GiB)"),))
     return found
 
 
-def _measured(comparison: RankComparison, screen: Screen) -> list[str]:
+def _measured(comparison: RankComparison) -> list[Fact]:
     observed = comparison.observed
     if observed.reserved_bytes is None:
         return []
-    text = f"max reserved {gib(observed.reserved_bytes)} GiB"
+    told = f"max reserved {gib(observed.reserved_bytes)} GiB"
     if observed.device_bytes is not None:
-        text += f", device memory used {gib(observed.device_bytes)} GiB"
-    return labelled("allocator", text, screen)
+        told += f", device memory used {gib(observed.device_bytes)} GiB"
+    return [Fact("allocator", told)]
 
 
-def _replayed(found: Replayed | None, screen: Screen) -> list[str]:
+def _replayed(found: Replayed | None) -> Facts | None:
     """What torch's allocator makes of the rank's own allocations."""
     if found is None:
-        return []
+        return None
     segments = "expandable segments" if found.expandable else "default segments"
     held = f"reserved {gib(found.held.reserved)} GiB with memory to spare, {gib(found.held.needed)} on the smallest GPU"
-    text = (
+    told = (
         f"needed {gib(found.needed_bytes)} GiB, seen {gib(found.seen_bytes)} of {gib(found.capacity_bytes)}: the traced"
         f" allocations replayed ({segments}; {held}), with context, libraries and communicators as predicted"
     )
-    return labelled("allocator", text, screen)
+    return Facts((Fact("allocator", told),))
 
 
-def _each(observation: Observation, screen: Screen) -> list[str]:
+def _each(observation: Observation) -> Table | None:
     """Every process of a measurement."""
     if len(observation.each) < 2:
-        return []
+        return None
     head = ("", "allocated", "reserved", "device", "")
     rows = [
         (
@@ -255,21 +252,20 @@ def _each(observation: Observation, screen: Screen) -> list[str]:
         )
         for seen in observation.each
     ]
-    return [screen.paint("every rank (GiB)", "dim"), *_table(head, rows, screen)]
+    return _table("every rank (GiB)", head, rows)
 
 
-def _largest(groups: tuple[TensorGroup, ...], verb: str, screen: Screen) -> list[str]:
-    lines = largest(groups, screen)
-    return [screen.paint(f"largest {verb} tensors at the peak (GiB)", "dim"), *lines[1:]] if lines else []
+def _table(caption: str, heads: Row, rows: Sequence[Row]) -> Table:
+    return Table(caption, heads, tuple(rows), right=tuple(range(1, len(heads) - 1)), flow="cut")
 
 
-def _verdict(comparisons: tuple[RankComparison, ...], tolerance: float, screen: Screen) -> list[str]:
+def _verdict(comparisons: tuple[RankComparison, ...], tolerance: float) -> Facts:
     worst = max(comparisons, key=lambda c: abs(c.error))
     agrees = all(c.agrees(tolerance) for c in comparisons)
     what = f"{gib(worst.predicted_bytes)} GiB predicted, {gib(worst.observed_bytes)} observed, {share(worst.error)}"
     if len(comparisons) > 1:
         what = f"worst of {len(comparisons)} ranks: {what}"
-    return labelled("agrees" if agrees else "differs", f"{what} (tolerance {tolerance:.1%})", screen)
+    return Facts((Fact("agrees" if agrees else "differs", f"{what} (tolerance {tolerance:.1%})"),))
 
 
 def share(difference: float) -> str:
@@ -292,17 +288,3 @@ def _signed(difference: int) -> str:
 
 def _change(said: int | None, seen: int | None) -> str:
     return "" if said is None or not seen else share(said / seen - 1)
-
-
-def _table(head: Row, rows: Sequence[Row], screen: Screen) -> list[str]:
-    """Columns as wide as their content; the last one takes what room is left, or is dropped."""
-    columns = list(zip(head, *rows, strict=True))
-    widths = [max(width(cell) for cell in column) for column in columns]
-    fixed = sum(widths[:-1]) + 2 * (len(widths) - 1)
-    room = screen.columns - fixed
-    lines, dots = [], screen.glyph("ellipsis")
-    for row in (head, *rows):
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:-1], widths[1:-1], strict=True))]
-        last = row[-1] if width(row[-1]) <= room else row[-1][: max(0, room - len(dots))] + dots
-        lines.append("  ".join([*cells, last if room >= 12 else ""]).rstrip())
-    return lines

@@ -7,7 +7,7 @@ import pytest
 from memcheck.accounts.estimate import Formula
 from memcheck.memory.estimate import estimate
 from memcheck.memory.overhead_terms import CACHE, FRAGMENTATION
-from memcheck.report.seen import CACHE_ROW, formula_head
+from memcheck.report.story.memory import CACHE_ROW, formula_head
 from tests.memory.jobs import BIG_GPU, job, llama_8b
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from memcheck.__main__ import main
 from memcheck.report.html import render
-from memcheck.report.html.palette import BACKGROUNDS
+from memcheck.report.html.shell import BACKGROUNDS
 from memcheck.result import Report
 from tests.report import samples
 from tests.report.failing import PLANS, judged

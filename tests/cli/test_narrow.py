@@ -11,7 +11,7 @@ import pytest
 from memcheck.__main__ import main
 from memcheck.cli import progress
 from memcheck.edge.text import width
-from memcheck.report.columns import fitting
+from memcheck.report.table import fitting
 from tests.cli.plans import write, write_over
 
 Capture = pytest.CaptureFixture[str]

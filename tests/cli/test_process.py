@@ -78,7 +78,7 @@ def test_clean_check_imports_nothing_heavy(tmp_path: Path, environment: dict[str
         "memcheck.review.fix",
     ):
         assert not any(name.startswith(unused) for name in loaded)
-    assert "memcheck.report.details" not in loaded
+    assert "memcheck.report.text_blocks" not in loaded
 
 
 @pytest.mark.parametrize("form", ["full", "csv", "gitlab", "sarif"])

@@ -14,7 +14,7 @@ import yaml
 
 from memcheck.__main__ import main
 from memcheck.what_if.remedies.price import LayoutTally
-from memcheck.what_if.suggest.full import became
+from memcheck.what_if.suggest.report import became
 from tests.report.failing import written
 
 Capture = pytest.CaptureFixture[str]

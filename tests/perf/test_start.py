@@ -173,7 +173,7 @@ def test_a_clean_check_leaves_the_rest_of_the_package_alone(root: Path, clean: s
         "memcheck.autograd.quantised",
         "memcheck.plan.explain",
         "memcheck.what_if.remedies",
-        "memcheck.report.details",
+        "memcheck.report.text_blocks",
         "memcheck.report.json",
         "memcheck.report.markdown",
         "memcheck.cli.stated",

@@ -11,7 +11,9 @@ from memcheck.config.comments import suppressions_of
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import beginning, width, wrap
 from memcheck.finding import Finding, Location, Span
-from memcheck.report.snippet import snippet
+from memcheck.report.story.findings import excerpt
+from memcheck.report.text_blocks import source
+from tests.report.samples import result
 
 
 def steps(work: Callable[[], object]) -> int:
@@ -39,7 +41,7 @@ def long_line(length: int) -> None:
     """A finding on a line of wide characters."""
     line = "\u6f22" * length
     where = Location("a.yaml", Span(1, 1, 1, 3))
-    snippet(Finding("MEM001", "x", "error", "m", where), {"a.yaml": (line,)}, Screen())
+    source(excerpt(result(sources={"a.yaml": (line,)}), Finding("MEM001", "x", "error", "m", where)), Screen())
 
 
 def comments(count: int, rule: str = "MEM203") -> None:

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from memcheck.accounts.estimate import COMPONENTS
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import words
-from memcheck.report.budget import budget
-from memcheck.report.gauge import drawn, gauge_of
+from memcheck.report import text_blocks
+from memcheck.report.story.memory import ledger
+from memcheck.report.story.summary import gauge
+from memcheck.report.text import bar as drawn
 from tests.report import samples
 
 GIB = 2**30
@@ -22,7 +24,7 @@ def rows(sizes: list[int], capacity: int, columns: int = 100) -> list[str]:
     estimate = samples.estimate()._replace(
         components_bytes=components, device_bytes=sum(sizes), capacity_bytes=capacity
     )
-    return budget(samples.result("failed", estimate=estimate), estimate, Screen(columns))
+    return text_blocks.ledger(ledger(samples.result("failed", estimate=estimate), estimate), Screen(columns))
 
 
 def bar(row: str) -> str:
@@ -50,7 +52,7 @@ def test_a_component_that_just_crosses_the_line_is_red_behind_it() -> None:
     components = {"activations": 60 * GIB}
     estimate = samples.estimate()._replace(components_bytes=components, device_bytes=60 * GIB, capacity_bytes=40 * GIB)
     plan = samples.result("failed", estimate=estimate)
-    row = next(r for r in budget(plan, estimate, Screen(100, color=True)) if r.startswith("activations"))
+    row = next(r for r in text_blocks.ledger(ledger(plan, estimate), Screen(100, color=True)) if r.startswith("activations"))
     before, _, behind = row.partition("│")
     assert "\x1b[36m█" in before
     assert "\x1b[31m█" in behind
@@ -66,7 +68,7 @@ def test_verdict_of_the_rows() -> None:
 def test_gauge_has_its_width(used: float, cells: int) -> None:
     """The bar of a plan is as wide as it should be; its mark stands before what is too much, and behind what is not."""
     plan = samples.result(estimate=samples.estimate(used), fail_above=0.9)
-    text = drawn(gauge_of(plan, plan.estimate), cells, Screen())
+    text = drawn(gauge(plan, plan.estimate), cells, Screen())
     assert len(text) == cells
     before, mark, behind = text.partition("│")
     assert mark

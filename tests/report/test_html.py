@@ -13,8 +13,7 @@ import pytest
 from memcheck.check import Gate, check_file
 from memcheck.edge.text import between, clean, gib, percent, words
 from memcheck.report.html import render
-from memcheck.report.html.palette import stylesheet
-from memcheck.report.html.shell import base_styles
+from memcheck.report.html.shell import base_styles, stylesheet
 from memcheck.result import Report
 from memcheck.what_if import make_dossier, with_remedies
 from tests.report import formats, samples

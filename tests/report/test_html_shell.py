@@ -9,8 +9,7 @@ import re
 import pytest
 
 from memcheck.accounts.estimate import PARTS
-from memcheck.report.html.palette import BACKGROUNDS, BARS, TEXT
-from memcheck.report.html.shell import page
+from memcheck.report.html.shell import BACKGROUNDS, BARS, TEXT, page
 from tests.report.html_page import Page
 
 

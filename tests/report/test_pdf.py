@@ -11,7 +11,7 @@ import pytest
 
 from memcheck.__main__ import main
 from memcheck.edge.text import gib, percent
-from memcheck.report.story.tell import story
+from memcheck.report.story.build import story
 from memcheck.result import Report
 from tests.cli.plans import write, write_over
 from tests.report import formats, samples

@@ -7,7 +7,9 @@ import pytest
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import width
 from memcheck.finding import Finding, Location, Span
-from memcheck.report.snippet import snippet
+from memcheck.report.story.findings import excerpt
+from memcheck.report.text_blocks import source
+from tests.report.samples import result
 
 WIDE = Screen(100)
 
@@ -24,7 +26,8 @@ def at(line: int, column: int, end_column: int, note: str = "", path: str = "a.y
 
 def shown(lines: list[str], where: Location, *related: tuple[str, Location], screen: Screen = WIDE) -> list[str]:
     """The snippet of one finding in ``a.yaml``."""
-    return snippet(finding(where, *related), {"a.yaml": tuple(lines)}, screen)
+    plan = result(sources={"a.yaml": tuple(lines)})
+    return source(excerpt(plan, finding(where, *related)), screen)
 
 
 def test_caret_stands_under_the_value() -> None:
@@ -67,9 +70,9 @@ def test_two_places_on_one_line_share_it() -> None:
 
 def test_place_in_another_file_gets_its_own_header() -> None:
     """What came from an extended plan is shown in that plan."""
-    lines = snippet(
-        finding(at(1, 1, 2, note="from base.yaml"), ("set here", at(1, 4, 5, path="base.yaml"))),
-        {"a.yaml": ("a: 1",), "base.yaml": ("b: 2",)},
+    plan = result(sources={"a.yaml": ("a: 1",), "base.yaml": ("b: 2",)})
+    lines = source(
+        excerpt(plan, finding(at(1, 1, 2, note="from base.yaml"), ("set here", at(1, 4, 5, path="base.yaml")))),
         WIDE,
     )
     assert lines[0] == " --> a.yaml:1:1"
@@ -128,7 +131,7 @@ def test_a_long_line_is_never_looked_at_as_a_whole(monkeypatch: pytest.MonkeyPat
         looked.append(len(text))
         return text
 
-    monkeypatch.setattr("memcheck.report.snippet.clean", clean)
+    monkeypatch.setattr("memcheck.report.excerpt.clean", clean)
     line = "é: 1, " * 4000
     for column in (1, 12_001, 23_995):
         lines = shown([line], at(1, column, column + 4))

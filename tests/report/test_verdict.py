@@ -13,12 +13,19 @@ import pytest
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import between, gib, percent
 from memcheck.memory.fit import host_excess
-from memcheck.report.details import SILENT, change
-from memcheck.report.effect import ASKS, effect, mends, on_the_host, time
 from memcheck.report.html import render
 from memcheck.report.statistics import fullest
-from memcheck.report.story.choices import all_remedies
-from memcheck.report.story.tell import plan_story
+from memcheck.report.story.build import story
+from memcheck.report.story.remedies import (
+    ASKS,
+    SILENT,
+    all_remedies,
+    change_lines,
+    ends_the_finding,
+    on_the_host,
+    step,
+    time,
+)
 from memcheck.report.verdict import lead, verdict
 from memcheck.result import COMMENT, Hidden, PlanResult, Report
 from tests.report import samples
@@ -108,28 +115,28 @@ def test_where_only_a_node_fails_remedies_show_its_memory(name: str) -> None:
     assert found
     before = gib(plan.estimate.host_bytes_per_node)
     for remedy in found:
-        assert mends(plan, remedy)
+        assert ends_the_finding(plan, remedy)
         after = gib(remedy.host_bytes_per_node)
         assert remedy.host_bytes_per_node <= plan.host_capacity_bytes
-        assert effect(plan, remedy).startswith(f"host {before} -> {after} GiB, GPU ")
+        assert step(plan, remedy).effect.startswith(f"host {before} -> {after} GiB, GPU ")
         for form in ("full", "github", "sarif"):
             assert f"{before} -> {after}" in said(form, name), form
         assert f"{before} → {after}" in said("markdown", name)
     assert found[0].host_bytes_per_node == min(r.host_bytes_per_node for r in found if r.set == found[0].set)
     finding = next(each for each in plan.findings if each.code == "MEM106")
     assert f"{before} -> {gib(found[0].host_bytes_per_node)} GiB of host memory" in finding.help
-    story = plan_story(plan, judged=True)
-    assert f"Host memory of a node goes from {before} to {gib(found[0].host_bytes_per_node)} GiB" in story.advice
+    told = story(samples.report(plan)).plans[0]
+    assert f"Host memory of a node goes from {before} to {gib(found[0].host_bytes_per_node)} GiB" in told.advice
 
 
 @pytest.mark.parametrize("name", HOST_ONLY)
 def test_bars_of_remedies_are_host_memory(name: str) -> None:
     """The page draws the host before and after on one axis, and the GPU's share below it."""
     plan = judged(name)
-    step = next(each for each in page(name).all("ol") if "steps" in each.classes).all("li")[0]
-    labels = [each.text for each in step.all("span") if "badge" not in each.classes]
+    first = next(each for each in page(name).all("ol") if "steps" in each.classes).all("li")[0]
+    labels = [each.text for each in first.all("span") if "badge" not in each.classes]
     assert labels == ["host now", "host then", "GPU now", "GPU then"]
-    bars = [svg for svg in step.all("svg") if "bar" in svg.classes]
+    bars = [svg for svg in first.all("svg") if "bar" in svg.classes]
     widths = [
         float(next(r for r in svg.all("rect") if r.attributes["class"].startswith("c-")).attributes["width"][:-1])
         for svg in bars[:2]
@@ -197,8 +204,8 @@ def test_both_memories_are_told() -> None:
     plan = judged("host-and-gpu")
     told = lead(plan)
     assert told.index("GiB too much") < told.index("GiB are missing")
-    assert len(plan_story(plan, judged=True).pictures) == 2
-    assert plan_story(plan, judged=True).used == percent(plan.estimate.utilization)
+    assert len(story(samples.report(plan)).plans[0].pictures) == 2
+    assert story(samples.report(plan)).plans[0].used == percent(plan.estimate.utilization)
 
 
 def test_uncertain_says_by_how_much() -> None:
@@ -240,7 +247,8 @@ def test_host_memory_is_a_price() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slowdown", "told"), [(None, "unknown"), (0.004, "0%"), (-0.004, "0%"), (0.18, "+18%"), (-0.25, "-25%"), (25.34, "+2,534%")]
+    ("slowdown", "told"),
+    [(None, "unknown"), (0.004, "0%"), (-0.004, "0%"), (0.18, "+18%"), (-0.25, "-25%"), (25.34, "+2,534%")],
 )
 def test_no_time_has_a_sign_without_a_difference(slowdown: float | None, told: str) -> None:
     """Neither ``+0%`` nor ``-0%``."""
@@ -317,7 +325,7 @@ def test_a_degree_that_is_not_written_is_what_silence_means(root: Path) -> None:
     for key, silent in SILENT.items():
         assert degrees[key.rpartition(".")[2]]["default"] == silent, key
     remedy = samples.REMEDIES[0]._replace(set={"parallelism.context": 2, "training.offload": {"parameters": "cpu"}})
-    assert change(samples.result(), remedy) == [
+    assert change_lines(step(samples.result(), remedy)) == [
         "parallelism.context: 1 -> 2",
         "training.offload: unset -> {parameters: cpu}",
     ]
@@ -334,14 +342,14 @@ def test_remedies_of_an_uncertain_plan_show_where_its_interval_ends() -> None:
         assert remedy.sure
         assert remedy.interval_bytes[0] <= remedy.device_bytes <= remedy.interval_bytes[1]
         assert remedy.utilization <= remedy.high_utilization <= 1
-        assert effect(plan, remedy).startswith(f"up to {now} -> {then}, predicted ")
+        assert step(plan, remedy).effect.startswith(f"up to {now} -> {then}, predicted ")
         assert f"{now} -> {then}" in said("full", "uncertain")
         assert f"{now} → {then}" in said("markdown", "uncertain")
-    step = next(each for each in page("uncertain").all("ol") if "steps" in each.classes).all("li")[0]
-    labels = [each.text for each in step.all("span") if "badge" not in each.classes]
+    first = next(each for each in page("uncertain").all("ol") if "steps" in each.classes).all("li")[0]
+    labels = [each.text for each in first.all("span") if "badge" not in each.classes]
     assert labels == ["up to, now", "up to, then", "predicted now", "predicted then"]
     ends = percent(found[0].high_utilization)
-    assert f"It then needs up to {ends} of the capacity instead of {now}" in plan_story(plan, judged=True).advice
+    assert f"It then needs up to {ends} of the capacity instead of {now}" in story(samples.report(plan)).plans[0].advice
     (finding,) = plan.findings
     assert finding.help.endswith(f"up to {ends} of the capacity instead of {now}")
 

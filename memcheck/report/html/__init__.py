@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from memcheck.edge.screen import Screen
-from memcheck.report.html.report import body
+from memcheck.report.html.document import body
 from memcheck.report.html.shell import page
-from memcheck.report.story.tell import story
+from memcheck.report.story.build import story
 from memcheck.result import Report
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.edge.text import between, gib, percent, words
 from memcheck.report.html.escape import Html, joined, shape, tag, text
-from memcheck.report.html.palette import css
+from memcheck.report.html.shell import css
 from memcheck.report.story.blocks import Bar, Chart, Scale
 
 BIG, ROW, THIN, UPRIGHT = 34, 17, 10, 180

@@ -6,8 +6,9 @@ import base64
 import hashlib
 import os
 
+from memcheck.accounts.estimate import CACHE
+from memcheck.record import Record
 from memcheck.report.html.escape import Html, text
-from memcheck.report.html.palette import stylesheet
 
 
 def page(title: str, body: Html, *, version: str, styles: str = "") -> str:
@@ -36,3 +37,73 @@ def base_styles() -> str:
     """The style sheet of every page, without the line breaks and indents of its source."""
     with open(os.path.join(os.path.dirname(__file__), "style.css"), encoding="utf-8") as file:
         return "\n".join(line.strip() for line in file if line.strip()) + "\n"
+
+
+class Colour(Record):
+    """One role, on a light and on a dark screen."""
+
+    light: str
+    dark: str
+
+
+BACKGROUNDS = {
+    "page": Colour("#f6f7f9", "#0f1216"),
+    "card": Colour("#ffffff", "#181c22"),
+    "inset": Colour("#f0f2f5", "#20252d"),
+}
+"""What text and bars stand on."""
+
+TEXT = {
+    "ink": Colour("#16191d", "#eceff3"),
+    "soft": Colour("#4d5661", "#b3bcc8"),
+    "link": Colour("#1d4ed8", "#93b7ff"),
+    "good": Colour("#116a35", "#5fd08a"),
+    "warn": Colour("#8a4b00", "#f5b942"),
+    "bad": Colour("#b3191f", "#ff8f8a"),
+    "note": Colour("#0b5f8a", "#6cc4ef"),
+}
+"""Colours of text: words, figures and verdicts."""
+
+BARS = {
+    "parameters": Colour("#1e3a8a", "#7fa6ff"),
+    "gradients": Colour("#2f6fde", "#5b8df5"),
+    "master_weights": Colour("#0e6f96", "#4fc3e8"),
+    "optimizer_states": Colour("#5546c9", "#aea4ff"),
+    "activations": Colour("#c2470d", "#ff9d5c"),
+    "logits_and_loss": Colour("#8f3d10", "#ffc861"),
+    "communication_buffers": Colour("#0f766e", "#3fcfbd"),
+    "temporaries": Colour("#4a7212", "#a9dc4f"),
+    "kv_cache": Colour("#86248f", "#dc8df0"),
+    "adapters": Colour("#be1a5d", "#ff8fbd"),
+    "context_and_nccl": Colour("#4b5563", "#9aa5b4"),
+    "fragmentation": Colour("#6a7280", "#c6cdd7"),
+    "cache": Colour("#717780", "#8b939f"),
+}
+"""One per component of memory: state in blue, what a batch needs in orange, what a machine needs in grey."""
+
+CACHE_OPACITY = 0.45
+"""The cache is a tail of what is needed: there, and of less weight."""
+
+LINES = {"rule": Colour("#d9dde3", "#333a45"), "track": Colour("#e3e7ec", "#2b313b")}
+"""Decoration, which carries no meaning of its own."""
+
+
+def variables(shade: str) -> str:
+    """CSS custom properties of one shade: ``light`` or ``dark``."""
+    roles = {**BACKGROUNDS, **TEXT, **BARS, **LINES}
+    return "".join(f"--{name.replace('_', '-')}:{getattr(colour, shade)};" for name, colour in roles.items())
+
+
+def stylesheet() -> str:
+    """The palette as CSS: light, dark where the reader's system is, and a class per bar colour."""
+    bars = "".join(f".c-{css(name)}{{fill:var(--{css(name)})}}" for name in (*BARS, "good", "warn", "bad", "note"))
+    bars += f".c-{CACHE}{{fill-opacity:{CACHE_OPACITY}}}"
+    return (
+        f":root{{color-scheme:light dark;{variables('light')}}}\n"
+        f"@media screen and (prefers-color-scheme:dark){{:root{{{variables('dark')}}}}}\n{bars}\n"
+    )
+
+
+def css(name: str) -> str:
+    """A component's or a tone's name as part of a class."""
+    return name.replace("_", "-")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from memcheck.edge.screen import Screen
-from memcheck.report.story.tell import story
+from memcheck.errors import UsageError
+from memcheck.report.story.build import story
 from memcheck.result import Report
 
 
@@ -12,3 +13,22 @@ def render(report: Report, screen: Screen | None = None, *, judged: bool = True)
     from memcheck.report.pdf.document import document
 
     return document(story(report, judged=judged))
+
+
+INSTALL = "pip install 'memcheck[pdf]'"
+
+
+class MissingPdfExtraError(UsageError):
+    """ReportLab is not installed, or cannot be imported."""
+
+
+def require_extra() -> None:
+    """Make sure that PDF can be written.
+
+    Raises:
+        MissingPdfExtraError: with the command that installs what is missing.
+    """
+    try:
+        import reportlab.platypus  # noqa: F401  # found is not yet usable: its imaging library may be broken
+    except ImportError as error:
+        raise MissingPdfExtraError(f"--format pdf needs reportlab: {INSTALL} ({error})") from error

@@ -1,19 +1,23 @@
-"""Every kind of block as flowables."""
+"""Every kind of block as flowables. Bars are drawn in points from the lower left corner."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
+from reportlab.pdfgen.canvas import Canvas
 from reportlab.platypus import Flowable, KeepTogether, Paragraph, Preformatted, Spacer
 from reportlab.platypus import Table as Grid
 
-from memcheck.edge.text import wrap
+from memcheck.accounts.estimate import CACHE
+from memcheck.edge.text import between, gib, percent, wrap
+from memcheck.report import excerpt as source
+from memcheck.report.html.shell import CACHE_OPACITY
 from memcheck.report.pdf import style
-from memcheck.report.pdf.charts import BarRow, Moments
-from memcheck.report.pdf.style import colour, markup, swatch, tinted, words
+from memcheck.report.pdf.style import BOLD, PLAIN, colour, markup, swatch, tinted, words
+from memcheck.report.story import Prose
 from memcheck.report.story.blocks import (
+    Bar,
     Block,
     Card,
     Cards,
@@ -22,13 +26,17 @@ from memcheck.report.story.blocks import (
     Excerpt,
     Excerpts,
     Formulas,
-    Prose,
+    Ledger,
+    Remedies,
     RemedyStep,
-    RemedySteps,
+    Scale,
     Table,
 )
 
-ESCAPE = re.compile(r"\x1b\[[\d;]*m")
+GAP = 0.5
+"""Points of paper between two stretches of a bar."""
+SOURCE_LAYOUT = 88
+"""Characters that source lines are laid out for."""
 SOURCE_COLUMNS = 96
 """Characters of source on a line of paper."""
 CARDS_PER_ROW = 4
@@ -123,10 +131,18 @@ def card(item: Card, width: float) -> list[Flowable]:
     return [*found, *(Paragraph(markup(line), style.SOFT) for line in item.lines)]
 
 
-def steps(item: RemedySteps, width: float) -> list[Flowable]:
+def remedies(item: Remedies, width: float) -> list[Flowable]:
     """Changes under each other, below what they ask for."""
-    found: list[Flowable] = [Paragraph(markup(item.title), style.SUBHEAD)] if item.title else []
-    return found + [step(each, number, width) for number, each in enumerate(item.steps, start=item.first)]
+    found: list[Flowable] = []
+    for asks, first, steps in item.groups():
+        found.append(Paragraph(markup(asks.capitalize()), style.SUBHEAD))
+        found += [step(each, number, width) for number, each in enumerate(steps, start=first)]
+    return found
+
+
+def ledger(item: Ledger, width: float) -> list[Flowable]:
+    """A ledger as a table."""
+    return table(item.as_table(), width)
 
 
 def step(item: RemedyStep, number: int, width: float) -> Flowable:
@@ -136,7 +152,7 @@ def step(item: RemedyStep, number: int, width: float) -> Flowable:
         Paragraph(f"{number}. {markup(item.title)}", style.SUBHEAD),
         Paragraph(costs, style.CELL),
     ]
-    parts += [Paragraph(markup(f"{key}: {old} → {new}"), style.CODE) for key, old, new in item.changes]
+    parts += [Paragraph(markup(f"{each.key}: {each.before} → {each.after}"), style.CODE) for each in item.changes]
     rows = [
         [
             Paragraph(markup(bar.label), style.CELL),
@@ -158,10 +174,10 @@ def excerpts(item: Excerpts, width: float) -> list[Flowable]:
 
 def excerpt(item: Excerpt) -> list[Flowable]:
     """One finding on the page: severity and rule, message, source lines, help."""
-    severity, _, rest = item.head.partition(" ")
-    lines = [part for line in ESCAPE.sub("", item.source).split("\n") for part in wrap(words(line), SOURCE_COLUMNS)]
+    rows = ("".join(told for told, _ in row) for row in source.rows(item, SOURCE_LAYOUT))
+    lines = [part for line in rows for part in wrap(words(line), SOURCE_COLUMNS)]
     found = [
-        Paragraph(f"{tinted(severity, item.tone)} {markup(rest)}", style.SUBHEAD),
+        Paragraph(f"{tinted(item.severity, item.tone)} {markup(f'{item.code} {item.name}')}", style.SUBHEAD),
         Paragraph(markup(item.message), style.BODY),
         Preformatted("\n".join(lines), style.CODE),
     ]
@@ -188,7 +204,123 @@ RENDER: dict[type, Callable[[Any, float], list[Flowable]]] = {
     Chart: chart,
     Table: table,
     Cards: cards,
-    RemedySteps: steps,
+    Remedies: remedies,
+    Ledger: ledger,
     Excerpts: excerpts,
     Formulas: formulas,
 }
+
+
+def at(count: int, scale: Scale, length: float) -> float:
+    """A number of bytes as a length on the page, in points."""
+    return min(1.0, count / scale.full_bytes) * length
+
+
+class BarRow(Flowable):
+    """One horizontal bar on a page, with its scale."""
+
+    def __init__(self, bar: Bar, scale: Scale, width: float, height: float = 8) -> None:
+        super().__init__()
+        self.bar, self.scale, self.width, self.height = bar, scale, width, height
+
+    def draw(self) -> None:
+        """What there is, what is held, and the lines."""
+        lie(self.canv, self.bar, self.scale, (0, 0, self.width, self.height))
+
+
+class Big(Flowable):
+    """The bar that says it all, with its interval and names."""
+
+    def __init__(self, chart: Chart, width: float) -> None:
+        super().__init__()
+        self.chart, self.width, self.height = chart, width, 62
+
+    def draw(self) -> None:
+        """From the top: the limit's name, the bar, the interval, the capacity's name."""
+        canvas, scale, width = self.canv, self.chart.scale, self.width
+        lie(canvas, self.chart.bars[0], scale, (0, 30, width, 20))
+        if scale.limit_bytes:
+            share = percent(scale.limit_bytes / scale.capacity_bytes)
+            say(canvas, at(scale.limit_bytes, scale, width), 53, f"limit {share}", width)
+        low, high = self.chart.interval_bytes
+        if high:
+            first, last = at(low, scale, width), at(high, scale, width)
+            canvas.setStrokeColor(colour("soft"))
+            canvas.setLineWidth(1)
+            canvas.line(first, 25, last, 25)
+            for x in (first, last):
+                canvas.line(x, 22.5, x, 27.5)
+            say(canvas, (first + last) / 2, 13, between((low, high)), width)
+        name = f"{self.chart.capacity_name} {gib(scale.capacity_bytes)} GiB"
+        say(canvas, at(scale.capacity_bytes, scale, width), 2, name, width, font=BOLD)
+
+
+class Moments(Flowable):
+    """Upright bars next to each other, with one line for the capacity across them."""
+
+    def __init__(self, chart: Chart, width: float) -> None:
+        super().__init__()
+        self.chart, self.column, self.height = chart, min(80.0, width / len(chart.bars)), 130
+        self.width = self.column * len(chart.bars)
+
+    def draw(self) -> None:
+        """Figures above, names below."""
+        canvas, scale, foot, room = self.canv, self.chart.scale, 14.0, 100.0
+        for place, bar in enumerate(self.chart.bars):
+            x, y = place * self.column, foot
+            for segment in bar.segments:
+                height = at(segment.bytes, scale, room)
+                fill(canvas, segment.key)
+                canvas.rect(x + self.column * 0.12, y, self.column * 0.76, max(0.0, height - GAP), stroke=0, fill=1)
+                y += height
+            middle = x + self.column / 2
+            canvas.setFillColor(colour("ink"))
+            canvas.setFont(BOLD, 8)
+            canvas.drawCentredString(middle, foot + room + 5, bar.figure)
+            canvas.setFont(PLAIN, 8)
+            canvas.drawCentredString(middle, 3, words(bar.label))
+        canvas.setStrokeColor(colour("soft"))
+        canvas.setLineWidth(0.8)
+        canvas.line(0, foot, self.width, foot)
+        if 0 < scale.capacity_bytes <= scale.full_bytes:
+            y = foot + at(scale.capacity_bytes, scale, room)
+            canvas.setStrokeColor(colour("ink"))
+            canvas.setLineWidth(1.2)
+            canvas.line(0, y, self.width, y)
+
+
+def lie(canvas: Canvas, bar: Bar, scale: Scale, box: tuple[float, float, float, float]) -> None:
+    """A bar in a box of left, bottom, width, height."""
+    left, bottom, width, height = box
+    canvas.setFillColor(colour("track"))
+    canvas.rect(left, bottom, at(scale.capacity_bytes, scale, width), height, stroke=0, fill=1)
+    start = 0
+    for segment in bar.segments:
+        x, end = at(start, scale, width), at(start + segment.bytes, scale, width)
+        fill(canvas, segment.key)
+        canvas.rect(left + x, bottom, max(0.0, end - x - GAP), height, stroke=0, fill=1)
+        start += segment.bytes
+    canvas.setStrokeColor(colour("ink"))
+    if 0 < scale.limit_bytes < scale.full_bytes:
+        x = left + at(scale.limit_bytes, scale, width)
+        canvas.setLineWidth(0.6)
+        canvas.setDash(2, 2)
+        canvas.line(x, bottom, x, bottom + height)
+        canvas.setDash()
+    if 0 < scale.capacity_bytes <= scale.full_bytes:
+        x = left + min(at(scale.capacity_bytes, scale, width), width - 0.6)
+        canvas.setLineWidth(1.2)
+        canvas.line(x, bottom - 1, x, bottom + height)
+
+
+def fill(canvas: Canvas, key: str) -> None:
+    """A stretch's colour; the cache, which is a tail of what is needed, is paler."""
+    canvas.setFillColor(colour(key), alpha=CACHE_OPACITY if key == CACHE else 1)
+
+
+def say(canvas: Canvas, x: float, y: float, text: str, width: float, font: str = PLAIN) -> None:
+    """A name at a place, moved inwards as far as it must to stay on the page."""
+    canvas.setFont(font, 8)
+    canvas.setFillColor(colour("ink" if font == BOLD else "soft"))
+    length = canvas.stringWidth(text, font, 8)
+    canvas.drawString(min(max(0.0, x - length / 2), width - length), y, text)

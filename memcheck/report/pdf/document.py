@@ -11,13 +11,12 @@ from reportlab.platypus import CondPageBreak, Flowable, PageBreak, Paragraph, Si
 from reportlab.platypus import Table as Grid
 
 from memcheck.edge.text import words as spaced
-from memcheck.report.html.palette import TEXT
+from memcheck.report.html.shell import TEXT
 from memcheck.report.pdf import style
-from memcheck.report.pdf.blocks import CLOSE, block
-from memcheck.report.pdf.charts import BarRow, Big
+from memcheck.report.pdf.blocks import CLOSE, BarRow, Big, block
 from memcheck.report.pdf.style import colour, markup, swatch, tinted, words
 from memcheck.report.story.blocks import PlanStory, Story
-from memcheck.report.story.index import CAPTION, LINES, IndexEntry, plan_index
+from memcheck.report.story.build import CAPTION, LINES, IndexEntry, plan_index
 
 MARGIN = 16 * mm
 PADDING = 6
@@ -139,7 +138,7 @@ def plan(story: PlanStory, anchor: str) -> list[Flowable]:
     for section in story.sections:
         found.append(CondPageBreak(LEAST_ROOM))
         found += [
-            OutlineEntry(section.title, f"{anchor}-{section.key}", 1),
+            OutlineEntry(section.title, f"{anchor}-{section.id}", 1),
             Paragraph(markup(section.title), style.HEAD),
         ]
         for each in section.blocks:

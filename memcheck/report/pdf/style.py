@@ -10,7 +10,7 @@ from reportlab.lib.styles import ParagraphStyle
 
 from memcheck.accounts.estimate import CACHE
 from memcheck.edge.text import clean
-from memcheck.report.html.palette import BACKGROUNDS, BARS, CACHE_OPACITY, LINES, TEXT
+from memcheck.report.html.shell import BACKGROUNDS, BARS, CACHE_OPACITY, LINES, TEXT
 
 PLAIN, BOLD, MONO = "Helvetica", "Helvetica-Bold", "Courier"
 """Fonts that every PDF reader has, so that none is embedded; they know Windows' Latin characters."""

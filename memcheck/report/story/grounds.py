@@ -1,38 +1,13 @@
-"""What the answer depends on: findings, the interval, assumptions, formulas."""
+"""What the answer depends on: the interval, assumptions, formulas."""
 
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.edge.screen import Screen
 from memcheck.edge.text import between, gib, percent, plural, value
-from memcheck.finding import Finding
-from memcheck.report.seen import formula_head
-from memcheck.report.snippet import snippet
-from memcheck.report.story.blocks import ComponentFormula, Excerpt, Excerpts, Formulas, Prose, Section, Table
+from memcheck.report.story import Prose
+from memcheck.report.story.blocks import ComponentFormula, Fact, Facts, Formulas, Section, Table
+from memcheck.report.story.memory import formula_head, host_fact, interval, peak
 from memcheck.result import PlanResult
-
-TONES = {"error": "bad", "warning": "warn", "info": "note"}
-SOURCE = Screen(width=88, color=True)
-"""Source lines are cut for a page, not for the terminal that the report was asked for on."""
-
-
-def findings(plan: PlanResult) -> Section | None:
-    """Every finding with its lines."""
-    if not plan.findings:
-        return None
-    count = plural(len(plan.findings), "finding")
-    return Section("findings", f"{count} in the plan", (Excerpts(tuple(excerpt(plan, f) for f in plan.findings)),))
-
-
-def excerpt(plan: PlanResult, finding: Finding) -> Excerpt:
-    """One finding as an excerpt: head, message, source lines, help."""
-    return Excerpt(
-        tone=TONES[finding.severity],
-        head=f"{finding.severity} {finding.code} {finding.name}",
-        message=finding.message,
-        source="\n".join(snippet(finding, plan.sources, SOURCE)),
-        help=finding.help,
-    )
 
 
 def certainty(plan: PlanResult, estimate: Estimate) -> Section:
@@ -85,8 +60,12 @@ def assumptions(plan: PlanResult) -> Section | None:
 
 def formulas(estimate: Estimate) -> Section | None:
     """The arithmetic of every component at the peak."""
-    if not estimate.formulas:
-        return None
+    found = arithmetic(estimate)
+    return None if found is None else Section("formulas", "Formulas and their sources", (found,), folded=True)
+
+
+def arithmetic(estimate: Estimate) -> Formulas | None:
+    """Every formula with its numbers, its result and its source; None where formulas were not asked for."""
     found = tuple(
         ComponentFormula(
             key=key,
@@ -98,7 +77,52 @@ def formulas(estimate: Estimate) -> Section | None:
         for item in estimate.formulas
         for key, name in (formula_head(item),)
     )
-    return Section("formulas", "Formulas and their sources", (Formulas(found),), folded=True)
+    return Formulas("formulas", found) if found else None
+
+
+def totals(plan: PlanResult, estimate: Estimate) -> Facts:
+    """The quantities that one compares with torch and nvidia-smi, and what the answer assumes."""
+    total = (
+        f"allocated {gib(estimate.allocated_bytes)}, needed {gib(estimate.needed_bytes)} GiB,"
+        f" {interval(estimate.needed_interval_bytes)}"
+    )
+    seen = (
+        f"reserved {gib(estimate.reserved_bytes)}, nvidia-smi {gib(estimate.device_bytes)} GiB with the cache,"
+        f" {interval(estimate.interval_bytes)}"
+    )
+    rows = [Fact("peak", peak(estimate)), Fact("total", total), Fact("seen", seen)]
+    if plan.settled_by:
+        rows.append(Fact("uncertain", f"to settle it: {plan.settled_by}"))
+    if plan.rests_on:
+        grounds = (
+            f"{each.key}: {value(each.value)} (with {value(each.other)}: {percent(each.utilization)})"
+            for each in plan.rests_on
+        )
+        rows.append(Fact("assumes", "; ".join(grounds)))
+    if estimate.host_bytes_per_node and plan.host_capacity_bytes is None:
+        rows += host_fact(estimate).rows
+    return Facts(tuple(rows))
+
+
+def assumed(plan: PlanResult) -> Table | None:
+    """Every value that was used and not stated, a key with two reasons once; None where there is none."""
+    whys: dict[tuple[str, str], str] = {}
+    for each in plan.assumptions:
+        named = each.key, value(each.value)
+        whys[named] = f"{whys[named]}; {each.why}" if named in whys else each.why
+    rows = tuple((key, item, why) for (key, item), why in whys.items())
+    return Table("assumed, because the plan does not say", (), rows, flow="wrap") if rows else None
+
+
+def assumed_by_reason(plan: PlanResult) -> Facts | None:
+    """The same grouped by the reason, in as few lines as possible."""
+    reasons: dict[str, list[str]] = {}
+    for item in plan.assumptions:
+        reasons.setdefault(item.why, []).append(f"{item.key}: {value(item.value)}")
+    if not reasons:
+        return None
+    parts = [f"{', '.join(items)} ({why})" if why else ", ".join(items) for why, items in reasons.items()]
+    return Facts((Fact("assumed", "; ".join(parts), "dim"),))
 
 
 def _host_words(estimate: Estimate) -> str:

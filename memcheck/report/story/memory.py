@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from memcheck.accounts.estimate import CACHE, PARTS, Estimate, HostMoment, RankEstimate
-from memcheck.edge.text import gib, percent, words
-from memcheck.report.details import peak
-from memcheck.report.seen import CACHE_ROW, cache_note
-from memcheck.report.story.blocks import Bar, Chart, Prose, Scale, Section, Segment, Table
+from memcheck.accounts.estimate import CACHE, PARTS, Estimate, Formula, HostMoment, RankEstimate, TensorGroup
+from memcheck.edge.text import between, gib, percent, words
+from memcheck.memory.overhead_terms import CACHE as CACHE_TERM
+from memcheck.report.story import Prose
+from memcheck.report.story.blocks import Bar, Chart, Fact, Facts, Ledger, LedgerRow, Scale, Section, Segment, Table
+from memcheck.report.story.summary import gpu_tone
 from memcheck.report.verdict import host_decides, short_of_host
 from memcheck.result import PlanResult
 
@@ -18,6 +19,9 @@ LARGEST = 10
 """The most tensor groups that a table shows."""
 CLOSE_UP = 0.5
 """A step that needs less than this share of the capacity is drawn on an axis of its own."""
+CACHE_ROW = "cache, given back"
+NAMED_CACHE_BYTES = 2**30
+"""Cache from which on a reader should know that the step does not need it."""
 
 
 def segments(components: Mapping[str, int]) -> tuple[Segment, ...]:
@@ -46,7 +50,7 @@ def node(plan: PlanResult, moment: HostMoment) -> Chart:
     told = ", ".join(f"{words(each.key)} {gib(each.bytes)}" for each in parts)
     title = f"{gib(moment.bytes)} GiB of host memory of the {gib(capacity)} GiB of a node: {told}"
     axis = Scale(max(capacity, moment.bytes, 1), capacity)
-    return Chart(title, (bar,), axis, capacity_name="memory of a node")
+    return Chart(id="node", title=title, bars=(bar,), scale=axis, capacity_name="memory of a node")
 
 
 def picture(plan: PlanResult, estimate: Estimate) -> Chart:
@@ -58,32 +62,78 @@ def picture(plan: PlanResult, estimate: Estimate) -> Chart:
     title = f"{gib(estimate.needed_bytes)} GiB, {share} of {gib(estimate.capacity_bytes)} GiB: {parts}"
     reach = scale(plan, estimate.device_bytes, high)
     name = "capacity of a GPU" if short_of_host(plan) else "capacity"
-    return Chart(title, (bar,), reach, interval_bytes=(low, high), capacity_name=name)
+    return Chart(id="gpu", title=title, bars=(bar,), scale=reach, interval_bytes=(low, high), capacity_name=name)
 
 
 def components(plan: PlanResult, estimate: Estimate) -> Section:
-    """The table of the components' memory, next to the chart of the same figures."""
-    capacity = estimate.capacity_bytes
-    found = segments(estimate.needed_parts_bytes)
-    slack = capacity - estimate.needed_bytes
-    cache = (CACHE_ROW, gib(estimate.cache_bytes), share(estimate.cache_bytes, capacity))
-    cached = (CACHE,) if estimate.cache_bytes else ()
-    table = Table(
-        f"One GPU at the peak: {peak(estimate)}",
-        ("Component", "GiB", "of capacity"),
-        tuple((words(each.key), gib(each.bytes), share(each.bytes, capacity)) for each in found),
-        right=(1, 2),
-        keys=tuple(each.key for each in found),
-        foot=(
-            ("device memory needed", gib(estimate.needed_bytes), share(estimate.needed_bytes, capacity)),
-            *((cache,) if cached else ()),
-            (f"capacity of {plan.gpu}" if plan.gpu else "capacity", gib(capacity), share(capacity, capacity)),
-            ("missing" if slack < 0 else "left", gib(abs(slack)), share(abs(slack), capacity)),
-        ),
-        foot_keys=("", *cached, "", ""),
-    )
+    """The ledger of the components' memory."""
     note = cache_note(estimate)
-    return Section("memory", "Where the memory goes", (table, Prose(note)) if note else (table,))
+    found = ledger(plan, estimate)
+    return Section("memory", "Where the memory goes", (found, Prose(note)) if note else (found,))
+
+
+def ledger(plan: PlanResult, estimate: Estimate) -> Ledger:
+    """Every component that holds memory at the peak, the need, the capacity of the GPU, and what is left or missing.
+
+    The allocator's cache is no part of the need.
+    """
+    return Ledger(
+        title="memory of one GPU",
+        caption=f"One GPU at the peak: {peak(estimate)}",
+        share_head="of capacity",
+        parts=tuple(LedgerRow(words(each.key), each.bytes, each.key) for each in segments(estimate.needed_parts_bytes)),
+        needed=LedgerRow("device memory needed", estimate.needed_bytes),
+        capacity=LedgerRow(f"capacity of {plan.gpu}" if plan.gpu else "capacity", estimate.capacity_bytes),
+        cache=LedgerRow(CACHE_ROW, estimate.cache_bytes, CACHE) if estimate.cache_bytes else None,
+        tone=gpu_tone(plan, estimate),
+        note=cache_note(estimate),
+    )
+
+
+def host_ledger(plan: PlanResult, moment: HostMoment | None = None) -> Ledger | None:
+    """The memory of a node at its fullest moment, or at another ``moment``; None where the plan does not state it."""
+    moment = moment or (plan.estimate.host_moment if plan.estimate is not None else None)
+    capacity = plan.host_capacity_bytes
+    if moment is None or capacity is None:
+        return None
+    parts = sorted(moment.components, key=lambda item: -item[1])
+    return Ledger(
+        title=f"host memory in {moment.name}",
+        caption=f"{moment.name}: {moment.operation}",
+        share_head="of the node",
+        parts=tuple(LedgerRow(words(name), count, name) for name, count in parts),
+        needed=LedgerRow("host memory needed", moment.bytes),
+        capacity=LedgerRow("memory of a node", capacity),
+        tone="good" if moment.bytes <= capacity else "bad",
+        note=f"{moment.name}: {moment.operation}",
+    )
+
+
+def peak(estimate: Estimate) -> str:
+    """When and where memory is highest, in words."""
+    where = f" on pipeline rank {estimate.pipeline_rank} of {len(estimate.ranks)}" if len(estimate.ranks) > 1 else ""
+    during = f", during {estimate.operation}" if estimate.operation and estimate.operation != estimate.instant else ""
+    return f"{estimate.instant}{where}{during}"
+
+
+def interval(ends: tuple[int, int]) -> str:
+    """The two ends of a 95 % interval, in bytes, as a text in GiB: ``between 56.1 and 57.9 GiB (95%)``."""
+    return f"{between(ends)} GiB (95%)"
+
+
+def cache_note(estimate: Estimate) -> str:
+    """One sentence on the allocator's cache; empty where the cache is below :data:`NAMED_CACHE_BYTES`."""
+    if estimate.cache_bytes < NAMED_CACHE_BYTES:
+        return ""
+    return (
+        f"Cache: {gib(estimate.cache_bytes)} GiB that PyTorch's allocator keeps while there is room and gives back"
+        f" before an allocation fails; with it, nvidia-smi shows about {gib(estimate.device_bytes)} GiB."
+    )
+
+
+def formula_head(item: Formula) -> tuple[str, str]:
+    """The component of a formula, as a key and in words. The cache is not part of the need, and so apart."""
+    return (CACHE, CACHE_ROW) if item.formula == CACHE_TERM else (item.component, words(item.component))
 
 
 def share(count: int, capacity: int) -> str:
@@ -93,7 +143,7 @@ def share(count: int, capacity: int) -> str:
 
 def step(plan: PlanResult, estimate: Estimate) -> Section | None:
     """Memory from one instant of the step to the next, on the worst rank."""
-    rank = next((r for r in estimate.ranks if r.pipeline_rank == estimate.pipeline_rank), None)
+    rank = worst_rank(estimate)
     if rank is None or not any(i.components_bytes for i in rank.instants):
         return None
     bars = moments(rank, estimate)
@@ -121,7 +171,7 @@ def step(plan: PlanResult, estimate: Estimate) -> Section | None:
     whole = any(instant.name in AROUND for instant in rank.instants)
     title = "Memory from loading to saving" if whole else "Memory over a step"
     title = "Memory while it serves" if plan.framework == "inference" else title
-    chart = Chart(f"{title}, GiB: {told}", bars, axis, upright=True)
+    chart = Chart(id="step-chart", title=f"{title}, GiB: {told}", bars=bars, scale=axis, upright=True)
     return Section("step", title, (chart, Prose(note), table))
 
 
@@ -142,7 +192,7 @@ def host(plan: PlanResult, estimate: Estimate) -> Section | None:
     axis = Scale(max(capacity, estimate.host_bytes_per_node), capacity)
     bars = tuple(host_bar(moment, capacity) for moment in estimate.host_moments)
     told = ", ".join(f"{bar.label} {bar.figure}" for bar in bars)
-    chart = Chart(f"GiB of the {gib(capacity)} GiB of a node: {told}", bars, axis)
+    chart = Chart(id="host-chart", title=f"GiB of the {gib(capacity)} GiB of a node: {told}", bars=bars, scale=axis)
     note = f"A node has {gib(capacity)} GiB, which is where the line stands."
     return Section("host", "Memory of a node", (chart, Prose(note), table))
 
@@ -182,7 +232,12 @@ def ranks(plan: PlanResult, estimate: Estimate) -> Section | None:
         for rank in plan.dossier.ranks
     )
     told = ", ".join(f"{bar.label} {bar.figure}" for bar in bars)
-    chart = Chart(f"GiB on each pipeline rank: {told}", bars, scale(plan, *(bar.bytes for bar in bars)))
+    chart = Chart(
+        id="ranks-chart",
+        title=f"GiB on each pipeline rank: {told}",
+        bars=bars,
+        scale=scale(plan, *(bar.bytes for bar in bars)),
+    )
     note = "Every pipeline rank at its own peak, in GiB; each stands for the worst of its data and tensor peers."
     return Section("ranks", "Every rank", (Prose(note), chart))
 
@@ -202,3 +257,58 @@ def tensors(plan: PlanResult, estimate: Estimate) -> Section | None:
         code=(0, 3),
     )
     return Section("tensors", "Largest live tensors at the peak", (table,))
+
+
+def worst_rank(estimate: Estimate) -> RankEstimate | None:
+    """The pipeline rank of the peak; None where the ranks do not say."""
+    return next((rank for rank in estimate.ranks if rank.pipeline_rank == estimate.pipeline_rank), None)
+
+
+def timeline(estimate: Estimate) -> Chart | None:
+    """The allocated bytes of the worst rank at every instant of the step."""
+    rank = worst_rank(estimate)
+    if rank is None:
+        return None
+    suffix = f", pipeline rank {rank.pipeline_rank}" if len(estimate.ranks) > 1 else ""
+    rows = [(each.name, each.allocated_bytes, each.operation) for each in rank.instants]
+    return _allocated("instants", f"allocated at each instant of a step{suffix} (GiB)", rows)
+
+
+def rank_peaks(estimate: Estimate) -> Chart | None:
+    """The allocated bytes of every pipeline rank at its peak; None for a single rank."""
+    if len(estimate.ranks) < 2:
+        return None
+    rows = [
+        (f"rank {r.pipeline_rank}", r.peak.allocated_bytes, f"{r.peak.name}, {r.parameters:,} parameters")
+        for r in estimate.ranks
+    ]
+    return _allocated("rank-peaks", "allocated peak of each pipeline rank (GiB)", rows)
+
+
+def _allocated(id: str, title: str, rows: list[tuple[str, int, str]]) -> Chart:
+    bars = tuple(
+        Bar(label=name, segments=(Segment("", count),), figure=gib(count), note=note) for name, count, note in rows
+    )
+    return Chart(id=id, title=title, bars=bars, scale=Scale(max(1, *(bar.bytes for bar in bars)), 0))
+
+
+def largest(groups: Sequence[TensorGroup], title: str = "largest live tensors at the peak (GiB)") -> Table | None:
+    """The largest live tensors: size, count, name, shape, component; None where no tensor is known."""
+    rows = tuple(
+        (gib(group.bytes), f"{group.copies:,} x", group.name, group.shape, words(group.component))
+        for group in groups[:FEW]
+    )
+    return Table(title, (), rows, right=(0, 1), code=(2,), optional=(4,), flow="start") if rows else None
+
+
+FEW = 5
+"""Tensor groups of a short list."""
+
+
+def host_fact(estimate: Estimate) -> Facts:
+    """The memory of a node that the processes need, when, and for what."""
+    parts = ", ".join(f"{words(name)} {gib(count)}" for name, count in estimate.host_components)
+    moment = estimate.host_moment
+    when = f" in {moment.name}, {moment.operation}" if moment is not None else ""
+    text = f"{gib(estimate.host_bytes_per_node)} GiB of host memory per node{when}: {parts}"
+    return Facts((Fact("host", text),))

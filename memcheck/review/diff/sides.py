@@ -9,7 +9,7 @@ from memcheck.check import Gate, check_file
 from memcheck.config.discover import PlanFile, find_plans
 from memcheck.config.find import Configurations
 from memcheck.errors import ConfigurationError
-from memcheck.report.advice import remedy_line
+from memcheck.report.story.remedies import remedy_line
 from memcheck.result import PASSED, PlanResult, Unreadable
 from memcheck.review.diff.compare import side_of
 from memcheck.review.diff.types import FAILS_NOW, PlanDiff, Side

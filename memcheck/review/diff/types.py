@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
+from memcheck.plan.changes import SHORT
 from memcheck.record import Record
-from memcheck.review.diff.keys import Changed, changed_keys
 
 ADDED, REMOVED, RENAMED, CHANGED, UNCHANGED = "added", "removed", "renamed", "changed", "unchanged"
 FAILS_NOW, PASSES_NOW, SAME = "fails-now", "passes-now", "same"
 PASSED = "passed"
 ACCEPTED, WARNED = "accepted", "warned"
+UNCOUNTED = frozenset({"memcheck", "name", "description", "extends"})
+"""Keys at the top that change nothing about the job."""
+
+Changed = tuple[str, object, object]
+"""A dotted key, its value before and after; None where it is not stated."""
 
 
 class Side(Record):
@@ -165,3 +170,26 @@ class PlanDiff(Record):
     def verdicts(self, verdict: str) -> int:
         """Changes of one verdict."""
         return sum(change.verdict == verdict for change in self.changes)
+
+
+def changed_keys(before: object, after: object) -> tuple[Changed, ...]:
+    """The keys whose values differ, in the order of the plans."""
+    old, new = dict(_flat(before)), dict(_flat(after))
+    return tuple((key, old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key))
+
+
+def _flat(values: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Every value that is no mapping, under its dotted key; what is written as one word under the field that it is."""
+    if not isinstance(values, dict):
+        yield path, values
+        return
+    for name, item in values.items():
+        if not path and name in UNCOUNTED:
+            continue
+        key = f"{path}.{name}" if path else str(name)
+        if key in SHORT and not isinstance(item, dict):
+            yield f"{key}.{SHORT[key]}", item
+        elif isinstance(item, dict) and item:
+            yield from _flat(item, key)
+        else:
+            yield key, item

@@ -16,7 +16,7 @@ from memcheck.accounts.estimate import Estimate
 from memcheck.edge.json_text import dumps
 from memcheck.edge.opener import open_file
 from memcheck.edge.screen import Screen
-from memcheck.edge.text import clean, gib, value, wrap
+from memcheck.edge.text import gib, value
 from memcheck.errors import MemcheckError, UsageError
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.allocator import allocator_group
@@ -24,7 +24,10 @@ from memcheck.memory.interval import error_group
 from memcheck.memory.overhead import library_terms
 from memcheck.memory.residuals import look_up, residuals
 from memcheck.record import Record
-from memcheck.report.details import SHORT_FORMS, labelled, name_and_place
+from memcheck.report import text
+from memcheck.report.story import PlanHead, Prose
+from memcheck.report.story.blocks import Block, Fact, Facts, Item
+from memcheck.report.story.remedies import SHORT_FORMS
 from memcheck.verify.compare import TOLERANCE
 from memcheck.verify.observed.readings import MemoryReading, is_pickle, parse_size, read_log, read_snapshot
 from memcheck.verify.subject import Subject, changed, load_subject
@@ -294,24 +297,28 @@ def _log_file(path: str) -> list[MemoryReading]:
     """The end of a log says as much as the whole: peaks only grow."""
     with open_file(path) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - LARGEST_LOG))
-        text = file.read(LARGEST_LOG).decode("utf-8", "replace")
-    return read_log(text, os.path.basename(path))
+        log = file.read(LARGEST_LOG).decode("utf-8", "replace")
+    return read_log(log, os.path.basename(path))
 
 
 def _text(subject: Subject, found: list[Judged], screen: Screen) -> str:
-    lines = name_and_place(subject.name, subject.path, screen)
+    groups: list[tuple[Block, ...]] = [(PlanHead(subject.name, subject.path),)]
     for judgement, explained in found:
-        lines += ["", *labelled("observed", _what(judgement), screen), *labelled("predicted", _said(judgement), screen)]
-        lines += labelled("verdict", _verdict(judgement), screen)
+        rows = [
+            Fact("observed", _what(judgement)),
+            Fact("predicted", _said(judgement)),
+            Fact("verdict", _verdict(judgement)),
+        ]
+        if not explained and not judgement.consistent:
+            rows.append(Fact("explanation", "no single assumption closes a quarter of the gap"))
+        blocks: list[Block] = [Facts(tuple(rows))]
         if explained:
             best = [e for e in explained if _explains(e, judgement)]
             title = "what would explain it" if best else "what would explain a part of it"
-            lines.append(screen.paint(title, "dim"))
-            for item in (best or explained)[:SHOWN]:
-                lines += [f"  {line}" for line in wrap(clean(_explanation(item)), screen.columns - 2)]
-        elif not judgement.consistent:
-            lines += labelled("explanation", "no single assumption closes a quarter of the gap", screen)
-    return "\n".join(lines) + "\n"
+            told = tuple(Prose(_explanation(item)) for item in (best or explained)[:SHOWN])
+            blocks.append(Item(Prose(title, "dim"), told))
+        groups.append(tuple(blocks))
+    return text.document(groups, screen) + "\n"
 
 
 def _what(judgement: Judgement) -> str:

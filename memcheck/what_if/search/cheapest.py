@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from memcheck.errors import UsageError
-from memcheck.what_if.compare.types import per_million_tokens
+from memcheck.what_if.compare import per_million_tokens
 from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.remedies.types import EQUIVALENT, HARDWARE, UNCHANGED, CandidateChange, Priced
 from memcheck.what_if.search.cluster import clusters

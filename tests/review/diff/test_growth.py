@@ -15,8 +15,8 @@ from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
 from memcheck.plan.load import load_documents
 from memcheck.review.diff.compare import side_of
+from memcheck.review.diff.report import signed_gib
 from memcheck.review.diff.types import Change, Side
-from memcheck.review.diff.words import signed_gib
 
 PLAN = """\
 memcheck: 1

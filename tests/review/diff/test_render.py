@@ -8,9 +8,9 @@ import pytest
 
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import width
-from memcheck.review.diff import full, markdown
 from memcheck.review.diff.amount import amount
 from memcheck.review.diff.compare import compare
+from memcheck.review.diff.report import LIMIT, full, markdown
 from memcheck.review.diff.types import PlanDiff, Side
 
 GIB = 2**30
@@ -98,18 +98,18 @@ Errors: <code>MEM101 exceeds-capacity</code>
 
 def test_full_golden() -> None:
     """The terminal shows a block per plan that moved, what fails now first, and one line that counts all."""
-    assert full.render(moved(), Screen()) == FULL
+    assert full(moved(), Screen()) == FULL
 
 
 def test_markdown_golden() -> None:
     """The summary and the comment show a table, then each plan's components folded."""
-    assert markdown.render(moved()) == MARKDOWN
+    assert markdown(moved()) == MARKDOWN
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_full_stays_within_the_screen(columns: int) -> None:
     """No line is wider than the screen."""
-    assert all(width(line) <= columns for line in full.render(moved(), Screen(width=columns)).splitlines())
+    assert all(width(line) <= columns for line in full(moved(), Screen(width=columns)).splitlines())
 
 
 def test_long_comparison_loses_its_middle() -> None:
@@ -117,8 +117,8 @@ def test_long_comparison_loses_its_middle() -> None:
     count = 3000
     before = [side(f"plan-{i}", 30) for i in range(count)]
     after = [side(f"plan-{i}", 30 + 20 * (count / 2 - i) / count) for i in range(count)]
-    text = markdown.render(compare(before, after, ("main", "the working tree")))
-    assert len(text) <= markdown.LIMIT
+    text = markdown(compare(before, after, ("main", "the working tree")))
+    assert len(text) <= LIMIT
     rows = [line for line in text.splitlines() if line.startswith("| ✅")]
     assert "plan-0<" not in text
     assert "**plan-0**" in rows[0]
@@ -131,7 +131,7 @@ def test_long_comparison_loses_its_middle() -> None:
 def test_details_give_way_before_rows() -> None:
     """With room for the rows alone every plan keeps its row, and the missing components are counted."""
     before, after = [side(f"p{i}", 30) for i in range(50)], [side(f"p{i}", 31 + i) for i in range(50)]
-    text = markdown.render(compare(before, after, ("main", "now")), limit=12_000)
+    text = markdown(compare(before, after, ("main", "now")), limit=12_000)
     assert len(text) <= 12_000
     assert sum(line.startswith("| ✅") for line in text.splitlines()) == 50
     assert "The components of" in text
@@ -141,7 +141,7 @@ def test_details_give_way_before_rows() -> None:
 def test_names_cannot_inject_markup() -> None:
     """A plan's name and path are text: no mention, no table cell, no HTML."""
     name = "@team | <img src=x> <!-- memcheck --> `x`\n### y"
-    text = markdown.render(compare([], [side(name, 1)], ("a|b", "c")))
+    text = markdown(compare([], [side(name, 1)], ("a|b", "c")))
     assert "@team" not in re.sub("<code>.*?</code>", "", text)  # code mentions nobody
     assert "<img" not in text
     assert "<!--" not in text
@@ -151,15 +151,15 @@ def test_names_cannot_inject_markup() -> None:
 def test_small_steps_are_not_rounded_to_nothing() -> None:
     """A change of a few bytes is not shown as +0.00."""
     tiny = compare([side("a", 10)], [side("a", 10 + 1 / GIB)], ("x", "y"))
-    assert "+0.00 GiB" not in full.render(tiny, Screen())
-    assert "+0.000000001 GiB" in full.render(tiny, Screen())
+    assert "+0.00 GiB" not in full(tiny, Screen())
+    assert "+0.000000001 GiB" in full(tiny, Screen())
 
 
 def test_moving_files_alone_is_quiet_in_markdown() -> None:
     """A plan in another folder, with the memory it had, is no reason for a comment."""
     same = compare([side("a", 1, key="x/a.yaml")], [side("a", 1, key="y/a.yaml")], ("x", "y"))
     assert same.changes[0].kind == "renamed"
-    assert markdown.render(same) == ""
+    assert markdown(same) == ""
 
 
 def hosted(name: str, need: float, has: float | None = 512) -> Side:
@@ -177,8 +177,8 @@ def test_host_memory_that_moved_is_a_change() -> None:
     (change,) = found.changes
     assert change.delta_bytes == 0
     assert change.delta_host_bytes == int(100.5 * GIB)
-    assert "host memory of a node  200.00 of 512.00 -> 300.50 of 512.00  +100.50 GiB" in full.render(found, Screen())
-    text = markdown.render(found)
+    assert "host memory of a node  200.00 of 512.00 -> 300.50 of 512.00  +100.50 GiB" in full(found, Screen())
+    text = markdown(found)
     assert "host +100.50 GiB a node" in text
     assert "Host memory of a node, GiB: 200.00 of 512.00 → 300.50 of 512.00 (+100.50 GiB)." in text
     small = compare([hosted("a", 200)], [hosted("a", 200.5)], ("old", "new"), least=amount("1GiB"))
@@ -188,11 +188,11 @@ def test_host_memory_that_moved_is_a_change() -> None:
 def test_host_memory_without_a_size_is_told_alone() -> None:
     """Where the plan does not say what a node has, the need stands alone."""
     found = compare([hosted("a", 1, None)], [hosted("a", 2, None)], ("old", "new"))
-    assert "host memory of a node   1.00 ->  2.00  +1.00 GiB" in full.render(found, Screen())
+    assert "host memory of a node   1.00 ->  2.00  +1.00 GiB" in full(found, Screen())
 
 
 def test_components_stand_below_the_device_memory() -> None:
     """Host memory comes after the components of the GPU's, which it is no sum of."""
     before, after = hosted("a", 200), side("a", 20)._replace(host_bytes=300 * GIB, host_capacity_bytes=512 * GIB)
-    lines = full.render(compare([before], [after], ("old", "new")), Screen()).splitlines()
+    lines = full(compare([before], [after], ("old", "new")), Screen()).splitlines()
     assert [line.split()[0] for line in lines[1:5]] == ["device", "of", "activations", "host"]

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.review.diff.keys import changed_keys, told
+from memcheck.review.diff.report import key_lines
+from memcheck.review.diff.types import changed_keys
 
 Capture = pytest.CaptureFixture[str]
 PLAN = """memcheck: 1
@@ -134,7 +135,7 @@ def test_one_word_is_the_field_that_it_stands_for() -> None:
 def test_long_lists_and_values_are_cut() -> None:
     """A plan with a thousand new keys and a long value takes nine short lines without control characters."""
     after = {f"k{n}": "x" * 5000 + "\x1b[31m" for n in range(1000)}
-    lines = told(changed_keys({}, after), "->")
+    lines = key_lines(changed_keys({}, after), "->")
     assert len(lines) == 9
     assert lines[-1] == "992 more"
     assert max(map(len, lines)) < 100

@@ -10,7 +10,7 @@ from memcheck.accounts.estimate import PARTS
 from memcheck.check import Gate, check_file
 from memcheck.result import PlanResult
 from memcheck.what_if import make_dossier, with_remedies
-from memcheck.what_if.compare.types import DATA_CENTRE
+from memcheck.what_if.compare import DATA_CENTRE
 
 NAMES = ("deepseek-v3-1024xh100", "llama-3.1-8b-tp4-a100-40gb", "llama-3.3-70b-inference-4xh100", "gpt2-xl-2048")
 

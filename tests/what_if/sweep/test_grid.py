@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.errors import UsageError
-from memcheck.what_if.sweep.grid import Axis, axis, grid
+from memcheck.what_if.sweep import Axis, axis, grid
 
 
 @pytest.mark.parametrize(

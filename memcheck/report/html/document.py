@@ -1,14 +1,16 @@
-"""Every kind of block in HTML."""
+"""The body of a report: its answer, an index where there are several plans, then one part per plan."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
+from memcheck.edge.text import words
+from memcheck.report import excerpt as source
 from memcheck.report.html import bars
 from memcheck.report.html.escape import NOTHING, Html, code, joined, shape, tag, text
-from memcheck.report.html.palette import css
+from memcheck.report.html.shell import css
+from memcheck.report.story import Prose
 from memcheck.report.story.blocks import (
     Bar,
     Block,
@@ -19,17 +21,104 @@ from memcheck.report.story.blocks import (
     Excerpt,
     Excerpts,
     Formulas,
-    Prose,
+    Ledger,
+    PlanStory,
+    Remedies,
     RemedyStep,
-    RemedySteps,
     Scale,
+    Section,
+    Story,
     Table,
+    Verdict,
 )
-from memcheck.report.verdict import Verdict
+from memcheck.report.story.build import CAPTION, LINES, IndexEntry, plan_index
 
-ESCAPE = re.compile(r"\x1b\[([\d;]+)m(.*?)\x1b\[0m", re.DOTALL)
-STYLES = {"1;31": "bad", "1;35": "warn", "0;36": "note"}
-"""The terminal's colours of marks; what is only dimmed or a frame stays plain."""
+HALVES = frozenset({"memory", "step"})
+"""Sections that are next to each other on a wide screen."""
+SOURCE_COLUMNS = 88
+"""Characters of a source line."""
+TONES = {"error": "bad", "warning": "warn", "info": "note"}
+"""The classes of marks on source lines; a gutter stays plain."""
+
+
+def body(story: Story) -> Html:
+    """Everything inside ``<main>``."""
+    head = tag(
+        "header",
+        tag("p", text("memcheck"), class_="brand"),
+        tag("h1", text(story.title)),
+        tag("p", text(story.summary), class_="soft"),
+    )
+    parts = [head]
+    if story.unreadable:
+        parts.append(unreadable(story))
+    if len(story.plans) > 1:
+        parts.append(index(story))
+    parts += [plan(each, number) for number, each in enumerate(story.plans, start=1)]
+    return joined(parts, "\n")
+
+
+def unreadable(story: Story) -> Html:
+    """Paths that could not be read."""
+    items = (tag("li", tag("code", text(path)), text(f": {why}")) for path, why in story.unreadable)
+    return tag("div", tag("h2", text("Not readable")), tag("ul", *items), class_="card")
+
+
+def index(story: Story) -> Html:
+    """A line per plan: name, verdict, share, bar; all bars on one axis."""
+    found = plan_index(story)
+    return tag(
+        "nav",
+        tag("p", text(CAPTION), class_="soft small"),
+        tag("ol", *map(entry, found.entries), class_="index"),
+        tag("p", *(tag("span", swatch(key), text(words(key))) for key in found.keys), class_="legend soft small"),
+        tag("p", text(LINES), class_="soft small"),
+        class_="card",
+        aria_label="Plans",
+    )
+
+
+def entry(item: IndexEntry) -> Html:
+    """One plan of the index."""
+    drawn = [bars.row(item.bar, item.scale, item.plan.pictures[0].title)] if item.bar is not None else []
+    name = tag("a", text(item.plan.name), href=f"#plan-{item.number}")
+    return tag(
+        "li",
+        tag("div", name, tag("span", text(item.where), class_="soft small under")),
+        tag("div", badge(item.plan.verdict)),
+        tag("b", text(item.plan.used), class_="num"),
+        tag("div", *drawn, class_="place"),
+    )
+
+
+def plan(story: PlanStory, number: int) -> Html:
+    """The part of the page about one plan: verdict, facts, charts, sections."""
+    anchor = f"plan-{number}"
+    answer = [tag("p", tag("b", text(story.lead)), class_="lead"), *map(bars.big, story.pictures)]
+    if story.advice:
+        answer.append(tag("p", text(story.advice)))
+    if story.facts:
+        rows = (tag("div", tag("dt", text(label)), tag("dd", text(value))) for label, value in story.facts)
+        answer.append(tag("dl", *rows, class_="tiles"))
+    halves = HALVES if {each.id for each in story.sections} >= HALVES else frozenset()
+    cards = (section(each, f"{anchor}-{each.id}", story.name, half=each.id in halves) for each in story.sections)
+    return tag(
+        "section",
+        tag("div", tag("h2", text(story.name)), badge(story.verdict), class_="head"),
+        tag("p", tag("code", text(story.path)), class_="soft small"),
+        tag("div", *answer, class_="card"),
+        tag("div", *cards, class_="cards"),
+        class_="plan",
+        id=anchor,
+    )
+
+
+def section(item: Section, anchor: str, name: str, *, half: bool) -> Html:
+    """Blocks in a card under their heading; long sections are folded. ``half``: half the width of a wide screen."""
+    inside = [block(each, f"{item.title}: {name}") for each in item.blocks]
+    heading = tag("h3", text(item.title), id=anchor)
+    parts = [tag("details", tag("summary", heading), *inside)] if item.folded else [heading, *inside]
+    return tag("div", *parts, class_="card half" if half else "card")
 
 
 def block(item: Block, name: str) -> Html:
@@ -90,6 +179,11 @@ def table(item: Table, name: str) -> Html:
     )
 
 
+def ledger(item: Ledger, name: str) -> Html:
+    """A ledger as a table."""
+    return table(item.as_table(), name)
+
+
 def swatch(key: str) -> Html:
     """A small square in a component's colour, for the legend; nothing for an empty key."""
     if not key:
@@ -112,16 +206,20 @@ def card(item: Card) -> Html:
     return tag("li", head, bar, tag("p", badge(Verdict(item.word, item.tone))), *lines)
 
 
-def steps(item: RemedySteps, name: str) -> Html:
+def remedies(item: Remedies, name: str) -> Html:
     """Changes, numbered by their place among all, below what they ask for."""
-    title = tag("p", tag("b", text(item.title))) if item.title else NOTHING
-    return joined((title, tag("ol", *(step(each) for each in item.steps), class_="steps", start=item.first)))
+    parts: list[Html] = []
+    for asks, first, steps in item.groups():
+        parts.append(tag("p", tag("b", text(asks.capitalize()))))
+        parts.append(tag("ol", *map(step, steps), class_="steps", start=first))
+    return joined(parts)
 
 
 def step(item: RemedyStep) -> Html:
     """One remedy as a list item: title, costs, the keys that change, and bars before and after."""
     changes = (
-        tag("li", tag("code", text(f"{key}: {old} "), tag("b", text(f"→ {new}")))) for key, old, new in item.changes
+        tag("li", tag("code", text(f"{each.key}: {each.before} "), tag("b", text(f"→ {each.after}"))))
+        for each in item.changes
     )
     costs = joined((tag("span", text(words), class_=f"badge {tone}") for tone, words in item.costs), " ")
     pairs = (pair(bar, chart.scale) for chart in item.charts for bar in chart.bars)
@@ -137,30 +235,30 @@ def pair(bar: Bar, scale: Scale) -> Html:
 
 def excerpts(item: Excerpts, name: str) -> Html:
     """The findings on a plan, one after the other."""
-    return joined(excerpt(each, f"Lines of {each.head}") for each in item.excerpts)
+    return joined(map(excerpt, item.excerpts))
 
 
-def excerpt(item: Excerpt, name: str) -> Html:
+def excerpt(item: Excerpt) -> Html:
     """One finding with its lines, which a reader without a mouse can scroll, too."""
-    severity, _, rest = item.head.partition(" ")
+    named = f"{item.code} {item.name}"
     return tag(
         "div",
-        tag("h4", tag("span", text(severity), class_=f"badge {item.tone}"), text(f" {rest}")),
+        tag("h4", tag("span", text(item.severity), class_=f"badge {item.tone}"), text(f" {named}")),
         tag("p", text(item.message)),
-        tag("pre", coloured(item.source), tabindex=0, role="group", aria_label=name),
+        tag("pre", lines(item), tabindex=0, role="group", aria_label=f"Lines of {item.severity} {named}"),
         tag("p", tag("b", text("Help:")), text(f" {item.help}")) if item.help else NOTHING,
         class_="finding",
     )
 
 
-def coloured(source: str) -> Html:
-    """Terminal text as HTML."""
-    found, done = [], 0
-    for match in ESCAPE.finditer(source):
-        style, inside = STYLES.get(match[1]), text(match[2])
-        found += [text(source[done : match.start()]), tag("span", inside, class_=style) if style else inside]
-        done = match.end()
-    return joined([*found, text(source[done:])])
+def lines(item: Excerpt) -> Html:
+    """The source lines of a finding, with its marks in colour."""
+
+    def stretch(told: str, style: str) -> Html:
+        return tag("span", text(told), class_=TONES[style]) if told and style in TONES else text(told)
+
+    rows = source.rows(item, SOURCE_COLUMNS)
+    return joined((joined(stretch(told, style) for told, style in row) for row in rows), "\n")
 
 
 def formulas(item: Formulas, name: str) -> Html:
@@ -182,7 +280,8 @@ RENDER: dict[type, Callable[[Any, str], Html]] = {
     Chart: chart,
     Table: table,
     Cards: cards,
-    RemedySteps: steps,
+    Remedies: remedies,
+    Ledger: ledger,
     Excerpts: excerpts,
     Formulas: formulas,
 }

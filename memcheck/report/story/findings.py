@@ -1,0 +1,121 @@
+"""Findings as excerpts: what is wrong, with the source lines and the places on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from memcheck.edge.text import plural
+from memcheck.finding import Finding, Location
+from memcheck.report.story.blocks import Excerpt, Excerpts, Section, SourceFile, SourceLine, SourceMark
+from memcheck.result import PlanResult, Report
+
+FIXABLE = "[*]"
+"""The mark of a finding that ``--fix`` can repair."""
+TONES = {"error": "bad", "warning": "warn", "info": "note"}
+LONG_NOTE = 160
+"""Characters of a note that is shown whole. A longer one, which lists what was assumed, has a brief form."""
+MOST_OF_NOTE = 2000
+"""Characters of a note that its brief form is made of."""
+_REASONS = r" \([^()]*(?:\([^()]*\)[^()]*)*\)"
+
+
+def is_long(finding: Finding) -> bool:
+    """Whether a finding is a note of more than :data:`LONG_NOTE` characters."""
+    return finding.severity == "info" and len(finding.message) > LONG_NOTE
+
+
+def brief(message: str) -> str:
+    """A message without the reasons in parentheses."""
+    import re  # needed for notes alone, and slow to load
+
+    return re.sub(_REASONS, "", message[:MOST_OF_NOTE])
+
+
+def section(plan: PlanResult, ids: Mapping[int, str]) -> Section | None:
+    """Every finding of a plan with its lines. ``ids``: the id of each finding, by the identity of the finding."""
+    if not plan.findings:
+        return None
+    excerpts = tuple(excerpt(plan, finding, ids.get(id(finding), "")) for finding in plan.findings)
+    return Section("findings", f"{plural(len(excerpts), 'finding')} in the plan", (Excerpts(excerpts),))
+
+
+def excerpt(plan: PlanResult, finding: Finding, id: str = "") -> Excerpt:
+    """One finding as an excerpt."""
+    return Excerpt(
+        id=id,
+        severity=finding.severity,
+        tone=TONES[finding.severity],
+        code=finding.code,
+        name=finding.name,
+        message=finding.message,
+        files=source_files(finding, plan.sources),
+        whole_file=is_whole_file(finding.location),
+        help=finding.help,
+        fix=finding.fix if plan.fixable(finding) else (),
+        brief=brief(finding.message) if is_long(finding) else "",
+    )
+
+
+def is_whole_file(where: Location) -> bool:
+    """Whether a place stands for the whole file: no line of it says more than the others."""
+    return where.span.is_empty and (where.span.line, where.span.column) == (1, 1) and not where.note
+
+
+def source_files(finding: Finding, sources: Mapping[str, tuple[str, ...]]) -> tuple[SourceFile, ...]:
+    """The files that a finding points into, its own first, each with the lines that have a mark.
+
+    ``sources``: the lines of every file that was read.
+    """
+    own = finding.location
+    others = [(label, where) for label, where in finding.related if not (is_whole_file(own) and where == own)]
+    places = [(own.note, own, True), *((_label(label, where.note), where, False) for label, where in others)]
+    alone = len(places) == 1 and is_whole_file(own)
+    found: list[SourceFile] = []
+    for path in dict.fromkeys(where.path for _, where, _ in places):
+        here = [(where, label, primary) for label, where, primary in places if where.path == path]
+        here.sort(key=lambda place: (place[0].span.line, place[0].span.column))
+        lead = next((where for where, _, primary in here if primary), here[0][0]).span
+        lines = () if alone else _lines(here, sources.get(path, ()))
+        found.append(SourceFile(path=path, line=lead.line, column=lead.column, lines=lines))
+    return tuple(found)
+
+
+def _label(label: str, note: str) -> str:
+    return f"{label} ({note})" if label and note else label or note
+
+
+def _lines(places: Sequence[tuple[Location, str, bool]], source: Sequence[str]) -> tuple[SourceLine, ...]:
+    """The marked lines of a file in order, and the line between two of them where that is a single one."""
+    marks: dict[int, list[SourceMark]] = {}
+    for where, label, primary in places:
+        span = where.span
+        text = source[span.line - 1] if span.line <= len(source) else ""
+        goes_on = span.end_line != span.line
+        end = len(text.rstrip()) + 1 if goes_on else span.end_column
+        marks.setdefault(span.line, []).append(
+            SourceMark(column=span.column, end_column=end, label=label, primary=primary, goes_on=goes_on)
+        )
+    found: list[SourceLine] = []
+    before = 0
+    for number, here in marks.items():
+        if before and number == before + 2 and number <= len(source):
+            found.append(SourceLine(number - 1, source[number - 2], ()))
+        if number <= len(source):
+            before = number
+        found.append(SourceLine(number, source[number - 1] if number <= len(source) else None, tuple(here)))
+    return tuple(found)
+
+
+def fixes(report: Report) -> str:
+    """``[*] 4 of 6 findings can be fixed with --fix, 1 more with --fix --unsafe-fixes``; empty where none can."""
+    shown = sum(len(plan.findings) for plan in report.plans)
+    safe = sum(plan.fixable(finding) for plan in report.plans for finding in plan.findings)
+    unsafe = sum(
+        plan.written_by_unsafe_fixes(finding) is not None for plan in report.plans for finding in plan.findings
+    )
+    if not safe and not unsafe:
+        return ""
+    if safe:
+        more = f", {unsafe} more with --fix --unsafe-fixes" if unsafe else ""
+        return f"{FIXABLE} {safe} of {plural(shown, 'finding')} can be fixed with --fix{more}"
+    return f"{unsafe} of {plural(shown, 'finding')} can be fixed with --fix --unsafe-fixes"
