@@ -30,7 +30,7 @@ TO_CONVERT = {
     "memcheck/frameworks/torch/rank_steps.py",
     "memcheck/frameworks/torch/ranks.py",
     "memcheck/frameworks/torch/recording.py",
-    "memcheck/frameworks/torch/resting.py",
+    "memcheck/frameworks/torch/resident.py",
     "memcheck/frameworks/torch/step_options.py",
     "memcheck/frameworks/torch/end_units.py",
     "memcheck/timing/collectives.py",

@@ -26,7 +26,7 @@ class Moment(Record):
     """In the order in which they were first held, those that are empty included."""
 
 
-class Rest(Record):
+class ResidentStates(Record):
     """What is resident on a rank, and what its optimizer's step takes for itself."""
 
     components: Components
@@ -43,7 +43,7 @@ class Rest(Record):
 Tensors = tuple[object, ...]
 
 
-class Held:
+class ResidentTensors:
     """The resident tensors of a rank, unit by unit. Two are the same only if they are one object."""
 
     __slots__ = ("runs",)
@@ -62,10 +62,10 @@ REMEMBERED = 4096
 _tuples: dict[Tensors, Tensors] = {}
 _canonical: set[int] = set()
 """The identities of the tuples that are kept."""
-_held: dict[tuple[tuple[int, int], ...], Held] = {}
+_held: dict[tuple[tuple[int, int], ...], ResidentTensors] = {}
 
 
-def one_held(runs: Sequence[tuple[Tensors, int]]) -> Held:
+def interned(runs: Sequence[tuple[Tensors, int]]) -> ResidentTensors:
     """One object for all ranks that hold equal tensors.
 
     It is found by the identity of its tuples, of which equal ones are made one. An entry keeps its tuples alive, so
@@ -82,7 +82,7 @@ def one_held(runs: Sequence[tuple[Tensors, int]]) -> Held:
     key = tuple([(id(tensors), times) for tensors, times in same])
     found = _held.get(key)
     if found is None:
-        found = _held[key] = Held(same)
+        found = _held[key] = ResidentTensors(same)
     return found
 
 
@@ -93,7 +93,7 @@ def forget() -> None:
     _canonical.clear()
 
 
-def highest(rest: Rest, tops: Sequence[tuple[str, int]], beside: Components = ()) -> int:
+def highest(rest: ResidentStates, tops: Sequence[tuple[str, int]], beside: Components = ()) -> int:
     """Bytes of the peak. ``tops``: bytes of each instant without ``rest``; ``beside``: what lives all step, but is not
     part of ``rest``.
     """
@@ -109,7 +109,7 @@ def highest(rest: Rest, tops: Sequence[tuple[str, int]], beside: Components = ()
     return most
 
 
-def peak_on(rest: Rest, tops: Sequence[tuple[str, int]]) -> int:
+def peak_on(rest: ResidentStates, tops: Sequence[tuple[str, int]]) -> int:
     """Number of the instant that is the highest on top of ``rest``, the first of equal ones."""
     found, most = 0, -1
     for index, (name, n_bytes) in enumerate(tops):
@@ -120,7 +120,7 @@ def peak_on(rest: Rest, tops: Sequence[tuple[str, int]]) -> int:
     return found
 
 
-def laid_on(rest: Rest, moments: Sequence[Moment], beside: Components = ()) -> tuple[Instant, ...]:
+def with_resident(rest: ResidentStates, moments: Sequence[Moment], beside: Components = ()) -> tuple[Instant, ...]:
     """The instants of the whole step."""
     start: dict[str, int] = {}
     base = 0

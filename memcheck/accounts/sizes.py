@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.accounts.program import NOTHING, Bundle
-from memcheck.autograd.curve import Curve, High
+from memcheck.autograd.curve import Curve, Peak
 from memcheck.record import Record
 
 Names = tuple[str, ...]
@@ -45,7 +45,7 @@ class Sizes(Record):
     """Number of the curve's :class:`Form`."""
     numbers: tuple[int, ...]
     """Size by size in the order of the form, followed by the sums of those that always come together."""
-    highs: tuple[High, ...]
+    highs: tuple[Peak, ...]
     """The highest points: of forward, of backward, and those of ``SOMETIMES`` that it has."""
 
 
@@ -101,7 +101,7 @@ def sizes_of(curve: Curve) -> Sizes:
 
 
 def _sizes(curve: Curve) -> Sizes:
-    sometimes: list[High | None] = [getattr(curve, name) for name in SOMETIMES]
+    sometimes: list[Peak | None] = [getattr(curve, name) for name in SOMETIMES]
     highs = (curve.forward, curve.backward, *[high for high in sometimes if high is not None])
     parts = [curve.saved_components, *(high.components for high in highs)]
     scalars = [getattr(curve, name) for name in SCALARS]

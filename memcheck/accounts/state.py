@@ -130,7 +130,7 @@ def adapter_tensors(t: ParameterTensor, shape: tuple[int, ...], lora: Lora | Ada
     return found
 
 
-class Resting(Record):
+class StateBytes(Record):
     """Bytes that are resident on a rank for one unit of the model."""
 
     parameters: int = 0
@@ -140,9 +140,9 @@ class Resting(Record):
     master_weights: int = 0
     optimizer_states: int = 0
 
-    def plus(self, other: Resting, times: int = 1) -> Resting:
+    def plus(self, other: StateBytes, times: int = 1) -> StateBytes:
         """Sum."""
-        return Resting(*[a + b * times for a, b in zip(self, other, strict=True)])
+        return StateBytes(*[a + b * times for a, b in zip(self, other, strict=True)])
 
 
 STATES_PER_PARAMETER = {

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from memcheck.autograd.curve import High
+    from memcheck.autograd.curve import Peak
 
     class Stepping(Protocol):
         """An optimizer that steps in backward. Two that are equal do the same."""
@@ -239,7 +239,7 @@ class Context:
         """Adapters of such weights are this layer's own."""
         self.reused = False
         """Weights belong to an earlier layer, for which autocast has cast them."""
-        self.before: High | None = None
+        self.before: Peak | None = None
         """The highest point of the final norm, which still belongs to the forward."""
 
     def parameter(self, name: str, shape: tuple[int, ...], dtype: str | None = None) -> Parameter:

@@ -13,7 +13,7 @@ from memcheck.record import Record
 Inventory = tuple[Entry, ...]
 
 
-class High(Record):
+class Peak(Record):
     """The highest point of a phase, relative to what lived before the unit."""
 
     bytes: int
@@ -41,8 +41,8 @@ class Curve(Record):
     saved_components: tuple[tuple[str, int], ...]
     until_forward_ends: int
     """Autocast's weight copies that nothing saved: they live until autocast is left."""
-    forward: High
-    backward: High
+    forward: Peak
+    backward: Peak
     """The highest point of the backward: includes the unit's saved set, the gradient of its output and the new
     gradients of its parameters.
     """
@@ -51,11 +51,11 @@ class Curve(Record):
     lingers: int = 0
     """Bytes alive until the whole backward is over: the model's output when the training loop still references it, a
     tied head's gradient that waits for the embedding's."""
-    before: High | None = None
+    before: Peak | None = None
     """The highest point of what runs before the loss: the final norm of a head."""
-    hooked: High | None = None
+    hooked: Peak | None = None
     """The highest point of its backward at which an engine's hook runs: a gradient has just arrived."""
-    later: High | None = None
+    later: Peak | None = None
     """The highest point of the backward at which an engine's hook runs, without the unit's first gradient. Set where
     that gradient may be the first of a whole backward.
     """
@@ -167,7 +167,7 @@ def replay(
     )
 
 
-def closed(tape: Tape, ctx: Context, y: Value, forward: High) -> Curve:
+def closed(tape: Tape, ctx: Context, y: Value, forward: Peak) -> Curve:
     """Replay backward a unit without an input of its own, whose forward has made ``y``, and give its curve.
 
     ``forward``: the highest point of that. What ``ctx.returned`` lists lives on in variables.
@@ -207,9 +207,9 @@ def turn(tape: Tape) -> Saved:
     return saved
 
 
-def high(tape: Tape) -> High:
+def high(tape: Tape) -> Peak:
     """The tape's highest point since the last reset."""
-    return High(
+    return Peak(
         bytes=tape.peak,
         label=tape.peak_label,
         components=tuple((k, v) for k, v in tape.peak_components.items() if v),
@@ -218,11 +218,11 @@ def high(tape: Tape) -> High:
     )
 
 
-def arrival(tape: Tape, first: int = 0) -> High | None:
+def arrival(tape: Tape, first: int = 0) -> Peak | None:
     """The highest point at which a hook has run, if one has, from the ``first`` gradient on."""
     n_bytes, components = max(tape.arrivals[first:], key=lambda moment: moment[0], default=(0, {}))
     parts = tuple((k, v) for k, v in components.items() if v)
-    return High(n_bytes, "a gradient's hook", parts) if parts else None
+    return Peak(n_bytes, "a gradient's hook", parts) if parts else None
 
 
 def checkpointed(ctx: Context, forward: Forward, x: Value) -> Value:
@@ -255,7 +255,7 @@ def keeping(
     )
 
 
-def _higher(point: High, size: int) -> High:
+def _higher(point: Peak, size: int) -> Peak:
     components = dict(point.components)
     components["activations"] = components.get("activations", 0) + size
     return point._replace(bytes=point.bytes + size, components=tuple(components.items()))

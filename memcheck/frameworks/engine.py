@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         """Bytes of an engine's buffers on one rank that a step's record does not count."""
 
         @property
-        def resting(self) -> int:
+        def resident(self) -> int:
             """Buffers that are there from the engine's start."""
 
         @property

@@ -6,7 +6,7 @@ from memcheck.job.types import TrainingJob
 from memcheck.job.unread import UNREAD
 
 
-def stepless(job: TrainingJob) -> TrainingJob:
+def host_key(job: TrainingJob) -> TrainingJob:
     """The job without what only decides how a step runs. Of its micro-batches it counts whether there are several."""
     return job._replace(
         micro_batch_size=UNREAD,
@@ -20,15 +20,15 @@ def stepless(job: TrainingJob) -> TrainingJob:
     )
 
 
-def timeless(job: TrainingJob) -> TrainingJob:
-    """The :func:`stepless` job without what comes before and after its steps, either.
+def state_key(job: TrainingJob) -> TrainingJob:
+    """The :func:`host_key` job without what comes before and after its steps, either.
 
     States follow from the tensors, the dtypes, the optimizer and over how many ranks each kind is divided. The number
     of data-parallel ranks counts only as far as there are several.
     """
     layout = job.layout
     per_node = layout.gpus_per_node if job.optimizer.name == "muon" else UNREAD  # Newton-Schulz' choices
-    return stepless(job)._replace(
+    return host_key(job)._replace(
         initialization=UNREAD,
         checkpoint=UNREAD,
         layout=layout._replace(nodes=UNREAD, gpus_per_node=per_node, data=min(layout.data, 2)),

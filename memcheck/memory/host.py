@@ -31,8 +31,8 @@ from memcheck.accounts.moves import Components
 from memcheck.accounts.state import weight_bytes
 from memcheck.frameworks.host import NO_SAVING, HostMemory, Saving, state_bytes
 from memcheck.frameworks.registry import stack_of
-from memcheck.frameworks.torch.resting import resting_dtype
-from memcheck.job.reduced import stepless
+from memcheck.frameworks.torch.resident import resident_dtype
+from memcheck.job.reduced import host_key
 from memcheck.job.training import ON_HOST
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Rough
@@ -45,7 +45,7 @@ def host_moments(job: TrainingJob, total: int, trained: int, activations: int, r
     ``total`` and ``trained``: parameters of the whole model, adapters included. ``activations``: bytes that the GPUs of
     a node keep in host memory during a step. ``room``: bytes of a GPU without its context.
     """
-    return _moments(stepless(job), total, trained, activations, room)
+    return _moments(host_key(job), total, trained, activations, room)
 
 
 @lru_cache(maxsize=2048)
@@ -102,7 +102,7 @@ def quantised(job: TrainingJob) -> int:
     if isinstance(model, Rough):
         return 0  # has no 4-bit form: MEM025
     tensors = [tensor for of_unit in model_tensors(job, model) for tensor in of_unit]
-    return sum(weight_bytes(tensor, resting_dtype(job, tensor)) for tensor in tensors if ".lora_" not in tensor.name)
+    return sum(weight_bytes(tensor, resident_dtype(job, tensor)) for tensor in tensors if ".lora_" not in tensor.name)
 
 
 def saving(job: TrainingJob, total: int, trained: int, host: HostMemory) -> Saving:

@@ -16,7 +16,7 @@ from memcheck.errors import UnsupportedError
 from memcheck.frameworks.deepspeed.engine import EngineBuffers
 from memcheck.frameworks.torch.optimizer import step_temporaries
 from memcheck.frameworks.torch.pipelining import in_flight
-from memcheck.frameworks.torch.resting import sharding
+from memcheck.frameworks.torch.resident import sharding
 from memcheck.frameworks.torch.states import engine_of
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Rough
@@ -76,7 +76,7 @@ def _rest(job: TrainingJob, share: RoughPart, timeline: Timeline) -> None:
     timeline.hold("optimizer_states", states)
     timeline.hold("master_weights", engine.master)
     timeline.hold("gradients", engine.gradients)
-    timeline.hold("communication_buffers", engine.resting)
+    timeline.hold("communication_buffers", engine.resident)
     timeline.mark("init", "states at rest")
 
 

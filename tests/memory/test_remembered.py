@@ -118,15 +118,15 @@ def every_place(schedule: tuple[PassRun, ...], kinds: tuple[int, ...], every_chu
 @pytest.fixture
 def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Every step and every state made from its own whole job, every pass of a pipeline recorded."""
-    monkeypatch.setattr(ranks, "stateless", lambda job, torch: job._replace(torch=(torch,)))
-    monkeypatch.setattr(ranks, "undivided", lambda job: job)
+    monkeypatch.setattr(ranks, "step_key", lambda job, torch: job._replace(torch=(torch,)))
+    monkeypatch.setattr(ranks, "unsharded_step_key", lambda job: job)
     monkeypatch.setattr(ranks, "settled", lambda job: job.gradient_accumulation_steps)
     monkeypatch.setattr(rank_steps, "_unit_job", lambda job: job)
     for module in (megatron_ranks, megatron_worst):
-        monkeypatch.setattr(module, "stateless", lambda job, num_layers: job)
+        monkeypatch.setattr(module, "step_key", lambda job, num_layers: job)
         monkeypatch.setattr(module, "settles", lambda job, num_layers: lambda steps: steps)
     for module in (ranks, load_and_save, megatron_ranks, megatron_worst, host):
-        monkeypatch.setattr(module, "timeless", lambda job: job)
+        monkeypatch.setattr(module, "state_key", lambda job: job)
     monkeypatch.setattr(megatron_step, "candidates", every_place)
     return monkeypatch
 

@@ -37,7 +37,7 @@ ALL_REDUCE_ELEMENTS = 500_000_000
 class EngineBuffers(Record):
     """Bytes on one rank."""
 
-    resting: int = 0
+    resident: int = 0
     """Buffers that are there from the engine's start."""
     persistent: int = 0
     """ZeRO-3: whole parameters below the persistence threshold; let go while the optimizer runs."""
@@ -220,7 +220,7 @@ def _partitioned_gradients(job: TrainingJob, trained: list[int], hidden: int) ->
     if offloaded:
         # gradients go to the host one by one, through temp_grad_buffer_for_gpu_offload (set_norm_for_param_grad_in_gpu)
         whole = rounded(max(trained, default=0) * item)
-        return found._replace(resting=whole, reducing=norm, moving=0 if found.reduces_late else whole)
+        return found._replace(resident=whole, reducing=norm, moving=0 if found.reduces_late else whole)
     copies = 0 if how.sums else _copies_of(partition, summed)
     return found._replace(master=_second_copy(job, partition), step_temporaries=max(norm, copies))
 
@@ -278,7 +278,7 @@ def _partitioned_parameters(job: TrainingJob, trained: list[int], every: list[in
     apart = len(persistent) == 1 or bool(job.option("stage3_allgather_sequential", False))
     how = _reducing(job, ways, bucket)
     found = EngineBuffers(
-        resting=rounded(bucket * DTYPE_BYTES[how.wire]) if how.contiguous else 0,
+        resident=rounded(bucket * DTYPE_BYTES[how.wire]) if how.contiguous else 0,
         persistent=rounded(sum(persistent) * item) if apart or _copies_parameters(job) else 0,
     )
     found = _reduced_early(found, scattered(trained[::-1], how, accumulation_dtype(job)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from memcheck.accounts.state import STATES_PER_PARAMETER, Resting
+from memcheck.accounts.state import STATES_PER_PARAMETER, StateBytes
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron.counted import Counted, elements
 from memcheck.frameworks.megatron.setting import fp8_format
@@ -112,28 +112,28 @@ def padded_elements(tensors: list[Counted], ways: int, *, high_bandwidth: bool =
     return -(-position // divisor) * divisor
 
 
-def resting(job: TrainingJob, tensors: list[Counted]) -> Resting:
+def state_bytes(job: TrainingJob, tensors: list[Counted]) -> StateBytes:
     """Resident bytes on one rank between steps. Dense and expert parameters have buffers of their own."""
     item = dtypes(job).parameter
-    total = Resting(parameters=sum([t.times * rounded(t.numel * item) for t in tensors if not t.trained]))
+    total = StateBytes(parameters=sum([t.times * rounded(t.numel * item) for t in tensors if not t.trained]))
     for expert in (False, True):
         group = [t for t in tensors if t.expert == expert and t.trained]
         if group:
-            total = total.plus(group_resting(job, group, expert=expert))
+            total = total.plus(group_bytes(job, group, expert=expert))
     return total
 
 
-def group_resting(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> Resting:
+def group_bytes(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> StateBytes:
     """Resident bytes of the trained parameters that share an optimizer: the dense ones, or the experts."""
     if job.optimizer.name == "muon":
-        from memcheck.frameworks.megatron.muon import muon_resting
+        from memcheck.frameworks.megatron.muon import muon_bytes
 
-        return muon_resting(job, tensors, expert=expert)
+        return muon_bytes(job, tensors, expert=expert)
     size = dtypes(job)
     on_device = on_device_share(job)
     if not distributed(job):
         numel = elements(tensors)
-        return Resting(
+        return StateBytes(
             parameters=sum([t.times * rounded(t.numel * size.parameter) for t in tensors]),
             gradients=rounded(numel * size.gradient),
             master_weights=int(on_device * sum([t.times * rounded(int(t.numel * size.master)) for t in tensors])),
@@ -144,7 +144,7 @@ def group_resting(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> 
     ways = optimizer_ways(job, expert=expert)
     numel = padded_elements(tensors, ways, high_bandwidth=bool(job.option("ddp_pad_buckets_for_high_nccl_busbw")))
     shard = numel // ways
-    return Resting(
+    return StateBytes(
         parameters=rounded(numel * size.parameter),
         gradients=rounded(numel * size.gradient),
         master_weights=int(on_device * rounded(int(shard * size.master))),

@@ -12,10 +12,10 @@ from __future__ import annotations
 from itertools import islice
 
 from memcheck.accounts.estimate import Instant
-from memcheck.accounts.moves import Components, Held
-from memcheck.accounts.state import Resting
+from memcheck.accounts.moves import Components, ResidentTensors
+from memcheck.accounts.state import StateBytes
 from memcheck.autograd.tensor import rounded
-from memcheck.frameworks.megatron.buffers import distributed, dtypes, group_resting
+from memcheck.frameworks.megatron.buffers import distributed, dtypes, group_bytes
 from memcheck.frameworks.megatron.counted import Counted, counted
 from memcheck.frameworks.megatron.fsdp import is_sharded
 from memcheck.frameworks.megatron.own_code import code_of
@@ -35,8 +35,8 @@ def with_building(components: Components, instants: tuple[Instant, ...]) -> tupl
     )
 
 
-def laying_out(job: TrainingJob, held: Held, chunks: tuple[int, ...]) -> Components:
-    """Components of a rank of a ``timeless`` job while its buffers are laid out. ``chunks``: the units of each."""
+def laying_out(job: TrainingJob, held: ResidentTensors, chunks: tuple[int, ...]) -> Components:
+    """Components of a rank of a ``state_key`` job while its buffers are laid out. ``chunks``: the units of each."""
     if is_sharded(job):
         return ()
     units = iter(held.units)
@@ -61,11 +61,11 @@ def building(job: TrainingJob, chunks: list[list[Counted]]) -> dict[str, int]:
         for tensors in chunks
         for expert in (False, True)
     ]
-    known: dict[tuple[Counted, ...], tuple[int, Resting]] = {}  # chunks are often alike
+    known: dict[tuple[Counted, ...], tuple[int, StateBytes]] = {}  # chunks are often alike
     for group in filter(None, groups):
         if group not in known:
             made = sum([t.times * rounded(t.numel * item) for t in group])
-            known[group] = made, group_resting(job, list(group), expert=group[0].expert)
+            known[group] = made, group_bytes(job, list(group), expert=group[0].expert)
     parameters = sum([t.times * rounded(t.numel * item) for tensors in chunks for t in tensors if not t.trained])
     parameters += sum([known[group][0] for group in groups if group])
     gradients = most = 0

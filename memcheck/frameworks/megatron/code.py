@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.moves import Components, Rest
+from memcheck.accounts.moves import Components, ResidentStates
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron import buffers, fsdp
@@ -30,18 +30,18 @@ def attention_mask(job: TrainingJob, _setting: Setting) -> int:
     return rounded(job.micro_batch_size * job.sequence_length * job.sequence_length)
 
 
-def rest(job: TrainingJob, tensors: list[Counted]) -> Rest:
+def resident(job: TrainingJob, tensors: list[Counted]) -> ResidentStates:
     """Contiguous buffers, or Megatron-FSDP's."""
     if job.optimizer.name == "muon":
         from memcheck.frameworks.megatron.muon import demand_muon
 
         demand_muon(job)
     sharded = fsdp.is_sharded(job)
-    found = fsdp.resting(job, tensors) if sharded else buffers.resting(job, tensors)
+    found = fsdp.state_bytes(job, tensors) if sharded else buffers.state_bytes(job, tensors)
     gradient = fsdp.sharded_gradient(job) if sharded else None
     names = ("parameters", "gradients", "master_weights", "optimizer_states")
     components = tuple((name, getattr(found, name)) for name in names)
-    return Rest(components, "optimizer step", buffers.step_temporaries(job, tensors, gradient))
+    return ResidentStates(components, "optimizer step", buffers.step_temporaries(job, tensors, gradient))
 
 
 CODE = OwnCode(
@@ -51,7 +51,7 @@ CODE = OwnCode(
     setting=lambda _job, _architecture, setting: setting,
     always=always,
     forward_only=attention_mask,
-    rest=rest,
+    resident=resident,
     place=lambda _job, place: place,
     remaps=True,
     holds_inputs=True,

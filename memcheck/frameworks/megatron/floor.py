@@ -33,5 +33,5 @@ def states_floor(job: TrainingJob, a: Architecture) -> int:
             units += [of_block[id(layers[i])] for i in chunk.layers]
             units += [tuple(head_tensors(a, job, shares=shares))] if chunk.head else []
         tensors = counted(units)
-        worst = max(worst, sum(n_bytes for _, n_bytes in code.rest(job, tensors).components))
+        worst = max(worst, sum(n_bytes for _, n_bytes in code.resident(job, tensors).components))
     return worst

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import accumulate
 
-from memcheck.accounts.state import Resting
+from memcheck.accounts.state import StateBytes
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron.buffers import (
@@ -78,9 +78,9 @@ def parameter_bytes(job: TrainingJob, tensors: Iterable[Counted], ways: int = 1)
     return -(-total // ways)
 
 
-def resting(job: TrainingJob, tensors: list[Counted]) -> Resting:
+def state_bytes(job: TrainingJob, tensors: list[Counted]) -> StateBytes:
     """Shards of parameters, main gradients, master weights and states; dense and expert tensors apart."""
-    size, total = dtypes_of(sharded_dtype_names(job)), Resting()
+    size, total = dtypes_of(sharded_dtype_names(job)), StateBytes()
     on_device = on_device_share(job)
     for expert in (False, True):
         group = [t for t in tensors if t.expert == expert]
@@ -90,7 +90,7 @@ def resting(job: TrainingJob, tensors: list[Counted]) -> Resting:
         ways = optimizer_ways(job, expert=expert)
         shard = -(-numel // ways)
         total = total.plus(
-            Resting(
+            StateBytes(
                 parameters=rounded(parameter_bytes(job, group, ways if strategy(job) == "optim_grads_params" else 1)),
                 gradients=rounded(shard * size.gradient),
                 master_weights=int(on_device * rounded(int(shard * size.master))),

@@ -7,14 +7,14 @@ from itertools import groupby
 from memcheck.accounts.estimate import Formula, Instant, RankEstimate, TensorGroup
 from memcheck.accounts.formulas import UnitsInFlight, activation_formulas, sum_of
 from memcheck.accounts.state import LocalTensor
-from memcheck.autograd.curve import High
+from memcheck.autograd.curve import Peak
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron import buffers, fsdp
 from memcheck.frameworks.megatron.building import BUILDING
 from memcheck.frameworks.megatron.profile import FRAMEWORK
 from memcheck.frameworks.megatron.schedule import PassRun
 from memcheck.frameworks.megatron.setting import argument_options
-from memcheck.frameworks.megatron.step import Rank, ScheduleMotion
+from memcheck.frameworks.megatron.step import Rank, SchedulePeaks
 from memcheck.job.types import TrainingJob
 from memcheck.record import Record
 
@@ -48,7 +48,7 @@ class State(Record):
 
 def with_inventory(job: TrainingJob, plain: RankEstimate, rank: Rank, schedule: tuple[PassRun, ...]) -> RankEstimate:
     """The estimate with its largest tensors and its formulas. ``rank``'s curves were replayed with their inventory."""
-    peak, step = plain.peak, ScheduleMotion(rank, schedule)
+    peak, step = plain.peak, SchedulePeaks(rank, schedule)
     index = [name for name, _ in step.tops].index(peak.name)
     high, kept = step.high(index), _kept(rank, step, index)
     return plain._replace(
@@ -57,7 +57,7 @@ def with_inventory(job: TrainingJob, plain: RankEstimate, rank: Rank, schedule: 
 
 
 def states(job: TrainingJob) -> tuple[State, ...]:
-    """What is resident on a rank, kind by kind, with the bytes of ``buffers.resting`` and ``fsdp.resting``."""
+    """What is resident on a rank, kind by kind, with the bytes of ``buffers.state_bytes`` and ``fsdp.state_bytes``."""
     sharded = fsdp.is_sharded(job)
     names = fsdp.sharded_dtype_names(job) if sharded else buffers.dtype_names(job)
     size = buffers.dtypes_of(names)
@@ -85,7 +85,7 @@ def _shards_parameters(job: TrainingJob) -> bool:
     return fsdp.is_sharded(job) and fsdp.strategy(job) == "optim_grads_params"
 
 
-def _kept(rank: Rank, step: ScheduleMotion, index: int) -> list[UnitsInFlight]:
+def _kept(rank: Rank, step: SchedulePeaks, index: int) -> list[UnitsInFlight]:
     """Units whose saved tensors are alive at an instant's highest moment, and for how many micro-batches."""
     name, where = step.tops[index][0], step.moment(index).operation.rpartition(" in ")[2]
     if name not in ("forward", "loss", "backward"):
@@ -103,7 +103,7 @@ def _kept(rank: Rank, step: ScheduleMotion, index: int) -> list[UnitsInFlight]:
 
 
 def _largest(
-    job: TrainingJob, rank: Rank, peak: Instant, high: High | None, kept: list[UnitsInFlight], top: int = 12
+    job: TrainingJob, rank: Rank, peak: Instant, high: Peak | None, kept: list[UnitsInFlight], top: int = 12
 ) -> tuple[TensorGroup, ...]:
     groups: dict[tuple[str, str, str], list[int]] = {}
 
@@ -141,7 +141,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def _formulas(
-    job: TrainingJob, rank: Rank, peak: Instant, high: High | None, kept: list[UnitsInFlight]
+    job: TrainingJob, rank: Rank, peak: Instant, high: Peak | None, kept: list[UnitsInFlight]
 ) -> tuple[Formula, ...]:
     at_peak = peak.components_bytes
     tensors = [(t, times) for alike, times in _alike(rank) for t in alike]

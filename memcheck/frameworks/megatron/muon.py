@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from heapq import heapify, heappop, heappush
 
-from memcheck.accounts.state import Resting
+from memcheck.accounts.state import StateBytes
 from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron import buffers
@@ -45,17 +45,17 @@ def demand_muon(job: TrainingJob) -> None:
         raise UnsupportedError(message, "leave it out", "/training/options/num_distributed_optimizer_instances")
 
 
-def muon_resting(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> Resting:
+def muon_bytes(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> StateBytes:
     """Resident bytes of trained parameters that share an optimizer."""
     adam = job._replace(optimizer=job.optimizer._replace(name="adamw"))
     others = [t for t in tensors if not t.rows]
     matrices = [t for t in tensors if t.rows]
-    found = buffers.group_resting(adam, others, expert=expert) if others else Resting()
+    found = buffers.group_bytes(adam, others, expert=expert) if others else StateBytes()
     if not matrices:
         return found
     sgd = job._replace(optimizer=job.optimizer._replace(name="sgd-momentum"))
     if not buffers.distributed(job):
-        apart = buffers.group_resting(sgd, matrices, expert=expert)
+        apart = buffers.group_bytes(sgd, matrices, expert=expert)
         gradients = rounded(elements(tensors) * buffers.dtypes(job).gradient)  # all are in one buffer
         return found.plus(apart)._replace(gradients=gradients)
     size, ways = buffers.dtypes(sgd), buffers.optimizer_ways(job, expert=expert)
@@ -65,7 +65,7 @@ def muon_resting(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> R
     rows = tuple([(t.numel, t.rows, t.times) for t in matrices])
     shard, fullest = fullest_shard(rows, ways, int(str(stated)) if stated and least else least, align)
     return found.plus(
-        Resting(
+        StateBytes(
             parameters=rounded(ways * shard * size.parameter),
             gradients=rounded(ways * shard * size.gradient),
             master_weights=int(fullest * size.master),

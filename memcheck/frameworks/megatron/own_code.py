@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from memcheck.accounts.moves import Components, Rest
+    from memcheck.accounts.moves import Components, ResidentStates
     from memcheck.autograd.context import Context, Setting
     from memcheck.autograd.tensor import Value
     from memcheck.frameworks.megatron.counted import Counted
@@ -44,7 +44,7 @@ class OwnCode(Record):
     """Side buffers that live all step."""
     forward_only: Callable[[TrainingJob, Setting], int]
     """Bytes that live during a forward through the first or the last stage, and not after it."""
-    rest: Callable[[TrainingJob, list[Counted]], Rest]
+    resident: Callable[[TrainingJob, list[Counted]], ResidentStates]
     """What is resident on a rank between steps, and what the optimizer's step takes."""
     place: Callable[[TrainingJob, Place], Place]
     """A rank's place in the schedule, from that of 1F1B."""

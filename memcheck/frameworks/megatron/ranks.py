@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 
 from memcheck.accounts.estimate import RankEstimate
-from memcheck.accounts.moves import Components, Held, Moment, laid_on, one_held
+from memcheck.accounts.moves import Components, Moment, ResidentTensors, interned, with_resident
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.tensor import rounded
@@ -16,8 +16,8 @@ from memcheck.frameworks.megatron.own_code import code_of
 from memcheck.frameworks.megatron.schedule import PassRun, Place, runs, settled, warm_up
 from memcheck.frameworks.megatron.setting import megatron_setting
 from memcheck.frameworks.megatron.stages import Chunk, stages
-from memcheck.frameworks.megatron.states import MegatronStates, states_of, timeless
-from memcheck.frameworks.megatron.step import Rank, ScheduleMotion
+from memcheck.frameworks.megatron.states import MegatronStates, state_key, states_of
+from memcheck.frameworks.megatron.step import Rank, SchedulePeaks
 from memcheck.frameworks.megatron.units import SharedLayers, chunk_units, name_of, renumbered
 from memcheck.frameworks.megatron.workspaces import ANY_DEVICE, Device
 from memcheck.frameworks.megatron.workspaces import ChunkContents as Blocks
@@ -45,15 +45,15 @@ def megatron_ranks(
     if inventory:
         return _with_inventory(job, architecture, device)
     found: list[RankEstimate] = []
-    states = states_of(timeless(job))
-    for motion in remembered_motions(stateless(job, architecture.num_layers), architecture, device):
-        instants = laid_on(states.rest(motion.held), motion.moments(), motion.always)
+    states = states_of(state_key(job))
+    for motion in remembered_motions(step_key(job, architecture.num_layers), architecture, device):
+        instants = with_resident(states.resident(motion.held), motion.moments(), motion.always)
         instants = with_building(laying(job, states, motion), instants)
         found.append(RankEstimate(motion.rank, instants, motion.parameters))
     return tuple(found)
 
 
-def laying(job: TrainingJob, states: MegatronStates, motion: MegatronMotion) -> Components:
+def laying(job: TrainingJob, states: MegatronStates, motion: MegatronPeak) -> Components:
     """What lives on the GPU while DDP lays out the rank's buffers, if it does so there."""
     return () if job.initialization.place == "host" else states.laying(motion.held, motion.chunks)
 
@@ -70,7 +70,7 @@ def _with_inventory(job: TrainingJob, architecture: Architecture, device: Device
     return tuple(detailed if r is worst else r for r in plain)
 
 
-def stateless(job: TrainingJob, num_layers: int) -> TrainingJob:
+def step_key(job: TrainingJob, num_layers: int) -> TrainingJob:
     """The job without the settings that only decide resident bytes: jobs that are equal after this share one walk of
     the step.
 
@@ -91,21 +91,21 @@ def stateless(job: TrainingJob, num_layers: int) -> TrainingJob:
 
 
 def settles(job: TrainingJob, num_layers: int) -> Callable[[int], int]:
-    """How many of a step's micro-batches a :func:`stateless` job has; ``job``: with any batch."""
+    """How many of a step's micro-batches a :func:`step_key` job has; ``job``: with any batch."""
     if job.option("defer_embedding_wgrad_compute"):
         return lambda steps: steps
     place = _place(job, 0, len(stages(num_layers, job)[0]))
     return lambda steps: settled(place, steps)
 
 
-class MegatronMotion(Record):
+class MegatronPeak(Record):
     """A rank's step without the resident bytes."""
 
     rank: int
-    step: ScheduleMotion
+    step: SchedulePeaks
     always: Components
     """Side buffers that live all step."""
-    held: Held
+    held: ResidentTensors
     chunks: tuple[int, ...]
     """Units of each model chunk."""
     parameters: int
@@ -121,15 +121,15 @@ class MegatronMotion(Record):
 
 
 @lru_cache(maxsize=512)
-def remembered_motions(job: TrainingJob, architecture: Architecture, device: Device) -> tuple[MegatronMotion, ...]:
+def remembered_motions(job: TrainingJob, architecture: Architecture, device: Device) -> tuple[MegatronPeak, ...]:
     """The steps of all pipeline ranks; equal jobs share them."""
     return motions(job, architecture, device, every_rank=True)
 
 
 def motions(
     job: TrainingJob, architecture: Architecture, device: Device, *, every_rank: bool
-) -> tuple[MegatronMotion, ...]:
-    """The walks of a job that :func:`stateless` has reduced. They are made from that job alone.
+) -> tuple[MegatronPeak, ...]:
+    """The walks of a job that :func:`step_key` has reduced. They are made from that job alone.
 
     ``every_rank``: otherwise of those that may be the worst.
     """
@@ -137,12 +137,12 @@ def motions(
     several = any(len(chunks) > 1 for chunks in held)  # one with nothing in flight holds its last input
     wanted = range(len(held)) if every_rank or several else fullest(job, _contents(job, architecture, held))
     builder = _Ranks(job, architecture, device, inventory=False)
-    found: list[MegatronMotion] = []
+    found: list[MegatronPeak] = []
     for rank in wanted:
         outline = builder.outline(rank, held[rank])
-        step = ScheduleMotion(outline.rank, _schedule(job, rank, len(held[rank])), builder.names_of(held[rank]))
+        step = SchedulePeaks(outline.rank, _schedule(job, rank, len(held[rank])), builder.names_of(held[rank]))
         chunks = tuple(map(len, outline.rank.chunks))
-        found.append(MegatronMotion(rank, step, outline.rank.always, outline.held, chunks, outline.parameters))
+        found.append(MegatronPeak(rank, step, outline.rank.always, outline.held, chunks, outline.parameters))
     return tuple(found)
 
 
@@ -168,7 +168,7 @@ class Outline(Record):
     key: tuple[object, ...]
     """Equal for ranks that differ in nothing but the names of their layers and their place in the schedule."""
     rank: Rank
-    held: Held
+    held: ResidentTensors
     parameters: int
 
 
@@ -260,7 +260,7 @@ class _Ranks:
             exchanged=1 + overlaps if several else 0,
             extras=tuple(tuple(fsdp.extras(job, list(u))) for u in units) if sharded else (),
         )
-        held = one_held([(u.tensors, times) for u, times in alike])
+        held = interned([(u.tensors, times) for u, times in alike])
         return Outline(key, rank, held, sum(count * t.numel for t, count in tensors))
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.moves import Components, Held, Rest
+from memcheck.accounts.moves import Components, ResidentStates, ResidentTensors
 from memcheck.frameworks.megatron.building import laying_out
 from memcheck.frameworks.megatron.counted import counted
 from memcheck.frameworks.megatron.own_code import code_of
-from memcheck.job.reduced import timeless as without_step
+from memcheck.job.reduced import state_key as without_step
 from memcheck.job.types import TrainingJob
 from memcheck.job.unread import UNREAD
 from memcheck.remembered import lru_cache
 
 
-def timeless(job: TrainingJob) -> TrainingJob:
+def state_key(job: TrainingJob) -> TrainingJob:
     """The job without what only decides how a step runs.
 
     Buffers follow from the tensors, the dtypes, the options, the optimizer, and over how many ranks they are divided;
@@ -23,23 +23,23 @@ def timeless(job: TrainingJob) -> TrainingJob:
 
 
 class MegatronStates:
-    """What follows from the states of a :func:`timeless` job alone."""
+    """What follows from the states of a :func:`state_key` job alone."""
 
-    __slots__ = ("_job", "_laying", "_rests")
+    __slots__ = ("_job", "_known", "_laying")
 
     def __init__(self, job: TrainingJob) -> None:
         self._job = job
-        self._rests: dict[Held, Rest] = {}
-        self._laying: dict[tuple[Held, tuple[int, ...]], Components] = {}
+        self._known: dict[ResidentTensors, ResidentStates] = {}
+        self._laying: dict[tuple[ResidentTensors, tuple[int, ...]], Components] = {}
 
-    def rest(self, held: Held) -> Rest:
+    def resident(self, held: ResidentTensors) -> ResidentStates:
         """The states of a rank."""
-        found = self._rests.get(held)
+        found = self._known.get(held)
         if found is None:
-            found = self._rests[held] = rests(self._job, held)
+            found = self._known[held] = resident_states(self._job, held)
         return found
 
-    def laying(self, held: Held, chunks: tuple[int, ...]) -> Components:
+    def laying(self, held: ResidentTensors, chunks: tuple[int, ...]) -> Components:
         """What lives while DDP lays its buffers out."""
         found = self._laying.get((held, chunks))
         if found is None:
@@ -49,11 +49,11 @@ class MegatronStates:
 
 @lru_cache(maxsize=1024)
 def states_of(job: TrainingJob) -> MegatronStates:
-    """The states of a :func:`timeless` job; equal jobs share them."""
+    """The states of a :func:`state_key` job; equal jobs share them."""
     return MegatronStates(job)
 
 
-def rests(job: TrainingJob, held: Held) -> Rest:
-    """The states of a rank of a :func:`timeless` job, and what the optimizer's step adds to them."""
+def resident_states(job: TrainingJob, held: ResidentTensors) -> ResidentStates:
+    """The states of a rank of a :func:`state_key` job, and what the optimizer's step adds to them."""
     tensors = counted(held.units)  # type: ignore[arg-type]
-    return code_of(job.framework.style).rest(job, tensors)
+    return code_of(job.framework.style).resident(job, tensors)

@@ -11,7 +11,7 @@ from memcheck.accounts.program import NOTHING, Evaluated, Program, Recorder
 from memcheck.accounts.sizes import NamedCurve, named_curve, sizes_of
 from memcheck.accounts.stretches import stretches
 from memcheck.accounts.unit import Unit
-from memcheck.autograd.curve import High
+from memcheck.autograd.curve import Peak
 from memcheck.frameworks.megatron.candidates import WARM_INPUT, InFlight, candidates
 from memcheck.frameworks.megatron.fsdp import Extra
 from memcheck.frameworks.megatron.in_a_row import runs_of
@@ -79,7 +79,7 @@ class ScheduleProgram(Record):
     in_flight: tuple[InFlight, ...]
 
 
-class ScheduleMotion:
+class SchedulePeaks:
     """A rank's step without the resident bytes: the highest moment of each instant."""
 
     __slots__ = ("_ceiling", "_highs", "_in_flight", "_known", "_name", "_rank", "_schedule")
@@ -123,7 +123,7 @@ class ScheduleMotion:
             where = f"{high.label} in {name}"
         return self._evaluated.moment(index, where)
 
-    def high(self, index: int) -> High | None:
+    def high(self, index: int) -> Peak | None:
         """The unit's highest point that an instant's is, if it is one."""
         number = self._evaluated.mark(index).top.high
         return None if number < 0 else self._highs[number]
@@ -171,13 +171,13 @@ def _alone(units: Sequence[Unit]) -> tuple[int, int, int, int]:
     return saved, forward, backward, lingers
 
 
-def _form(rank: Rank) -> tuple[RankForm, tuple[int, ...], tuple[High, ...]]:
+def _form(rank: Rank) -> tuple[RankForm, tuple[int, ...], tuple[Peak, ...]]:
     """A rank apart from its sizes, these in the order in which :func:`recorded` gives out places, and its curves'
     highest points.
     """
     first: dict[tuple[int, Extra], int] = {}
     sizes: list[int] = []
-    highs: list[High] = []
+    highs: list[Peak] = []
     chunks: list[tuple[UnitsForm, ...]] = []
     number = 0
     saves = True

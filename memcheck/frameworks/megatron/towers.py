@@ -15,7 +15,7 @@ from memcheck.remembered import lru_cache
 
 
 @lru_cache(maxsize=16)
-def resting_towers(a: Architecture) -> tuple[LocalTensor, ...]:
+def idle_tower_tensors(a: Architecture) -> tuple[LocalTensor, ...]:
     """The frozen tensors of everything outside the language model."""
     found: list[LocalTensor] = []
     for block, n, _ in idle_blocks(a, sees=False):

@@ -35,9 +35,9 @@ from memcheck.remembered import lru_cache
 def _towers(a: Architecture) -> tuple[LocalTensor, ...]:
     if a.vision is None and not a.others:
         return ()
-    from memcheck.frameworks.megatron.towers import resting_towers
+    from memcheck.frameworks.megatron.towers import idle_tower_tensors
 
-    return resting_towers(a)
+    return idle_tower_tensors(a)
 
 
 class SharedLayers(Record):

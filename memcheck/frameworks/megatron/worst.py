@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import RankEstimate
-from memcheck.accounts.moves import Rest, highest, laid_on, peak_on
+from memcheck.accounts.moves import ResidentStates, highest, peak_on, with_resident
 from memcheck.frameworks.megatron.building import with_building
-from memcheck.frameworks.megatron.ranks import MegatronMotion, laying, motions, settles, stateless
-from memcheck.frameworks.megatron.states import states_of, timeless
+from memcheck.frameworks.megatron.ranks import MegatronPeak, laying, motions, settles, step_key
+from memcheck.frameworks.megatron.states import state_key, states_of
 from memcheck.frameworks.megatron.workspaces import Device
 from memcheck.job.any_batch import AnyBatch, any_batch
 from memcheck.job.types import TrainingJob
@@ -25,8 +25,8 @@ class MegatronWorst:
         Raises:
             UnsupportedError: activations are offloaded, or the pipeline layout does not fit the ranks.
         """
-        self._device, self._states = device, states_of(timeless(job))
-        self._any_batch = any_batch(stateless(job, architecture.num_layers), architecture)
+        self._device, self._states = device, states_of(state_key(job))
+        self._any_batch = any_batch(step_key(job, architecture.num_layers), architecture)
         self._settles = settles(job, architecture.num_layers)
 
     def rank(self, job: TrainingJob) -> RankEstimate:
@@ -35,9 +35,9 @@ class MegatronWorst:
         Among ranks that hold the same the first has the most in flight, so that the others need not be looked at.
         """
         states, steps = self._states, self._settles(job.gradient_accumulation_steps)
-        best: tuple[int, MegatronMotion, Rest, bool] | None = None
+        best: tuple[int, MegatronPeak, ResidentStates, bool] | None = None
         for motion in _motions(self._any_batch, self._device, job.micro_batch_size, job.sequence_length, steps):
-            rest = states.rest(motion.held)
+            rest = states.resident(motion.held)
             made = sum([n_bytes for _, n_bytes in laying(job, states, motion)])
             if best is not None and made <= best[0] and _most(rest, motion) <= best[0]:
                 continue
@@ -47,13 +47,13 @@ class MegatronWorst:
         assert best is not None  # noqa: S101 - a job has ranks
         _, motion, rest, is_laying = best
         moments = motion.moments() if is_laying else (motion.step.moment(peak_on(rest, motion.tops)),)
-        instants = laid_on(rest, moments, motion.always)
+        instants = with_resident(rest, moments, motion.always)
         if is_laying:
             instants = with_building(laying(job, states, motion), instants)[:1]
         return RankEstimate(motion.rank, instants, motion.parameters)
 
 
-def _most(rest: Rest, motion: MegatronMotion) -> float:
+def _most(rest: ResidentStates, motion: MegatronPeak) -> float:
     """Bytes that the rank's peak does not exceed."""
     beside = sum([n_bytes for _, n_bytes in (*rest.components, *motion.always)])
     return beside + rest.temporaries + motion.step.ceiling
@@ -62,7 +62,7 @@ def _most(rest: Rest, motion: MegatronMotion) -> float:
 @lru_cache(maxsize=2048)
 def _motions(
     job: AnyBatch, device: Device, micro_batch_size: int, sequence_length: int, steps: int
-) -> tuple[MegatronMotion, ...]:
+) -> tuple[MegatronPeak, ...]:
     """The steps of the ranks that may be the fullest; jobs that differ in other sizes share them.
 
     ``steps``: micro-batches, as many as :func:`memcheck.frameworks.megatron.ranks.settles` leaves.

@@ -7,7 +7,7 @@ Sources: nanotron ``optim/gradient_accumulator.py`` (FP32GradientAccumulator), `
 
 from __future__ import annotations
 
-from memcheck.accounts.moves import Components, Rest
+from memcheck.accounts.moves import Components, ResidentStates
 from memcheck.accounts.state import STATES_PER_PARAMETER
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import rounded
@@ -70,7 +70,7 @@ def _layers(held: ChunkContents) -> int:
     return sum(count for t, count in held.tensors if t.name == "self_attention.linear_qkv.weight")
 
 
-def rest(job: TrainingJob, tensors: list[Counted]) -> Rest:
+def resident(job: TrainingJob, tensors: list[Counted]) -> ResidentStates:
     """Parameters, the gradient buffer, DDP's buckets, and what of the optimizer is this rank's.
 
     ZeRO-1 divides each tensor's elements over the data-parallel ranks. With fp32 sums it runs without DDP (before
@@ -97,7 +97,7 @@ def rest(job: TrainingJob, tensors: list[Counted]) -> Rest:
     gathering = rounded(mine * parameter) + ways * rounded(mine * parameter) if ways > 1 else 0
     largest = max((rounded(n * state) for n, _ in shares), default=0)
     stepping = 0 if job.optimizer.implementation == "fused" or job.optimizer.name == "sgd" else largest
-    return Rest(components, f"{job.optimizer.name} step", max(stepping, gathering))
+    return ResidentStates(components, f"{job.optimizer.name} step", max(stepping, gathering))
 
 
 def first_rows(job: TrainingJob, setting: Setting) -> int:
@@ -119,7 +119,7 @@ CODE = OwnCode(
     setting=setting_of,
     always=always,
     forward_only=first_rows,
-    rest=rest,
+    resident=resident,
     place=lambda job, place: place._replace(forwards_first=job.layout.pipeline_schedule == "gpipe"),
     remaps=False,
     holds_inputs=False,

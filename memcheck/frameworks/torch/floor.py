@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from memcheck.accounts.state import Resting
+from memcheck.accounts.state import StateBytes
 from memcheck.accounts.unit import Part
 from memcheck.frameworks.torch.pipelining import parts
-from memcheck.frameworks.torch.resting import sharding, tensors_resting
+from memcheck.frameworks.torch.resident import sharding, state_bytes
 from memcheck.frameworks.torch.trained_parts import frozen_layers
 from memcheck.frameworks.torch.whole_model import tensors_of
 from memcheck.job.types import TrainingJob
@@ -28,15 +28,15 @@ def states_floor(job: TrainingJob, architecture: Architecture) -> int:
     for part in parts(architecture.num_layers, job.layout.pipeline, job.layout.fewer_layers):
         counts = Counter(layers[part.first : part.last])
         alike.setdefault((part.embedding, part.head, frozenset(counts.items())), part)
-    return max(_resting(job, architecture, part) for part in alike.values())
+    return max(_state_bytes_of(job, architecture, part) for part in alike.values())
 
 
-def _resting(job: TrainingJob, architecture: Architecture, part: Part) -> int:
-    total = Resting()
+def _state_bytes_of(job: TrainingJob, architecture: Architecture, part: Part) -> int:
+    total = StateBytes()
     units = list(tensors_of(job, architecture, part))
     times = Counter(map(id, units))  # layers that are alike share their tensors
     for tensors in {id(unit): unit for unit in units}.values():
-        total = total.plus(tensors_resting(job, tensors), times[id(tensors)])
+        total = total.plus(state_bytes(job, tensors), times[id(tensors)])
     states, cut = total.optimizer_states, sharding(job)
     if job.layout.zero_stage == 1 and not cut.flat:
         states //= cut.optimizer  # whole tensors are dealt out: the fullest rank has the mean or more

@@ -6,9 +6,9 @@ from memcheck.accounts.estimate import Formula, Instant
 from memcheck.accounts.formulas import UnitsInFlight, activation_formulas, sum_of
 from memcheck.accounts.state import STATES_PER_PARAMETER
 from memcheck.accounts.unit import Unit
-from memcheck.autograd.curve import High
+from memcheck.autograd.curve import Peak
 from memcheck.frameworks.torch.load_and_save import sharding_at
-from memcheck.frameworks.torch.resting import is_updated
+from memcheck.frameworks.torch.resident import is_updated
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 
 RECIPES = "docs/memory-model.md, bytes per parameter of each stack"
@@ -18,7 +18,7 @@ SHARDING = {
 }
 
 
-def training_formulas(job: TrainingJob, units: list[Unit], peak: Instant, high: High | None) -> tuple[Formula, ...]:
+def training_formulas(job: TrainingJob, units: list[Unit], peak: Instant, high: Peak | None) -> tuple[Formula, ...]:
     """One formula per component that is alive at the peak."""
     found: list[Formula] = []
     at_peak = peak.components_bytes

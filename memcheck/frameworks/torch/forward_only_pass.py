@@ -10,7 +10,7 @@ from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, gathered_dtype, grou
 from memcheck.frameworks.torch.model_buffers import masks_of
 from memcheck.frameworks.torch.rank_tensors import as_built, block_tensors, holding
 from memcheck.frameworks.torch.reference_models import alone, by_layer, gathered_by_engine, gathered_whole, is_wrapped
-from memcheck.frameworks.torch.resting import divided_over
+from memcheck.frameworks.torch.resident import divided_over
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block
 from memcheck.remembered import lru_cache

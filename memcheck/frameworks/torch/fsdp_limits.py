@@ -12,7 +12,7 @@ from memcheck.accounts.state import LocalTensor
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.fsdp import flattens, gathered_dtype, leaves_apart, mixes_adapters, wraps
 from memcheck.frameworks.torch.pipelining import SPLIT
-from memcheck.frameworks.torch.resting import own_adafactor
+from memcheck.frameworks.torch.resident import own_adafactor
 from memcheck.frameworks.torch.whole_model import model_tensors
 from memcheck.job.types import TrainingJob
 from memcheck.job.versions import WRAPS

@@ -9,8 +9,8 @@ from __future__ import annotations
 from memcheck.accounts.moves import Components
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, weight_bytes
 from memcheck.frameworks.host import NO_SAVING, HostMemory, ModelStateBytes, Saving, block, of_node, optimizer_on_host
-from memcheck.frameworks.torch.resting import resting_dtype, shard_of, sharding, states_dtype
-from memcheck.job.reduced import timeless
+from memcheck.frameworks.torch.resident import resident_dtype, shard_of, sharding, states_dtype
+from memcheck.job.reduced import state_key
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.parameters import parameters_by_group
 from memcheck.models.types import Rough
@@ -38,13 +38,13 @@ def states(job: TrainingJob) -> Components:
     if job.parameter_offload != "cpu":
         return optimizer_on_host(job)
     layout = job.layout
-    found = zip(("parameters", "gradients", "optimizer_states"), _shards(timeless(job)), strict=True)
+    found = zip(("parameters", "gradients", "optimizer_states"), _shards(state_key(job)), strict=True)
     return tuple((name, count * layout.gpus_per_node // layout.pipeline) for name, count in found if count)
 
 
 def whole_tensors(job: TrainingJob) -> tuple[LocalTensor, ...]:
     """The whole model's tensors, as a tensor-parallel rank has them."""
-    return _remembered(timeless(job))
+    return _remembered(state_key(job))
 
 
 @lru_cache(maxsize=64)
@@ -69,7 +69,7 @@ def _shards(job: TrainingJob) -> tuple[int, int, int]:
         alike[id(t)] = (t, alike.get(id(t), (t, 0))[1] + 1)
     for t, times in alike.values():
         mine = shard_of(job, t, cut.parameters, cut.flat)
-        parameters += times * block(weight_bytes(t, resting_dtype(job, t), mine), pinned=True)
+        parameters += times * block(weight_bytes(t, resident_dtype(job, t), mine), pinned=True)
         if t.trained:
             gradients += times * block(mine * DTYPE_BYTES[t.dtype or job.recipe.gradients], pinned=True)
             states += times * optimizer_state_bytes(t, mine, job.optimizer.name, states_dtype(job, t))

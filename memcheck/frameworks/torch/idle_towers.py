@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.accounts.unit import IDLE, Unit
 from memcheck.autograd import Tape, Value
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.curve import Curve, High, checkpointed, high
+from memcheck.autograd.curve import Curve, Peak, checkpointed, high
 from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
 from memcheck.frameworks.layers import layers_of
 from memcheck.frameworks.torch.stream import stream_dtype
@@ -17,14 +17,14 @@ from memcheck.models.types import Architecture, Block
 from memcheck.models.vision import Vision
 from memcheck.remembered import lru_cache
 
-NO_HIGH = High(0, "", ())
+NO_HIGH = Peak(0, "", ())
 NOTHING_RUNS = Curve(
     saved=0, saved_inventory=(), saved_components=(), until_forward_ends=0, forward=NO_HIGH, backward=NO_HIGH,
     gradients=0,
 )  # fmt: skip
 
 
-def resting_units(job: TrainingJob, a: Architecture, base: Setting, pictures: Pictures) -> list[tuple[Unit, int, int]]:
+def idle_units(job: TrainingJob, a: Architecture, base: Setting, pictures: Pictures) -> list[tuple[Unit, int, int]]:
     """Units whose weights rest, as :class:`SideUnits` has them."""
     idle = idle_blocks(a, sees=pictures.rows > 0)
     return [(_idle(job, block, part_setting(job, base, part)), n, 0) for block, n, part in idle]
@@ -38,7 +38,7 @@ def told_apart(
     """
     found = [run for run in resting if pictures.rows and any(t.name == PROBE for t in run[0].tensors)]
     rows = rounded_bytes((pictures.rows, vision.hidden), base.autocast or base.params)
-    highest = High(6 * rows, "keys and values", (("activations", 6 * rows),))
+    highest = Peak(6 * rows, "keys and values", (("activations", 6 * rows),))
     curve = NOTHING_RUNS._replace(forward=highest)
     runs = []
     for unit, _, _ in found:

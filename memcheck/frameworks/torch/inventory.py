@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Instant, RankEstimate, TensorGroup
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, weight_bytes
-from memcheck.autograd.curve import High, Inventory
-from memcheck.frameworks.torch.rank_steps import Motion
+from memcheck.autograd.curve import Inventory, Peak
+from memcheck.frameworks.torch.rank_steps import RankPeak
 from memcheck.frameworks.torch.rank_units import Run
-from memcheck.frameworks.torch.resting import is_updated, resting_dtype, shard_of, states_dtype
+from memcheck.frameworks.torch.resident import is_updated, resident_dtype, shard_of, states_dtype
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 
 STEP = ("init", "forward", "loss", "backward", "optimizer")
 """Instants of a step. Other instants come before and after it."""
 
 
-def with_inventory(job: TrainingJob, plain: RankEstimate, motion: Motion) -> RankEstimate:
+def with_inventory(job: TrainingJob, plain: RankEstimate, motion: RankPeak) -> RankEstimate:
     """The estimate with its largest tensors and its formulas. ``motion``: of units replayed with their inventory."""
     from memcheck.frameworks.torch.formulas import training_formulas
 
@@ -26,7 +26,7 @@ def with_inventory(job: TrainingJob, plain: RankEstimate, motion: Motion) -> Ran
 
 
 def largest_tensors(
-    job: TrainingJob, runs: list[Run], peak: Instant, high: High | None, top: int = 12
+    job: TrainingJob, runs: list[Run], peak: Instant, high: Peak | None, top: int = 12
 ) -> tuple[TensorGroup, ...]:
     """The largest groups of equal live tensors at a rank's peak."""
     groups: dict[tuple[str, str, str], list[int]] = {}
@@ -45,7 +45,7 @@ def largest_tensors(
     for run in runs:
         for t in run.unit.tensors:
             mine = shard_of(job, t, cut.parameters, cut.flat)
-            dtype = resting_dtype(job, t)
+            dtype = resident_dtype(job, t)
             size = weight_bytes(t, dtype, mine)
             rows = [("adapters" if ".lora_" in t.name else "parameters", "", size, mine, dtype)]
             if is_updated(job, t) and held:
@@ -54,7 +54,8 @@ def largest_tensors(
                 rows.append(("optimizer_states", f"{job.optimizer.name} states of ", states, mine, dtype))
             for component, of, n_bytes, elements, stated in rows:
                 if n_bytes:
-                    g = groups.setdefault((of + t.name, resting_shape(t, elements, stated, n_bytes), component), [0, 0])
+                    shape = resident_shape(t, elements, stated, n_bytes)
+                    g = groups.setdefault((of + t.name, shape, component), [0, 0])
                     g[0] += run.times
                     g[1] += run.times * n_bytes
     if peak.name in ("forward", "loss", "backward"):
@@ -70,7 +71,7 @@ def largest_tensors(
     return tuple(TensorGroup(k[0], k[1], v[0], v[1], k[2]) for k, v in found)
 
 
-def resting_shape(tensor: LocalTensor, elements: int, dtype: str, n_bytes: int) -> str:
+def resident_shape(tensor: LocalTensor, elements: int, dtype: str, n_bytes: int) -> str:
     """``1/32 of [28672, 8192] fp32``: the whole tensor and the rank's part of it.
 
     Omits the dtype where the bytes are not those of one or two copies in it: a quantised tensor also has scales.

@@ -17,12 +17,12 @@ there is room; a gather that offloads holds one tensor.
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Instant
-from memcheck.accounts.moves import Held
+from memcheck.accounts.moves import ResidentTensors
 from memcheck.accounts.segments import unfilled
 from memcheck.accounts.state import optimizer_state_bytes, weight_bytes
-from memcheck.frameworks.torch.resting import Sharding, is_updated, resting_dtype, sharding, states_dtype
+from memcheck.frameworks.torch.resident import Sharding, is_updated, resident_dtype, sharding, states_dtype
 from memcheck.frameworks.torch.states import PACKED, counted, engine_of
-from memcheck.job.reduced import timeless
+from memcheck.job.reduced import state_key
 from memcheck.job.types import TrainingJob
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
@@ -42,7 +42,7 @@ class Whole(Record):
     optimizer_states: int = 0
 
 
-def around(job: TrainingJob, held: Held, steps: tuple[Instant, ...]) -> tuple[Instant, ...]:
+def around(job: TrainingJob, held: ResidentTensors, steps: tuple[Instant, ...]) -> tuple[Instant, ...]:
     """The instants of a step with those before and after it."""
     loads = job.initialization.place == "device" and job.layout.shard_group > 1 and _shards(job)
     gathers = job.checkpoint.state_dict == "full" and job.checkpoint.offload == "none" and _shards(job)
@@ -58,7 +58,7 @@ def around(job: TrainingJob, held: Held, steps: tuple[Instant, ...]) -> tuple[In
         found.append(evaluation_instant(job, next(i for i in steps if i.name == "init"), gathered))
     if not loads and not gathers:
         return tuple(found)
-    whole = _whole(timeless(job), held)
+    whole = _whole(state_key(job), held)
     if loads:
         found.insert(0, _instant("load", "building the whole model on every GPU", whole._replace(optimizer_states=0)))
     if gathers:
@@ -74,11 +74,11 @@ def _shards(job: TrainingJob) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _whole(job: TrainingJob, held: Held) -> Whole:
+def _whole(job: TrainingJob, held: ResidentTensors) -> Whole:
     parameters = adapters = states = 0
     for tensors, count in counted(held):
         for t in tensors:
-            size = count * weight_bytes(t, resting_dtype(job, t))
+            size = count * weight_bytes(t, resident_dtype(job, t))
             if ".lora_" in t.name:
                 adapters += size
             else:
@@ -89,14 +89,14 @@ def _whole(job: TrainingJob, held: Held) -> Whole:
 
 
 @lru_cache(maxsize=1024)
-def unfilled_whole(job: TrainingJob, held: Held) -> int:
-    """What the segments of whole weights leave to no other, of a :func:`timeless` job."""
+def unfilled_whole(job: TrainingJob, held: ResidentTensors) -> int:
+    """What the segments of whole weights leave to no other, of a :func:`state_key` job."""
     if job.expandable_segments:
         return 0
     found = 0
     for tensors, count in counted(held):
         packed = min(count, PACKED)
-        found += unfilled([weight_bytes(t, resting_dtype(job, t)) for t in tensors] * packed) * count // packed
+        found += unfilled([weight_bytes(t, resident_dtype(job, t)) for t in tensors] * packed) * count // packed
     return found
 
 

@@ -9,7 +9,7 @@ from memcheck.accounts.quantised import FOUR_BITS
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.torch.fsdp import group, wraps
 from memcheck.frameworks.torch.rank_tensors import block_tensors, holding_of
-from memcheck.frameworks.torch.resting import divided_over
+from memcheck.frameworks.torch.resident import divided_over
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block, Moe
 from memcheck.record import Record

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.moves import Components, Held, Moment, Rest, one_held
+from memcheck.accounts.moves import Components, Moment, ResidentStates, ResidentTensors, interned
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import NEVER_GATHERED, Part
-from memcheck.autograd.curve import High
+from memcheck.autograd.curve import Peak
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.data_parallel import NO_UNIT_GROUPS, UnitGroups
 from memcheck.frameworks.torch.fsdp import (
@@ -35,13 +35,13 @@ from memcheck.frameworks.torch.recording import (
     GroupSizes,
     RankProgram,
     RunSizes,
-    StepMotion,
+    StepPeaks,
     group_sizes,
     outside_sizes,
     run_sizes,
 )
-from memcheck.frameworks.torch.resting import divided_over
-from memcheck.frameworks.torch.states import rests
+from memcheck.frameworks.torch.resident import divided_over
+from memcheck.frameworks.torch.states import resident_states
 from memcheck.frameworks.torch.step_options import step_options, step_sizes, wrapped_kinds
 from memcheck.job.types import Layout, Optimizer, TrainingJob
 from memcheck.job.unread import UNREAD
@@ -63,7 +63,7 @@ BEHIND_BACKWARD = Optimizer(UNREAD, UNREAD, UNREAD, in_backward=False)
 """Any optimizer that steps once the backward is over."""
 
 
-def stateless(job: TrainingJob, torch: str) -> TrainingJob:
+def step_key(job: TrainingJob, torch: str) -> TrainingJob:
     """The job under one behaviour of PyTorch, without the settings that only decide resident bytes. Jobs that are equal
     after this share one walk.
 
@@ -94,7 +94,7 @@ def stateless(job: TrainingJob, torch: str) -> TrainingJob:
 
 
 def settled(job: TrainingJob) -> int:
-    """Micro-batches that a :func:`stateless` job has of this one's."""
+    """Micro-batches that a :func:`step_key` job has of this one's."""
     layout, steps = job.layout, job.gradient_accumulation_steps
     if layout.pipeline == 1:
         return min(steps, MICRO_BATCHES)
@@ -107,8 +107,8 @@ def settled(job: TrainingJob) -> int:
     return steps if layout.pipeline_schedule == "gpipe" else min(steps, most_in_flight(layout) + MICRO_BATCHES - 1)
 
 
-def undivided(job: TrainingJob) -> TrainingJob:
-    """A :func:`stateless` job without what is seen by FSDP2's groups alone: over how many ranks these are divided."""
+def unsharded_step_key(job: TrainingJob) -> TrainingJob:
+    """A :func:`step_key` job without what is seen by FSDP2's groups alone: over how many ranks these are divided."""
     layout = job.layout
     if not wraps(job) or reduces_head(job) or layout.context > 1:
         return job
@@ -120,7 +120,7 @@ class RankUnits(Record):
     """What a rank runs, and the tensors of it."""
 
     runs: list[Run]
-    held: Held
+    held: ResidentTensors
     reduced: tuple[str, ...]
     """A tensor of each run whose gradient the loss reduces."""
     parameters: int
@@ -128,10 +128,10 @@ class RankUnits(Record):
     """Bytes that a micro-batch sends to the host."""
 
 
-class Motion(Record):
+class RankPeak(Record):
     """A rank's step without the resident bytes."""
 
-    step: StepMotion
+    step: StepPeaks
     units: RankUnits
     always: tuple[Always, ...]
     host_bytes: int
@@ -146,7 +146,7 @@ class Motion(Record):
         """Each instant with its components."""
         return tuple([self.step.moment(index) for index in range(len(self.tops))])
 
-    def high(self, instant: str) -> High | None:
+    def high(self, instant: str) -> Peak | None:
         """The unit's highest point that an instant's is, if it is one."""
         names = [name for name, _ in self.tops]
         return self.step.high(names.index(instant)) if instant in names else None
@@ -157,20 +157,20 @@ class Motion(Record):
 
 
 class States:
-    """What follows from the states of a :func:`memcheck.frameworks.torch.states.timeless` job alone."""
+    """What follows from the states of a :func:`memcheck.frameworks.torch.states.state_key` job alone."""
 
-    __slots__ = ("_groups", "_job", "_rests")
+    __slots__ = ("_groups", "_job", "_known")
 
     def __init__(self, job: TrainingJob) -> None:
         self._job = job
-        self._rests: dict[Held, Rest] = {}
-        self._groups: dict[tuple[Held, tuple[str, ...], bool], GroupSizes] = {}
+        self._known: dict[ResidentTensors, ResidentStates] = {}
+        self._groups: dict[tuple[ResidentTensors, tuple[str, ...], bool], GroupSizes] = {}
 
-    def rest(self, held: Held) -> Rest:
+    def resident(self, held: ResidentTensors) -> ResidentStates:
         """The states of a rank."""
-        found = self._rests.get(held)
+        found = self._known.get(held)
         if found is None:
-            found = self._rests[held] = rests(self._job, held)
+            found = self._known[held] = resident_states(self._job, held)
         return found
 
     def groups(self, units: RankUnits, *, rooted: bool) -> GroupSizes:
@@ -184,7 +184,7 @@ class States:
 
 @lru_cache(maxsize=1024)
 def states_of(job: TrainingJob) -> States:
-    """The states of a :func:`memcheck.frameworks.torch.states.timeless` job; equal jobs share them."""
+    """The states of a :func:`memcheck.frameworks.torch.states.state_key` job; equal jobs share them."""
     return States(job)
 
 
@@ -205,18 +205,18 @@ class Steps:
     __slots__ = ("_architecture", "_job", "_steps", "_units")
 
     def __init__(self, job: TrainingJob, architecture: Architecture, *, inventory: bool = False) -> None:
-        """``job``: a :func:`stateless` one."""
+        """``job``: a :func:`step_key` one."""
         self._job, self._architecture = job, architecture
         self._units = units_of(_unit_job(job), architecture, accumulation(job), inventory)
         self._steps: dict[int, _RankStep] = {}
 
-    def motion(self, rank: int, states: States) -> Motion:
+    def peak(self, rank: int, states: States) -> RankPeak:
         """The step of pipeline rank ``rank``."""
         known = self._steps.get(rank)
         if known is None:
             known = self._steps[rank] = self._step(rank)
         groups = states.groups(known.units, rooted=known.rooted) if known.grouped else NO_GROUP_SIZES
-        return Motion(known.program.motion(groups), known.units, known.always, known.host_bytes)
+        return RankPeak(known.program.peak(groups), known.units, known.always, known.host_bytes)
 
     def _step(self, rank: int) -> _RankStep:
         job, architecture = self._job, self._architecture
@@ -291,7 +291,7 @@ def _unit_job(job: TrainingJob) -> TrainingJob:
 @lru_cache(maxsize=2048)
 def _rank_units(units: Units, held_parts: tuple[Part, ...]) -> RankUnits:
     runs = [run for part in held_parts for run in units.runs(part)]
-    held = one_held([(run.unit.tensors, run.times) for run in runs])
+    held = interned([(run.unit.tensors, run.times) for run in runs])
     same: list[Run] = []
     parameters = offloaded = 0
     tensors: Any  # equal ones are one object in what is held, by which groups are told apart

@@ -6,7 +6,7 @@ from memcheck.accounts.state import LocalTensor, block_component_tensors, expert
 from memcheck.autograd.context import Adapter, Setting, is_frozen
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.end_tensors import output_tensors, saves, table_tensors
-from memcheck.frameworks.torch.kept_wide import as_rested
+from memcheck.frameworks.torch.fp32_params import as_stored
 from memcheck.frameworks.torch.trained_parts import (
     TABLE,
     is_table_frozen,
@@ -118,7 +118,7 @@ def block_tensor(t: ParameterTensor, component: object, held: Holding) -> LocalT
 
 def layer_tensors(job: TrainingJob, block: Block, held: Holding) -> tuple[LocalTensor, ...]:
     """The tensors of a layer of the language model, with fp32 for those that are stored in it."""
-    return as_rested(job, block_tensors(block, held))
+    return as_stored(job, block_tensors(block, held))
 
 
 def trains_table(job: TrainingJob, a: Architecture, held: Holding) -> bool:
@@ -129,7 +129,7 @@ def trains_table(job: TrainingJob, a: Architecture, held: Holding) -> bool:
 def lookup_tensors(job: TrainingJob, a: Architecture, held: Holding) -> tuple[LocalTensor, ...]:
     """The tensors of the embedding, with those of tables of other tokens."""
     trained = trains_table(job, a, held) or (held.trained and leaves_beside(job, a))
-    found = as_rested(job, table_tensors(job, a, held.tensor, trained))
+    found = as_stored(job, table_tensors(job, a, held.tensor, trained))
     if a.embedders:
         found += block_tensors(as_block(embedder_tensors(a)), holding_of(job, "projector"))
     return found
@@ -139,7 +139,7 @@ def closing_tensors(job: TrainingJob, a: Architecture, held: Holding, *, embeds:
     """The tensors of final norm and head. ``embeds``: the rank has the embedding, whose matrix may be the head's."""
     tied = is_tied(a, held.tensor) and embeds
     found = output_tensors(job, a, held.tensor, tied, held.trained)
-    found = as_rested(job, found)
+    found = as_stored(job, found)
     if job.held_in and job.framework.quantizes_head:
         found = tuple(t._replace(dtype=job.held_in) if t.name == "lm_head.weight" else t for t in found)
     return found

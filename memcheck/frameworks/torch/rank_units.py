@@ -131,7 +131,7 @@ class Units:
         crossed = vision is not None and bool(vision.crosses)
         if part.embedding and not crossed:
             runs.append(Run(self._embedding(is_tied(self.architecture, base.tensor) and part.head), 1))
-        runs += self._resting() if vision is None and part.embedding and self.architecture.others else ()
+        runs += self._idle_units() if vision is None and part.embedding and self.architecture.others else ()
         if vision is not None and part.embedding:
             from memcheck.frameworks.torch.tower_units import side_units
 
@@ -199,12 +199,12 @@ class Units:
                 return True
         return is_hooked(self.job, self.architecture)  # enable_input_require_grads: the looked-up rows are made to
 
-    def _resting(self) -> list[Run]:
+    def _idle_units(self) -> list[Run]:
         """Layers of a model without a tower that a step of text does not run (Llama 3.2 Vision's)."""
-        from memcheck.frameworks.torch.idle_towers import resting_units
+        from memcheck.frameworks.torch.idle_towers import idle_units
         from memcheck.job.images import NO_PICTURES
 
-        found = resting_units(self.job, self.architecture, self.base, NO_PICTURES)
+        found = idle_units(self.job, self.architecture, self.base, NO_PICTURES)
         return [Run(unit, times, layer) for unit, times, layer in found]
 
     def _with_head(self, runs: list[Run], part: Part, input_grad: bool, graph: int) -> list[Run]:

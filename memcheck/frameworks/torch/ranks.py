@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from memcheck.accounts.estimate import Instant, Pools, RankEstimate
-from memcheck.accounts.moves import Components, Held, Rest, highest, laid_on, peak_on
+from memcheck.accounts.moves import Components, ResidentStates, ResidentTensors, highest, peak_on, with_resident
 from memcheck.frameworks.torch.fsdp import mixes_adapters, runs_chunks
 from memcheck.frameworks.torch.pipelining import SPLIT, fullest, parts
 from memcheck.frameworks.torch.rank_steps import (
-    Motion,
+    RankPeak,
     States,
     Steps,
     settled,
-    stateless,
     states_of,
-    undivided,
+    step_key,
+    unsharded_step_key,
 )
 from memcheck.frameworks.torch.states import engine_of
 from memcheck.job.any_batch import AnyBatch, any_batch
-from memcheck.job.reduced import timeless
+from memcheck.job.reduced import state_key
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
@@ -43,13 +43,13 @@ def remembered_ranks(job: TrainingJob, architecture: Architecture, inventory: bo
     """The ranks of equal jobs: what differs between the plans of one repository often does not matter here."""
     _require_modelled(job, architecture)
     numbers = tuple(range(job.layout.pipeline))
-    states = states_of(timeless(job))
+    states = states_of(state_key(job))
     if not inventory:
         return tuple([laid(job, rank) for rank in peak_ranks(job, states, Behaviours(job, architecture), numbers)])
     from memcheck.frameworks.torch.inventory import with_inventory
 
-    each = [Steps(undivided(stateless(job, torch)), architecture, inventory=True) for torch in job.torch]
-    found = [peak_rank(job, states, number, [steps.motion(number, states) for steps in each]) for number in numbers]
+    each = [Steps(unsharded_step_key(step_key(job, torch)), architecture, inventory=True) for torch in job.torch]
+    found = [peak_rank(job, states, number, [steps.peak(number, states) for steps in each]) for number in numbers]
     return tuple([with_inventory(job, laid(job, rank), rank.motion) for rank in found])
 
 
@@ -80,7 +80,7 @@ class Behaviours:
         return _steps(found, job.micro_batch_size, job.sequence_length, settled(job))
 
     def _find(self, job: TrainingJob, torch: str) -> AnyBatch:
-        found = self._any_batch[torch] = any_batch(undivided(stateless(job, torch)), self._architecture)
+        found = self._any_batch[torch] = any_batch(unsharded_step_key(step_key(job, torch)), self._architecture)
         return found
 
 
@@ -89,44 +89,44 @@ def _steps(job: AnyBatch, micro_batch_size: int, sequence_length: int, micro_bat
     return Steps(job.of(micro_batch_size, sequence_length, micro_batches), job.architecture)
 
 
-def peak_ranks(job: TrainingJob, states: States, behaviours: Behaviours, numbers: tuple[int, ...]) -> list[PeakRank]:
+def peak_ranks(job: TrainingJob, states: States, behaviours: Behaviours, numbers: tuple[int, ...]) -> list[RankAtPeak]:
     """Some ranks, each under the behaviour of PyTorch that needs most."""
     each = [behaviours.steps(job, torch) for torch in job.torch]
-    return [peak_rank(job, states, number, [steps.motion(number, states) for steps in each]) for number in numbers]
+    return [peak_rank(job, states, number, [steps.peak(number, states) for steps in each]) for number in numbers]
 
 
-class PeakRank(Record):
+class RankAtPeak(Record):
     """A rank under the behaviour of PyTorch that needs most, the first of equal ones."""
 
     number: int
     peak: int
-    rest: Rest
+    rest: ResidentStates
     beside: Components
-    motion: Motion
+    motion: RankPeak
 
 
-def peak_rank(job: TrainingJob, states: States, number: int, motions: list[Motion]) -> PeakRank:
+def peak_rank(job: TrainingJob, states: States, number: int, motions: list[RankPeak]) -> RankAtPeak:
     """``motions``: the rank's step under every behaviour."""
     steps = job.run_micro_batches
-    best: PeakRank | None = None
+    best: RankAtPeak | None = None
     for found in motions:
-        rest, beside = states.rest(found.units.held), found.beside(steps)
+        rest, beside = states.resident(found.units.held), found.beside(steps)
         peak = highest(rest, found.tops, beside)
         if best is None or peak > best.peak:
-            best = PeakRank(number, peak, rest, beside, found)
+            best = RankAtPeak(number, peak, rest, beside, found)
     assert best is not None  # noqa: S101 - every job has a version
     return best
 
 
-def laid(job: TrainingJob, rank: PeakRank) -> RankEstimate:
+def laid(job: TrainingJob, rank: RankAtPeak) -> RankEstimate:
     """The rank's step on top of the resident bytes, with the instants before and after it."""
     found = rank.motion
-    instants = _with_around(job, found.units.held, laid_on(rank.rest, found.moments(), rank.beside))
+    instants = _with_around(job, found.units.held, with_resident(rank.rest, found.moments(), rank.beside))
     return _estimated(job, rank, instants, found.host_bytes, [(i.name, i.allocated_bytes) for i in instants])
 
 
 def _estimated(
-    job: TrainingJob, rank: PeakRank, instants: tuple[Instant, ...], host_bytes: int, tops: Sequence[tuple[str, int]]
+    job: TrainingJob, rank: RankAtPeak, instants: tuple[Instant, ...], host_bytes: int, tops: Sequence[tuple[str, int]]
 ) -> RankEstimate:
     """``tops``: every instant and its bytes, of which ``instants`` has one or all."""
     peak = max([instant.allocated_bytes for instant in instants])
@@ -151,7 +151,7 @@ def _estimated(
     if pools.before and max(tops, key=lambda top: top[1])[0] != "optimizer":
         from memcheck.frameworks.torch.load_and_save import unfilled_whole
 
-        most = max(pools.unfilled_most, unfilled_whole(timeless(job), held))
+        most = max(pools.unfilled_most, unfilled_whole(state_key(job), held))
         pools = pools._replace(unfilled_most=most)
     return RankEstimate(rank.number, instants, rank.motion.units.parameters, host_bytes=host_bytes, pools=pools)
 
@@ -162,7 +162,7 @@ def _makes_lists(job: TrainingJob) -> bool:
     return foreach and job.layout.pipeline == 1
 
 
-def of_streams(rank: PeakRank) -> tuple[int, int]:
+def of_streams(rank: RankAtPeak) -> tuple[int, int]:
     """Bytes of the default stream's highest point, and of all others' together; zeros where a step has one stream."""
     tops = rank.motion.step.stream_tops()
     if not tops:
@@ -175,7 +175,7 @@ def is_fixed_by_step(job: TrainingJob) -> bool:
     return job.initialization.place != "device" and job.checkpoint.offload != "none" and job.evaluation is None
 
 
-def _with_around(job: TrainingJob, held: Held, instants: tuple[Instant, ...]) -> tuple[Instant, ...]:
+def _with_around(job: TrainingJob, held: ResidentTensors, instants: tuple[Instant, ...]) -> tuple[Instant, ...]:
     """The instants of a step, with those before and after it that may exceed it."""
     if is_fixed_by_step(job):
         return instants
@@ -209,14 +209,14 @@ class Worst:
         several = job.gradient_accumulation_steps > 1  # all that states depend on of a batch
         known = self._states.get(several)
         if known is None:
-            known = self._states[several] = states_of(timeless(job))
+            known = self._states[several] = states_of(state_key(job))
         return known
 
 
-def _at_peak(job: TrainingJob, rank: PeakRank, host_bytes: int) -> RankEstimate:
+def _at_peak(job: TrainingJob, rank: RankAtPeak, host_bytes: int) -> RankEstimate:
     """The rank with its highest instant alone."""
     found = rank.motion
-    instants = laid_on(rank.rest, (found.step.moment(peak_on(rank.rest, found.tops)),), rank.beside)
+    instants = with_resident(rank.rest, (found.step.moment(peak_on(rank.rest, found.tops)),), rank.beside)
     tops = [(name, highest(rank.rest, ((name, count),), rank.beside)) for name, count in found.tops]
     return _estimated(job, rank, instants, host_bytes, tops)
 

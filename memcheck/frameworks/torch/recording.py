@@ -9,7 +9,7 @@ from memcheck.accounts.moves import Moment
 from memcheck.accounts.program import NOTHING, Evaluated, Program, Recorder
 from memcheck.accounts.sizes import named_curve, sizes_of
 from memcheck.accounts.unit import NUMBERED
-from memcheck.autograd.curve import High
+from memcheck.autograd.curve import Peak
 from memcheck.frameworks.torch.data_parallel import (
     NO_UNIT_GROUPS,
     NamedRun,
@@ -65,7 +65,7 @@ class RunSizes(Record):
     sizes: tuple[int, ...]
     layer: int
     """Number of the rank's first."""
-    highs: tuple[High, ...]
+    highs: tuple[Peak, ...]
     """The highest points of the run's units, by their numbers."""
 
 
@@ -73,7 +73,7 @@ def run_sizes(runs: Sequence[Run], layer: int) -> RunSizes:
     """``layer``: number of the rank's first."""
     forms: list[RunForm] = []
     sizes: list[int] = []
-    highs: list[High] = []
+    highs: list[Peak] = []
     first: dict[tuple[int, int, int], int] = {}
     for index, run in enumerate(runs):
         unit = run.unit
@@ -182,7 +182,7 @@ class RankProgram:
         self._sizes = (*runs.sizes, *outside.sizes)  # in a row, as `recorded` gives out their places
         self._groups: dict[tuple[GroupForm | int, ...], tuple[Program, Sequence[int]]] = {}
 
-    def motion(self, groups: GroupSizes) -> StepMotion:
+    def peak(self, groups: GroupSizes) -> StepPeaks:
         """The step with these groups."""
         known = self._groups.get(groups.forms)
         if known is None:
@@ -190,12 +190,12 @@ class RankProgram:
             known = self._groups[groups.forms] = (program, program.units(self._sizes))
         program, totals = known
         if not groups.forms:
-            return StepMotion(Evaluated(program, totals, (self._sizes,)), self._runs)
+            return StepPeaks(Evaluated(program, totals, (self._sizes,)), self._runs)
         both = program.with_groups(totals, groups.sizes)
-        return StepMotion(Evaluated(program, both, (self._sizes, groups.sizes)), self._runs, (totals, groups))
+        return StepPeaks(Evaluated(program, both, (self._sizes, groups.sizes)), self._runs, (totals, groups))
 
 
-class StepMotion:
+class StepPeaks:
     """A rank's step without the resident bytes: the highest moment of each instant."""
 
     __slots__ = ("_evaluated", "_grouped", "_runs", "tops")
@@ -240,7 +240,7 @@ class StepMotion:
         high = self.high(index)
         return self._evaluated.moment(index, text if high is None else f"{high.label} in {text}")
 
-    def high(self, index: int) -> High | None:
+    def high(self, index: int) -> Peak | None:
         """The unit's highest point that an instant's is, if it is one."""
         number = self._evaluated.mark(index).top.high
         return None if number < 0 else self._runs.highs[number]

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from memcheck.accounts.moves import Components, Held, Rest
+from memcheck.accounts.moves import Components, ResidentStates, ResidentTensors
 from memcheck.accounts.segments import Unfilled, unfilled
-from memcheck.accounts.state import LocalTensor, Resting, optimizer_state_bytes, orthogonalised, paged_bytes
+from memcheck.accounts.state import LocalTensor, StateBytes, optimizer_state_bytes, orthogonalised, paged_bytes
 from memcheck.autograd.tensor import BLOCK_BYTES
 from memcheck.frameworks.engine import engine_code
 from memcheck.frameworks.torch.fsdp import flattens, wraps
 from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
-from memcheck.frameworks.torch.resting import (
+from memcheck.frameworks.torch.resident import (
     is_updated,
     offloads_states,
     own_adafactor,
     shard_of,
     sharding,
+    state_bytes,
     states_dtype,
-    tensors_resting,
 )
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 
@@ -33,13 +33,13 @@ Tensors = Sequence[tuple[LocalTensor, ...]]
 Kinds = list[tuple[tuple[LocalTensor, ...], int]]
 
 
-def rests(job: TrainingJob, held: Held) -> Rest:
-    """The states of a rank of a :func:`timeless` job, and what the optimizer's step adds to them."""
+def resident_states(job: TrainingJob, held: ResidentTensors) -> ResidentStates:
+    """The states of a rank of a :func:`state_key` job, and what the optimizer's step adds to them."""
     units: Tensors = held.units  # type: ignore[assignment]
     kinds = counted(held)
-    total = Resting()
+    total = StateBytes()
     for tensors, count in kinds:
-        total = total.plus(tensors_resting(job, tensors), count)
+        total = total.plus(state_bytes(job, tensors), count)
     engine = engine_of(job, units)
     operation = f"{job.optimizer.name} step ({job.optimizer.implementation})"
     partition = _partition(job, units)
@@ -52,8 +52,8 @@ def rests(job: TrainingJob, held: Held) -> Rest:
     elif job.optimizer.name == "sgd-momentum" and total.optimizer_states and job.layout.tensor > 1:
         from memcheck.frameworks.torch.replicated_table import momentum_of_table
 
-        total = total.plus(Resting(optimizer_states=momentum_of_table(job, kinds)))
-    return Rest(
+        total = total.plus(StateBytes(optimizer_states=momentum_of_table(job, kinds)))
+    return ResidentStates(
         components=_components(job, total, engine, kinds),
         operation=operation,
         temporaries=temporaries,
@@ -74,7 +74,7 @@ def _unfilled(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]]
     """
     cut, flat, found = sharding(job), flattens(job), [0, 0, 0]
     for tensors, count in kinds:
-        each = [tensors_resting(job, tensors)] if flat else [tensors_resting(job, [t]) for t in tensors]
+        each = [state_bytes(job, tensors)] if flat else [state_bytes(job, [t]) for t in tensors]
         parameters, gradients = [r.parameters + r.adapters for r in each], [r.gradients for r in each]
         if cut.gradients > 1:
             gradients = [sum(gradients)]
@@ -99,7 +99,7 @@ def _paged(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]]) -
     return found
 
 
-def counted(held: Held) -> list[tuple[tuple[LocalTensor, ...], int]]:
+def counted(held: ResidentTensors) -> list[tuple[tuple[LocalTensor, ...], int]]:
     """The tensors of each kind of unit, and how many units are of it."""
     found: dict[int, tuple[Any, int]] = {}
     for tensors, times in held.runs:
@@ -107,7 +107,7 @@ def counted(held: Held) -> list[tuple[tuple[LocalTensor, ...], int]]:
     return list(found.values())
 
 
-def _components(job: TrainingJob, total: Resting, engine: ResidentBuffers | None, kinds: Kinds) -> Components:
+def _components(job: TrainingJob, total: StateBytes, engine: ResidentBuffers | None, kinds: Kinds) -> Components:
     found = [
         ("parameters", total.parameters),
         ("adapters", total.adapters),
@@ -131,7 +131,7 @@ def _components(job: TrainingJob, total: Resting, engine: ResidentBuffers | None
             ("parameters", engine.persistent),
             ("master_weights", engine.master),
             ("gradients", engine.gradients),
-            ("communication_buffers", engine.resting),
+            ("communication_buffers", engine.resident),
         ]
     return tuple(found)
 

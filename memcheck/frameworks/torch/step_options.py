@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.moves import Held
+from memcheck.accounts.moves import ResidentTensors
 from memcheck.accounts.unit import WRAPPED
 from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError
@@ -64,7 +64,7 @@ class StepOptions(Record):
 
 
 def step_options(
-    job: TrainingJob, rank: int, border: Border, held: Held
+    job: TrainingJob, rank: int, border: Border, held: ResidentTensors
 ) -> tuple[StepOptions, tuple[int, ...], tuple[float, ...]]:
     """How pipeline rank ``rank`` runs its step, the sizes of its strategy's own buffers, and for each walk how many
     other micro-batches are in flight.
@@ -78,7 +78,7 @@ def step_options(
     return StepOptions(schedule, _lifetimes(job), strategy), sizes, others
 
 
-def strategy_of(job: TrainingJob, held: Held) -> tuple[Strategy, tuple[int, ...], bool]:
+def strategy_of(job: TrainingJob, held: ResidentTensors) -> tuple[Strategy, tuple[int, ...], bool]:
     """The strategy of a job, the sizes of its own buffers, and whether its last micro-batch differs from the second."""
     if wraps(job):
         found = _fully_shard(job)

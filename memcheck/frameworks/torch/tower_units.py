@@ -15,7 +15,7 @@ from memcheck.autograd.curve import Curve, closed, high, replay
 from memcheck.autograd.elementwise import cast
 from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
 from memcheck.frameworks.torch.cast_inputs import casts_inputs
-from memcheck.frameworks.torch.idle_towers import passing_unit, resting_units, told_apart
+from memcheck.frameworks.torch.idle_towers import idle_units, passing_unit, told_apart
 from memcheck.frameworks.torch.image_cross_attention import between_unit, reading_of, reading_unit
 from memcheck.frameworks.torch.rank_tensors import as_block
 from memcheck.frameworks.torch.stream import stream_dtype, widened_tower
@@ -129,7 +129,7 @@ def side_units(
     """
     pictures = pictures_of(job, vision)
     tower, projector = part_setting(job, base, "vision"), part_setting(job, base, "projector")
-    runs, pooled = told_apart(resting_units(job, a, base, pictures), vision, pictures, base)
+    runs, pooled = told_apart(idle_units(job, a, base, pictures), vision, pictures, base)
     if pictures.rows == 0:
         return SideUnits(tuple(runs), rows_grad)
     stream = base.autocast if vision.narrow else widened_tower(vision, base)

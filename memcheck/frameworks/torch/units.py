@@ -8,8 +8,8 @@ from memcheck.autograd.context import Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Dim
 from memcheck.frameworks.layers import layers_of
+from memcheck.frameworks.torch.fp32_params import kept_names, upcasts_ends
 from memcheck.frameworks.torch.fsdp import autocast_of, gathered_dtype
-from memcheck.frameworks.torch.kept_wide import kept_names, upcasts_ends
 from memcheck.frameworks.torch.optimizer import step_in_backward
 from memcheck.frameworks.torch.rank_tensors import (
     dispatcher_of,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Part
-from memcheck.frameworks.torch.kept_wide import as_rested
+from memcheck.frameworks.torch.fp32_params import as_stored
 from memcheck.frameworks.torch.rank_tensors import as_held, closing_tensors, holding_of, layer_tensors, lookup_tensors
 from memcheck.frameworks.torch.trained_parts import frozen_layers
 from memcheck.job.types import TrainingJob
@@ -29,7 +29,7 @@ def tensors_of(job: TrainingJob, a: Architecture, part: Part) -> Iterator[tuple[
     if part.embedding and (a.vision is not None or a.others or a.encoder is not None):
         from memcheck.frameworks.torch.tower_tensors import side_tensors
 
-        yield from (as_rested(job, tensors) for tensors in side_tensors(job, a))
+        yield from (as_stored(job, tensors) for tensors in side_tensors(job, a))
     if part.head:
         yield closing_tensors(job, a, held, embeds=part.embedding)
 

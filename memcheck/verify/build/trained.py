@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from memcheck.autograd.context import is_frozen
-from memcheck.frameworks.torch.resting import own_adafactor
+from memcheck.frameworks.torch.resident import own_adafactor
 from memcheck.frameworks.torch.trained_parts import frozen_layers, module_patterns
 from memcheck.job.types import Lora, TrainingJob
 from memcheck.models.types import Architecture

@@ -166,7 +166,7 @@ def test_another_communication_dtype_is_a_copy() -> None:
     assert cast.buckets == plain.buckets
     assert cast.reducing_within - plain.reducing_within == 2_000_000_000
     assert cast.reducing_behind - plain.reducing_behind == rounded(4 * LARGEST)
-    assert buffers(3, options=fp32).resting == 2 * buffers(3).resting
+    assert buffers(3, options=fp32).resident == 2 * buffers(3).resident
 
 
 def test_ranks_that_share_a_sequence_reduce_in_fp32() -> None:
@@ -184,7 +184,7 @@ def test_offloaded_fp32_sums_stay_on_the_gpu() -> None:
 def test_offloaded_gradients_go_through_one_buffer() -> None:
     """Of the largest tensor; nothing of the optimizer's step is left on the GPU."""
     found = buffers(2, optimizer=Optimizer("adamw", "fused", "cpu"))
-    assert found.resting == rounded(2 * LARGEST)
+    assert found.resident == rounded(2 * LARGEST)
     assert found.partition == found.step_temporaries == 0
 
 

@@ -9,7 +9,7 @@ import pytest
 from memcheck.accounts.state import LocalTensor
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron import buffers
-from memcheck.frameworks.megatron.code import rest
+from memcheck.frameworks.megatron.code import resident
 from memcheck.frameworks.megatron.counted import counted
 from memcheck.frameworks.megatron.muon import dealt, fullest_shard
 from memcheck.frameworks.megatron.profile import FRAMEWORK
@@ -30,13 +30,13 @@ def muon(ranks: int, **changes: object) -> TrainingJob:
 
 def test_tables_and_vectors_stay_with_adam() -> None:
     """One fp32 state of a matrix, two of the table of words and of a norm."""
-    states = buffers.resting(muon(1), counted([(MATRIX, TABLE, NORM)])).optimizer_states
+    states = buffers.state_bytes(muon(1), counted([(MATRIX, TABLE, NORM)])).optimizer_states
     assert states == 4 * N + 2 * 4 * N + 2 * 4 * 1024
 
 
 def test_a_matrix_belongs_to_one_rank() -> None:
     """Of five equal matrices one of four ranks has two, and every rank's part of the buffer is as large."""
-    found = buffers.resting(muon(4), counted([(MATRIX,) * 5]))
+    found = buffers.state_bytes(muon(4), counted([(MATRIX,) * 5]))
     assert found.optimizer_states == 2 * 4 * N
     assert found.parameters == 4 * 2 * 2 * N
     assert found.gradients == 4 * 2 * 4 * N
@@ -65,7 +65,7 @@ def test_a_step_gathers_the_largest_matrix() -> None:
 def test_what_stops_is_refused(changes: dict[str, object], where: str) -> None:
     """Megatron-FSDP, fp16 and several instances of the distributed optimizer have no Muon."""
     with pytest.raises(UnsupportedError) as caught:
-        rest(muon(2, **changes), counted([(MATRIX,)]))
+        resident(muon(2, **changes), counted([(MATRIX,)]))
     assert caught.value.pointer.startswith(where)
 
 

@@ -9,19 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memcheck.accounts.unit import Unit
-from memcheck.autograd.curve import Curve, High
+from memcheck.autograd.curve import Curve, Peak
 from memcheck.frameworks.megatron.fsdp import Extra
 from memcheck.frameworks.megatron.ranks import megatron_ranks
 from memcheck.frameworks.megatron.schedule import Place, runs, settled
-from memcheck.frameworks.megatron.step import Rank, ScheduleMotion
+from memcheck.frameworks.megatron.step import Rank, SchedulePeaks
 from tests.frameworks.megatron.every_event import between, every_pass, expanded, highest
 from tests.frameworks.megatron.models import grid, job, llama_8b
 
 
-def high(label: str, n_bytes: int) -> High:
+def high(label: str, n_bytes: int) -> Peak:
     """A highest point whose bytes are of two components."""
     parts = (("temporaries", n_bytes // 3), ("logits_and_loss", n_bytes - n_bytes // 3))
-    return High(n_bytes, label, tuple([part for part in parts if part[1]]))
+    return Peak(n_bytes, label, tuple([part for part in parts if part[1]]))
 
 
 @st.composite
@@ -77,7 +77,7 @@ def test_runs_say_what_every_event_says(
     where = Place(place % pipeline, pipeline, chunks, pipeline + longer, overlaps)
     rank = data.draw(ranks(chunks))
     counted = highest(rank, every_pass(where, micro_batches))
-    found = ScheduleMotion(rank, runs(where, micro_batches))
+    found = SchedulePeaks(rank, runs(where, micro_batches))
     tops = dict(found.tops)
     rests = sum(between(units) for units in rank.chunks) + sum(extras[0].forward for extras in rank.extras)
     assert (tops.pop("init"), tops.pop("optimizer")) == (rests, rests)

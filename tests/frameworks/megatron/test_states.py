@@ -1,4 +1,4 @@
-"""Resting bytes: contiguous buffers, distributed and precision-aware optimizers, Megatron-FSDP, workspaces."""
+"""Resident bytes: contiguous buffers, distributed and precision-aware optimizers, Megatron-FSDP, workspaces."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def bytes_per_parameter(**changes: object) -> float:
     """All states of one large matrix, per parameter."""
     layout = changes.pop("layout", grid(1, zero_stage=0))
     case = job(llama_8b(), layout, **changes)  # type: ignore[arg-type]
-    found = buffers.resting(case, counted([MATRIX]))
+    found = buffers.state_bytes(case, counted([MATRIX]))
     return (found.parameters + found.gradients + found.master_weights + found.optimizer_states) / N
 
 
@@ -103,7 +103,7 @@ def test_buffers_are_aligned() -> None:
 def test_frozen_parameters_have_no_states() -> None:
     """A frozen tensor rests in its own dtype and nothing else."""
     frozen = tuple(t._replace(trained=False) for t in MATRIX)
-    found = buffers.resting(job(llama_8b(), grid(4)), counted([frozen]))
+    found = buffers.state_bytes(job(llama_8b(), grid(4)), counted([frozen]))
     assert (found.parameters, found.gradients, found.master_weights, found.optimizer_states) == (2 * N, 0, 0, 0)
 
 
@@ -117,10 +117,10 @@ def test_experts_are_divided_over_their_own_ranks() -> None:
 def test_fsdp_divides_everything() -> None:
     """zero_stage 3 is Megatron-FSDP's optim_grads_params: 18 bytes over the ranks."""
     case = job(llama_8b(), grid(8, zero_stage=3))
-    found = fsdp.resting(case, counted([MATRIX]))
+    found = fsdp.state_bytes(case, counted([MATRIX]))
     assert fsdp.is_sharded(case)
     assert (found.parameters + found.gradients + found.master_weights + found.optimizer_states) / N == 18 / 8
-    half = fsdp.resting(job(llama_8b(), grid(8, zero_stage=2)), counted([MATRIX]))
+    half = fsdp.state_bytes(job(llama_8b(), grid(8, zero_stage=2)), counted([MATRIX]))
     assert half.parameters == 2 * N
 
 
@@ -143,17 +143,17 @@ def test_double_buffers_hold_two_units_of_parameters_and_gradients() -> None:
 def test_fsdp_keeps_main_weights_beside_fp32_parameters() -> None:
     """The buffer of main weights is there whatever the parameters' dtype; ``auto`` leaves it out."""
     case = job(llama_8b(), grid(8, zero_stage=3), recipe=MEGATRON.precisions.recipes["fp32"])
-    assert fsdp.resting(case, counted([MATRIX])).master_weights == 4 * N / 8
+    assert fsdp.state_bytes(case, counted([MATRIX])).master_weights == 4 * N / 8
     auto = case._replace(options=(("megatron_fsdp_main_params_dtype", "auto"),))
-    assert fsdp.resting(auto, counted([MATRIX])).master_weights == 0
+    assert fsdp.state_bytes(auto, counted([MATRIX])).master_weights == 0
 
 
 def test_fsdp_sums_gradients_in_the_dtype_of_the_release() -> None:
     """``auto``, which newer releases have, is that of the parameters; without a word it may be an older one's fp32."""
     case = job(llama_8b(), grid(8, zero_stage=3))
     auto = case._replace(options=(("megatron_fsdp_main_grads_dtype", "auto"),))
-    assert fsdp.resting(case, counted([MATRIX])).gradients == 4 * N / 8
-    assert fsdp.resting(auto, counted([MATRIX])).gradients == 2 * N / 8
+    assert fsdp.state_bytes(case, counted([MATRIX])).gradients == 4 * N / 8
+    assert fsdp.state_bytes(auto, counted([MATRIX])).gradients == 2 * N / 8
 
 
 def test_fsdp_gathers_fp8_weights_as_such() -> None:

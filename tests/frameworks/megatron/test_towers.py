@@ -7,7 +7,7 @@ import pytest
 from memcheck.errors import UnsupportedError
 from memcheck.families.architecture import catalogued
 from memcheck.frameworks.megatron.ranks import megatron_ranks
-from memcheck.frameworks.megatron.towers import resting_towers
+from memcheck.frameworks.megatron.towers import idle_tower_tensors
 from memcheck.frameworks.megatron.workspaces import Device
 from memcheck.job.types import Images, Lora, TrainingJob
 from memcheck.memory.unmodelled_parts import refuse_parts
@@ -27,7 +27,7 @@ def _job(**changes: object) -> TrainingJob:
 def test_the_first_stage_holds_it_frozen() -> None:
     """Its weights rest in bfloat16, whole, on the rank that has the embedding, and get no gradients."""
     a = catalogued(MODEL)
-    tensors = resting_towers(a)
+    tensors = idle_tower_tensors(a)
     assert not any(t.trained for t in tensors)
     with_tower, without = (
         megatron_ranks(_job(freeze=FROZEN)._replace(architecture=each), each, Device("sm_90"), inventory=False)[0]

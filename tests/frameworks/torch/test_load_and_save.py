@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.accounts.moves import Held
+from memcheck.accounts.moves import ResidentTensors
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.megatron.building import building
 from memcheck.frameworks.megatron.counted import Counted, counted
@@ -96,7 +96,7 @@ def test_nothing_is_asked_of_steps_that_need_no_more() -> None:
     job = job_of(resolved({"framework": "torchtitan"}, FSDP))
     assert isinstance(job.architecture, Architecture)
     (rank,) = training_ranks(job, job.architecture)
-    assert around(job, Held(()), rank.instants) is rank.instants
+    assert around(job, ResidentTensors(()), rank.instants) is rank.instants
 
 
 def megatron(**changes: object) -> Estimate:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.engine_speed import plan, resolved
-from memcheck.frameworks.torch.rank_steps import Steps, stateless, states_of
-from memcheck.job.reduced import timeless
+from memcheck.frameworks.torch.rank_steps import Steps, states_of, step_key
+from memcheck.job.reduced import state_key
 from memcheck.job.types import Checkpointing, TrainingJob
 
 MODEL, ROWS, HIDDEN = "llama-3.1-8b", 4 * 2048, 4096
@@ -19,8 +19,8 @@ def moment(name: str, *, reentrant: bool) -> int:
     ).job
     assert isinstance(job, TrainingJob)
     job = job._replace(checkpointing=Checkpointing("full", reentrant=reentrant))
-    steps = Steps(stateless(job, "2.13"), job.architecture)  # type: ignore[arg-type]
-    motion = steps.motion(0, states_of(timeless(job)))
+    steps = Steps(step_key(job, "2.13"), job.architecture)  # type: ignore[arg-type]
+    motion = steps.peak(0, states_of(state_key(job)))
     return dict(motion.tops)[name]
 
 

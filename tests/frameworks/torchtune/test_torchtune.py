@@ -66,11 +66,11 @@ def test_recomputation_wraps_the_compiled_layer() -> None:
 
 def test_four_bit_training_leaves_embedding_and_norms_in_the_recipe_dtype() -> None:
     """prepare_model_for_kbit_training is peft's."""
-    from memcheck.frameworks.torch.resting import resting_dtype
+    from memcheck.frameworks.torch.resident import resident_dtype
 
     each = _job(method="qlora")
     (table,) = [t for u in _units(method="qlora") for t in u.tensors if t.name == "embed_tokens.weight"]
-    assert resting_dtype(each, table) == "bf16"
+    assert resident_dtype(each, table) == "bf16"
     assert each.lora is not None
     assert each.lora.dtype == "bf16"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from memcheck.accounts.state import LocalTensor, Resting, optimizer_state_bytes, shard_numel, weight_bytes
+from memcheck.accounts.state import LocalTensor, StateBytes, optimizer_state_bytes, shard_numel, weight_bytes
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.torch.fsdp import flattens
 from memcheck.job.recipe import keeps_full_states
@@ -85,7 +85,7 @@ def is_updated(job: TrainingJob, tensor: LocalTensor) -> bool:
     return is_stepped(job, tensor)
 
 
-def tensors_resting(job: TrainingJob, tensors: Iterable[LocalTensor]) -> Resting:
+def state_bytes(job: TrainingJob, tensors: Iterable[LocalTensor]) -> StateBytes:
     """Bytes of some tensors on one rank: parameters, gradients while they exist, master weights, optimizer states."""
     recipe, cut = job.recipe, sharding(job)
     rows, every = flattens(job), tuple(tensors)  # rows of FSDP1's flat tensor: optimizers see one dimension
@@ -95,7 +95,7 @@ def tensors_resting(job: TrainingJob, tensors: Iterable[LocalTensor]) -> Resting
     parameters = adapters = gradients = master = states = 0
     for t in every:
         held = shard_of(job, t, cut.parameters, cut.flat)
-        size = weight_bytes(t, resting_dtype(job, t), held)
+        size = weight_bytes(t, resident_dtype(job, t), held)
         if ".lora_" in t.name:
             adapters += size
         else:
@@ -119,7 +119,7 @@ def tensors_resting(job: TrainingJob, tensors: Iterable[LocalTensor]) -> Resting
         if offloads_states(job):
             # FSDP's CPU offload keeps all sharded parameters, gradients and optimizer states on the host
             adapters = gradients = master = states = 0
-    return Resting(parameters, adapters, gradients, master, states)
+    return StateBytes(parameters, adapters, gradients, master, states)
 
 
 def offloads_states(job: TrainingJob) -> bool:
@@ -145,7 +145,7 @@ def states_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
     return tensor.dtype
 
 
-def resting_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
+def resident_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
     """Dtype in which one tensor is stored between steps.
 
     With QLoRA, peft's prepare_model_for_kbit_training (peft/utils/other.py) casts what is not quantised, norms,

@@ -42,7 +42,7 @@ def unquantised(job: TrainingJob) -> tuple[str, ...]:
     return a.kept_fp16 if by_class and not isinstance(a, Rough) else ()
 
 
-def as_rested(job: TrainingJob, tensors: tuple[LocalTensor, ...]) -> tuple[LocalTensor, ...]:
+def as_stored(job: TrainingJob, tensors: tuple[LocalTensor, ...]) -> tuple[LocalTensor, ...]:
     """The tensors, with fp32 for those that are stored in fp32 in a model of another dtype."""
     return widened(tensors, kept_names(job), trained=job.upcast)
 
