@@ -19,6 +19,7 @@ from docs.memory_keys import memory_keys
 from docs.plan_format import plan_format
 from docs.rule_pages import FAMILIES, family_page, rules_index
 from docs.rule_registry import registries, rules
+from memcheck.frameworks.registry import FOLDERS
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -32,6 +33,9 @@ GENERATED = "<!-- Written by `python -m docs.generate` from {source}: edit that 
 SHOWN_OUTPUT = re.compile(
     r"(<!-- Output of: (?P<command>.+?) -->\n```text\n)(?P<output>.*?)(?=^```$)", re.DOTALL | re.MULTILINE
 )
+
+ENUM = re.compile(r'("title": "Framework",\n.+\n.+\n *"enum": )\[.*\]')
+"""The values of ``training.framework`` in the schema of plans."""
 
 
 def examples_index() -> str:
@@ -58,9 +62,16 @@ def output(command: str) -> str:
     return done.stdout
 
 
+def schema_of_plans() -> str:
+    """The schema of plans with the names of the registry as the values of ``training.framework``."""
+    text = (ROOT / "schemas" / "plan.schema.json").read_text(encoding="utf-8")
+    names = json.dumps(list(FOLDERS))
+    return ENUM.sub(rf"\1{names}", text, count=1)
+
+
 def pages() -> dict[Path, str]:
     """Every page with generated text, as it should be."""
-    schema = json.loads((ROOT / "schemas" / "plan.schema.json").read_text(encoding="utf-8"))
+    schema = json.loads(schema_of_plans())
     example = (ROOT / "examples" / "llama-3.1-8b-fsdp-8xh100.yaml").read_text(encoding="utf-8")
     from_rules = GENERATED.format(source="the rules' docstrings")
     every = list(rules().values())
@@ -84,7 +95,7 @@ def stale(texts: dict[Path, str]) -> list[Path]:
 
 def main(arguments: list[str]) -> int:
     """Write the pages, or with ``--check`` name the stale ones."""
-    modules = {**registries(), **memory_keys()}
+    modules = {**registries(), **memory_keys(), ROOT / "schemas" / "plan.schema.json": schema_of_plans()}
     if arguments != ["--check"]:  # first, because the commands whose output is shown run with them
         write(stale(modules), modules)
     texts = {**modules, **pages()}

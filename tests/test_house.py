@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from memcheck.frameworks.registry import FOLDERS
 from tests.sources import statements
 
 PACKAGE = "memcheck"
@@ -203,17 +204,16 @@ ARROWS: dict[str, set[str]] = {
 }
 """The rooms that each room imports."""
 
+ENGINES = ("torch", "transformers", "megatron", "nanotron")
+"""Folders with a row of their own; every other framework may import torch's and transformers'."""
 FRAMEWORKS: dict[str, set[str]] = {
     "torch": set(),
     "transformers": {"torch"},
-    "deepspeed": {"torch", "transformers"},
-    "litgpt": {"torch", "transformers"},
-    "torchtitan": {"torch", "transformers"},
-    "torchtune": {"torch", "transformers"},
     "megatron": {"torch"},
     "nanotron": {"megatron"},
+    **{folder: {"torch", "transformers"} for folder in FOLDERS.values() if folder not in ENGINES},
 }
-"""The folders of frameworks that each of them may import beside itself and the modules that all share."""
+"""The folders of frameworks that each of them may import, in addition to itself and the modules that all share."""
 
 NOT_YET = {
     "torch/compiled.py": {"transformers"},

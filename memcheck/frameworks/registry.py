@@ -1,4 +1,4 @@
-"""Every framework memcheck knows. Adding one: write its folder, name it here."""
+"""Every framework that memcheck knows. A new one is a folder and a line here: then run ``python -m docs.generate``."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ FRAMEWORKS = Frameworks()
 
 @lru_cache(maxsize=16)
 def stack_of(framework: Framework) -> Stack:
-    """The doors of a framework's folder, which are loaded for a job that runs on it."""
-    stack: Stack = import_module(f"memcheck.frameworks.{FOLDERS[framework.name]}.stack").STACK
+    """The functions that estimate a framework's ranks, which are loaded for a job that runs on it."""
+    stack: Stack = import_module(f"memcheck.frameworks.{framework.stack}.stack").STACK
     return stack
 
 
 @lru_cache(maxsize=16)
 def timing_of(framework: Framework) -> Timing:
     """What decides the time of a framework's step, which is loaded for a job that is timed."""
-    timing: Timing = import_module(f"memcheck.frameworks.{FOLDERS[framework.name]}.timing").TIMING
+    timing: Timing = import_module(f"memcheck.frameworks.{framework.timing}.timing").TIMING
     return timing

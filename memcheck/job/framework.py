@@ -204,6 +204,10 @@ class Profile(Record):
     own, as the allocator sees them by how they shard."""
     errors_by_model: bool = False
     """Errors were measured per kind of model (dense, mixture of experts), not per layout."""
+    stack: str = "torch"
+    """The folder in ``memcheck.frameworks`` whose ``stack.py`` estimates the framework's ranks."""
+    timing: str = "torch"
+    """The folder in ``memcheck.frameworks`` whose ``timing.py`` says what decides the time of a step."""
     not_run: str = ""
     """Why ``verify`` does not run the framework's code; empty where it does."""
 

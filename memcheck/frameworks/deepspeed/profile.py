@@ -148,5 +148,7 @@ FRAMEWORK = Framework(
     trainers=("transformers", "trl", "axolotl", "llama-factory", "ms-swift", "open-instruct"),
     data_parallel="zero",
     runs_transformers=True,
+    stack="deepspeed",
+    timing="deepspeed",
     not_run="verify does not run the DeepSpeed engine",
 )

@@ -358,5 +358,7 @@ FRAMEWORK = Megatron(
     data_parallel="distributed-optimizer",
     measured_as="megatron",
     errors_by_model=True,
+    stack="megatron",
+    timing="megatron",
     not_run="Megatron-Core's and TransformerEngine's kernels need CUDA",
 )

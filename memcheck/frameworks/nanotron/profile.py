@@ -87,5 +87,7 @@ FRAMEWORK = Framework(
     data_parallel="distributed-optimizer",
     measured_as="megatron",
     errors_by_model=True,
+    stack="megatron",
+    timing="nanotron",
     not_run="nanotron's own model code is not run",
 )

@@ -191,5 +191,6 @@ FRAMEWORK = Torchtitan(
     },
     errors_by_model=True,
     allocators=("expandable", "default"),
+    timing="torchtitan",
     not_run="no torchtitan can be imported that runs it",
 )

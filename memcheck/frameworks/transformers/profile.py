@@ -145,4 +145,5 @@ FRAMEWORK = Trainer(
         "non-reentrant": (5, 0),
     },
     runs_transformers=True,
+    stack="transformers",
 )
