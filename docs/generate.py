@@ -19,6 +19,7 @@ from docs.memory_keys import memory_keys
 from docs.plan_format import plan_format
 from docs.rule_pages import FAMILIES, family_page, rules_index
 from docs.rule_registry import registries, rules
+from docs.story_schema import story_schema
 from memcheck.frameworks.registry import FOLDERS
 
 DOCS = Path(__file__).resolve().parent
@@ -81,6 +82,7 @@ def pages() -> dict[Path, str]:
         DOCS / "rules" / "README.md": from_rules + rules_index(every),
         ROOT / "examples" / "README.md": GENERATED.format(source="the plans' descriptions") + examples_index(),
     }
+    texts[ROOT / "schemas" / "story.schema.json"] = story_schema()
     for family in FAMILIES:
         texts[DOCS / "rules" / f"{family}.md"] = from_rules + family_page(family, every)
     return texts

@@ -201,8 +201,8 @@ CHECK_SECTIONS = (
             Option(("--quiet", "-q"), "Show only findings."),
             Option(
                 ("--format",),
-                "full (default), concise, brief, github, markdown, html, pdf, json, jsonl, csv, sarif, junit, gitlab, "
-                "checkstyle or rdjson. =FILE writes to a file. Repeatable.",
+                "full (default), concise, brief, github, markdown, html, pdf, story, json, jsonl, csv, sarif, junit, "
+                "gitlab, checkstyle or rdjson. =FILE writes to a file. Repeatable.",
                 "FORMAT[=FILE]",
                 lambda written: (values.output(written),),
                 repeatable=True,

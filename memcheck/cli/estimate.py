@@ -27,7 +27,7 @@ from memcheck.report import WITH_DOSSIER
 from memcheck.result import PlanResult, Report, Unreadable
 from memcheck.what_if import make_dossier, with_remedies
 
-FORMATS = ("full", "json", "csv", "html", "pdf")
+FORMATS = ("full", "json", "csv", "html", "pdf", "story")
 """Formats of ``estimate``: the formats of ``check`` that can show figures without a verdict."""
 
 

@@ -19,6 +19,7 @@ FORMATS = {
     "csv": "memcheck.report.csv",
     "html": "memcheck.report.html",
     "pdf": "memcheck.report.pdf",
+    "story": "memcheck.report.story.data",
     "sarif": "memcheck.report.sarif",
     "junit": "memcheck.report.junit",
     "gitlab": "memcheck.report.gitlab",
@@ -26,10 +27,10 @@ FORMATS = {
     "rdjson": "memcheck.report.rdjson",
 }
 
-WITH_DOSSIER = frozenset({"html", "pdf"})
+WITH_DOSSIER = frozenset({"html", "pdf", "story"})
 """Formats that show more than the verdict needs: plans are asked for it where one of them is wanted."""
 
-WITH_GROUNDS = frozenset({"full", "json", "jsonl", "html", "pdf", "github"})
+WITH_GROUNDS = frozenset({"full", "json", "jsonl", "html", "pdf", "story", "github"})
 """Formats that list, for a plan that passes, the assumptions that its verdict depends on."""
 
 BINARY = frozenset({"pdf"})

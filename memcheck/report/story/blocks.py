@@ -255,6 +255,13 @@ class Measure(Record):
     after: str
 
 
+class Cost(Record):
+    """A cost of a change in words."""
+
+    tone: str
+    text: str
+
+
 class RemedyStep(Record):
     """A change that helps: what to write, what it costs, memory before and after."""
 
@@ -263,12 +270,12 @@ class RemedyStep(Record):
     group: str
     """What the change asks for: ``same_hardware_same_result``, ``same_hardware_other_result`` or ``other_hardware``."""
     asks: str
-    """The same in words."""
+    """The group in words."""
     changes: tuple[KeyChange, ...]
     measures: tuple[Measure, ...]
     """The figures that the change moves, the one that fails the plan first."""
     effect: str
-    """The same on one line."""
+    """All measures on one line."""
     time: str
     """The change of the time of the work, such as ``+18%``."""
     purpose: str
@@ -277,8 +284,8 @@ class RemedyStep(Record):
     """What the change takes in addition to time, in a word or two."""
     paid: str
     """Host memory that is paid for room on the GPU; empty where it is none."""
-    costs: tuple[tuple[str, str], ...]
-    """Time, takes and paid in sentences: the tone and the words of each."""
+    costs: tuple[Cost, ...]
+    """Time, takes and paid in sentences."""
     tone: str
     """``good`` where the changed plan stays within its limits."""
     charts: tuple[Chart, ...] = ()
@@ -436,7 +443,7 @@ class Compared(Record):
     figures: tuple[str, ...]
     """A figure per quantity, as it is printed; ``-`` where there is none."""
     values: tuple[float | None, ...] = ()
-    """The same as numbers; empty where they are not known."""
+    """The figures as numbers; empty where they are not known."""
     tone: str = ""
     name: str = ""
     """The plan that is compared."""
@@ -520,19 +527,36 @@ class Verdict(Record):
     """Whether something else than the need fails the plan."""
 
 
+class PlanFact(Record):
+    """A fact about a plan."""
+
+    label: str
+    text: str
+
+
+class UnreadablePath(Record):
+    """A path that could not be read."""
+
+    path: str
+    reason: str
+
+
 class PlanStory(Record):
     """The report on one plan: verdict, facts, charts and sections, as plain text and numbers."""
 
     id: str
     name: str
     path: str
+    """The file, and the number of the document where the file has several."""
+    status: str
+    """What the check makes of the plan: ``passed``, ``failed``, or ``error`` where nothing could be estimated."""
     verdict: Verdict
     lead: str
     """The answer in a sentence."""
     advice: str
     """The first thing to do, or nothing."""
-    facts: tuple[tuple[str, str], ...]
-    """Facts about the plan, each as a label and a value."""
+    facts: tuple[PlanFact, ...]
+    """The figures that people ask for first, and what runs where."""
     pictures: tuple[Chart, ...]
     """The bar that says it all: of the memory that decides, then of the other one."""
     used: str
@@ -546,6 +570,5 @@ class Story(Record):
     title: str
     summary: str
     plans: tuple[PlanStory, ...]
-    unreadable: tuple[tuple[str, str], ...]
-    """Files that could not be read, each as its path and the reason."""
+    unreadable: tuple[UnreadablePath, ...]
     version: str

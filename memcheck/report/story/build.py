@@ -10,7 +10,7 @@ from memcheck.edge.text import between, gib, percent, plural
 from memcheck.record import Record
 from memcheck.report.fingerprint import identified
 from memcheck.report.story import findings, gpus, grounds, memory, remedies
-from memcheck.report.story.blocks import Bar, PlanStory, Scale, Section, Story
+from memcheck.report.story.blocks import Bar, PlanFact, PlanStory, Scale, Section, Story, UnreadablePath
 from memcheck.report.story.summary import summary
 from memcheck.report.verdict import host_decides, lead, pressure, verdict
 from memcheck.result import PlanResult, Report
@@ -26,7 +26,7 @@ def story(report: Report, *, judged: bool = True) -> Story:
         title=f"GPU memory{only}" if count == 1 else f"GPU memory of {plural(count, 'plan')}",
         summary=said,
         plans=tuple(plan_story(plan, ids, judged=judged or plan.estimate is None) for plan in report.plans),
-        unreadable=tuple((item.path, item.message) for item in report.unreadable),
+        unreadable=tuple(UnreadablePath(item.path, item.message) for item in report.unreadable),
         version=report.version,
     )
 
@@ -56,6 +56,7 @@ def plan_story(plan: PlanResult, ids: Mapping[int, str], *, judged: bool) -> Pla
         id=ids[id(plan)],
         name=plan.name,
         path=f"{plan.path}{document}",
+        status=plan.status,
         verdict=verdict(plan, judged=judged),
         lead=lead(plan, judged=judged),
         advice=remedies.advice(plan),
@@ -73,7 +74,7 @@ def used(plan: PlanResult) -> str:
     return f"{percent(pressure(plan))} of host" if host_decides(plan) else percent(plan.estimate.utilization)
 
 
-def facts(plan: PlanResult) -> tuple[tuple[str, str], ...]:
+def facts(plan: PlanResult) -> tuple[PlanFact, ...]:
     """What runs where, and the figures that people ask for first."""
     estimate = plan.estimate
     where = f"{plan.gpus:,} × {plan.gpu}" if plan.gpus else plan.gpu
@@ -89,7 +90,7 @@ def facts(plan: PlanResult) -> tuple[tuple[str, str], ...]:
         ]
         if 0 < estimate.trainable_parameters != estimate.parameters:
             rows.append(("Trained", counted(estimate.trainable_parameters)))
-    return tuple(row for row in rows if row[1])
+    return tuple(PlanFact(label, text) for label, text in rows if text)
 
 
 def host_facts(plan: PlanResult, estimate: Estimate) -> list[tuple[str, str]]:

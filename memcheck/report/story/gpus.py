@@ -1,4 +1,4 @@
-"""The same plan on other GPUs, as cards."""
+"""A plan on its own GPU and on other GPUs, as cards."""
 
 from __future__ import annotations
 

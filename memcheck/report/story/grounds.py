@@ -115,7 +115,7 @@ def assumed(plan: PlanResult) -> Table | None:
 
 
 def assumed_by_reason(plan: PlanResult) -> Facts | None:
-    """The same grouped by the reason, in as few lines as possible."""
+    """The assumed values grouped by their reasons, in as few lines as possible."""
     reasons: dict[str, list[str]] = {}
     for item in plan.assumptions:
         reasons.setdefault(item.why, []).append(f"{item.key}: {value(item.value)}")

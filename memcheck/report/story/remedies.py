@@ -9,7 +9,18 @@ from memcheck.edge.text import clean, gib, percent, value
 from memcheck.finding import CHEAP, GROUPS, HARDWARE, OTHER_HARDWARE, OTHER_RESULT, ROOMY, SAME_RESULT, Finding, Remedy
 from memcheck.memory.fit import UNCERTAIN, gpu_fit, on_host
 from memcheck.report.story import Prose
-from memcheck.report.story.blocks import Bar, Chart, KeyChange, Measure, Remedies, RemedyStep, Scale, Section, Segment
+from memcheck.report.story.blocks import (
+    Bar,
+    Chart,
+    Cost,
+    KeyChange,
+    Measure,
+    Remedies,
+    RemedyStep,
+    Scale,
+    Section,
+    Segment,
+)
 from memcheck.report.verdict import GPU_TONES, short_of_host
 from memcheck.result import PlanResult
 
@@ -57,13 +68,13 @@ def section(plan: PlanResult, estimate: Estimate) -> Section | None:
         return None
     note = "Each change is estimated by the same model as the plan. Times are a model's, not measured."
     steps = tuple(step(plan, remedy)._replace(charts=charts(plan, estimate, remedy)) for remedy in found)
-    return Section("remedies", "What would help", (Prose(note), Remedies("remedies", "", steps)))
+    return Section("remedies", "What would help", (Prose(note), Remedies("remedy-list", "", steps)))
 
 
 def offered(plan: PlanResult, options: Sequence[Remedy], layout: str) -> Remedies:
     """The remedies of one finding, in the order of the finding. ``layout``: ``short`` or ``long``."""
     steps = tuple(step(plan, remedy) for remedy in options)
-    return Remedies("remedies", "remedies, each re-computed", steps, more="{} more with -v", layout=layout)
+    return Remedies("remedy-list", "remedies, each re-computed", steps, more="{} more with -v", layout=layout)
 
 
 def step(plan: PlanResult, remedy: Remedy) -> RemedyStep:
@@ -183,15 +194,15 @@ def on_the_host(plan: PlanResult, remedy: Remedy) -> str:
     return f"a node then needs {gib(remedy.host_bytes_per_node)} GiB of host memory"
 
 
-def costs(remedy: Remedy, paid: str) -> tuple[tuple[str, str], ...]:
+def costs(remedy: Remedy, paid: str) -> tuple[Cost, ...]:
     """The costs of a remedy, each as its tone and its words."""
     tones = {HARDWARE: "note", **dict.fromkeys(PURPOSES.values(), "good")}
     tone = "note" if remedy.slowdown is None else "warn" if remedy.slowdown >= UNNOTICED else "good"
-    found = [(tone, time_of(remedy))]
+    found = [Cost(tone, time_of(remedy))]
     told = filter(None, (PURPOSES.get(remedy.role, ""), *taken(remedy)))
-    found += [(tones.get(words, "warn"), IN_SENTENCES.get(words, words)) for words in told]
-    found += [("note", paid)] if paid else []
-    return (*found, ("good", "same results")) if remedy.safe else tuple(found)
+    found += [Cost(tones.get(words, "warn"), IN_SENTENCES.get(words, words)) for words in told]
+    found += [Cost("note", paid)] if paid else []
+    return (*found, Cost("good", "same results")) if remedy.safe else tuple(found)
 
 
 def time_of(remedy: Remedy) -> str:

@@ -14,7 +14,7 @@ from memcheck.memory.fit import gpu_fit
 from memcheck.report.csv import cell
 from memcheck.report.json import diagnostic, remedy
 from memcheck.report.story import Prose
-from memcheck.report.story.blocks import Block, Fact, Facts, Remedies, RemedyStep, Table
+from memcheck.report.story.blocks import Block, Cost, Fact, Facts, Remedies, RemedyStep, Table
 from memcheck.report.story.remedies import PURPOSES, on_the_host, step, time
 from memcheck.report.story.summary import plan_summary
 from memcheck.what_if.remedies.price import LayoutTally
@@ -105,7 +105,7 @@ def ranked(answer: Suggestions, found: tuple[Suggestion, ...], first: int) -> Re
 
 
 def _step(answer: Suggestions, item: Suggestion) -> RemedyStep:
-    return step(answer.plan, item.remedy)._replace(costs=tuple(("dim", text) for text in costs(item, answer)))
+    return step(answer.plan, item.remedy)._replace(costs=tuple(Cost("dim", text) for text in costs(item, answer)))
 
 
 def cards(answer: Suggestions) -> tuple[Block, ...]:
@@ -164,14 +164,14 @@ def _lead(answer: Suggestions) -> Prose:
 
 
 def _fits(answer: Suggestions) -> str:
-    """That nothing is to be done, or that no change was found that makes an uncertain plan sure."""
+    """A sentence for a plan that fits, or for an uncertain plan that no change makes sure."""
     if not _uncertain(answer):
         return "nothing to do: the plan fits"
     return f"{_passes(answer)}. No change was found after which the whole interval fits"
 
 
 def _passes(answer: Suggestions) -> str:
-    """That a plan passes with an interval that does not fit."""
+    """A sentence for a plan that passes with an interval that does not fit."""
     estimate = answer.plan.estimate
     if estimate is None:
         return ""
@@ -186,7 +186,7 @@ def _uncertain(answer: Suggestions) -> bool:
 
 
 def nothing_fits(answer: Suggestions, listed: Remedies | None) -> list[tuple[Block | None, ...]]:
-    """That nothing fits, how sure that is, and the smallest cluster on which something would."""
+    """Sentences for a search that found nothing: how sure that is, and the smallest cluster that would do."""
     plan, tally = answer.plan, answer.tally
     where = f"{plan.gpus:,} x {plan.gpu}"
     kept = "" if answer.goal == "fit" else " that keeps the results as they are"
