@@ -19,8 +19,8 @@ from typing import Any
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
 
-from memcheck.accounts import moves, sizes  # noqa: E402
-from memcheck.frameworks.megatron.ranks import megatron_ranks, remembered_motions  # noqa: E402
+from memcheck.accounts import ranks, sizes  # noqa: E402
+from memcheck.frameworks.megatron.ranks import megatron_ranks, remembered_steps  # noqa: E402
 from memcheck.frameworks.registry import FRAMEWORKS  # noqa: E402
 from memcheck.frameworks.torch.ranks import remembered_ranks  # noqa: E402
 from memcheck.job.resolve import Resolved, resolve  # noqa: E402
@@ -102,7 +102,7 @@ def forget() -> None:
     """Empty every cache of the engine."""
     for cache in caches(len(sys.modules)):
         cache.cache_clear()
-    moves.forget()
+    ranks.forget()
     sizes.forget()
 
 
@@ -113,7 +113,7 @@ def rate(jobs: list[Resolved], *, cold: bool = False) -> float:
         for job in jobs:
             remembered_ranks.cache_clear()
             megatron_ranks.cache_clear()
-            remembered_motions.cache_clear()
+            remembered_steps.cache_clear()
             if cold:
                 forget()
             start = time.process_time()

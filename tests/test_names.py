@@ -18,7 +18,7 @@ BY_PLACE = {
 """Records of more than three fields that may be made by place, each with its reason."""
 
 TO_CONVERT = {
-    "memcheck/accounts/moves.py",
+    "memcheck/accounts/ranks.py",
     "memcheck/accounts/program.py",
     "memcheck/accounts/sizes.py",
     "memcheck/accounts/timeline.py",
@@ -28,7 +28,6 @@ TO_CONVERT = {
     "memcheck/frameworks/torch/inventory.py",
     "memcheck/frameworks/torch/load_and_save.py",
     "memcheck/frameworks/torch/rank_steps.py",
-    "memcheck/frameworks/torch/ranks.py",
     "memcheck/frameworks/torch/recording.py",
     "memcheck/frameworks/torch/resident.py",
     "memcheck/frameworks/torch/step_options.py",

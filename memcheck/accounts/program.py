@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from operator import add, itemgetter, mul
 
-from memcheck.accounts.moves import Moment
+from memcheck.accounts.ranks import Moment
 from memcheck.record import Record
 
 NOTHING = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memcheck.accounts.moves import Components
+from memcheck.accounts.ranks import Components
 from memcheck.accounts.state import LOW_BITS, STATES_PER_PARAMETER
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.parameters import count_parameters

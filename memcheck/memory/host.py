@@ -27,7 +27,7 @@ not counted: it holds one tensor, or 10 MB ahead.
 from __future__ import annotations
 
 from memcheck.accounts.estimate import HostMoment
-from memcheck.accounts.moves import Components
+from memcheck.accounts.ranks import Components
 from memcheck.accounts.state import weight_bytes
 from memcheck.frameworks.host import NO_SAVING, HostMemory, Saving, state_bytes
 from memcheck.frameworks.registry import stack_of

@@ -15,7 +15,6 @@ from memcheck.errors import MemcheckError
 from memcheck.frameworks.megatron import candidates as megatron_candidates
 from memcheck.frameworks.megatron import ranks as megatron_ranks
 from memcheck.frameworks.megatron import step as megatron_step
-from memcheck.frameworks.megatron import worst as megatron_worst
 from memcheck.frameworks.megatron.candidates import WARM_INPUT, InFlight, Pass
 from memcheck.frameworks.megatron.schedule import PassRun
 from memcheck.frameworks.registry import FRAMEWORKS
@@ -122,10 +121,9 @@ def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(ranks, "unsharded_step_key", lambda job: job)
     monkeypatch.setattr(ranks, "settled", lambda job: job.gradient_accumulation_steps)
     monkeypatch.setattr(rank_steps, "_unit_job", lambda job: job)
-    for module in (megatron_ranks, megatron_worst):
-        monkeypatch.setattr(module, "step_key", lambda job, num_layers: job)
-        monkeypatch.setattr(module, "settles", lambda job, num_layers: lambda steps: steps)
-    for module in (ranks, load_and_save, megatron_ranks, megatron_worst, host):
+    monkeypatch.setattr(megatron_ranks, "step_key", lambda job, num_layers: job)
+    monkeypatch.setattr(megatron_ranks, "settles", lambda job, num_layers: lambda steps: steps)
+    for module in (ranks, load_and_save, megatron_ranks, host):
         monkeypatch.setattr(module, "state_key", lambda job: job)
     monkeypatch.setattr(megatron_step, "candidates", every_place)
     return monkeypatch

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from memcheck.accounts.moves import Components
+from memcheck.accounts.ranks import Components
 from memcheck.accounts.state import STATES_PER_PARAMETER, LocalTensor
 from memcheck.frameworks.deepspeed.engine import accumulation_dtype, elements, partitions
 from memcheck.frameworks.host import NO_SAVING, HostMemory, ModelStateBytes, Saving, block

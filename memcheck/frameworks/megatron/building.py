@@ -12,7 +12,7 @@ from __future__ import annotations
 from itertools import islice
 
 from memcheck.accounts.estimate import Instant
-from memcheck.accounts.moves import Components, ResidentTensors
+from memcheck.accounts.ranks import Components, ResidentTensors
 from memcheck.accounts.state import StateBytes
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron.buffers import distributed, dtypes, group_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.moves import Components, ResidentStates
+from memcheck.accounts.ranks import Components, ResidentStates
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron import buffers, fsdp

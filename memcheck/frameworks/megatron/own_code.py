@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from memcheck.accounts.moves import Components, ResidentStates
+    from memcheck.accounts.ranks import Components, ResidentStates
     from memcheck.autograd.context import Context, Setting
     from memcheck.autograd.tensor import Value
     from memcheck.frameworks.megatron.counted import Counted

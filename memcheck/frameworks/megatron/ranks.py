@@ -5,23 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 
 from memcheck.accounts.estimate import RankEstimate
-from memcheck.accounts.moves import Components, Moment, ResidentTensors, interned, with_resident
+from memcheck.accounts.ranks import (
+    Always,
+    Components,
+    RankPeak,
+    RankStates,
+    ResidentStates,
+    ResidentTensors,
+    at_peak,
+    highest_rank,
+    interned,
+)
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron import fsdp
-from memcheck.frameworks.megatron.building import with_building
+from memcheck.frameworks.megatron.building import laying_out, with_building
+from memcheck.frameworks.megatron.counted import counted
 from memcheck.frameworks.megatron.in_a_row import runs_of
 from memcheck.frameworks.megatron.own_code import code_of
 from memcheck.frameworks.megatron.schedule import PassRun, Place, runs, settled, warm_up
 from memcheck.frameworks.megatron.setting import megatron_setting
 from memcheck.frameworks.megatron.stages import Chunk, stages
-from memcheck.frameworks.megatron.states import MegatronStates, state_key, states_of
 from memcheck.frameworks.megatron.step import Rank, SchedulePeaks
 from memcheck.frameworks.megatron.units import SharedLayers, chunk_units, name_of, renumbered
 from memcheck.frameworks.megatron.workspaces import ANY_DEVICE, Device
 from memcheck.frameworks.megatron.workspaces import ChunkContents as Blocks
 from memcheck.frameworks.torch.pipelining import fullest
+from memcheck.job.any_batch import AnyBatch, any_batch
+from memcheck.job.reduced import state_key as without_step
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.job.unread import UNREAD
 from memcheck.models.types import Architecture
@@ -46,16 +58,16 @@ def megatron_ranks(
         return _with_inventory(job, architecture, device)
     found: list[RankEstimate] = []
     states = states_of(state_key(job))
-    for motion in remembered_motions(step_key(job, architecture.num_layers), architecture, device):
-        instants = with_resident(states.resident(motion.held), motion.moments(), motion.always)
-        instants = with_building(laying(job, states, motion), instants)
-        found.append(RankEstimate(motion.rank, instants, motion.parameters))
+    for rank in remembered_steps(step_key(job, architecture.num_layers), architecture, device):
+        step = at_peak(rank, states, job.gradient_accumulation_steps)
+        instants = with_building(laying(job, states, rank), step.instants())
+        found.append(RankEstimate(rank.number, instants, rank.parameters))
     return tuple(found)
 
 
-def laying(job: TrainingJob, states: MegatronStates, motion: MegatronPeak) -> Components:
+def laying(job: TrainingJob, states: MegatronStates, rank: MegatronRank) -> Components:
     """What lives on the GPU while DDP lays out the rank's buffers, if it does so there."""
-    return () if job.initialization.place == "host" else states.laying(motion.held, motion.chunks)
+    return () if job.initialization.place == "host" else states.laying(rank.tensors, rank.chunks)
 
 
 def _with_inventory(job: TrainingJob, architecture: Architecture, device: Device) -> tuple[RankEstimate, ...]:
@@ -98,37 +110,65 @@ def settles(job: TrainingJob, num_layers: int) -> Callable[[int], int]:
     return lambda steps: settled(place, steps)
 
 
-class MegatronPeak(Record):
-    """A rank's step without the resident bytes."""
+class MegatronRank(RankPeak):
+    """A rank of Megatron's schedules."""
 
-    rank: int
-    step: SchedulePeaks
-    always: Components
-    """Side buffers that live all step."""
-    held: ResidentTensors
-    chunks: tuple[int, ...]
-    """Units of each model chunk."""
-    parameters: int
+    __slots__ = ("chunks",)
 
-    @property
-    def tops(self) -> tuple[tuple[str, int], ...]:
-        """Each instant and its bytes."""
-        return self.step.tops
+    def __init__(self, number: int, step: SchedulePeaks, outline: Outline) -> None:
+        always = tuple([Always(component, n_bytes) for component, n_bytes in outline.rank.always])
+        super().__init__(number, step, outline.held, always, outline.parameters)
+        self.chunks = tuple(map(len, outline.rank.chunks))
+        """Units of each model chunk."""
 
-    def moments(self) -> tuple[Moment, ...]:
-        """Each instant with its components."""
-        return tuple([self.step.moment(index) for index in range(len(self.tops))])
+
+class MegatronStates(RankStates):
+    """The states of the ranks of a :func:`state_key` job, and what lives while DDP lays its buffers out."""
+
+    __slots__ = ("_laying",)
+
+    def __init__(self, job: TrainingJob) -> None:
+        super().__init__(job, resident_states)
+        self._laying: dict[tuple[ResidentTensors, tuple[int, ...]], Components] = {}
+
+    def laying(self, tensors: ResidentTensors, chunks: tuple[int, ...]) -> Components:
+        """What lives while DDP lays its buffers out. ``chunks``: the number of units of each."""
+        found = self._laying.get((tensors, chunks))
+        if found is None:
+            found = self._laying[tensors, chunks] = laying_out(self.job, tensors, chunks)
+        return found
+
+
+@lru_cache(maxsize=1024)
+def states_of(job: TrainingJob) -> MegatronStates:
+    """The states of a :func:`state_key` job; equal jobs share them."""
+    return MegatronStates(job)
+
+
+def resident_states(job: TrainingJob, tensors: ResidentTensors) -> ResidentStates:
+    """The states of a rank of a :func:`state_key` job, and what the optimizer's step adds to them."""
+    return code_of(job.framework.style).resident(job, counted(tensors.units))  # type: ignore[arg-type]
+
+
+def state_key(job: TrainingJob) -> TrainingJob:
+    """The job without what only decides how a step runs.
+
+    Buffers follow from the tensors, the dtypes, the options, the optimizer, and over how many ranks they are divided;
+    they read how many data-parallel ranks there are, and nothing of micro-batches.
+    """
+    layout = job.layout._replace(nodes=UNREAD, gpus_per_node=UNREAD)
+    return without_step(job)._replace(gradient_accumulation_steps=UNREAD, layout=layout)
 
 
 @lru_cache(maxsize=512)
-def remembered_motions(job: TrainingJob, architecture: Architecture, device: Device) -> tuple[MegatronPeak, ...]:
+def remembered_steps(job: TrainingJob, architecture: Architecture, device: Device) -> tuple[MegatronRank, ...]:
     """The steps of all pipeline ranks; equal jobs share them."""
-    return motions(job, architecture, device, every_rank=True)
+    return rank_peaks(job, architecture, device, every_rank=True)
 
 
-def motions(
+def rank_peaks(
     job: TrainingJob, architecture: Architecture, device: Device, *, every_rank: bool
-) -> tuple[MegatronPeak, ...]:
+) -> tuple[MegatronRank, ...]:
     """The walks of a job that :func:`step_key` has reduced. They are made from that job alone.
 
     ``every_rank``: otherwise of those that may be the worst.
@@ -137,12 +177,11 @@ def motions(
     several = any(len(chunks) > 1 for chunks in held)  # one with nothing in flight holds its last input
     wanted = range(len(held)) if every_rank or several else fullest(job, _contents(job, architecture, held))
     builder = _Ranks(job, architecture, device, inventory=False)
-    found: list[MegatronPeak] = []
+    found: list[MegatronRank] = []
     for rank in wanted:
         outline = builder.outline(rank, held[rank])
         step = SchedulePeaks(outline.rank, _schedule(job, rank, len(held[rank])), builder.names_of(held[rank]))
-        chunks = tuple(map(len, outline.rank.chunks))
-        found.append(MegatronPeak(rank, step, outline.rank.always, outline.held, chunks, outline.parameters))
+        found.append(MegatronRank(rank, step, outline))
     return tuple(found)
 
 
@@ -283,3 +322,46 @@ def _boundary(job: TrainingJob, a: Architecture) -> int:
     if job.layout.sequence and job.layout.tensor > 1:
         tokens //= job.layout.tensor
     return rounded(tokens * a.hidden_size * DTYPE_BYTES[job.recipe.compute])
+
+
+class MegatronWorst:
+    """Finds the worst rank of jobs that differ in their batch alone."""
+
+    __slots__ = ("_any_batch", "_device", "_settles", "_states")
+
+    def __init__(self, job: TrainingJob, architecture: Architecture, device: Device) -> None:
+        """``job``: any of the jobs, which differ in their batch alone.
+
+        Raises:
+            UnsupportedError: activations are offloaded, or the pipeline layout does not fit the ranks.
+        """
+        self._device, self._states = device, states_of(state_key(job))
+        self._any_batch = any_batch(step_key(job, architecture.num_layers), architecture)
+        self._settles = settles(job, architecture.num_layers)
+
+    def rank(self, job: TrainingJob) -> RankEstimate:
+        """The rank with the highest peak, the first of equal ones, with that instant alone.
+
+        Among ranks that hold the same the first has the most in flight, so that the others need not be looked at.
+        """
+        states, steps = self._states, self._settles(job.gradient_accumulation_steps)
+        ranks = _ranks_of(self._any_batch, self._device, job.micro_batch_size, job.sequence_length, steps)
+        made = {rank.number: laying(job, states, rank) for rank in ranks}
+        found = highest_rank(ranks, states, steps, lambda rank: sum([n for _, n in made[rank.number]]))
+        if found.before <= found.peak:
+            instants = found.instant()
+        else:
+            instants = with_building(made[found.rank.number], found.instants())[:1]
+        return RankEstimate(found.rank.number, instants, found.rank.parameters)
+
+
+@lru_cache(maxsize=2048)
+def _ranks_of(
+    job: AnyBatch, device: Device, micro_batch_size: int, sequence_length: int, steps: int
+) -> tuple[MegatronRank, ...]:
+    """The steps of the ranks that may be the fullest; jobs that differ in other sizes share them.
+
+    ``steps``: micro-batches, as many as :func:`settles` leaves.
+    """
+    found = job.of(micro_batch_size, sequence_length, steps)
+    return rank_peaks(found, job.architecture, device, every_rank=False)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from memcheck.accounts.estimate import RankEstimate
 from memcheck.frameworks.megatron.groups import exchanges
 from memcheck.frameworks.megatron.host import HOST
-from memcheck.frameworks.megatron.ranks import megatron_ranks
+from memcheck.frameworks.megatron.ranks import MegatronWorst, megatron_ranks
 from memcheck.frameworks.megatron.workspaces import Device
-from memcheck.frameworks.megatron.worst import MegatronWorst
 from memcheck.frameworks.stack import Stack, WorstRank
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, groupby
 from math import inf
 
-from memcheck.accounts.moves import Components, Moment
 from memcheck.accounts.program import NOTHING, Evaluated, Program, Recorder
+from memcheck.accounts.ranks import Components, Moment
 from memcheck.accounts.sizes import NamedCurve, named_curve, sizes_of
 from memcheck.accounts.stretches import stretches
 from memcheck.accounts.unit import Unit

@@ -7,7 +7,7 @@ Sources: nanotron ``optim/gradient_accumulator.py`` (FP32GradientAccumulator), `
 
 from __future__ import annotations
 
-from memcheck.accounts.moves import Components, ResidentStates
+from memcheck.accounts.ranks import Components, ResidentStates
 from memcheck.accounts.state import STATES_PER_PARAMETER
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import rounded

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcheck.accounts.program import Recorder
+from memcheck.accounts.ranks import Always
 from memcheck.accounts.sizes import NamedCurve
 from memcheck.accounts.unit import Part, Unit
 from memcheck.frameworks.torch.data_parallel import (
@@ -21,7 +22,7 @@ from memcheck.frameworks.torch.data_parallel import (
 )
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.interleaved import ChunkPass, enough, passes, split_passes
-from memcheck.frameworks.torch.model_buffers import Always, ModelBuffers
+from memcheck.frameworks.torch.model_buffers import ModelBuffers
 from memcheck.frameworks.torch.rank_units import Run, Units
 from memcheck.frameworks.torch.step import Step
 from memcheck.frameworks.torch.step_options import Schedule, StepOptions, step_sizes, wrapped_kinds

@@ -6,7 +6,7 @@ which pins it, too (torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _fsdp_co
 
 from __future__ import annotations
 
-from memcheck.accounts.moves import Components
+from memcheck.accounts.ranks import Components
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, weight_bytes
 from memcheck.frameworks.host import NO_SAVING, HostMemory, ModelStateBytes, Saving, block, of_node, optimizer_on_host
 from memcheck.frameworks.torch.resident import resident_dtype, shard_of, sharding, states_dtype

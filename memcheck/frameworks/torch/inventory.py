@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.accounts.estimate import Instant, RankEstimate, TensorGroup
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, weight_bytes
 from memcheck.autograd.curve import Inventory, Peak
-from memcheck.frameworks.torch.rank_steps import RankPeak
+from memcheck.frameworks.torch.rank_steps import TorchRank
 from memcheck.frameworks.torch.rank_units import Run
 from memcheck.frameworks.torch.resident import is_updated, resident_dtype, shard_of, states_dtype
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
@@ -14,15 +14,15 @@ STEP = ("init", "forward", "loss", "backward", "optimizer")
 """Instants of a step. Other instants come before and after it."""
 
 
-def with_inventory(job: TrainingJob, plain: RankEstimate, motion: RankPeak) -> RankEstimate:
-    """The estimate with its largest tensors and its formulas. ``motion``: of units replayed with their inventory."""
+def with_inventory(job: TrainingJob, plain: RankEstimate, rank: TorchRank) -> RankEstimate:
+    """The estimate with its largest tensors and its formulas. ``rank``: of units replayed with their inventory."""
     from memcheck.frameworks.torch.formulas import training_formulas
 
     peak = plain.peak
-    high = motion.high(peak.name) if peak.name in STEP else None
-    units = [run.unit._replace(name=name) for run in motion.units.runs for name in run.names()]
+    high = rank.high(peak.name) if peak.name in STEP else None
+    units = [run.unit._replace(name=name) for run in rank.units.runs for name in run.names()]
     formulas = training_formulas(job, units, peak, high)
-    return plain._replace(largest=largest_tensors(job, motion.units.runs, peak, high), formulas=formulas)
+    return plain._replace(largest=largest_tensors(job, rank.units.runs, peak, high), formulas=formulas)
 
 
 def largest_tensors(

@@ -17,7 +17,7 @@ there is room; a gather that offloads holds one tensor.
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Instant
-from memcheck.accounts.moves import ResidentTensors
+from memcheck.accounts.ranks import ResidentTensors
 from memcheck.accounts.segments import unfilled
 from memcheck.accounts.state import optimizer_state_bytes, weight_bytes
 from memcheck.frameworks.torch.resident import Sharding, is_updated, resident_dtype, sharding, states_dtype

@@ -4,6 +4,7 @@ exchange.
 
 from __future__ import annotations
 
+from memcheck.accounts.ranks import Always
 from memcheck.accounts.unit import Part
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import rounded
@@ -14,15 +15,6 @@ from memcheck.frameworks.torch.stream import stream_dtype
 from memcheck.frameworks.transformers.states import wide_width
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Moe
-from memcheck.record import Record
-
-
-class Always(Record):
-    """Bytes that live all step: some, and some for each micro-batch."""
-
-    component: str
-    bytes: int
-    each: int = 0
 
 
 def masks_of(architecture: Architecture, setting: Setting) -> int:

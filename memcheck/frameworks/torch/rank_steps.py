@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.moves import Components, Moment, ResidentStates, ResidentTensors, interned
+from memcheck.accounts.ranks import Always, RankPeak, RankStates, ResidentTensors, interned
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import NEVER_GATHERED, Part
-from memcheck.autograd.curve import Peak
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.data_parallel import NO_UNIT_GROUPS, UnitGroups
 from memcheck.frameworks.torch.fsdp import (
@@ -26,7 +25,7 @@ from memcheck.frameworks.torch.fsdp import (
     skips_reduction,
     wraps,
 )
-from memcheck.frameworks.torch.model_buffers import Always, ModelBuffers
+from memcheck.frameworks.torch.model_buffers import ModelBuffers
 from memcheck.frameworks.torch.pipelining import in_flight, most_in_flight, parts
 from memcheck.frameworks.torch.rank_tensors import as_built
 from memcheck.frameworks.torch.rank_units import Run, Units, accumulation, units_of
@@ -128,64 +127,40 @@ class RankUnits(Record):
     """Bytes that a micro-batch sends to the host."""
 
 
-class RankPeak(Record):
-    """A rank's step without the resident bytes."""
+class TorchRank(RankPeak):
+    """A rank of torch's data parallelism, with its units."""
 
+    __slots__ = ("units",)
     step: StepPeaks
-    units: RankUnits
-    always: tuple[Always, ...]
-    host_bytes: int
-    """What its micro-batches in flight keep in host memory."""
 
-    @property
-    def tops(self) -> tuple[tuple[str, int], ...]:
-        """Each instant and its bytes."""
-        return self.step.tops
-
-    def moments(self) -> tuple[Moment, ...]:
-        """Each instant with its components."""
-        return tuple([self.step.moment(index) for index in range(len(self.tops))])
-
-    def high(self, instant: str) -> Peak | None:
-        """The unit's highest point that an instant's is, if it is one."""
-        names = [name for name, _ in self.tops]
-        return self.step.high(names.index(instant)) if instant in names else None
-
-    def beside(self, micro_batches: int) -> Components:
-        """Bytes by component that are live during the whole step, without the states."""
-        return tuple([(a.component, a.bytes + a.each * micro_batches) for a in self.always])
+    def __init__(self, number: int, step: StepPeaks, known: _RankStep) -> None:
+        units = known.units
+        super().__init__(number, step, units.held, known.always, units.parameters, known.host_bytes)
+        self.units = units
 
 
-class States:
-    """What follows from the states of a :func:`memcheck.frameworks.torch.states.state_key` job alone."""
+class TorchStates(RankStates):
+    """The states of the ranks of a :func:`memcheck.job.reduced.state_key` job, and FSDP2's groups."""
 
-    __slots__ = ("_groups", "_job", "_known")
+    __slots__ = ("_groups",)
 
     def __init__(self, job: TrainingJob) -> None:
-        self._job = job
-        self._known: dict[ResidentTensors, ResidentStates] = {}
+        super().__init__(job, resident_states)
         self._groups: dict[tuple[ResidentTensors, tuple[str, ...], bool], GroupSizes] = {}
-
-    def resident(self, held: ResidentTensors) -> ResidentStates:
-        """The states of a rank."""
-        found = self._known.get(held)
-        if found is None:
-            found = self._known[held] = resident_states(self._job, held)
-        return found
 
     def groups(self, units: RankUnits, *, rooted: bool) -> GroupSizes:
         """FSDP2's groups of a rank. ``rooted``: those of embedding, final norm and head are one."""
         key = (units.held, units.reduced, rooted)
         found = self._groups.get(key)
         if found is None:
-            found = self._groups[key] = _groups(self._job, units, rooted=rooted)
+            found = self._groups[key] = _groups(self.job, units, rooted=rooted)
         return found
 
 
 @lru_cache(maxsize=1024)
-def states_of(job: TrainingJob) -> States:
-    """The states of a :func:`memcheck.frameworks.torch.states.state_key` job; equal jobs share them."""
-    return States(job)
+def states_of(job: TrainingJob) -> TorchStates:
+    """The states of a :func:`memcheck.job.reduced.state_key` job; equal jobs share them."""
+    return TorchStates(job)
 
 
 class _RankStep(Record):
@@ -210,13 +185,13 @@ class Steps:
         self._units = units_of(_unit_job(job), architecture, accumulation(job), inventory)
         self._steps: dict[int, _RankStep] = {}
 
-    def peak(self, rank: int, states: States) -> RankPeak:
+    def peak(self, rank: int, states: TorchStates) -> TorchRank:
         """The step of pipeline rank ``rank``."""
         known = self._steps.get(rank)
         if known is None:
             known = self._steps[rank] = self._step(rank)
         groups = states.groups(known.units, rooted=known.rooted) if known.grouped else NO_GROUP_SIZES
-        return RankPeak(known.program.peak(groups), known.units, known.always, known.host_bytes)
+        return TorchRank(rank, known.program.peak(groups), known)
 
     def _step(self, rank: int) -> _RankStep:
         job, architecture = self._job, self._architecture

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 
 from memcheck.accounts.estimate import Instant, Pools, RankEstimate
-from memcheck.accounts.moves import Components, ResidentStates, ResidentTensors, highest, peak_on, with_resident
+from memcheck.accounts.ranks import RankAtPeak, ResidentTensors, Tops, highest_rank
 from memcheck.frameworks.torch.fsdp import mixes_adapters, runs_chunks
 from memcheck.frameworks.torch.pipelining import SPLIT, fullest, parts
 from memcheck.frameworks.torch.rank_steps import (
-    RankPeak,
-    States,
     Steps,
+    TorchRank,
+    TorchStates,
     settled,
     states_of,
     step_key,
@@ -22,7 +22,6 @@ from memcheck.job.any_batch import AnyBatch, any_batch
 from memcheck.job.reduced import state_key
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.types import Architecture
-from memcheck.record import Record
 from memcheck.remembered import lru_cache
 
 
@@ -49,8 +48,9 @@ def remembered_ranks(job: TrainingJob, architecture: Architecture, inventory: bo
     from memcheck.frameworks.torch.inventory import with_inventory
 
     each = [Steps(unsharded_step_key(step_key(job, torch)), architecture, inventory=True) for torch in job.torch]
-    found = [peak_rank(job, states, number, [steps.peak(number, states) for steps in each]) for number in numbers]
-    return tuple([with_inventory(job, laid(job, rank), rank.motion) for rank in found])
+    steps = job.run_micro_batches
+    found = [highest_rank([one.peak(number, states) for one in each], states, steps) for number in numbers]
+    return tuple([with_inventory(job, laid(job, one), torch_rank(one)) for one in found])
 
 
 def _require_modelled(job: TrainingJob, architecture: Architecture) -> None:
@@ -89,71 +89,58 @@ def _steps(job: AnyBatch, micro_batch_size: int, sequence_length: int, micro_bat
     return Steps(job.of(micro_batch_size, sequence_length, micro_batches), job.architecture)
 
 
-def peak_ranks(job: TrainingJob, states: States, behaviours: Behaviours, numbers: tuple[int, ...]) -> list[RankAtPeak]:
+def peak_ranks(
+    job: TrainingJob, states: TorchStates, behaviours: Behaviours, numbers: tuple[int, ...]
+) -> list[RankAtPeak]:
     """Some ranks, each under the behaviour of PyTorch that needs most."""
     each = [behaviours.steps(job, torch) for torch in job.torch]
-    return [peak_rank(job, states, number, [steps.peak(number, states) for steps in each]) for number in numbers]
+    return [
+        highest_rank([steps.peak(number, states) for steps in each], states, job.run_micro_batches)
+        for number in numbers
+    ]
 
 
-class RankAtPeak(Record):
-    """A rank under the behaviour of PyTorch that needs most, the first of equal ones."""
-
-    number: int
-    peak: int
-    rest: ResidentStates
-    beside: Components
-    motion: RankPeak
-
-
-def peak_rank(job: TrainingJob, states: States, number: int, motions: list[RankPeak]) -> RankAtPeak:
-    """``motions``: the rank's step under every behaviour."""
-    steps = job.run_micro_batches
-    best: RankAtPeak | None = None
-    for found in motions:
-        rest, beside = states.resident(found.units.held), found.beside(steps)
-        peak = highest(rest, found.tops, beside)
-        if best is None or peak > best.peak:
-            best = RankAtPeak(number, peak, rest, beside, found)
-    assert best is not None  # noqa: S101 - every job has a version
-    return best
-
-
-def laid(job: TrainingJob, rank: RankAtPeak) -> RankEstimate:
+def laid(job: TrainingJob, found: RankAtPeak) -> RankEstimate:
     """The rank's step on top of the resident bytes, with the instants before and after it."""
-    found = rank.motion
-    instants = _with_around(job, found.units.held, with_resident(rank.rest, found.moments(), rank.beside))
-    return _estimated(job, rank, instants, found.host_bytes, [(i.name, i.allocated_bytes) for i in instants])
+    instants = _with_around(job, found.rank.tensors, found.instants())
+    return _estimated(job, found, instants, found.rank.host_bytes, [(i.name, i.allocated_bytes) for i in instants])
+
+
+def torch_rank(found: RankAtPeak) -> TorchRank:
+    """The rank, which is one of torch's."""
+    assert isinstance(found.rank, TorchRank)  # noqa: S101 - `Steps` makes no others
+    return found.rank
 
 
 def _estimated(
-    job: TrainingJob, rank: RankAtPeak, instants: tuple[Instant, ...], host_bytes: int, tops: Sequence[tuple[str, int]]
+    job: TrainingJob, found: RankAtPeak, instants: tuple[Instant, ...], host_bytes: int, tops: Tops
 ) -> RankEstimate:
     """``tops``: every instant and its bytes, of which ``instants`` has one or all."""
+    rank = torch_rank(found)
     peak = max([instant.allocated_bytes for instant in instants])
     quiet = ("load", "save", "optimizer") if _makes_lists(job) else ("load", "save")
     before = max([count for name, count in tops if name not in quiet])
     lists = max([count for name, count in tops if name in quiet], default=0)
-    first, others = of_streams(rank)
-    held = rank.motion.units.held
-    engine = engine_of(job, held.units, recomputes=job.checkpointing.mode == "full")  # type: ignore[arg-type]
+    first, others = of_streams(found)
+    engine = engine_of(job, rank.tensors.units, recomputes=job.checkpointing.mode == "full")  # type: ignore[arg-type]
     others = others if engine is None else engine.beside
     pools = Pools(
-        largest=rank.motion.step.largest_block,
-        apart=max(0, first + others - peak) + rank.rest.paged,
+        largest=rank.step.largest_block,
+        apart=max(0, first + others - peak) + found.resident.paged,
         others=others,
         before=before if lists > before else 0,
         lists=lists,
     )
-    left = rank.rest.unfilled
+    left = found.resident.unfilled
     if left is not None:
-        freed = before - sum([count for _, count in rank.rest.components])
+        freed = before - sum([count for _, count in found.resident.components])
         pools = pools._replace(unfilled=left.among(freed), unfilled_most=left.most)
     if pools.before and max(tops, key=lambda top: top[1])[0] != "optimizer":
         from memcheck.frameworks.torch.load_and_save import unfilled_whole
 
-        most = max(pools.unfilled_most, unfilled_whole(state_key(job), held))
+        most = max(pools.unfilled_most, unfilled_whole(state_key(job), rank.tensors))
         pools = pools._replace(unfilled_most=most)
-    return RankEstimate(rank.number, instants, rank.motion.units.parameters, host_bytes=host_bytes, pools=pools)
+    return RankEstimate(rank.number, instants, rank.parameters, host_bytes=host_bytes, pools=pools)
 
 
 def _makes_lists(job: TrainingJob) -> bool:
@@ -162,12 +149,12 @@ def _makes_lists(job: TrainingJob) -> bool:
     return foreach and job.layout.pipeline == 1
 
 
-def of_streams(rank: RankAtPeak) -> tuple[int, int]:
+def of_streams(found: RankAtPeak) -> tuple[int, int]:
     """Bytes of the default stream's highest point, and of all others' together; zeros where a step has one stream."""
-    tops = rank.motion.step.stream_tops()
+    tops = torch_rank(found).step.stream_tops()
     if not tops:
         return 0, 0
-    return highest(rank.rest, tops[0], rank.beside), sum([max([count for _, count in some]) for some in tops[1:]])
+    return found.bytes_of(tops[0]), sum([max([count for _, count in some]) for some in tops[1:]])
 
 
 def is_fixed_by_step(job: TrainingJob) -> bool:
@@ -193,32 +180,25 @@ class Worst:
         """``job``: any of the jobs, which differ in their batch alone."""
         self._numbers = tuple(fullest(job, _contents(architecture, job.layout, chunked=runs_chunks(job))))
         self._behaviours = Behaviours(job, architecture)
-        self._states: dict[bool, States] = {}
+        self._states: dict[bool, TorchStates] = {}
 
     def rank(self, job: TrainingJob) -> RankEstimate:
         """The rank with the highest peak, the first of equal ones, with that instant alone."""
         found = peak_ranks(job, self._states_of(job), self._behaviours, self._numbers)
-        host_bytes = max([rank.motion.host_bytes for rank in found])
+        host_bytes = max([one.rank.host_bytes for one in found])
         if is_fixed_by_step(job):
-            worst = max(found, key=lambda rank: rank.peak) if len(found) > 1 else found[0]
-            return _at_peak(job, worst, host_bytes)
-        every = max([laid(job, rank) for rank in found], key=lambda rank: rank.peak.allocated_bytes)
+            worst = max(found, key=lambda one: one.peak) if len(found) > 1 else found[0]
+            tops = [(name, worst.bytes_of(((name, count),))) for name, count in worst.rank.tops]
+            return _estimated(job, worst, worst.instant(), host_bytes, tops)
+        every = max([laid(job, one) for one in found], key=lambda rank: rank.peak.allocated_bytes)
         return every._replace(instants=(every.peak,), host_bytes=host_bytes)
 
-    def _states_of(self, job: TrainingJob) -> States:
+    def _states_of(self, job: TrainingJob) -> TorchStates:
         several = job.gradient_accumulation_steps > 1  # all that states depend on of a batch
         known = self._states.get(several)
         if known is None:
             known = self._states[several] = states_of(state_key(job))
         return known
-
-
-def _at_peak(job: TrainingJob, rank: RankAtPeak, host_bytes: int) -> RankEstimate:
-    """The rank with its highest instant alone."""
-    found = rank.motion
-    instants = with_resident(rank.rest, (found.step.moment(peak_on(rank.rest, found.tops)),), rank.beside)
-    tops = [(name, highest(rank.rest, ((name, count),), rank.beside)) for name, count in found.tops]
-    return _estimated(job, rank, instants, host_bytes, tops)
 
 
 @lru_cache(maxsize=256)

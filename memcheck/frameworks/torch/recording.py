@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from math import inf
 
-from memcheck.accounts.moves import Moment
 from memcheck.accounts.program import NOTHING, Evaluated, Program, Recorder
+from memcheck.accounts.ranks import Moment
 from memcheck.accounts.sizes import named_curve, sizes_of
 from memcheck.accounts.unit import NUMBERED
 from memcheck.autograd.curve import Peak
@@ -207,6 +208,11 @@ class StepPeaks:
         self._evaluated, self._runs, self._grouped = evaluated, runs, grouped
         self.tops = evaluated.tops
         """Each instant and its bytes."""
+
+    @property
+    def ceiling(self) -> float:
+        """No bound is known before the step is recorded."""
+        return inf
 
     @property
     def program(self) -> Program:

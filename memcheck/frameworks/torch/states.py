@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from memcheck.accounts.moves import Components, ResidentStates, ResidentTensors
+from memcheck.accounts.ranks import Components, ResidentStates, ResidentTensors
 from memcheck.accounts.segments import Unfilled, unfilled
 from memcheck.accounts.state import LocalTensor, StateBytes, optimizer_state_bytes, orthogonalised, paged_bytes
 from memcheck.autograd.tensor import BLOCK_BYTES

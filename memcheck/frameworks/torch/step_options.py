@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.moves import ResidentTensors
+from memcheck.accounts.ranks import ResidentTensors
 from memcheck.accounts.unit import WRAPPED
 from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.accounts.moves import ResidentTensors
+from memcheck.accounts.ranks import ResidentTensors
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.megatron.building import building
 from memcheck.frameworks.megatron.counted import Counted, counted

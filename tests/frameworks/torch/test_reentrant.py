@@ -20,8 +20,8 @@ def moment(name: str, *, reentrant: bool) -> int:
     assert isinstance(job, TrainingJob)
     job = job._replace(checkpointing=Checkpointing("full", reentrant=reentrant))
     steps = Steps(step_key(job, "2.13"), job.architecture)  # type: ignore[arg-type]
-    motion = steps.peak(0, states_of(state_key(job)))
-    return dict(motion.tops)[name]
+    peak = steps.peak(0, states_of(state_key(job)))
+    return dict(peak.tops)[name]
 
 
 def test_outputs_and_the_gradient_that_came_in_are_held() -> None:
