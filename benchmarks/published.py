@@ -20,8 +20,8 @@ from typing import Any
 
 from benchmarks.cases import HERE, Case, load
 from benchmarks.score import Row, score
+from memcheck.configs.edits import edit_toml
 from memcheck.configs.importing import import_config
-from memcheck.configs.toml_edits import edit_toml
 from memcheck.configs.types import ReadSetting
 from memcheck.edge.libyaml import yaml
 from memcheck.plan.text import split_lines

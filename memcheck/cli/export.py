@@ -14,8 +14,7 @@ from memcheck.cli.parameters import setting
 from memcheck.cli.tell import tell
 from memcheck.cli.write import write_document, write_file
 from memcheck.configs.documents import load_plans
-from memcheck.configs.exporting import export_plan
-from memcheck.configs.formats import WRITTEN
+from memcheck.configs.formats import WRITTEN, export_plan
 from memcheck.configs.types import Written
 from memcheck.edge.text import plural
 from memcheck.errors import MemcheckError, UnsupportedError, UsageError

@@ -109,7 +109,7 @@ def command(**given: Any) -> int:
     """
     options = SuggestOptions(**given)
     from memcheck.config.find import Configurations
-    from memcheck.configs.one_plan import load_one
+    from memcheck.configs.documents import load_one
     from memcheck.what_if.suggest.keys import check_keys
     from memcheck.what_if.suggest.run import suggest
 

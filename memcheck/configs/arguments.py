@@ -7,13 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from memcheck.configs.config_file import ConfigFile, load_yaml
-from memcheck.configs.shell_arithmetic import worked_out
 from memcheck.configs.shell_branches import Branches
-from memcheck.configs.shell_documents import plain, split_documents
-from memcheck.configs.shell_growth import ScriptGrowth
-from memcheck.configs.shell_lines import single
-from memcheck.configs.shell_overrides import Positionals, sets_a_key
-from memcheck.configs.shell_values import folder, hangs_on, resolved, scheduled, with_default
+from memcheck.configs.shell_documents import Positionals, plain, sets_a_key, split_documents
+from memcheck.configs.shell_values import (
+    ScriptGrowth,
+    folder,
+    hangs_on,
+    resolved,
+    scheduled,
+    single,
+    with_default,
+    worked_out,
+)
+from memcheck.configs.types import NO_DEFINES
 from memcheck.finding import Location, Span
 from memcheck.plan.text import split_lines
 from memcheck.record import Record
@@ -49,7 +55,6 @@ _UNSEEN = re.compile(r"(?:^|[;\s])([A-Za-z_]\w*)\+?=[\"']?(?:\$\(|`)|\bfor\s+([A
 _PRINTED = re.compile(r"\s*(?:export\s+|local\s+)?[A-Za-z_]\w*=[\"']?(?:\$\(.*\)|`.*`)[\"']?\s*(?:#.*)?\Z")
 """A variable that takes what a command prints: the command's arguments are its own."""
 _STARTED = re.compile(r"\b(?:python[\d.]*|torchrun|deepspeed|accelerate|swift|megatron|cat)\s")
-NO_DEFINES: Mapping[str, str] = {}
 
 
 def load_arguments(

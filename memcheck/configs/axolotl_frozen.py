@@ -11,13 +11,12 @@ import re
 from collections.abc import Iterator
 
 from memcheck.configs.draft import Draft
-from memcheck.configs.trainer_frozen import architecture_named
-from memcheck.configs.trainer_parts import on, words
+from memcheck.configs.pictures import FREEZE
+from memcheck.configs.trainer_parts import architecture_named, on, words
 from memcheck.edge.expressions import Expression, ExpressionError
 from memcheck.models.parameters import block_tensors, outer_tensors
 from memcheck.models.types import Architecture
 
-FREEZE = "training.freeze"
 RENAMED = {"mixtral": ("block_sparse_moe", "mlp")}
 """By model type: what transformers 4 called a part, and what it is called since."""
 _ROWS = re.compile(r"\[[0-9]*(?::[0-9]*)?\]$")

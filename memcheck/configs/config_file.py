@@ -1,14 +1,13 @@
-"""A framework's config as flat keys, each with its place, that remembers which of them were read."""
+"""A framework's config as flat keys with their places, and the evidence that proves whose it is."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from memcheck.configs.shell_documents import ScriptFile, filled, plain
-from memcheck.configs.shell_overrides import Positional
+from memcheck.configs.shell_documents import Positional, ScriptFile, filled, plain
 from memcheck.configs.types import ConfigError
 from memcheck.edge.libyaml import yaml
 from memcheck.finding import Location, Span
@@ -279,3 +278,29 @@ def _toml_places(path: str, text: str) -> Callable[[str], Location]:
         return places.get(key, Location(path, Span(1, 1, 1, 1)))
 
     return locate
+
+
+Recognise = Callable[[ConfigFile], str]
+"""The key that proves it; empty when nothing does."""
+
+
+def any_key(*names: str) -> Recognise:
+    """A recogniser for the first key of a config that is in ``names``, or below a name that ends with a dot."""
+    exact = frozenset(name for name in names if not name.endswith("."))
+    below = tuple(name for name in names if name.endswith("."))
+
+    def found(config: ConfigFile) -> str:
+        return next((key for key in config.values if key in exact or key.startswith(below)), "")
+
+    return found
+
+
+def all_keys(*groups: Iterable[str]) -> Recognise:
+    """One key of each group; the evidence is that of the first."""
+    tests = [any_key(*group) for group in groups]
+
+    def found(config: ConfigFile) -> str:
+        keys = [test(config) for test in tests]
+        return keys[0] if all(keys) else ""
+
+    return found

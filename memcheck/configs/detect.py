@@ -6,17 +6,14 @@ import re
 from collections.abc import Mapping
 
 from memcheck.configs import model_config
-from memcheck.configs.config_file import ConfigFile, located
-from memcheck.configs.evidence import all_keys, any_key
+from memcheck.configs.config_file import ConfigFile, all_keys, any_key, located
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_lines import starts_processes
 from memcheck.configs.refusals import after_formats, another_file, before_formats, before_syntax
 from memcheck.configs.syntax import ARGUMENTS, COMMAND, load_config, syntax_of
-from memcheck.configs.trainer_rows import LENGTHS
-from memcheck.configs.trainer_script import objectives_named, otherwise_named
+from memcheck.configs.trainer_script import LENGTHS, objectives_named, otherwise_named, script_of
 from memcheck.configs.types import ConfigError
-from memcheck.configs.unknown_script import script_of
 from memcheck.finding import Location, Span
 
 MODELLESS = "a file of TrainingArguments without a model"

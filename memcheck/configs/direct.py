@@ -6,17 +6,16 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from memcheck.configs.answered import STATED_LENGTH, length_keys
-from memcheck.configs.answers import ASKS, FLAGS, LENGTH, Beside
-from memcheck.configs.asked_gpus import GPU
+from memcheck.configs.answers import ASKS, FLAGS, LENGTH, STATED_LENGTH, Beside, length_keys
 from memcheck.configs.config_file import composed, located, parse_text
 from memcheck.configs.detect import detect
-from memcheck.configs.leaves import grown, spelled_out, value_at
-from memcheck.configs.own_yaml import is_meant_as_plan, seen
+from memcheck.configs.launch_devices import GPU
+from memcheck.configs.next_command import is_meant_as_plan, seen
+from memcheck.configs.plan_text import grown, spelled_out, value_at
 from memcheck.configs.refusals import launch_inside, of_python
-from memcheck.configs.release import release_key
 from memcheck.configs.sourced import sourced
 from memcheck.configs.syntax import JSON, TOML, YAML, load_config, syntax_of
+from memcheck.configs.trainer_parts import release_key
 from memcheck.configs.types import ConfigError
 from memcheck.edge.toml import TomlError
 from memcheck.finding import Location, Span

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from memcheck.config.discover import find_plans
+from memcheck.configs.types import NO_DEFINES, NO_TEXTS
+from memcheck.errors import UsageError
 from memcheck.plan.document import Document
 from memcheck.plan.load import load_documents
-
-NO_TEXTS: Mapping[str, bytes] = {}
-NO_DEFINES: Mapping[str, str] = {}
-
+from memcheck.result import Unreadable
 
 NOTHING: Mapping[str, object] = {}
 
@@ -33,7 +33,7 @@ def load_plans(
     documents = [_with_source(document, texts, answers) for document in load_documents(path, data)]
     if not answers:
         return documents
-    from memcheck.configs.answered import answered
+    from memcheck.configs.answers import answered
 
     return [answered(document, answers) for document in documents]
 
@@ -63,3 +63,29 @@ def _with_source(document: Document, texts: Mapping[str, bytes], answers: Mappin
 
     defines = answers.get("defines")
     return with_source(document, texts, defines if isinstance(defines, dict) else NO_DEFINES)
+
+
+def load_one(
+    path: str, number: int | None, purpose: str, hardware: Mapping[str, object] = NOTHING
+) -> tuple[str, bytes, Document]:
+    """The path as it is shown, the file's bytes, and its only document or the ``number``-th.
+
+    ``hardware``: what a framework's own config runs on; a plan states that itself.
+
+    Raises:
+        UsageError: no file, unreadable, or several plans and no number; ``purpose`` says why one is needed.
+    """
+    files = list(find_plans((path,)))
+    if len(files) != 1:
+        raise UsageError(f"{path} holds {len(files)} plan files", f"name one plan: {purpose}")
+    (file,) = files
+    if isinstance(file, Unreadable):
+        raise UsageError(f"cannot read {file.path}: {file.message}")
+    documents = load_plans(file.path, file.data, hardware=hardware)
+    if not documents:
+        raise UsageError(f"{path} holds no document", "a plan starts with `memcheck: 1`")
+    if number is None and len(documents) > 1:
+        raise UsageError(f"{path} holds {len(documents)} plans", f"choose one: --document 0 to {len(documents) - 1}")
+    if number is not None and not 0 <= number < len(documents):
+        raise UsageError(f"{path} has no document {number}", f"it holds {len(documents)}, counted from 0")
+    return file.path, file.data, documents[number or 0]

@@ -1,16 +1,20 @@
-"""A plan in the making: what a reader has found so far, why, and what it could not use."""
+"""A plan in the making: what a reader has taken from a config, why, and what it could not use."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from memcheck.configs.config_file import ConfigFile, shown
+from memcheck.configs.config_file import ConfigFile, Recognise, shown
 from memcheck.configs.types import ConfigProblem, KeyRow, Note, ReadConfig, ReadSetting
 from memcheck.edge.digits import whole_number
+from memcheck.plan.lookup import branches
+from memcheck.plan.schema import load_schema
+from memcheck.plan.valid import Schema, conforms
 from memcheck.plan.words import shorten
+from memcheck.record import Record
 
 MISSING = object()
 LONGEST = 100
@@ -19,6 +23,19 @@ MOST_SAID = 50
 """Notes, and problems, of one config. Every plan that takes it as its source has them."""
 _VARIABLE = re.compile(r"\$(?:\(\([^$A-Za-z_]*\$?\{?([A-Za-z_]\w*)|\{?(\w+))")
 _LONG_VALUE = re.compile(rf"`([^`]{{{LONGEST + 1},}})`")
+
+
+class Reader(Record):
+    """How the configs of one format are recognised and read: ``READER`` of the format's module."""
+
+    recognise: Recognise
+    """Gives the key that proves a config to be of the format; no key, no config."""
+    read: Callable[[ConfigFile, int | None], ReadConfig]
+    """Gives the config in the plan's words; the number is that of the GPUs, where it is known."""
+    lists: frozenset[str] = frozenset()
+    """Arguments of a command line that take several words."""
+    trains: Callable[[str], str] | None = None
+    """Gives a script without the commands that train nothing; None: all commands are read."""
 
 
 class Draft:
@@ -233,3 +250,19 @@ def _number(written: object, kind: str) -> object:
     if math.isfinite(number) and number.is_integer():
         return int(number)
     return number if math.isfinite(number) and kind == "number" else MISSING
+
+
+ANY = object()
+
+
+def speaks(key: str, value: object = ANY) -> bool:
+    """Whether a plan has a dotted key, and takes this value for it."""
+    root = load_schema()
+    places: list[Schema] = [root]
+    for name in key.split("."):
+        below = [found["properties"][name] for found in places if name in found.get("properties", ())]
+        open_ends = [found for found in places if found.get("additionalProperties", True) and "properties" not in found]
+        places = [branch for schema in below for branch in branches(schema, root)]
+        if not places:
+            return bool(open_ends)
+    return value is ANY or any(conforms(value, schema, root) for schema in places)

@@ -1,53 +1,25 @@
-"""Every framework format that memcheck reads, and those that it writes, too.
+"""Every format of configs that memcheck reads, and those that it writes, too: one row each.
 
-Adding one: a table of keys, a reader, a line here. CONTRIBUTING.md has the whole list.
+The reader of a row is ``READER`` in ``read_NAME.py``, and the writer is ``write`` in ``write_NAME.py``. Both are loaded
+when they are asked for. CONTRIBUTING.md has the whole list of what belongs to a format.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from memcheck.configs import (
-    automodel_launch,
-    deepspeed_keys,
-    launch_lines,
-    litgpt_keys,
-    litgpt_launch,
-    llamafactory_keys,
-    megatron_keys,
-    megatron_swift_keys,
-    nanotron_keys,
-    swift_keys,
-    torchtune_keys,
-    trl_keys,
-)
-from memcheck.configs.arguments import NO_DEFINES
+from memcheck.catalog.models import find_model
+from memcheck.catalog.names import UnknownNameError
 from memcheck.configs.config_file import ConfigFile
-from memcheck.configs.evidence import Recognise, all_keys, any_key
-from memcheck.configs.installers import without_installers
-from memcheck.configs.key_table import key_table
-from memcheck.configs.read_accelerate import read_accelerate
-from memcheck.configs.read_automodel import read_automodel
-from memcheck.configs.read_axolotl import read_axolotl
-from memcheck.configs.read_deepspeed import read_deepspeed
-from memcheck.configs.read_litgpt import read_litgpt
-from memcheck.configs.read_llamafactory import read_llamafactory
-from memcheck.configs.read_megatron import read_megatron
-from memcheck.configs.read_megatron_swift import read_megatron_swift
-from memcheck.configs.read_nanotron import read_nanotron
-from memcheck.configs.read_swift import read_swift
-from memcheck.configs.read_torchtitan import read_torchtitan
-from memcheck.configs.read_torchtune import read_torchtune
-from memcheck.configs.read_trl import read_transformers, read_trl
-from memcheck.configs.recipe_launch import evidence
-from memcheck.configs.request import Export
-from memcheck.configs.swift_commands import training_alone
+from memcheck.configs.config_writer import Export
+from memcheck.configs.draft import Reader
+from memcheck.configs.launch_lines import without_installers
 from memcheck.configs.syntax import ARGUMENTS, JSON, TOML, YAML, load_config, syntax_of
-from memcheck.configs.types import ReadConfig, Written
-from memcheck.configs.write_accelerate import write_accelerate
-from memcheck.configs.write_deepspeed import write_deepspeed
-from memcheck.configs.write_megatron import write_megatron
-from memcheck.configs.write_torchtitan import write_torchtitan
+from memcheck.configs.types import NO_DEFINES, Notice, ReadConfig, Written
+from memcheck.edge.modules import import_module
+from memcheck.job.resolve import Resolved
+from memcheck.job.types import TrainingJob
+from memcheck.plan.types import Plan
 from memcheck.record import Record
 
 
@@ -57,156 +29,94 @@ class Format(Record):
     name: str
     title: str
     syntaxes: tuple[str, ...]
-    """Syntaxes of the format's files (YAML, JSON, TOML, a script); the first one is the usual one."""
-    recognise: Recognise
-    """The key that proves a config to be of this kind; empty when nothing does. No key, no config."""
-    read: Callable[[ConfigFile, int | None], ReadConfig]
-    """The config in the plan's words; the number is that of the GPUs, where it is known."""
-    write: Callable[[Export], Written] | None = None
-    """None: the format is only read."""
+    """Syntaxes of the format's files: YAML, JSON, TOML or a script. The first one is the usual one."""
     frameworks: tuple[str, ...] = ()
-    """The plan's frameworks that run from it as they are."""
-    lists: frozenset[str] = frozenset()
-    """Arguments of a command line that take several words."""
-    trains: Callable[[str], str] | None = None
-    """A script without the commands that train nothing; None: it has one command."""
+    """The plan's frameworks that run from a config as memcheck writes it; empty for a format that is only read."""
+
+    @property
+    def reader(self) -> Reader:
+        """How configs of this format are recognised and read."""
+        found: Reader = import_module(f"memcheck.configs.read_{self.name.replace('-', '_')}").READER
+        return found
+
+    def recognise(self, config: ConfigFile) -> str:
+        """The key that proves a config to be of this format; empty where none does."""
+        return self.reader.recognise(config)
+
+    def read(self, config: ConfigFile, world: int | None) -> ReadConfig:
+        """The config in the plan's words. ``world``: the number of GPUs, where it is known."""
+        return self.reader.read(config, world)
 
     def load(self, path: str, text: str, defines: Mapping[str, str] = NO_DEFINES) -> ConfigFile:
-        """The flat keys of a config with their places; ``defines``: variables that a script leaves to its caller.
+        """The flat keys of a config with their places. ``defines``: variables that a script leaves to its caller.
 
         Raises:
             ConfigError: the text is not of the syntax of such configs.
         """
-        syntax = syntax_of(path, text)
+        syntax, reader = syntax_of(path, text), self.reader
         usable = syntax if syntax in self.syntaxes else self.syntaxes[0]
         if usable == ARGUMENTS:
-            text = without_installers(text if self.trains is None else self.trains(text))
-        return load_config(path, text, usable, self.lists, defines)
+            text = without_installers(text if reader.trains is None else reader.trains(text))
+        return load_config(path, text, usable, reader.lists, defines)
+
+    def write(self, export: Export) -> Written:
+        """The config that says what a plan says. Only formats with ``frameworks`` have a writer."""
+        written: Written = import_module(f"memcheck.configs.write_{self.name.replace('-', '_')}").write(export)
+        return written
 
 
 FORMATS = {
     each.name: each
     for each in (
-        Format(
-            name="axolotl",
-            title="Axolotl YAML",
-            syntaxes=(YAML, JSON, ARGUMENTS),
-            recognise=evidence("axolotl", all_keys(*key_table("axolotl").evidence)),
-            read=read_axolotl,
-            trains=launch_lines.training_alone,
-        ),
-        Format(
-            name="automodel",
-            title="NeMo AutoModel YAML",
-            syntaxes=(YAML, JSON, ARGUMENTS),
-            recognise=automodel_launch.recognise,
-            read=read_automodel,
-        ),
-        Format(
-            name="llamafactory",
-            title="LLaMA-Factory YAML",
-            syntaxes=(YAML, JSON, ARGUMENTS),
-            recognise=evidence("llamafactory", llamafactory_keys.recognise),
-            read=read_llamafactory,
-            lists=key_table("transformers").as_set("lists"),
-            trains=launch_lines.training_alone,
-        ),
-        Format(
-            name="megatron-swift",
-            title="Megatron-SWIFT arguments",
-            syntaxes=(ARGUMENTS, YAML, JSON),
-            recognise=megatron_swift_keys.recognise,
-            read=read_megatron_swift,
-            lists=megatron_swift_keys.LISTS,
-            trains=training_alone,
-        ),
-        Format(
-            name="ms-swift",
-            title="ms-swift arguments",
-            syntaxes=(ARGUMENTS, YAML, JSON),
-            recognise=swift_keys.recognise,
-            read=read_swift,
-            lists=swift_keys.LISTS,
-            trains=training_alone,
-        ),
-        Format(
-            name="trl",
-            title="TRL YAML",
-            syntaxes=(YAML, JSON, ARGUMENTS),
-            recognise=trl_keys.recognise,
-            read=read_trl,
-            lists=key_table("transformers").as_set("lists"),
-            trains=launch_lines.training_alone,
-        ),
-        Format(
-            name="transformers",
-            title="TrainingArguments",
-            syntaxes=(YAML, JSON, ARGUMENTS),
-            recognise=trl_keys.recognise_arguments,
-            read=read_transformers,
-            lists=key_table("transformers").as_set("lists"),
-            trains=launch_lines.training_alone,
-        ),
-        Format(
-            name="torchtune",
-            title="torchtune YAML",
-            syntaxes=(YAML, ARGUMENTS),
-            recognise=torchtune_keys.recognise,
-            read=read_torchtune,
-        ),
-        Format(
-            name="litgpt",
-            title="LitGPT YAML",
-            syntaxes=(YAML, ARGUMENTS),
-            recognise=litgpt_keys.recognise,
-            read=read_litgpt,
-            trains=litgpt_launch.training_alone,
-        ),
-        Format(
-            name="nanotron",
-            title="nanotron YAML",
-            syntaxes=(YAML, ARGUMENTS),
-            recognise=evidence("nanotron", nanotron_keys.recognise),
-            read=read_nanotron,
-        ),
-        Format(
-            name="deepspeed",
-            title="DeepSpeed JSON",
-            syntaxes=(JSON,),
-            recognise=deepspeed_keys.recognise,
-            read=read_deepspeed,
-            write=write_deepspeed,
-            frameworks=("deepspeed",),
-        ),
-        Format(
-            name="accelerate",
-            title="Accelerate YAML",
-            syntaxes=(YAML, JSON),
-            recognise=any_key("distributed_type"),
-            read=read_accelerate,
-            write=write_accelerate,
-            frameworks=("huggingface", "deepspeed"),
-        ),
-        Format(
-            name="torchtitan",
-            title="torchtitan TOML",
-            syntaxes=(TOML,),
-            recognise=all_keys(key_table("torchtitan").evidence[0], ("model.flavor",)),
-            read=read_torchtitan,
-            write=write_torchtitan,
-            frameworks=("torchtitan",),
-        ),
-        Format(
-            name="megatron",
-            title="Megatron-LM arguments",
-            syntaxes=(ARGUMENTS,),
-            recognise=megatron_keys.recognise,
-            read=read_megatron,
-            write=write_megatron,
-            frameworks=("megatron",),
-            lists=megatron_keys.LISTS,
-        ),
+        Format("axolotl", "Axolotl YAML", (YAML, JSON, ARGUMENTS)),
+        Format("automodel", "NeMo AutoModel YAML", (YAML, JSON, ARGUMENTS)),
+        Format("llamafactory", "LLaMA-Factory YAML", (YAML, JSON, ARGUMENTS)),
+        Format("megatron-swift", "Megatron-SWIFT arguments", (ARGUMENTS, YAML, JSON)),
+        Format("ms-swift", "ms-swift arguments", (ARGUMENTS, YAML, JSON)),
+        Format("trl", "TRL YAML", (YAML, JSON, ARGUMENTS)),
+        Format("transformers", "TrainingArguments", (YAML, JSON, ARGUMENTS)),
+        Format("torchtune", "torchtune YAML", (YAML, ARGUMENTS)),
+        Format("litgpt", "LitGPT YAML", (YAML, ARGUMENTS)),
+        Format("nanotron", "nanotron YAML", (YAML, ARGUMENTS)),
+        Format("deepspeed", "DeepSpeed JSON", (JSON,), frameworks=("deepspeed",)),
+        Format("accelerate", "Accelerate YAML", (YAML, JSON), frameworks=("huggingface", "deepspeed")),
+        Format("torchtitan", "torchtitan TOML", (TOML,), frameworks=("torchtitan",)),
+        Format("megatron", "Megatron-LM arguments", (ARGUMENTS,), frameworks=("megatron",)),
     )
 }
-WRITTEN = {name: each for name, each in FORMATS.items() if each.write is not None}
+"""By name, in the order in which a config is offered to them: the first format that finds its evidence reads it."""
+WRITTEN = {name: each for name, each in FORMATS.items() if each.frameworks}
 """The formats of ``export``."""
+
+
+def export_plan(plan: Plan, resolved: Resolved, format: str, path: str) -> Written:
+    """The config of one format.
+
+    Raises:
+        TypeError: a plan for inference, which no framework here trains, or a format that is only read.
+    """
+    job = resolved.job
+    if not isinstance(job, TrainingJob) or format not in WRITTEN:
+        raise TypeError
+    kind = FORMATS[format]
+    return kind.write(Export(job=job, plan=path, model=_catalogued(plan), notices=_foreign(job, kind)))
+
+
+def _foreign(job: TrainingJob, kind: Format) -> tuple[Notice, ...]:
+    """A notice for a plan of another framework than the one that runs the written config."""
+    if job.framework.name in kind.frameworks:
+        return ()
+    title = job.framework.title
+    message = f"the plan is priced for {title}; run from {kind.title} it takes another amount of memory"
+    help = f"check it with training.framework: {kind.frameworks[0]}"
+    return (Notice("lost", "training.framework", f"{message}: {help}"),)
+
+
+def _catalogued(plan: Plan) -> str:
+    """The catalog's own name of the plan's model; empty for anything that differs from the catalog."""
+    if plan.model.name is None or plan.model.overrides:
+        return ""
+    try:
+        return find_model(plan.model.name).name
+    except UnknownNameError:
+        return ""

@@ -6,15 +6,14 @@ import os
 from collections.abc import Mapping
 
 from memcheck.configs.answers import ASKS, LENGTH, NOTHING_BESIDE, Beside, read_beside
-from memcheck.configs.asked_gpus import GPU
 from memcheck.configs.config_file import parse_text
 from memcheck.configs.detect import detect
 from memcheck.configs.formats import FORMATS
+from memcheck.configs.launch_devices import GPU
 from memcheck.configs.pictures import IMAGES, NUMBER, STATED
 from memcheck.configs.plan_text import plan_text, plan_values
-from memcheck.configs.release import release_key
 from memcheck.configs.sourced import DISAGREES
-from memcheck.configs.trainer_parts import is_known
+from memcheck.configs.trainer_parts import is_known, release_key
 from memcheck.configs.types import ConfigProblem, Note, ReadConfig, ReadSetting, told_once
 from memcheck.edge.observed import real_path
 from memcheck.edge.opener import is_inside, repository

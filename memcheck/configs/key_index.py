@@ -13,7 +13,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from memcheck.configs import megatron_keys, megatron_swift_keys
+from memcheck.configs import read_megatron as megatron_keys
+from memcheck.configs import read_megatron_swift as megatron_swift_keys
 from memcheck.configs.key_table import FOLDER, KeyTable, from_sections, key_table
 from memcheck.configs.key_table import INDEX as KEYS
 from memcheck.configs.types import AdapterKeys, KeyRow

@@ -1,4 +1,4 @@
-"""The commands of a launch script: each as one text, however many lines it takes, and what it starts."""
+"""The commands of a script: which one trains, and what others, installers and containers among them, leave out."""
 
 from __future__ import annotations
 
@@ -164,3 +164,110 @@ def several(config: ConfigFile, places: Iterable[str]) -> SeveralJobs | None:
     span = Span(numbers[1], 1, numbers[1], len(config.lines[numbers[1] - 1]) + 1)
     problem = ConfigProblem(Location(config.path, span), message, "name a script for each of them")
     return SeveralJobs(names[0] if names else "", problem)
+
+
+_CONTAINER = re.compile(
+    r"(?:^|[\s;&(\"'])(?:(?:sudo\s+)?(?:docker|podman|nerdctl)\s+(?:container\s+)?(?:run|exec)"
+    r"|(?:docker[\s-]compose)\s[^|;&]{0,200}?(?:run|exec)|(?:singularity|apptainer)\s+(?:run|exec)"
+    r"|kubectl\s[^|;&]{0,200}?(?:run|exec)|enroot\s+start)\s"
+)
+_LAUNCH = re.compile(
+    r"\s[\"']?((?:torchrun|accelerate\s+launch|deepspeed|python[\d.]*|uv\s+run|trl|swift|megatron|llamafactory-cli|tune|axolotl"
+    r"|litgpt|(?:/bin/)?(?:ba)?sh\s+-\w*c)\s)"
+)
+_NAMES = ("docker", "podman", "nerdctl", "singularity", "apptainer", "kubectl", "enroot")
+LOOKED_AT = 8000
+"""Characters of a command in which the launch is looked for."""
+
+
+def without_containers(text: str) -> str:
+    """A script with blanks in place of what starts a container, where a launch follows; every word keeps its place."""
+    if not any(name in text for name in _NAMES):
+        return text
+    lines = text.split("\n")
+    for command in commands_of(lines):
+        found = _inside(command)
+        if found is not None:
+            _blank(lines, command, *found)
+    return "\n".join(lines)
+
+
+def in_container(command: Command) -> bool:
+    """Whether a command starts a container."""
+    return _CONTAINER.search(command.text[:LOOKED_AT]) is not None
+
+
+def _inside(command: Command) -> tuple[int, int] | None:
+    """Where what starts a container begins, and where the launch in it does."""
+    head = command.text[:LOOKED_AT]
+    container = _CONTAINER.search(head)
+    launch = None if container is None else _LAUNCH.search(head, container.end() - 1)
+    return None if container is None or launch is None else (container.start(), launch.start(1))
+
+
+def _blank(lines: list[str], command: Command, start: int, end: int) -> None:
+    ends = [each for each, _ in command.lines[1:]] + [len(command.text)]
+    for (begin, number), until in zip(command.lines, ends, strict=True):
+        first, last = max(start, begin) - begin, min(end, until) - begin
+        if first < last:
+            line = lines[number - 1]
+            lines[number - 1] = line[:first] + " " * (last - first) + line[last:]
+
+
+_FETCHES = re.compile(
+    r"\s*!?\s*(?:sudo\s+)?(?:"
+    r"(?:uv\s+|python3?\s+-m\s+)?pip3?\s+(?:install|download|uninstall)"
+    r"|(?:conda|mamba|apt|apt-get|yum|dnf)\s+(?:-y\s+)?(?:install|update|create)"
+    r"|(?:huggingface-cli|hf|modelscope)\s+download"
+    r"|git\s+clone|wget|curl|rsync|nvcc|wandb|scancel|squeue|scontrol|nvidia-smi|ray\s+(?:start|stop)"
+    r")(?=\s|$)"
+)
+_JOINED = re.compile(r"[;&|]")
+"""Signs that separate two commands on one line."""
+
+
+def without_installers(text: str) -> str:
+    """The script with blank lines in their place. One that shares its line with another command stays."""
+    lines = text.split("\n")
+    number = 0
+    while number < len(lines):
+        end = number + 1
+        while lines[end - 1].rstrip().endswith("\\") and end < len(lines):
+            end += 1
+        if _FETCHES.match(lines[number][:2000]) and not any(map(_JOINED.search, lines[number:end])):
+            lines[number:end] = [""] * (end - number)
+        number = end
+    return "\n".join(lines)
+
+
+_TRAINS = re.compile(r"(?:^|[\s;&])(?:swift|megatron)\s+(?:sft|pt|rlhf)(?=\s|$)")
+_OTHER = re.compile(
+    r"(?:^|[\s;&])(?:swift|megatron)\s+(?:infer|export|deploy|eval|app|app-ui|web-ui|merge-lora|rollout|sample)(?=\s|$)"
+    r"|(?:^|[\s;&])python[\d.]*\s+(?!\S*swift/)[\"']?[\w./${}~-]+\.py[\"']?(?=\s|$)"
+)
+
+
+def swift_training_alone(text: str) -> str:
+    """The script with blank lines in place of other commands, ms-swift's and Python's, where it has one that trains."""
+    return without_others(text, _TRAINS, _OTHER)
+
+
+def without_others(text: str, trains: re.Pattern[str], other: re.Pattern[str]) -> str:
+    """The script with blank lines in place of the commands of ``other``, where it has one of ``trains``.
+
+    A command ends where a line does not go on in the next one; a comment among them ends it, too.
+    """
+    lines = text.split("\n")
+    commands: list[list[int]] = [[]]
+    for number, line in enumerate(lines):
+        commands[-1].append(number)
+        if not line.rstrip().endswith("\\"):
+            commands.append([])
+    said = [" ".join(without_comment(lines[n])[:2000] for n in command) for command in commands]
+    if not any(map(trains.search, said)):
+        return text
+    for command, words in zip(commands, said, strict=True):
+        if other.search(words) and not trains.search(words):
+            for number in command:
+                lines[number] = ""
+    return "\n".join(lines)

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable
 
 from memcheck.configs.draft import Draft
-from memcheck.configs.trainer_frozen import architecture_named
-from memcheck.configs.trainer_parts import words
+from memcheck.configs.trainer_parts import architecture_named, words
 from memcheck.configs.types import ReadSetting
 from memcheck.models.types import Architecture
 

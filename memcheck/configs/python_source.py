@@ -8,8 +8,8 @@ import os
 import re
 from collections.abc import Iterator
 
-from memcheck.configs.go_on import LIKE, NO_MACHINE, Machine, model_named, of_command, of_model, of_serving
 from memcheck.configs.launch_lines import commands_of, starts, trains
+from memcheck.configs.next_command import LIKE, NO_MACHINE, Machine, model_named, of_command, of_model, of_serving
 from memcheck.configs.wrappers import asked
 
 SUFFIXES = {".py": "Python", ".ipynb": "a Jupyter notebook, whose code is Python", ".pyw": "Python"}

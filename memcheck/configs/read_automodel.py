@@ -1,26 +1,236 @@
-"""A NeMo AutoModel YAML recipe in the plan's words."""
+"""How an AutoModel recipe divides the job: the section ``distributed`` in both generations of its keys.
+
+Micro-batch, length and the pass between steps of an AutoModel recipe.
+
+A NeMo AutoModel YAML recipe in the plan's words.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 
-from memcheck.configs import automodel_keys as keys
+from memcheck.configs import automodel_model as keys
 from memcheck.configs import trainer_parts as parts
-from memcheck.configs.automodel_batch import SIZES, batch, evaluation, length
-from memcheck.configs.automodel_keys import KEYS
-from memcheck.configs.automodel_launch import launched, overlooked
-from memcheck.configs.automodel_layout import layout
-from memcheck.configs.automodel_model import architecture, backend, liger, model, predicts, returned
-from memcheck.configs.automodel_peft import excludes_tower, method
+from memcheck.configs.automodel_model import (
+    KEYS,
+    architecture,
+    backend,
+    excludes_tower,
+    launched,
+    liger,
+    method,
+    model,
+    overlooked,
+    predicts,
+    recognise,
+    returned,
+)
 from memcheck.configs.config_file import ConfigFile
-from memcheck.configs.draft import Draft
+from memcheck.configs.draft import Draft, Reader
 from memcheck.configs.key_table import key_table
 from memcheck.configs.pictures import IMAGES, NUMBER, limited, pictures, sees, text_alone
 from memcheck.configs.trainer_adapters import HELD
 from memcheck.configs.trainer_parts import off, on, say, text
-from memcheck.configs.types import ReadConfig
+from memcheck.configs.trainer_settled import settle
+from memcheck.configs.types import KeyRow, ReadConfig
 from memcheck.edge.digits import whole_number
 from memcheck.models.types import Architecture, Block
+
+SECTION = "distributed"
+STAGE, GROUP = "parallelism.zero_stage", "parallelism.shard_group"
+RESHARDS, SYNC = "parallelism.reshard_after_forward", "parallelism.gradient_sync"
+PIPELINES = ("distributed.pipeline", "autopipeline")
+
+
+def layout(draft: Draft, found: Architecture | None) -> None:
+    """Strategy, degrees, and what FSDP2 does around the step."""
+    config = draft.config
+    _strategy(draft)
+    for name in [key for key in config.values if key.startswith(f"{SECTION}.")]:
+        if str(config.values[name]).lower() == "none":
+            config.values[name] = None  # YAML's `none` is a word
+    for degree in ("tensor", "context", "pipeline", "expert"):
+        draft.rows((KeyRow(f"{SECTION}.{degree[0]}p_size", f"parallelism.{degree}"),))
+    if degree_of(draft, "tensor") > 1:
+        draft.rows((KeyRow(f"{SECTION}.sequence_parallel", "parallelism.sequence", "flag", default=False),))
+    config.see(f"{SECTION}.sequence_parallel")
+    _replicas(draft)
+    if draft.value(STAGE) == 3:
+        _gathers(draft)
+    if text(draft, f"{SECTION}.offload_policy._target_").endswith("CPUOffloadPolicy"):
+        draft.set("training.offload.parameters", "cpu", f"{SECTION}.offload_policy._target_")
+    config.see(*(key for key in config.values if key.startswith(f"{SECTION}.offload_policy")))
+    _pipeline(draft, found)
+
+
+def degree_of(draft: Draft, name: str) -> int:
+    """A degree that was read; 1 where there is none."""
+    value = draft.value(f"parallelism.{name}")
+    return value if isinstance(value, int) and value > 0 else 1
+
+
+def _strategy(draft: Draft) -> None:
+    config = draft.config
+    path = f"{SECTION}.strategy" if config.has(f"{SECTION}.strategy") else f"{SECTION}._target_"
+    written = text(draft, path).rpartition(".")[2].lower().replace("-", "_")
+    config.see(f"{SECTION}.strategy")
+    if written in ("", "fsdp2", "fsdp2manager", "fsdp2config"):
+        draft.set(STAGE, 3, path)
+    elif written in ("ddp", "ddpmanager", "ddpconfig"):
+        draft.set(STAGE, 0, path)
+        draft.assume(SYNC, "last", "micro-batches before the last run under no_sync")
+    else:
+        message = f"`{path}: {config.values[path]}`: this sharding has no memory model in AutoModel's loop"
+        draft.refuse(path, message, "state it: --set parallelism.zero_stage=3", (STAGE,))
+
+
+def _replicas(draft: Draft) -> None:
+    """``dp_replicate_size``: copies of the sharded state; the shards are spread over context ranks, too."""
+    path = f"{SECTION}.dp_replicate_size"
+    replicas = draft.whole(path, GROUP) or 1
+    data = draft.whole(f"{SECTION}.dp_size", GROUP)
+    if data is not None and data > 0:  # the mesh has no other ranks: distributed/mesh_utils.py
+        draft.set("parallelism.data", data, f"{SECTION}.dp_size")
+    if replicas <= 1 or draft.value(STAGE) != 3:
+        return
+    if data is None:
+        help = "state the ranks that share one copy: --set parallelism.shard_group=8"
+        draft.refuse(path, "how many GPUs share one copy depends on how many there are", help, (GROUP,))
+    else:
+        draft.set(GROUP, max(1, data * degree_of(draft, "context") // replicas), path)
+
+
+def _gathers(draft: Draft) -> None:
+    """Read whether layers stay gathered after their forward pass, and which micro-batches reduce gradients.
+
+    Source: ``components/moe/parallelizer.py``.
+    """
+    config, own = draft.config, f"{SECTION}.reshard_after_forward"
+    sections = ("distributed.moe", "parallelizer")
+    experts = next((name for name in sections if config.has(f"{name}.reshard_after_forward")), "")
+    if config.has(own):
+        draft.set(RESHARDS, on(draft, own), own)
+    elif degree_of(draft, "expert") > 1:
+        path = f"{experts or 'distributed.moe'}.reshard_after_forward"
+        draft.set(RESHARDS, on(draft, path), path)
+    else:
+        why = "layers are gathered again unless a pipeline needs them for the next micro-batch"
+        draft.assume(RESHARDS, degree_of(draft, "pipeline") == 1, why)
+    config.see(own, "distributed.moe.reshard_after_forward", "parallelizer.reshard_after_forward")
+    defer = f"{SECTION}.defer_fsdp_grad_sync"
+    if config.has(defer):
+        draft.set(SYNC, "last" if on(draft, defer) else "every", defer)
+    else:
+        draft.assume(SYNC, "last", "defer_fsdp_grad_sync is on by default")
+
+
+def _pipeline(draft: Draft, found: Architecture | None) -> None:
+    ranks = degree_of(draft, "pipeline")
+    section = next((name for name in PIPELINES if draft.config.section(name)), PIPELINES[0])
+    if ranks == 1:
+        return
+    path = f"{section}.pp_schedule"
+    row = KeyRow(path, "parallelism.pipeline_schedule", kind="word", words=KEYS.words["schedules"], default="1f1b")
+    draft.rows((row,))
+    for name in ("pp_schedule_csv", "module_fqns_per_model_part"):
+        if draft.config.has(f"{section}.{name}"):
+            message = f"`{section}.{name}`: a split of the model by a list of its own has no memory model here"
+            draft.refuse(f"{section}.{name}", message, keys=("parallelism.pipeline",))
+    if draft.value("parallelism.pipeline_schedule") not in KEYS.names["looped"]:
+        return
+    each = draft.whole(f"{section}.layers_per_stage", "parallelism.virtual_stages")
+    if each is None:
+        draft.assume("parallelism.virtual_stages", 2, "AutoModel's default for a looped schedule")
+    elif found is None and draft.value("model.name") is not None:
+        draft.config.see(f"{section}.layers_per_stage")  # an unknown model is refused by its name
+    elif found is None:
+        message = "how many stages that makes depends on the model"
+        draft.refuse(f"{section}.layers_per_stage", message, keys=("parallelism.virtual_stages", "model"))
+    else:
+        stages = math.ceil(found.num_layers / max(1, each))
+        if text(draft, f"{section}.round_virtual_stages_to_pp_multiple") == "up":
+            stages = -(-stages // ranks) * ranks
+        draft.set("parallelism.virtual_stages", max(1, stages // ranks), f"{section}.layers_per_stage")
+
+
+LOCAL, GLOBAL = "step_scheduler.local_batch_size", "step_scheduler.global_batch_size"
+LENGTHS = (
+    "dataset.seq_len",
+    "dataset.seq_length",
+    "dataset.sequence_length",
+    "dataset.max_seq_len",
+    "dataset.max_length",
+    "dataloader.collate_fn.max_length",
+)
+PACKS = ("packed_sequence.pack_size", "packed_sequence.max_length")
+"""What recipes of pictures call the size of a pack."""
+DIVISIBLE = "dataloader.collate_fn.pad_seq_len_divisible"
+PACKED, VALIDATION = "packed_sequence.packed_sequence_size", "validation_dataloader.batch_size"
+SIZES = (LOCAL, GLOBAL, PACKED, *PACKS, VALIDATION, *LENGTHS, DIVISIBLE)
+"""What is read of sections that bear on nothing else."""
+FULL = ("mock", "nanogpt", "megatron_dataset")
+"""Datasets whose rows are all of the same length."""
+
+
+def batch(draft: Draft) -> None:
+    """``local_batch_size`` is what a GPU takes at once; a pipeline takes it in parts of ``pp_microbatch_size``."""
+    micro = KeyRow(LOCAL, "training.micro_batch_size")
+    if degree_of(draft, "pipeline") > 1:
+        section = next((name for name in PIPELINES if draft.config.section(name)), PIPELINES[0])
+        draft.config.see(LOCAL)
+        micro = KeyRow(f"{section}.pp_microbatch_size", micro.key)
+    parts.whole(draft, micro, 1)
+    parts.whole(draft, KeyRow(GLOBAL, "training.global_batch_size"), 32)
+    if degree_of(draft, "pipeline") > 1:
+        _run(draft)
+
+
+def _run(draft: Draft) -> None:
+    """Set the micro-batches per run of the pipeline schedule. One run takes a local batch, and gradients are reduced
+    after it (train_ft.py, ``schedule.step``).
+    """
+    local, micro = draft.whole(LOCAL), draft.value("training.micro_batch_size")
+    each = (local or 1) // micro if isinstance(micro, int) and micro > 0 else 0
+    if each:
+        at = LOCAL if draft.config.has(LOCAL) else GLOBAL
+        draft.set("training.options.micro_batches_per_run", each, at)
+
+
+def length(draft: Draft) -> None:
+    """Packed rows are full, and so are those of datasets that are made up or cut into pieces; others are padded."""
+    config = draft.config
+    sizes = (draft.whole(path, "training.sequence_length") for path in (PACKED, *PACKS))
+    size = next(filter(None, sizes), None)
+    paths = (PACKED, *PACKS) if size else LENGTHS
+    target = text(draft, "dataset._target_").lower()
+    full = any(each in target for each in FULL) or text(draft, "dataset.padding") == "max_length"
+    found = tuple(name for name in paths if config.has(name))
+    if found:
+        parts.length(draft, found, None, bool(size) or full)
+        longest, whole = draft.value("training.sequence_length"), draft.whole(DIVISIBLE)
+        if not size and isinstance(longest, int) and whole and longest % whole:  # datasets/utils.py, pad_within_micro
+            draft.set("training.sequence_length", -(-longest // whole) * whole, DIVISIBLE)
+    else:
+        help = "state the tokens of the longest row: --sequence-length 4096"
+        draft.ask("training.sequence_length", "how long a sequence is", help)
+        said = "rows are padded to the longest of a micro-batch: an upper bound"
+        parts.assume_if_known(draft, "training.sequences", "padded", said)
+    config.see(PACKED, *PACKS, *LENGTHS)
+
+
+def evaluation(draft: Draft) -> None:
+    """Every ``val_every_steps``: loss alone, on the micro-batches of the validation's loader."""
+    config, path = draft.config, VALIDATION
+    runs = config.section("validation_dataset") and config.has("step_scheduler.val_every_steps")
+    key = "training.evaluation"
+    if runs and not off(draft, "step_scheduler.val_every_steps"):
+        size = draft.whole(path, f"{key}.micro_batch_size") if config.has(path) else draft.whole(LOCAL)
+        at = path if config.has(path) else LOCAL if config.has(LOCAL) else "step_scheduler.val_every_steps"
+        draft.set(f"{key}.micro_batch_size", size or 1, at)
+        draft.assume(f"{key}.logits", "dropped", "the loss alone is kept")
+    settle(draft)
+
 
 PRECISION = "training.precision"
 
@@ -360,3 +570,6 @@ def _rest(draft: Draft, adapted: bool) -> None:
     draft.irrelevant(KEYS.irrelevant)
     if not adapted:
         config.see(*(key for key in config.values if key.startswith(("peft.", "quantization."))))
+
+
+READER = Reader(recognise=recognise, read=read_automodel)

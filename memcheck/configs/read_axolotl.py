@@ -1,21 +1,24 @@
-"""An Axolotl YAML config in the plan's words."""
+"""Axolotl's keys, and the plan keys for the same things. Read at axolotl 067b021c of July 2026
+(``src/axolotl/utils/schemas/*.py``, ``utils/config/__init__.py``, ``core/builders/base.py``).
+
+What an Axolotl config says of the model in addition to its name: whose dimensions it has, and the image size.
+
+What an Axolotl config quantizes: a checkpoint's own form, the weights of quantization-aware training, experts.
+
+An Axolotl YAML config in the plan's words.
+"""
 
 from __future__ import annotations
 
-from memcheck.configs import axolotl_keys as keys
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.axolotl_frozen import frozen_but
-from memcheck.configs.axolotl_keys import KEYS
-from memcheck.configs.axolotl_model import dimensions, picture_size
-from memcheck.configs.axolotl_quantized import quantization, quantized_experts, quantizers
-from memcheck.configs.config_file import ConfigFile
-from memcheck.configs.draft import Draft
-from memcheck.configs.liger import liger_kernels
-from memcheck.configs.model_overrides import override
-from memcheck.configs.pictures import FREEZE, pictures, sees, text_alone
-from memcheck.configs.recipe_launch import join_recipe
-from memcheck.configs.shipped import AXOLOTL
-from memcheck.configs.trainer_accelerator import accelerator
+from memcheck.configs.config_file import ConfigFile, all_keys
+from memcheck.configs.draft import Draft, Reader
+from memcheck.configs.key_table import key_table
+from memcheck.configs.launch_lines import training_alone
+from memcheck.configs.model_config import override
+from memcheck.configs.pictures import FREEZE, IMAGES, pictures, resized, sees, text_alone
+from memcheck.configs.recipe_launch import evidence, join_recipe
 from memcheck.configs.trainer_adapters import (
     adapters,
     base,
@@ -26,13 +29,125 @@ from memcheck.configs.trainer_adapters import (
     starts,
     unused,
 )
-from memcheck.configs.trainer_frozen import architecture_named
-from memcheck.configs.trainer_objective import chosen_apart, objective, trainer, weighted
-from memcheck.configs.trainer_parts import Division, off, on, text
+from memcheck.configs.trainer_arguments import accelerator
+from memcheck.configs.trainer_objective import chosen_apart, liger_kernels, objective, trainer, weighted
+from memcheck.configs.trainer_parts import (
+    Division,
+    architecture_named,
+    known_architecture,
+    off,
+    on,
+    same_dimensions,
+    text,
+)
 from memcheck.configs.trainer_settled import masked, settle
-from memcheck.configs.trainer_split import GROUP, STAGE, deepspeed, engine_batch, fsdp, replicas
+from memcheck.configs.trainer_split import AXOLOTL, GROUP, STAGE, deepspeed, engine_batch, fsdp, replicas
 from memcheck.configs.types import KeyRow, ReadConfig
 from memcheck.job.types import UNPACKED
+
+KEYS = key_table("axolotl")
+
+
+MODEL = "base_model"
+MICRO, STEPS, TOTAL = "micro_batch_size", "gradient_accumulation_steps", "batch_size"
+LENGTH = "sequence_len"
+DEFAULT_LENGTH = 512
+
+
+MULTIPLE = 64
+"""Tokens of which a row is a multiple, unless ``pad_to_sequence_len`` is false (``core/builders/causal.py``)."""
+
+CCE_PLUGIN = "cut_cross_entropy"
+LIGER_FUSED = "liger_fused_linear_cross_entropy"
+
+
+LIGER_LAYER_NORM = "liger_layer_norm"
+
+QAT, QAT_GROUP = "qat", 32
+"""Quantization-aware training, and how many weights share a scale by default (``utils/schemas/quantization.py``)."""
+QUANTIZATION = "model_quantization_config"
+DEQUANTIZES = "model_quantization_config_kwargs.dequantize"
+DEQUANTIZED = "Mxfp4Config"
+"""The quantization whose experts are loaded in 16 bits with ``dequantize: true``: where a GPU is too small for a tensor
+on its way, it is converted in host memory (transformers 5.23 ``integrations/mxfp4.py``, convert_moe_packed_tensors).
+"""
+
+
+def dimensions(draft: Draft) -> None:
+    """``base_model_config``: the repository whose config.json the model is built from (``loaders/utils.py``)."""
+    path = "base_model_config"
+    if draft.config.has(path) and text(draft, path) != text(draft, MODEL):
+        own, other = architecture_named(draft), known_architecture(text(draft, path))
+        if own is None or other is None or not same_dimensions(own, other):
+            message = f"`{path}` is another model's than `{MODEL}`, and decides its dimensions"
+            draft.refuse(path, message, "name the model that is built: --model NAME", ("model", "model.name"))
+    draft.config.see(path)
+
+
+def picture_size(draft: Draft) -> None:
+    """``image_size``: every picture of a column of its own is padded to a square, or resized to width and height
+    (``src/axolotl/processing_strategies.py``).
+    """
+    path = "image_size"
+    written = draft.config.take(path)
+    sides = written if isinstance(written, list) else [written, written]
+    whole = [each for each in sides if isinstance(each, int) and each > 0]
+    if len(whole) == len(sides) == 2:
+        resized(draft, path, {"width": whole[0], "height": whole[1]})
+    elif written is not None:
+        draft.refuse(path, f"`{path}: {written}` is no size of a picture", keys=(IMAGES,))
+
+
+def quantization(draft: Draft) -> None:
+    """Read ``model_quantization_config``. A 4-bit checkpoint that is dequantized while it loads is resident in 16 bits.
+
+    Any other quantization is refused.
+    """
+    name = draft.config.take(QUANTIZATION)
+    if name is not None and not (name == DEQUANTIZED and on(draft, DEQUANTIZES)):
+        message = f"`{QUANTIZATION}`: the job is one with a base of another quantization"
+        help = f"with `{DEQUANTIZED}` and `dequantize: true` it is kept in 16 bits"
+        draft.refuse(QUANTIZATION, f"{message}, which has no memory model here", help, ("training.base",))
+    draft.config.see(DEQUANTIZES)
+
+
+def quantizers(draft: Draft) -> None:
+    """``qat``: inputs to int8 and weights to int4 have a memory model (``utils/quantization.py``, _make_qat_config)."""
+    config, key = draft.config, "training.options.quantizer"
+    if not config.section(QAT):
+        return
+    weights, inputs = (text(draft, f"{QAT}.{name}_dtype") for name in ("weight", "activation"))
+    path = f"{QAT}.weight_dtype" if weights else next(key for key in config.values if key.startswith(QAT))
+    config.see(*(key for key in config.values if key.startswith(f"{QAT}.")))
+    if (weights, inputs) == ("int4", "int8") and not on(draft, f"{QAT}.quantize_embedding"):
+        draft.set(key, "int8-int4", path)
+        size = KeyRow(f"{QAT}.group_size", "training.options.groupsize", default=QAT_GROUP)
+        draft.rows((size,))
+    elif weights == "nvfp4":
+        message = f"`{path}: nvfp4`: quantization-aware training to NVFP4 has no memory model here"
+        draft.refuse(path, message, "torchao 0.18 stops at it: Unexpected base config: NVFP4WeightOnlyConfig", (key,))
+    else:
+        message = f"`{path}`: the job is one with quantization-aware training, which has no memory model here"
+        draft.refuse(path, message, "int4 weights with int8 inputs have one", (key,))
+
+
+def quantized_experts(draft: Draft, *, eight: bool) -> None:
+    """``quantize_moe_experts``: stacked experts rest quantized, too (``monkeypatch/moe_quant.py``).
+
+    ScatterMoE and SonicMoE read them by kernels of their own.
+    """
+    config, name, key = draft.config, "quantize_moe_experts", "training.options.quantize_experts"
+    kernel = next((each for each in KEYS.names["expert_kernels"] if on(draft, each)), "")
+    if not on(draft, name):
+        config.see(name)
+    elif eight:
+        message = f"`{name}` with `load_in_8bit`: how long dequantized experts live has no memory model here"
+        draft.refuse(name, message, "load in four bits", (key,))
+    elif kernel:
+        message = f"`{name}` with `{kernel}`, whose kernels dequantize experts in chunks, has no memory model here"
+        draft.refuse(name, message, f"leave `{kernel}` out", (key,))
+    else:
+        draft.set(key, True, name)
 
 
 def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
@@ -42,7 +157,7 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
     trainer(draft, "axolotl")
     join_recipe(draft)
     _refuse(draft)
-    parts.model(draft, keys.MODEL)
+    parts.model(draft, MODEL)
     dimensions(draft)
     for section in KEYS.names["overrides"]:
         override(draft, section)
@@ -58,7 +173,7 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
     trains_all = _method(draft)
     _batch(draft)
     packed = on(draft, "sample_packing")
-    parts.length(draft, (keys.LENGTH,), keys.DEFAULT_LENGTH, packed)
+    parts.length(draft, (LENGTH,), DEFAULT_LENGTH, packed)
     _precision(draft, split, trains_all=trains_all)
     if not on(draft, "embeddings_skip_upcast"):  # which leaves them as peft has cast them: in fp32
         leaves_casts(draft, "Axolotl casts norms, embeddings and head back (loaders/model.py)")
@@ -77,12 +192,12 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
     draft.config.see(*KEYS.words["liger"])
     parts.saved(draft)
     for name, what in KEYS.upper.items():
-        if on(draft, name) and not (name == keys.LIGER_LAYER_NORM and _has_no_layer_norm(draft)):
+        if on(draft, name) and not (name == LIGER_LAYER_NORM and _has_no_layer_norm(draft)):
             draft.note(name, f"{what} keeps less than transformers' own code, as which it is priced: an upper bound")
         config.see(name)
     draft.unmodelled(KEYS.unmodelled)
     parts.irrelevant(draft, KEYS.irrelevant)
-    settle(draft, 1 if off(draft, "pad_to_sequence_len") else keys.MULTIPLE)
+    settle(draft, 1 if off(draft, "pad_to_sequence_len") else MULTIPLE)
     _padded(draft)
     if packed:  # utils/collators/batching.py, monkeypatch/attention/sdpa_varlen.py
         why = "without FlashAttention a mask keeps documents apart, or a kernel that repeats keys: an upper bound"
@@ -233,13 +348,13 @@ def _frozen(draft: Draft) -> None:
 
 
 def _batch(draft: Draft) -> None:
-    micro = parts.whole(draft, KeyRow(keys.MICRO, "training.micro_batch_size"), 1)
+    micro = parts.whole(draft, KeyRow(MICRO, "training.micro_batch_size"), 1)
     steps = "training.gradient_accumulation_steps"
-    total = draft.whole(keys.TOTAL, steps)
-    if draft.config.has(keys.STEPS) or not total or not micro:
-        parts.whole(draft, KeyRow(keys.STEPS, steps), 1)
+    total = draft.whole(TOTAL, steps)
+    if draft.config.has(STEPS) or not total or not micro:
+        parts.whole(draft, KeyRow(STEPS, steps), 1)
     else:
-        draft.set(steps, max(1, total // micro), keys.TOTAL)
+        draft.set(steps, max(1, total // micro), TOTAL)
     engine_batch(draft)
 
 
@@ -331,8 +446,8 @@ def _upcast(draft: Draft, split: Division) -> None:
 
 def _is_cut(draft: Draft) -> bool:
     """Cut cross entropy comes with its plugin."""
-    cut = any(keys.CCE_PLUGIN in each for each in parts.words(draft, "plugins"))
-    return cut and not off(draft, keys.CCE_PLUGIN)
+    cut = any(CCE_PLUGIN in each for each in parts.words(draft, "plugins"))
+    return cut and not off(draft, CCE_PLUGIN)
 
 
 def _loss(draft: Draft) -> None:
@@ -341,14 +456,14 @@ def _loss(draft: Draft) -> None:
     plugins = [each for each in parts.words(draft, "plugins") if each]
     if _is_cut(draft):
         draft.set("training.loss.kind", "fused-linear", "plugins")
-    elif on(draft, keys.LIGER_FUSED):
-        draft.set("training.loss.kind", "fused-linear", keys.LIGER_FUSED)
+    elif on(draft, LIGER_FUSED):
+        draft.set("training.loss.kind", "fused-linear", LIGER_FUSED)
     elif on(draft, "chunked_cross_entropy"):
         draft.set("training.loss.kind", "chunked", "chunked_cross_entropy")
         draft.rows((KeyRow("chunked_cross_entropy_num_chunks", "training.loss.chunks"),))
     else:
         draft.assume("training.loss.kind", "standard")
-    config.see(keys.CCE_PLUGIN, keys.LIGER_FUSED, "chunked_cross_entropy", "chunked_cross_entropy_num_chunks")
+    config.see(CCE_PLUGIN, LIGER_FUSED, "chunked_cross_entropy", "chunked_cross_entropy_num_chunks")
     for each in plugins:
         what, switch = KEYS.words["plugins_refused"].get(each.rpartition(".")[2], ("", ""))
         if what and not (switch and off(draft, switch)):
@@ -399,3 +514,6 @@ def _evaluation(draft: Draft) -> None:
     if runs and config.has("eval_sequence_len"):
         draft.rows((KeyRow("eval_sequence_len", "training.evaluation.sequence_length"),))
     config.see("eval_sequence_len", "eval_strategy", "evaluation_strategy")
+
+
+READER = Reader(recognise=evidence("axolotl", all_keys(*KEYS.evidence)), read=read_axolotl, trains=training_alone)

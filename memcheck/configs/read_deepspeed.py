@@ -1,13 +1,98 @@
-"""A DeepSpeed JSON config in the plan's words."""
+"""DeepSpeed's keys, and the plan keys for the same things. Read at DeepSpeed 0.19.8: ``deepspeed/runtime/config.py``,
+``constants.py``, ``zero/config.py``, ``zero/offload_config.py``, ``precision_config.py``,
+``activation_checkpointing/config.py``.
+
+Keys with ``auto`` are filled by transformers' ``integrations/deepspeed.py`` from its TrainingArguments.
+
+A DeepSpeed JSON config in the plan's words.
+"""
 
 from __future__ import annotations
 
-from memcheck.configs import deepspeed_keys as keys
-from memcheck.configs.config_file import ConfigFile
-from memcheck.configs.deepspeed_keys import KEYS
-from memcheck.configs.draft import Draft
+from memcheck.configs.config_file import ConfigFile, any_key
+from memcheck.configs.draft import Draft, Reader
+from memcheck.configs.key_table import key_table
 from memcheck.configs.trainer_parts import third_state
-from memcheck.configs.types import ReadConfig
+from memcheck.configs.types import KeyRow, ReadConfig
+
+KEYS = key_table("deepspeed")
+
+ZERO = "zero_optimization"
+
+
+_ZERO_WHOLE = (
+    "stage3_model_persistence_threshold",
+    "stage3_max_live_parameters",
+    "stage3_max_reuse_distance",
+    "stage3_module_granularity_threshold",
+    "sub_group_size",
+    "zero_hpz_partition_size",
+    "mics_shard_size",
+)
+_ZERO_AUTO = (
+    "reduce_bucket_size",
+    "allgather_bucket_size",
+    "stage3_prefetch_bucket_size",
+    "stage3_param_persistence_threshold",
+)
+_ZERO_FLAGS = (
+    "overlap_comm",
+    "contiguous_gradients",
+    "reduce_scatter",
+    "allgather_partitions",
+    "round_robin_gradients",
+    "use_multi_rank_bucket_allreduce",
+    "stage3_allgather_sequential",
+    "zero_quantized_weights",
+    "zero_quantized_nontrainable_weights",
+    "zero_quantized_gradients",
+    "memory_efficient_linear",
+)
+_ALIASES = {
+    name: (f"{ZERO}.{name.removeprefix('stage3_')}",)
+    for name in (*_ZERO_WHOLE, *_ZERO_AUTO, *_ZERO_FLAGS)
+    if name.startswith("stage3_")
+}
+"""``populate_by_name``: DeepSpeed takes these with and without their prefix."""
+
+
+def _option(name: str, kind: str, words: dict[str, object] | None = None) -> KeyRow:
+    return KeyRow(
+        path=f"{ZERO}.{name}",
+        key=f"training.options.{name}",
+        kind=kind,
+        words=words or {},
+        aliases=_ALIASES.get(name, ()),
+    )
+
+
+REMOVED = ("training.options.mics_shard_size",)
+"""Read, because older releases have it; not written: the engine refuses it now."""
+
+MICRO = "train_micro_batch_size_per_gpu"
+STEPS = "gradient_accumulation_steps"
+TOTAL = "train_batch_size"
+CLIP = "gradient_clipping"
+FP16 = "fp16.enabled"
+OPTIMIZER = "optimizer.type"
+ELASTIC = "elasticity.enabled"
+ELASTIC_SIZES = "elasticity.micro_batch_sizes"
+MOMENTUM = "optimizer.params.momentum"
+TORCH_ADAM = "optimizer.params.torch_adam"
+
+
+_OWN = any_key(*KEYS.irrelevant, *KEYS.irrelevant, "amp.", CLIP, OPTIMIZER)
+
+
+def recognise(config: ConfigFile) -> str:
+    """The key that shows that a config is DeepSpeed's; empty where none does.
+
+    It is a key that only DeepSpeed has, or the total batch. Other frameworks also state a total batch, so that it
+    counts only as the one key of a config, or with other keys of DeepSpeed.
+    """
+    found = any_key(*KEYS.evidence[0])(config)
+    return found or (TOTAL if TOTAL in config.values and (len(config.values) == 1 or _OWN(config)) else "")
+
 
 TRAINER = "TrainingArguments fills it in"
 
@@ -44,7 +129,7 @@ def _left_open(draft: Draft) -> None:
     """
     for row in KEYS.rows["rows"]:
         for name in (row.path, *row.aliases):
-            if name.startswith(f"{keys.ZERO}.") and not row.words.get("auto") and _auto(draft.config.values.get(name)):
+            if name.startswith(f"{ZERO}.") and not row.words.get("auto") and _auto(draft.config.values.get(name)):
                 draft.config.values[name] = None
                 draft.config.see(name)
 
@@ -52,8 +137,8 @@ def _left_open(draft: Draft) -> None:
 def _old_zero(draft: Draft) -> None:
     """``"zero_optimization": true`` was stage 1; ``cpu_offload: true`` was ``offload_optimizer``."""
     config = draft.config
-    if isinstance(config.values.get(keys.ZERO), bool):
-        draft.set(KEYS.row("zero_optimization.stage").key, 1 if config.take(keys.ZERO) else 0, keys.ZERO)
+    if isinstance(config.values.get(ZERO), bool):
+        draft.set(KEYS.row("zero_optimization.stage").key, 1 if config.take(ZERO) else 0, ZERO)
     for name, key in KEYS.words["old_offload"].items():
         if config.take(name) is True:
             draft.set(key, "cpu", name)
@@ -73,23 +158,23 @@ def _batch(draft: Draft, world: int | None) -> None:
     config = draft.config
     sizes = {}
     micro_key, steps_key = "training.micro_batch_size", "training.gradient_accumulation_steps"
-    for name, key in ((keys.MICRO, micro_key), (keys.STEPS, steps_key), (keys.TOTAL, "training.global_batch_size")):
+    for name, key in ((MICRO, micro_key), (STEPS, steps_key), (TOTAL, "training.global_batch_size")):
         if not _auto(config.take(name)):
-            sizes[name] = draft.whole(name, key, *((steps_key,) if name == keys.TOTAL else ()))
-    if config.take(keys.ELASTIC) is True:
+            sizes[name] = draft.whole(name, key, *((steps_key,) if name == TOTAL else ()))
+    if config.take(ELASTIC) is True:
         sizes = _elastic(draft)
-    micro, steps, total = sizes.get(keys.MICRO), sizes.get(keys.STEPS), sizes.get(keys.TOTAL)
+    micro, steps, total = sizes.get(MICRO), sizes.get(STEPS), sizes.get(TOTAL)
     data = None if world is None else max(1, world // (_degree(draft, "tensor") * _degree(draft, "context")))
     if micro is None and total and data:
         micro = max(1, total // data // (steps or 1))
-        draft.set(micro_key, micro, keys.TOTAL)
+        draft.set(micro_key, micro, TOTAL)
     elif micro is not None:
-        draft.set(micro_key, micro, keys.MICRO if config.has(keys.MICRO) else keys.ELASTIC_SIZES)
+        draft.set(micro_key, micro, MICRO if config.has(MICRO) else ELASTIC_SIZES)
     if steps is not None:
-        draft.set(steps_key, steps, keys.STEPS)
+        draft.set(steps_key, steps, STEPS)
     elif micro and total and data:
-        draft.set(steps_key, max(1, total // (micro * data)), keys.TOTAL)
-    elif _auto(config.take(keys.STEPS)):
+        draft.set(steps_key, max(1, total // (micro * data)), TOTAL)
+    elif _auto(config.take(STEPS)):
         draft.assume(steps_key, 1, f"auto: {TRAINER}; its default")
     elif not total:
         draft.assume(steps_key, 1)
@@ -100,16 +185,16 @@ def _batch(draft: Draft, world: int | None) -> None:
         help = (
             f"as it stands it takes {fits} data-parallel GPUs" if fits * micro * steps == total else "mend one of them"
         )
-        draft.refuse(keys.TOTAL, message, help, (steps_key,))
+        draft.refuse(TOTAL, message, help, (steps_key,))
 
 
 def _elastic(draft: Draft) -> dict[str, int | None]:
     """The engine chooses one of the listed micro-batches, and reads no other size (``runtime/config.py``)."""
-    listed = draft.config.take(keys.ELASTIC_SIZES)
+    listed = draft.config.take(ELASTIC_SIZES)
     sizes = [each for each in listed if type(each) is int] if isinstance(listed, list) else []
     if sizes:
-        draft.note(keys.ELASTIC_SIZES, f"the engine chooses one of them: priced with {max(sizes)}, the largest")
-    return {keys.MICRO: max(sizes)} if sizes else {}
+        draft.note(ELASTIC_SIZES, f"the engine chooses one of them: priced with {max(sizes)}, the largest")
+    return {MICRO: max(sizes)} if sizes else {}
 
 
 def _stated(draft: Draft, key: str) -> int | None:
@@ -125,7 +210,7 @@ def _precision(draft: Draft) -> None:
     config = draft.config
     key = "training.precision"
     bf16 = next((name for name in KEYS.names["bf16"] if config.has(name)), KEYS.names["bf16"][0])
-    on16, onb16 = config.take(keys.FP16), config.take(bf16)
+    on16, onb16 = config.take(FP16), config.take(bf16)
     if onb16 is True:
         pure = config.values.get("bf16.bf16_master_weights_and_grads") is True
         states = config.values.get("bf16.bf16_optimizer_states") is True
@@ -135,13 +220,13 @@ def _precision(draft: Draft) -> None:
             draft.refuse(name, "bf16 master weights with fp32 states have no memory model", help, (key,))
         draft.set(key, "bf16-pure" if pure else "bf16-mixed", bf16)
     elif on16 is True:
-        draft.set(key, "fp16-mixed", keys.FP16)
+        draft.set(key, "fp16-mixed", FP16)
     elif _auto(on16) or _auto(onb16):
-        name = bf16 if _auto(onb16) else keys.FP16
+        name = bf16 if _auto(onb16) else FP16
         help = "state it: --set training.precision=bf16-mixed (or fp16-mixed, fp32)"
         draft.refuse(name, f"the precision is `auto`: {TRAINER}", help, (key,))
-    elif config.has(keys.FP16) or config.has(bf16):
-        draft.set(key, "fp32", keys.FP16 if config.has(keys.FP16) else bf16)
+    elif config.has(FP16) or config.has(bf16):
+        draft.set(key, "fp32", FP16 if config.has(FP16) else bf16)
     else:
         draft.assume(key, "fp32", "neither bf16 nor fp16 is enabled: DeepSpeed's default")
 
@@ -149,8 +234,8 @@ def _precision(draft: Draft) -> None:
 def _optimizer(draft: Draft) -> None:
     config = draft.config
     key = "training.optimizer.name"
-    written = config.take(keys.OPTIMIZER)
-    torch_adam, momentum = config.take(keys.TORCH_ADAM), config.take(keys.MOMENTUM)
+    written = config.take(OPTIMIZER)
+    torch_adam, momentum = config.take(TORCH_ADAM), config.take(MOMENTUM)
     if written is None:
         draft.assume(key, "adamw", "not in the config: the default of TrainingArguments")
         return
@@ -158,22 +243,25 @@ def _optimizer(draft: Draft) -> None:
     if name is None:
         help = "state the one that keeps the same states: --set training.optimizer=adamw"
         settles = (key, "training.optimizer")
-        draft.refuse(keys.OPTIMIZER, f"the states of `{written}` have no memory model", help, settles)
+        draft.refuse(OPTIMIZER, f"the states of `{written}` have no memory model", help, settles)
         return
     if str(written).lower() == "lamb":
-        draft.note(keys.OPTIMIZER, "priced as Adam, whose two moments LAMB keeps; its norms per layer are not modelled")
+        draft.note(OPTIMIZER, "priced as Adam, whose two moments LAMB keeps; its norms per layer are not modelled")
     third_state(draft, "optimizer.params.amsgrad")
-    draft.set(key, "sgd-momentum" if name == "sgd" and momentum else name, keys.OPTIMIZER)
+    draft.set(key, "sgd-momentum" if name == "sgd" and momentum else name, OPTIMIZER)
     if torch_adam is True and name in ("adam", "adamw"):
-        draft.set("training.optimizer.implementation", "foreach", keys.TORCH_ADAM)
+        draft.set("training.optimizer.implementation", "foreach", TORCH_ADAM)
 
 
 def _clipping(draft: Draft) -> None:
-    written = draft.config.take(keys.CLIP)
+    written = draft.config.take(CLIP)
     key = "training.clip_grad_norm"
     if written is None:
         draft.assume(key, False)
     elif _auto(written):
-        draft.set(key, True, keys.CLIP)
+        draft.set(key, True, CLIP)
     else:
-        draft.set(key, bool(written), keys.CLIP)
+        draft.set(key, bool(written), CLIP)
+
+
+READER = Reader(recognise=recognise, read=read_deepspeed)

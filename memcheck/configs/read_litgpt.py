@@ -1,21 +1,142 @@
-"""A config of LitGPT's scripts, or the command that runs one of them, in the plan's words."""
+"""``litgpt finetune_lora CHECKPOINT --config FILE --train.micro_batch_size 4``: which script runs, and on what.
+
+LitGPT's keys, and the plan keys for the same things. Read at litgpt 26857050 of June 2026 (``litgpt/finetune/*.py``,
+``pretrain.py``, ``args.py``, ``utils.py``, ``config.py``).
+
+A config of LitGPT's scripts, or the command that runs one of them, in the plan's words.
+"""
 
 from __future__ import annotations
 
 import re
 
-from memcheck.configs import litgpt_keys as keys
 from memcheck.configs import trainer_parts as parts
-from memcheck.configs.config_file import ConfigFile
-from memcheck.configs.draft import Draft
-from memcheck.configs.litgpt_keys import KEYS
-from memcheck.configs.litgpt_launch import ScriptRun, join_run
-from memcheck.configs.torchtune_step import component_optimizer
-from memcheck.configs.trainer_frozen import architecture_named
-from memcheck.configs.trainer_parts import FALSE, RECOMPUTE, text
-from memcheck.configs.trainer_split import GROUP, STAGE
-from memcheck.configs.types import ConfigProblem, KeyRow, ReadConfig
+from memcheck.configs.arguments import without_comment
+from memcheck.configs.config_file import ConfigFile, all_keys, load_yaml
+from memcheck.configs.draft import Draft, Reader
+from memcheck.configs.key_table import key_table
+from memcheck.configs.launch_lines import without_others
+from memcheck.configs.torchtune_parts import component_optimizer
+from memcheck.configs.trainer_parts import FALSE, RECOMPUTE, architecture_named, text
+from memcheck.configs.trainer_split import GROUP, STAGE, load_named
+from memcheck.configs.types import ConfigError, ConfigProblem, KeyRow, ReadConfig
+from memcheck.finding import Location, Span
 from memcheck.models.types import Architecture
+from memcheck.record import Record
+
+_TRAINS = re.compile(
+    r"(?:^|[\s;&/])litgpt\s+(?P<script>finetune(?:[_ ](?:lora_legacy|lora|full|adapter_v2|adapter))?|pretrain)"
+    r"(?=\s|$)(?:\s+(?P<model>[^\s\\;&|-][^\s\\;&|]*))?"
+)
+_OTHER = re.compile(
+    r"(?:^|[\s;&/])litgpt\s+(?:download|chat|generate\w*|convert\w*|merge_lora|evaluate|serve|validate)(?=\s|$)"
+)
+
+
+class ScriptRun(Record):
+    """A command that trains."""
+
+    script: str
+    """``full`` | ``lora`` | ``adapter`` | ``adapter_v2`` | ``pretrain``."""
+    model: str
+    """The checkpoint or the model's name, where it is the command's first word."""
+    location: Location
+
+
+def runs_of(config: ConfigFile) -> list[ScriptRun]:
+    """Every command of a launch script that trains; none of a config, whose comments may name some."""
+    if config.path.lower().endswith((".yaml", ".yml", ".json", ".toml")):
+        return []
+    found = []
+    for number, line in enumerate(config.lines, 1):
+        code = without_comment(line)[:2000]
+        for each in _TRAINS.finditer(_continued(config.lines, number, code)):
+            if each.start("script") >= len(code):
+                continue
+            words = re.split(r"[_ ]", each["script"], maxsplit=1)
+            script = "pretrain" if words[0] == "pretrain" else words[1] if words[1:] else "lora"
+            at = Location(config.path, Span(number, each.start("script") + 1, number, each.end("script") + 1))
+            found.append(ScriptRun(script, (each["model"] or "").strip("\"'"), at))
+    return found
+
+
+def run_of(config: ConfigFile) -> ScriptRun | None:
+    """The first run of a LitGPT script that a config starts; None where it starts none."""
+    return next(iter(runs_of(config)), None)
+
+
+def training_alone(text: str) -> str:
+    """The script without LitGPT's commands that train nothing."""
+    return without_others(text, _TRAINS, _OTHER)
+
+
+def join_run(draft: Draft, model: str, other: str) -> ScriptRun | None:
+    """Take what the command says in addition to its arguments: the model, and the config that ``--config`` names.
+
+    ``model``, ``other``: the keys of the model of a script that fine-tunes, and of the one that pretrains.
+    """
+    config = draft.config
+    found = runs_of(config)
+    if not found:
+        return None
+    run = found[0]
+    config.see("config")
+    if len(found) > 1:
+        at = found[1].location
+        config.adopt("config", str(config.values.get("config", "")), at)
+        draft.refuse("config", "the script trains more than once, and its arguments are one job's", "one for each")
+        return run
+    named = config.values.get("config")
+    recipe = _recipe(draft, str(named)) if isinstance(named, str) else None
+    for key, value in recipe.values.items() if recipe is not None else ():
+        if key not in config.values:
+            config.adopt(key, value, recipe.at(key) if recipe is not None else run.location)
+    if recipe is not None:
+        draft.sources[recipe.path] = recipe.lines
+    if run.model:
+        config.adopt(other if run.script == "pretrain" else model, run.model, run.location)
+    return run
+
+
+def _recipe(draft: Draft, name: str) -> ConfigFile | None:
+    try:
+        found = load_named(draft.config, name, load_yaml)
+    except ConfigError as error:
+        draft.refuse("config", error.message, "mend the file")
+        return None
+    if found is None:
+        message = f"there is no `{name}` in the command's folder, nor where it runs"
+        draft.refuse("config", message, "write it to a file, and name that")
+    return found
+
+
+def _continued(lines: tuple[str, ...], number: int, code: str) -> str:
+    """A line with the next one, where it goes on there."""
+    if code.rstrip().endswith("\\") and number < len(lines):
+        return f"{code.rstrip()[:-1]} {lines[number][:2000].lstrip()}"
+    return code
+
+
+KEYS = key_table("litgpt")
+
+CHECKPOINT, NAME = "checkpoint_dir", "model_name"
+LENGTH, MICRO, TOTAL = "train.max_seq_length", "train.micro_batch_size", "train.global_batch_size"
+QUANTIZE = "quantize"
+_in_file = all_keys((MICRO, TOTAL, LENGTH), (CHECKPOINT, NAME, "lora_r", QUANTIZE, "initial_checkpoint_dir"))
+
+
+def recognise(config: ConfigFile) -> str:
+    """The key that shows that a config is LitGPT's; empty where none does.
+
+    A file has ``train:`` with a checkpoint's folder or a model's name; a script has a command that trains.
+    """
+    return _in_file(config) or ("config" if run_of(config) is not None else "")
+
+
+DROPOUT = "lora_dropout"
+TUNED = (1, 16)
+"""Micro-batch and total batch, in sequences, of a fine-tuning script that states neither."""
+
 
 METHOD, TARGETS, PRECISION = "training.method", "training.lora.target_modules", "training.precision.recipe"
 ACCUMULATION = "training.gradient_accumulation_steps"
@@ -26,14 +147,14 @@ def read_litgpt(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one job. ``world``: how many GPUs run it, where that is known."""
     draft = Draft(config, "litgpt", KEYS.title)
     draft.derive("training.framework", "litgpt", "the config's keys are LitGPT's")
-    run = join_run(draft, keys.CHECKPOINT, keys.NAME)
+    run = join_run(draft, CHECKPOINT, NAME)
     script = _script(draft, run)
     pretrains = script == "pretrain"
-    _model(draft, keys.NAME if pretrains else keys.CHECKPOINT)
+    _model(draft, NAME if pretrains else CHECKPOINT)
     gpus = _world(draft, world, pretrains=pretrains)
     _split(draft, gpus, pretrains=pretrains)
     quantized = _method(draft, script, gpus)
-    _batch(draft, gpus, KEYS.words["batch"].get(script, keys.TUNED))
+    _batch(draft, gpus, KEYS.words["batch"].get(script, TUNED))
     _length(draft, pretrains=pretrains)
     _precision(draft, quantized=quantized, sharded_adapters=script == "lora" and gpus > 1)
     _optimizer(draft, quantized=quantized, pretrains=pretrains)
@@ -55,18 +176,18 @@ def _script(draft: Draft, run: ScriptRun | None) -> str:
     config = draft.config
     if run is not None:
         script = run.script
-    elif any(config.has(key) for key in (keys.NAME, "initial_checkpoint_dir")) or config.section("model_config"):
+    elif any(config.has(key) for key in (NAME, "initial_checkpoint_dir")) or config.section("model_config"):
         return "pretrain"
     elif any(key.startswith("lora_") for key in config.values):
         return "lora"
-    elif "resume" in config.values and keys.QUANTIZE not in config.values:
+    elif "resume" in config.values and QUANTIZE not in config.values:
         return "full"
     else:
         script = _named(config)
         if not script:
             message = "the config does not say which script runs it: finetune_full, finetune_lora or an adapter's"
             help = "state it: --set training.method=full, or lora"
-            draft.refuse(keys.CHECKPOINT, message, help, (METHOD,))
+            draft.refuse(CHECKPOINT, message, help, (METHOD,))
     if script in KEYS.words["other_scripts"]:
         message = f"`finetune_{script}`: {KEYS.words['other_scripts'][script]} have no memory model here"
         at = run.location if run is not None else config.at("out_dir")
@@ -99,7 +220,7 @@ def _model(draft: Draft, path: str) -> None:
 def _dimensions(draft: Draft) -> None:
     """``model_config``, which counts before the name: a Llama of any size (``config.py``, Config)."""
     config, section, found = draft.config, "model_config.", "model.architecture."
-    config.see(*(key for key in config.values if key.startswith(section)), keys.NAME)
+    config.see(*(key for key in config.values if key.startswith(section)), NAME)
     of_llama = all(config.values.get(f"{section}{name}") == value for name, value in KEYS.words["of_llama"].items())
     known = {*KEYS.words["of_llama"], *KEYS.words["dimensions"], *KEYS.inside["model_config"]}
     stated = {key.removeprefix(section) for key in config.values if key.startswith(section) and config.has(key)}
@@ -148,11 +269,11 @@ def _split(draft: Draft, gpus: int, *, pretrains: bool) -> None:
 
 def _method(draft: Draft, script: str, gpus: int) -> bool:
     """What is trained; whether the base is quantized."""
-    written = text(draft, keys.QUANTIZE)
+    written = text(draft, QUANTIZE)
     if script == "lora":
         stated = next((each for each in ("lora_r", *KEYS.words["switches"]) if draft.config.has(each)), "")
         if written or stated:
-            draft.set(METHOD, "qlora" if written else "lora", keys.QUANTIZE if written else stated)
+            draft.set(METHOD, "qlora" if written else "lora", QUANTIZE if written else stated)
         else:
             draft.derive(METHOD, "lora", "the script: finetune_lora")
         _adapters(draft)
@@ -161,12 +282,12 @@ def _method(draft: Draft, script: str, gpus: int) -> bool:
     if not written:
         return False
     if written == "bnb.int8-training":
-        message = f"`{keys.QUANTIZE}: {written}` has no memory model under LitGPT"
-        draft.refuse(keys.QUANTIZE, message, "bnb.nf4 has one", ("training.options.quantize",))
+        message = f"`{QUANTIZE}: {written}` has no memory model under LitGPT"
+        draft.refuse(QUANTIZE, message, "bnb.nf4 has one", ("training.options.quantize",))
     elif gpus > 1:
-        draft.refuse(keys.QUANTIZE, f"`{keys.QUANTIZE}` on {gpus} GPUs: the script stops", "devices: 1")
+        draft.refuse(QUANTIZE, f"`{QUANTIZE}` on {gpus} GPUs: the script stops", "devices: 1")
     else:
-        draft.set("training.options.quantize", written, keys.QUANTIZE)
+        draft.set("training.options.quantize", written, QUANTIZE)
     return True
 
 
@@ -183,9 +304,9 @@ def _adapters(draft: Draft) -> None:
         draft.set(TARGETS, names, path)
     else:
         draft.assume(TARGETS, names)
-    stated = config.take(keys.DROPOUT)
+    stated = config.take(DROPOUT)
     if stated is not None:
-        draft.rows((KeyRow(keys.DROPOUT, "training.options.lora_dropout", kind="number"),))
+        draft.rows((KeyRow(DROPOUT, "training.options.lora_dropout", kind="number"),))
     config.see(*KEYS.words["switches"])
 
 
@@ -220,28 +341,28 @@ def _batch(draft: Draft, gpus: int, defaults: tuple[int, int]) -> None:
     """Read the micro-batch and the accumulation steps: the total batch per GPU over the micro-batch, rounded down
     (``args.py``). ``defaults``: micro-batch and total batch of the script, in sequences.
     """
-    row = KeyRow(keys.MICRO, "training.micro_batch_size")
+    row = KeyRow(MICRO, "training.micro_batch_size")
     micro = parts.whole(draft, row, defaults[0], "not in the config: the script's default")
-    total = draft.whole(keys.TOTAL, ACCUMULATION)
+    total = draft.whole(TOTAL, ACCUMULATION)
     total = defaults[1] if total is None else total
     if not micro or any(ACCUMULATION in each.keys for each in draft.problems):
         return
     steps = total // gpus // micro
     if steps < 1:
-        message = f"`{keys.TOTAL}: {total}` is less than {micro} on each of {gpus} GPUs: the script stops"
-        draft.refuse(keys.TOTAL, message, "", (ACCUMULATION,))
+        message = f"`{TOTAL}: {total}` is less than {micro} on each of {gpus} GPUs: the script stops"
+        draft.refuse(TOTAL, message, "", (ACCUMULATION,))
     else:
-        draft.set(ACCUMULATION, steps, keys.TOTAL)
+        draft.set(ACCUMULATION, steps, TOTAL)
 
 
 def _length(draft: Draft, *, pretrains: bool) -> None:
     key = "training.sequence_length"
-    draft.rows((KeyRow(keys.LENGTH, key),))
-    if not draft.config.has(keys.LENGTH):
+    draft.rows((KeyRow(LENGTH, key),))
+    if not draft.config.has(LENGTH):
         what = "rows are as long as the model's context" if pretrains else "rows are as long as the data's longest"
-        message = f"`{keys.LENGTH}` states no length: {what}"
+        message = f"`{LENGTH}` states no length: {what}"
         help = "state the longest there, or on the command line: --sequence-length 2048"
-        draft.refuse(keys.LENGTH, message, help, (key,))
+        draft.refuse(LENGTH, message, help, (key,))
     padded = "rows are padded to the longest of a micro-batch without a mask: an upper bound"
     whole = "rows are cut out of one text"
     draft.assume("training.sequences", *(("packed", whole) if pretrains else ("unpacked", padded)))
@@ -259,7 +380,7 @@ def _precision(draft: Draft, *, quantized: bool, sharded_adapters: bool) -> None
     message = "a quantized base and mixed precision: the script stops"
     if not quantized:
         message = "adapters in mixed precision on several GPUs: fp32 is gathered, which has no memory model here"
-    draft.refuse(path if config.has(path) else keys.QUANTIZE, message, "precision: bf16-true", ("training.precision",))
+    draft.refuse(path if config.has(path) else QUANTIZE, message, "precision: bf16-true", ("training.precision",))
 
 
 def _optimizer(draft: Draft, *, quantized: bool, pretrains: bool) -> None:
@@ -288,3 +409,6 @@ def _clipping(draft: Draft, *, pretrains: bool) -> None:
     else:
         draft.assume(key, value=True)
     draft.config.see(path)
+
+
+READER = Reader(recognise=recognise, read=read_litgpt, trains=training_alone)

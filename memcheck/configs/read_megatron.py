@@ -1,19 +1,93 @@
-"""Megatron-LM arguments in the plan's words. What they do not say, the code at that commit does."""
+"""Megatron-LM's arguments, and the plan keys for the same things. Read at commit d98e8a64dd of August 2026
+(``megatron/training/arguments.py``, ``core/transformer/transformer_config.py``, ``core/model_parallel_config.py``) and,
+for the names of the configuration classes, at megatron-core 0.16.1.
+
+Megatron-LM arguments in the plan's words. What they do not say, the code at that commit does.
+"""
 
 from __future__ import annotations
 
-from memcheck.configs import megatron_keys as keys
-from memcheck.configs.config_file import ConfigFile
-from memcheck.configs.draft import Draft
-from memcheck.configs.launch_devices import allotted, machines
-from memcheck.configs.launch_environment import allocator
-from memcheck.configs.megatron_keys import KEYS
-from memcheck.configs.types import ReadConfig
+from memcheck.configs.config_file import ConfigFile, any_key
+from memcheck.configs.draft import Draft, Reader
+from memcheck.configs.key_table import key_table
+from memcheck.configs.launch_devices import allocator, allotted, machines
+from memcheck.configs.types import KeyRow, ReadConfig
 from memcheck.edge.digits import whole_number
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.megatron.profile import FRAMEWORK as MEGATRON
 from memcheck.job.layout_text import stages_of_layout
 from memcheck.models.families.megatron_lm import DROPOUT, MODEL_TYPE
 from memcheck.models.parts.megatron_delta import GATED_DELTA_NET
+
+KEYS = key_table("megatron")
+
+
+MODEL = "model.architecture"
+
+
+def underscored(argument: str) -> str:
+    """``--hidden-size`` as the plan and the configuration classes spell it."""
+    return argument.replace("-", "_")
+
+
+def dashed(name: str) -> str:
+    """The argument of a configuration key."""
+    return name.replace("_", "-")
+
+
+DIMENSIONS = (
+    *(KeyRow(name, f"{MODEL}.{underscored(name)}") for name in KEYS.names["whole_dimensions"]),
+    *(KeyRow(name, f"{MODEL}.{underscored(name)}", "flag") for name in KEYS.names["switched_dimensions"]),
+    KeyRow("position-embedding-type", f"{MODEL}.position_embedding_type", "text"),
+    KeyRow("normalization", f"{MODEL}.normalization", "text"),
+    KeyRow("rotary-percent", f"{MODEL}.rotary_percent", "number"),
+    KeyRow("moe-layer-freq", f"{MODEL}.moe_layer_freq", "text"),
+    KeyRow("experimental-attention-variant", f"{MODEL}.experimental_attention_variant", "text"),
+    KeyRow("linear-attention-freq", f"{MODEL}.linear_attention_freq", "text"),
+    KeyRow("moe-router-score-function", f"{MODEL}.moe_router_score_function", "text"),
+    KeyRow("hidden-dropout", f"{MODEL}.hidden_dropout", "number"),
+    KeyRow("attention-dropout", f"{MODEL}.attention_dropout", "number"),
+)
+"""What the model is: the keys of the family ``megatron-lm``."""
+
+
+def _kind(name: str) -> str:
+    types = MEGATRON.options[name]
+    if bool in types:
+        return "flag"
+    if list in types and str not in types:
+        return "list"
+    return "number" if float in types else "whole" if int in types else "text"
+
+
+LISTS = frozenset(dashed(name) for name, types in MEGATRON.options.items() if list in types)
+"""Arguments that take several words."""
+OPTIONS = tuple(
+    KeyRow(dashed(name), f"training.options.{name}", _kind(name))
+    for name in MEGATRON.options
+    if name not in KEYS.names["settled"]
+)
+"""Arguments that are options of a plan under the same name."""
+
+OWN = (
+    *(row.path for row in KEYS.rows["layout"] if row.path.endswith("parallel-size")),
+    "use-checkpoint-args",
+    "use-distributed-optimizer",
+    "use-mcore-models",
+)
+"""Arguments that only Megatron-LM has."""
+SHARED = (
+    *(name for name in KEYS.names["whole_dimensions"] if name not in ("vocab-size", "q-lora-rank", "kv-lora-rank")),
+    *(row.path for row in KEYS.rows["layout"] if row.path not in OWN),
+)
+"""Arguments that others have, too: several of them together are its."""
+
+
+def recognise(config: ConfigFile) -> str:
+    """One argument of its own, or three that it shares; what only others run has one or two of these."""
+    shared = [name for name in SHARED if name in config.values]
+    return any_key(*OWN)(config) or (shared[0] if len(shared) >= 3 else "")
+
 
 STAGE = "parallelism.zero_stage"
 OPTION = "training.options."
@@ -81,7 +155,7 @@ def _refuse(draft: Draft) -> None:
         return
     if delta and not config.has(KEYS.names["delta_nets"][1]):
         message = "`--experimental-attention-variant` without --linear-attention-freq: which layers is not said"
-        draft.refuse(KEYS.names["delta_nets"][0], message, keys=(f"{keys.MODEL}.linear_attention_freq",))
+        draft.refuse(KEYS.names["delta_nets"][0], message, keys=(f"{MODEL}.linear_attention_freq",))
         return
     for name, what in KEYS.refused.items():
         if delta and name in KEYS.names["delta_nets"]:
@@ -90,7 +164,7 @@ def _refuse(draft: Draft) -> None:
             draft.refuse(name, f"`--{name}`: the job is {what}, of which memcheck has no model here")
             return
     if str(config.values.get("attention-head-type", "multihead")) != "multihead":
-        key = f"{keys.MODEL}.num_query_groups"
+        key = f"{MODEL}.num_query_groups"
         message = f"`--attention-head-type {config.values['attention-head-type']}` is a fork's, and is not read"
         draft.refuse("attention-head-type", message, f"state what it means: --set {key}=1", (key,))
         return
@@ -114,23 +188,23 @@ def _model(draft: Draft) -> None:
     if not name:
         # several parallel runs of one script keep their model in a checkpoint: --use-checkpoint-args
         draft.refuse("", "the arguments do not say --hidden-size", "name the model: --model NAME", ("model",))
-        config.see(*(row.path for row in keys.DIMENSIONS))
+        config.see(*(row.path for row in DIMENSIONS))
         return
-    draft.derive(f"{keys.MODEL}.model_type", MODEL_TYPE, "Megatron-LM's GPT, by its arguments")
-    draft.rows(keys.DIMENSIONS)
+    draft.derive(f"{MODEL}.model_type", MODEL_TYPE, "Megatron-LM's GPT, by its arguments")
+    draft.rows(DIMENSIONS)
     if _on(config, "use-rotary-position-embeddings") and not config.has("position-embedding-type"):
-        draft.set(f"{keys.MODEL}.position_embedding_type", "rope", "use-rotary-position-embeddings")
+        draft.set(f"{MODEL}.position_embedding_type", "rope", "use-rotary-position-embeddings")
     for needed in NEEDED:
         if not config.has(needed):
-            draft.refuse("", f"the arguments do not say --{needed}", keys=(f"{keys.MODEL}.{keys.underscored(needed)}",))
+            draft.refuse("", f"the arguments do not say --{needed}", keys=(f"{MODEL}.{underscored(needed)}",))
     for which in ("hidden_dropout", "attention_dropout"):
-        if f"{keys.MODEL}.{which}" not in draft.settings:
-            draft.assume(f"{keys.MODEL}.{which}", DROPOUT)
-    positions, length = f"{keys.MODEL}.max_position_embeddings", config.values.get("seq-length")
+        if f"{MODEL}.{which}" not in draft.settings:
+            draft.assume(f"{MODEL}.{which}", DROPOUT)
+    positions, length = f"{MODEL}.max_position_embeddings", config.values.get("seq-length")
     if positions not in draft.settings and length is not None and not config.has("max-position-embeddings"):
         number = whole_number(str(length))
         draft.assume(positions, length if number is None else number, "as long as --seq-length")
-    vocabulary, padded = f"{keys.MODEL}.vocab_size", "padded-vocab-size"
+    vocabulary, padded = f"{MODEL}.vocab_size", "padded-vocab-size"
     if config.has(padded) and not config.has("vocab-size"):
         size = draft.whole(padded, vocabulary)
         if size is not None:
@@ -165,7 +239,7 @@ def _layout(draft: Draft) -> None:
     pipeline = _degree(draft, "pipeline")
     per_chunk = draft.whole("num-layers-per-virtual-pipeline-stage", "parallelism.virtual_stages")
     chunks = draft.whole("num-virtual-stages-per-pipeline-rank", "parallelism.virtual_stages")
-    layers = draft.value(f"{keys.MODEL}.num_layers")
+    layers = draft.value(f"{MODEL}.num_layers")
     if isinstance(layers, int):  # transformer_config.py counts the embedding and the loss as layers where it is told
         layers += sum(_on(config, f"account-for-{each}-in-pipeline-split") for each in ("embedding", "loss"))
     written = "pipeline-model-parallel-layout"
@@ -241,9 +315,9 @@ def _precision(draft: Draft) -> None:
 
 def _options(draft: Draft) -> None:
     config = draft.config
-    draft.rows(keys.OPTIONS)
+    draft.rows(OPTIONS)
     for name in KEYS.names["numbers"]:
-        setting = draft.settings.get(f"{OPTION}{keys.underscored(name)}")
+        setting = draft.settings.get(f"{OPTION}{underscored(name)}")
         wrong = [] if setting is None else [each for each in _items(setting.value) if not isinstance(each, int)]
         if wrong:
             draft.refuse(name, f"`--{name}`: `{wrong[0]}` is not a whole number", keys=(f"{OPTION}{name}",))
@@ -314,3 +388,6 @@ def _recompute(draft: Draft) -> None:
     if modules is not None:
         names = modules if isinstance(modules, list) else str(modules).strip("[]").replace(",", " ").split()
         draft.set(f"{key}.modules", [str(each) for each in names], "recompute-modules")
+
+
+READER = Reader(recognise=recognise, read=read_megatron, lists=LISTS)

@@ -1,23 +1,95 @@
-"""A launch of ``megatron sft`` or ``megatron pt`` in the plan's words: ms-swift over Megatron-Core."""
+"""Keys of Megatron-SWIFT, ms-swift over Megatron-Core, and the plan keys. Read at ms-swift 3602360a of August 2026
+(``swift/megatron/arguments/*.py``, ``swift/megatron/utils/megatron_lm_utils.py``) and mcore-bridge 1.6.5
+(``config/model_config.py``, ``model/gpt_model.py``).
+
+What Megatron-SWIFT does with a model's tower: it is frozen, and adapters leave it alone, unless the launch says not.
+
+Source: ms-swift 4 ``swift/megatron/arguments/megatron_args.py`` (``freeze_llm`` false, ``freeze_vit`` and
+``freeze_aligner`` true by default) and ``swift/megatron/utils/utils.py``.
+
+A launch of ``megatron sft`` or ``megatron pt`` in the plan's words: ms-swift over Megatron-Core.
+"""
 
 from __future__ import annotations
 
-from memcheck.configs import megatron_swift_keys as keys
+from memcheck.configs import read_megatron as megatron_keys
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
-from memcheck.configs.draft import Draft
+from memcheck.configs.draft import Draft, Reader
 from memcheck.configs.key_table import key_table
-from memcheck.configs.megatron_swift_keys import KEYS
-from memcheck.configs.megatron_swift_tower import tower
-from memcheck.configs.swift_environment import environment
-from memcheck.configs.swift_rows import longest_row
-from memcheck.configs.trainer_frozen import architecture_named, known_architecture
-from memcheck.configs.trainer_parts import on, text, words
+from memcheck.configs.launch_lines import swift_training_alone
+from memcheck.configs.pictures import NUMBER, named_data
+from memcheck.configs.read_ms_swift import environment, longest_row, megatron_command
+from memcheck.configs.trainer_parts import architecture_named, known_architecture, on, text, words
 from memcheck.configs.trainer_script import spelled_with_underscores
 from memcheck.configs.types import KeyRow, ReadConfig
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.megatron.profile import FRAMEWORK as MEGATRON
 from memcheck.job.layout_text import stages_of_layout
 from memcheck.models.types import Moe
+
+KEYS = key_table("megatron-swift")
+
+
+MODEL = "model"
+
+SETTLED = (*key_table("megatron").names["settled"], "attention_backend", "moe_router_dtype", "mtp_num_layers")
+"""Options that the plan says with a key of its own, or that only code with several of them can read."""
+VIRTUAL = "microbatch_group_size_per_virtual_pipeline_stage"
+OPTIONS = (
+    *(
+        KeyRow(row.key.rpartition(".")[2], row.key, row.kind)
+        for row in megatron_keys.OPTIONS
+        if row.key.rpartition(".")[2] not in SETTLED
+    ),
+    KeyRow("microbatch_group_size_per_vp_stage", f"training.options.{VIRTUAL}"),
+)
+LISTS = frozenset(
+    {*(name for name, types in MEGATRON.options.items() if list in types), *key_table("transformers").names["lists"]}
+)
+
+OFF = (None, False, "false", "False", "none", "None", 0, 0.0, "0", "0.0", "", "[]")
+"""Values of the above that ask for nothing."""
+
+
+def recognise(config: ConfigFile) -> str:
+    """The key that shows that a config is Megatron-SWIFT's; empty where none does.
+
+    The config has a model with ``megatron sft`` or with two of Megatron's keys, or that command with one such key.
+    """
+    named = config.has(MODEL) and isinstance(config.values[MODEL], str)
+    found = [name for name in KEYS.evidence[0] if config.has(name)]
+    if named and (megatron_command(config) or len(found) > 1):
+        return MODEL
+    return found[0] if found and megatron_command(config) else ""
+
+
+PARTS = {"freeze_vit": "vision", "freeze_aligner": "projector"}
+
+
+def tower(draft: Draft) -> None:
+    """Freeze the tower of a model that has one, and ask how many pictures a sample of such data has."""
+    config, found = draft.config, architecture_named(draft)
+    if found is None or (found.vision is None and not found.others):
+        return
+    adapters = draft.value("training.method") == "lora"
+    key = "training.lora.parts" if adapters else "training.freeze"
+    if config.has("freeze_llm") and on(draft, "freeze_llm"):
+        draft.refuse("freeze_llm", "`freeze_llm`: a tower that is trained has no memory model here", keys=(key,))
+        return
+    for name in PARTS:
+        if config.has(name) and not on(draft, name):
+            draft.refuse(name, f"`{name}: false`: a tower that is trained has no memory model here", keys=(key,))
+            return
+    path = next((name for name in PARTS if config.has(name)), "")
+    what: list[object] = ["language"] if adapters else list(PARTS.values())
+    if path:
+        draft.set(key, what, path)
+    else:
+        draft.assume(key, what)
+    if named_data(draft, ("dataset",)):
+        draft.ask(NUMBER, "how many pictures a sample has", f"where samples are text alone: --set {NUMBER}=0")
+
 
 STAGE, OPTION, LORA = "parallelism.zero_stage", "training.options.", "training.lora."
 STAGES = "parallelism.virtual_stages"
@@ -29,12 +101,12 @@ def read_megatron_swift(config: ConfigFile, world: int | None) -> ReadConfig:
     spelled_with_underscores(config)
     draft.derive("training.framework", "megatron", "Megatron-SWIFT runs Megatron-Core")
     environment(draft, key_table("ms-swift").words["environment"])
-    parts.model(draft, keys.MODEL)
+    parts.model(draft, MODEL)
     _converted(draft)
-    if not config.has(keys.MODEL) and "model.name" not in draft.settings:
+    if not config.has(MODEL) and "model.name" not in draft.settings:
         draft.refuse("", "the launch names no model", "name it: --model NAME", ("model",))
     _refuse(draft)
-    draft.rows((*KEYS.rows["layout"], *keys.OPTIONS))
+    draft.rows((*KEYS.rows["layout"], *OPTIONS))
     mixes = _mixes(draft)
     _layout(draft, mixes=mixes)
     _length(draft)
@@ -58,7 +130,7 @@ def _converted(draft: Draft) -> None:
     path = next((name for name in ("mcore_model", "load") if draft.config.has(name)), "")
     folder = text(draft, path).rstrip("/").rpartition("/")[2]
     name = folder.removesuffix("-mcore")
-    if not draft.config.has(keys.MODEL) and name != folder and known_architecture(name) is not None:
+    if not draft.config.has(MODEL) and name != folder and known_architecture(name) is not None:
         draft.assume("model.name", name, f"the name of the folder `{folder}`, which `{path}` names")
 
 
@@ -71,7 +143,7 @@ def _mixes(draft: Draft) -> bool:
 def _refuse(draft: Draft) -> None:
     config = draft.config
     kind = text(draft, "rlhf_type").lower()
-    if kind or keys.command(config) == "rlhf":
+    if kind or megatron_command(config) == "rlhf":
         kind = kind or "dpo"
         rolls = (
             "generates between its steps" if kind in KEYS.names["rollouts"] else "compares preferences or rewards them"
@@ -83,7 +155,7 @@ def _refuse(draft: Draft) -> None:
         draft.refuse("task_type", f"`task_type: {task}`: a head under Megatron-Core has no memory model here")
     for name, what in KEYS.refused.items():
         written = config.take(name)
-        if written not in keys.OFF and written != []:
+        if written not in OFF and written != []:
             draft.refuse(name, f"`{name}`: {what}: that has no memory model here")
     if text(draft, "bridge_backend") == "megatron-bridge":
         draft.refuse("bridge_backend", "`bridge_backend: megatron-bridge` takes its own defaults, which are not read")
@@ -270,3 +342,6 @@ def _method(draft: Draft) -> None:
         draft.assume(f"{LORA}target_modules", "all-linear")
     if text(draft, "lora_bias").lower() not in ("", "none"):
         draft.refuse("lora_bias", "memcheck has no memory model of biases trained with adapters")
+
+
+READER = Reader(recognise=recognise, read=read_megatron_swift, lists=LISTS, trains=swift_training_alone)

@@ -1,16 +1,28 @@
-"""A nanotron YAML config in the plan's words: dimensions, degrees and batch all stand in the file."""
+"""nanotron's keys, and the plan keys for the same things. Read at nanotron 2411b022 of April 2026
+(``src/nanotron/config/*.py``, ``optim/gradient_accumulator.py``, ``optim/zero.py``, ``helpers.py``).
+
+A nanotron YAML config in the plan's words: dimensions, degrees and batch all stand in the file.
+"""
 
 from __future__ import annotations
 
 from math import prod
 
-from memcheck.configs import nanotron_keys as keys
-from memcheck.configs.config_file import ConfigFile
-from memcheck.configs.draft import Draft
-from memcheck.configs.nanotron_keys import KEYS
-from memcheck.configs.recipe_launch import join_recipe
+from memcheck.configs.config_file import ConfigFile, all_keys
+from memcheck.configs.draft import Draft, Reader
+from memcheck.configs.key_table import key_table
+from memcheck.configs.recipe_launch import evidence, join_recipe
 from memcheck.configs.trainer_parts import FALSE, RECOMPUTE, off, on, text
 from memcheck.configs.types import KeyRow, ReadConfig
+
+KEYS = key_table("nanotron")
+
+recognise = all_keys(("tokens.micro_batch_size", "tokens.sequence_length"), ("model.model_config.hidden_size",))
+
+CONFIG = "model.model_config."
+ARCHITECTURE = "model.architecture."
+KINDS = tuple(KEYS.words["classes"])
+
 
 ONE_NODE = 8
 """GPUs that are taken for one node where the GPUs per node are not stated."""
@@ -44,43 +56,43 @@ def read_nanotron(config: ConfigFile, world: int | None) -> ReadConfig:
 def _model(draft: Draft) -> None:
     config = draft.config
     for name, what in KEYS.refused.items():
-        path = f"{keys.CONFIG}{name}"
+        path = f"{CONFIG}{name}"
         if config.has(path) and config.values[path] not in FALSE:
             draft.refuse(path, f"`{path}`: the job is {what}")
-            config.see(*(key for key in config.values if key.startswith(f"{keys.CONFIG}moe_")))
-            config.see(f"{keys.CONFIG}num_experts_per_tok")
+            config.see(*(key for key in config.values if key.startswith(f"{CONFIG}moe_")))
+            config.see(f"{CONFIG}num_experts_per_tok")
         config.see(path)
     for name in KEYS.names["kernels"]:
-        if off(draft, f"{keys.CONFIG}{name}"):
-            message = f"`{keys.CONFIG}{name}: false`: what the operators in its place keep has no memory model here"
-            draft.refuse(f"{keys.CONFIG}{name}", message)
-    kind = next((name for name in keys.KINDS if on(draft, f"{keys.CONFIG}{name}")), "")
-    model_type = f"{keys.ARCHITECTURE}model_type"
+        if off(draft, f"{CONFIG}{name}"):
+            message = f"`{CONFIG}{name}: false`: what the operators in its place keep has no memory model here"
+            draft.refuse(f"{CONFIG}{name}", message)
+    kind = next((name for name in KINDS if on(draft, f"{CONFIG}{name}")), "")
+    model_type = f"{ARCHITECTURE}model_type"
     if kind:
-        biased = on(draft, f"{keys.CONFIG}attention_bias")
+        biased = on(draft, f"{CONFIG}attention_bias")
         if biased and kind == "is_llama_config":
             biased = False
-            draft.note(f"{keys.CONFIG}attention_bias", "nanotron's Llama has no biases: it ignores this key")
-        draft.set(model_type, "qwen2" if biased else "llama", f"{keys.CONFIG}{kind}")
-        draft.set("training.options.model_class", KEYS.words["classes"][kind], f"{keys.CONFIG}{kind}")
-        config.see(f"{keys.CONFIG}attention_bias", f"{keys.CONFIG}rope_interleaved")
-        if kind == "is_llama_config" and on(draft, f"{keys.CONFIG}rope_interleaved"):
-            draft.set("training.options.rope_interleaved", True, f"{keys.CONFIG}rope_interleaved")
+            draft.note(f"{CONFIG}attention_bias", "nanotron's Llama has no biases: it ignores this key")
+        draft.set(model_type, "qwen2" if biased else "llama", f"{CONFIG}{kind}")
+        draft.set("training.options.model_class", KEYS.words["classes"][kind], f"{CONFIG}{kind}")
+        config.see(f"{CONFIG}attention_bias", f"{CONFIG}rope_interleaved")
+        if kind == "is_llama_config" and on(draft, f"{CONFIG}rope_interleaved"):
+            draft.set("training.options.rope_interleaved", True, f"{CONFIG}rope_interleaved")
     elif not draft.problems:
-        message = f"the model is of an unknown kind: none of {', '.join(keys.KINDS)} is true"
-        draft.refuse(f"{keys.CONFIG}hidden_size", message, "name the model: --model NAME", ("model",))
+        message = f"the model is of an unknown kind: none of {', '.join(KINDS)} is true"
+        draft.refuse(f"{CONFIG}hidden_size", message, "name the model: --model NAME", ("model",))
     for name, key in KEYS.words["dimensions"].items():
-        size = draft.whole(f"{keys.CONFIG}{name}", f"{keys.ARCHITECTURE}{key}")
+        size = draft.whole(f"{CONFIG}{name}", f"{ARCHITECTURE}{key}")
         if size is not None:
-            draft.set(f"{keys.ARCHITECTURE}{key}", size, f"{keys.CONFIG}{name}")
-    heads = draft.value(f"{keys.ARCHITECTURE}num_attention_heads")
-    if f"{keys.ARCHITECTURE}num_key_value_heads" not in draft.settings and heads is not None:
-        draft.assume(f"{keys.ARCHITECTURE}num_key_value_heads", heads, "as many as query heads")
+            draft.set(f"{ARCHITECTURE}{key}", size, f"{CONFIG}{name}")
+    heads = draft.value(f"{ARCHITECTURE}num_attention_heads")
+    if f"{ARCHITECTURE}num_key_value_heads" not in draft.settings and heads is not None:
+        draft.assume(f"{ARCHITECTURE}num_key_value_heads", heads, "as many as query heads")
     for name, default in KEYS.words["flags"].items():
-        if config.has(f"{keys.CONFIG}{name}"):
-            draft.set(f"{keys.ARCHITECTURE}{name}", on(draft, f"{keys.CONFIG}{name}"), f"{keys.CONFIG}{name}")
+        if config.has(f"{CONFIG}{name}"):
+            draft.set(f"{ARCHITECTURE}{name}", on(draft, f"{CONFIG}{name}"), f"{CONFIG}{name}")
         else:
-            draft.assume(f"{keys.ARCHITECTURE}{name}", default)
+            draft.assume(f"{ARCHITECTURE}{name}", default)
     _settings(draft)
 
 
@@ -91,12 +103,12 @@ def _settings(draft: Draft) -> None:
         draft.set(key, padded, path)
     else:
         draft.assume(key, 1)
-    kernel = text(draft, f"{keys.CONFIG}_attn_implementation")
+    kernel = text(draft, f"{CONFIG}_attn_implementation")
     if kernel in ("", "flash_attention_2"):
-        draft.set("training.attention", "flash", f"{keys.CONFIG}_attn_implementation")
+        draft.set("training.attention", "flash", f"{CONFIG}_attn_implementation")
     else:
         message = f"the attention kernel `{kernel}` has no memory model here"
-        draft.refuse(f"{keys.CONFIG}_attn_implementation", message, keys=("training.attention",))
+        draft.refuse(f"{CONFIG}_attn_implementation", message, keys=("training.attention",))
 
 
 def _layout(draft: Draft, world: int | None) -> None:
@@ -196,3 +208,6 @@ def _optimizer(draft: Draft) -> None:
         draft.set("training.optimizer.implementation", "fused" if on(draft, fused) else "foreach", fused)
     clip = config.take("optimizer.clip_grad")
     draft.set("training.clip_grad_norm", clip is not None and str(clip) not in ("0", "0.0"), "optimizer.clip_grad")
+
+
+READER = Reader(recognise=evidence("nanotron", recognise), read=read_nanotron)

@@ -1,18 +1,146 @@
-"""A torchtitan TOML job in the plan's words."""
+"""torchtitan's keys, and the plan keys. Read at torchtitan 0.2.2, ``torchtitan/config/job_config.py``: the last release
+whose jobs are TOML files; later ones are Python functions.
+
+The old names are those of 0.1 and of 2024 (``training.batch_size``, ``experimental.*``).
+
+torchtitan's models and flavors, and the catalog's names for them.
+
+Source: ``torchtitan/models/*/__init__.py`` of torchtitan 0.2.2.
+
+A torchtitan TOML job in the plan's words.
+"""
 
 from __future__ import annotations
 
-from memcheck.configs import torchtitan_keys as keys
-from memcheck.configs.config_file import ConfigFile
-from memcheck.configs.draft import Draft
-from memcheck.configs.torchtitan_keys import KEYS
-from memcheck.configs.torchtitan_models import find_flavor
+from collections.abc import Mapping
+
+from memcheck.configs.config_file import ConfigFile, all_keys
+from memcheck.configs.draft import Draft, Reader
+from memcheck.configs.key_table import key_table
 from memcheck.configs.types import ReadConfig
 from memcheck.edge.digits import whole_number
 from memcheck.errors import MemcheckError
 from memcheck.families.architecture import architecture_of
 from memcheck.models.types import Architecture
 from memcheck.plan.types import ModelSpec
+from memcheck.record import Record
+
+KEYS = key_table("torchtitan")
+
+
+GLOBAL_BATCH = "training.global_batch_size"
+LAYERS_PER_STAGE = "parallelism.pipeline_parallel_layers_per_stage"
+FEWER_FIRST = "parallelism.pipeline_parallel_first_stage_less_layers"
+FEWER_LAST = "parallelism.pipeline_parallel_last_stage_less_layers"
+PIPELINE_BATCH = "parallelism.pipeline_parallel_microbatch_size"
+OLD_PIPELINE = "experimental.pipeline_parallel_degree"
+"""Where the degree stood then; such releases cut a local batch into as many parts as there are ranks, and gave the
+first and the last stage no fewer layers (parallelisms/pipelining_utils.py at 9dec370)."""
+RESHARD = "parallelism.fsdp_reshard_after_forward"
+CHECKPOINT_MODE = "activation_checkpoint.mode"
+CHECKPOINT_OPTION = "activation_checkpoint.selective_ac_option"
+EXPORTED = "checkpoint.export_dtype"
+VALIDATION = (("validation.local_batch_size", 8), ("validation.seq_len", 2048))
+REDUCED_DTYPE = "training.mixed_precision_reduce"
+STORED_DTYPE = "training.dtype"
+COMPUTE_DTYPE = "training.mixed_precision_param"
+COMPILED_PARTS = "compile.components"
+CONVERTERS = "model.converters"
+OLD_FLOAT8 = "float8.enable_float8_linear"
+DEFAULT_LOCAL_BATCH = 8
+
+
+class Flavor(Record):
+    """One ``model.name`` and ``model.flavor``."""
+
+    name: str
+    flavor: str
+    model: str
+    """The catalog's model with the same dimensions."""
+    overrides: Mapping[str, object] = {}
+    """Dimensions in which torchtitan's differs from the catalog's."""
+    attention: str = ""
+    """The attention kernel that the flavor is tied to; empty: scaled_dot_product_attention."""
+
+
+_LLAMA = {
+    "hidden_size": 256,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "intermediate_size": 768,  # 256 * 4 * 2/3, rounded up to a multiple of 256
+    "vocab_size": 2048,
+    "head_dim": 16,
+}
+_QWEN = {
+    "hidden_size": 256,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "intermediate_size": 3072,
+    "vocab_size": 2048,
+    "head_dim": 128,
+}
+_QWEN_MOE = {**_QWEN, "moe_intermediate_size": 768, "num_experts": 64}
+_DEEPSEEK = {
+    "hidden_size": 256,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "intermediate_size": 1024,
+    "moe_intermediate_size": 256,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "vocab_size": 2048,
+}
+"""What the debug models change."""
+
+FLAVORS = (
+    Flavor("llama3", "8B", "llama-3.1-8b"),
+    Flavor("llama3", "8B_flex", "llama-3.1-8b", attention="flex"),
+    Flavor("llama3", "8B_varlen", "llama-3.1-8b", attention="flash"),
+    Flavor("llama3", "70B", "llama-3.1-70b"),
+    Flavor("llama3", "405B", "llama-3.1-405b"),
+    Flavor("llama2", "7B", "llama-2-7b"),
+    Flavor("llama2", "13B", "llama-2-13b"),
+    Flavor("llama2", "70B", "llama-2-70b"),
+    Flavor("qwen3", "0.6B", "qwen3-0.6b"),
+    Flavor("qwen3", "1.7B", "qwen3-1.7b"),
+    Flavor("qwen3", "4B", "qwen3-4b"),
+    Flavor("qwen3", "8B", "qwen3-8b"),
+    Flavor("qwen3", "14B", "qwen3-14b"),
+    Flavor("qwen3", "32B", "qwen3-32b"),
+    Flavor("qwen3", "30B-A3B", "qwen3-30b-a3b"),
+    Flavor("qwen3", "235B-A22B", "qwen3-235b-a22b"),
+    Flavor("deepseek_v3", "16B", "deepseek-v2-lite", attention="flex"),
+    Flavor("deepseek_v3", "236B", "deepseek-v2", attention="flex"),
+    Flavor("deepseek_v3", "671B", "deepseek-v3", attention="flex"),
+    Flavor("gpt_oss", "20b", "gpt-oss-20b", attention="flex"),
+    Flavor("gpt_oss", "120b", "gpt-oss-120b", attention="flex"),
+    *(
+        Flavor("llama3", flavor, "llama-3.1-8b", overrides=_LLAMA, attention=attention)
+        for flavor, attention in (
+            ("debugmodel", ""),
+            ("debugmodel_flex_attn", "flex"),
+            ("debugmodel_varlen_attn", "flash"),
+        )
+    ),
+    Flavor("qwen3", "debugmodel", "qwen3-0.6b", overrides=_QWEN),
+    Flavor("qwen3", "debugmodel_moe", "qwen3-30b-a3b", overrides=_QWEN_MOE),
+    Flavor("deepseek_v3", "debugmodel", "deepseek-v2-lite", overrides=_DEEPSEEK),
+    Flavor("deepseek_v3", "debugmodel_flex_attn", "deepseek-v2-lite", overrides=_DEEPSEEK, attention="flex"),
+)
+
+
+def find_flavor(name: str, flavor: str) -> Flavor | None:
+    """The catalog's counterpart of a torchtitan model."""
+    return next((each for each in FLAVORS if (each.name, each.flavor) == (name, flavor)), None)
+
+
+def flavor_of(model: str, attention: str) -> Flavor | None:
+    """The torchtitan model for one of the catalog's, with that attention kernel where there is a choice."""
+    found = [each for each in FLAVORS if each.model == model and not each.overrides]
+    return next((each for each in found if (each.attention or "sdpa") == attention), found[0] if found else None)
 
 
 def read_torchtitan(config: ConfigFile, world: int | None) -> ReadConfig:
@@ -116,9 +244,9 @@ def _data(draft: Draft, world: int | None) -> None:
         if replicate > 1:
             draft.set(group, shard * context, replicate_name if config.has(replicate_name) else shard_name)
     if draft.value(stage) == 3:
-        policy = str(config.take(keys.RESHARD) or "default")
-        draft.set("parallelism.reshard_after_forward", _reshards(draft, policy), keys.RESHARD)
-    config.see(keys.RESHARD)
+        policy = str(config.take(RESHARD) or "default")
+        draft.set("parallelism.reshard_after_forward", _reshards(draft, policy), RESHARD)
+    config.see(RESHARD)
 
 
 def _degree(draft: Draft, key: str) -> int:
@@ -137,31 +265,31 @@ def _schedule(draft: Draft) -> None:
     draft.config.see(
         KEYS.row("parallelism.pipeline_parallel_schedule").path,
         *KEYS.row("parallelism.pipeline_parallel_schedule").aliases,
-        keys.LAYERS_PER_STAGE,
+        LAYERS_PER_STAGE,
     )
     if _degree(draft, "parallelism.pipeline") == 1:
         return
     draft.rows((KEYS.row("parallelism.pipeline_parallel_schedule")._replace(default="1f1b"),))
     key = "parallelism.virtual_stages"
-    per_stage = draft.whole(keys.LAYERS_PER_STAGE, key)
+    per_stage = draft.whole(LAYERS_PER_STAGE, key)
     if per_stage:
         layers = _layers(draft)
         if layers is None:
-            draft.refuse(keys.LAYERS_PER_STAGE, "how many stages that makes depends on the model", keys=(key,))
+            draft.refuse(LAYERS_PER_STAGE, "how many stages that makes depends on the model", keys=(key,))
             return
         fewer = [1 if draft.config.values.get(name) is None else draft.whole(name) or 0 for name in _FEWER]
         stages, ranks = -(-(layers + sum(fewer)) // per_stage), _degree(draft, "parallelism.pipeline")
         if stages % ranks:  # distributed/pipeline_parallel.py: "must be divisible by pipeline parallel size"
             beside = f"{layers} layers and {sum(fewer)} for the ends"
             message = f"{beside} make {stages} stages, which torchtitan cannot share out among {ranks} ranks"
-            draft.refuse(keys.LAYERS_PER_STAGE, message, "use another number of layers", (key,))
+            draft.refuse(LAYERS_PER_STAGE, message, "use another number of layers", (key,))
             return
-        draft.set(key, max(1, stages // ranks), keys.LAYERS_PER_STAGE)
+        draft.set(key, max(1, stages // ranks), LAYERS_PER_STAGE)
     elif draft.value("parallelism.pipeline_schedule") in KEYS.names["looped"]:
         draft.assume(key, 2, "torchtitan's default for a looped schedule")
 
 
-_FEWER = (keys.FEWER_FIRST, keys.FEWER_LAST)
+_FEWER = (FEWER_FIRST, FEWER_LAST)
 
 
 def _layers(draft: Draft) -> int | None:
@@ -181,14 +309,14 @@ def _batch(draft: Draft) -> None:
     batch, steps = "training.micro_batch_size", "training.gradient_accumulation_steps"
     local = draft.whole(name, batch)
     if local is None:
-        local = keys.DEFAULT_LOCAL_BATCH
+        local = DEFAULT_LOCAL_BATCH
         draft.assume(batch, local)
     elif local < 1:
         draft.refuse(name, f"a micro_batch_size of {local} is no batch", keys=(batch,))
         return
     else:
         draft.set(batch, local, name)
-    overall = draft.whole(keys.GLOBAL_BATCH, steps) or -1
+    overall = draft.whole(GLOBAL_BATCH, steps) or -1
     if _degree(draft, "parallelism.pipeline") > 1:
         micro, path = _pipelined(draft, local)
         draft.set(batch, micro, path if config.has(path) else name)
@@ -201,9 +329,9 @@ def _batch(draft: Draft) -> None:
             draft.set(steps, each, name)
         else:  # one run of the schedule for each local batch (train.py, forward_backward_step)
             draft.set("training.options.micro_batches_per_run", each, name)
-    config.see(keys.PIPELINE_BATCH, *KEYS.names["parts"])
+    config.see(PIPELINE_BATCH, *KEYS.names["parts"])
     if overall > 0:
-        draft.set("training.global_batch_size", overall, keys.GLOBAL_BATCH)
+        draft.set("training.global_batch_size", overall, GLOBAL_BATCH)
     elif steps not in draft.settings:
         draft.assume(steps, 1, "training.global_batch_size is not set: one micro-batch per step")
 
@@ -212,20 +340,20 @@ def _pipelined(draft: Draft, local: int) -> tuple[int, str]:
     """The sequences of a micro-batch, 0 where a local batch is not cut into whole ones, and the key that says so."""
     config, batch = draft.config, "training.micro_batch_size"
     parts = _first(config, KEYS.names["parts"])
-    if not config.has(parts) and not config.has(keys.OLD_PIPELINE):
-        return draft.whole(keys.PIPELINE_BATCH, batch) or 1, keys.PIPELINE_BATCH
+    if not config.has(parts) and not config.has(OLD_PIPELINE):
+        return draft.whole(PIPELINE_BATCH, batch) or 1, PIPELINE_BATCH
     count = draft.whole(parts, batch) or _degree(draft, "parallelism.pipeline")
     for name in _FEWER:
         draft.derive(f"training.options.{name.rpartition('.')[2]}", 0, "a release that divides layers evenly")
-    return (local // count if local % count == 0 else 0), parts if config.has(parts) else keys.OLD_PIPELINE
+    return (local // count if local % count == 0 else 0), parts if config.has(parts) else OLD_PIPELINE
 
 
 def _checkpointing(draft: Draft) -> None:
     config = draft.config
     key = "training.activation_checkpointing"
-    mode = str(config.take(keys.CHECKPOINT_MODE) or "selective")
-    option = str(config.take(keys.CHECKPOINT_OPTION) or "2")
-    path = keys.CHECKPOINT_MODE
+    mode = str(config.take(CHECKPOINT_MODE) or "selective")
+    option = str(config.take(CHECKPOINT_OPTION) or "2")
+    path = CHECKPOINT_MODE
     config.see("activation_checkpoint.memory_budget")
     if mode in ("none", "full"):
         draft.set(f"{key}.mode", mode, path)
@@ -233,39 +361,39 @@ def _checkpointing(draft: Draft) -> None:
         draft.refuse(path, f"recompute by `{mode}` has no memory model", "use none, selective or full", (key,))
     elif option == "op":
         draft.set(f"{key}.mode", "selective", path)
-        draft.set("training.options.selective_ac_option", "op", keys.CHECKPOINT_OPTION)
+        draft.set("training.options.selective_ac_option", "op", CHECKPOINT_OPTION)
     elif whole_number(option):
-        draft.set(f"{key}.mode", "full", keys.CHECKPOINT_OPTION)
-        draft.set(f"{key}.every_n_layers", whole_number(option), keys.CHECKPOINT_OPTION)
+        draft.set(f"{key}.mode", "full", CHECKPOINT_OPTION)
+        draft.set(f"{key}.every_n_layers", whole_number(option), CHECKPOINT_OPTION)
     else:
-        draft.refuse(keys.CHECKPOINT_OPTION, f"`{option}` is neither op nor a number of layers", keys=(key,))
+        draft.refuse(CHECKPOINT_OPTION, f"`{option}` is neither op nor a number of layers", keys=(key,))
 
 
 def _precision(draft: Draft) -> None:
     config = draft.config
     key = "training.precision"
-    stored = KEYS.words["dtypes"].get(str(config.take(keys.STORED_DTYPE) or "float32"))
-    compute = KEYS.words["dtypes"].get(str(config.take(keys.COMPUTE_DTYPE) or "bfloat16"))
-    float8 = config.take(keys.OLD_FLOAT8) is True
-    converters = config.take(keys.CONVERTERS) or []
+    stored = KEYS.words["dtypes"].get(str(config.take(STORED_DTYPE) or "float32"))
+    compute = KEYS.words["dtypes"].get(str(config.take(COMPUTE_DTYPE) or "bfloat16"))
+    float8 = config.take(OLD_FLOAT8) is True
+    converters = config.take(CONVERTERS) or []
     names = [str(each) for each in converters] if isinstance(converters, list) else str(converters).split(",")
     for name in filter(None, names):
         if name in KEYS.names["float8"]:
             float8 = True
         else:
-            draft.note(keys.CONVERTERS, f"what the converter `{name}` does to memory is not modelled")
-    reduced = str(config.take(keys.REDUCED_DTYPE) or "float32")
+            draft.note(CONVERTERS, f"what the converter `{name}` does to memory is not modelled")
+    reduced = str(config.take(REDUCED_DTYPE) or "float32")
     if reduced != "float32":
         what = f"gradients reduced in {reduced}, which a fork has"
-        draft.note(keys.REDUCED_DTYPE, f"{what}, are priced in float32 as torchtitan's: an upper bound")
-    path = next((name for name in (keys.STORED_DTYPE, keys.COMPUTE_DTYPE) if config.has(name)), "")
+        draft.note(REDUCED_DTYPE, f"{what}, are priced in float32 as torchtitan's: an upper bound")
+    path = next((name for name in (STORED_DTYPE, COMPUTE_DTYPE) if config.has(name)), "")
     if stored is None or compute is None:
         draft.refuse(path, "the dtype is none of torchtitan's", "bfloat16 or float32", (key,))
         return
     recipe = "bf16-pure" if stored == "bf16" else "fp32" if compute == "fp32" else "bf16-mixed"
     if float8:
         recipe = "fp8-mixed"
-        path = keys.CONVERTERS if config.has(keys.CONVERTERS) else keys.OLD_FLOAT8
+        path = CONVERTERS if config.has(CONVERTERS) else OLD_FLOAT8
     if path:
         draft.set(key, recipe, path)
     else:
@@ -275,12 +403,12 @@ def _precision(draft: Draft) -> None:
 def _compile(draft: Draft) -> None:
     config = draft.config
     path = _first(config, KEYS.names["compile"])
-    parts = config.take(keys.COMPILED_PARTS)
+    parts = config.take(COMPILED_PARTS)
     if config.take(path) is not True:
         return
     draft.set("training.compile", True, path)
     if isinstance(parts, list):
-        draft.set("training.options.components", parts, keys.COMPILED_PARTS)
+        draft.set("training.options.components", parts, COMPILED_PARTS)
     elif path == KEYS.names["compile"][1] and any(config.has(name) for name in KEYS.names["old_degrees"]):
         draft.derive("training.options.components", ["model"], "a release that compiles no loss")
 
@@ -290,13 +418,16 @@ def _between_steps(draft: Draft) -> None:
     config = draft.config
     if any(config.take(name) is True for name in KEYS.names["saves"]):
         draft.rows((KEYS.row("checkpoint.async_mode"),))
-        if config.take(keys.EXPORTED) not in (None, "float32"):
-            draft.note(keys.EXPORTED, "the copies of the parameters for the last checkpoint are not modelled")
+        if config.take(EXPORTED) not in (None, "float32"):
+            draft.note(EXPORTED, "the copies of the parameters for the last checkpoint are not modelled")
     validates = _first(config, KEYS.names["validates"])
     if config.take(validates) is True:
-        rows, length = (draft.whole(name) or usual for name, usual in keys.VALIDATION)
-        batch = draft.whole(_first(config, KEYS.names["local_batch"])) or keys.DEFAULT_LOCAL_BATCH
+        rows, length = (draft.whole(name) or usual for name, usual in VALIDATION)
+        batch = draft.whole(_first(config, KEYS.names["local_batch"])) or DEFAULT_LOCAL_BATCH
         tokens = draft.value("training.sequence_length")
         if isinstance(tokens, int) and rows * length > batch * tokens:
             what = f"{rows} sequences of {length} tokens are more than a step's {batch} of {tokens}"
             draft.note(validates, f"{what}, and the pass between steps is not in the estimate")
+
+
+READER = Reader(recognise=all_keys(KEYS.evidence[0], ("model.flavor",)), read=read_torchtitan)

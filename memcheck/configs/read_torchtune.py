@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from memcheck.configs import torchtune_keys as keys
+from memcheck.configs import torchtune_parts as keys
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
-from memcheck.configs.draft import Draft
-from memcheck.configs.interpolation import interpolate
-from memcheck.configs.torchtune_keys import KEYS
-from memcheck.configs.torchtune_launch import RecipeRun, command_of, join_launch
-from memcheck.configs.torchtune_models import builder_of, default_width
-from memcheck.configs.torchtune_objective import objective
-from memcheck.configs.torchtune_step import checkpointing, loss, optimizer
+from memcheck.configs.draft import Draft, Reader
+from memcheck.configs.torchtune_launch import RecipeRun, command_of, interpolate, join_launch
+from memcheck.configs.torchtune_parts import (
+    KEYS,
+    builder_of,
+    checkpointing,
+    default_width,
+    loss,
+    objective,
+    optimizer,
+    recognise,
+)
 from memcheck.configs.trainer_parts import FALSE, on, text
 from memcheck.configs.trainer_settled import settle
 from memcheck.configs.trainer_split import GROUP, STAGE
@@ -257,3 +262,6 @@ def _unanswered(draft: Draft, left: dict[str, str]) -> None:
             continue
         message = f"`{key}` refers to `{reference}`, which the config does not say"
         draft.refuse(key, message, "write the value")
+
+
+READER = Reader(recognise=recognise, read=read_torchtune)

@@ -1,4 +1,17 @@
-"""TRL, alignment-handbook, open-instruct, and transformers' own examples: TrainingArguments and a model's name."""
+"""Keys of TRL and of what is built on it, and the plan keys for them. Read at trl f2cd5771 of July 2026
+(``trl/trainer/base_config.py``, ``model_config.py``, ``sft_config.py``, ``dpo_config.py``), alignment-handbook's
+``src/alignment/configs.py`` and open-instruct's ``finetune.py``.
+
+What open-instruct's own scripts set up themselves: DeepSpeed by switches, the optimizer, clipping. Read at e6c3044a
+of August 2026 (``open_instruct/finetune.py``, ``dpo_tune_cache.py``, ``dpo_utils.py``; ``mason.py`` starts jobs).
+
+Adapters of a script whose arguments do not say that it trains adapters: the user states ``training.method``.
+
+The reader knows PEFT's own argument names, and other names that scripts have for them
+(peft 0.21 ``tuners/lora/config.py``).
+
+TRL, alignment-handbook, open-instruct, and transformers' own examples: TrainingArguments and a model's name.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +19,195 @@ import re
 
 from memcheck.configs import trainer_arguments as arguments
 from memcheck.configs import trainer_parts as parts
-from memcheck.configs import trainer_rows as rows
-from memcheck.configs import trl_keys as keys
-from memcheck.configs.config_file import ConfigFile
-from memcheck.configs.draft import Draft
+from memcheck.configs.config_file import ConfigFile, all_keys, any_key
+from memcheck.configs.draft import Draft, Reader
 from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_devices import devices
-from memcheck.configs.launch_lines import starts_processes
-from memcheck.configs.liger import liger_kernels
-from memcheck.configs.open_instruct import own_engine, own_loop
+from memcheck.configs.launch_lines import starts_processes, training_alone
 from memcheck.configs.pictures import shown
-from memcheck.configs.stated_adapters import COUNTS, STATED, stated_method
-from memcheck.configs.trainer_accelerator import synchronised
+from memcheck.configs.recipe_launch import join_launch, join_named_recipe
 from memcheck.configs.trainer_adapters import HELD, adapters, base, computed, constants, leaves_casts, unused
-from memcheck.configs.trainer_objective import chosen_apart, objective, trainer, weighted
-from memcheck.configs.trainer_pairs import join_launch, join_recipe
+from memcheck.configs.trainer_arguments import synchronised
+from memcheck.configs.trainer_objective import chosen_apart, liger_kernels, objective, trainer, weighted
 from memcheck.configs.trainer_parts import Division, off, on, text
 from memcheck.configs.trainer_script import (
+    ask,
     commands,
     kind_of,
     objectives_named,
     otherwise_named,
+    recipe,
+    retrieves,
+    rows_of,
     runs,
     spelled_with_underscores,
+    takes,
+    towers,
 )
 from memcheck.configs.trainer_settled import masked, settle
-from memcheck.configs.trl_keys import KEYS
-from memcheck.configs.types import AdapterKeys, ReadConfig
-from memcheck.configs.unknown_script import ask, retrieves, takes, towers
+from memcheck.configs.trainer_split import STAGE
+from memcheck.configs.types import AdapterKeys, KeyRow, ReadConfig
 
-TRAINER = key_table("transformers")
+KEYS, TRAINER = key_table("trl"), key_table("transformers")
+
+
+def recognise(config: ConfigFile) -> str:
+    """The key that shows that a config is TRL's, next to TrainingArguments and a model; empty where none does."""
+    key = recognise_arguments(config)
+    if not key:
+        return _launched(config)
+    if any(re.search(r"\btrl\s+[a-z]", line) for line in config.lines if not line.lstrip().startswith("#")):
+        return key
+    return key if _alone(config) or objectives_named(config, KEYS.names["scripts"]) else ""
+
+
+def recognise_arguments(config: ConfigFile) -> str:
+    """A model's name and an argument that only a training has; or a script of TRL's or transformers' name, a model and
+    any further argument of theirs.
+    """
+    key = _arguments(config)
+    if key or config.path.endswith(KEYS.names["files"]):
+        return key
+    stated = {name.replace("-", "_"): name for name in config.values}
+    names = commands(config)
+    if not names or "model_name_or_path" not in stated:
+        return ""
+    of_examples = TRAINER.as_set("example_scripts")
+    known = bool(objectives_named(config, KEYS.names["scripts"])) or any(f"run_{name}" in of_examples for name in names)
+    fields = TRAINER.as_set("training_arguments", "trl", "examples") - {"model_name_or_path"}
+    further = known and not fields.isdisjoint(stated)
+    return stated["model_name_or_path"] if further or not KEYS.as_set("trained").isdisjoint(stated) else ""
+
+
+def _launched(config: ConfigFile) -> str:
+    """A launch line that leaves all to a recipe: ``accelerate launch scripts/run_sft.py recipe.yaml``."""
+    if not objectives_named(config, KEYS.names["scripts"]) or config.path.endswith(KEYS.names["files"]):
+        return ""
+    if any(re.search(r"\b(?:swift|llamafactory)\b", line) for line in config.lines):
+        return ""
+    return "config" if config.has("config") or recipe(config)[0] else ""
+
+
+_arguments = all_keys(*KEYS.evidence)
+_alone = any_key(*KEYS.names["trl_alone"])
+
+OTHER_TITLE = "transformers"
+"""Whose defaults a script has that is none of TRL's."""
+
+OTHER_ADAPTERS = KEYS.adapters["adapters"]._replace(default_rank=None, default_dropout=None)
+"""Names of the adapter arguments of an unknown script, without defaults: its defaults are not known."""
+OPEN_ADAPTERS = KEYS.adapters["adapters"]._replace(
+    rank="lora_rank",
+    default_rank=64,
+    targets=("lora_target_modules",),
+    default_targets=["q_proj", "o_proj", "v_proj", "k_proj", "gate_proj", "up_proj", "down_proj"],
+    default_dropout=0.1,
+)
+
+OLMO_CORE = re.compile(r"^[^#]*\b(open_instruct/(?:olmo_core_finetune|dpo)\.py)")
+"""open-instruct's scripts that are no loop over transformers' classes."""
+
+
+COPIES = "zero_hpz_partition_size"
+
+
+def own_engine(draft: Draft) -> None:
+    """``zero_stage`` and its switches, as the engine's config that ``build_deepspeed_config`` makes of them."""
+    config, path = draft.config, "zero_stage"
+    stage = draft.whole(path, STAGE)
+    if "hardware.gpus_per_node" not in draft.settings:
+        draft.rows((KeyRow("gpus", "hardware.gpus_per_node"),))
+    config.see(path, "offload_optimizer", "offload_param", "gpus", *([COPIES] if config.has(path) else []))
+    if stage is None:
+        return
+    found: dict[str, object] = {"stage": stage, "overlap_comm": True, "contiguous_gradients": True}
+    found["reduce_bucket_size"] = "auto"
+    if stage == 3:
+        found |= {"sub_group_size": 10**9, "stage3_max_live_parameters": 10**9, "stage3_max_reuse_distance": 10**9}
+        found |= {"stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto"}
+        found |= {"stage3_gather_16bit_weights_on_model_save": True, COPIES: draft.whole(COPIES) or 8}
+    for name in ("offload_optimizer", "offload_param"):
+        if on(draft, name):
+            found |= {f"{name}.device": "cpu", f"{name}.pin_memory": True}
+    for name, value in found.items():
+        config.adopt(f"deepspeed.zero_optimization.{name}", value, config.at(path))
+
+
+def own_loop(draft: Draft, *, engine: bool) -> None:
+    """Read optimizer, gradient clipping and sequence parallelism of open-instruct's own training loop into ``draft``.
+
+    The optimizer is AdamW, fused if ``fused_optimizer`` is on. QLoRA, and DPO with ``dpo_use_paged_optimizer``, take
+    bitsandbytes' paged AdamW; ``use_8bit_optimizer`` stores its states in 8 bits. ``clip_grad_norm: -1`` disables
+    clipping. ``engine``: DeepSpeed runs the step. A script of OLMo-core is refused.
+    """
+    config = draft.config
+    for line in config.lines:
+        named = OLMO_CORE.search(line)
+        if named is not None:
+            draft.refuse("", f"`{named[1]}` runs OLMo-core's model and loop, which has no memory model here")
+            break
+    path = next((name for name in ("use_qlora", "dpo_use_paged_optimizer") if on(draft, name)), "")
+    if path:
+        eight = on(draft, "use_8bit_optimizer")
+        draft.set("training.optimizer.name", "paged-adamw-8bit" if eight else "paged-adamw", path)
+    elif off(draft, "fused_optimizer"):
+        draft.set("training.optimizer.name", "adamw", "fused_optimizer")
+        draft.set("training.optimizer.implementation", "foreach", "fused_optimizer")
+    config.see("use_8bit_optimizer", "fused_optimizer", "dpo_use_paged_optimizer")
+    clip = config.take("clip_grad_norm")
+    if clip is not None:
+        draft.set("training.clip_grad_norm", str(clip) not in ("-1", "-1.0", "0"), "clip_grad_norm")
+    elif not engine and not config.has("max_grad_norm"):
+        draft.assume("training.clip_grad_norm", False)
+    sequence = draft.whole("sequence_parallel_size", "parallelism.context")
+    if sequence and sequence > 1:
+        draft.set("parallelism.context", sequence, "sequence_parallel_size")
+
+
+STATED = ("lora", "qlora")
+"""Methods that train adapters."""
+RANKS = ("lora_rank", "lora_r", "peft_lora_r", "lora_dim", "r", "rank")
+TARGETS = ("lora_target_modules", "target_modules", "lora_target", "lora_targets", "lora_modules", "trainable")
+DROPOUTS = ("lora_dropout", "peft_lora_dropout")
+SAVED = ("lora_modules_to_save", "modules_to_save", "additional_target")
+DORA = ("use_dora", "lora_use_dora")
+PARAMETERS = ("lora_target_parameters", "target_parameters")
+COUNTS = "state what it turns on with the method: training.lora, training.base"
+HARMLESS = (
+    *("alpha", "lora_scale", "peft_lora_alpha", "fan_in_fan_out", "task_type", "lora_task_type"),
+    *("use_rslora", "lora_use_rslora"),
+)
+
+
+def stated_method(draft: Draft, four: str, eight: str, switch: str) -> bool:
+    """Read the adapters; whether everything is trained.
+
+    ``four``, ``eight``: arguments that hold the base in bits; ``switch``: one that may turn adapters or bits on.
+    """
+    if four and draft.config.method != "qlora":
+        message = f"`{four}`: the base is held in 4 bits, and training.method={draft.config.method} was stated"
+        draft.refuse(four, message, "state it: --set training.method=qlora")
+    if eight:
+        base(draft, "int8", eight)
+
+    def name(known: tuple[str, ...]) -> str:
+        return next((each for each in known if draft.config.has(each)), known[0])
+
+    names = OTHER_ADAPTERS._replace(
+        rank=name(RANKS),
+        targets=(name(TARGETS),),
+        dropout=name(DROPOUTS),
+        saved=name(SAVED),
+        dora=name(DORA),
+        parameters=name(PARAMETERS),
+    )
+    adapters(draft, names, stated=True)
+    draft.harmless(HARMLESS)
+    if switch and switch not in {*RANKS, *TARGETS, *DROPOUTS, *SAVED, *DORA, *PARAMETERS, *HARMLESS}:
+        draft.note(switch, COUNTS)
+    return False
+
+
 LIGER = "liger_kernel_config"
 
 
@@ -52,14 +224,14 @@ def read_transformers(config: ConfigFile, world: int | None) -> ReadConfig:
 def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     config = draft.config
     spelled_with_underscores(config)
-    join_recipe(draft)
+    join_named_recipe(draft)
     launched_as = commands(config)
     opened = runs(config, "open_instruct") or any(
         config.has(name) for name in KEYS.names["open_instruct"] if not launched_as
     )
     unknown = not opened and _foreign(config) and not _example(config)
     if alone and _foreign(config):
-        alone, draft.title = False, keys.OTHER_TITLE
+        alone, draft.title = False, OTHER_TITLE
     draft.derive("training.framework", "huggingface", f"the config is {draft.title}'s")
     trainer(draft, "open-instruct" if opened else "trl" if alone else "transformers")
     parts.launcher(draft)
@@ -76,7 +248,7 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     devices(draft)
     trains_all = _method(draft, opened=opened)
     arguments.batch(draft)
-    multiple = rows.rows_of(draft, alone=alone, opened=opened)
+    multiple = rows_of(draft, alone=alone, opened=opened)
     guessed = _precision(draft, split, alone=alone, opened=opened, trains_all=trains_all)
     if opened:
         own_loop(draft, engine=split.engine)
@@ -146,12 +318,12 @@ def _method(draft: Draft, *, opened: bool) -> bool:
 def _adapter_keys(draft: Draft, switch: str, *, opened: bool) -> AdapterKeys:
     """The names and defaults of adapters: TRL's, open-instruct's, or names alone, for a script with its own."""
     if opened:
-        return keys.OPEN_ADAPTERS
+        return OPEN_ADAPTERS
     if switch in ("", "use_peft") and not _foreign(draft.config):
         older = draft.config.has("peft_lora_r")  # of TRL's first scripts
         return KEYS.adapters["adapters"]._replace(rank="peft_lora_r") if older else KEYS.adapters["adapters"]
     ranked = next((name for name in ("lora_rank", "peft_lora_r") if draft.config.has(name)), "lora_r")
-    return keys.OTHER_ADAPTERS._replace(rank=ranked)
+    return OTHER_ADAPTERS._replace(rank=ranked)
 
 
 def _unswitched(draft: Draft) -> str:
@@ -400,3 +572,11 @@ def _loss(draft: Draft, *, supervised: bool) -> None:
     if supervised and text(draft, "loss_type").lower() not in ("", "nll", "sft", "chunked_nll"):
         draft.note("loss_type", f"the loss `{text(draft, 'loss_type')}` is priced as the standard one")
     config.see("loss_type")
+
+
+READER = Reader(
+    recognise=recognise,
+    read=read_trl,
+    lists=key_table("transformers").as_set("lists"),
+    trains=training_alone,
+)

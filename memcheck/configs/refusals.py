@@ -9,11 +9,9 @@ from collections.abc import Mapping
 
 from memcheck.configs import python_source
 from memcheck.configs.config_file import ConfigFile, located
-from memcheck.configs.containers import in_container
-from memcheck.configs.go_on import LIKE, NO_MACHINE, Machine, of_command, of_file, of_model
-from memcheck.configs.launch_lines import Command, commands_of
-from memcheck.configs.rl_launches import RlJob, named, of_keys, of_launch, stated_by, way_on
-from memcheck.configs.servers import server
+from memcheck.configs.launch_lines import Command, commands_of, in_container
+from memcheck.configs.next_command import LIKE, NO_MACHINE, Machine, of_command, of_file, of_model
+from memcheck.configs.other_jobs import RlJob, named, of_keys, of_launch, server, stated_by, way_on
 from memcheck.configs.shell_values import asked_of_slurm, resolved
 from memcheck.configs.syntax import ARGUMENTS, LAUNCH, YAML, syntax_of
 from memcheck.configs.trainer_script import overridden

@@ -1,10 +1,13 @@
-"""What a shell script sets its variables to: defaults, and the folders that a script finds itself in."""
+"""Values in a script: variables, defaults, arithmetic, lines that go on, and how much they may grow."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+from memcheck.configs.config_file import located
+from memcheck.finding import Location, Span
 
 _NAME = r"[A-Za-z_]\w*"
 _VARIABLE = re.compile(rf"\$(?:\{{({_NAME}|\d+)(?::?[-=](.*))?\}}|({_NAME}|\d+))\Z")
@@ -98,3 +101,187 @@ def folder(line: str, variables: Mapping[str, str]) -> tuple[str, str] | None:
         below = (found[3] or "") + ("/.." if number == len(_OF_SCRIPT) - 1 else "")
         return found[1], os.path.normpath(base + below)
     return None
+
+
+_MOST = 120
+"""Letters of one expression, and digits of all its numbers together: what is longer is no batch size."""
+_OPENS = re.compile(r"(\$\(\(|\$\[|\$\(\s?(?=expr\s)|`\s?(?=expr\s))(?:expr\s)?")
+_CLOSES = {"$((": "))", "$[": "]", "$(": ")", "`": "`"}
+_ENDS = "\"'; \t\\"
+_OPERAND = re.compile(r"\s*(?:(\d{1,18})|\$\{?([A-Za-z_]\w*)\}?|([A-Za-z_]\w*)|(\\?[-+*/()]))")
+_LARGEST = 2**62
+
+
+def worked_out(line: str, variables: Mapping[str, str], branches: Collection[str]) -> str:
+    """The line with the value in place of each sum, as long as before; what hangs on a branch stays as it is."""
+    if "expr" not in line and "$((" not in line and "$[" not in line:
+        return line
+
+    found, at = "", 0
+    for start in _OPENS.finditer(line):
+        if start.start() < at:
+            continue
+        closing = _CLOSES[start[1].rstrip()]
+        end = line.find(closing, start.end(), start.end() + _MOST)
+        while closing == "))" and line[end + 2 : end + 3] == ")" and end >= 0:
+            end += 1  # of a bracket inside
+        number = None if end < 0 else _value(line[start.end() : end], variables, branches)
+        after = end + len(closing)
+        if number is not None and (line[after : after + 1] or " ") in _ENDS:
+            found += line[at : start.start()] + str(number).ljust(after - start.start())
+            at = after
+    return found + line[at:]
+
+
+def _value(text: str, variables: Mapping[str, str], branches: Collection[str]) -> int | None:
+    """A sum of whole numbers, divided as the shell does; None where it is none, or not known."""
+    parts: list[str] = []
+    at = 0
+    while at < len(text) and text[at:].strip():
+        found = _OPERAND.match(text, at)
+        if found is None:
+            return None
+        at = found.end()
+        name = found[2] or found[3]
+        known = found[1] or (variables.get(name, "") if name and name not in branches else "")
+        if known and not (known.isascii() and known.isdigit()):
+            return None
+        part = known or (found[4] or "").removeprefix("\\")
+        if not part:
+            return None
+        parts.append(part)
+    if not parts or sum(map(len, parts)) > _MOST:
+        return None
+    number, rest = _terms(parts)
+    return None if rest or number is None or not 0 <= number < _LARGEST else number
+
+
+Rest = list[str]
+
+
+def _terms(parts: Rest) -> tuple[int | None, Rest]:
+    return _chain(parts, {"+": int.__add__, "-": int.__sub__}, _factors)
+
+
+def _factors(parts: Rest) -> tuple[int | None, Rest]:
+    return _chain(parts, {"*": int.__mul__, "/": int.__floordiv__}, _atom)
+
+
+def _chain(
+    parts: Rest, signs: Mapping[str, Callable[[int, int], int]], inner: Callable[[Rest], tuple[int | None, Rest]]
+) -> tuple[int | None, Rest]:
+    """Numbers between signs of one rank, from left to right."""
+    number, rest = inner(parts)
+    while number is not None and rest and rest[0] in signs:
+        other, after = inner(rest[1:])
+        if other is None or (rest[0] == "/" and other == 0):
+            return None, after
+        number, rest = signs[rest[0]](number, other), after
+        if number < 0:  # the shell rounds towards zero, and nothing that counts is below it
+            return None, rest
+    return number, rest
+
+
+def _atom(parts: Rest) -> tuple[int | None, Rest]:
+    if parts and parts[0] == "(":
+        number, rest = _terms(parts[1:])
+        return (number, rest[1:]) if rest[:1] == [")"] else (None, rest)
+    if parts and parts[0].isdigit():
+        return int(parts[0]), parts[1:]
+    return None, parts
+
+
+_IF = re.compile(r"\s*if\s[^;]*;\s*then\b")
+_PARTS = re.compile(r";\s*(?=(?:then|elif|else|fi)\b)|(?<=\bthen\s)|(?<=\belse\s)")
+_HEAD = re.compile(r"\s*(?:if|elif)\s")
+_TESTED = re.compile(r"(\s*)(\[\[\s[^\[\]]+\s\]\]|\[\s[^\[\]]+\s\])\s*(&&|\|\|)\s*(?=[A-Za-z_]\w*(?:\[\w+\])?\+?=)")
+_OTHERWISE = re.compile(r"\s*\|\|\s*(?=[A-Za-z_]\w*\+?=)")
+LONGEST = 400
+"""Characters of a line that is taken apart; one that is longer is left whole."""
+_CLOSED = re.compile(r"\bfi\b\s*;?\s*(?=\S)")
+
+
+def single(line: str) -> Iterator[str]:
+    """The lines that a line stands for, in order; each has its words in the columns where they stand."""
+    if len(line) > LONGEST:
+        yield line
+        return
+    tested = _TESTED.match(line)
+    if tested is not None:
+        yield from _tested(line, tested)
+        return
+    opened = _IF.match(line)
+    if opened is None or not line[opened.end() :].strip():
+        yield line
+        return
+    closed = _CLOSED.search(line, opened.end())
+    end = len(line) if closed is None else closed.end()
+    yield from _parts(line[:end].rstrip(" \t;") if closed is not None else line)
+    if closed is not None:
+        yield from single(" " * end + line[end:])
+
+
+def _parts(line: str) -> Iterator[str]:
+    """``if A; then B; else C; fi``: a head, what it runs, and so on."""
+    at = 0
+    for cut in [*_PARTS.finditer(line), None]:
+        end = len(line) if cut is None else cut.start()
+        part = line[at:end]
+        if part.strip() not in ("", "then"):
+            yield " " * at + part + ("; then" if _HEAD.match(part) else "")
+        at = len(line) if cut is None else cut.end()
+
+
+def _tested(line: str, found: re.Match[str]) -> Iterator[str]:
+    """``[ A ] && B``, ``[ A ] || B``, ``[ A ] && B || C``."""
+    other = _OTHERWISE.search(line, found.end()) if found[3] == "&&" else None
+    end = len(line) if other is None else other.start()
+    yield f"{found[1]}if {found[2]}; then"
+    if found[3] == "||":
+        yield "else"
+    yield " " * found.end() + line[found.end() : end]
+    if other is not None:
+        yield "else"
+        yield " " * other.end() + line[other.end() :]
+    yield "fi"
+
+
+MOST_WORDS = 100_000
+"""Words that variables stand for, wherever they are used. Each use counts."""
+MOST_CHARACTERS = 4 << 20
+"""Characters that variables add to values and arguments, wherever they are used."""
+_HELP = "write the arguments where the command starts, each of them once"
+
+
+class ScriptGrowth:
+    """The budget of one script."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._words = 0
+        self._characters = 0
+
+    def words(self, name: str, line: int, count: int) -> None:
+        """Count the words of a variable that is used.
+
+        Raises:
+            ConfigError: with those before, there are more than ``MOST_WORDS``.
+        """
+        self._words += count
+        if self._words > MOST_WORDS:
+            raise self._refused(name, line, f"more than {MOST_WORDS:,} words", f"{count:,} words")
+
+    def characters(self, name: str, line: int, before: str, after: str) -> None:
+        """Count what the text of a variable or an argument grew by.
+
+        Raises:
+            ConfigError: with those before, there are more than ``MOST_CHARACTERS``.
+        """
+        self._characters += max(0, len(after) - len(before))
+        if self._characters > MOST_CHARACTERS:
+            raise self._refused(name, line, f"more than {MOST_CHARACTERS:,} characters", f"{len(after):,} characters")
+
+    def _refused(self, name: str, line: int, most: str, own: str) -> Exception:
+        at = Location(self._path, Span(line, 1, line, 2))
+        what = f"`{name}`" if name else "an argument"
+        return located(at, f"the script's variables grow to {most}: {what} alone is {own} here", _HELP)

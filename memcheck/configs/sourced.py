@@ -8,15 +8,13 @@ from typing import Any
 
 from memcheck.catalog.models import find_model
 from memcheck.catalog.names import UnknownNameError
-from memcheck.configs.answers import NOTHING_BESIDE, Beside, read_beside
-from memcheck.configs.documents import NO_DEFINES, NO_TEXTS
+from memcheck.configs.answers import NOTHING_BESIDE, SERVING, Beside, read_beside
 from memcheck.configs.formats import FORMATS
-from memcheck.configs.leaves import grown, leaves, spelled_out
 from memcheck.configs.pictures import IMAGES, NUMBER
-from memcheck.configs.served import SERVING
-from memcheck.configs.trainer_pairs import reconciled
+from memcheck.configs.plan_text import grown, leaves, spelled_out
+from memcheck.configs.recipe_launch import reconciled
 from memcheck.configs.trainer_parts import is_known
-from memcheck.configs.types import ConfigError, ReadConfig, ReadSetting, told_once
+from memcheck.configs.types import NO_DEFINES, NO_TEXTS, ConfigError, ReadConfig, ReadSetting, told_once
 from memcheck.edge.observed import real_path
 from memcheck.edge.opener import repository
 from memcheck.edge.text import plural, value

@@ -10,14 +10,13 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from memcheck.configs import accelerate_keys
+from memcheck.configs import read_accelerate as accelerate_keys
+from memcheck.configs.answers import served_values
 from memcheck.configs.config_file import ConfigFile
-from memcheck.configs.editors import EDITORS
-from memcheck.configs.exporting import export_plan
-from memcheck.configs.formats import FORMATS
-from memcheck.configs.leaves import grown, leaves, spelled_out
-from memcheck.configs.megatron_keys import LISTS
-from memcheck.configs.served import served_values
+from memcheck.configs.edits import EDITORS
+from memcheck.configs.formats import FORMATS, export_plan
+from memcheck.configs.plan_text import grown, leaves, spelled_out
+from memcheck.configs.read_megatron import LISTS
 from memcheck.configs.sourced import source_file, with_source
 from memcheck.configs.trainer_split import named_files
 from memcheck.configs.types import REMOVED, ConfigError

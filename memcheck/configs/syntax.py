@@ -6,9 +6,10 @@ import os
 import re
 from collections.abc import Mapping
 
-from memcheck.configs.arguments import NO_DEFINES, YAML_SECTION, load_arguments
+from memcheck.configs.arguments import YAML_SECTION, load_arguments
 from memcheck.configs.config_file import ConfigFile, load_json, load_toml, load_yaml
-from memcheck.configs.containers import without_containers
+from memcheck.configs.launch_lines import without_containers
+from memcheck.configs.types import NO_DEFINES
 
 COMMAND = "<command>"
 """What messages call a command line that was given instead of a file."""

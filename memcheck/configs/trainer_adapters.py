@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import re
 
-from memcheck.configs.contract import speaks
-from memcheck.configs.draft import Draft
-from memcheck.configs.trainer_frozen import architecture_named
-from memcheck.configs.trainer_keys import KEYS
-from memcheck.configs.trainer_parts import on, say, say_or_note, text, words
+from memcheck.configs.draft import Draft, speaks
+from memcheck.configs.trainer_parts import KEYS, architecture_named, on, say, say_or_note, text, words
 from memcheck.configs.types import AdapterKeys, KeyRow
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.versions import KBIT

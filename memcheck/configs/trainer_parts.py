@@ -5,17 +5,49 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from memcheck.configs.contract import speaks
-from memcheck.configs.draft import Draft
-from memcheck.configs.launch_environment import allocator
-from memcheck.configs.release import is_transformers
-from memcheck.configs.trainer_keys import KEYS
+from memcheck.configs.draft import Draft, speaks
+from memcheck.configs.key_table import key_table
+from memcheck.configs.launch_devices import allocator
 from memcheck.configs.types import KeyRow
 from memcheck.edge.observed import is_folder
 from memcheck.errors import MemcheckError
 from memcheck.families.architecture import architecture_of
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.job.versions import TRANSFORMERS as OPTION
+from memcheck.models.types import Architecture
 from memcheck.plan.types import ModelSpec
 from memcheck.record import Record
+
+TRAINERS = frozenset({"trl", "axolotl", "llamafactory", "ms-swift"})
+"""Formats of trainers that run on top of transformers."""
+TRANSFORMERS = 4
+"""From which major release on one is transformers'. The trainers' own are older by number, but for ms-swift's."""
+
+
+def is_transformers(release: str) -> bool:
+    """Whether the release of a job with transformers is that of transformers, not of the trainer on top of it."""
+    found = re.match(r"v?(\d{1,9})", release)
+    return found is not None and int(found[1]) >= TRANSFORMERS
+
+
+def release_key(format: str, release: str, framework: object) -> str:
+    """The dotted key of a plan that says it.
+
+    ``framework``: that of the plan. DeepSpeed's and PyTorch's own releases are no transformers', which builds the model
+    there, too.
+    """
+    if not is_transformers(release):
+        return "training.trainer.version" if format in TRAINERS else "training.framework_version"
+    profile = FRAMEWORKS.get(str(framework))
+    apart = profile is not None and not profile.versions_models and OPTION in profile.options
+    return f"training.options.{OPTION}" if apart else "training.framework_version"
+
+
+KEYS = key_table("transformers")
+
+
+ADAMW = "adamw"
+
 
 TRUE = (True, "true", "True", "yes", "1", 1)
 FALSE = (False, "false", "False", "no", "0", 0)
@@ -336,3 +368,52 @@ def third_state(draft: Draft, path: str) -> None:
         key = "training.optimizer"
         message = f"`{path}` keeps a third state of every parameter, which has no memory model"
         draft.refuse(path, message, STATE_IT.format(key), (key, f"{key}.name"))
+
+
+KEY = "training.freeze"
+
+
+def last_layers(draft: Draft, kind: str = "finetuning_type", section: str = "") -> None:
+    """Read freeze tuning: the last or the first N layers train, and embedding, final norm and head are frozen.
+
+    ``kind``: the key that asks for freeze tuning; ``section``: the prefix of the other keys' names. A negative
+    ``freeze_trainable_layers`` means the first layers. Named modules, or an unknown number of layers, are refused.
+    """
+    path = f"{section}freeze_trainable_layers"
+    count = draft.whole(path, KEY)
+    count = 2 if count is None else count
+    layers = layers_of(draft)
+    modules, extra = (text(draft, f"{section}freeze_{which}_modules") for which in ("trainable", "extra"))
+    if modules not in ("", "all") or extra or layers is None or not 0 < abs(count) <= layers:
+        at = path if draft.config.has(path) else kind
+        help = "state what is frozen: --set training.freeze=[embed, head, norm, layers:0-30]"
+        draft.refuse(at, "which part is trained is not read from here", help, (KEY,))
+        return
+    frozen = f"layers:0-{layers - count}" if count > 0 else f"layers:{-count}-{layers}"
+    parts = ["embed", "head", "norm", *([frozen] if abs(count) < layers else [])]
+    draft.set(KEY, parts, path if draft.config.has(path) else kind)
+
+
+def layers_of(draft: Draft) -> int | None:
+    """How many blocks the model has, if the catalog knows it."""
+    found = architecture_named(draft)
+    return found.num_layers if found is not None else None
+
+
+def architecture_named(draft: Draft) -> Architecture | None:
+    """The model that the config names, if the catalog knows it."""
+    return known_architecture(str(draft.value("model.name") or draft.value("model")))
+
+
+def same_dimensions(one: Architecture, other: Architecture) -> bool:
+    """Whether two models have as wide and as many layers of the same kinds."""
+    return (one.hidden_size, one.blocks) == (other.hidden_size, other.blocks)
+
+
+def known_architecture(name: str) -> Architecture | None:
+    """The model of this name, if the catalog knows it."""
+    try:
+        architecture = architecture_of(ModelSpec(name=name))
+    except MemcheckError:
+        return None
+    return architecture if isinstance(architecture, Architecture) else None

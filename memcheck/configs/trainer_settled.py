@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.configs.draft import Draft
 from memcheck.configs.pictures import sees, stated
 from memcheck.configs.trainer_adapters import HELD
-from memcheck.configs.trainer_frozen import architecture_named
+from memcheck.configs.trainer_parts import architecture_named
 from memcheck.configs.types import Note, ReadSetting
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.rows import MASKED

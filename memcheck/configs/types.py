@@ -10,6 +10,8 @@ from memcheck.record import Record
 
 MOST_PLACES = 3
 """Other places of one cause that a message names."""
+NO_DEFINES: Mapping[str, str] = {}
+NO_TEXTS: Mapping[str, bytes] = {}
 REMOVED = object()
 """In place of a value: the config shall not have the key."""
 

@@ -12,10 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from memcheck.configs.arguments import load_arguments
-from memcheck.configs.go_on import Machine, gpu_named
 from memcheck.configs.launch_lines import Command, commands_of, starts, trains
-from memcheck.configs.rl_launches import RlJob, of_launch
-from memcheck.configs.servers import Server, server, split, started
+from memcheck.configs.next_command import Machine, gpu_named
+from memcheck.configs.other_jobs import RlJob, Server, of_launch, server, split, started
 from memcheck.configs.shell_values import resolved
 from memcheck.configs.types import ConfigError
 from memcheck.edge.libyaml import yaml

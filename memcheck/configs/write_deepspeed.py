@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 
-from memcheck.configs import deepspeed_keys as keys
-from memcheck.configs.deepspeed_keys import KEYS
-from memcheck.configs.request import Export
-from memcheck.configs.settings import neutral, settings_of
-from memcheck.configs.sheet import SCRIPTS, Sheet
+from memcheck.configs import read_deepspeed as deepspeed
+from memcheck.configs.config_writer import SCRIPTS, Export, Sheet, neutral, settings_of
+from memcheck.configs.read_deepspeed import KEYS
 from memcheck.configs.types import Written
 from memcheck.frameworks.registry import FRAMEWORKS
 
@@ -35,7 +33,7 @@ ELSEWHERE = {
 PARAMETERS = {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}
 
 
-def write_deepspeed(export: Export) -> Written:
+def write(export: Export) -> Written:
     """The JSON of an engine."""
     job = export.job
     sheet = Sheet(settings_of(job), neutral(FRAMEWORKS["deepspeed"], job.layout), KEYS.version)
@@ -43,10 +41,10 @@ def write_deepspeed(export: Export) -> Written:
     _batch(sheet)
     _precision(sheet)
     _optimizer(sheet)
-    for key in keys.REMOVED:
+    for key in deepspeed.REMOVED:
         if sheet.take(key) is not None:
             sheet.lose(key, f"{KEYS.version} has no such key any more")
-    sheet.rows(row for row in KEYS.rows["rows"] if row.key not in keys.REMOVED)
+    sheet.rows(row for row in KEYS.rows["rows"] if row.key not in deepspeed.REMOVED)
     for key in ("tensor_parallel.autotp_size", "sequence_parallel_size"):
         _drop(sheet, key)
     for key, where in (ELSEWHERE | SCRIPTS).items():
@@ -67,11 +65,11 @@ def _drop(sheet: Sheet, path: str) -> None:
 def _batch(sheet: Sheet) -> None:
     micro, steps = sheet.take("training.micro_batch_size"), sheet.take("training.gradient_accumulation_steps")
     data = sheet.take("parallelism.data")
-    sheet.put(keys.TOTAL, micro * steps * data)
-    sheet.put(keys.MICRO, micro)
-    sheet.put(keys.STEPS, steps)
+    sheet.put(deepspeed.TOTAL, micro * steps * data)
+    sheet.put(deepspeed.MICRO, micro)
+    sheet.put(deepspeed.STEPS, steps)
     clip = sheet.take("training.clip_grad_norm")
-    sheet.put(keys.CLIP, 1.0 if clip else 0.0)
+    sheet.put(deepspeed.CLIP, 1.0 if clip else 0.0)
     if clip:
         sheet.remark("training.clip_grad_norm", "the plan does not say at which norm; 1.0 is transformers' default")
 
@@ -82,7 +80,7 @@ def _precision(sheet: Sheet) -> None:
     if recipe not in known:
         sheet.lose("training.precision", f"DeepSpeed has no {recipe}")
     sheet.put(KEYS.names["bf16"][0], recipe in ("bf16-mixed", "bf16-pure"))
-    sheet.put(keys.FP16, recipe == "fp16-mixed")
+    sheet.put(deepspeed.FP16, recipe == "fp16-mixed")
     if recipe == "bf16-pure":
         for name in ("bf16_master_weights_and_grads", "bf16_optimizer_states"):
             sheet.put(f"bf16.{name}", True)
@@ -94,13 +92,13 @@ def _optimizer(sheet: Sheet) -> None:
         sheet.put("zero_allow_untested_optimizer", True)
         sheet.remark("training.optimizer.name", f"TrainingArguments makes it: optim for {name}")
         return
-    sheet.put(keys.OPTIMIZER, KEYS.words["types"][name])
+    sheet.put(deepspeed.OPTIMIZER, KEYS.words["types"][name])
     sheet.put("optimizer.params", dict(PARAMETERS if name != "sgd" else {"lr": "auto"}))
     usual = FRAMEWORKS["deepspeed"].optimizers.by_name.get(name, FRAMEWORKS["deepspeed"].optimizers.implementation)
     if name in ("adam", "adamw") and how == "foreach":
-        sheet.put(keys.TORCH_ADAM, True)
+        sheet.put(deepspeed.TORCH_ADAM, True)
     elif how != usual:
         sheet.lose("training.optimizer.implementation", f"DeepSpeed has no {how} {name}")
     if name == "sgd-momentum":
-        sheet.put(keys.MOMENTUM, 0.9)
+        sheet.put(deepspeed.MOMENTUM, 0.9)
         sheet.remark("training.optimizer.name", "the plan does not say which momentum; 0.9 is common")

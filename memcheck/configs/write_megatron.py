@@ -1,17 +1,213 @@
-"""A plan as Megatron-LM arguments, one to a line."""
+"""An architecture as Megatron-LM's own dimensions, and what gets lost on the way.
+
+A plan as Megatron-LM arguments, one to a line.
+"""
 
 from __future__ import annotations
 
-from memcheck.configs import megatron_keys as keys
-from memcheck.configs.megatron_keys import KEYS
-from memcheck.configs.megatron_model import differences, dimensions
-from memcheck.configs.request import Export
-from memcheck.configs.settings import neutral, settings_of
-from memcheck.configs.sheet import Sheet, spelled
+from collections.abc import Iterator
+from itertools import groupby
+
+from memcheck.configs import read_megatron as megatron
+from memcheck.configs.config_writer import Export, Sheet, neutral, settings_of, spelled
+from memcheck.configs.read_megatron import KEYS
 from memcheck.configs.types import Written
+from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import TrainingJob
-from memcheck.models.types import Architecture
+from memcheck.models.errors import ArchitectureError
+from memcheck.models.families.megatron_lm import MODEL_TYPE
+from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Mlp, Moe
+
+GELU = {"gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu"}
+
+
+def dimensions(a: Architecture) -> dict[str, object]:
+    """The keys of the family ``megatron-lm`` that describe a model as closely as they can."""
+    layers = a.layers()
+    found: dict[str, object] = {
+        "num_layers": len(layers),
+        "hidden_size": a.hidden_size,
+        "vocab_size": a.vocab_size,
+        "untie_embeddings_and_output_weights": not a.tie_word_embeddings,
+    }
+    if a.final_norm is not None and a.final_norm.kind.startswith("rmsnorm"):
+        found["normalization"] = "RMSNorm"
+    mixer = next((b.mixer for b in layers if isinstance(b.mixer, (Attention, LatentAttention))), None)
+    delta = next((b.mixer for b in layers if isinstance(b.mixer, Mixer) and b.mixer.kind == "gated-delta-net"), None)
+    if delta is not None:
+        found.update(_delta_nets(delta))
+        found["linear_attention_freq"] = _pattern([isinstance(b.mixer, Mixer) for b in layers])
+    if isinstance(mixer, Attention):
+        found.update(_attention(mixer))
+    elif mixer is not None:
+        found.update(_latent(mixer))
+    positions = a.learned_positions or a.max_position_embeddings
+    if positions:
+        found["max_position_embeddings"] = positions
+    rotary = isinstance(mixer, LatentAttention) or (mixer is not None and mixer.rotary_dim > 0)
+    found["position_embedding_type"] = "learned_absolute" if a.learned_positions else "rope" if rotary else "none"
+    dense = next((b.mlp for b in layers if isinstance(b.mlp, Mlp)), None)
+    moe = next((b.mlp for b in layers if isinstance(b.mlp, Moe)), None)
+    if dense is not None:
+        found["ffn_hidden_size"] = dense.width
+    if moe is not None:
+        found.update(_moe(moe))
+        if dense is None:
+            found["ffn_hidden_size"] = moe.width
+        if dense is not None:
+            found["moe_layer_freq"] = _pattern([isinstance(b.mlp, Moe) for b in layers])
+    active = dense or moe
+    if active is not None:
+        found["quick_geglu"] = active.gated and active.activation == "quick_gelu"
+        found["swiglu"] = active.gated and not found["quick_geglu"]
+        found["squared_relu"] = active.activation == "relu2" and not active.gated
+        found["disable_bias_linear"] = not active.bias
+    if isinstance(mixer, Attention):
+        found["add_qkv_bias"] = mixer.qkv_bias and active is not None and not active.bias
+    found["hidden_dropout"] = layers[0].dropout
+    found["attention_dropout"] = mixer.dropout if mixer is not None else 0.0
+    return {name: value for name, value in found.items() if value is not False}
+
+
+def _attention(mixer: Attention) -> dict[str, object]:
+    found: dict[str, object] = {"num_attention_heads": mixer.heads, "kv_channels": mixer.head_dim}
+    if mixer.kv_heads != mixer.heads:
+        found["group_query_attention"] = True
+        found["num_query_groups"] = mixer.kv_heads
+    if 0 < mixer.rotary_dim < mixer.head_dim:
+        found["rotary_percent"] = mixer.rotary_dim / mixer.head_dim
+    found["qk_layernorm"] = mixer.query_norm is not None
+    found["attention_output_gate"] = mixer.output_gate
+    return found
+
+
+def _latent(mixer: LatentAttention) -> dict[str, object]:
+    found: dict[str, object] = {"num_attention_heads": mixer.heads, "multi_latent_attention": True}
+    if mixer.q_lora_rank:
+        found["q_lora_rank"] = mixer.q_lora_rank
+    return {
+        **found,
+        "kv_lora_rank": mixer.kv_lora_rank,
+        "qk_head_dim": mixer.qk_nope_head_dim,
+        "qk_pos_emb_head_dim": mixer.qk_rope_head_dim,
+        "v_head_dim": mixer.v_head_dim,
+        "qk_layernorm": True,
+    }
+
+
+def _moe(moe: Moe) -> dict[str, object]:
+    found: dict[str, object] = {
+        "num_experts": moe.experts,
+        "moe_router_topk": moe.experts_per_token,
+        "moe_ffn_hidden_size": moe.width,
+    }
+    if moe.shared_width:
+        found["moe_shared_expert_intermediate_size"] = moe.shared_width
+        found["moe_shared_expert_gate"] = moe.shared_gate
+    if moe.router == "sigmoid":
+        found["moe_router_score_function"] = "sigmoid"
+    elif moe.router == "softmax":
+        found["moe_router_pre_softmax"] = True
+    return found
+
+
+def _delta_nets(mixer: Mixer) -> dict[str, object]:
+    return {
+        "experimental_attention_variant": "gated_delta_net",
+        "linear_num_key_heads": mixer.key_heads or mixer.heads,
+        "linear_num_value_heads": mixer.heads,
+        "linear_key_head_dim": mixer.key_dim,
+        "linear_value_head_dim": mixer.head_dim,
+        "linear_conv_kernel_dim": mixer.kernel,
+    }
+
+
+def _pattern(chosen: list[bool]) -> str:
+    """``--moe-layer-freq ([0]*3+[1]*58)``."""
+    runs = [(each, len(list(run))) for each, run in groupby(chosen)]
+    return "(" + "+".join(f"[{int(each)}]*{count}" for each, count in runs) + ")"
+
+
+def differences(a: Architecture, found: dict[str, object]) -> list[str]:
+    """What of a model these dimensions do not say: they are read back, and compared part by part."""
+    try:
+        back = read_architecture({"model_type": MODEL_TYPE, **found})
+    except ArchitectureError as error:
+        return [error.message]
+    lines: dict[str, None] = {}
+    if a.num_layers != back.num_layers:
+        lines[f"{a.num_layers} layers"] = None
+    for mine, theirs in zip(a.layers(), back.layers(), strict=False):
+        for said, wanted in zip(_shape(mine), _shape(theirs), strict=True):
+            if said != wanted:
+                lines[f"Megatron-LM's GPT has no {said}; written is {wanted}"] = None
+    lines.update((f"Megatron-LM's GPT has no {what}", None) for what in _extras(a))
+    return list(lines)
+
+
+def _shape(block: Block) -> Iterator[str]:
+    """The parts of a block in words that two descriptions of the same layer share."""
+    mixer, mlp = block.mixer, block.mlp
+    if isinstance(mixer, Attention):
+        yield f"attention of {mixer.heads} heads in {mixer.kv_heads} groups of width {mixer.head_dim}"
+        yield f"biases of query, key, value: {mixer.qkv_bias}, of the output: {mixer.out_bias}"
+        yield f"rotary dimensions: {mixer.rotary_dim}, norms of query and key: {mixer.query_norm is not None}"
+        yield f"output gate: {mixer.output_gate}"
+    elif isinstance(mixer, LatentAttention):
+        ranks = (
+            mixer.q_lora_rank,
+            mixer.kv_lora_rank,
+            mixer.qk_nope_head_dim,
+            mixer.qk_rope_head_dim,
+            mixer.v_head_dim,
+        )
+        yield f"latent attention of {mixer.heads} heads with {ranks}"
+        yield f"bias of latent attention: {mixer.bias}"
+        yield ""
+        yield ""
+    else:
+        yield f"mixer of kind {getattr(mixer, 'kind', None)}"
+        sizes = _delta_nets(mixer).items() if isinstance(mixer, Mixer) else ()
+        yield ", ".join(f"{name} {value}" for name, value in sizes)
+        yield ""
+        yield ""
+    if isinstance(mlp, (Mlp, Moe)):
+        activation = "gelu" if mlp.activation in GELU else mlp.activation
+        yield f"{'gated ' if mlp.gated else ''}{activation} of width {mlp.width}, bias {mlp.bias}"
+    else:
+        yield "no feed-forward network"
+    if isinstance(mlp, Moe):
+        chosen = f"{mlp.experts_per_token} per token by {mlp.router}"
+        yield f"{mlp.experts} experts, {chosen}, shared width {mlp.shared_width}"
+        yield f"gate of the shared expert: {mlp.shared_gate}"
+    else:
+        yield ""
+        yield ""
+    yield ", ".join(sorted({_norm(norm.kind) for norm in block.norms})) + f" x {len(block.norms)}"
+
+
+def _norm(kind: str) -> str:
+    return "RMSNorm" if kind.startswith("rmsnorm") else "LayerNorm"
+
+
+def _extras(a: Architecture) -> Iterator[str]:
+    attentions = [b.mixer for b in a.layers() if isinstance(b.mixer, Attention)]
+    if any(each.window for each in attentions):
+        yield "sliding window in this form (--window-size says one for every layer)"
+    if any(each.softcap for each in attentions) or a.final_softcap:
+        yield "soft-capping"
+    if any(each.sinks for each in attentions):
+        yield "attention sinks"
+    if any(each.alibi for each in attentions):
+        yield "ALiBi"
+    if any(each.parallel for each in a.layers()):
+        yield "parallel attention and feed-forward"
+    if a.embedding_norm is not None:
+        yield "norm of the embedding"
+    if a.head_bias:
+        yield "bias of the output layer"
+
 
 OPTION = "training.options."
 CHECKPOINTING = "training.activation_checkpointing"
@@ -20,7 +216,7 @@ PRECISIONS = {"bf16-mixed": ("bf16",), "fp16-mixed": ("fp16",), "fp8-mixed": ("b
 STRATEGIES = {stage: word for word, stage in KEYS.words["strategies"].items()}
 
 
-def write_megatron(export: Export) -> Written:
+def write(export: Export) -> Written:
     """The arguments of a job."""
     job = export.job
     sheet = Sheet(settings_of(job), neutral(FRAMEWORKS["megatron"], job.layout), KEYS.version)
@@ -66,7 +262,7 @@ def _model(sheet: Sheet, job: TrainingJob) -> None:
         if stated is not None:
             found[which] = stated
     for name, value in found.items():
-        sheet.put(keys.dashed(name), value)
+        sheet.put(megatron.dashed(name), value)
     if found.get("normalization") != "RMSNorm" and architecture.final_norm is not None:
         sheet.put("apply-layernorm-1p", architecture.final_norm.kind == "layernorm-1p")
     for difference in differences(architecture, found):
@@ -157,7 +353,7 @@ def _options(sheet: Sheet, job: TrainingJob) -> None:
     attention = sheet.take("training.attention")
     if attention == "eager":
         sheet.put("attention-backend", "unfused")
-    sheet.rows(row for row in keys.OPTIONS if row.key in sheet.settings)
+    sheet.rows(row for row in megatron.OPTIONS if row.key in sheet.settings)
     for name, option in KEYS.words["switched_off"].items():
         if sheet.take(f"{OPTION}{option}") is False:
             sheet.put(name, True)
@@ -167,4 +363,4 @@ def _options(sheet: Sheet, job: TrainingJob) -> None:
         if switch:
             sheet.put(switch, not on)
         elif sheet.tree.get("num-experts"):
-            sheet.put(keys.dashed(option), bool(on))
+            sheet.put(megatron.dashed(option), bool(on))

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from memcheck.configs import torchtitan_keys as keys
-from memcheck.configs.request import Export
-from memcheck.configs.settings import neutral, settings_of
-from memcheck.configs.sheet import Sheet
-from memcheck.configs.torchtitan_keys import KEYS
-from memcheck.configs.torchtitan_models import flavor_of
+from memcheck.configs import read_torchtitan as torchtitan
+from memcheck.configs.config_writer import Export, Sheet, neutral, settings_of
+from memcheck.configs.read_torchtitan import KEYS, flavor_of
 from memcheck.configs.types import Written
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.models.types import Architecture
@@ -20,7 +17,7 @@ RECIPES["bf16-pure"] = ("bfloat16", "bfloat16")
 LAUNCHER = "torchrun starts as many processes: --nnodes N --nproc-per-node N"
 
 
-def write_torchtitan(export: Export) -> Written:
+def write(export: Export) -> Written:
     """The TOML of a job."""
     job = export.job
     sheet = Sheet(settings_of(job), neutral(FRAMEWORKS["torchtitan"], job.layout), KEYS.version)
@@ -37,7 +34,7 @@ def write_torchtitan(export: Export) -> Written:
     if sheet.take("training.compile"):
         sheet.put(KEYS.names["compile"][0], True)
         components = sheet.take("training.options.components")
-        sheet.put(keys.COMPILED_PARTS, ["model", "loss"] if components is None else list(components))
+        sheet.put(torchtitan.COMPILED_PARTS, ["model", "loss"] if components is None else list(components))
     if sheet.take(KEYS.row("checkpoint.async_mode").key):
         sheet.put(KEYS.names["saves"][0], True)
         sheet.put(KEYS.row("checkpoint.async_mode").path, "async")
@@ -77,7 +74,7 @@ def _sharding(sheet: Sheet) -> None:
         pipeline = sheet.number("parallelism.pipeline")
         reshard = sheet.take("parallelism.reshard_after_forward")
         usual = pipeline == 1
-        sheet.put(keys.RESHARD, "default" if reshard == usual else "always" if reshard else "never")
+        sheet.put(torchtitan.RESHARD, "default" if reshard == usual else "always" if reshard else "never")
         if shard * replicate != data or shard * context != group:
             sheet.lose("parallelism.shard_group", f"torchtitan's shard group is a multiple of context, not {group}")
     elif stage:
@@ -93,11 +90,11 @@ def _batch(sheet: Sheet) -> None:
     if sheet.number("parallelism.pipeline") > 1:
         each = sheet.take("training.options.micro_batches_per_run") or steps
         sheet.put(KEYS.names["local_batch"][0], micro * each)
-        sheet.put(keys.PIPELINE_BATCH, micro)
-        sheet.put(keys.GLOBAL_BATCH, -1 if each == steps else micro * steps * sheet.number("parallelism.data"))
+        sheet.put(torchtitan.PIPELINE_BATCH, micro)
+        sheet.put(torchtitan.GLOBAL_BATCH, -1 if each == steps else micro * steps * sheet.number("parallelism.data"))
         return
     sheet.put(KEYS.names["local_batch"][0], micro)
-    sheet.put(keys.GLOBAL_BATCH, micro * steps * sheet.number("parallelism.data"))
+    sheet.put(torchtitan.GLOBAL_BATCH, micro * steps * sheet.number("parallelism.data"))
 
 
 def _precision(sheet: Sheet) -> None:
@@ -106,10 +103,10 @@ def _precision(sheet: Sheet) -> None:
         sheet.lose("training.precision", f"torchtitan has no {recipe}")
         return
     stored, compute = RECIPES[recipe]
-    sheet.put(keys.STORED_DTYPE, stored)
-    sheet.put(keys.COMPUTE_DTYPE, compute)
+    sheet.put(torchtitan.STORED_DTYPE, stored)
+    sheet.put(torchtitan.COMPUTE_DTYPE, compute)
     if recipe == "fp8-mixed":
-        sheet.put(keys.CONVERTERS, ["quantize.linear.float8"])
+        sheet.put(torchtitan.CONVERTERS, ["quantize.linear.float8"])
 
 
 def _checkpointing(sheet: Sheet) -> None:
@@ -117,12 +114,12 @@ def _checkpointing(sheet: Sheet) -> None:
     mode, option = sheet.take(f"{key}.mode"), sheet.take("training.options.selective_ac_option")
     every = sheet.take(f"{key}.every_n_layers") or 1
     if mode == "full" and every > 1:
-        sheet.put(keys.CHECKPOINT_MODE, "selective")
-        sheet.put(keys.CHECKPOINT_OPTION, str(every))
+        sheet.put(torchtitan.CHECKPOINT_MODE, "selective")
+        sheet.put(torchtitan.CHECKPOINT_OPTION, str(every))
         return
-    sheet.put(keys.CHECKPOINT_MODE, mode)
+    sheet.put(torchtitan.CHECKPOINT_MODE, mode)
     if mode == "selective":
-        sheet.put(keys.CHECKPOINT_OPTION, "op")
+        sheet.put(torchtitan.CHECKPOINT_OPTION, "op")
         if every > 1:
             sheet.lose(f"{key}.every_n_layers", "torchtitan's per-operator recompute covers every block")
         if option not in (None, "op"):
@@ -134,11 +131,11 @@ def _virtual(sheet: Sheet, layers: int) -> None:
     per_rank, pipeline = sheet.take("parallelism.virtual_stages"), sheet.number("parallelism.pipeline")
     if per_rank == (2 if sheet.settings["parallelism.pipeline_schedule"] in KEYS.names["looped"] else 1):
         return
-    fewer = ("training.options." + name.rpartition(".")[2] for name in (keys.FEWER_FIRST, keys.FEWER_LAST))
+    fewer = ("training.options." + name.rpartition(".")[2] for name in (torchtitan.FEWER_FIRST, torchtitan.FEWER_LAST))
     weight = layers + sum(int(sheet.settings.get(name, 1)) for name in fewer)  # type: ignore[call-overload]
     per_stage = -(-weight // (pipeline * per_rank))
     if -(-weight // per_stage) == pipeline * per_rank:
-        sheet.put(keys.LAYERS_PER_STAGE, per_stage)
+        sheet.put(torchtitan.LAYERS_PER_STAGE, per_stage)
     else:
         message = (
             f"no number of layers per stage makes {per_rank} stages on each of {pipeline} ranks of {layers} layers"

@@ -9,7 +9,7 @@ from typing import Any
 from memcheck.accounts.estimate import Estimate
 from memcheck.catalog.types import Gpu
 from memcheck.check import Gate, check_document
-from memcheck.configs.one_plan import load_one
+from memcheck.configs.documents import load_one
 from memcheck.errors import UsageError
 from memcheck.families.architecture import LAYER_COUNTS, merge, part_of, with_overrides
 from memcheck.families.multimodal import language_model, switched_off, thinker_of

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from memcheck.configs.exporting import export_plan
-from memcheck.configs.formats import FORMATS
+from memcheck.configs.config_writer import settings_of
+from memcheck.configs.formats import FORMATS, export_plan
 from memcheck.configs.importing import Imported, import_config
-from memcheck.configs.settings import settings_of
 from memcheck.configs.types import ReadSetting, Written
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import Resolved, resolve

@@ -14,7 +14,10 @@ from tests.configs.test_readers import ACCELERATE, DEEPSPEED, GPUS, MEGATRON, RE
     ("added", "message"),
     [
         ("--experimental-attention-variant gated_delta_net", "which layers is not said"),
-        ("--experimental-attention-variant gated_delta_net --linear-attention-freq 4 --deterministic-mode", "operators"),
+        (
+            "--experimental-attention-variant gated_delta_net --linear-attention-freq 4 --deterministic-mode",
+            "operators",
+        ),
         ("--experimental-attention-variant gdn2 --linear-attention-freq 4", "experimental attention"),
         ("--experimental-attention-variant dsa", "experimental attention"),
         ("--linear-attention-freq 4", "linear attention"),
@@ -32,8 +35,8 @@ def test_megatron_jobs_of_another_kind_are_refused(added: str, message: str) -> 
 
 def test_a_server_is_taken_by_a_plan_that_serves() -> None:
     """The same arguments have nothing against a plan with `inference:`, which takes how much it serves."""
+    from memcheck.configs.answers import reading_for
     from memcheck.configs.formats import FORMATS
-    from memcheck.configs.served import reading_for
 
     text = MEGATRON.replace("--bf16", "--bf16 --inference-max-requests 8 --inference-dynamic-batching")
     kind = FORMATS["megatron"]
@@ -97,7 +100,9 @@ def test_a_branch_of_a_script_is_not_guessed() -> None:
     (problem,) = read("run.sh", text, {"hardware.gpu": "h100-80gb"}).problems
     assert "`$TP` is set in an `if`" in problem.message
     inside = MEGATRON + 'if [ "$FP8" = 1 ]; then\n  EXTRA=(--fp8-format hybrid)\nfi\n'
-    assert any("`fp8-format`" in each.message for each in read("run.sh", inside, {"hardware.gpu": "h100-80gb"}).problems)
+    assert any(
+        "`fp8-format`" in each.message for each in read("run.sh", inside, {"hardware.gpu": "h100-80gb"}).problems
+    )
 
 
 def test_a_script_that_sources_another_says_so() -> None:
@@ -140,7 +145,10 @@ def test_how_zero_3_makes_and_saves_the_model_is_read() -> None:
         ("pyproject.toml", '[project]\nname = "x"\n[tool.ruff]\nline-length = 120\n'),
         ("hello.json", '{"hello": 1}'),
         ("data.json", '{"input_ids": [[1, 2]], "labels": [[1, 2]]}'),
-        ("fsdp.json", '{"fsdp_transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"], "backward_prefetch": "backward_pre"}'),
+        (
+            "fsdp.json",
+            '{"fsdp_transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"], "backward_prefetch": "backward_pre"}',
+        ),
         ("trainer_state.json", '{"global_step": 10, "train_batch": 2, "fp16": false}'),
         ("settings.toml", "[training]\nsteps = 100\n"),
         ("other.toml", "[training]\nbatch_size = 8\nseq_len = 512\n"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.configs import megatron_keys
+from memcheck.configs import read_megatron as megatron_keys
 from memcheck.configs.formats import WRITTEN
 from memcheck.configs.importing import import_config
 from memcheck.configs.key_table import key_table

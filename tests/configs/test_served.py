@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.configs.leaves import grown, leaves
+from memcheck.configs.plan_text import grown, leaves
 from tests.configs.sourced_plans import load
 
 Capture = pytest.CaptureFixture[str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.configs.arguments import load_arguments
-from memcheck.configs.shell_arithmetic import worked_out
+from memcheck.configs.shell_values import worked_out
 
 VARIABLES = {"gpus": "8", "batch": "2", "name": "llama"}
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.configs.leaves import grown, leaves
+from memcheck.configs.plan_text import grown, leaves
 from memcheck.configs.sourced_edits import sourced_edits
 from memcheck.job.changes import spelled
 from memcheck.plan.changes import with_changes

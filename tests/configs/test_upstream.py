@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from memcheck.configs import megatron_keys, torchtitan_keys
+from memcheck.configs import read_megatron as megatron_keys
+from memcheck.configs import read_torchtitan as torchtitan_keys
 from memcheck.configs.arguments import load_arguments
 from memcheck.configs.config_file import flat
 from memcheck.configs.key_table import key_table

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.configs.go_on import gpu_named
-from memcheck.configs.own_yaml import seen
+from memcheck.configs.next_command import gpu_named, seen
 from memcheck.configs.wrappers import wrapped
 
 K8S = "apiVersion: batch/v1\nkind: Job\nspec: {{{spec}}}\ncommand: [torchrun, train.py]\n"

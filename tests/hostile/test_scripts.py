@@ -8,9 +8,7 @@ import pytest
 
 from memcheck.configs.arguments import load_arguments
 from memcheck.configs.shell_documents import filled, split_documents
-from memcheck.configs.shell_growth import MOST_WORDS
-from memcheck.configs.shell_lines import LONGEST, single
-from memcheck.configs.shell_values import MOST, resolved
+from memcheck.configs.shell_values import LONGEST, MOST, MOST_WORDS, resolved, single
 from memcheck.configs.types import ConfigError
 
 JOB = "torchrun --nproc_per_node 8 mine.py --model_name_or_path Qwen/Qwen3-4B --deepspeed ds.json --run_name $X39\n"

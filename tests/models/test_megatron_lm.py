@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.configs.megatron_model import differences, dimensions
+from memcheck.configs.write_megatron import differences, dimensions
 from memcheck.families.architecture import catalogued, read_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.errors import ResolutionError

@@ -25,7 +25,8 @@ WRITES = {
     ("memcheck/review/history/tree.py", "_object"): "a pipe to git",
     ("memcheck/verify/recording.py", "append"): "a recording's file",
     ("memcheck/cache/store.py", "keep"): "a kept verdict, in the user's cache",
-    ("memcheck/configs/exporting.py", "export_plan"): "a format's own function of that name",
+    ("memcheck/configs/formats.py", "export_plan"): "a format's own function of that name",
+    ("memcheck/configs/formats.py", "write"): "the function of that name in a format's writer",
 }
 """Every function that calls a method named ``write``, and what it writes to."""
 PRINTERS = {"print", "echo", "secho", "pager", "echo_via_pager", "print_exc", "print_exception", "excepthook"}

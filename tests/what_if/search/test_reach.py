@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.check import Gate, check_file
-from memcheck.configs.leaves import grown, leaves
+from memcheck.configs.plan_text import grown, leaves
 from memcheck.plan.file_edits import edited
 from memcheck.plan.load import load_documents
 from memcheck.result import PASSED
@@ -47,7 +47,9 @@ MORE = {
     "reduced micro-batches": (
         "parallelism.gradient_sync",
         "every",
-        plan_of("pytorch", "micro-batch").replace("parallelism: {}", "parallelism: {zero_stage: 3, gradient_sync: last}"),
+        plan_of("pytorch", "micro-batch").replace(
+            "parallelism: {}", "parallelism: {zero_stage: 3, gradient_sync: last}"
+        ),
     ),
     "allocator": ("training.expandable_segments", True, plan_of("pytorch", "micro-batch")),
     "views of buckets": ("parallelism.gradient_as_bucket_view", True, plan_of("pytorch", "micro-batch")),

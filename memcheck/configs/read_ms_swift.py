@@ -1,30 +1,168 @@
-"""An ms-swift launch in the plan's words: a shell line, or the same keys as YAML or JSON."""
+"""ms-swift's keys, and the plan keys for the same things. Read at 3602360a of August 2026 (``swift/arguments/*.py``,
+``swift/trainers/arguments.py``, ``swift/config/*.json``).
+
+Variables before an ms-swift command, or below ``ENV`` in its YAML: processes, nodes, limits of images.
+
+ms-swift's ``--fsdp``: a preset of its own, or a JSON file of words and their section.
+
+How long a row of ms-swift's can be: ``packing_length`` where rows are packed, or one sample that is longer.
+
+An ms-swift launch in the plan's words: a shell line, or the same keys as YAML or JSON.
+"""
 
 from __future__ import annotations
 
-from memcheck.configs import megatron_swift_keys
-from memcheck.configs import swift_keys as keys
+import re
+from collections.abc import Mapping
+
 from memcheck.configs import trainer_arguments as arguments
 from memcheck.configs import trainer_parts as parts
-from memcheck.configs.config_file import ConfigFile
-from memcheck.configs.draft import Draft
+from memcheck.configs.arguments import without_comment
+from memcheck.configs.config_file import ConfigFile, load_json
+from memcheck.configs.draft import Draft, Reader
 from memcheck.configs.key_table import key_table
-from memcheck.configs.launch_devices import visible
-from memcheck.configs.liger import liger_kernels
+from memcheck.configs.launch_devices import allocator, visible, written
+from memcheck.configs.launch_lines import swift_training_alone
 from memcheck.configs.pictures import IMAGES, limited, scaled, sees, shown
 from memcheck.configs.pictures import parts as sides
-from memcheck.configs.shipped import SWIFT
-from memcheck.configs.swift_environment import environment
-from memcheck.configs.swift_fsdp import adopt_fsdp
-from memcheck.configs.swift_keys import KEYS
-from memcheck.configs.swift_rows import longest_row
+from memcheck.configs.recipe_launch import join_launch
 from memcheck.configs.trainer_adapters import adapters, base, computed, constants, leaves_casts, starts, unused
-from memcheck.configs.trainer_objective import objective, trainer
-from memcheck.configs.trainer_pairs import join_launch
-from memcheck.configs.trainer_parts import Division, on, text
+from memcheck.configs.trainer_objective import liger_kernels, objective, trainer
+from memcheck.configs.trainer_parts import TRUE, Division, on, text
 from memcheck.configs.trainer_script import commands, spelled_with_underscores
 from memcheck.configs.trainer_settled import settle
-from memcheck.configs.types import KeyRow, ReadConfig
+from memcheck.configs.trainer_split import STAGE, SWIFT, load_named
+from memcheck.configs.types import ConfigProblem, KeyRow, Note, ReadConfig
+from memcheck.edge.digits import whole_number
+from memcheck.finding import Location
+
+KEYS = key_table("ms-swift")
+
+
+OWN_COMMAND = re.compile(r"[^#]*?(?:^|[\s;&])swift\s+((?:sft|pt|rlhf)-[\w-]+)")
+"""A command of a fork, which is called after one of these."""
+BINARY_SCALES = frozenset(
+    (
+        *("", "default", "last_round", "all", "base", "ignore_empty_think", "ignore_think_prefix"),
+        *("last_round_with_ignore_empty_think", "all_with_ignore_empty_think"),
+    )
+)
+"""Parts of ``loss_scale`` that only say which tokens count (``swift/loss_scale``); others weigh them."""
+LISTS = key_table("transformers").as_set("lists") | {"callbacks"}
+"""Arguments of ms-swift that take several words."""
+
+
+_MEGATRON = re.compile(r"(?:^|[\s;&])megatron\s+(sft|pt|rlhf)(?=\s|$)")
+
+
+def megatron_command(config: ConfigFile) -> str:
+    """The command of Megatron-SWIFT that a script runs."""
+    lines = (without_comment(line)[:2000] for line in config.lines)
+    return next((found[1] for line in lines if (found := _MEGATRON.search(line))), "")
+
+
+def recognise(config: ConfigFile) -> str:
+    """The key that shows that a config is ms-swift's: the tuner's, where the config also has a model; or the model's,
+    in a script with a command of ``swift``. Empty where neither holds.
+    """
+    model = next((name for name in KEYS.names["models"] if config.has(name)), "")
+    tuner = next((name for name in (*KEYS.names["tuners"], "rlhf_type") if config.has(name)), "")
+    if model and tuner:
+        return tuner
+    called = any("swift " in line for line in config.lines) and set(KEYS.names["commands"]) & set(commands(config))
+    return (model or next((name for name in KEYS.names["named"] if config.has(name)), "")) if called else ""
+
+
+NODES, PROCESSES, VISIBLE = "NNODES", "NPROC_PER_NODE", "CUDA_VISIBLE_DEVICES"
+_HELP = "state it: --nodes 2"
+
+
+def environment(draft: Draft, names: Mapping[str, str]) -> None:
+    """What the variables say. ``names``: those of whole numbers, and the plan's key of each where it has one."""
+    allocator(draft)
+    for name, key in names.items():
+        text, at = _assigned(draft, name)
+        if at is None or name in draft.config.values:
+            continue
+        number = whole_number(text)
+        if number is not None and key not in draft.settings:
+            draft.config.adopt(name, number, at)
+            if key:
+                draft.rows((KeyRow(name, key),))
+        elif number is not None or not text:
+            continue
+        elif "$" not in text:
+            message = f"`{name}={text}` is not a whole number"
+            draft.problems.append(ConfigProblem(at, message, "write the number", keys=(key,) if key else ()))
+        elif name == NODES:
+            message = f"`{name}={text}`: how many nodes there are is not in the script"
+            draft.problems.append(ConfigProblem(at, message, _HELP, keys=(key,)))
+        elif key not in draft.settings:
+            draft.notes.append(Note(at, f"`{name}={text}`: what it holds is not in the script"))
+    _spread(draft)
+    draft.harmless((), ("ENV.",))
+
+
+def _assigned(draft: Draft, name: str) -> tuple[str, Location | None]:
+    """The value of a variable before the command, and its place. A variable in it is replaced by that one's value."""
+    text, at = written(draft, name)
+    other = re.fullmatch(r"\$\{?(\w+)\}?", text)
+    held = written(draft, other[1])[0] if other is not None else ""
+    return held or text, at
+
+
+def _spread(draft: Draft) -> None:
+    """Processes that see several GPUs each lay the model over them (``swift/utils/torch_utils.py``, is_mp)."""
+    text, at = written(draft, VISIBLE)
+    seen, processes = len(text.split(",")), draft.value("hardware.gpus_per_node") or 1
+    unknown = "$" in _assigned(draft, PROCESSES)[0]
+    if at is not None and not unknown and isinstance(processes, int) and seen // processes >= 2:
+        draft.config.adopt(VISIBLE, text, at)
+        effect = f"the model is laid over {seen // processes} GPUs of each process: priced as whole on each of them"
+        draft.note(VISIBLE, f"{effect}, an upper bound")
+
+
+SWITCH, SECTION, OFFLOAD = "fsdp", "fsdp_config.", "fsdp_config.activation_cpu_offload"
+
+
+def adopt_fsdp(draft: Draft) -> None:
+    """Put what the preset or the file says where TrainingArguments have it (``swift/arguments/sft_args.py``)."""
+    config, name = draft.config, text(draft, SWITCH)
+    at = config.at(SWITCH)
+    if name == "fsdp2":
+        for key, value in KEYS.words["fsdp2"].items():
+            config.adopt(key, value, at)
+        config.values[SWITCH] = "full_shard"
+    elif name.lower().endswith(".json") or config.written(name):
+        found = load_named(config, name, load_json)
+        if found is None:
+            draft.refuse(SWITCH, f"there is no `{name}` in the config's folder", "mend the path", (STAGE,))
+            config.values[SWITCH] = "full_shard"
+            return
+        config.values[SWITCH] = found.values.get(SWITCH, "full_shard")
+        for key, value in found.values.items():
+            if key.startswith(SECTION) and key != OFFLOAD:
+                config.adopt(key, value, at)
+        if found.values.get(OFFLOAD) in TRUE:
+            effect = "activations that move to the host are priced where they are made: an upper bound"
+            draft.note(SWITCH, f"`activation_cpu_offload`: {effect}")
+
+
+LENGTH, PACKED = "max_length", "packing_length"
+KEY = "training.sequence_length"
+
+
+def longest_row(draft: Draft) -> tuple[str, bool]:
+    """The argument that says how long a row can be, and whether rows are packed.
+
+    A sample that is longer than the packed rows is a row of its own (``swift/dataset/packing.py``: a bin packing).
+    """
+    packed = on(draft, "packing")
+    draft.config.see(LENGTH, PACKED)
+    if not packed or not draft.config.has(PACKED):
+        return LENGTH, packed
+    sample, row = draft.whole(LENGTH, KEY), draft.whole(PACKED, KEY)
+    return (LENGTH if sample and row and sample > row else PACKED), packed
 
 
 def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
@@ -84,10 +222,10 @@ def _refuse(draft: Draft) -> None:
     if not any(name in config.values for name in KEYS.names["models"]) and config.has(own):
         message = f"`{own}: {config.values[own]}` is ms-swift's own name of a model"
         draft.refuse(own, message, "name the model: --model NAME", ("model", "model.name"))
-    if command := megatron_swift_keys.command(config):
+    if command := megatron_command(config):
         message = f"`megatron {command}` runs the model under Megatron-Core, with other arguments than `swift`"
         draft.refuse("", message, "read it as what it is: --from megatron-swift")
-    called = next((found for line in config.lines if (found := keys.OWN_COMMAND.match(line))), None)
+    called = next((found for line in config.lines if (found := OWN_COMMAND.match(line))), None)
     if called is not None:
         message = f"`swift {called[1]}` is no command of ms-swift: what it trains is not known"
         draft.refuse("", message, "state it: --set training.objective=sft", ("training.objective",))
@@ -194,7 +332,7 @@ def _takes_logits(draft: Draft) -> str:
     (``swift/trainers/seq2seq_trainer.py``, compute_loss).
     """
     config, binary = draft.config, draft.config.take("is_binary_loss_scale")
-    weighs = not set(text(draft, "loss_scale").split("+")) <= keys.BINARY_SCALES
+    weighs = not set(text(draft, "loss_scale").split("+")) <= BINARY_SCALES
     if binary is not None:
         weighs = binary in parts.FALSE
     switches = {
@@ -269,3 +407,6 @@ def _evaluation(draft: Draft) -> None:
     batches = ("per_device_eval_batch_size", "per_gpu_eval_batch_size")
     parts.evaluation(draft, data, batch=batches, default=1, runs=runs)
     config.see(*strategies[:2], "do_eval", "split_dataset_ratio", *KEYS.names["held_out"])
+
+
+READER = Reader(recognise=recognise, read=read_swift, lists=LISTS, trains=swift_training_alone)
