@@ -31,6 +31,8 @@ OFTEN = 50
 """Instances of a class after which compiling a constructor for it saves time."""
 
 _new = tuple.__new__
+_equal: Any = tuple.__eq__
+_by_value: Any = tuple.__hash__
 
 
 _GETTERS: list[object] = []
@@ -43,8 +45,10 @@ class _RecordType(type):
     """Makes a tuple with named fields of a class body with annotations, as ``NamedTuple`` does."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> _RecordType:
-        if "__annotations__" not in body:  # a subclass that adds methods alone
+        if "__annotations__" not in body:  # a variant: a subclass with the same fields
             body["__slots__"] = ()
+            if "__hash__" not in body and getattr(bases[0], "__hash__", None) is _by_value:
+                body.update(__eq__=_same, __ne__=_other, __hash__=_hashed)
             return type.__new__(cls, name, bases, body)
         fields = tuple(body["__annotations__"])
         while len(fields) > len(_GETTERS):
@@ -54,6 +58,19 @@ class _RecordType(type):
         body["_field_defaults"] = {field: body[field] for field in fields if field in body}
         body.update(zip(fields, _GETTERS, strict=False))
         return type.__new__(cls, name, bases, body)
+
+
+def _same(self: Any, other: object) -> bool:
+    """A variant equals only records of its own type: two types with equal fields are two kinds of module."""
+    return type(self) is type(other) and bool(_equal(self, other))
+
+
+def _other(self: Any, other: object) -> bool:
+    return not _same(self, other)
+
+
+def _hashed(self: Any) -> int:
+    return hash((type(self), tuple.__hash__(self)))
 
 
 def _compiled(record: Any) -> Any:

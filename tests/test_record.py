@@ -176,3 +176,17 @@ def test_records_are_copied_and_pickled() -> None:
     for other in copies:
         assert other == point
         assert type(other) is Point
+
+
+class Wide(Point):
+    """The same fields, and another kind."""
+
+
+def test_a_variant_equals_only_its_own_type() -> None:
+    """Caches tell a variant from its base; a copy with another value stays one."""
+    assert Wide("a") == Wide("a")
+    assert hash(Wide("a")) == hash(Wide("a"))
+    assert Wide("a") != Point("a")
+    assert Point("a") != Wide("a")
+    assert (Wide("a"),) not in {(Point("a"),): 1}
+    assert type(Wide("a").named("b")) is Wide

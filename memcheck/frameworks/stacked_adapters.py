@@ -12,6 +12,7 @@ from math import prod
 from memcheck.accounts.state import LocalTensor, adapter_tensors
 from memcheck.autograd.context import Adapter, adapts
 from memcheck.errors import UnsupportedError
+from memcheck.models.feed_forward_types import IdentityMoe
 from memcheck.models.types import Moe, ParameterTensor
 from memcheck.record import Record
 
@@ -41,7 +42,7 @@ def adapted_tensors(adapter: Adapter | None, m: Moe) -> tuple[Factors, ...]:
     ]
     if not m.stacked_adapters:
         return tuple(found)
-    if (adapter.targets == "all-linear" or adapts(adapter, "gate")) and not m.past_adapter:
+    if (adapter.targets == "all-linear" or adapts(adapter, "gate")) and not isinstance(m, IdentityMoe):
         router = _router(m)
         found.append(Factors(router.name, (adapter.rank, router.shape[1]), (router.shape[0], adapter.rank)))
     stacked = stacked_experts(m)
@@ -71,7 +72,7 @@ def _router(m: Moe) -> ParameterTensor:
 
 def _unread_adapter(m: Moe, adapter: Adapter) -> list[LocalTensor]:
     """The router's own, which no forward reads: its matrices rest, and never get a gradient."""
-    if not m.past_adapter:
+    if not isinstance(m, IdentityMoe):
         return []
     router = _router(m)
     name = router.name.removesuffix(".weight")

@@ -52,7 +52,7 @@ FORMS = parts(
     "gate_adaptable",
     LatentAttention="rotary_interleaved rotary_complex",
     Mlp="fused_gate_up inline named_inner adaptable",
-    Moe="router_fp32 router_apart scores_fp32 stacked_adapters correction_bias groups chosen_groups",
+    Moe="router_fp32 scores_fp32 stacked_adapters correction_bias groups chosen_groups",
     Block="inner_dropout named_output named_mlp_input named_norm norms_first",
     Norm="name",
 )
@@ -77,7 +77,10 @@ def stated(block: Block) -> Iterator[str]:
 
 
 def _stated(record: Any) -> Iterator[str]:
-    kind, defaults = type(record).__name__, record._field_defaults
+    own, defaults = type(record), record._field_defaults
+    kind = next(each.__name__ for each in own.__mro__ if "_fields" in vars(each))
+    if own.__name__ != kind:
+        yield own.__name__
     for field, value in zip(record._fields, record, strict=True):
         if field not in defaults or value != defaults[field]:
             yield f"{kind}.{field}"

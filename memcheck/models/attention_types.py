@@ -110,7 +110,6 @@ class Attention(Record):
     back) | ``cat`` (Phi-3: the rest of each head, even of no width, is concatenated) | ``pairs`` (GLM: neighbours,
     tables repeated once per layer) | ``pairs-wide`` (ERNIE: as that, in fp32 by fp32 tables, then cast back)
     | ``pairs-each`` (GPT-J: tables repeated for each of q and k) | ``pairs-fp32`` (Cohere: neighbours, on fp32 copies)
-    | ``pairs-stacked`` (RoFormer: as those, by tables that each layer repeats) | ``half-own`` (RecurrentGemma)
     | ``half-wide`` (ModernBERT: on fp32 copies for each product)
     | ``chunks`` (GPT-OSS: the two halves apart) | ``complex`` (Llama 4: fp32 copies read as complex numbers)."""
     alibi: bool = False

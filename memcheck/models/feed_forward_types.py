@@ -24,7 +24,7 @@ class Mlp(Record):
     multiplied: bool = False
     """What the gate's activation reads is multiplied by a constant, and so is the output (Falcon-H1)."""
     scaled_output: bool = False
-    """The output is multiplied by a learned number (Inkling)."""
+    """The output is multiplied by a learned number."""
     down_bias: bool = False
     """The last matrix alone has a bias (GTE)."""
     inner_dropout: float = 0.0
@@ -64,11 +64,8 @@ class Moe(Record):
     router: str = "softmax"
     """``softmax`` | ``sigmoid`` | ``softmax-topk`` (over the chosen ones; ``softmax-chosen``: in their dtype)
     | ``sparsemixer`` (Phi 3.5) | ``sigmoid-topk`` (Command A's experts) | ``softmax-fp32-topk`` (theirs, in fp32)
-    | ``sigmoid-best`` (Flint: the best scores, uncorrected) | ``sigmoid-narrow`` (Laguna: cast back)
-    | ``sigmoid-logits`` (LFM 2: in their dtype) | ``sigmoid-chosen`` (Kolibri: of the logits that a correction chose)
-    | ``softmax-gather`` (ERNIE: those scores) | ``softmax-groups`` (Mistral 4) | ``sqrt-softplus`` (DeepSeek V4)
-    | ``sigmoid-sink`` (Inkling: of the chosen and of the shared experts, which are stacked, together)
-    | ``sigmoid-even`` (Inkling 2: of those that a correction chose, by their sum) | ``handed`` (ZAYA: a network's)."""
+    | ``sigmoid-logits`` (LFM 2: in their dtype) | ``softmax-gather`` (ERNIE: those scores) | ``softmax-groups``
+    (Mistral 4) | ``sqrt-softplus`` (DeepSeek V4) | ``scaled`` (Gemma 4: of normed rows, times a scale per expert)."""
     table: int = 0
     """Elements of an int64 buffer that says each token's experts (DeepSeek V4's first layers); 0 = none."""
     shared_width: int = 0
@@ -77,25 +74,15 @@ class Moe(Record):
     tensors: tuple[ParameterTensor, ...] = ()
     looped: bool = False
     """The class runs one expert after the other: transformers' grouped products do not reach it (DBRX, Step 3.7)."""
-    identities: int = 0
-    """Experts that hand tokens on as they are, the last of them; they have rows of the first matrix (LongCat Flash)."""
-    dense_dispatch: bool = False
-    """Every expert is given every token, weighted by its score (Llama 4 in transformers)."""
     correction_bias: bool = False
     """A bias per expert, kept as a buffer, is added to the scores when experts are chosen (DeepSeek V3)."""
-    clamped_glu: bool = False
-    """GPT-OSS's gate: interleaved halves, clamped, ``(up + 1) * gate * sigmoid(alpha * gate)``."""
     clamp: str = ""
-    """Both halves are clamped: ``oai`` (MiniMax M3: ``(up + 1) * gate * sigmoid(alpha * gate)``) | ``act`` (their usual
-    product; ``act-routed``: not in shared experts; ``acted``: the gate after its activation, Step 3.7) | ``tanh``
-    (Inkling 2: softly, in fp32) | ``wide`` (Beam: not at all, but the product is of fp32 copies); empty: neither is.
+    """Gate and up are clamped: ``interleaved`` (GPT-OSS: ``(up + 1) * gate * sigmoid(alpha * gate)`` of slices of one
+    tensor) | ``oai`` (MiniMax M3: the same of two halves) | ``act`` (DeepSeek V4: their usual product) | ``acted``
+    (Step 3.7: the gate after its activation); empty: neither is.
     """
-    latent_size: int = 0
-    """Experts work on a projection of this width instead of the hidden size (Nemotron-H); 0 = they do not."""
     router_fp32: bool = False
     """The router multiplies fp32 copies of its input and weight (DeepSeek, GLM-4 MoE)."""
-    router_apart: bool = False
-    """Whether the router switches autocast off for the product with its weight (ERNIE 4.5, Flint)."""
     scores_fp32: bool = False
     """The chosen scores stay in fp32, so the weighted outputs of the experts are fp32 (Mixtral, DeepSeek, MiniMax)."""
     normalised_scores: bool = True
@@ -103,21 +90,33 @@ class Moe(Record):
     groups: int = 1
     """Groups of experts, of which a token is routed to ``chosen_groups`` at most (DeepSeek: ``n_group``)."""
     chosen_groups: int = 1
-    reads_stream: bool = False
-    """Experts read the residual stream, in parallel with a dense network that reads its norm (Gemma 4)."""
-    combined_fp32: bool = False
-    """Routed and shared outputs are added in fp32, and cast back (Hy 3)."""
-    averaged: bool = False
-    """Routed and shared outputs are averaged (Command A's experts on request)."""
     scaled_output: bool = False
-    """The routed output is multiplied by a constant (Laguna)."""
+    """The routed output is multiplied by a constant (Step 3.7)."""
     shared_first: bool = False
     """The shared experts run before the routed ones, whose output is added to theirs (ERNIE, Hunyuan, AFMoE)."""
-    past_adapter: bool = False
-    """The router's forward reads its linear layer's weight alone, so that an adapter on it is never used (LongCat
-    Flash).
-    """
-    input_noise: bool = False
-    """What router and experts read is multiplied by random numbers (Phi 3.5 MoE: ``input_jitter_noise``)."""
     stacked_adapters: bool = False
     """peft maps names of separate experts and routers to these alone (peft utils/transformers_weight_conversion.py)."""
+
+
+class DenseDispatchMoe(Moe):
+    """Experts that are given every token, weighted by its score (Llama 4 in transformers)."""
+
+
+class StreamMoe(Moe):
+    """Experts that read the residual stream, in parallel with a dense network that reads its norm (Gemma 4)."""
+
+
+class IdentityMoe(Moe):
+    """Experts of which the last hand tokens on as they are; their rows are in the router's matrix (LongCat Flash).
+
+    The router's forward reads its linear layer's weight alone, so that an adapter on it is never used.
+    """
+
+    @property
+    def identities(self) -> int:
+        """Number of experts that hand tokens on: those without a matrix down."""
+        return self.experts - min(t.shape[0] for t in self.tensors if t.group == "experts")
+
+
+class LatentMoe(Moe):
+    """Experts that work on a projection of the hidden states, which another projection widens again (Nemotron-H)."""

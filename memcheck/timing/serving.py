@@ -15,6 +15,7 @@ from memcheck.catalog.types import Gpu
 from memcheck.errors import UnsupportedError
 from memcheck.job.types import DTYPE_BYTES, InferenceJob, Layout
 from memcheck.memory.inference import kv_bytes_per_sequence, weight_bytes
+from memcheck.models.feed_forward_types import DenseDispatchMoe
 from memcheck.models.parameters import outer_tensors
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Moe, Rough
 from memcheck.record import Record
@@ -88,7 +89,7 @@ def _layer(job: InferenceJob, a: Architecture, block: Block, r: Rates) -> Decode
         for d in local_tensor(t, component, layout.tensor, layout.expert, expert_slices(layout)):
             elements *= d
         read, used = 1.0, 1.0
-        if t.group == "experts" and isinstance(component, Moe) and not component.dense_dispatch:
+        if t.group == "experts" and isinstance(component, Moe) and not isinstance(component, DenseDispatchMoe):
             choices = batch * _batches(layout) * component.experts_per_token
             read = 1 - (1 - 1 / component.experts) ** choices
             used = _batches(layout) * component.experts_per_token / component.experts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.state import local_tensor
 from memcheck.autograd.context import Adapter, adapts, is_frozen
+from memcheck.models.feed_forward_types import DenseDispatchMoe
 from memcheck.models.types import Block, Moe, ParameterTensor
 from memcheck.record import Record
 
@@ -157,7 +158,7 @@ def _is_matrix(t: ParameterTensor, shape: tuple[int, ...]) -> bool:
 
 def _expert_tokens(m: Moe, s: Shape, tokens: int) -> int:
     """Rows that each local expert multiplies: the busiest rank's share of what its expert group routes."""
-    if m.dense_dispatch:
+    if isinstance(m, DenseDispatchMoe):
         return tokens * s.expert
     local = max(1, m.experts // s.expert)
     # every rank of a group that shares an expert multiplies the tokens of all of them with its part of it

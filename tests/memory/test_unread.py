@@ -67,8 +67,8 @@ SAID_TWICE = {
 """The tensors beside them say it."""
 SERVING = {"Mixer.state_bytes_per_sequence"}
 WORDS = {"Norm.name", "Attention.rotary_interleaved", "Moe.activation", "Mlp.activation"}
-"""Names of tensors; ``rotary_form`` says how pairs are written; GPT-OSS's gate is ``clamped_glu``, MiniMax M3's in all of its
-layers a ``clamp`` with a formula of its own."""
+"""Names of tensors; ``rotary_form`` says how pairs are written; the gates of GPT-OSS and MiniMax M3 are a ``clamp`` with a
+formula of its own."""
 ROUTING = {"Moe.correction_bias", "Moe.groups", "Moe.chosen_groups", "Moe.router", "Moe.normalised_scores"}
 """What they add to a router's scores is of [tokens, experts] and gone before the experts run; the scores of the routers
 that do not read them have the same tensors either way."""
@@ -87,7 +87,7 @@ SEEN: set[str] = set()
 Part = Attention | LatentAttention | Mixer | Mlp | Moe | Block | Norm
 
 
-def _recording(cls: type[Any]) -> type[Any]:
+def _recording(cls: type[Any], base: str = "") -> type[Any]:
     """The record with fields that remember who has been read."""
 
     def field(place: int, name: str) -> property:
@@ -97,7 +97,7 @@ def _recording(cls: type[Any]) -> type[Any]:
 
         return property(get)
 
-    body = {name: field(place, f"{cls.__name__}.{name}") for place, name in enumerate(cls._fields)}
+    body = {name: field(place, f"{base or cls.__name__}.{name}") for place, name in enumerate(cls._fields)}
     return type.__new__(type(cls), cls.__name__, (cls,), {"__slots__": (), **body})
 
 
@@ -120,8 +120,13 @@ RECORDING = {
 
 
 def _watched(value: Any) -> Any:
-    cls = RECORDING.get(type(value))
-    return value if cls is None else tuple.__new__(cls, [_watched(each) for each in value])
+    kind = type(value)
+    if kind not in RECORDING:  # a variant, whose fields are its base's
+        base = next((each.__name__ for each in kind.__mro__ if each in RECORDING), None)
+        if base is None:
+            return value
+        RECORDING[kind] = _recording(kind, base)
+    return tuple.__new__(RECORDING[kind], [_watched(each) for each in value])
 
 
 ENGINE = ("memcheck.accounts", "memcheck.autograd", "memcheck.frameworks", "memcheck.memory")

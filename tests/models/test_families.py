@@ -197,11 +197,11 @@ ROUTERS: dict[str, dict[str, Any]] = {
     "deepseek-v2-lite": {"router": "softmax", "shared_width": 2816, "router_fp32": True, "correction_bias": False},
     "deepseek-v3": {"router": "sigmoid", "shared_width": 2048, "router_fp32": True, "correction_bias": True},
     "glm-4.5-air": {"router": "sigmoid", "shared_width": 1408, "correction_bias": True},
-    "gpt-oss-20b": {"router": "softmax-topk", "bias": True, "clamped_glu": True},
+    "gpt-oss-20b": {"router": "softmax-topk", "bias": True, "clamp": "interleaved"},
     "granite-3.1-3b-a800m": {"router": "softmax-topk", "bias": False},
     "phi-3.5-moe": {"router": "sparsemixer", "experts_per_token": 2},
     "minimax-m2": {"router": "sigmoid", "correction_bias": True, "shared_width": 0},
-    "llama-4-scout": {"router": "sigmoid", "shared_width": 8192, "dense_dispatch": True, "experts_per_token": 1},
+    "llama-4-scout": {"router": "sigmoid", "shared_width": 8192, "experts_per_token": 1},
     "dbrx": {"router": "softmax", "experts": 16, "experts_per_token": 4, "width": 10752},
     "kimi-k2": {"experts": 384, "experts_per_token": 8},
 }

@@ -20,6 +20,7 @@ from memcheck.autograd.tensor import Dim, Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.stacked_adapters import demand_both, factors_here
 from memcheck.frameworks.transformers.grouped_adapters import Operands, operands, with_adapter
+from memcheck.models.feed_forward_types import DenseDispatchMoe, StreamMoe
 from memcheck.models.types import Moe, ParameterTensor
 
 
@@ -40,7 +41,7 @@ def demand_whole(ctx: Context, m: Moe) -> None:
         UnsupportedError: the experts are split, adapted in part, or combined with a dense network of the layer.
     """
     help = "choose parallelism.expert: 1, or training.framework: torchtitan or megatron"
-    if m.dense_dispatch or m.reads_stream:
+    if isinstance(m, (DenseDispatchMoe, StreamMoe)):
         raise UnsupportedError("these experts have no model on several ranks", help, "/parallelism/expert")
     if ctx.tp > 1 or ctx.setting.expert_tensor > 1:
         message = "memcheck has no model of experts on several ranks with tensor parallelism"

@@ -10,6 +10,7 @@ from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.attention import attention
 from memcheck.frameworks.transformers.head import head_unit, loss_in_pieces
 from memcheck.frameworks.transformers.mlp import mlp
+from memcheck.models.feed_forward_types import StreamMoe
 from memcheck.models.types import Attention, Block, LatentAttention, Mixer, Mlp, Moe
 
 TYPE_CHECKING = False
@@ -177,7 +178,7 @@ def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
     residual = h if block.residual_from_norm else x
     argument = h if block.inner_dropout else None
     named = h if block.named_mlp_input else None
-    if isinstance(m, Moe) and m.reads_stream:
+    if isinstance(m, StreamMoe):
         from memcheck.frameworks.transformers.moe import experts_beside
 
         h = experts_beside(ctx, m, h, x)

@@ -17,6 +17,7 @@ from memcheck.autograd.tensor import RESTING, Dim, Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.adapters import factors_of
 from memcheck.frameworks.transformers.moe import expert_weight, gate
+from memcheck.models.feed_forward_types import IdentityMoe
 from memcheck.models.types import Moe
 
 MOST = 32
@@ -27,16 +28,17 @@ def looped_experts(ctx: Context, m: Moe, x: Value, scores: Value) -> Value:
     """``final.index_add_(0, tokens, expert(hidden_states[tokens]) * scores[tokens])`` of every expert, load even."""
     tape, (tokens, hidden) = ctx.tape, x.shape
     total = tape.value(x.shape, x.dtype, "sum of experts")
-    classes = m.experts if m.identities else m.experts + 1
+    identities = m.identities if isinstance(m, IdentityMoe) else 0
+    classes = m.experts if identities else m.experts + 1
     mask = tape.new((tokens, m.experts_per_token, classes), "int64", "one_hot")
-    local = -(-(m.experts - m.identities) // ctx.setting.expert)
+    local = -(-(m.experts - identities) // ctx.setting.expert)
     every = -(-m.experts // ctx.setting.expert)
     width = -(-m.width // ctx.setting.expert_tensor)
     *ups, down = (t for t in m.tensors if t.group == "experts")
     outputs = 2 * width if m.gated and len(ups) == 1 else width
     merged: list[Value] = []
     adapters = {t.name: factors_of(ctx, m, t, ctx.setting.params) for t in (*ups, down)}
-    if any(adapters.values()) and not m.identities:
+    if any(adapters.values()) and not identities:
         raise UnsupportedError(
             "adapters of stacked experts that run one after the other have no memory model",
             "name no stacked experts in lora.target_parameters",
@@ -53,7 +55,7 @@ def looped_experts(ctx: Context, m: Moe, x: Value, scores: Value) -> Value:
         places = tape.new((rows, 2), "int64", "token and choice of each row")
         states = index(tape, x, places, (rows, hidden), "gather tokens")
         made = [picked_product(tape, states, *of, outputs, each) for of in zip(stacks, names, strict=True)]
-        variables = [states, *made] if m.identities else []  # of the loop, to its next turn
+        variables = [states, *made] if identities else []  # of the loop, to its next turn
         del states
         if len(made) > 1:
             inner = mul(tape, activation(tape, made[0], m.activation), made[1])
@@ -64,8 +66,8 @@ def looped_experts(ctx: Context, m: Moe, x: Value, scores: Value) -> Value:
         del inner
         total = _weighted(tape, total, out, scores, places)
         del out, places
-    turns = min(m.identities, MOST)
-    rows = Dim(-(-tokens * m.experts_per_token * m.identities // (m.experts * max(1, turns))), "T*K/E")
+    turns = min(identities, MOST)
+    rows = Dim(-(-tokens * m.experts_per_token * identities // (m.experts * max(1, turns))), "T*K/E")
     for _ in range(turns):
         places = tape.new((rows, 2), "int64", "token and choice of each row")
         states = index(tape, x, places, (rows, hidden), "gather tokens")

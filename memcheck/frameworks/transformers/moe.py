@@ -5,6 +5,8 @@ Source: transformers 5.23 integrations/moe.py, grouped_mm_experts_forward.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, clamp, mul, scale, shift, unary
 from memcheck.autograd.indexing import grouped_mm, index, slices, sum_groups
@@ -15,8 +17,12 @@ from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_paral
 from memcheck.autograd.tensor import Dim, Storage, Tape, Value
 from memcheck.frameworks.transformers.adapters import factors_of, folded
 from memcheck.frameworks.transformers.mlp import clamped, mlp
+from memcheck.frameworks.transformers.modules import forward_of
 from memcheck.frameworks.transformers.router import route
 from memcheck.models.types import Mlp, Moe, Norm, ParameterTensor
+
+Experts = Callable[[Context, Moe, Value], Value]
+Step = Callable[[Tape, Value], Value]
 
 
 def moe(ctx: Context, m: Moe, x: Value) -> Value:
@@ -25,42 +31,91 @@ def moe(ctx: Context, m: Moe, x: Value) -> Value:
         from memcheck.frameworks.transformers.expert_parallel import demand_whole
 
         demand_whole(ctx, m)
-    if m.dense_dispatch:
-        from memcheck.frameworks.transformers.dense_dispatch import dense_dispatch
+    own = forward_of(m)
+    return usual_moe(ctx, m, x) if own is None else own(ctx, m, x)
 
-        return dense_dispatch(ctx, m, x)
-    tape = ctx.tape
+
+def usual_moe(ctx: Context, m: Moe, x: Value, run: Experts | None = None) -> Value:
+    """Routed experts, as ``run`` has them, and the sum with the shared ones."""
+    tape, run = ctx.tape, run or routed_experts
     if m.shared_width and m.shared_gate:
         return _gated_shared(ctx, m, x)
     if m.shared_width and m.shared_first:
         shared = mlp(ctx, shared_mlp(m), x)
-        first = routed_experts(ctx, m, x)
+        first = run(ctx, m, x)
         first = scale(tape, first, "routed scaling") if m.scaled_output else first
         return add(tape, shared, first, "shared + routed")
-    routed = routed_experts(ctx, m, x)
+    routed = run(ctx, m, x)
     if not m.shared_width:
         return scale(tape, routed, "routed scaling") if m.scaled_output else routed
-    narrow = routed.dtype
-    if m.combined_fp32:
-        routed = cast(tape, routed, "fp32")
+    return _with_shared(ctx, m, x, routed)
+
+
+def _with_shared(ctx: Context, m: Moe, x: Value, routed: Value) -> Value:
     shared = mlp(ctx, shared_mlp(m), x)
-    both = add(tape, routed, cast(tape, shared, routed.dtype), "routed + shared")
-    del routed, shared
-    both = scale(tape, both, "average") if m.averaged else both
-    return cast(tape, both, narrow)
+    return add(ctx.tape, routed, cast(ctx.tape, shared, routed.dtype), "routed + shared")
 
 
-def routed_experts(ctx: Context, m: Moe, x: Value) -> Value:
-    """The routed experts alone."""
+def averaged(ctx: Context, m: Moe, x: Value) -> Value:
+    """Command A's experts: the mean of routed and shared outputs."""
+    routed = routed_experts(ctx, m, x)
+    if not m.shared_width:
+        return routed
+    both = _with_shared(ctx, m, x, routed)
+    del routed
+    return scale(ctx.tape, both, "average")
+
+
+def summed_wide(ctx: Context, m: Moe, x: Value) -> Value:
+    """Hy 3 (modeling_hy_v3.py): the sum of routed and shared outputs is of fp32 copies, and cast back."""
+    routed = routed_experts(ctx, m, x)
+    narrow, routed = routed.dtype, cast(ctx.tape, routed, "fp32")
+    both = _with_shared(ctx, m, x, routed)
+    del routed
+    return cast(ctx.tape, both, narrow)
+
+
+def noisy(ctx: Context, m: Moe, x: Value) -> Value:
+    """Phi 3.5 (modeling_phimoe.py, PhimoeSparseMoeBlock): what router and experts read is multiplied by noise."""
+    return usual_moe(ctx, m, x, lambda c, e, v: routed_experts(c, e, v, before=_noised))
+
+
+def _noised(tape: Tape, x: Value) -> Value:
+    """``hidden_states *= torch.empty_like(hidden_states).uniform_(...)``, in the block and again in its router."""
+    for _ in range(2):
+        x = _times_noise(tape, x)
+    return x
+
+
+def _times_noise(tape: Tape, x: Value) -> Value:
+    noise = tape.new(x.shape, x.dtype, "noise")
+    shape, dtype = x.shape, x.dtype
+    return operator(tape, Value(x.storage, shape, dtype), x, "mul_ backward", saves=(noise,))
+
+
+def between_projections(ctx: Context, m: Moe, x: Value) -> Value:
+    """Nemotron-H: experts work between two projections."""
+
+    def run(ctx: Context, m: Moe, x: Value) -> Value:
+        names = ("fc1_latent_proj", "fc2_latent_proj")
+        return routed_experts(ctx, m, x, around=[next(t for t in m.tensors if name in t.name) for name in names])
+
+    return usual_moe(ctx, m, x, run)
+
+
+def routed_experts(
+    ctx: Context, m: Moe, x: Value, *, before: Step | None = None, around: Sequence[ParameterTensor] = ()
+) -> Value:
+    """The routed experts alone. ``before``: what router and experts read is made by it; ``around``: matrices that the
+    experts work between.
+    """
     inside = enter_tensor_parallel(ctx, x)
     del x
-    if m.input_noise:
-        from memcheck.frameworks.transformers.sparse_mixer import noised
-
-        inside = noised(ctx.tape, inside)
+    if before is not None:
+        inside = before(ctx.tape, inside)
     choice = route(ctx, m, inside)
-    if m.latent_size:
-        inside = _latent(ctx, m, inside, "fc1_latent_proj")
+    if around:
+        inside = linear(ctx.tape, inside, ctx.replicated(around[0]), around[0].name)
     if ctx.setting.dispatcher and ctx.setting.expert > 1:
         from memcheck.frameworks.transformers.expert_parallel import dispatched_experts
 
@@ -72,8 +127,8 @@ def routed_experts(ctx: Context, m: Moe, x: Value) -> Value:
     else:
         out = experts(ctx, m, inside, choice.scores, choice.indices)
     del inside
-    if m.latent_size:
-        out = _latent(ctx, m, out, "fc2_latent_proj")
+    if around:
+        out = linear(ctx.tape, out, ctx.replicated(around[1]), around[1].name)
     return leave_tensor_parallel(ctx, out)
 
 
@@ -97,12 +152,6 @@ def experts_beside(ctx: Context, m: Moe, x: Value, stream: Value) -> Value:
     routed = experts(ctx, m, normed("pre_feedforward_layernorm_2", stream), choice.scores, choice.indices)
     routed = normed("post_feedforward_layernorm_2", routed)
     return add(tape, dense, routed, "dense + routed")
-
-
-def _latent(ctx: Context, m: Moe, x: Value, name: str) -> Value:
-    """Nemotron-H: experts work between two projections."""
-    tensor = next(t for t in m.tensors if name in t.name)
-    return linear(ctx.tape, x, ctx.replicated(tensor), tensor.name)
 
 
 def _gated_shared(ctx: Context, m: Moe, x: Value) -> Value:
@@ -217,7 +266,7 @@ def add_in_place(tape: Tape, x: Value, y: Value) -> Value:
 def gate(tape: Tape, m: Moe, both: Value) -> Value:
     """``act(gate) * up`` on the two halves of one tensor, which stays whole."""
     half = (both.shape[0], both.shape[1] // 2)
-    if m.clamped_glu:
+    if m.clamp == "interleaved":
         return _clamped_gate(tape, both, half)
     g, up = tape.views(both, half, half)
     del both

@@ -13,6 +13,7 @@ from memcheck.autograd.tensor import Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.stacked_adapters import adapted_tensors
 from memcheck.job.types import TrainingJob
+from memcheck.models.feed_forward_types import DenseDispatchMoe, StreamMoe
 from memcheck.models.types import Architecture, Block, Moe
 
 OPTION = "quantize_experts"
@@ -53,7 +54,7 @@ def refuse_experts(job: TrainingJob) -> None:
         (adapted, "with adapters of their own", "leave those out"),
         (layout.zero_stage > 1, "that are sharded", "choose parallelism.zero_stage: 0"),
         (layout.expert > 1 or layout.tensor > 1, "on several ranks", "leave the degree out"),
-        (any(b.mlp.dense_dispatch for b in mixtures if isinstance(b.mlp, Moe)), "that all tokens pass", "leave it out"),
+        (any(isinstance(b.mlp, DenseDispatchMoe) for b in mixtures), "that all tokens pass", "leave it out"),
         (
             job.checkpointing.mode != "none" and any(_ends_inside(b) for b in mixtures),
             "that end their layer: recompute stops inside them, and bitsandbytes up to 0.49.2 keeps every layer's,",
@@ -68,6 +69,6 @@ def refuse_experts(job: TrainingJob) -> None:
 def _ends_inside(block: Block) -> bool:
     """Whether nothing after the experts keeps a tensor, so that a checkpoint's recompute ends within their forward."""
     m = block.mlp
-    if not isinstance(m, Moe) or block.mlp_output_norm is not None or m.reads_stream:
+    if not isinstance(m, Moe) or block.mlp_output_norm is not None or isinstance(m, StreamMoe):
         return False
     return not m.shared_width or (m.shared_first and not m.shared_gate)

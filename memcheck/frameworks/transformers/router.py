@@ -81,7 +81,7 @@ def _logits(ctx: Context, m: Moe, x: Value) -> Value:
     weight = merged_weight(ctx, m, tensor, tape.parameter(ctx.parameter(tensor.name, tensor.shape)))
     if m.router_fp32:
         autocast = tape.autocast
-        tape.autocast = None if m.router_apart else autocast
+        tape.autocast = None if m.router == "softmax-gather" else autocast  # modeling_ernie4_5_moe.py
         logits = product(tape, cast(tape, x, "fp32"), convert_weight(tape, weight, "fp32"), "router")
         tape.autocast = autocast
         return logits

@@ -1,6 +1,6 @@
-"""Phi 3.5's router, which draws two experts a token, and the noise on what its experts read.
+"""Phi 3.5's router, which draws two experts a token.
 
-Source: transformers 5.24 modeling_phimoe.py (sparsemixer, PhimoeMultiplier, PhimoeSparseMoeBlock, PhimoeTopKRouter).
+Source: transformers 5.24 modeling_phimoe.py (sparsemixer, PhimoeMultiplier).
 """
 
 from __future__ import annotations
@@ -37,16 +37,3 @@ def _drawn(tape: Tape, logits: Value) -> Value:
     out = tape.value(one, gates.dtype, "multiplier")
     shape, dtype = gates.shape, gates.dtype
     return operator(tape, out, logits, (shape, dtype, "gradient of scores"), saves=(mask, drawn, gates, value))
-
-
-def noised(tape: Tape, x: Value) -> Value:
-    """``hidden_states *= torch.empty_like(hidden_states).uniform_(...)``, in the block and again in its router."""
-    for _ in range(2):
-        x = _multiplied(tape, x)
-    return x
-
-
-def _multiplied(tape: Tape, x: Value) -> Value:
-    noise = tape.new(x.shape, x.dtype, "noise")
-    shape, dtype = x.shape, x.dtype
-    return operator(tape, Value(x.storage, shape, dtype), x, "mul_ backward", saves=(noise,))

@@ -13,6 +13,10 @@ from memcheck.models.types import Architecture, Attention, Block, Moe, Norm
 NORM = "layernorm-pieces"
 
 
+class AveragedMoe(Moe):
+    """Experts whose routed and shared outputs are averaged."""
+
+
 def read(config: ConfigReader) -> Architecture:
     """``model_type: cohere``: with ``use_qk_norm``, every head has weights of its own."""
     size = read_sizes(config)
@@ -108,7 +112,7 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
     joined = config.text("shared_expert_combination_strategy", default="average")
     if joined not in ("sum", "average"):
         config.fail("shared_expert_combination_strategy", f"unknown strategy {joined!r}", "known: sum, average")
-    return routed(
+    moe = routed(
         hidden,
         (config.integer("num_experts", "num_local_experts"), config.integer("num_experts_per_tok")),
         width,
@@ -116,8 +120,8 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         Shared(number * width),
         router="softmax-fp32-topk" if word == "softmax" else "sigmoid-topk",
         normalised_scores=config.flag("norm_topk_prob", default=True),
-        averaged=joined == "average",
     )
+    return AveragedMoe(*moe) if joined == "average" else moe
 
 
 def _assemble(config: ConfigReader, size: StackDimensions, attentions: list[Attention]) -> Architecture:

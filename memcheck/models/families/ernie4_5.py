@@ -54,7 +54,6 @@ def read_moe(config: ConfigReader) -> Architecture:
         Shared(config.integer("moe_num_shared_experts", minimum=0, null=0) * width),
         router="softmax-gather",
         router_fp32=True,
-        router_apart=True,
         shared_first=True,
     )
     if bias:

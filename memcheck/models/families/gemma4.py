@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcheck.models.families.gemma import TANH_GELU
+from memcheck.models.feed_forward_types import StreamMoe
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp, gated_tensors, stacked_experts
@@ -149,7 +150,7 @@ def _moe(config: ConfigReader, hidden: int, width: int, activation: str) -> Moe:
         *gated_tensors("mlp", hidden, width, "shared_experts"),
         *(t for name in norms for t in norm_tensors(rms_norm(hidden, name, NORM))),
     )
-    return Moe(
+    return StreamMoe(
         experts,
         chosen,
         each,
@@ -159,7 +160,6 @@ def _moe(config: ConfigReader, hidden: int, width: int, activation: str) -> Moe:
         shared_width=width,
         tensors=tensors,
         scores_fp32=True,
-        reads_stream=True,
     )
 
 

@@ -63,5 +63,5 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         router="softmax-topk",
         tensors=tensors,
         normalised_scores=False,
-        clamped_glu=True,
+        clamp="interleaved",
     )

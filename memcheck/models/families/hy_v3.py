@@ -8,7 +8,11 @@ from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.parts.stack import sparse_types, stack
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block
+from memcheck.models.types import Architecture, Block, Moe
+
+
+class WideSumMoe(Moe):
+    """Experts whose routed and shared outputs are added in fp32 and cast back."""
 
 
 def read(config: ConfigReader) -> Architecture:
@@ -37,8 +41,8 @@ def read(config: ConfigReader) -> Architecture:
         correction_bias=True,
         router_fp32=True,
         scores_fp32=True,
-        combined_fp32=config.flag("enable_moe_fp32_combine", default=True),
     )
+    moe = WideSumMoe(*moe) if config.flag("enable_moe_fp32_combine", default=True) else moe
     mlp = gated_mlp(h, config.integer("intermediate_size"), activation)
 
     def make(sparse: bool) -> Block:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.feed_forward_types import DenseDispatchMoe
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_mlp, gated_tensors, stacked_experts
@@ -76,7 +77,7 @@ def _experts(config: ConfigReader, hidden: int, activation: str) -> Moe:
         *linear(f"{MODULE}.router", experts, hidden, "router", "none"),
         *gated_tensors(f"{MODULE}.shared_expert", hidden, width, "shared_experts"),
     )
-    return Moe(
+    return DenseDispatchMoe(
         experts,
         config.integer("num_experts_per_tok"),
         width,
@@ -85,6 +86,5 @@ def _experts(config: ConfigReader, hidden: int, activation: str) -> Moe:
         router="sigmoid",
         shared_width=width,
         tensors=tensors,
-        dense_dispatch=True,
         normalised_scores=False,
     )

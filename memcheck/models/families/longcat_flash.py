@@ -5,6 +5,7 @@ parallel, some of which hand tokens on as they are.
 from __future__ import annotations
 
 from memcheck.models.families.deepseek import latent_sizes, mtp_layers
+from memcheck.models.feed_forward_types import IdentityMoe
 from memcheck.models.parts.attention import latent_attention
 from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import gated_tensors
@@ -72,7 +73,7 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         *gated_tensors("mlps.0", hidden, dense, "shared_experts"),
         *gated_tensors("mlps.1", hidden, dense, "shared_experts"),
     )
-    return Moe(
+    return IdentityMoe(
         experts + handed,
         config.integer("moe_topk", "num_experts_per_tok"),
         width,
@@ -86,6 +87,4 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         normalised_scores=False,
         shared_width=2 * dense,
         looped=True,
-        identities=handed,
-        past_adapter=True,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.feed_forward_types import LatentMoe
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import plain_mlp, stacked_experts
@@ -150,7 +151,7 @@ def _moe(config: ConfigReader, hidden: int, activation: str, *, bias: bool) -> M
     if latent:
         tensors += linear("mixer.fc1_latent_proj", latent, hidden, "mlp", "none", bias=bias)
         tensors += linear("mixer.fc2_latent_proj", hidden, latent, "mlp", "none", bias=bias)
-    return Moe(
+    return (LatentMoe if latent else Moe)(
         experts,
         config.integer("num_experts_per_tok"),
         width,
@@ -163,5 +164,4 @@ def _moe(config: ConfigReader, hidden: int, activation: str, *, bias: bool) -> M
         router_fp32=True,
         scores_fp32=True,
         normalised_scores=config.flag("norm_topk_prob", default=True),
-        latent_size=latent,
     )

@@ -7,7 +7,11 @@ from memcheck.models.parts.decoder import decoder, layer_norm, pre_norm_block
 from memcheck.models.parts.feed_forward import routed, with_linear_router
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture
+from memcheck.models.types import Architecture, Moe
+
+
+class NoisyMoe(Moe):
+    """Experts and a router whose input is multiplied by random numbers (``input_jitter_noise``)."""
 
 
 def read(config: ConfigReader) -> Architecture:
@@ -30,8 +34,8 @@ def read(config: ConfigReader) -> Architecture:
         gate="router",
         router="sparsemixer",
         normalised_scores=False,
-        input_noise=config.number("input_jitter_noise", default=0.0) > 0,
     )
+    moe = NoisyMoe(*moe) if config.number("input_jitter_noise", default=0.0) > 0 else moe
     block = pre_norm_block(size.hidden, attention, with_linear_router(moe), kind="layernorm", bias=True)
     return decoder(
         config,

@@ -123,5 +123,14 @@ def routed(
         tensors += gated_tensors(f"{module}.{shared.name}", hidden, shared.width, "shared_experts")
     if shared.gate:
         tensors += linear(f"{module}.shared_expert_gate", 1, hidden, "router", "none")
-    fields = {"router": "softmax", "shared_width": shared.width, "shared_gate": shared.gate, **fields}
-    return Moe(experts, experts_per_token, width, gated=True, activation=activation, tensors=tensors, **fields)
+    return Moe(
+        experts,
+        experts_per_token,
+        width,
+        gated=True,
+        activation=activation,
+        tensors=tensors,
+        shared_width=shared.width,
+        shared_gate=shared.gate,
+        **{"router": "softmax", **fields},
+    )

@@ -19,6 +19,7 @@ import torch.nn.functional as F  # noqa: N812  # as everybody writes it
 from torch import nn
 
 from memcheck.job.types import TrainingJob
+from memcheck.models.feed_forward_types import DenseDispatchMoe
 from memcheck.models.keys import synonyms
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Moe
@@ -124,7 +125,8 @@ def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[st
     text.use_cache = False
     if getattr(text, "pad_token_id", None) is not None and text.pad_token_id >= text.vocab_size:
         text.pad_token_id = None  # a reduced vocabulary has no row for it
-    if any(isinstance(block.mlp, Moe) and not block.mlp.dense_dispatch for block, _ in architecture.blocks):
+    mixtures = [block.mlp for block, _ in architecture.blocks if isinstance(block.mlp, Moe)]
+    if any(not isinstance(mixture, DenseDispatchMoe) for mixture in mixtures):
         # the eager loop over experts depends on where tokens go; the grouped product is transformers' default on a GPU
         (real if architecture.vision is None else text)._experts_implementation = "grouped_mm"  # noqa: SLF001
     outside = torch.get_default_dtype()
