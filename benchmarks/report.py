@@ -67,7 +67,7 @@ def results(
         "# Accuracy",
         "",
         "Written by `python -m benchmarks.accuracy --write`; do not edit. How it is done, and what the figures mean:",
-        "[docs/accuracy.md](../docs/accuracy.md). Other tools on ten plans: [peers.md](peers.md).",
+        "[docs/internals/accuracy.md](../docs/internals/accuracy.md). Other tools on ten plans: [peers.md](peers.md).",
         "",
         f"{len(done.rows)} cases are priced, {len(done.unpriced)} published records are not (last section).",
         "",

@@ -24,11 +24,8 @@ from memcheck.frameworks.registry import FOLDERS
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
-SHOWING = (
-    ROOT / "README.md",
-    *(DOCS / f"{name}.md" for name in ("compare", "diff", "suggest", "sweep", "terminal", "verify")),
-)
-"""Pages with the output of commands."""
+SHOWN = "<!-- Output of: "
+"""What stands before the output of a command."""
 
 GENERATED = "<!-- Written by `python -m docs.generate` from {source}: edit that and run it again. -->\n\n"
 SHOWN_OUTPUT = re.compile(
@@ -70,15 +67,20 @@ def schema_of_plans() -> str:
     return ENUM.sub(rf"\1{names}", text, count=1)
 
 
+def written() -> dict[Path, str]:
+    """The README and the pages as they are."""
+    return {page: page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))}
+
+
 def pages() -> dict[Path, str]:
     """Every page with generated text, as it should be."""
     schema = json.loads(schema_of_plans())
-    example = (ROOT / "examples" / "llama-3.1-8b-fsdp-8xh100.yaml").read_text(encoding="utf-8")
     from_rules = GENERATED.format(source="the rules' docstrings")
     every = list(rules().values())
+    from_schema = GENERATED.format(source="schemas/plan.schema.json")
     texts = {
-        **{page: with_outputs(page.read_text(encoding="utf-8")) for page in SHOWING},
-        DOCS / "plan-format.md": GENERATED.format(source="schemas/plan.schema.json") + plan_format(schema, example),
+        **{page: with_outputs(text) for page, text in written().items() if SHOWN in text},
+        DOCS / "reference" / "plan-format.md": from_schema + plan_format(schema),
         DOCS / "rules" / "README.md": from_rules + rules_index(every),
         ROOT / "examples" / "README.md": GENERATED.format(source="the plans' descriptions") + examples_index(),
     }

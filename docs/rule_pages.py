@@ -20,16 +20,15 @@ HEADINGS = {
     "Why it matters": "**Why.** ",
     "Example": "",
     "How to fix": "**Fix.** ",
-    "Options": "**Options.** ",
 }
-"""How a section of a docstring begins on the page. Sources of formulas are for `memcheck explain` and the code."""
+"""How a section of a docstring begins on the page. Options and sources are for `memcheck explain`."""
 
 
 def family_page(family: str, every: list[Rule]) -> str:
     """The page of one hundred of codes."""
     of_family = [rule for rule in every if family_of(rule.code) == family]
     lines = [f"# {family}: {FAMILIES[family].lower()}", ""]
-    lines += ["`memcheck explain CODE` prints a rule with the sources that it was read from.", ""]
+    lines += ["`memcheck explain CODE` prints a rule with its options and sources.", ""]
     return "\n".join([*lines, *("\n".join(section(rule)) for rule in of_family)]).rstrip() + "\n"
 
 
@@ -43,8 +42,9 @@ def section(rule: Rule) -> list[str]:
     for part in body.split("\n## ")[1:]:
         heading, _, text = part.partition("\n")
         text = text.strip("\n")
-        if heading in HEADINGS and not (heading == "Options" and text.strip() == "None."):
-            lines += [HEADINGS[heading] + text, ""]
+        if heading in HEADINGS:
+            start = HEADINGS[heading]
+            lines += [f"{start.rstrip()}\n\n{text}" if start and text.startswith("- ") else start + text, ""]
     return lines
 
 
@@ -56,19 +56,16 @@ def asked(rule: Rule) -> str:
 
 
 def rules_index(every: list[Rule]) -> str:
-    """The table of all rules."""
+    """The list of all rules."""
     lines = ["# Rules", ""]
-    lines += ["Rules without a profile are on by default. [Profiles](../profiles.md) adds the others;"]
-    lines += ["`memcheck explain CODE` prints a rule.", ""]
+    lines += ["Rules without a profile are on by default; [profiles](../reference/cli.md#profiles) add the others."]
+    lines += ["`memcheck explain CODE` prints a rule, `memcheck list rules` this list with their precision.", ""]
     for family, title in FAMILIES.items():
-        lines += [f"## [{title}]({family}.md)", "", "| code | name | severity | precision | profile |"]
-        lines += ["|---|---|---|---|---|"]
+        lines += [f"## [{title}]({family}.md)", ""]
         for rule in every:
             if family_of(rule.code) == family:
-                profile = "" if rule.profile == "gate" else rule.profile
+                profile = f", {rule.profile}" if asked(rule) else ""
                 where = f"{family}.md#{rule.code.lower()}"
-                lines.append(
-                    f"| [{rule.code}]({where}) | `{rule.name}` | {rule.severity} | {rule.precision} | {profile} |"
-                )
+                lines.append(f"- [{rule.code}]({where}) {rule.name}: {rule.severity}{profile}")
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"

@@ -58,7 +58,7 @@ __all__ = ["DEFAULT_FAIL_ABOVE", "DEFAULT_WARN_ABOVE", "Gate", "check_file", "re
 
 DEFAULT_FAIL_ABOVE = 0.95
 DEFAULT_WARN_ABOVE = 0.9
-"""Shares of a GPU that a plan may need; docs/accuracy.md has the published jobs that they were judged from."""
+"""Shares of a GPU that a plan may need; docs/internals/accuracy.md has the jobs they come from."""
 WARN, FAIL = UNCERTAIN
 
 

@@ -1,7 +1,8 @@
 """Resident tensors of a rank between steps: parameters, gradients, master weights, optimizer states, one by one.
 
-Bytes per parameter of every stack: docs/memory-model.md. Sharding: FSDP2 cuts dim 0 of each tensor and pads it
-(torch/distributed/fsdp/_fully_shard/_fsdp_param.py); ZeRO and Megatron's distributed optimizer cut flat buffers.
+Bytes per parameter of every stack: docs/internals/memory-model.md. Sharding: FSDP2 cuts dim 0 of each tensor and
+pads it (torch/distributed/fsdp/_fully_shard/_fsdp_param.py). ZeRO and Megatron's distributed optimizer cut flat
+buffers.
 """
 
 from __future__ import annotations

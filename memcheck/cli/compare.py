@@ -57,7 +57,7 @@ def command(
     Nothing but the GPU changes: batch, layout and number of GPUs stay as the plan has them. Speeds come from a
     roofline model, which ranks.
 
-    Exit code 0 if every plan could be priced on some GPU, whether it fits or not; 1 if one could on none.
+    Exit code 0 if every plan could be estimated on some GPU, whether it fits or not; 1 if one could on none.
     """
     found, readable = subjects(paths, config, "compare")
     comparison = compare(found, names)

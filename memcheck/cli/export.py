@@ -67,8 +67,8 @@ def command(
 ) -> int:
     """Write the config that runs PLAN: DeepSpeed JSON, Accelerate YAML, torchtitan TOML or Megatron-LM arguments.
 
-    What the format cannot say is listed in a comment at its top and on stderr, and so is what is said elsewhere, such
-    as the model in a DeepSpeed config.
+    What the format cannot say is listed in a comment at its top and on stderr. So is what belongs elsewhere, such as
+    the model of a DeepSpeed job.
     """
     chosen, data = _document(path, document)
     if settings:

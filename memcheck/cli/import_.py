@@ -40,7 +40,7 @@ SECTIONS = {
 @click.option("--output", "-o", metavar="FILE", shell_complete=files, help="Write the plan there; never overwrites.")
 @click.option("--strict", is_flag=True, help="Exit 1 if a key that bears on memory is not carried over.")
 def command(path: str, output: str | None, strict: bool, **answers: object) -> int:
-    """Read a framework's config or launch script, and write the plan (docs/import.md lists the frameworks).
+    """Read a framework's config or launch script, and write the plan (docs/reference/configs.md lists the frameworks).
 
     Each value has a comment with the file and line it came from. What the config cannot say is asked for; what the plan
     cannot carry is listed on stderr.

@@ -62,9 +62,8 @@ def keys() -> list[tuple[str, str]]:
     type=click.Choice(GOALS),
     default="fit",
     show_default=True,
-    help="What to look for: the least change "
-    "that fits, the fastest layout, the fewest GPUs, the least money per token (over the GPUs that [prices] of the "
-    "configuration names), the largest micro-batch, the longest sequence.",
+    help="What to look for: the least change that fits, the fastest layout, the fewest GPUs, the least money per "
+    "token, the largest micro-batch, or the longest sequence. `cheapest` needs [prices] in the configuration.",
 )
 @click.option(
     "--keep",
@@ -102,10 +101,10 @@ def keys() -> list[tuple[str, str]]:
 def command(**given: Any) -> int:
     """Search for plans near this one that fit, are fastest, cost least, or need the fewest GPUs.
 
-    Every suggestion is legal, priced by the same engine, and checked again as it would be written.
+    Every suggestion breaks no rule, is estimated by the same engine, and is checked again as it would be written.
 
-    Exit code 0 if there is a suggestion or nothing to do, 1 if nothing fits or the plan is wrong: it cannot be judged,
-    or fails by a rule that is not about memory.
+    Exit code 0 if there is a suggestion or nothing to do. Exit code 1 if nothing fits, if the plan cannot be checked,
+    or if a rule that is not about memory fails it.
     """
     options = SuggestOptions(**given)
     from memcheck.config.find import Configurations

@@ -39,7 +39,7 @@ def command(
 
     Points that a rule or the schema refuses are shown with its code. Speeds come from a roofline model, which ranks.
 
-    Exit code 0 if any point could be priced, whether it fits or not; 1 if none could.
+    Exit code 0 if any point could be estimated, whether it fits or not; 1 if none could.
     """
     points = grid(axes)
     found, readable = subjects((path,), config, "sweep")

@@ -37,7 +37,7 @@ NO_OVERRIDES = (
     | {"kda_mode", "kda_unpad_inputs", "kda_use_fused_gate", "kda_use_qk_l2norm_in_kernel"}
 )
 """Keys of ``model.config`` that set no size. Those of Kimi Delta Attention fuse its gate and norms, which keeps less
-than its separate products do, as which they are priced (``components/models/kimi_linear/config.py``).
+than its separate products do, as which they are estimated (``components/models/kimi_linear/config.py``).
 """
 PAST_ADAPTERS, PAST = ("falcon_h1", "nemotron_h"), "out_proj"
 """Models whose Mamba layers hand this module's weight to one kernel while they train (``outproj_weight`` in
@@ -198,7 +198,7 @@ def architecture(draft: Draft) -> Architecture | None:
     if not isinstance(found, Architecture):
         return None
     if found.model_type in KEYS.names["own"] and not on(draft, "model.force_hf"):
-        why = f"AutoModel's loop; its own classes of {found.model_type} are priced as transformers', which keep more"
+        why = f"AutoModel's loop; its own classes of {found.model_type} are estimated as transformers', which keep more"
         draft.derive("training.framework", "pytorch", why)
     return found
 
@@ -248,7 +248,7 @@ def returned(draft: Draft, found: Architecture | None) -> None:
     for name in ("model.output_hidden_states", "model.text_config.output_hidden_states"):
         own = found is not None and found.model_type in KEYS.names["own"] and not on(draft, "model.force_hf")
         if on(draft, name) and not own and not recomputed:
-            draft.note(name, "the hidden states of every layer, which are kept to the end of a step, are not priced")
+            draft.note(name, "the hidden states of every layer, which are kept to the end of a step, are not estimated")
         draft.config.see(name)
 
 
@@ -330,7 +330,7 @@ def _unable(draft: Draft) -> str:
     if experts == "torch":
         return "routed experts that a loop goes through (model.backend.experts: torch)"
     if experts == "gmm" and sends:
-        what = "grouped_gemm takes the adapters' ranks unpadded: priced as torch's, which fill 16 bytes, an upper bound"
+        what = "grouped_gemm takes the adapters' ranks unpadded: estimated as torch's, padded to 16 bytes"
         draft.note(BACKEND[1], what)
     return ""
 

@@ -49,7 +49,7 @@ def frozen_but(draft: Draft, path: str) -> None:
     draft.set(FREEZE, found, path)
     if renamed:
         what = f"transformers 5 calls `{old}` `{new}`, and trains nothing by the old name"
-        draft.note(path, f"{what}: priced as trained, an upper bound")
+        draft.note(path, f"{what}: estimated as trained, an upper bound")
 
 
 def _frozen(a: Architecture, patterns: list[str]) -> list[str]:

@@ -107,7 +107,7 @@ def _foreign(job: TrainingJob, kind: Format) -> tuple[Notice, ...]:
     if job.framework.name in kind.frameworks:
         return ()
     title = job.framework.title
-    message = f"the plan is priced for {title}; run from {kind.title} it takes another amount of memory"
+    message = f"the plan is estimated for {title}; run from {kind.title} it takes another amount of memory"
     help = f"check it with training.framework: {kind.frameworks[0]}"
     return (Notice("lost", "training.framework", f"{message}: {help}"),)
 

@@ -248,8 +248,8 @@ def _one_process(draft: Draft, count: int, name: str, at: Location | None) -> No
         return
     if at is not None:
         message = (
-            f"`{name}`: one process sees {count} GPUs, and transformers' Trainer lays copies of the model on them "
-            "(DataParallel, which gathers all logits on the first) or its layers: priced is a process for each"
+            f"`{name}`: one process sees {count} GPUs. transformers' Trainer then copies the model to each "
+            "(DataParallel), or splits its layers. The estimate is of one process per GPU"
         )
         draft.notes.append(Note(at, message))
     if STAGE in draft.settings and draft.settings[STAGE].assumed:

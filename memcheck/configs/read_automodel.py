@@ -364,7 +364,7 @@ def _precision(draft: Draft) -> None:
     if output == "fp32":
         draft.note(f"{policy}.output_dtype", "the copies in fp32 of what each layer returns are not modelled")
     if on(draft, "fp8.enabled"):
-        draft.note("fp8.enabled", "products in fp8 save what those in 16 bits do: priced as those in 16 bits")
+        draft.note("fp8.enabled", "products in fp8 save what those in 16 bits do: estimated as those in 16 bits")
     config.see(*(key for key in config.values if key.startswith("fp8.")))
 
 
@@ -424,7 +424,7 @@ def _masters(draft: Draft, optimizer: str) -> None:
         else:
             draft.assume(f"{PRECISION}.master", "fp32", "FusedAdam's master_weights are on by default")
     config.see(own, rest)
-    wider = "which is priced as fp32: an upper bound"
+    wider = "which is estimated as fp32: an upper bound"
     for name in ("exp_avg_dtype", "exp_avg_sq_dtype", "master_weight_dtype"):
         if (
             config.has(f"optimizer.{name}")
@@ -446,7 +446,7 @@ def _recompute(draft: Draft, found: Architecture | None) -> None:
         draft.set(f"{key}.mode", "none", path)
     elif written == "selective":
         draft.set(f"{key}.mode", "none", path)
-        draft.note(path, "what it keeps of each operator is priced as if nothing were recomputed: an upper bound")
+        draft.note(path, "what it keeps of each operator is estimated as if nothing were recomputed: an upper bound")
     elif written not in ("true", "on", "full", "enabled", "yes"):
         draft.refuse(path, f"`{path}: {written}` is no mode of recompute", keys=(key,))
     elif found is not None and own_layers(draft, found) and not _experts_apart(draft):
@@ -455,7 +455,7 @@ def _recompute(draft: Draft, found: Architecture | None) -> None:
             draft.set(f"{key}.modules", list(KEYS.names["parts"]), path)
         else:
             draft.set(f"{key}.mode", "none", path)
-            draft.note(path, "which parts of these layers run again is not modelled: priced as none, an upper bound")
+            draft.note(path, "which parts of these layers run again is not modelled: estimated as none, an upper bound")
     else:
         draft.set(f"{key}.mode", "full", path)
         draft.assume(f"{key}.reentrant", False, "checkpoint_wrapper's default")
@@ -564,7 +564,7 @@ def _rest(draft: Draft, adapted: bool) -> None:
         draft.assume("training.initialization.place", "meta", "each rank loads its own shards")
     for name, what in KEYS.upper.items():
         if on(draft, name) and (adapted or not name.startswith("peft.")):
-            draft.note(name, f"{what} less than transformers' own code, as which it is priced: an upper bound")
+            draft.note(name, f"{what} less than transformers' own code, as which it is estimated: an upper bound")
         config.see(name)
     draft.unmodelled(KEYS.unmodelled)
     draft.irrelevant(KEYS.irrelevant)

@@ -193,7 +193,7 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
     parts.saved(draft)
     for name, what in KEYS.upper.items():
         if on(draft, name) and not (name == LIGER_LAYER_NORM and _has_no_layer_norm(draft)):
-            draft.note(name, f"{what} keeps less than transformers' own code, as which it is priced: an upper bound")
+            draft.note(name, f"{what} keeps less than transformers' own code, as which it is estimated: an upper bound")
         config.see(name)
     draft.unmodelled(KEYS.unmodelled)
     parts.irrelevant(draft, KEYS.irrelevant)
@@ -420,7 +420,7 @@ def _attention(draft: Draft) -> None:
     hybrid = "gemma4_hybrid_attn_impl"
     if on(draft, hybrid) and draft.value("training.attention") == "flash":
         draft.set("training.attention", "sdpa", hybrid)
-        draft.note(hybrid, "layers of a window run FlashAttention: priced as sdpa, as the others are")
+        draft.note(hybrid, "layers of a window run FlashAttention: estimated as sdpa, as the others are")
 
 
 def _upcast(draft: Draft, split: Division) -> None:
@@ -469,7 +469,7 @@ def _loss(draft: Draft) -> None:
         if what and not (switch and off(draft, switch)):
             draft.refuse("plugins", f"`{each}`: the job is one with {what}, which has no memory model here")
         elif each.endswith("SpectrumPlugin"):
-            draft.note("plugins", "the layers that Spectrum freezes are priced as trained: an upper bound")
+            draft.note("plugins", "the layers that Spectrum freezes are estimated as trained: an upper bound")
         elif not each.endswith((*KEYS.names["plugins_known"], "KernelsPlugin", "ExpertParallelPlugin")):
             draft.note("plugins", f"what the plugin `{each}` does to memory is not modelled")
 

@@ -193,7 +193,7 @@ def _elastic(draft: Draft) -> dict[str, int | None]:
     listed = draft.config.take(ELASTIC_SIZES)
     sizes = [each for each in listed if type(each) is int] if isinstance(listed, list) else []
     if sizes:
-        draft.note(ELASTIC_SIZES, f"the engine chooses one of them: priced with {max(sizes)}, the largest")
+        draft.note(ELASTIC_SIZES, f"the engine chooses one of them: estimated with {max(sizes)}, the largest")
     return {MICRO: max(sizes)} if sizes else {}
 
 
@@ -246,7 +246,7 @@ def _optimizer(draft: Draft) -> None:
         draft.refuse(OPTIMIZER, f"the states of `{written}` have no memory model", help, settles)
         return
     if str(written).lower() == "lamb":
-        draft.note(OPTIMIZER, "priced as Adam, whose two moments LAMB keeps; its norms per layer are not modelled")
+        draft.note(OPTIMIZER, "estimated as Adam, with LAMB's two moments; its norms per layer are not modelled")
     third_state(draft, "optimizer.params.amsgrad")
     draft.set(key, "sgd-momentum" if name == "sgd" and momentum else name, OPTIMIZER)
     if torch_adam is True and name in ("adam", "adamw"):

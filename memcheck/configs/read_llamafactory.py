@@ -71,7 +71,7 @@ def read_second(draft: Draft, world: int | None) -> ReadConfig:
     strategy = text(draft, "batching_strategy").lower()
     parts.length(draft, ("cutoff_len",), 2048, strategy not in ("", "normal"))
     if strategy not in ("", "normal"):
-        draft.note("batching_strategy", f"rows of strategy `{strategy}` are priced as full ones: an upper bound")
+        draft.note("batching_strategy", f"rows of strategy `{strategy}` are estimated as full ones: an upper bound")
     _second_precision(draft, split, adapted=adapted)
     _step(draft)
     draft.irrelevant(KEYS.irrelevant)
@@ -120,7 +120,7 @@ def _second_method(draft: Draft) -> bool:
     if kind == "freeze":
         draft.set("training.method", "full", "peft_config.name")
         last_layers(draft, "peft_config.name", "peft_config.")
-        draft.note("peft_config.name", "frozen layers are priced in fp32, as trained ones are: an upper bound")
+        draft.note("peft_config.name", "frozen layers are estimated in fp32, as trained ones are: an upper bound")
         draft.harmless((), ("peft_config.freeze_",))
         return False
     if kind != "lora":
@@ -173,7 +173,7 @@ def _step(draft: Draft) -> None:
     if kernels == "liger_kernel":
         liger_kernels(draft, dict.fromkeys(("rope", "rms_norm", "glu"), "kernel_config.name"))
     elif kernels:
-        draft.note("kernel_config.name", "LLaMA-Factory's own kernels are priced as transformers' code: an upper bound")
+        draft.note("kernel_config.name", "LLaMA-Factory's kernels are estimated as transformers' code: an upper bound")
     draft.harmless((), ("kernel_config.", "optim_config."))
     if config.has("pref_loss"):
         kind = KEYS.words["preferences"].get(text(draft, "pref_loss").lower(), "dpo")

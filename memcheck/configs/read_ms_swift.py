@@ -118,7 +118,7 @@ def _spread(draft: Draft) -> None:
     unknown = "$" in _assigned(draft, PROCESSES)[0]
     if at is not None and not unknown and isinstance(processes, int) and seen // processes >= 2:
         draft.config.adopt(VISIBLE, text, at)
-        effect = f"the model is laid over {seen // processes} GPUs of each process: priced as whole on each of them"
+        effect = f"the model is laid over {seen // processes} GPUs of each process: estimated as whole on each of them"
         draft.note(VISIBLE, f"{effect}, an upper bound")
 
 
@@ -144,7 +144,7 @@ def adopt_fsdp(draft: Draft) -> None:
             if key.startswith(SECTION) and key != OFFLOAD:
                 config.adopt(key, value, at)
         if found.values.get(OFFLOAD) in TRUE:
-            effect = "activations that move to the host are priced where they are made: an upper bound"
+            effect = "activations that move to the host are estimated where they are made: an upper bound"
             draft.note(SWITCH, f"`activation_cpu_offload`: {effect}")
 
 

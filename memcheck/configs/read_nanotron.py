@@ -191,7 +191,7 @@ def _precision(draft: Draft) -> None:
         if draft.value("training.precision.recipe") == "bf16-mixed":
             draft.set("training.precision.recipe", "bf16-pure", path)
         else:
-            draft.note(path, "parameters are stepped without a master copy, and priced with one: an upper bound")
+            draft.note(path, "parameters are stepped without a master copy, and estimated with one: an upper bound")
     config.see(path)
 
 

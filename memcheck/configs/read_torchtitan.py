@@ -385,7 +385,7 @@ def _precision(draft: Draft) -> None:
     reduced = str(config.take(REDUCED_DTYPE) or "float32")
     if reduced != "float32":
         what = f"gradients reduced in {reduced}, which a fork has"
-        draft.note(REDUCED_DTYPE, f"{what}, are priced in float32 as torchtitan's: an upper bound")
+        draft.note(REDUCED_DTYPE, f"{what}, are estimated in float32 as torchtitan's: an upper bound")
     path = next((name for name in (STORED_DTYPE, COMPUTE_DTYPE) if config.has(name)), "")
     if stored is None or compute is None:
         draft.refuse(path, "the dtype is none of torchtitan's", "bfloat16 or float32", (key,))

@@ -49,7 +49,7 @@ def read_torchtune(config: ConfigFile, world: int | None) -> ReadConfig:
     draft.set("training.clip_grad_norm", config.has("clip_grad_norm"), "clip_grad_norm")
     _compiled(draft)
     if config.has("run_val_every_n_steps"):
-        draft.note("run_val_every_n_steps", "the validation between steps, which keeps no gradients, is not priced")
+        draft.note("run_val_every_n_steps", "the validation between steps, which keeps no gradients, is not estimated")
     config.see("run_val_every_n_steps")
     draft.unmodelled(KEYS.unmodelled)
     draft.irrelevant(KEYS.irrelevant)
@@ -187,7 +187,7 @@ def _split(draft: Draft, world: int | None, run: RecipeRun | None) -> None:
         message = f"`{run.recipe}` runs on one GPU, and there are {world}"
         draft.problems.append(ConfigProblem(run.location, message, "name the distributed recipe, or state one GPU"))
     elif run is not None and run.single:
-        message = f"`{run.recipe}` in a comment runs on one GPU; on {world} it is priced as the distributed recipe"
+        message = f"`{run.recipe}` in a comment runs on one GPU; on {world} it is estimated as the distributed recipe"
         draft.notes.append(Note(run.location, message))
     draft.derive(STAGE, 3, "on several GPUs torchtune's distributed recipes run, which shard with FSDP2")
     for key in OFFLOADED if offloads else ():
@@ -202,7 +202,7 @@ def _split(draft: Draft, world: int | None, run: RecipeRun | None) -> None:
         draft.set("training.options.custom_sharded_layers", ends, "custom_sharded_layers")
     elif ends:
         what = ", ".join(ends)
-        draft.note("custom_sharded_layers", f"{what} alone in a group of its own is priced as part of the root's")
+        draft.note("custom_sharded_layers", f"{what} alone in a group of its own is estimated as part of the root's")
     return None
 
 

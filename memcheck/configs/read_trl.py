@@ -562,7 +562,7 @@ def _loss(draft: Draft, *, supervised: bool) -> None:
         draft.set("training.loss.kind", "fused-linear" if fused else "standard", name)
         liger_kernels(draft, _liger(draft, name))
     elif name:
-        draft.note(name, "Liger's loss of preferences is priced as TRL's own: an upper bound")
+        draft.note(name, "Liger's loss of preferences is estimated as TRL's own: an upper bound")
     elif supervised and text(draft, "loss_type").lower() == "chunked_nll":
         draft.set("training.loss.kind", "chunked", "loss_type")
     elif supervised and config.has("loss_type"):
@@ -570,7 +570,7 @@ def _loss(draft: Draft, *, supervised: bool) -> None:
     elif not (supervised and draft.value("training.trainer.name") == "trl"):  # whose default its version decides
         draft.assume("training.loss.kind", "standard")
     if supervised and text(draft, "loss_type").lower() not in ("", "nll", "sft", "chunked_nll"):
-        draft.note("loss_type", f"the loss `{text(draft, 'loss_type')}` is priced as the standard one")
+        draft.note("loss_type", f"the loss `{text(draft, 'loss_type')}` is estimated as the standard one")
     config.see("loss_type")
 
 

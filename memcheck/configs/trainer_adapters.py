@@ -251,7 +251,7 @@ def leaves_casts(draft: Draft, why: str) -> None:
 def computed(draft: Draft, path: str) -> None:
     """In which dtype 4-bit weights are multiplied; no model's but one of 16 bits has a memory model."""
     if draft.value("training.method") == "qlora" and KEYS.words["dtypes"].get(text(draft, path)) == "fp32":
-        draft.note(path, "4-bit weights that are dequantized to fp32 are priced as in 16 bits")
+        draft.note(path, "4-bit weights that are dequantized to fp32 are estimated as in 16 bits")
     draft.config.see(path)
 
 

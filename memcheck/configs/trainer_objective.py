@@ -47,7 +47,7 @@ def _reference(draft: Draft, path: str) -> None:
         return
     draft.set("training.reference", "resident", path)
     if other is None:
-        draft.note(path, "priced with the dimensions of the model that is trained")
+        draft.note(path, "estimated with the dimensions of the model that is trained")
 
 
 def objective(

@@ -17,7 +17,7 @@ CUTS = ("parallelism.tensor", "parallelism.context", "parallelism.pipeline")
 
 
 def settle(draft: Draft, multiple: int = 1) -> None:
-    """Padding, the pass between steps, the trainer and the loading, as far as they can be priced; else that is said.
+    """Padding, the pass between steps, the trainer and the loading, as far as they can be estimated; else that is said.
 
     ``multiple``: tokens. The collator pads each row to a multiple of this, also a row that is alone in its batch.
     """
@@ -41,7 +41,7 @@ def settle(draft: Draft, multiple: int = 1) -> None:
     _packed(draft, profile.adapters.bases)
     if draft.value("training.method") == "qlora" and draft.value(PLACE) not in (None, "device"):
         setting = draft.settings.pop(PLACE)
-        _note(draft, setting, "a quantized model that one rank loads is priced as if every process quantized it")
+        _note(draft, setting, "a quantized model that one rank loads is estimated as if every process quantized it")
 
 
 PACKED = {
@@ -58,7 +58,7 @@ PACKED = {
 
 
 def _packed(draft: Draft, bases: tuple[str, ...]) -> None:
-    """Adapters over a repository of packed weights: the base is held in them, where that is what can be priced."""
+    """Adapters over a repository of packed weights: the base is held in them, where that is what can be estimated."""
     name, stage = str(draft.value("model.name")).lower(), draft.value("parallelism.zero_stage")
     held = next((word for part, word in PACKED.items() if part in name), "")
     sharded = isinstance(stage, int) and stage > 1
@@ -67,7 +67,7 @@ def _packed(draft: Draft, bases: tuple[str, ...]) -> None:
     if held in bases and not sharded:
         draft.derive(HELD, held, "the files of that repository hold packed weights")
     else:
-        message = f"the files hold packed weights ({held}), which are priced in 16 bits here: an upper bound"
+        message = f"the files hold packed weights ({held}), which are estimated in 16 bits here: an upper bound"
         _note(draft, draft.settings["model.name"], message)
 
 
@@ -95,12 +95,12 @@ def _alone(draft: Draft) -> bool:
 
 
 def _as_full(draft: Draft, multiple: int) -> str:
-    """Why rows of varying length are priced as full ones; empty where padding is priced."""
+    """Why rows of varying length are estimated as full ones; empty where padding is estimated."""
     if _alone(draft) and multiple == 1:
         return "one row at a time: nothing is padded, and sequence_length is the longest"
     single = _alone(draft) and sees(draft) is not None
     if not (draft.value("training.attention") in MASKED or _unpads(draft)) or single or not _masks(draft):
-        return "padded rows are priced as full ones: what takes the padding out and in again is not in the estimate"
+        return "padded rows are estimated as full ones: what takes the padding out and in again is not in the estimate"
     return ""
 
 

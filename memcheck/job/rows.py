@@ -48,7 +48,7 @@ def rows_of_texts(
     key = "training.sequences"
     what = unmodelled("padded", architecture, framework, attention, context)
     if what:
-        return defaults.take(key, None, "packed", f"padded rows under {what} are priced as full ones"), False
+        return defaults.take(key, None, "packed", f"padded rows under {what} are estimated as full ones"), False
     if framework.trainers and encodes(architecture):
         why = "what encoders read: rows of many lengths; `packed` if every row is full"
         return defaults.take(key, None, "padded", why), False

@@ -1,4 +1,4 @@
-"""What the caching allocator holds beyond live tensors, decided in one place for every job (docs/allocator.md).
+"""What the caching allocator holds beyond live tensors, for every job (docs/internals/allocator.md).
 
 Two shares of ``allocated``, each with its spread (:class:`Shares`):
 

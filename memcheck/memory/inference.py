@@ -71,7 +71,7 @@ def inference_ranks(job: InferenceJob, *, inventory: bool = False) -> tuple[Rank
     """One estimate per pipeline rank. ``inventory``: also list its largest tensors and its formulas."""
     if isinstance(job.architecture, Rough):
         raise UnsupportedError(
-            "`rough` models have no attention shape, so their KV cache cannot be priced",
+            "`rough` models have no attention shape, so their KV cache cannot be estimated",
             "describe the model by name, config or architecture",
             "/model/rough",
         )

@@ -19,7 +19,7 @@ def refuse_extremes(job: TrainingJob | InferenceJob) -> None:
     """
     if job.layout.pipeline > PIPELINE:
         raise UnsupportedError(
-            f"pipeline {job.layout.pipeline:,} is above {PIPELINE}, up to which pipeline ranks are priced",
+            f"pipeline {job.layout.pipeline:,} is above {PIPELINE}, up to which pipeline ranks are estimated",
             f"split the layers over at most {PIPELINE} pipeline ranks",
             "/parallelism/pipeline",
         )
@@ -32,7 +32,7 @@ def refuse_extremes(job: TrainingJob | InferenceJob) -> None:
     ):
         if len(names) > NAMES:
             raise UnsupportedError(
-                f"`{what}` has {len(names):,} entries, more than the {NAMES} up to which they are priced",
+                f"`{what}` has {len(names):,} entries, more than the {NAMES} up to which they are estimated",
                 "join neighbouring layers as layers:FIRST-LAST, and name modules without their layer"
                 if what == "freeze"
                 else "name modules without the path to their layer, or write all-linear",

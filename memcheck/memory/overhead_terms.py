@@ -64,7 +64,7 @@ def allocator_terms(
     """
     found = shares(job)
     stuck, cache = kept(found, allocated, room, pools)
-    where, share = f"({allocator_group(job)}; docs/accuracy.md)", found.stuck_of(allocated, pools)
+    where, share = f"({allocator_group(job)}; docs/internals/accuracy.md)", found.stuck_of(allocated, pools)
     held = found.held_of(allocated, pools)
     fixed = f"{share.median - 1:.1%} of allocated, which cannot be returned: median of {share.n} steps {where}"
     apart = f" and of {pools.apart:,} bytes that the pools of other streams held before or after" if pools.apart else ""

@@ -182,17 +182,17 @@ def gpu_sentence(plan: PlanResult, estimate: Estimate) -> str:
         missing = gib(need - capacity)
         told = f"Needs {gib(need)} GiB on each {gpu}{when}, which has {gib(capacity)} GiB: {missing} GiB too much."
         return f"{told}{uncertain(plan, estimate)}"
-    sentence = f"Needs {gib(need)} of the {gib(capacity)} GiB of each {gpu}{when}: {gib(capacity - need)} GiB are left."
+    sentence = f"Needs {gib(need)} of the {gib(capacity)} GiB of each {gpu}{when}: {gib(capacity - need)} GiB remain."
     if found == ABOVE:
         over = gib(need - int(capacity * plan.fail_above))
-        told = f"{sentence} That is {over} GiB more than the {percent(plan.fail_above)} that the plan may use."
+        told = f"{sentence} The limit of {percent(plan.fail_above)} is exceeded by {over} GiB."
         return f"{told}{uncertain(plan, estimate)}"
     if estimate.longest_row:
         row = f"{estimate.longest_row:,} tokens"
         return f"{sentence} Its rows are not packed: it fits while the longest row of a micro-batch has at most {row}."
     if found == UNCERTAIN:
         ends = estimate.needed_interval_bytes
-        limit = "the capacity" if plan.fail_above >= 1 else f"the {percent(plan.fail_above)} that the plan may use"
+        limit = "the capacity" if plan.fail_above >= 1 else f"the limit of {percent(plan.fail_above)}"
         over = gib(ends[1] - min(capacity, int(capacity * plan.fail_above)))
         return f"{sentence} It may be {between(ends)} GiB, which is up to {over} GiB more than {limit}."
     return sentence

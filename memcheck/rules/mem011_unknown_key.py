@@ -2,9 +2,9 @@
 
 ## What it does
 
-Reports every key that the schema does not have. A misspelt key is answered with the closest one. A key of another tool
-(transformers, PEFT, TRL, Accelerate, DeepSpeed, Megatron-LM, vLLM, a cloud) is answered with the plan's key for it and
-the value in the plan's words, or with the reason why it can be left out.
+Reports every key that the schema does not have, with the closest key that it has. For a key of another tool
+(transformers, PEFT, TRL, Accelerate, DeepSpeed, Megatron-LM, vLLM, a cloud) it gives the plan's key and value. If the
+key has none, it gives the reason why it can be left out.
 
 ## Why it matters
 

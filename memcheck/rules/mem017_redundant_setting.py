@@ -2,8 +2,8 @@
 
 ## What it does
 
-Reports a key whose value is the default of the plan format, if the plan without it is the same job to the last value:
-it is resolved twice, and compared. `framework` is never reported, because a plan should say whose code runs.
+Reports a key whose value is the default of the plan format. The plan is resolved without the key as well, and both
+jobs have to be equal. `framework` is never reported, because a plan should say whose code runs.
 
 ## Why it matters
 
@@ -15,8 +15,8 @@ A reader looks for the reason for every line. Twenty lines that change nothing h
 
 ## How to fix
 
-Remove the line; `--fix` does, unless a comment belongs to it or nothing else is left in its section. Keep it where
-stating it is the point, with `# memcheck: ignore[MEM017]` and the reason.
+Remove the line. `--fix` does it, unless a comment belongs to the line or nothing else is left in its section. To keep
+it on purpose, write `# memcheck: ignore[MEM017]` and the reason.
 
 ## Options
 

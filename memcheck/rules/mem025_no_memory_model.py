@@ -2,13 +2,15 @@
 
 ## What it does
 
-Reports a combination that the framework can run and that memcheck cannot price, at the key that asks for it: a model
-that the framework does not build, or a part of it that has no forward pass here; adapters on a `rough` model, adapters
-under Megatron, an offloading mode whose buffers are not modelled.
+Reports a combination that the framework can run and that memcheck cannot estimate, at the key that asks for it:
+
+- a model that the framework does not build, or a part of it without a forward pass here;
+- adapters on a `rough` model;
+- an offloading mode whose buffers are not modelled.
 
 ## Why it matters
 
-A number for something else would be worse than none. The plan is not judged, so it does not pass.
+A number for something else would be worse than none. The plan is not estimated, so it does not pass.
 
 ## Example
 

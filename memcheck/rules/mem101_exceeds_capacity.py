@@ -2,9 +2,9 @@
 
 ## What it does
 
-Predicts what the worst pipeline rank needs at its peak (tensors, what the caching allocator cannot return, the CUDA or
-ROCm context and the communicators), and compares it with what the driver gives a process on that GPU. What the
-allocator caches beyond that is seen in `nvidia-smi` and returned before an allocation fails: it is not counted.
+Predicts what the worst pipeline rank needs at its peak: tensors, what the caching allocator cannot return, the CUDA
+or ROCm context and the communicators. Compares it with what the driver gives a process on that GPU. What the
+allocator caches beyond that is visible in `nvidia-smi` but not counted: it is returned before an allocation fails.
 
 ## Why it matters
 
@@ -18,10 +18,13 @@ accumulation set the peak. A gate that says so costs seconds; a queued node cost
 
 ## How to fix
 
-The finding lists remedies that were re-computed by the same engine. First come those that keep hardware and result,
-then those that change the result, then other hardware. In short: shard the states
-(`parallelism.zero_stage`, `tensor`, `pipeline`), recompute activations (`training.activation_checkpointing`), do not
-materialise the logits (`training.loss: fused-linear`), or lower `training.micro_batch_size` and accumulate.
+The finding lists remedies that the same engine re-computed. First come those that keep hardware and result, then
+those that change the result, then other hardware. In short:
+
+- shard the states: `parallelism.zero_stage`, `tensor`, `pipeline`;
+- recompute activations: `training.activation_checkpointing`;
+- do not materialise the logits: `training.loss: fused-linear`;
+- lower `training.micro_batch_size` and accumulate.
 
 ## Options
 

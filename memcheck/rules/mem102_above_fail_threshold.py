@@ -24,7 +24,7 @@ Take one of the finding's remedies, or raise `policy.fail_above` for this plan i
 ## Source
 
 The default, 95 %, comes from published jobs that ran or ended in out-of-memory, and from what memcheck predicts for
-them: `docs/accuracy.md`. The intervals are those of MEM104.
+them: `docs/trust.md`. The intervals are those of MEM104.
 """
 
 from __future__ import annotations

@@ -2,15 +2,18 @@
 
 ## What it does
 
-Adds up, per node and component, what its processes hold in host memory at each moment of a run, and compares the
-highest with `hardware.host_memory_gib`: while they make the model (`load`), while DeepSpeed lays out its buffers
-(`init`), while the steps run (`step`: offloaded optimizer states, parameters and activations), while a checkpoint is
-saved (`save`).
+Adds up what the processes of a node hold in host memory, per component and at each moment of a run. Compares the
+highest sum with `hardware.host_memory_gib`. The moments:
+
+- `load`: the processes build the model;
+- `init`: DeepSpeed lays out its buffers;
+- `step`: offloaded optimizer states, parameters and activations;
+- `save`: a checkpoint is written.
 
 ## Why it matters
 
-The Linux out-of-memory killer ends the job without a traceback: before the first step, when eight processes each hold
-a model, or hours later, when rank 0 gathers it.
+The Linux out-of-memory killer ends the job without a traceback. It may come before the first step, when eight
+processes each hold a model, or hours later, when rank 0 gathers it.
 
 ## Example
 
@@ -21,9 +24,9 @@ a model, or hours later, when rank 0 gathers it.
 
 ## How to fix
 
-Load on one process of a node, or where only the shards get memory (`training.initialization`: `rank0`, `meta`); save
-every rank's part (`training.checkpoint: sharded`). What is offloaded: spread it over more nodes, offload less, or to
-NVMe (`deepspeed` only).
+- Load on one process per node, or give only the shards memory: `training.initialization: rank0` or `meta`.
+- Save every rank's part: `training.checkpoint: sharded`.
+- Spread offloaded states over more nodes, offload less, or offload to NVMe (`deepspeed` only).
 
 ## Options
 
@@ -31,10 +34,10 @@ NVMe (`deepspeed` only).
 
 ## Source
 
-transformers' `core_model_loading.py`, accelerate's `utils/fsdp_utils.py`, torch's `distributed/_state_dict_utils.py`;
+transformers' `core_model_loading.py`, accelerate's `utils/fsdp_utils.py`, torch's `distributed/_state_dict_utils.py`.
 DeepSpeed keeps fp32 master weights, both Adam states, gradients and buffers of the shard in host memory
-(`deepspeed/runtime/zero/stage_1_and_2.py`, `stage3.py`), pinned in blocks that are powers of two
-(`ATen/core/CachingHostAllocator.h`). docs/memory-model.md lists them.
+(`deepspeed/runtime/zero/stage_1_and_2.py`, `stage3.py`). They are pinned in blocks that are powers of two
+(`ATen/core/CachingHostAllocator.h`).
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ multiple of their number, and so do inference engines: then this is a warning. E
 
 ## Why it matters
 
-Where they are copied, every rank holds a whole head: the KV cache and the K/V activations no longer shrink with the
-tensor degree, which is often the reason for the degree. Where they are not, the job stops while the model is built.
+Where heads are copied, every rank holds a whole head. The KV cache and the K/V activations then no longer shrink with
+the tensor degree. Where they are not copied, the job stops while the model is built.
 
 ## Example
 

@@ -2,10 +2,14 @@
 
 ## What it does
 
-Checks that the model has experts when `expert` > 1, that their number is a multiple of `expert`, that the ranks of one
-pipeline stage (`data * context * tensor`) are a multiple of `expert * expert_tensor`, and that `expert_tensor` divides
-the width of an expert. Under torchtitan `expert_tensor` is 1 or the `tensor` degree; under Megatron-LM it is 1 where
-experts have biases.
+Checks four things when `expert` > 1:
+
+- the model has experts;
+- their number is a multiple of `expert`;
+- the ranks of one pipeline stage (`data * context * tensor`) are a multiple of `expert * expert_tensor`;
+- `expert_tensor` divides the width of an expert.
+
+Under torchtitan `expert_tensor` is 1 or the `tensor` degree. Under Megatron-LM it is 1 if experts have biases.
 
 ## Why it matters
 
@@ -28,9 +32,9 @@ None.
 ## Source
 
 `megatron/core/transformer/transformer_config.py` ("num_moe_experts should be divisible by
-expert_model_parallel_size", "Bias in Moe is only supported when ETP==1"), `megatron/core/parallel_state.py`; torchtitan
-`ParallelismConfig.expert_parallel_degree`, and `distributed/parallel_dims.py` of releases that have
-`expert_tensor_parallel_degree` ("Currently we only support ETP=TP or ETP=1").
+expert_model_parallel_size", "Bias in Moe is only supported when ETP==1"), `megatron/core/parallel_state.py`.
+torchtitan `ParallelismConfig.expert_parallel_degree`. For releases that have `expert_tensor_parallel_degree`, their
+`distributed/parallel_dims.py` ("Currently we only support ETP=TP or ETP=1").
 """
 
 from __future__ import annotations

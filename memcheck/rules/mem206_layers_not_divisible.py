@@ -2,11 +2,12 @@
 
 ## What it does
 
-Checks the number of layers against `pipeline * virtual_stages`. Megatron wants equal stages unless one of its options
-for uneven ones is given (`num_layers_in_first_pipeline_stage`, `account_for_embedding_in_pipeline_split`, ...);
-torchtitan and torch's pipelining take uneven stages, but none may be empty. A `pipeline_model_parallel_layout` says how
-many virtual stages there are: as many as its stages over those of `pipeline`; it names every layer once, and every
-layer of multi-token prediction.
+Checks the number of layers against `pipeline * virtual_stages`.
+
+- Megatron wants equal stages, unless one of its options for uneven stages is set.
+- torchtitan and torch's pipelining take uneven stages, but no empty one.
+- A `pipeline_model_parallel_layout` decides the number of virtual stages: its stages over those of `pipeline`. It
+  names every layer once, and every layer of multi-token prediction.
 
 ## Why it matters
 
@@ -19,8 +20,8 @@ The job stops while the model is built, and the largest stage decides the memory
 
 ## How to fix
 
-Take a number of stages that divides the layers, or say how the stages differ: DeepSeek-V3's 61 layers are trained on
-16 stages with 3 layers on the first, 2 on the last (they also hold the embedding and the head) and 4 on each between.
+Take a number of stages that divides the layers, or say how the stages differ. DeepSeek-V3 trains 61 layers on 16
+stages: 3 layers on the first, 2 on the last and 4 on each between.
 
 ## Options
 

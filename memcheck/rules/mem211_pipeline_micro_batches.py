@@ -2,10 +2,11 @@
 
 ## What it does
 
-Checks the micro-batches per step (`gradient_accumulation_steps`; under torch's schedules those of one run,
-`training.options.micro_batches_per_run`) of an interleaved schedule, which works in groups. For Megatron there must be
-as many as a group has, and a last group may not be smaller than the pipeline has stages; torch makes rounds of at least
-as many as there are stages, or one round of fewer, and all rounds must be of one size.
+Checks the micro-batches per step of an interleaved schedule, which works in groups. They are
+`gradient_accumulation_steps`, or `training.options.micro_batches_per_run` under torch's schedules.
+
+- Megatron needs at least one full group. A last group may not be smaller than the number of pipeline stages.
+- torch makes rounds of equal size: at least as many micro-batches as stages in each, or one smaller round.
 
 ## Why it matters
 

@@ -2,9 +2,11 @@
 
 ## What it does
 
-Compares `pipeline_schedule` with the framework's own schedules, and reports an interleaved schedule over a single stage
-per rank (`virtual_stages: 1`), DualPipe over any other number than two, and torch's zero-bubble and DualPipe schedules
-over compiled stages.
+Compares `pipeline_schedule` with the framework's own schedules. Also reports:
+
+- an interleaved schedule over one stage per rank (`virtual_stages: 1`);
+- DualPipe with any number of stages per rank but two;
+- torch's zero-bubble and DualPipe schedules over compiled stages.
 
 ## Why it matters
 
@@ -19,8 +21,8 @@ and one for each stage after it; under GPipe a stage keeps all of them. Schedule
 
 ## How to fix
 
-Take one of the schedules that the finding lists; for an interleaved one set `virtual_stages` to 2 or more; for one
-that splits the backward pass leave `compile` off.
+Take one of the schedules that the finding lists. For an interleaved one, set `virtual_stages` to 2 or more. For one
+that splits the backward pass, leave `compile` off.
 
 ## Options
 

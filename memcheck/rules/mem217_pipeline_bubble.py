@@ -25,8 +25,8 @@ None. The third is a rule of thumb; a job whose global batch may not grow can ha
 
 ## Source
 
-Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", section 2.2:
-the bubble is `(p - 1) / m` of the time that is spent computing, and `1 / v` of that with `v` virtual stages.
+Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", section 2.2.
+The bubble is `(p - 1) / m` of the computing time, and `1 / v` of that with `v` virtual stages.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ Reports layers whose stacked experts FSDP2 gathers with a quarter or more of pad
 
 `fully_shard` cuts the first dimension of each tensor and pads it to a multiple of the ranks. Experts are stacked as
 `[experts, outputs, inputs]`: the first dimension is their number. With 8 experts over 64 ranks, eight ranks hold an
-expert each and 56 hold nothing, but each of the 64 sends as much as the largest shard: a layer is gathered, and its
-gradients are reduced, at eight times its size. States do not shrink beyond one expert a rank either.
+expert each and 56 hold nothing. Each of the 64 still sends as much as the largest shard, so gathering and reducing a
+layer takes eight times its size.
 
 ## Example
 
@@ -20,8 +20,8 @@ gradients are reduced, at eight times its size. States do not shrink beyond one 
 
 ## How to fix
 
-Shard over as many ranks as there are experts (`shard_group: 8`), which costs no memory that the padding had saved; or
-use a framework that deals experts out (`parallelism: {expert: 8}`).
+Shard over as many ranks as there are experts (`shard_group: 8`). Or use a framework with expert parallelism
+(`parallelism: {expert: 8}`).
 
 ## Options
 

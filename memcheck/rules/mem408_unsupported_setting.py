@@ -2,18 +2,19 @@
 
 ## What it does
 
-Compares `method`, `loss`, `attention` and `activation_checkpointing` with what the framework offers, and reports keys
-that it has nothing for, if they state something else than what it does anyway: `reshard_after_forward` or
-`gradient_sync` under deepspeed and megatron, `precision.reduce` under torchtitan. So it does with `initialization` and
-`checkpoint`: 4-bit models are quantized on the GPU, layer by layer, and kept there or, where they are sharded, by a
-loader that moves them to host memory. Other quantised bases cannot be sharded, and packed ones (GPTQ, AWQ, fp8) have
-neither DoRA nor experts with a memory model. Only a plain loop gathers a state dict on the GPU, and only
-torch.distributed's and Megatron's sharded checkpoints are written while the training goes on.
+Compares `method`, `loss`, `attention`, `activation_checkpointing`, `initialization` and `checkpoint` with what the
+framework offers. Also reports keys that the framework has nothing for, if they differ from what it does anyway.
+Examples are `reshard_after_forward` and `gradient_sync` under deepspeed and megatron, and `precision.reduce` under
+torchtitan.
+
+- 4-bit models are quantized on the GPU, layer by layer. Sharded ones need a loader that moves them to host memory.
+- Other quantized bases cannot be sharded. Packed ones (GPTQ, AWQ, fp8) have no DoRA and no experts here.
+- Only a plain loop gathers a state dict on the GPU.
+- Only torch.distributed's and Megatron's sharded checkpoints are written while the training goes on.
 
 ## Why it matters
 
-What would run has another memory use than what the plan says: a missing fused loss alone is tens of gigabytes of
-logits. And no line of the framework does what a key asks for that it does not have.
+What would run needs other memory than the plan says: a missing fused loss alone is tens of gigabytes of logits.
 
 ## Example
 
@@ -21,8 +22,8 @@ logits. And no line of the framework does what a key asks for that it does not h
 
 ## How to fix
 
-Take one of the settings that the finding lists, or another framework. A key without counterpart can only go; the
-finding says what the framework does instead.
+Take one of the settings that the finding lists, or another framework. Remove a key that the framework has nothing
+for; the finding says what it does instead.
 
 ## Options
 

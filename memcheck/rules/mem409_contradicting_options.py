@@ -2,11 +2,15 @@
 
 ## What it does
 
-Compares the options that have a key of their own in the plan with that key: `recompute_granularity` with
-`activation_checkpointing`, `use_distributed_optimizer` and `use_megatron_fsdp` with `zero_stage`,
-`enable_cpu_offload` with `offload`, DeepSpeed's `grad_accum_dtype` with a stage that can sum in it, and so on.
-Megatron's `overlap_moe_expert_parallel_comm` asks for expert parallelism, for virtual stages where there is a pipeline,
-and for no recompute of whole layers or of the experts.
+Compares options that have a key of their own in the plan with that key:
+
+- `recompute_granularity` with `activation_checkpointing`;
+- `use_distributed_optimizer` and `use_megatron_fsdp` with `zero_stage`;
+- `enable_cpu_offload` with `offload`;
+- DeepSpeed's `grad_accum_dtype` with a stage that can sum in it.
+
+Megatron's `overlap_moe_expert_parallel_comm` needs expert parallelism. With a pipeline it needs virtual stages. It
+allows no recompute of whole layers or of the experts.
 
 ## Why it matters
 

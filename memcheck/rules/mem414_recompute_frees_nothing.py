@@ -7,11 +7,11 @@ runs, with what it costs on the worst rank.
 
 ## Why it matters
 
-Selective recompute was made for kernels that keep the scores, sequence x sequence for every head. A flash kernel keeps
-queries, keys, values, its output and one number per row. A checkpoint around it keeps queries, keys and values as its
-arguments, and the projection after it keeps the output: the same, less the one number. With grouped heads it is even
-more: the values among the arguments are a view of the whole query-key-value projection, which therefore stays, where
-the kernel alone would have kept a copy of the values. And the kernel runs twice.
+Selective recompute was made for kernels that keep the scores, sequence x sequence for every head. A flash kernel
+keeps queries, keys, values, its output and one number per row. A checkpoint around it keeps queries, keys and values
+as its arguments, and the projection after it keeps the output. That is the same, less the one number. With grouped
+heads it is more: the values are a view of the whole query-key-value projection, which stays. And the kernel runs
+twice.
 
 ## Example
 

@@ -2,30 +2,27 @@
 
 ## What it does
 
-Reports keys whose value the framework has, and which this layout, method or recipe makes meaningless: what the plan
-asks for does not happen, and the step is the same without the key.
+Reports keys that the framework has, and that this layout, method or recipe makes meaningless. The step is the same
+without the key.
 
 - `reshard_after_forward: false` without FSDP: below `zero_stage: 3`, or with one rank to shard over.
-- `gradient_sync: last` with one replica, with one micro-batch per step, or with a pipeline, which reduces with the last
-  micro-batch in any case. Accelerate before 1.11 (`options.accelerate_version`) reduces every micro-batch under FSDP2.
+- `gradient_sync: last` with one replica, one micro-batch per step, or a pipeline. Under FSDP2, Accelerate before 1.11
+  reduces every micro-batch.
 - `gradient_as_bucket_view: true` without DDP: at `zero_stage: 3`, or with one replica.
 - `pipeline_schedule` without a pipeline.
 - `precision.reduce` without FSDP: DDP reduces gradients in their own dtype.
-- `precision.gradients` where autograd's gradients are the ones that stay: they have the dtype of their parameters, with
-  adapters that of these. Only Megatron sums gradients in buffers of its own.
-- `precision.optimizer_states`: torch's optimizers make states like the tensor that is stepped, bitsandbytes' in 32 or
-  8 bits.
+- `precision.gradients` outside Megatron: autograd's gradients have the dtype of their parameters.
+- `precision.optimizer_states`: torch's optimizers take the dtype of the tensor, bitsandbytes' have 32 or 8 bits.
 - `precision.master` with adapters, which are their own master copy.
 - `freeze` with adapters: everything else is frozen already.
-- `expert_imbalance` without expert parallelism: every rank computes all experts; `expert_tensor` without experts.
-- `loss.upcast: false` where logits are fp32 in any case, or made inside a fused kernel; `loss.keep_logits: true` where
-  the loss makes them by itself; `every_n_layers` where nothing is recomputed.
-- `zero_stage`, `shard_group`, `sequence`, and what else only a training step reads, while serving.
+- `expert_imbalance` without expert parallelism, `expert_tensor` without experts.
+- `loss.upcast: false` if logits are fp32 anyway or inside a fused kernel.
+- `loss.keep_logits: true` if the loss makes the logits; `every_n_layers` without recompute.
+- `zero_stage`, `shard_group`, `sequence` and other keys of a training step, while serving.
 
 ## Why it matters
 
-A reader of the plan believes that gradients are reduced in bf16 or that parameters stay gathered. They do not, and
-the memory is not what that would need.
+A reader of the plan believes that gradients are reduced in bf16 or that parameters stay gathered. They do not.
 
 ## Example
 
@@ -33,7 +30,7 @@ the memory is not what that would need.
 
 ## How to fix
 
-Remove the key, or change what keeps it from counting, as the finding says.
+Remove the key, or change the setting that the finding names.
 
 ## Options
 

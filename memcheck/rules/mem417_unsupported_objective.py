@@ -3,15 +3,18 @@
 ## What it does
 
 Compares `training.objective`, `reference`, `trainer`, `head`, `sequences`, `evaluation` and `optimizer.in_backward`
-with each other, with the framework and with the layout: an objective that the framework or trainer does not have, a
-reference for an objective without one, `adapter-off` without adapters, a prompt as long as its row, an optimizer that
-cannot step in backward, and combinations that have no memory model (tensor, context and pipeline parallelism, fused and
-chunked losses, torch.compile, padding under flash attention).
+with each other, with the framework and with the layout. It reports:
+
+- an objective that the framework or trainer does not have;
+- a reference for an objective without one, or `adapter-off` without adapters;
+- a prompt as long as its row;
+- an optimizer that cannot step in backward;
+- a combination without a memory model: other parallelism, losses, torch.compile, or padding under flash attention.
 
 ## Why it matters
 
-What a loss keeps of the logits differs by gigabytes from one objective and trainer to the next. What cannot be said
-about a combination is an error, not the figure of another one.
+What a loss keeps of the logits differs by gigabytes between objectives and trainers. memcheck reports an error and
+does not estimate another combination in its place.
 
 ## Example
 

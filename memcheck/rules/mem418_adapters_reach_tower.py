@@ -28,7 +28,7 @@ None.
 ## Source
 
 PEFT 0.21 `tuners/tuners_utils.py` (`_maybe_include_all_linear_layers`, `check_target_module_exists`); traced steps of
-Qwen2-VL: docs/models-and-gpus.md.
+Qwen2-VL: docs/internals/models-and-gpus.md.
 """
 
 from __future__ import annotations

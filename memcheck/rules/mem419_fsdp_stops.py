@@ -15,10 +15,10 @@ Reports steps that end in an error of torch's FSDP:
 
 ## Why it matters
 
-The job ends in an error in its first step or before it. More memory does not help.
-Some of transformers' classes keep parameters in fp32 for every dtype of the checkpoint
-(`_keep_in_fp32_modules_strict`; in fp16 `_keep_in_fp32_modules`, too): T5's last matrices in fp16, Flint's sinks and
-Ling 3's convolutions in bf16. Trained in 16 bits alone, they are in one group with the others.
+The job ends in an error in its first step or before it. More memory does not help. Some of transformers' classes keep
+parameters in fp32 for every dtype of the checkpoint (`_keep_in_fp32_modules_strict`; in fp16 also
+`_keep_in_fp32_modules`). An example is T5's last matrices in fp16. Trained in 16 bits alone, they are in one group
+with the others.
 
 ## Example
 
@@ -28,8 +28,12 @@ Ling 3's convolutions in bf16. Trained in 16 bits alone, they are in one group w
 
 ## How to fix
 
-As the finding says: mixed precision, which has all parameters in fp32; adapters in the dtype of the products; FSDP2 in
-place of FSDP1; a fused loss in place of a chunked one.
+The finding says which applies:
+
+- mixed precision, which has all parameters in fp32;
+- adapters in the dtype of the products;
+- FSDP2 in place of FSDP1;
+- a fused loss in place of a chunked one.
 
 ## Options
 

@@ -24,7 +24,7 @@ None.
 
 ## Source
 
-The config, at the line shown; which key means what is in docs/import.md.
+The config, at the line shown; which key means what is in docs/reference/configs.md.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Names keys of a plan's `source` that have no place in a plan, or that memcheck d
 
 ## Why it matters
 
-The estimate is made without them. What is known to move memory, such as ZenFlow's buffers, makes it too low; what is
-unknown may be a new feature of the framework, or a misspelt key that the framework ignores.
+The estimate is made without the key. A key that is known to move memory, such as ZenFlow's buffers, makes it too low.
+An unknown key may be a new feature of the framework, or a misspelt key that the framework ignores.
 
 ## Example
 

@@ -2,15 +2,18 @@
 
 ## What it does
 
-Reports a `source` that is missing, cannot be parsed, lies outside the repository, belongs to a framework whose configs
-memcheck does not read, or leaves open what the plan does not say either.
+Reports a `source` that memcheck cannot use:
 
-A file that was named and cannot be judged is called by its name: a job of reinforcement learning, a Kubernetes Job, a
-vLLM server, Python. The help has the command that goes on.
+- the file is missing, cannot be parsed or lies outside the repository;
+- memcheck does not read the configs of this framework;
+- the config leaves something open that the plan does not state either.
+
+A file of another kind is named: a job of reinforcement learning, a Kubernetes Job, a vLLM server, Python. The help
+has the command that goes on.
 
 ## Why it matters
 
-Without it the plan is half of a job: nothing is judged.
+Without the config the plan is half of a job, and nothing is estimated.
 
 ## Example
 
@@ -18,7 +21,8 @@ Without it the plan is half of a job: nothing is judged.
 
 ## How to fix
 
-Correct the path, or state in the plan what the message asks for. docs/import.md lists the configs that are read.
+Correct the path, or state in the plan what the message asks for. The configs that are read:
+docs/reference/configs.md.
 
 ## Options
 
@@ -26,7 +30,7 @@ None.
 
 ## Source
 
-The config, at the line shown; docs/import.md says what is read.
+The config, at the line shown; docs/reference/configs.md says what is read.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ None.
 
 ## Source
 
-The framework's own defaults, at the releases that docs/export.md names.
+The framework's own defaults, at the releases that docs/reference/configs.md names.
 """
 
 from __future__ import annotations

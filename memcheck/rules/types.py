@@ -101,7 +101,7 @@ class Rule(Record):
     doc: str
     """The module docstring: sections in Markdown under one summary line."""
     check: Callable[[RuleContext], Iterator[Finding]] | None = None
-    """None: the finding is made elsewhere, while the file is read or the model is priced."""
+    """None: the finding is made elsewhere, while the file is read or the model is estimated."""
     when: Callable[[RuleContext], bool] | None = None
     """What a plan must say for the check to find anything: one of ``rules/when.py``. None: it always looks."""
     precision: str = PROVABLE

@@ -85,7 +85,7 @@ def test_names_of_the_catalog_need_no_note(name: str) -> None:
 
 @pytest.mark.parametrize("model", ["{id}", "{{name: {id}, overrides: {{num_hidden_layers: 4}}}}"])
 def test_the_report_says_what_was_assumed(model: str, tmp_path: Path) -> None:
-    """A plan with a copy's id is priced as its model, and that is among the assumptions."""
+    """A plan with a copy's id is estimated as its model, and that is among the assumptions."""
     name = "unsloth/Llama-3.2-1B-Instruct-bnb-4bit"
     plan = f"""memcheck: 1
 model: {model.format(id=name)}

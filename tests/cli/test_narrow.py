@@ -93,7 +93,7 @@ class Terminal(io.StringIO):
 
 
 def test_a_sweep_leaves_no_trace_of_how_far_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A terminal shows the count of points while they are priced; the table comes where it stood."""
+    """A terminal shows the count of points while they are estimated; the table comes where it stood."""
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setattr(progress, "SECONDS", 0.0)

@@ -69,7 +69,7 @@ def test_what_a_plan_cannot_say_is_refused_at_its_key(keys: str, said: str) -> N
 
 
 def test_names_of_transformers_4_are_read_as_the_present_ones() -> None:
-    """Mixtral's ``block_sparse_moe`` is ``mlp`` today: priced as trained, which the note calls an upper bound."""
+    """Mixtral's ``block_sparse_moe`` is ``mlp`` today: estimated as trained, which the note calls an upper bound."""
     keys = (
         "gradient_checkpointing: true\nunfrozen_parameters: ['^lm_head', 'model.layers.3[01].block_sparse_moe.gate']\n"
     )

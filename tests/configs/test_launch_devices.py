@@ -57,7 +57,7 @@ def test_what_it_does_not_say_is_asked_for(launch: str) -> None:
 
 
 def test_one_process_on_several_gpus_is_told() -> None:
-    """Which is DataParallel, and was priced as a process for each GPU without a word."""
+    """Which is DataParallel, and was estimated as a process for each GPU without a word."""
     found = _read(f"CUDA_VISIBLE_DEVICES=0,1 python {ARGUMENTS}")
     assert found.settings[GPUS].value == 2
     assert any("DataParallel" in each.message for each in found.notes)

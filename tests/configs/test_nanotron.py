@@ -11,7 +11,7 @@ from memcheck.configs.direct import config_document
 from memcheck.configs.importing import Imported, import_config
 from memcheck.configs.types import ReadSetting
 
-PAGE = (Path(__file__).parents[2] / "docs" / "configs" / "nanotron.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "internals" / "configs" / "nanotron.md").read_text()
 _FOUND = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 CONFIG = _FOUND[1] if _FOUND is not None else ""
 

@@ -204,7 +204,7 @@ def test_open_instructs_reward_models_have_a_length_of_their_own() -> None:
 
 @pytest.mark.parametrize("name", ["nvidia/Llama-3.1-8B-Instruct-NVFP4", "RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8"])
 def test_packed_weights_of_any_kind_are_said(name: str) -> None:
-    """What the files of such a repository hold is priced in 16 bits."""
+    """What the files of such a repository hold is estimated in 16 bits."""
     text = ADAPTED.replace("meta-llama/Llama-3.1-8B", name)
     assert any("packed weights" in each.message for each in read("t.yaml", text).notes)
 

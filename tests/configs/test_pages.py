@@ -15,7 +15,7 @@ from memcheck.configs.formats import FORMATS
 from memcheck.configs.importing import Imported, import_config
 from memcheck.configs.types import ReadSetting
 
-FOLDER = Path(__file__).parents[2] / "docs" / "configs"
+FOLDER = Path(__file__).parents[2] / "docs" / "internals" / "configs"
 PAGES = sorted(path.stem for path in FOLDER.glob("*.md"))
 REST: dict[str, object] = {
     "model": "llama-3.1-8b",

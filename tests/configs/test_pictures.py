@@ -1,4 +1,4 @@
-"""Recipes of pictures: priced as the most that a sequence holds, with the parts that each framework freezes."""
+"""Recipes of pictures: estimated as the most that a sequence holds, with the parts that each framework freezes."""
 
 from __future__ import annotations
 

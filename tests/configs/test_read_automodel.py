@@ -242,7 +242,7 @@ def test_a_launch_whose_recipe_is_not_there_says_so(tmp_path: Path) -> None:
 
 def test_liger_and_hidden_states_count_in_transformers_classes_alone() -> None:
     """AutoModel's own classes take neither: what they return of hidden states rests anyway. Recomputed layers keep
-    their inputs; only layers of transformers' that are not recomputed hold more than is priced.
+    their inputs; only layers of transformers' that are not recomputed hold more than is estimated.
     """
     flags = {"use_liger_kernel": True, "output_hidden_states": True}
     their = read(model={"pretrained_model_name_or_path": "mistralai/Mistral-7B-v0.3", **flags})

@@ -94,8 +94,8 @@ def test_data_alone_does_not_make_a_training_of_factory() -> None:
 
 
 def test_kernels_of_factorys_second_generation_are_a_note() -> None:
-    """They keep less than what they are priced as."""
-    assert any("own kernels" in each.message for each in read("g.yaml", f"{SECOND}kernel_config: {{name: auto}}\n").notes)
+    """They keep less than what they are estimated as."""
+    assert any("LLaMA-Factory's kernels" in each.message for each in read("g.yaml", f"{SECOND}kernel_config: {{name: auto}}\n").notes)
 
 
 def test_axolotl_adapts_what_is_named_beside_all_linear_layers() -> None:

@@ -305,7 +305,7 @@ def test_what_is_optimized_reaches_the_plan(added: str, found: dict[str, object]
     ],
 )
 def test_a_whole_config_asks_for_nothing_that_cannot_be_priced(added: str, gone: dict[str, object]) -> None:
-    """What runs is never refused for what the reader itself assumed: it is priced as what comes closest, and said."""
+    """What runs is never refused for what the reader itself assumed: it is estimated as what comes closest, and said."""
     from memcheck.check import Gate, check_file
 
     names = [line.partition(":")[0] for line in added.splitlines()]

@@ -200,7 +200,7 @@ def test_ms_swifts_file_of_fsdp_is_read(tmp_path: Path, section: dict[str, bool]
 
 
 def test_activations_that_ms_swift_offloads_are_a_note(tmp_path: Path) -> None:
-    """Its callback has no memory model: what is priced holds them."""
+    """Its callback has no memory model: what is estimated holds them."""
     (tmp_path / "f.json").write_text('{"fsdp": "full_shard", "fsdp_config": {"activation_cpu_offload": true}}')
     (note,) = read(str(tmp_path / "s.sh"), f"{SWIFT.replace('NPROC_PER_NODE=4', '').strip()} --fsdp f.json\n").notes
     assert "`activation_cpu_offload`" in note.message

@@ -148,7 +148,7 @@ def test_lists_name_options(name: str) -> None:
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_what_has_no_model_is_refused(name: str) -> None:
-    """An unmodelled option has no figure, unless it says what is priced anyway."""
+    """An unmodelled option has no figure, unless it says what is estimated anyway."""
     for option, (priced, does) in FRAMEWORKS[name].unmodelled.items():
         other = not priced if isinstance(priced, bool) else "other"
         job = _job(name, option, other)

@@ -215,7 +215,7 @@ def test_checkpoints_of_no_layer() -> None:
 
 
 def test_a_token_alone_among_experts_of_two_kinds() -> None:
-    """A layer of one token has rows of no dimension of their own; its remedies are priced all the same."""
+    """A layer of one token has rows of no dimension of their own; its remedies are estimated all the same."""
     text = """
 memcheck: 1
 model: ernie-4.5-vl-28b-a3b

@@ -112,4 +112,4 @@ def test_nobody_is_told_to_run_the_module(root: Path) -> None:
         for line in path.read_text(encoding="utf-8").splitlines():
             assert "-m memcheck verify" not in line, path
             assert not line.startswith(("torchrun -m memcheck", "python -m memcheck ", "$ python -m memcheck ")), path
-    assert "--no-python memcheck verify" in (root / "docs" / "verify.md").read_text(encoding="utf-8")
+    assert "--no-python memcheck verify" in (root / "docs" / "internals" / "verify.md").read_text(encoding="utf-8")

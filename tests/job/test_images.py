@@ -118,7 +118,7 @@ def test_pictures_that_cannot_be(images: dict[str, Any], message: str) -> None:
 
 
 def test_a_text_model_has_no_pictures() -> None:
-    """Pictures for a model without a tower would be priced as nothing: an error."""
+    """Pictures for a model without a tower would be estimated as nothing: an error."""
     with pytest.raises(ResolutionError, match="without a vision tower"):
         resolved({"per_sample": 1}, LLAMA)
 

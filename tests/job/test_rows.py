@@ -30,7 +30,7 @@ PLAN = "model: {}\nhardware: {{gpu: h100-80gb}}\ntraining: {{micro_batch_size: 4
         ("llama-3.2-1b", ", objective: reward", "packed", OPEN),
         ("llama-3.2-1b", ", head: embedding", "packed", OPEN),
         ("llama-3.2-1b", ", head: reward, sequences: packed", "packed", ""),
-        ("qwen3-next-80b-a3b", ", head: reward", "packed", "priced as full ones"),
+        ("qwen3-next-80b-a3b", ", head: reward", "packed", "estimated as full ones"),
     ],
 )
 def test_rows_are_full_unless_an_encoder_reads_what_a_trainer_pads(

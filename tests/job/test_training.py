@@ -31,7 +31,7 @@ def test_accumulation_makes_up_the_global_batch(stated: TrainingSpec, steps: int
 
 
 def test_the_sequence_length_has_no_default() -> None:
-    """A plan without a sequence length cannot be priced, and the error names the key."""
+    """A plan without a sequence length cannot be estimated, and the error names the key."""
     with pytest.raises(ResolutionError) as error:
         t.resolve_batch(TrainingSpec(micro_batch_size=1), Defaults())
     assert "sequence_length" in error.value.message

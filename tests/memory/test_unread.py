@@ -1,4 +1,4 @@
-"""No part of a model is priced as nothing: what a framework has no forward pass for is refused, the rest is read."""
+"""No part of a model is estimated as nothing: what a framework has no forward pass for is refused, the rest is read."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _price(
 
 @pytest.mark.parametrize(("model", "framework"), REFUSED)
 def test_a_model_that_a_framework_has_no_forward_for_is_refused(model: str, framework: str) -> None:
-    """The error lies at training.framework, and names frameworks that the model is priced under."""
+    """The error lies at training.framework, and names frameworks that the model is estimated under."""
     with pytest.raises(UnsupportedError, match="no model of") as caught:
         _price(catalogued(model), framework, "sdpa")
     assert caught.value.pointer == "/training/framework"

@@ -156,7 +156,7 @@ def test_a_narrow_picture_is_refused() -> None:
 
 
 def test_limits_that_a_processor_has_not() -> None:
-    """A limit in pixels for a processor of tiles would be priced as nothing: an error."""
+    """A limit in pixels for a processor of tiles would be estimated as nothing: an error."""
     with pytest.raises(PictureError, match="no limit in pixels"):
         tokens_of(TILED["internvl"], 480, 640, None, Limits(most=1003520))
 

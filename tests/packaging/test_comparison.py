@@ -11,7 +11,7 @@ import pytest
 
 from memcheck.__main__ import main
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "comparison.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "internals" / "comparison.md"
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in PAGE.read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""docs/formats.md and docs/terminal.md: complete, and what they tell people to paste is valid."""
+"""docs/reference/formats.md and docs/reference/cli.md: complete, and what they tell people to paste is valid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCRIPTS = Path(sys.executable).parent
 
 @pytest.fixture(scope="module")
 def page(root: Path) -> str:
-    return (root / "docs" / "formats.md").read_text(encoding="utf-8")
+    return (root / "docs" / "reference" / "formats.md").read_text(encoding="utf-8")
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -45,23 +45,21 @@ def test_help_names_every_format(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["formats", "report"])
 @pytest.mark.parametrize(
     ("number", "schema"), [(0, "vendor.github-workflows"), (1, "vendor.gitlab-ci")], ids=["github", "gitlab"]
 )
-def test_pipelines_follow_their_schemas(root: Path, tmp_path: Path, name: str, number: int, schema: str) -> None:
+def test_pipelines_follow_their_schemas(root: Path, page: str, tmp_path: Path, number: int, schema: str) -> None:
     """The workflows and the jobs that people copy are valid."""
     file = tmp_path / "pipeline.yml"
-    text = (root / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    file.write_text(blocks(text, "yaml")[number], encoding="utf-8")
+    file.write_text(blocks(page, "yaml")[number], encoding="utf-8")
     command = [SCRIPTS / "check-jsonschema", "--builtin-schema", schema, file]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_report_example_writes_its_page(root: Path, tmp_path: Path) -> None:
-    """The command at the top of the page about reports."""
-    done = shell(tmp_path, root, blocks((root / "docs" / "report.md").read_text(encoding="utf-8"), "sh")[0])
+def test_report_example_writes_its_page(page: str, tmp_path: Path, root: Path) -> None:
+    """The command that writes a page to pass on."""
+    done = shell(tmp_path, root, blocks(page, "sh")[2])
     assert done.returncode == 1, done.stderr
     assert (tmp_path / "memory.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
@@ -109,7 +107,7 @@ def test_jsonl_example_ranks_plans(page: str, tmp_path: Path, root: Path) -> Non
 
 def test_terminals_are_named(root: Path) -> None:
     """Every terminal that gets links is in the documentation."""
-    text = (root / "docs" / "terminal.md").read_text(encoding="utf-8").lower()
+    text = (root / "docs" / "reference" / "cli.md").read_text(encoding="utf-8").lower()
     names = {"iterm.app": "iterm2", "vscode": "vs code", "wt_session": "windows terminal", "konsole_version": "konsole"}
     wanted = [*hyperlinks.PROGRAMS, *hyperlinks.TERMS, *hyperlinks.MARKS]
     short = {names.get(name.lower(), name.lower().removeprefix("xterm-").removesuffix("_window_id")) for name in wanted}

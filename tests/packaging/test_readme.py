@@ -42,8 +42,9 @@ def test_section_has_one_block(readme: str, heading: str) -> None:
 def test_block_stands_alone(readme: str, heading: str) -> None:
     """Each block makes the environment it needs, so that it works pasted into a fresh clone."""
     (block,) = blocks(section(readme, heading))
-    assert block.startswith("python3 -m venv .venv\n")
-    assert "install" in block
+    assert block.startswith("python3 -m venv .venv && ")
+    assert " pip install " in block
+    assert block.count("\n") == 1, "one command"
 
 
 SCREEN = 24
@@ -51,9 +52,8 @@ SCREEN = 24
 
 
 def test_the_first_command_prints_less_than_a_screen(root: Path, readme: str) -> None:
-    """The first block ends in a check whose output fits a screen and says what to type next."""
-    (block,) = blocks(section(readme, "Try it"))
-    program, *arguments = shlex.split(block.strip().splitlines()[-1])
+    """The first command ends in a check whose output fits a screen and says what to type next."""
+    program, *arguments = tried(readme)
     assert program == ".venv/bin/memcheck"
     done = subprocess.run(
         [sys.executable, "-m", "memcheck", *arguments], cwd=root, capture_output=True, text=True, check=True
@@ -63,25 +63,33 @@ def test_the_first_command_prints_less_than_a_screen(root: Path, readme: str) ->
     assert any(line.startswith("more: memcheck explain MEM") for line in lines)
 
 
-def test_the_first_commands_need_no_plan(root: Path, readme: str) -> None:
-    """A model by its name, somebody's config and a launch line: none of their words is a plan."""
+def tried(readme: str) -> list[str]:
+    """The words of the check that the first command ends in."""
     (block,) = blocks(section(readme, "Try it"))
-    commands = [shlex.split(line)[1:] for line in block.splitlines() if line.startswith(".venv/bin/memcheck ")]
-    assert len(commands) == 3
-    assert sum("--" in words for words in commands) == 1
-    configs = [root / word for words in commands for word in words if word.startswith("examples/")]
-    assert len(configs) == 1
-    assert "memcheck:" not in configs[0].read_text(encoding="utf-8")
+    return shlex.split(block.strip().rpartition(" && ")[2])
+
+
+def test_the_first_command_needs_no_plan(root: Path, readme: str) -> None:
+    """It checks a config as a team has it."""
+    (config,) = (root / word for word in tried(readme) if word.startswith("examples/"))
+    assert "memcheck:" not in config.read_text(encoding="utf-8")
 
 
 def test_every_page_is_in_the_index(root: Path) -> None:
-    """docs/README.md leads to every page beside it, and the README to the index and to what newcomers need next."""
+    """docs/README.md leads to every page, and the README to the index and to what newcomers need next."""
     index = (root / "docs" / "README.md").read_text(encoding="utf-8")
-    pages = {page.name for page in (root / "docs").glob("*.md")} - {"README.md"}
+    pages = {page.relative_to(root / "docs").as_posix() for page in (root / "docs").rglob("*.md")} - {"README.md"}
     assert {page for page in pages if f"]({page})" not in index} == set()
     readme = (root / "README.md").read_text(encoding="utf-8")
     assert "](docs/README.md)" in readme
     assert all(f"`memcheck {word}" in readme for word in ("verify", "baseline", "suggest"))
+
+
+def test_pages_are_short(root: Path, readme: str) -> None:
+    """The README is read in three minutes, and all pages but those on internals in two hours."""
+    pages = [page.read_text(encoding="utf-8") for page in (root / "docs").rglob("*.md") if "internals" not in page.parts]
+    assert len(readme.split()) <= 700
+    assert sum(len(text.split()) for text in (readme, *pages)) <= 25_000
 
 
 def test_sections_come_on_the_first_screen(readme: str) -> None:
@@ -99,6 +107,33 @@ def test_gate_runs_the_blocks_verbatim(root: Path, readme: str, heading: str) ->
     found = subprocess.run(["bash", "-c", command], cwd=root, capture_output=True, text=True, check=True).stdout
     assert found == blocks(section(readme, heading))[0]
     assert f'run_readme_block "{heading}"' in gate
+
+
+PARTS = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)#([^)\s]+)\)")
+"""A link to a part of a page."""
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of the headings of a page."""
+    text = FENCED.sub("", page.read_text(encoding="utf-8"))
+    headings = [re.sub(r"\]\([^)]*\)", "", heading) for heading in HEADING.findall(text)]
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_anchors_lead_somewhere(root: Path, tracked_files: list[Path]) -> None:
+    """A link to a part of a page names one of its headings."""
+    broken = [
+        f"{page.relative_to(root)}: {target}#{anchor}"
+        for page in tracked_files
+        if page.suffix == ".md"
+        for target, anchor in PARTS.findall(page.read_text(encoding="utf-8"))
+        if (other := page.parent / target if target else page).suffix == ".md"
+        and other.exists()
+        and anchor not in anchors(other)
+    ]
+    assert broken == []
 
 
 def test_relative_links_lead_somewhere(root: Path, tracked_files: list[Path]) -> None:

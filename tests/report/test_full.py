@@ -120,7 +120,7 @@ def test_plan_that_fits() -> None:
 
 
 def test_plan_without_estimate_has_no_budget() -> None:
-    """A plan that could not be priced shows its findings and nothing else."""
+    """A plan that could not be estimated shows its findings and nothing else."""
     text = render(samples.report(samples.broken()), Screen(100))
     assert text.startswith("error[MEM010] unknown-key: ")
     assert "GiB" not in text

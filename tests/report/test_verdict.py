@@ -194,7 +194,7 @@ def test_moments_outside_the_steps_are_named(name: str, when: str) -> None:
 def test_an_error_that_is_not_about_memory_comes_first() -> None:
     """The sentence names the rule and what it says, then the room that there would be."""
     assert lead(judged("rule")).startswith("Fails by MEM301 no-bf16: bf16-mixed needs bf16 arithmetic")
-    assert "GiB are left" in lead(judged("rule"))
+    assert "GiB remain" in lead(judged("rule"))
     assert "It also fails by MEM301 no-bf16" in lead(judged("host-and-rule"))
     assert re.match(r"1 error to mend before .* predicted: MEM201 world-size: ", lead(judged("illegal")))
 

@@ -123,7 +123,7 @@ def test_a_quantised_model_that_loads_whole_is_found() -> None:
     ],
 )
 def test_what_a_stack_cannot_do_is_said(text: str, message: str) -> None:
-    """A setting that the framework does not have would be priced as something that never runs."""
+    """A setting that the framework does not have would be estimated as something that never runs."""
     assert message in only(judged(text, remedies=False), "MEM408").message
 
 

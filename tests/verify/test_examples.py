@@ -45,7 +45,7 @@ def test_the_documented_trace_is_what_is_printed(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The page's example, line by line, but for the versions of the libraries."""
-    page = (root / "docs" / "verify.md").read_text(encoding="utf-8")
+    page = (root / "docs" / "internals" / "verify.md").read_text(encoding="utf-8")
     shown = re.search(r"<!-- Traced output of: memcheck (.+?) -->\n```text\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     assert shown
     monkeypatch.chdir(root)

@@ -33,7 +33,7 @@ COMMON = {
     "micro_batch_size": 1,
 }
 WIDE = {"qwen2_5_vl, FSDP1, adapters": 0.12}
-"""Steps that are priced higher: what FSDP1 gathers ahead of units of frozen weights."""
+"""Steps that are estimated higher: what FSDP1 gathers ahead of units of frozen weights."""
 KINDS = {row["model_type"]: row["config"] for row in TRACED.values() if row["patches"]}
 UNBUILT = ("gemma3n", "phi4_multimodal")
 """Of which the class takes another configuration than a plan's, needs timm, or is no class of pictures and text."""

@@ -42,13 +42,13 @@ def stages(num_layers: int, job: TrainingJob) -> tuple[tuple[Chunk, ...], ...]:
         return code.cut(job)
     if int(str(job.option("mtp_num_layers") or 0)) > MAX_PREDICTIONS:
         raise UnsupportedError(
-            f"mtp_num_layers is above {MAX_PREDICTIONS:,}, up to which prediction layers are priced",
+            f"mtp_num_layers is above {MAX_PREDICTIONS:,}, up to which prediction layers are estimated",
             f"write at most {MAX_PREDICTIONS:,}; models are trained with one to three",
             "/training/options/mtp_num_layers",
         )
     if virtual_stages(num_layers, job) > MAX_CHUNKS:
         raise UnsupportedError(
-            f"a rank has more than {MAX_CHUNKS} model chunks, up to which interleaved schedules are priced",
+            f"a rank has more than {MAX_CHUNKS} model chunks, up to which interleaved schedules are estimated",
             "give each chunk more layers; models are trained with two to eight chunks on a rank",
             "/parallelism/virtual_stages",
         )

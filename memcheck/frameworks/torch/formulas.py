@@ -11,7 +11,7 @@ from memcheck.frameworks.torch.load_and_save import sharding_at
 from memcheck.frameworks.torch.resident import is_updated
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 
-RECIPES = "docs/memory-model.md, bytes per parameter of each stack"
+RECIPES = "docs/internals/memory-model.md, bytes per parameter of each stack"
 SHARDING = {
     True: "DeepSpeed ZeRO, FSDP1 and Megatron's distributed optimizer cut flat buffers",
     False: "torch.distributed FSDP2 cuts dim 0 of each tensor and pads it",

@@ -146,7 +146,7 @@ FRAMEWORK = Torchtitan(
         "context_parallel_rotate_method": ("allgather", "alltoall"),
     },
     harmless={
-        "enable_fsdp_float8_all_gather": "gathered weights are priced in 16 bits, an upper bound; the time follows it",
+        "enable_fsdp_float8_all_gather": "gathered weights are estimated in 16 bits, an upper bound; so is the time",
         "enable_async_tensor_parallel": "products overlap with the exchange of their inputs; the time follows it",
     },
     unmodelled={

@@ -20,7 +20,7 @@ def certainty(plan: PlanResult, estimate: Estimate) -> Section:
     if plan.dossier is not None:
         text += (
             f" They were taken on plans of this kind ({plan.dossier.basis}; at least"
-            f" {plural(plan.dossier.cases, 'case')}), against traced PyTorch steps and measured runs: docs/accuracy.md."
+            f" {plural(plan.dossier.cases, 'case')}), against traced PyTorch steps and measured runs: docs/trust.md."
         )
     if plan.settled_by:
         text += f" To settle whether the plan fits: {plan.settled_by}."

@@ -21,7 +21,7 @@ COMMON = {
     "checkpoint": "none",
 }
 WIDE = {"qwen2_5_vl, FSDP1, adapters": 0.1}
-"""Moments that are priced higher: what FSDP1 gathers ahead of units of frozen weights."""
+"""Moments that are estimated higher: what FSDP1 gathers ahead of units of frozen weights."""
 
 
 def answer(step: dict[str, Any], **training: Any) -> Estimate:

@@ -61,7 +61,7 @@ def test_what_has_no_model_is_refused_at_its_key(model: str, training: dict[str,
 
 
 def test_only_the_trained_model_is_patched() -> None:
-    """A teacher of a family that Liger does not know is priced as it is."""
+    """A teacher of a family that Liger does not know is estimated as it is."""
     teacher = {"model": {"name": "gpt2-medium"}}
     distilled: dict[str, Any] = {"framework": "huggingface", "objective": "distill", "teacher": teacher}
     assert peak_bytes(True, **distilled) < peak_bytes(None, **distilled)
