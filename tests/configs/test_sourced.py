@@ -144,7 +144,7 @@ def test_framework_defaults_are_listed(folder: Path) -> None:
     assert "training.optimizer.implementation: fused" in finding.message
 
 
-@pytest.mark.parametrize("name", ["axolotl", "llamafactory", "torchtune", "transformers", "trl", "nemo-automodel"])
+@pytest.mark.parametrize("name", ["axolotl", "llamafactory", "torchtune", "transformers", "trl"])
 def test_unread_frameworks_are_errors(folder: Path, name: str) -> None:
     """A config that nobody reads is never ignored: the plan is not judged."""
     result = checked(folder, f"{{{name}: ./train.yml}}", REST + "  micro_batch_size: 1\n")

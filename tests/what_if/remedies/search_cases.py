@@ -121,7 +121,7 @@ UNSEARCHED: dict[str, tuple[str, ...]] = {
     "it says where values come from": _of(
         "source",
         "accelerate automodel axolotl deepspeed litgpt llamafactory megatron megatron-swift ms-swift nanotron "
-        "nemo-automodel torchtitan torchtune transformers trl",
+        "torchtitan torchtune transformers trl",
     ),
     "it says which model is trained": (
         *_of("model", f"architecture config name overrides part {ROUGH}"),
