@@ -21,7 +21,6 @@ TO_CONVERT = {
     "memcheck/accounts/ranks.py",
     "memcheck/accounts/program.py",
     "memcheck/accounts/sizes.py",
-    "memcheck/accounts/timeline.py",
     "memcheck/frameworks/megatron/inventory.py",
     "memcheck/frameworks/megatron/ranks.py",
     "memcheck/frameworks/megatron/step.py",

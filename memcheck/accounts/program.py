@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from operator import add, itemgetter, mul
 
+from memcheck.accounts.estimate import Instant
 from memcheck.accounts.ranks import Moment
 from memcheck.record import Record
 
@@ -128,7 +129,7 @@ class Sum:
         self._pick = picking([place - 1 for place, _ in counts])
         self._counts = tuple([count for _, count in counts])
 
-    def of(self, sizes: Sequence[int]) -> int:
+    def total(self, sizes: Sequence[int]) -> int:
         """The sum in bytes: each picked size times its count. ``sizes``: bytes of every size, by place."""
         return sum(map(mul, self._counts, self._pick(sizes)))
 
@@ -146,8 +147,8 @@ class Sums:
         ends = list(accumulate(map(len, changes)))
         self._ends = picking([ends[index] for index in order])
 
-    def of(self, sizes: Sequence[int]) -> Sequence[int]:
-        """The bytes of each."""
+    def totals(self, sizes: Sequence[int]) -> Sequence[int]:
+        """Bytes of every sum, in the given order. ``sizes``: bytes of every size, by place."""
         return self._ends(list(accumulate(map(mul, self._counts, self._pick(sizes)), initial=0)))
 
 
@@ -184,7 +185,7 @@ class Program:
 
     def units(self, sizes: Sequence[int]) -> Sequence[int]:
         """What every moment holds of units and outside them, in the order of ``instants``."""
-        return self._units.of(sizes)
+        return self._units.totals(sizes)
 
     def with_groups(self, totals: Sequence[int], sizes: tuple[int, ...]) -> Sequence[int]:
         """``totals`` and what every moment has of groups. The same groups come with many units."""
@@ -192,12 +193,12 @@ class Program:
         if found is None:
             if len(self._group_totals) >= self.REMEMBERED:
                 self._group_totals.clear()
-            found = self._group_totals[sizes] = self._groups.of(sizes)
+            found = self._group_totals[sizes] = self._groups.totals(sizes)
         return list(map(add, totals, found))
 
     def tops(self, totals: Sequence[int] | None, sizes: tuple[int, ...]) -> tuple[tuple[str, int], ...]:
         """Each instant and its bytes, of ``totals`` and some groups' sizes; None: of these alone."""
-        found = self._groups.of(sizes) if totals is None else self.with_groups(totals, sizes)
+        found = self._groups.totals(sizes) if totals is None else self.with_groups(totals, sizes)
         return tuple([(instant, max(found[first:end])) for instant, first, end in self.instants])
 
     def mark(self, number: int) -> Mark:
@@ -263,5 +264,58 @@ class Evaluated:
         """The highest moment of one instant with its components. ``operation``: in words."""
         sizes = [n for some in self._sizes for n in some]
         instant, n_bytes = self.tops[index]
-        live = [(name, part.of(sizes)) for name, part in self.program.components(self._chosen[index])]
+        live = [(name, part.total(sizes)) for name, part in self.program.components(self._chosen[index])]
         return Moment(instant, operation, n_bytes, tuple(live))
+
+
+ENDS = 2
+"""Layers at each end of a run that are walked one by one: the first still frees what its neighbour left."""
+
+
+def layer_groups(times: Sequence[int]) -> list[tuple[int, int]]:
+    """The units as stretches [from, to): single ones, and the middle of each long run as a whole.
+
+    ``times``: how many units each run has.
+    """
+    found: list[tuple[int, int]] = []
+    start = 0
+    for count in times:
+        end = start + count
+        first, last = start + ENDS, end - ENDS
+        if last - first < 2:
+            first = last = end
+        found += [(i, i + 1) for i in range(start, first)]
+        found += [(first, last)] if first < last else []
+        found += [(i, i + 1) for i in range(last, end)]
+        start = end
+    return found
+
+
+class Timeline:
+    """Bytes by component as they come and go; each call's bytes are a size of their own."""
+
+    __slots__ = ("_recorder", "_sizes")
+
+    def __init__(self) -> None:
+        self._recorder = Recorder()
+        self._sizes: list[int] = []
+
+    def hold(self, component: str, n_bytes: int) -> None:
+        """``n_bytes`` more from now on."""
+        self._sizes.append(n_bytes)
+        self._recorder.hold(component, len(self._sizes))
+
+    def release(self, component: str, n_bytes: int) -> None:
+        """``n_bytes`` fewer from now on."""
+        self.hold(component, -n_bytes)
+
+    def mark(self, instant: str, operation: str) -> None:
+        """The present as a candidate for the instant's maximum."""
+        self._recorder.mark(instant, operation)
+
+    def instants(self) -> tuple[Instant, ...]:
+        """The maximum of each instant, in the order in which they first occurred."""
+        program = self._recorder.program(len(self._sizes))
+        found = Evaluated(program, program.units(self._sizes), (self._sizes,))
+        moments = [found.moment(index, found.mark(index).operation) for index in range(len(found.tops))]
+        return tuple([Instant(name, text, total, {k: v for k, v in live if v}) for name, text, total, live in moments])

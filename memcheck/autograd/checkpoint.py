@@ -5,7 +5,7 @@ from __future__ import annotations
 from _weakref import ref
 from collections.abc import Callable
 
-from memcheck.autograd.tensor import RESTING, Leaf, Node, Storage, Tape, Value
+from memcheck.autograd.tensor import SAVED_WEIGHT, Leaf, Node, Storage, Tape, Value
 
 Run = Callable[[Value], Value]
 Backward = Callable[[Storage], "list[Storage | None]"]
@@ -102,7 +102,7 @@ def waits(node: Node) -> bool:
 
     There may be more of the others: the casts of a recompute are its own, those of a forward are shared.
     """
-    return node.frame is not None or any(each is RESTING or isinstance(each, Storage) for each in node.saved)
+    return node.frame is not None or any(each is SAVED_WEIGHT or isinstance(each, Storage) for each in node.saved)
 
 
 def checkpoint(tape: Tape, forward: Run, x: Value, returned: list[Value] | None = None) -> Value:
@@ -218,7 +218,7 @@ def retain(tape: Tape, *values: Value) -> None:
     tape.retained.extend(found.values())
 
 
-def held_by_ctx(tape: Tape, storage: Storage) -> Storage | None:
+def ctx_attribute(tape: Tape, storage: Storage) -> Storage | None:
     """An attribute of ctx in place of a saved tensor: it goes with the graph, and not with its node's backward. What a
     checkpoint puts placeholders for are saved tensors alone, so that it stays through one that is not reentrant.
     """
@@ -230,6 +230,6 @@ def held_by_ctx(tape: Tape, storage: Storage) -> Storage | None:
     return storage
 
 
-def holding(run: Backward, kept: object) -> Backward:
+def with_ctx_attributes(run: Backward, kept: object) -> Backward:
     """The backward function, with storages that a checkpoint does not see."""
     return run if kept is None else lambda grad: (run(grad), kept)[0]

@@ -43,21 +43,21 @@ def whole(setting: Setting) -> Setting:
     )
 
 
-def met(run: Callable[[Context], object], setting: Setting) -> int:
+def touched(run: Callable[[Context], object], setting: Setting) -> int:
     """Elements of the weights that a forward pass registers; ``setting``: a :func:`whole` one."""
     ctx = Context(Tape(autocast=setting.autocast), setting)
     run(ctx)
     return sum(prod(p.shape) for p in ctx.parameters)
 
 
-def met_by(forward: Callable[[Context, Value], Value], setting: Setting) -> int:
+def touched_by(forward: Callable[[Context, Value], Value], setting: Setting) -> int:
     """Elements of the weights that the forward pass of a layer registers."""
 
     def run(ctx: Context) -> None:
         shape = (setting.sequence, setting.hidden)
         forward(ctx, Value(ctx.tape.new(shape, setting.compute, "block input"), shape, setting.compute, Leaf()))
 
-    return met(run, setting)
+    return touched(run, setting)
 
 
 def elements(block: Block) -> int:
@@ -65,7 +65,7 @@ def elements(block: Block) -> int:
     return sum(t.count for t in block_tensors(block._replace(borrows=False)))
 
 
-def demand(seen: int, held: int, what: str, framework: str) -> None:
+def require_covered(seen: int, held: int, what: str, framework: str) -> None:
     """Check that a forward pass has met all weights. ``seen``, ``held``: elements that it met, and that the rank holds.
 
     Raises:

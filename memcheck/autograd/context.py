@@ -35,7 +35,7 @@ class Adapter(Record):
     quantized: bool
     """The base weights are quantised."""
     storage: str = "nf4"
-    """What those rest in, a word of ``memcheck.accounts.quantised``."""
+    """What those rest in, a word of ``memcheck.accounts.state``."""
     held: str = ""
     """What the base weights rest in where peft adapts another library's layers; empty: they are the framework's own."""
     dropout: float = 0.0

@@ -10,7 +10,7 @@ of the layer's quantizers, and stay when the graph has gone.
 
 from __future__ import annotations
 
-from memcheck.autograd.checkpoint import held_by_ctx, holding
+from memcheck.autograd.checkpoint import ctx_attribute, with_ctx_attributes
 from memcheck.autograd.elementwise import cast
 from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Storage, Tape, Value
@@ -67,8 +67,8 @@ def held_scales(tape: Tape, out: Value, scales: tuple[Storage, ...]) -> Value:
     """The product, and the scales that the layer's quantizers keep."""
     if out.origin is None or not tape.grad_enabled:
         return out
-    kept = tuple(each for each in scales if held_by_ctx(tape, each) is not None)
-    return tape.record(Value(out.storage, out.shape, out.dtype), (out,), holding(lambda grad: [grad], kept))
+    kept = tuple(each for each in scales if ctx_attribute(tape, each) is not None)
+    return tape.record(Value(out.storage, out.shape, out.dtype), (out,), with_ctx_attributes(lambda grad: [grad], kept))
 
 
 def _fake_quantised(tape: Tape, x: Value, groups: int) -> Value:

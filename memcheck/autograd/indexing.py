@@ -8,7 +8,7 @@ unless it is a tensor subclass.
 from __future__ import annotations
 
 from memcheck.autograd.operator import New, factors, operator
-from memcheck.autograd.tensor import RESTING, Storage, Tape, Value
+from memcheck.autograd.tensor import SAVED_WEIGHT, Storage, Tape, Value
 
 
 def scattering(tape: Tape, x: Value, label: str) -> list[New]:
@@ -72,7 +72,7 @@ def gradient_copied(tape: Tape, x: Value, *, adapted: bool) -> Value:
     gradient, once it has what it saved. ``adapted``: a view after an adapter's product copies it first.
     """
     out = Value(x.storage, x.shape, x.dtype)
-    return operator(tape, out, x, "contiguous gradient", saves=() if adapted else (RESTING,))
+    return operator(tape, out, x, "contiguous gradient", saves=() if adapted else (SAVED_WEIGHT,))
 
 
 def head_view(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:

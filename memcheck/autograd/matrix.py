@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from memcheck.autograd.elementwise import add, cast, cast_weight, copy, dropout, mul, scale
 from memcheck.autograd.operator import operator
-from memcheck.autograd.tensor import RESTING, Parameter, Tape, Value
+from memcheck.autograd.tensor import SAVED_WEIGHT, Parameter, Tape, Value
 
 
 class Weights:
@@ -134,7 +134,7 @@ def product(tape: Tape, x: Value, weight: Value, label: str, bias: Value | None 
         out,
         (x, weight) if bias is None else (x, weight, bias),
         [label + " dX", label + " dW"] if bias is None else [label + " dX", label + " dW", label + " db"],
-        saves=(x if nw or (nx and tape.saves_inputs) else None, (weight.storage or RESTING) if nx else None),
+        saves=(x if nw or (nx and tape.saves_inputs) else None, (weight.storage or SAVED_WEIGHT) if nx else None),
         reverse=bias is None,
         viewed=True,
         saves_first=True,

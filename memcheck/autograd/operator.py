@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from memcheck.autograd.tensor import Resident, Storage, Tape, Value
+from memcheck.autograd.tensor import SavedWeight, Storage, Tape, Value
 
 New = tuple[tuple[int, ...], str, str]
 """A tensor that a backward allocates: shape, dtype, label."""
@@ -24,7 +24,7 @@ def operator(  # noqa: PLR0913 - what one operator may say of itself
     inputs: Value | tuple[Value, ...],
     gradients: Gradient | list[Gradient],
     *,
-    saves: Sequence[Value | Storage | Resident | None] = (),
+    saves: Sequence[Value | Storage | SavedWeight | None] = (),
     temporaries: Sequence[New] = (),
     later: Sequence[New] = (),
     reverse: bool = False,

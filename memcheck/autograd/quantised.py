@@ -7,7 +7,7 @@ gptqmodel 7.7 ``nn_modules/qlinear/__init__.py`` (dequantize_weight), ``torch.py
 
 from __future__ import annotations
 
-from memcheck.autograd.checkpoint import held_by_ctx, holding
+from memcheck.autograd.checkpoint import ctx_attribute, with_ctx_attributes
 from memcheck.autograd.elementwise import cast
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value
@@ -66,12 +66,12 @@ def _product_4bit(tape: Tape, x: Value, w: Weights, label: str) -> Value:
         del workspace
         return [gx]
 
-    return tape.record(out, (x,), holding(run, kept))
+    return tape.record(out, (x,), with_ctx_attributes(run, kept))
 
 
 def _attribute(tape: Tape, x: Value) -> Storage | None:
     """The input as an attribute of ctx, where there is a graph."""
-    return None if x.origin is None or x.storage is None else held_by_ctx(tape, x.storage)
+    return None if x.origin is None or x.storage is None else ctx_attribute(tape, x.storage)
 
 
 def _dequantized(tape: Tape, shape: tuple[int, ...], dtype: str, stored: str | None) -> Storage:
@@ -108,7 +108,7 @@ def _int8(tape: Tape, x: Value, w: Weights, label: str) -> Value:
         del weight
         return [gx]
 
-    return tape.record(Value(out.storage, out_shape, x_dtype), (x,), holding(run, kept))
+    return tape.record(Value(out.storage, out_shape, x_dtype), (x,), with_ctx_attributes(run, kept))
 
 
 def _gptq(tape: Tape, x: Value, w: Weights, label: str) -> Value:

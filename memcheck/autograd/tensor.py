@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from memcheck.autograd.checkpoint import CheckpointFrame, KeptOutputs
     from memcheck.autograd.shared import Waiting
 
+
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "bool": 1, "int64": 8, "int32": 4, "fp64": 8}
 Entry = tuple[str, tuple[int, ...], str, int, str, int]
 """A row of an inventory: label, shape and dtype of a tensor, bytes of all its copies, component, how many copies."""
@@ -180,7 +181,7 @@ class Node:
         sequence: int,
         edges: tuple[Node | Parameter | Leaf | None, ...],
         run: Callable[[Any], Any],
-        saved: Sequence[Storage | Resident | None] = (),
+        saved: Sequence[Storage | SavedWeight | None] = (),
     ) -> None:
         self.sequence = sequence
         self.edges = edges
@@ -201,13 +202,13 @@ class Node:
         self.pending = 0
 
 
-class Resident:
+class SavedWeight:
     """A weight that a node saves: counted with the states, and yet a checkpoint puts a placeholder for it."""
 
     __slots__ = ()
 
 
-RESTING = Resident()
+SAVED_WEIGHT = SavedWeight()
 
 
 class Leaf:
@@ -361,7 +362,7 @@ class Tape:
         inputs: tuple[Value, ...],
         run: Callable[..., Any],
         *,
-        saves: Sequence[Storage | Resident | None] = (),
+        saves: Sequence[Storage | SavedWeight | None] = (),
         validated: bool = False,
         saves_first: bool = False,
     ) -> Value:

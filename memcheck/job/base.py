@@ -29,7 +29,7 @@ OPTION = "quantize"
 def resolve_base(
     stated: BaseSpec | None, method: str, framework: Framework, options: Mapping[str, object], defaults: Defaults
 ) -> str:
-    """A word of ``memcheck.accounts.quantised``, or empty: the base is stored in the dtype of the parameters.
+    """A word of ``memcheck.accounts.state``, or empty: the base is stored in the dtype of the parameters.
 
     Raises:
         ResolutionError: the framework has no such base, or the method trains every weight.

@@ -202,7 +202,7 @@ class TrainingJob(Record):
     gradient_accumulation_steps: int
     method: str = "full"
     held_in: str = ""
-    """How the frozen base is stored, a word of ``memcheck.accounts.quantised``; empty: ``recipe.params``."""
+    """How the frozen base is stored, a word of ``memcheck.accounts.state``; empty: ``recipe.params``."""
     lora: Lora | None = None
     freeze: tuple[str, ...] = ()
     images: Images | None = None

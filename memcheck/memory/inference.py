@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 
 from memcheck.accounts.estimate import RankEstimate
+from memcheck.accounts.program import Timeline
 from memcheck.accounts.state import block_component_tensors, expert_slices, local_tensor
-from memcheck.accounts.timeline import Timeline
 from memcheck.accounts.unit import Part
 from memcheck.autograd import Tape, Value, rounded
-from memcheck.autograd.completeness import elements, met_by, whole
+from memcheck.autograd.completeness import elements, touched_by, whole
 from memcheck.autograd.context import Context, Setting
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.pipelining import parts
@@ -243,7 +243,7 @@ def _demand_block(block: Block, setting: Setting) -> None:
     Raises:
         UnsupportedError: the forward pass skips some weights, so that their products would count as 0 bytes.
     """
-    seen, held = met_by(recomputing(block, "none")[0], setting), elements(block)
+    seen, held = touched_by(recomputing(block, "none")[0], setting), elements(block)
     if seen != held:
         message = f"memcheck has no model of serving a layer that meets {seen:,} of its {held:,} parameters"
         raise UnsupportedError(message, "size its training, or exclude the plan", "/model")

@@ -9,8 +9,8 @@ layers were alike.
 from __future__ import annotations
 
 from memcheck.accounts.estimate import RankEstimate
+from memcheck.accounts.program import Timeline
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes
-from memcheck.accounts.timeline import Timeline
 from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.deepspeed.engine import EngineBuffers

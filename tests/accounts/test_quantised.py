@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.accounts.quantised import quantised_bytes
+from memcheck.accounts.state import quantised_bytes
 
 OUT, IN = 11008, 4096
 """A gate projection of Llama 2 7B."""

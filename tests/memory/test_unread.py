@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from memcheck.autograd.completeness import demand
+from memcheck.autograd.completeness import require_covered
 from memcheck.catalog.models import model_names
 from memcheck.errors import UnsupportedError
 from memcheck.families.architecture import catalogued
@@ -222,9 +222,9 @@ def test_a_weight_that_no_forward_meets_is_refused(framework: str) -> None:
 
 def test_more_than_is_held_is_refused_too() -> None:
     """A forward that meets weights which no rank holds is as wrong as one that passes some by."""
-    demand(5, 5, "a layer", "pytorch")
+    require_covered(5, 5, "a layer", "pytorch")
     with pytest.raises(UnsupportedError, match="meets 6 of 5"):
-        demand(6, 5, "a layer", "pytorch")
+        require_covered(6, 5, "a layer", "pytorch")
 
 
 def test_an_unknown_mixer_is_refused() -> None:

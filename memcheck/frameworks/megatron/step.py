@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, groupby
 from math import inf
 
-from memcheck.accounts.program import NOTHING, Evaluated, Program, Recorder
+from memcheck.accounts.program import NOTHING, Evaluated, Program, Recorder, layer_groups
 from memcheck.accounts.ranks import Components, Moment
 from memcheck.accounts.sizes import NamedCurve, named_curve, sizes_of
-from memcheck.accounts.stretches import stretches
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.curve import Peak
 from memcheck.frameworks.megatron.candidates import WARM_INPUT, InFlight, candidates
@@ -373,4 +372,4 @@ _Stretch = tuple[int, int, _NamedUnits]
 def _each(chunk: Sequence[_NamedUnits]) -> list[_Stretch]:
     """The units of a chunk as stretches [from, to), with what is the same of all of a stretch."""
     every = [units for units in chunk for _ in range(units.times)]
-    return [(first, end, every[first]) for first, end in stretches([units.times for units in chunk])]
+    return [(first, end, every[first]) for first, end in layer_groups([units.times for units in chunk])]

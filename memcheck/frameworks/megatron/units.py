@@ -6,7 +6,7 @@ from itertools import chain
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Unit
-from memcheck.autograd.completeness import demand, elements, met, met_by, whole
+from memcheck.autograd.completeness import elements, require_covered, touched, touched_by, whole
 from memcheck.autograd.context import Adapter, Context, Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Leaf, Value
@@ -254,16 +254,18 @@ def _recomputed(setting: Setting) -> int:
 def _demand_block(block: Block, setting: Setting) -> None:
     """Megatron's layout of the layer holds all that the model has, and its forward pass meets it."""
     held = sum(t.numel for t in whole_block(block, setting.hidden))
-    demand(held, max(held, elements(block)), "a layer's parameters", "megatron")
-    seen = met_by(lambda ctx, x: code_of(setting.style).layers(ctx, (block,), x, recompute=False), setting)
-    demand(seen, held, "a layer", "megatron")
+    require_covered(held, max(held, elements(block)), "a layer's parameters", "megatron")
+    seen = touched_by(lambda ctx, x: code_of(setting.style).layers(ctx, (block,), x, recompute=False), setting)
+    require_covered(seen, held, "a layer", "megatron")
 
 
 @lru_cache(maxsize=256)
 def _demand_embedding(a: Architecture, e: MegatronEmbedding, setting: Setting) -> None:
     """``e``: its table is padded."""
     held = sum(t.count for t in outer_tensors(a._replace(final_norm=None, head=False, vocab_size=e.vocab)))
-    demand(met(lambda ctx: code_of(setting.style).embedding(ctx, e), setting), held, "the embedding", "megatron")
+    require_covered(
+        touched(lambda ctx: code_of(setting.style).embedding(ctx, e), setting), held, "the embedding", "megatron"
+    )
 
 
 @lru_cache(maxsize=256)
@@ -277,7 +279,7 @@ def _demand_head(a: Architecture, head: MegatronHead, setting: Setting) -> None:
         x = Value(ctx.tape.new(shape, setting.compute, "last hidden state"), shape, setting.compute, Leaf())
         code_of(setting.style).head(ctx, head, x, Gradients([], []))
 
-    demand(met(run, setting), held, "the head", "megatron")
+    require_covered(touched(run, setting), held, "the head", "megatron")
 
 
 @lru_cache(maxsize=1024)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memcheck.accounts.program import Amount, Recorder
+from memcheck.accounts.program import Amount, Recorder, layer_groups
 from memcheck.accounts.sizes import NamedCurve
-from memcheck.accounts.stretches import stretches
 from memcheck.accounts.unit import NUMBERED
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.pipelining import Border
@@ -102,7 +101,7 @@ class StepUnits:
 
     def __init__(self, runs: Sequence[NamedRun], groups: Sequence[UnitGroups], root: Group, beyond: StepSizes) -> None:
         self.root, self.beyond = root, beyond
-        self.stretches = stretches([run.times for run in runs])
+        self.stretches = layer_groups([run.times for run in runs])
         self.units: list[NamedUnit] = []
         self.names: list[str] = []
         self.groups: list[UnitGroups] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from memcheck.accounts.unit import Unit
-from memcheck.autograd.completeness import demand, met, whole
+from memcheck.autograd.completeness import require_covered, touched, whole
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, keeping, replay
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Value, rounded, rounded_bytes
@@ -88,8 +88,8 @@ def _source(
     words = Words(rows=a.vocab_size, width=a.embedding_size, trained=trained, leaf=hooked)
     held = sum(t.count for t in encoder.stem)
     held += 0 if encoder.channels or encoder.words else words.rows * words.width
-    seen = met(lambda ctx: code.source(ctx, encoder, words), whole(setting))
-    demand(seen, held, "what stands in front of the encoder", job.framework.name)
+    seen = touched(lambda ctx: code.source(ctx, encoder, words), whole(setting))
+    require_covered(seen, held, "what stands in front of the encoder", job.framework.name)
     biases = _bias_bytes(encoder.bias_heads, setting) if setting.trained else 0
     settings = [setting, setting.later()] if adds else [setting]
     curves = [code.source_curve(encoder, words, each, inventory)._replace(takes=biases) for each in settings]
@@ -100,8 +100,8 @@ def _source(
 
 
 def _end(job: TrainingJob, encoder: Encoder, setting: Setting, *, adds: bool, inventory: bool) -> Unit:
-    demand(
-        met(lambda ctx: encoder_code(setting.style).end(ctx, encoder, _rows(ctx)), whole(setting)),
+    require_covered(
+        touched(lambda ctx: encoder_code(setting.style).end(ctx, encoder, _rows(ctx)), whole(setting)),
         sum(t.count for t in encoder.end),
         "the encoder's last norm",
         job.framework.name,

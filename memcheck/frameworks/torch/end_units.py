@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.unit import Part, Unit
-from memcheck.autograd.completeness import demand, met, whole
+from memcheck.autograd.completeness import require_covered, touched, whole
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.tensor import Leaf, Value
 from memcheck.frameworks.layers import layers_of
@@ -101,8 +101,8 @@ def _demand_embedding(a: Architecture, e: Embedding, setting: Setting, framework
         from memcheck.models.embedders import embedder_tensors
 
         held += sum(t.count for t in embedder_tensors(a))
-    seen = met(lambda ctx: embedding_forward(ctx, e, embedded_dtype(a, setting)), setting)
-    demand(seen, held, "the embedding", framework)
+    seen = touched(lambda ctx: embedding_forward(ctx, e, embedded_dtype(a, setting)), setting)
+    require_covered(seen, held, "the embedding", framework)
 
 
 @lru_cache(maxsize=256)
@@ -113,7 +113,7 @@ def _demand_head(a: Architecture, head: Head, setting: Setting, framework: str) 
         shape, dtype = (ctx.tokens * setting.streams, ctx.hidden), stream_dtype(setting)
         head_forward(ctx, head, Value(ctx.tape.new(shape, dtype, "last hidden state"), shape, dtype, Leaf()))
 
-    demand(met(run, setting), held, "the head", framework)
+    require_covered(touched(run, setting), held, "the head", framework)
 
 
 def head_unit(

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from memcheck.accounts.quantised import FOUR_BITS
-from memcheck.accounts.state import LocalTensor
+from memcheck.accounts.state import FOUR_BITS, LocalTensor
 from memcheck.autograd.context import is_frozen
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.torch.fsdp import Group, leaves_apart, mixes_adapters

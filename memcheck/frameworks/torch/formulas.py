@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Formula, Instant
-from memcheck.accounts.formulas import UnitsInFlight, activation_formulas, sum_of
 from memcheck.accounts.state import STATES_PER_PARAMETER
-from memcheck.accounts.unit import Unit
+from memcheck.accounts.unit import Unit, UnitsInFlight, activation_formulas, sum_of
 from memcheck.autograd.curve import Peak
 from memcheck.frameworks.torch.load_and_save import sharding_at
 from memcheck.frameworks.torch.resident import is_updated

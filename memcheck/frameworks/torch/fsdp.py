@@ -7,8 +7,7 @@ and reduces gradients through one flat input in the reduce dtype.
 
 from __future__ import annotations
 
-from memcheck.accounts.quantised import FOUR_BITS
-from memcheck.accounts.state import LocalTensor, shard_numel
+from memcheck.accounts.state import FOUR_BITS, LocalTensor, shard_numel
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.torch.pipelining import SPLIT
 from memcheck.job.torch import ends_apart, reduces_wider

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.attention import MASK_ALIGNMENT
-from memcheck.autograd.completeness import demand, elements, met_by, whole
+from memcheck.autograd.completeness import elements, require_covered, touched_by, whole
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, keeping, replay
 from memcheck.autograd.tensor import Dim, Value, rounded_bytes
@@ -39,8 +39,8 @@ def between_unit(job: TrainingJob, vision: Vision, setting: Setting, *, adds: bo
     """What runs between the two kinds of layers."""
     block = as_block(vision.between)
     run = tower_code(setting.style, vision.kind).between
-    seen = met_by(lambda ctx, x: run(ctx, vision, x), whole(setting))
-    demand(seen, elements(block), "what stands between a tower's layers", job.framework.name)
+    seen = touched_by(lambda ctx, x: run(ctx, vision, x), whole(setting))
+    require_covered(seen, elements(block), "what stands between a tower's layers", job.framework.name)
     fresh = between_curve(vision, setting, inventory)
     again = between_curve(vision, setting.later(), inventory) if adds else fresh
     tensors = part_tensors(block, setting)
@@ -73,8 +73,8 @@ def reading_unit(
     """The projector, and the masks over what it makes. ``waits``: bytes of gradients that earlier layers take."""
     block = as_block(vision.projector)
     project = tower_code(setting.style, vision.kind).project
-    seen = met_by(lambda ctx, x: project(ctx, vision, x), whole(setting))
-    demand(seen, elements(block), "the projector", job.framework.name)
+    seen = touched_by(lambda ctx, x: project(ctx, vision, x), whole(setting))
+    require_covered(seen, elements(block), "the projector", job.framework.name)
     curves = [reading_curve(vision, each, reading, inventory) for each in (setting, setting.later())]
     fresh, again = (curve._replace(hands=waits) for curve in curves) if adds else 2 * (curves[0]._replace(hands=waits),)
     tensors = part_tensors(block, setting)

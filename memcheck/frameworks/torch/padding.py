@@ -5,8 +5,7 @@ Source: torch 2.13 ``distributed/fsdp/_fully_shard/_fsdp_param.py`` (``padded_sh
 
 from __future__ import annotations
 
-from memcheck.accounts.quantised import FOUR_BITS
-from memcheck.accounts.state import LocalTensor
+from memcheck.accounts.state import FOUR_BITS, LocalTensor
 from memcheck.frameworks.torch.fsdp import group, wraps
 from memcheck.frameworks.torch.rank_tensors import block_tensors, holding_of
 from memcheck.frameworks.torch.resident import divided_over

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from memcheck.accounts.unit import Unit
 from memcheck.autograd import Tape, Value
-from memcheck.autograd.completeness import demand, elements, met, met_by, whole
+from memcheck.autograd.completeness import elements, require_covered, touched, touched_by, whole
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, closed, high, replay
 from memcheck.autograd.elementwise import cast
@@ -51,7 +51,7 @@ def stem_unit(
     def run(ctx: Context) -> None:
         tower_code(setting.style, vision.kind).stem(ctx, vision, False)
 
-    demand(met(run, whole(setting)), held, "the vision tower's stem", job.framework.name)
+    require_covered(touched(run, whole(setting)), held, "the vision tower's stem", job.framework.name)
     fresh = stem_curve(vision, setting, graph, leaf, inventory)
     again = stem_curve(vision, setting.later(), graph, leaf, inventory) if adds else fresh
     tensors = part_tensors(block, setting, "vision")
@@ -273,8 +273,8 @@ def _merger_unit(
     """A merger of the rows that some layer made: its image tokens wait in a list for the layers of text."""
     tensors = mergers(vision)[number + 1]
     block, merge = as_block(tensors), tower_code(setting.style, vision.kind).merged
-    seen = met_by(lambda ctx, x: merge(ctx, vision, tensors, x), whole(setting))
-    demand(seen, elements(block), "a merger of earlier rows", job.framework.name)
+    seen = touched_by(lambda ctx, x: merge(ctx, vision, tensors, x), whole(setting))
+    require_covered(seen, elements(block), "a merger of earlier rows", job.framework.name)
     fresh = merger_curve(vision, setting, number, inventory)
     again = merger_curve(vision, setting.later(), number, inventory) if adds else fresh
     tensors_here = part_tensors(block, setting, "projector")
@@ -318,8 +318,8 @@ def _projector_unit(
     own = vision._replace(projector=mergers(vision)[0])
     block = as_block(own.closing + own.projector)
     project = tower_code(setting.style, vision.kind).project
-    seen = met_by(lambda ctx, x: project(ctx, own, x), whole(setting))
-    demand(seen, elements(block), "the projector", job.framework.name)
+    seen = touched_by(lambda ctx, x: project(ctx, own, x), whole(setting))
+    require_covered(seen, elements(block), "the projector", job.framework.name)
     shape = (job.rows * job.sequence_length, a.hidden_size)
     end = _Ending(
         shape=shape,

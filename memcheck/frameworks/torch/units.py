@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.unit import Unit
-from memcheck.autograd.completeness import demand, elements, met_by, whole
+from memcheck.autograd.completeness import elements, require_covered, touched_by, whole
 from memcheck.autograd.context import Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Dim
@@ -127,7 +127,7 @@ def block_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str,
 @lru_cache(maxsize=1024)
 def _demand_block(block: Block, setting: Setting, framework: str) -> None:
     forward, _ = layers_of(setting.style).recomputing(block, "none")
-    demand(met_by(forward, setting), elements(block), "a layer", framework)
+    require_covered(touched_by(forward, setting), elements(block), "a layer", framework)
 
 
 def _offloaded(unit: Unit) -> Unit:

@@ -13,7 +13,7 @@ from memcheck.autograd.elementwise import cast, mul
 from memcheck.autograd.indexing import index
 from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import PASSED, operator
-from memcheck.autograd.tensor import RESTING, Dim, Storage, Tape, Value
+from memcheck.autograd.tensor import SAVED_WEIGHT, Dim, Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.adapters import factors_of
 from memcheck.frameworks.transformers.moe import expert_weight, gate
@@ -95,7 +95,7 @@ def picked_product(tape: Tape, x: Value, stack: Value, label: str, outputs: int,
     x = cast(tape, x, narrow)
     out = tape.value((x.shape[0], outputs), narrow, label)
     nx, nw, x_shape = x.origin is not None, stack.origin is not None, x.shape
-    kept = (x.storage if nw else None, (copies or stack.storage or RESTING) if nx else None)
+    kept = (x.storage if nw else None, (copies or stack.storage or SAVED_WEIGHT) if nx else None)
 
     def run(grad: Storage) -> list[Storage | None]:
         gw = tape.new((outputs, inputs), narrow, label + " dW") if nw else None

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 
 from memcheck.accounts.deepep import NODE_RANKS
-from memcheck.autograd.checkpoint import held_by_ctx, holding
+from memcheck.autograd.checkpoint import ctx_attribute, with_ctx_attributes
 from memcheck.autograd.context import Context
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Dim, Storage, Tape, Value
@@ -89,7 +89,7 @@ def _handle(tape: Tape, graph: object, *maps: Storage) -> Handle:
     """What both directions ask for, as an attribute of ctx where there is a graph."""
     if graph is None or not tape.grad_enabled:
         return ()
-    return tuple(each for each in maps if held_by_ctx(tape, each) is not None)
+    return tuple(each for each in maps if ctx_attribute(tape, each) is not None)
 
 
 def _dispatched(tape: Tape, x: Value, weights: Value, shape: tuple[int, ...], handle: Handle) -> tuple[Value, Value]:
@@ -101,7 +101,7 @@ def _dispatched(tape: Tape, x: Value, weights: Value, shape: tuple[int, ...], ha
     def run(grad: Storage) -> list[Storage | None]:
         return [tape.new(home, dtype, "combined gradient"), tape.new(w_shape, "fp32", "combined weights' gradient")]
 
-    out = tape.record(out, (x, weights), holding(run, handle))
+    out = tape.record(out, (x, weights), with_ctx_attributes(run, handle))
     return out, operator(tape, probabilities, weights, None)
 
 
@@ -143,4 +143,4 @@ def _moved(tape: Tape, x: Value, shape: tuple[int, ...], handle: Handle) -> Valu
     def run(grad: Storage) -> list[Storage | None]:
         return [tape.new(source, dtype, "dispatched gradient")]
 
-    return tape.record(out, (x,), holding(run, handle))
+    return tape.record(out, (x,), with_ctx_attributes(run, handle))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from memcheck.accounts import stretches as ends
+from memcheck.accounts import program as ends
 from memcheck.accounts.estimate import Estimate
-from memcheck.accounts.stretches import stretches
+from memcheck.accounts.program import layer_groups
 from memcheck.accounts.unit import Part
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.rank_units import Accumulation, Run, Units, part_units
@@ -97,14 +97,14 @@ def layers(count: int, **training: Any) -> tuple[list[Run], list[str]]:
 def test_stretches_cover_every_unit_once() -> None:
     """Stretches follow one another from the first unit to the last, and only the middle of a long run is a long one."""
     for count in range(1, 12):
-        found = stretches([run.times for run in layers(count)[0]])
+        found = layer_groups([run.times for run in layers(count)[0]])
         assert [unit for start, end in found for unit in range(start, end)] == list(range(count + 2))
         assert [(start, end) for start, end in found if end - start > 1] == ([(3, count - 1)] if count > 5 else [])
 
 
 def test_stretches_of_nothing() -> None:
     """Without units there are no stretches."""
-    assert stretches([]) == []
+    assert layer_groups([]) == []
 
 
 def test_equal_layers_are_one_run() -> None:
