@@ -58,10 +58,34 @@ sys.stderr.write(f"\\n{os.wait4(child, 0)[2].ru_maxrss}")
 """Starts an interpreter and says its peak: a process counts what its parent has where it starts, so that is small."""
 LINTED = ["-m", "yamllint", "-d", "{extends: default, rules: {line-length: disable, document-start: disable}}"]
 MODELS = [
-    "falcon-7b", "gemma-2-27b", "gemma-2-9b", "gemma-3-27b", "gemma-3-4b", "gpt2", "granite-3.1-8b", "llama-3.1-70b",
-    "llama-3.1-8b", "llama-3.2-1b", "llama-3.2-3b", "mistral-7b-v0.3", "glm-4-9b", "olmo-2-7b", "opt-6.7b",
-    "phi-3-mini-4k", "phi-4", "pythia-6.9b", "qwen2.5-14b", "qwen2.5-32b", "qwen2.5-72b", "qwen2.5-7b", "qwen3-14b",
-    "qwen3-30b-a3b", "qwen3-32b", "qwen3-8b", "starcoder2-7b", "deepseek-v2-lite",
+    "falcon-7b",
+    "gemma-2-27b",
+    "gemma-2-9b",
+    "gemma-3-27b",
+    "gemma-3-4b",
+    "gpt2",
+    "granite-3.1-8b",
+    "llama-3.1-70b",
+    "llama-3.1-8b",
+    "llama-3.2-1b",
+    "llama-3.2-3b",
+    "mistral-7b-v0.3",
+    "glm-4-9b",
+    "olmo-2-7b",
+    "opt-6.7b",
+    "phi-3-mini-4k",
+    "phi-4",
+    "pythia-6.9b",
+    "qwen2.5-14b",
+    "qwen2.5-32b",
+    "qwen2.5-72b",
+    "qwen2.5-7b",
+    "qwen3-14b",
+    "qwen3-30b-a3b",
+    "qwen3-32b",
+    "qwen3-8b",
+    "starcoder2-7b",
+    "deepseek-v2-lite",
 ]
 """Models of the folder of many."""
 TOO_LARGE = ("gpu: h100-80gb", "gpu: rtx-4090")

@@ -238,9 +238,7 @@ def _toml(config: dict[str, Any]) -> str:
 
 def _shell(config: dict[str, Any]) -> str:
     """A launch line; a switch that is off is left out."""
-    words = [
-        f"--{key}" if value is True else f"--{key} {value}" for key, value in config.items() if value is not False
-    ]
+    words = [f"--{key}" if value is True else f"--{key} {value}" for key, value in config.items() if value is not False]
     return "#!/bin/bash\ntorchrun --nproc-per-node 8 pretrain_gpt.py \\\n  " + " \\\n  ".join(words) + "\n"
 
 

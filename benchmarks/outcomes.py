@@ -260,10 +260,7 @@ def regressions(now: dict[str, Rates], before: dict[str, dict[str, float]], slac
 
 def record(found: dict[str, Rates]) -> dict[str, dict[str, float]]:
     """What ``--check`` compares with."""
-    return {
-        kind: {name: round(value, 5) for name, value in r._asdict().items()}
-        for kind, r in found.items()
-    }
+    return {kind: {name: round(value, 5) for name, value in r._asdict().items()} for kind, r in found.items()}
 
 
 def line(kind: str, r: Rates) -> str:
@@ -277,8 +274,10 @@ def line(kind: str, r: Rates) -> str:
 
 
 HEAD = [
-    ("| kind of job | died | unsafe | fully stated | ran | refused: beyond the card | above the limit | otherwise |"
-    " readings | median | worst | asked for | predicted below | reserved | outside |"),
+    (
+        "| kind of job | died | unsafe | fully stated | ran | refused: beyond the card | above the limit | otherwise |"
+        " readings | median | worst | asked for | predicted below | reserved | outside |"
+    ),
     "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
 ]
 

@@ -20,8 +20,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 ROOMS = tuple(
-    f"memcheck.{room}."
-    for room in ("accounts", "autograd", "frameworks", "job", "memory", "models", "rules", "timing")
+    f"memcheck.{room}." for room in ("accounts", "autograd", "frameworks", "job", "memory", "models", "rules", "timing")
 )
 COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,

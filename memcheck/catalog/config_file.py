@@ -1,16 +1,29 @@
-"""Reads a model's ``config.json``."""
+"""What is wrong with a model's ``config.json``.
+
+Reads a model's ``config.json``.
+"""
 
 from __future__ import annotations
 
 import os
 
-from memcheck.catalog.errors import ConfigFileError
 from memcheck.edge.observed import is_folder, real_path
 from memcheck.edge.opener import is_inside, read_start, repository
+from memcheck.errors import MemcheckError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+
+class ConfigFileError(MemcheckError):
+    """A ``config.json`` that cannot be read. ``line`` and ``column`` (1-based) are 0 for the whole file."""
+
+    def __init__(self, message: str, help: str = "", line: int = 0, column: int = 0) -> None:
+        super().__init__(message, help)
+        self.line = line
+        self.column = column
+
 
 MAX_BYTES = 4 * 2**20
 """The most bytes of a ``config.json``, which usually has a few kilobytes; a larger file is something else."""

@@ -14,7 +14,7 @@ import sys
 
 from memcheck.catalog.gpus import SIZES, GpuSize, find_gpu
 from memcheck.catalog.names import DATA, canonical_names, normal, read_record
-from memcheck.edge.streams import put
+from memcheck.edge.screen import put
 from memcheck.errors import ConfigurationError
 
 KINDS = ("model", "gpu")

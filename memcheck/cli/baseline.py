@@ -17,8 +17,8 @@ from memcheck.cli.table import table
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_stdout
 from memcheck.config.find import Configurations
+from memcheck.edge.opener import refuse_way_out
 from memcheck.edge.text import one_line, percent
-from memcheck.edge.way_out import refuse_way_out
 from memcheck.errors import UsageError
 from memcheck.result import PlanResult, Unreadable
 from memcheck.review.baseline.file import DEFAULT_FILE, AcceptedFinding, entries_of, read_entries, relative, rendered

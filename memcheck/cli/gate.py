@@ -12,8 +12,7 @@ from memcheck.cli.options import STATED, CheckOptions, Output
 from memcheck.cli.write import prepare, write_each
 from memcheck.config.discover import STDIN, Candidate, PlanFile, find_candidates, plans_among
 from memcheck.config.find import Configurations
-from memcheck.config.gate import EVERY, QUICK, Gate
-from memcheck.config.select import known
+from memcheck.config.gate import EVERY, QUICK, Gate, known
 from memcheck.config.types import DEFAULT_FAIL_ON, Settings
 from memcheck.record import Record
 from memcheck.report import WITH_DOSSIER, WITH_GROUNDS

@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 
-from memcheck.edge.streams import open_missing, silence
+from memcheck.edge.screen import open_missing, silence
 from memcheck.errors import MemcheckError, UsageError
 
 DEFECT = 3

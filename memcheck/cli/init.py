@@ -12,7 +12,7 @@ from memcheck.cli.completion import gpus, models, one_of
 from memcheck.cli.job import METHODS, assumed, catalog_model
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_stdout
-from memcheck.edge.way_out import refuse_way_out
+from memcheck.edge.opener import refuse_way_out
 from memcheck.errors import UsageError
 from memcheck.plan.schema import schema_path
 

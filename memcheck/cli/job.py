@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from memcheck.catalog.config_file import read_config
-from memcheck.catalog.errors import ConfigFileError
+from memcheck.catalog.config_file import ConfigFileError, read_config
 from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.models import find_model
 from memcheck.catalog.names import UnknownNameError

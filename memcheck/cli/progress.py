@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from memcheck.cli.terminal import is_terminal
-from memcheck.edge.streams import put, put_over
+from memcheck.edge.screen import put, put_over
 
 PATIENCE_S = 1.0
 """A search that answers sooner shows nothing."""

@@ -7,7 +7,7 @@ import sys
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_stdout
-from memcheck.edge.streams import put
+from memcheck.edge.screen import put
 from memcheck.report.statistics import render
 from memcheck.result import Report
 

@@ -6,7 +6,7 @@ import os
 import sys
 
 from memcheck.cli.terminal import is_terminal, width_of
-from memcheck.edge.streams import put
+from memcheck.edge.screen import put
 from memcheck.edge.text import clean, wrap
 
 HANGS = 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from memcheck.edge.digits import whole_number
 from memcheck.edge.screen import Screen
+from memcheck.edge.text import whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def share(written: str) -> float:
     """``0.9`` or ``90%``."""
-    from memcheck.config.fraction import fraction
+    from memcheck.config.read import fraction
 
     return fraction(written)
 
@@ -59,7 +59,7 @@ def gpu(written: str) -> str:
 
 def release(written: str) -> str:
     """A release of a framework: ``4.57``."""
-    from memcheck.config.version import is_release
+    from memcheck.config.read import is_release
 
     if not is_release(written):
         raise ValueError(f"{written!r} is not a release such as 4.57")
@@ -75,7 +75,7 @@ def count(written: str) -> int:
 
 def setting(written: str) -> tuple[tuple[str, object], ...]:
     """``dotted.key=value``."""
-    from memcheck.plan.stated import read_stated
+    from memcheck.plan.changes import read_stated
 
     return (read_stated(written),)
 
@@ -115,7 +115,7 @@ def framework(written: str) -> str:
 
 def images(written: str) -> dict[str, int]:
     """``per_sample: 2, width: 1280, height: 720``, in braces or without: a mapping of YAML."""
-    from memcheck.config.images import read_images
+    from memcheck.config.read import read_images
     from memcheck.edge.libyaml import yaml
 
     try:

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from memcheck.cli.options import Output
-from memcheck.edge.inert import inert
-from memcheck.edge.streams import silence
+from memcheck.edge.screen import inert, silence
 from memcheck.errors import UsageError
 from memcheck.report import BINARY
 
@@ -65,7 +64,7 @@ def shown_on(
 
 
 def write(file: str | None, report: str | bytes, *, commands: bool = False) -> None:
-    """Send a report to a file, or print it; text as :func:`~memcheck.edge.inert.inert` lets it leave.
+    """Send a report to a file, or print it; text as :func:`~memcheck.edge.screen.inert` lets it leave.
 
     Raises:
         UsageError: the file cannot be written.
@@ -83,7 +82,7 @@ def write_stdout(text: str, *, commands: bool = False) -> None:
 
 def write_document(text: str) -> None:
     """Print a config or a patch: byte for byte for a file or a program, as text for people where it would be a log."""
-    from memcheck.edge.streams import document
+    from memcheck.edge.screen import document
 
     _print(document(text))
 
@@ -123,7 +122,7 @@ def write_file(path: str, report: str | bytes) -> None:
         if os.path.abspath(path).startswith(_OPEN_FILES):
             _send(path, data, "wb")
             return
-        from memcheck.edge.way_out import refuse_way_out
+        from memcheck.edge.opener import refuse_way_out
 
         refuse_way_out(path)
         if path in {os.environ.get(name) for name in APPENDED}:

@@ -67,7 +67,7 @@ def plans_among(
             yield found
         else:
             if found.must_be_marked:
-                from memcheck.plan.meant import is_meant
+                from memcheck.plan.sniff import is_meant
 
                 if not is_meant(*found.file, unmarked, has_more=not found.stdin):
                     continue

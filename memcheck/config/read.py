@@ -1,20 +1,105 @@
-"""Reads and validates one configuration file."""
+"""Shares of capacity as people write them.
+
+``required-version``: the versions of memcheck that a project accepts.
+
+Reads and validates one configuration file.
+
+The images per sample, which the user states in addition to a framework's config that does not say them.
+
+What the hour of a GPU costs, as the team writes it down: memcheck ships no prices.
+
+Reads the table ``[policy]`` of a configuration.
+"""
 
 from __future__ import annotations
 
+import operator
 import os
+import re
 from collections.abc import Callable
+from math import isfinite
 
 from memcheck import __version__
+from memcheck.catalog.gpus import find_gpu
 from memcheck.config.find import LARGEST, Files
-from memcheck.config.fraction import fraction
 from memcheck.config.types import FAIL_ON, UNCERTAIN, ConfigHardware, Settings
-from memcheck.config.version import accepts, is_release
 from memcheck.edge.opener import is_inside, repository
 from memcheck.edge.toml import TomlError, parse_toml
-from memcheck.errors import ConfigurationError, UsageError
+from memcheck.errors import ConfigurationError, MemcheckError, UsageError
 from memcheck.finding import SEVERITIES
+from memcheck.rules.governance import Governance
 from memcheck.rules.profiles import PROFILES
+
+
+def fraction(written: object) -> float:
+    """``0.9`` or ``90%`` as a number in (0, 1].
+
+    Raises:
+        ValueError: anything else; the message says what was written and what is allowed.
+    """
+    number = _number(written)
+    if number is None or not 0 < number <= 1:
+        raise ValueError(
+            f"{written!r} is not a share of capacity: write a number in (0, 1] or a percentage such as 90%"
+        )
+    return number
+
+
+def _number(written: object) -> float | None:
+    if isinstance(written, bool):
+        return None
+    if isinstance(written, (int, float)):
+        return float(written)
+    if not isinstance(written, str):
+        return None
+    text = written.strip()
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        return None
+
+
+OPERATORS = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+RELEASE = re.compile(r"v?\d{1,9}(\.\d{1,9}){0,9}[A-Za-z0-9.+-]{0,40}")
+CLAUSE = re.compile(r"\s*(==|!=|>=|<=|>|<|)\s*(\d+(?:\.\d+)*)\s*$")
+
+
+def is_release(written: str) -> bool:
+    """Whether a text is a release of some framework: ``4.57``, ``0.2.2.dev1``."""
+    return RELEASE.fullmatch(written) is not None
+
+
+def accepts(requirement: str, version: str) -> bool:
+    """Whether a version satisfies ``>=0.1,<0.2`` or, without an operator, is exactly the one named.
+
+    Raises:
+        ValueError: the requirement cannot be read.
+    """
+    clauses = [_clause(part, version) for part in requirement.split(",")]  # all of them, so that each is validated
+    return all(clauses)
+
+
+def _clause(text: str, version: str) -> bool:
+    match = CLAUSE.match(text)
+    if not match:
+        raise ValueError(f"{text.strip()!r} is not a version requirement such as >=0.1 or ==0.1.0")
+    mine, wanted = _parts(version), _parts(match[2])
+    size = max(len(mine), len(wanted))
+    compare = OPERATORS[match[1] or "=="]
+    return bool(compare(mine + (0,) * (size - len(mine)), wanted + (0,) * (size - len(wanted))))
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    """The release numbers; what follows them (``.dev1``, ``rc2``) does not count."""
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
 def read_settings(path: str, files: Files | None = None) -> Settings:
@@ -99,7 +184,7 @@ def _file(written: object) -> str:
 
 
 def _selectors(written: object) -> tuple[str, ...]:
-    from memcheck.config.select import known
+    from memcheck.config.gate import known
 
     return known(_strings(written))
 
@@ -138,7 +223,6 @@ def _profile(written: object) -> str:
 
 
 def _policy(written: object) -> object:
-    from memcheck.config.governance import read_governance
 
     return read_governance(written)
 
@@ -183,15 +267,12 @@ def _config(table: dict[str, object]) -> ConfigHardware:
         numbers[key] = number if isinstance(number, int) else None
     images = None
     if table.get("images") is not None:
-        from memcheck.config.images import read_images
-
         images = read_images(table["images"])
     stated = {key.replace("-", "_"): number for key, number in numbers.items()}
     return ConfigHardware(path=path, gpu=gpu, host_memory=memory, images=images, framework_version=release, **stated)
 
 
 def _prices(written: object) -> object:
-    from memcheck.config.prices import read_prices
 
     return read_prices(written)
 
@@ -230,3 +311,111 @@ def _shown(path: str) -> str:
     """The path relative to the working directory when that is shorter."""
     relative = os.path.relpath(path)
     return relative.replace(os.sep, "/") if len(relative) < len(path) else path
+
+
+def read_images(written: object) -> dict[str, int]:
+    """A mapping as ``training.images`` of a plan has it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    from memcheck.plan.schema import conforms, load_schema
+
+    root = load_schema()
+    if not isinstance(written, dict) or not conforms(written, root["definitions"]["images"], root):
+        raise ValueError(
+            f"{written!r} is not what training.images of a plan takes: per_sample: 2, width: 1280, height: 720; "
+            "or per_sample, patches and tokens"
+        )
+    return dict(written)
+
+
+EXAMPLE = "[prices]\nh100-80gb = 2.50   # money per GPU-hour, in any currency\nl40s = 0.90"
+"""A table of prices, as a message shows it."""
+
+
+def read_prices(written: object) -> tuple[tuple[str, float], ...]:
+    """The price of an hour of each GPU, by its catalog name, in the order of the table.
+
+    Raises:
+        ValueError: it is no table of GPUs and positive numbers, or names a GPU that the catalog does not have.
+    """
+    if not isinstance(written, dict):
+        raise ValueError(f"{written!r} is not a table of GPUs and prices per GPU-hour: h100-80gb = 2.50")  # noqa: TRY004 - a wrong value like the others
+    found: dict[str, float] = {}
+    for name, price in written.items():
+        try:
+            gpu = find_gpu(name).name
+        except MemcheckError as error:
+            raise ValueError(f"{error.message}; {error.help}") from error
+        number = isinstance(price, int | float) and not isinstance(price, bool)
+        if not number or not isfinite(price) or price <= 0:
+            raise ValueError(f"{name} costs {price!r}, which is not a positive number per GPU-hour")
+        if gpu in found:
+            raise ValueError(f"{gpu} has two prices")
+        found[gpu] = float(price)
+    return tuple(found.items())
+
+
+def read_governance(written: object) -> Governance:
+    """The table, checked.
+
+    Raises:
+        ValueError: it is no table, or a value is of the wrong kind.
+    """
+    if not isinstance(written, dict):
+        raise ValueError(f"{written!r} is not a table")  # noqa: TRY004 - a wrong value like the others
+    values: dict[str, object] = {}
+    for key, value in written.items():
+        if key not in POLICY_READERS:
+            raise ValueError(f"unknown key {key!r}; known: {', '.join(POLICY_READERS)}")
+        try:
+            values[key.replace("-", "_")] = POLICY_READERS[key](value)
+        except ValueError as error:
+            raise ValueError(f"{key}: {error}") from error
+        except UsageError as error:
+            raise ValueError(f"{key}: {error.message}") from error
+    return Governance(**values)  # type: ignore[arg-type]
+
+
+def _switch(written: object) -> bool:
+    if not isinstance(written, bool):
+        raise ValueError(f"{written!r} is neither true nor false")  # noqa: TRY004
+    return written
+
+
+def _count(written: object) -> int:
+    if isinstance(written, bool) or not isinstance(written, int) or written < 1:
+        raise ValueError(f"{written!r} is not a whole number of at least 1")
+    return written
+
+
+def _hours(written: object) -> float:
+    if isinstance(written, bool) or not isinstance(written, (int, float)) or not 0 < written < float("inf"):
+        raise ValueError(f"{written!r} is not a number above 0")
+    return float(written)
+
+
+def _names(written: object) -> tuple[str, ...]:
+    """At least one name: an empty list would read as if nothing were laid down."""
+    if not isinstance(written, list) or not written or not all(isinstance(each, str) and each for each in written):
+        raise ValueError(f"{written!r} is not a list of names")
+    return tuple(written)
+
+
+def _rules(written: object) -> tuple[str, ...]:
+    from memcheck.config.gate import known
+
+    return known(_names(written))
+
+
+POLICY_READERS: dict[str, Callable[[object], object]] = {
+    "locked": _switch,
+    "locked-rules": _rules,
+    "allowed-gpus": _names,
+    "max-gpus": _count,
+    "max-gpu-hours": _hours,
+    "forbid-suppressions": _switch,
+    "require-interval": _switch,
+    "forbid-unseen": _switch,
+}

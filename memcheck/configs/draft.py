@@ -9,11 +9,9 @@ from typing import TypeVar
 
 from memcheck.configs.config_file import ConfigFile, Recognise, shown
 from memcheck.configs.types import ConfigProblem, KeyRow, Note, ReadConfig, ReadSetting
-from memcheck.edge.digits import whole_number
-from memcheck.plan.lookup import branches
-from memcheck.plan.schema import load_schema
-from memcheck.plan.valid import Schema, conforms
-from memcheck.plan.words import shorten
+from memcheck.edge.text import whole_number
+from memcheck.plan.lookup import branches, shorten
+from memcheck.plan.schema import Schema, conforms, load_schema
 from memcheck.record import Record
 
 MISSING = object()

@@ -19,7 +19,7 @@ from memcheck.configs.key_table import FOLDER, KeyTable, from_sections, key_tabl
 from memcheck.configs.key_table import INDEX as KEYS
 from memcheck.configs.types import AdapterKeys, KeyRow
 from memcheck.edge.libyaml import yaml
-from memcheck.edge.streams import put
+from memcheck.edge.screen import put
 from memcheck.plan.foreign import INDEX, KEY, LACKS, NONE, SAID, ForeignKey, plain
 from memcheck.plan.text import read_bytes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-from memcheck.edge.digits import whole_number
+from memcheck.edge.text import whole_number
 
 RUNS, SKIPPED, DONE, UNKNOWN = "runs", "skipped", "done", "unknown"
 """States of a branch: it runs; it does not run; an earlier branch of its ``if`` ran; its condition is not known."""

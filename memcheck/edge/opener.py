@@ -2,6 +2,8 @@
 
 A pull request chooses what lies under a name: a link to a device or to a secret, or a pipe without a writer. The user
 who runs memcheck may name any file, but a link inside a repository leads to files of that repository or nowhere.
+
+Whether a link leads out of where it is committed.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hashlib import blake2b as Summing  # noqa: N812
     from typing import BinaryIO
+
 
 _FLAGS = os.O_RDONLY
 for _name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOFOLLOW", "O_NOCTTY", "O_BINARY"):  # Windows lacks all but the last
@@ -240,8 +243,6 @@ def resolved(path: str) -> str:
     except ValueError as error:
         raise RefusedError(path, _NO_NAME) from error
     if real != shown:
-        from memcheck.edge.way_out import check_links
-
         check_links(path, shown)
     if ".git" in real.lower().split(os.sep):
         root, _ = repository(os.path.dirname(real))
@@ -273,3 +274,47 @@ def is_inside(path: str, folder: str) -> bool:
         return os.path.commonpath((path, folder)) == folder
     except ValueError:  # another drive
         return False
+
+
+def check_links(path: str, shown: str) -> None:
+    """Every link on the way to a file stays where it is committed; one above all repositories is the machine's own.
+
+    Raises:
+        RefusedError: one does not.
+    """
+    above = shown
+    while True:
+        folder = os.path.dirname(above)
+        if folder == above:
+            return
+        if os.path.islink(above):
+            limit = _limit_of_link(os.path.realpath(folder), last=above == shown)
+            if limit is not None and not is_inside(os.path.realpath(above), limit[0]):
+                raise RefusedError(path, f"it is a link that leads out of {limit[1]}")
+        above = folder
+
+
+def _limit_of_link(folder: str, *, last: bool) -> tuple[str, str] | None:
+    """The folder that a link may not lead out of, and its name in messages; None for any."""
+    root, in_git = repository(folder)
+    if in_git:
+        return root, "the repository"
+    here = os.path.realpath(os.curdir)
+    if is_inside(folder, here):
+        return here, "the working directory, which is in no git repository"
+    return (folder, "its folder, which is in no git repository") if last else None
+
+
+def refuse_way_out(path: str) -> None:
+    """Stop before writing to a path that a link leads elsewhere; whoever names a file without links means it.
+
+    Raises:
+        RefusedError: a link leads out of the repository that it lies in, or into its ``.git``; or no file can have this
+            name.
+    """
+    try:
+        is_straight = os.path.realpath(path) == os.path.abspath(path)
+    except ValueError:  # no file can have this name, which is said below
+        is_straight = False
+    if not is_straight:
+        resolved(path)

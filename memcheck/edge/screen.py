@@ -1,8 +1,17 @@
-"""What the place that shows a report can do: its width, its colours, its characters."""
+"""What the place that shows a report can do, and the one way on which finished text reaches it: inert, line by line."""
 
 from __future__ import annotations
 
+import os
+import sys
+
+from memcheck.edge.text import clean
 from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TextIO
+
 
 NARROWEST = 60
 WIDEST = 120
@@ -70,3 +79,120 @@ class Screen(Record):
     def glyph(self, name: str) -> str:
         """A drawing character that this screen can show."""
         return (UNICODE_GLYPHS if self.unicode else ASCII_GLYPHS)[name]
+
+
+_ESCAPE = "(\x1b\\[[0-9;]*m|\x1b]8;;[^\x1b\n]*\x1b\\\\)"
+"""The two kinds of escapes that memcheck makes: colours and hyperlinks.
+
+Patterns are compiled where they are needed: few reports have anything to see to."""
+_FIRST = "(?m)^((?:[^\\S\n]|\x1b\\[[0-9;]*m|\x1b]8;;[^\x1b\n]*\x1b\\\\)*):(?=:(?!: ))"
+"""The colon that makes a line a command. ``::: `` is memcheck's own arrow, and the name of no command."""
+_BREAK = "\u200b"
+"""What Markdown's text has where a link would begin: a space of no width, which moves nothing and ends no line."""
+_ANYWHERE = r"#(?=#[A-Za-z]*\[)"
+
+
+def inert(text: str, *, commands: bool = False) -> str:
+    """Text whose control characters, direction marks and commands can be seen and do nothing.
+
+    Escapes that :class:`~memcheck.edge.screen.Screen` has made pass; all others become visible. With ``commands``
+    the text has workflow commands of memcheck's own, and its author has made the rest of it inert.
+    """
+    if "\x1b" not in text:
+        text = _cleaned(text)
+    else:
+        import re
+
+        text = "".join(part if part in MADE else _cleaned(part) for part in re.split(_ESCAPE, text))
+    return text if commands else without_commands(text)
+
+
+def without_commands(text: str) -> str:
+    """Text in which no runner finds a command: the character that makes one is written as its code."""
+    if "::" in text:
+        import re
+
+        text = re.sub(_FIRST, r"\1\\x3a", text)
+    if "##" in text:
+        import re
+
+        text = re.sub(_ANYWHERE, r"\\x23", text)
+    return text
+
+
+def _cleaned(text: str) -> str:
+    if text.replace("\n", "").isprintable():
+        return text
+    return _BREAK.join(map(clean, text.split(_BREAK)))
+
+
+RUNNERS = ("GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION")
+"""Variables of CI runners that read commands from what a step prints."""
+
+
+def put(stream: TextIO, text: str) -> None:
+    """Write text for people, with nothing in it that the terminal or a CI runner would obey.
+
+    What stderr cannot take is lost: the exit code has the verdict. Raises BrokenPipeError when the reader has closed
+    the pipe.
+    """
+    _write(stream, inert(text))
+
+
+def put_over(stream: TextIO, text: str) -> None:
+    """Write over the terminal's current line, from its start."""
+    _write(stream, "\r" + inert(text))
+
+
+def _write(stream: TextIO, text: str) -> None:
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError:
+        silence()
+
+
+def silence() -> None:
+    """Send the unread rest of stdout and stderr to the null device: the interpreter's last flush must not fail."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # noqa: PERF203 - two streams
+            os.dup2(devnull, stream.fileno())
+    os.close(devnull)
+
+
+def open_missing() -> None:
+    """Put a stream where the process was started without one: reading or writing it is an error, not a defect.
+
+    Errors alone vanish in silence. A closed descriptor is taken, too: no file that is opened later may get its number.
+    """
+    for number, (name, flags) in enumerate(
+        (("stdin", os.O_WRONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)),
+    ):
+        if getattr(sys, name) is not None:
+            continue
+        descriptor = os.open(os.devnull, flags)  # the lowest that is free
+        setattr(sys, name, open(descriptor, "w" if number else "r", closefd=False, encoding="utf-8"))  # noqa: SIM115
+
+
+def is_log(stream: TextIO) -> bool:
+    """Whether people or a CI runner read the stream; a file or another program takes every byte as it is."""
+    try:
+        if stream.isatty():
+            return True
+        if not any(os.environ.get(name) for name in RUNNERS):
+            return False
+        from stat import S_ISREG
+
+        return not S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError, AttributeError):  # closed, or no file at all
+        return False
+
+
+def document(text: str) -> str:
+    """A document (a patch, a config) as stdout may have it: as it is for programs, inert where it would be a log."""
+    return inert(text) if is_log(sys.stdout) else text

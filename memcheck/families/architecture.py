@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from memcheck.catalog.errors import ConfigFileError
+from memcheck.catalog.config_file import ConfigFileError
 from memcheck.errors import MemcheckError
 from memcheck.families.registry import FAMILIES, read_family
 from memcheck.models.errors import ArchitectureError

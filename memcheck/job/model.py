@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.catalog.errors import ConfigFileError
+from memcheck.catalog.config_file import ConfigFileError
 from memcheck.catalog.names import UnknownNameError
 from memcheck.families.architecture import architecture_of
 from memcheck.job.errors import JobProblem, ResolutionError

@@ -172,4 +172,3 @@ def resolve_kbit(
     bits = 8 if held_in == "int8" else 4
     why = "left out where parameters are sharded" if shards else f"what peft's recipe for {bits}-bit training calls"
     return defaults.take(f"training.options.{KBIT}", None, not shards, why)
-

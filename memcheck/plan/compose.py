@@ -2,6 +2,10 @@
 
 Events rather than PyYAML's nodes: the parser keeps its own stack, so that depth is counted here instead of overflowing
 the interpreter's, aliases are followed knowingly, and nothing is built that a clean plan does not need.
+
+The merge key ``<<``: join mappings by reference.
+
+Scalars with an explicit tag, such as ``!!str 012``.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from collections.abc import Callable, Iterator
 from memcheck.edge.libyaml import yaml
 from memcheck.plan import codes
 from memcheck.plan.places import Collection, Entry, Via
-from memcheck.plan.scalars import NUMBER_STARTS, ODD_WORDS, WORDS, number
+from memcheck.plan.scalars import NUMBER_STARTS, ODD_WORDS, WORDS, floating, integer, number
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -221,7 +225,6 @@ class Composer:
         return text if quoted else self._tagged(event)
 
     def _tagged(self, event: Any) -> object:
-        from memcheck.plan.tags import tagged
 
         value, problem = tagged(event)
         if problem is not None:
@@ -262,8 +265,6 @@ class Composer:
 
     def _merge(self, frame: OpenCollection) -> None:
         """Join what merge keys bring: the mapping's own keys win, then the earlier of a list of merged mappings."""
-        from memcheck.plan.merge import merge
-
         names, values = merge(frame.merges, self._problems)
         names.update(frame.names or {})
         values.update(frame.values)
@@ -300,3 +301,72 @@ class Composer:
 def shown_tag(tag: str) -> str:
     """A tag as users write it."""
     return tag.replace("tag:yaml.org,2002:", "!!")
+
+
+def merge(
+    merges: list[tuple[Any, Any, Any, Via | None]], problems: list[ComposeProblem]
+) -> tuple[dict[str, Entry], dict[str, object]]:
+    """The entries and values that merge keys bring into one mapping; of several, the first that has a key wins."""
+    names: dict[str, Entry] = {}
+    values: dict[str, object] = {}
+    # A second `<<` is reported as a duplicate; as for any other key the last one counts first.
+    for key_event, value, place, via in reversed(merges):
+        for each, where, through in _mappings(value, place, via):
+            if not isinstance(each, dict):
+                problems.append(_not_a_mapping(key_event, where))
+                continue
+            for name, entry in where.items.items():
+                if name not in names:
+                    names[name] = _carried(entry, key_event, through)
+                    values[name] = each[name]
+    return names, values
+
+
+def _mappings(value: object, place: Any, via: Via | None) -> list[tuple[object, Any, str]]:
+    text = via.text if via is not None else ""
+    if isinstance(value, list):
+        return [
+            (each, entry[1], entry[2].text if entry[2] is not None else text)
+            for each, entry in zip(value, place.items, strict=True)
+        ]
+    return [(value, place, text)]
+
+
+def _carried(entry: Entry, key_event: Any, through: str) -> Entry:
+    """An entry as seen from the mapping it is merged into; one that was written inside the merge key is its own."""
+    key, place, via = entry
+    return (key, place, Via("", key_event, f"<<: {through}")) if through else (key, place, via)
+
+
+def _not_a_mapping(key_event: Any, place: Any) -> ComposeProblem:
+    at = place.start if isinstance(place, Collection) else place
+    message = "`<<` takes a mapping or a list of mappings"
+    return ComposeProblem(
+        codes.INVALID_YAML, message, key_event, help="write `<<: *anchor`", related=(("this is none", at),)
+    )
+
+
+_KNOWN = "tag:yaml.org,2002:"
+
+
+def tagged(event: Any) -> tuple[object, ComposeProblem | None]:
+    """The value of a tagged scalar; with a problem, its text."""
+    tag, text = shown_tag(event.tag), event.value
+    try:
+        if tag in {"!!str", "!!timestamp"}:
+            return text, None
+        if tag == "!!int":
+            return integer(text)[0], None
+        if tag == "!!float":
+            return floating(text)[0], None
+        if tag in {"!!bool", "!!null"} and isinstance(WORDS.get(text, text), bool if tag == "!!bool" else type(None)):
+            return WORDS[text], None
+    except (ValueError, IndexError):
+        pass
+    if tag in {"!!int", "!!float", "!!bool", "!!null"}:
+        return text, ComposeProblem(
+            codes.INVALID_YAML, f"`{text}` cannot be read as `{tag}`", event, help="remove the tag"
+        )
+    return text, ComposeProblem(
+        codes.INVALID_YAML, f"the tag `{tag}` has no meaning in a plan", event, help="remove the tag"
+    )

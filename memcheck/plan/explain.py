@@ -14,12 +14,24 @@ from memcheck.finding import Edit, Finding, Location
 from memcheck.plan import codes
 from memcheck.plan.document import Document
 from memcheck.plan.keys import described, misspelled, unknown_key
-from memcheck.plan.lookup import branch, branches, has_type, resolved, schema_at, text_at, value_at
+from memcheck.plan.lookup import (
+    branch,
+    branches,
+    expected,
+    flow,
+    found,
+    has_type,
+    key_path,
+    listed,
+    resolved,
+    schema_at,
+    text_at,
+    value_at,
+)
 from memcheck.plan.mend import mend
 from memcheck.plan.places import pointer_of
 from memcheck.plan.renamed import renamed, rewritten
-from memcheck.plan.valid import Schema, is_type
-from memcheck.plan.words import expected, flow, found, key_path, listed
+from memcheck.plan.schema import Schema, is_type
 
 
 def explain(document: Document, schema: Schema) -> list[Finding]:

@@ -14,11 +14,9 @@ from typing import Any
 
 from memcheck.edge.lookalike import skeleton
 from memcheck.own_json import read_own_json
-from memcheck.plan.lookup import schema_of
-from memcheck.plan.schema import load_schema
+from memcheck.plan.lookup import flow, listed, schema_of, shorten
+from memcheck.plan.schema import conforms, load_schema
 from memcheck.plan.synonyms import ARCHITECTURE, SHAPES
-from memcheck.plan.valid import conforms
-from memcheck.plan.words import flow, listed, shorten
 from memcheck.record import Record
 
 INDEX = os.path.join(os.path.dirname(__file__), "foreign.json")

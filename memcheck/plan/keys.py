@@ -9,12 +9,10 @@ from typing import Any
 from memcheck.edge.closest import closest
 from memcheck.edge.lookalike import other_letters
 from memcheck.plan.foreign import answered, plain, served, written
-from memcheck.plan.lookup import branches
+from memcheck.plan.lookup import branches, flow, key_path, listed
 from memcheck.plan.renamed import renamed
-from memcheck.plan.schema import load_schema
+from memcheck.plan.schema import Schema, load_schema
 from memcheck.plan.synonyms import ARCHITECTURE, KEYS, SHAPES
-from memcheck.plan.valid import Schema
-from memcheck.plan.words import flow, key_path, listed
 
 
 def unknown_key(

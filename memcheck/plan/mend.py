@@ -10,11 +10,10 @@ import re
 from collections.abc import Iterator
 
 from memcheck.plan.codes import BOOLEAN_TRAP, INVALID_VALUE, NUMBER_TRAP, WRONG_TYPE, Code
-from memcheck.plan.lookup import branches, is_plain, types
+from memcheck.plan.lookup import branches, is_plain, listed, types
 from memcheck.plan.scalars import ODD_WORDS, WORDS, looks_numeric, number
+from memcheck.plan.schema import Schema, conforms
 from memcheck.plan.synonyms import FRAMEWORKS, VALUES
-from memcheck.plan.valid import Schema, conforms
-from memcheck.plan.words import listed
 from memcheck.record import Record
 
 _UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:[A-Za-z/]+)")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from memcheck.finding import Finding
 from memcheck.plan.document import Document
-from memcheck.plan.schema import integer_keys, load_schema
+from memcheck.plan.schema import conforms, integer_keys, load_schema
 from memcheck.plan.types import (
     ActivationCheckpointingSpec,
     BaseSpec,
@@ -34,7 +34,6 @@ from memcheck.plan.types import (
     TrainerSpec,
     TrainingSpec,
 )
-from memcheck.plan.valid import conforms
 
 _MULTIPLES: dict[str, int] = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _ALONE = frozenset(("MEM006", "MEM503"))

@@ -1,6 +1,8 @@
 """Is a YAML file a plan? Answered from its bytes, so that a folder of other YAML costs next to nothing.
 
 Only a file whose bytes could spell the mark, in a way that no pattern is sure of, is parsed.
+
+Whether a file that the user did not name is a plan.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ import sys
 from typing import Any
 
 from memcheck.edge.lookalike import looks_like, skeleton
+from memcheck.edge.opener import open_file
+from memcheck.plan.text import MAX_BYTES
 
 # A key at the start of a line whose value is on that line, or nowhere: `memcheck:` over an indented block is a section
 # of some other tool's file, such as a CI job of that name.
@@ -187,4 +191,32 @@ def _in_braces(data: bytes) -> bool:
             return True
         if depth > _DEEPEST:
             break
+    return False
+
+
+def is_meant(path: str, data: bytes, unmarked: list[str] | None, *, has_more: bool) -> bool:
+    """Whether a file is a plan, or meant as one by a misspelt mark; what resembles one goes to ``unmarked``.
+
+    ``has_more``: whether there is a file under the path, in which more stands where the bytes are too many.
+    """
+    if looks_like_plan(data) or (len(data) > MAX_BYTES and has_more and _may_hold_plan(path)):
+        return True
+    from memcheck.plan.unmarked import misspells_mark, resembles_plan
+
+    if misspells_mark(data):
+        return True
+    if unmarked is not None and resembles_plan(data):
+        unmarked.append(path)
+    return False
+
+
+def _may_hold_plan(file: str) -> bool:
+    """Whether a file that is too large to parse mentions the mark: then it is reported, not passed over."""
+    overlap = 1024  # more than any spelling of the mark that someone means to be read
+    held = b""
+    with open_file(file) as stream:
+        while part := stream.read(MAX_BYTES):
+            held = held[-overlap:] + part.replace(b"\0", b"")
+            if may_spell(held):
+                return True
     return False

@@ -6,8 +6,7 @@ import csv
 import io
 
 from memcheck.accounts.estimate import COMPONENTS, Estimate
-from memcheck.edge.inert import without_commands
-from memcheck.edge.screen import Screen
+from memcheck.edge.screen import Screen, without_commands
 from memcheck.edge.text import clean
 from memcheck.finding import Finding
 from memcheck.report.verdict import verdict

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 
-from memcheck.edge.inert import inert
-from memcheck.edge.screen import Screen
+from memcheck.edge.screen import Screen, inert
 from memcheck.edge.text import clean, one_line, plural
 from memcheck.finding import Finding, Location
 from memcheck.report.full import plan_section

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from memcheck.edge.inert import without_commands
+from memcheck.edge.screen import without_commands
 from memcheck.edge.text import clean
 
 

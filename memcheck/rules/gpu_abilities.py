@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.catalog.types import Gpu
-from memcheck.edge.digits import whole_number
+from memcheck.edge.text import whole_number
 
 NO_BF16_GFX = ("gfx900", "gfx906")
 """AMD generations before the bf16 matrix instructions of gfx908 (MI100)."""

@@ -42,8 +42,7 @@ from memcheck.plan.document import Document
 from memcheck.plan.lookup import branch, resolved, schema_at, value_at
 from memcheck.plan.places import tokens
 from memcheck.plan.read import build_plan
-from memcheck.plan.schema import load_schema
-from memcheck.plan.valid import conforms
+from memcheck.plan.schema import conforms, load_schema
 from memcheck.rules.profiles import REVIEW
 from memcheck.rules.types import PROVABLE, Rule, RuleContext
 from memcheck.rules.words import shown

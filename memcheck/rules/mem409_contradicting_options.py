@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.edge.digits import whole_number
+from memcheck.edge.text import whole_number
 from memcheck.finding import Finding
 from memcheck.job.restated import STRATEGIES
 from memcheck.job.types import TrainingJob

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TextIO, final
 
-from memcheck.edge.streams import put, put_over
+from memcheck.edge.screen import put, put_over
 from memcheck.errors import UsageError
 
 NEEDED = ("torch", "transformers", "peft")

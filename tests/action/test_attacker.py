@@ -232,4 +232,6 @@ def test_requirements_are_hashed(root: Path) -> None:
     """Every pin carries hashes of its files, and no line takes anything from elsewhere."""
     for lines in pins(root).values():
         for line in lines:
-            assert re.fullmatch(r"[\w.-]+==[\w.]+( ; python_full_version [<>=]+ '[\d.]+')?( +--hash=sha256:[0-9a-f]{64})+", line.strip())
+            assert re.fullmatch(
+                r"[\w.-]+==[\w.]+( ; python_full_version [<>=]+ '[\d.]+')?( +--hash=sha256:[0-9a-f]{64})+", line.strip()
+            )

@@ -21,7 +21,9 @@ def test_a_corpus_is_counted_by_what_became_of_it(tmp_path: Path, capsys: pytest
     (folder / "rl.yml").write_text(f"{GOOD}rl: grpo\n")
     (folder / "gone.yml").write_text(f"{GOOD}deepspeed: gone/other.json\nbrand_new_key: 1\n")
     (folder / "targets.yml").write_text(f"{GOOD}adapter: lora\nlora_r: 8\nlora_target_modules: [q_prj]\n")
-    (folder / "seen.yml").write_text(f"{GOOD}unfrozen_parameters: [a]\nkd_trainer: true\nprocessor_type: AutoProcessor\n")
+    (folder / "seen.yml").write_text(
+        f"{GOOD}unfrozen_parameters: [a]\nkd_trainer: true\nprocessor_type: AutoProcessor\n"
+    )
     (folder / "notes.yml").write_text("apples: 3\n")
     assert main([str(tmp_path)]) == 0
     out = capsys.readouterr().out

@@ -28,12 +28,26 @@ GENERATIONS = {
     *("gfx90a", "gfx942", "gfx950", "hpu", "tpu", "xpu"),
 }
 FACTS = ("peer_access", "context_read")
-KEYS = {"aliases", "shared_names", "arch", "marketed_gb", "memory_bytes", *RATES, *SPEED, *FACTS, "gpus_per_node", "source", "note"}
+KEYS = {
+    "aliases",
+    "shared_names",
+    "arch",
+    "marketed_gb",
+    "memory_bytes",
+    *RATES,
+    *SPEED,
+    *FACTS,
+    "gpus_per_node",
+    "source",
+    "note",
+}
 
 
 def test_every_generation_is_there() -> None:
     """From Volta to Blackwell, AMD's CDNA 2 to 4, and the accelerators of Google and Intel; no record is out of reach."""
-    assert {name + ".yaml" for name in gpu_names()} == {name for name in os.listdir(os.path.join(DATA, "gpus")) if name.endswith(".yaml")}
+    assert {name + ".yaml" for name in gpu_names()} == {
+        name for name in os.listdir(os.path.join(DATA, "gpus")) if name.endswith(".yaml")
+    }
     assert {find_gpu(name).arch for name in gpu_names()} >= GENERATIONS
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.config.fraction import fraction
+from memcheck.config.read import fraction
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ def test_comments_hide_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str
     """A plan that passes by its comment fails, and the comment itself is not called unused."""
     path = write_over(tmp_path)
     text = path.read_text(encoding="utf-8")
-    path.write_text("memcheck: 1  # memcheck: ignore[MEM101] borrowed" + text.removeprefix("memcheck: 1"), encoding="utf-8")
+    path.write_text(
+        "memcheck: 1  # memcheck: ignore[MEM101] borrowed" + text.removeprefix("memcheck: 1"), encoding="utf-8"
+    )
     assert main(["check", str(path)]) == 0
     capsys.readouterr()
     assert main(["check", "--no-suppressions", "--format=concise", str(path)]) == 1

@@ -28,7 +28,9 @@ def marked(path: Path, mark: str) -> None:
     path.write_text(mark + path.read_text(encoding="utf-8").removeprefix("memcheck: 1\n"), encoding="utf-8")
 
 
-@pytest.mark.parametrize("mark", ["memchek: 1\n", "Memcheck: 1\n", "mem_check: 1\n", "mem-check: 1  # plan\n", "memchcek: 1\n"])
+@pytest.mark.parametrize(
+    "mark", ["memchek: 1\n", "Memcheck: 1\n", "mem_check: 1\n", "mem-check: 1  # plan\n", "memchcek: 1\n"]
+)
 @pytest.mark.parametrize("arguments", [["."], ["--skip-unmarked", "over.yaml", "good.yaml"]])
 def test_a_misspelt_mark_is_an_error(folder: Path, capsys: Capture, mark: str, arguments: list[str]) -> None:
     """A plan does not leave the gate by a typing error in its first line, in a folder or in a hook."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.config.version import accepts
+from memcheck.config.read import accepts
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,12 @@ def _asked(text: str) -> Imported:
 
 def _read(text: str) -> Imported:
     stated = {"hardware.gpu": ReadSetting("a100-80gb", "test")}
-    asked = {key for problem in _asked(text).problems for key in problem.keys if "does not know the script" in problem.message}
+    asked = {
+        key
+        for problem in _asked(text).problems
+        for key in problem.keys
+        if "does not know the script" in problem.message
+    }
     stated.update((key, ReadSetting(value, "test")) for key, value in ANSWERS.items() if key in asked)
     return import_config("finetune.sh", text.encode(), stated)
 
@@ -75,7 +80,10 @@ def test_what_an_unknown_script_says_is_not_asked() -> None:
         ("trl/scripts/sft.py --model_name_or_path a/b --dataset_name c --learning_rate 1e-5 --bf16 True", True),
         ("trl/scripts/sft.py --model_name_or_path a/b --dataset_name c --learning_rate 1e-5 --prune_heads 3", False),
         ("run_clm.py --model_name_or_path a/b --train_file c --block_size 512 --learning_rate 1e-5 --bf16", True),
-        ("run_clm.py --model_name_or_path a/b --train_file c --block_size 512 --learning_rate 1e-5 --bf16 --mix 2", False),
+        (
+            "run_clm.py --model_name_or_path a/b --train_file c --block_size 512 --learning_rate 1e-5 --bf16 --mix 2",
+            False,
+        ),
         ("run_mine.py --model_name_or_path a/b --train_file c --block_size 512 --learning_rate 1e-5 --bf16", False),
         ("train.py --model_name_or_path a/b --exp_name x --max_length 512 --learning_rate 1e-5 --bf16", False),
         ("fine-tune-v2.py --model_name_or_path a/b --max_length 512 --learning_rate 1e-5 --bf16", False),
@@ -184,9 +192,7 @@ def test_a_launch_line_that_leaves_all_to_a_recipe_is_read(said: str, tmp_path: 
     )
     (tmp_path / "recipe.yaml").write_text(recipe, encoding="utf-8")
     line = f"accelerate launch --num_processes 8 scripts/run_sft.py {said} --gradient_accumulation_steps=2\n"
-    found = import_config(
-        str(tmp_path / "run.sh"), line.encode(), {"hardware.gpu": ReadSetting("a100-80gb", "test")}
-    )
+    found = import_config(str(tmp_path / "run.sh"), line.encode(), {"hardware.gpu": ReadSetting("a100-80gb", "test")})
     assert not found.problems
     assert found.settings["training.micro_batch_size"].value == 4
     assert found.settings["training.gradient_accumulation_steps"].value == 2
@@ -283,7 +289,9 @@ MEGATRON_LINE = (
 )
 
 
-@pytest.mark.parametrize("line", [LINE, MEGATRON_LINE, f"llamafactory-cli train --stage sft {LINE.partition(' finetune.py ')[2]}"])
+@pytest.mark.parametrize(
+    "line", [LINE, MEGATRON_LINE, f"llamafactory-cli train --stage sft {LINE.partition(' finetune.py ')[2]}"]
+)
 @pytest.mark.parametrize(
     ("said", "value"),
     [
@@ -312,7 +320,9 @@ git clone --depth 1 https://example.org/data
 """
 
 
-@pytest.mark.parametrize("line", ["", "uv pip install --no-deps peft\n", "huggingface-cli download --local-dir . a/b\n"])
+@pytest.mark.parametrize(
+    "line", ["", "uv pip install --no-deps peft\n", "huggingface-cli download --local-dir . a/b\n"]
+)
 def test_arguments_of_what_installs_or_fetches_are_none_of_the_trainings(line: str) -> None:
     """Neither a key that is not known nor a branch of the script comes of them."""
     found = _read(INSTALLED + line + LINE + SAID)

@@ -54,7 +54,11 @@ def refusal(text: str) -> str:
         ("--moe_router_dtype none", f"{OPTION}moe_router_dtype", None),
         ("--tensor-model-parallel-size 2", "parallelism.sequence", True),
         ("--tuner_type lora", "training.lora.rank", 8),
-        ("--train_type lora --target_modules linear_qkv linear_proj", "training.lora.target_modules", ["linear_qkv", "linear_proj"]),
+        (
+            "--train_type lora --target_modules linear_qkv linear_proj",
+            "training.lora.target_modules",
+            ["linear_qkv", "linear_proj"],
+        ),
         ("--tuner_type lora", "training.lora.dropout", 0.05),
         ("--recompute_granularity selective", "training.activation_checkpointing.modules", ["core_attn"]),
         ("--bias_activation_fusion false", f"{OPTION}bias_swiglu_fusion", False),
@@ -63,7 +67,11 @@ def refusal(text: str) -> str:
         ("--optimizer_cpu_offload true --optimizer_offload_fraction 0.5", f"{OPTION}optimizer_cpu_offload", True),
         ("--data_parallel_sharding_strategy optim --use_megatron_fsdp true", "parallelism.zero_stage", 1),
         ("--pipeline_model_parallel_size 2 --virtual_pipeline_model_parallel_size 2", "parallelism.virtual_stages", 2),
-        ("--pipeline_model_parallel_size 2 --pipeline_model_parallel_layout 'Et*12|t*12|t*12|t*12L'", "parallelism.virtual_stages", 2),
+        (
+            "--pipeline_model_parallel_size 2 --pipeline_model_parallel_layout 'Et*12|t*12|t*12|t*12L'",
+            "parallelism.virtual_stages",
+            2,
+        ),
     ],
 )
 def test_a_launch_says_what_it_runs(more: str, key: str, value: object) -> None:
@@ -118,7 +126,10 @@ def test_a_variable_of_a_number_that_is_none_is_an_error_at_its_place(name: str)
     """It was passed over in silence; what the caller sets is a note."""
     line = LINE.replace("NPROC_PER_NODE=8 \\\n", "")
     found = read(f"export {name}=abc\n{line}")
-    assert (found.problems[0].location.span.line, found.problems[0].message) == (1, f"`{name}=abc` is not a whole number")
+    assert (found.problems[0].location.span.line, found.problems[0].message) == (
+        1,
+        f"`{name}=abc` is not a whole number",
+    )
     found = read(f"export {name}=$X\n{line}")
     assert [each.location.span.line for each in found.notes if f"`{name}=$X`" in each.message] == [1]
 
@@ -183,4 +194,6 @@ def test_the_folder_of_a_converted_checkpoint_names_the_model(path: str) -> None
 
 def test_a_folder_that_names_no_model_is_none() -> None:
     """What was converted is not said."""
-    assert "names no model" in refusal(LINE.replace("--model Qwen/Qwen3-30B-A3B-Base", "--load output/checkpoint-mcore"))
+    assert "names no model" in refusal(
+        LINE.replace("--model Qwen/Qwen3-30B-A3B-Base", "--load output/checkpoint-mcore")
+    )

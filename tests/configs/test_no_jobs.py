@@ -55,7 +55,11 @@ def test_megatrons_arguments_of_other_jobs_are_refused(said: str, what: str) -> 
     [
         ("a.json", '{"pipe-parallel-size": 1, "num-layers": 12, "zero_optimization": {"stage": 1}}', "GPT-NeoX"),
         ("a.yml", "pipe_parallel_size: 1\nmodel_parallel_size: 2\nzero_optimization: {stage: 1}\n", "GPT-NeoX"),
-        ("a.sh", "uv run examples/run_sft.py \\\n    --config $CONFIG \\\n    policy.model_name=a/b \\\n    $@\n", "NeMo-RL"),
+        (
+            "a.sh",
+            "uv run examples/run_sft.py \\\n    --config $CONFIG \\\n    policy.model_name=a/b \\\n    $@\n",
+            "NeMo-RL",
+        ),
         ("a.sh", "uv run run_dpo.py cluster.gpus_per_node=2 policy.train_global_batch_size=8\n", "NeMo-RL"),
     ],
 )
@@ -73,7 +77,9 @@ def test_the_state_of_a_trainer_is_no_engines_config() -> None:
         detect("trainer_state.json", text)
 
 
-CLM = "python run_clm.py --model_name_or_path gpt2 --block_size 512 --per_device_train_batch_size 4 --learning_rate 1e-5"
+CLM = (
+    "python run_clm.py --model_name_or_path gpt2 --block_size 512 --per_device_train_batch_size 4 --learning_rate 1e-5"
+)
 
 
 @pytest.mark.parametrize(

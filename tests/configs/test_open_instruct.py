@@ -61,9 +61,7 @@ def test_scripts_of_another_stack_are_refused(script: str, refused: bool) -> Non
     assert any("OLMo-core" in each.message for each in problems) == refused
 
 
-@pytest.mark.parametrize(
-    "key", ["num_samples_per_prompt_rollout", "num_unique_prompts_rollout", "vllm_num_engines"]
-)
+@pytest.mark.parametrize("key", ["num_samples_per_prompt_rollout", "num_unique_prompts_rollout", "vllm_num_engines"])
 def test_rollouts_are_told_by_their_keys(key: str) -> None:
     """A YAML of GRPO has a `beta`, too, and is no DPO."""
     assert any("generates" in each.message for each in read("if_code.yaml", f"{DPO}{key}: 8\n").problems)
@@ -88,7 +86,9 @@ def test_older_keys_of_preferences_are_its_dpo() -> None:
     assert any("wpo" in each.message for each in read("a.yaml", text.replace("dpo_norm", "wpo")).problems)
 
 
-@pytest.mark.parametrize(("said", "clips"), [("", False), ("clip_grad_norm: 1.0\n", True), ("max_grad_norm: 1.0\n", True)])
+@pytest.mark.parametrize(
+    ("said", "clips"), [("", False), ("clip_grad_norm: 1.0\n", True), ("max_grad_norm: 1.0\n", True)]
+)
 def test_gradients_are_clipped_on_demand(said: str, clips: bool) -> None:
     """`clip_grad_norm: -1` is the default (finetune.py), and a stated value is not lost."""
     assert values(read("dpo.yaml", DPO + said))["training.clip_grad_norm"] is clips

@@ -74,7 +74,9 @@ def with_key(page: str, written: str) -> tuple[str, bytes]:
     table[name] = yaml.safe_load(value)
     if language == "toml":
         return "config.toml", "".join(f"{each} = {json.dumps(found)}\n" for each, found in flat(values)).encode()
-    return f"config.{language}", (json.dumps(values, indent=1) if language == "json" else yaml.safe_dump(values)).encode()
+    return f"config.{language}", (
+        json.dumps(values, indent=1) if language == "json" else yaml.safe_dump(values)
+    ).encode()
 
 
 def _toml(text: str) -> dict[str, Any]:

@@ -286,7 +286,9 @@ def test_layers_for_further_tokens_are_those_of_the_checkpoint_unless_the_recipe
 )  # fmt: skip
 def test_what_builds_more_than_the_model_that_it_names_is_refused(target: str) -> None:
     """A drafter that is trained beside its base, or a model whose sizes are arguments: a plan of the base is neither."""
-    found = read(model={"_target_": target, "pretrained_model_name_or_path": "google/gemma-3-1b-it", "drafter_path": "x"})
+    found = read(
+        model={"_target_": target, "pretrained_model_name_or_path": "google/gemma-3-1b-it", "drafter_path": "x"}
+    )
     assert any(target in each.message and each.location is not None for each in found.problems)
     own = "nemo_automodel.components.models.llama.model.LlamaForCausalLM.from_pretrained"
     assert not read(model={"_target_": own}).problems

@@ -95,7 +95,10 @@ def test_data_alone_does_not_make_a_training_of_factory() -> None:
 
 def test_kernels_of_factorys_second_generation_are_a_note() -> None:
     """They keep less than what they are estimated as."""
-    assert any("LLaMA-Factory's kernels" in each.message for each in read("g.yaml", f"{SECOND}kernel_config: {{name: auto}}\n").notes)
+    assert any(
+        "LLaMA-Factory's kernels" in each.message
+        for each in read("g.yaml", f"{SECOND}kernel_config: {{name: auto}}\n").notes
+    )
 
 
 def test_axolotl_adapts_what_is_named_beside_all_linear_layers() -> None:
@@ -105,9 +108,10 @@ def test_axolotl_adapts_what_is_named_beside_all_linear_layers() -> None:
     assert isinstance(targets, list)
     assert {"embed_tokens", "q_proj", "down_proj"} <= set(targets)
     assert "lm_head" not in targets
-    assert values(read("a.yml", f"{AXOLOTL}{QLORA}lora_target_modules: [q_proj]\n"))[
-        "training.lora.target_modules"
-    ] == "all-linear"
+    assert (
+        values(read("a.yml", f"{AXOLOTL}{QLORA}lora_target_modules: [q_proj]\n"))["training.lora.target_modules"]
+        == "all-linear"
+    )
 
 
 @pytest.mark.parametrize("said", ["lora_embedding_kernel: true", "pretraining_dataset: [{path: c4, type: pretrain}]"])
@@ -218,7 +222,9 @@ def test_adapters_that_are_there_have_a_rank_of_their_own(name: str, text: str, 
     assert any("adapters there" in each.message for each in read(name, text).notes) == noted
 
 
-@pytest.mark.parametrize(("dtype", "refused"), [("bfloat16", False), ("auto", False), ("half-ish", True), ("${DTYPE}", True)])
+@pytest.mark.parametrize(
+    ("dtype", "refused"), [("bfloat16", False), ("auto", False), ("half-ish", True), ("${DTYPE}", True)]
+)
 def test_a_word_that_is_no_dtype_is_not_bf16(dtype: str, refused: bool) -> None:
     """ms-swift's `torch_dtype` may be a variable that nobody sets."""
     problems = read("s.sh", f"{SWIFT.rstrip()} --torch_dtype {dtype}\n").problems
@@ -256,7 +262,9 @@ def test_all_linear_layers_among_other_words(words: str) -> None:
     assert not any("all-linear" in each.message for each in found.notes)
 
 
-@pytest.mark.parametrize(("assigned", "noted"), [("nproc_per_node=2\n", False), ("nproc_per_node=1\n", True), ("", False)])
+@pytest.mark.parametrize(
+    ("assigned", "noted"), [("nproc_per_node=2\n", False), ("nproc_per_node=1\n", True), ("", False)]
+)
 def test_processes_by_a_variable_of_the_script(assigned: str, noted: bool) -> None:
     """`NPROC_PER_NODE=$nproc_per_node`: what it holds, where the script says so."""
     line = SWIFT.replace("NPROC_PER_NODE=4", "CUDA_VISIBLE_DEVICES=0,1 NPROC_PER_NODE=$nproc_per_node")
@@ -265,7 +273,8 @@ def test_processes_by_a_variable_of_the_script(assigned: str, noted: bool) -> No
 
 
 @pytest.mark.parametrize(
-    "other", ["python src/eval.py --model $OUT --max_length 9999", "CUDA_VISIBLE_DEVICES=3 python3 eval.py \\\n    --model out"]
+    "other",
+    ["python src/eval.py --model $OUT --max_length 9999", "CUDA_VISIBLE_DEVICES=3 python3 eval.py \\\n    --model out"],
 )
 def test_arguments_of_a_script_behind_the_training_are_its_own(other: str) -> None:
     """What evaluates afterwards names another model, and says nothing of the training."""
@@ -273,7 +282,9 @@ def test_arguments_of_a_script_behind_the_training_are_its_own(other: str) -> No
     assert (found["model.name"], found["training.sequence_length"]) == ("Qwen/Qwen2.5-7B-Instruct", 2048)
 
 
-def test_messages_quote_no_more_of_a_value_than_anybody_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_quote_no_more_of_a_value_than_anybody_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Problems, notes and what is assumed name the place, where the rest of the value stands."""
     long = "x" * 3000
     path = tmp_path / "trl.yaml"

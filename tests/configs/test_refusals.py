@@ -114,7 +114,9 @@ def test_what_is_stated_on_the_command_line_is_repeated(case: Refused) -> None:
     assert "h200" in help or "memcheck list models" in help
     assert "h100-80gb" not in help
     bare = refusal(case)[1]
-    assert "with your GPU in place of h100-80gb" in bare or "list models" in bare or re.search("A100|p4de|H100", case.text)
+    assert (
+        "with your GPU in place of h100-80gb" in bare or "list models" in bare or re.search("A100|p4de|H100", case.text)
+    )
 
 
 PLATFORMS = {

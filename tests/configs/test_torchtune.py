@@ -73,7 +73,9 @@ def test_a_length_that_is_not_stated_is_asked_for() -> None:
     assert (problem.location.span.line, problem.keys) == (3, ("training.sequence_length",))
     found = read(text, training__sequence_length=1024)
     assert said(found)["training.attention"] == "sdpa"
-    assert "longest" in found.settings["training.sequences"].why or "full ones" in found.settings["training.sequences"].why
+    assert (
+        "longest" in found.settings["training.sequences"].why or "full ones" in found.settings["training.sequences"].why
+    )
 
 
 @pytest.mark.parametrize(

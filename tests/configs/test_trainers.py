@@ -71,14 +71,14 @@ accelerate launch --config_file fsdp.yaml trl/scripts/sft.py \\
     --model_name_or_path $MODEL --dataset_name a/b --max_length 2048 \\
     --per_device_train_batch_size 2 --torch_dtype bfloat16 --gradient_checkpointing --learning_rate 2e-5
 """
-FSDP = "distributed_type: FSDP\nmixed_precision: bf16\nnum_machines: 1\nnum_processes: 8\nfsdp_config: {fsdp_version: 2}\n"
+FSDP = (
+    "distributed_type: FSDP\nmixed_precision: bf16\nnum_machines: 1\nnum_processes: 8\nfsdp_config: {fsdp_version: 2}\n"
+)
 CONFIGS = {"a.yml": AXOLOTL, "f.yaml": FACTORY, "g.yaml": SECOND, "t.yaml": TRL, "s.sh": SWIFT}
 FORMATS = {"a.yml": "axolotl", "f.yaml": "llamafactory", "g.yaml": "llamafactory", "t.yaml": "trl", "s.sh": "ms-swift"}
 
 
-def read(
-    name: str, text: str, version: str = "", images: Mapping[str, int] = NO_IMAGES, **stated: object
-) -> Imported:
+def read(name: str, text: str, version: str = "", images: Mapping[str, int] = NO_IMAGES, **stated: object) -> Imported:
     """The import of one text on eight GPUs; ``stated`` with ``__`` for the dot."""
     values = GPUS | {key.replace("__", "."): value for key, value in stated.items()}
     settings = {key: ReadSetting(each, "test") for key, each in values.items()}
@@ -295,7 +295,10 @@ def test_what_is_optimized_reaches_the_plan(added: str, found: dict[str, object]
         ("sample_packing: false\n", {"training.sequences": "padded"}),
         ("sample_packing: false\nattn_implementation: flex_attention\n", {"training.sequences": "unpacked"}),
         ("sample_packing: false\nattn_implementation: sdpa\n", {"training.sequences": "padded"}),
-        ("sample_packing: false\nattn_implementation: sdpa\nmicro_batch_size: 1\n", {"training.sequences": "unpacked-masked"}),
+        (
+            "sample_packing: false\nattn_implementation: sdpa\nmicro_batch_size: 1\n",
+            {"training.sequences": "unpacked-masked"},
+        ),
         ("deepspeed: deepspeed_configs/zero1.json\nval_set_size: 0.1\n", {"training.trainer.name": "axolotl"}),
         ("tensor_parallel_size: 2\nval_set_size: 0.1\n", {"training.evaluation.micro_batch_size": None}),
         (
@@ -331,7 +334,9 @@ def test_a_plan_says_in_one_word_what_its_config_says_in_several(tmp_path: Path,
     """A record that the plan writes as one word goes together with fields of it that its config states."""
     from memcheck.configs.documents import load_plans
 
-    text = AXOLOTL + "rl: dpo\nsave_only_model: true\nfsdp_version: 2\nfsdp_config:\n  cpu_ram_efficient_loading: false\n"
+    text = (
+        AXOLOTL + "rl: dpo\nsave_only_model: true\nfsdp_version: 2\nfsdp_config:\n  cpu_ram_efficient_loading: false\n"
+    )
     (tmp_path / "a.yml").write_text(text)
     plan = "memcheck: 1\nsource: {axolotl: ./a.yml}\nhardware: {gpu: h100-80gb, gpus_per_node: 8}\n"
     (document,) = load_plans(str(tmp_path / "plan.yaml"), f"{plan}training: {{{word}}}\n".encode())

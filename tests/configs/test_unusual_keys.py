@@ -44,7 +44,11 @@ def test_a_key_of_axolotl_that_few_configs_have_is_read(keys: str, key: str, val
         ("a.yml", f"{AXOLOTL}{MIXER}", "DenseMixer"),
         ("a.yml", f"{AXOLOTL}plugins: [axolotl.integrations.llm_compressor.LLMCompressorPlugin]\n", "masks"),
         ("a.yml", f"{AXOLOTL}kd_trainer: true\n", "distillation"),
-        ("f.yaml", f"{FACTORY.replace('finetuning_type: full', LORA)}mixture_of_depths: convert\n", "mixture of depths"),
+        (
+            "f.yaml",
+            f"{FACTORY.replace('finetuning_type: full', LORA)}mixture_of_depths: convert\n",
+            "mixture of depths",
+        ),
         ("s.sh", f"{SWIFT.rstrip()} --trainable_parameters_regex '.*norm.*'\n", "trainable_parameters_regex"),
         ("s.sh", f"{SWIFT.rstrip()} --target_regex '.*layers.(1|2)\\..*q.*'\n", "in some layers"),
         ("s.sh", f"{SWIFT.rstrip()} --optimizer galore\n", "optimizer: galore"),

@@ -17,9 +17,7 @@ FAILS = (
     "memcheck: 1\nname: {name}\nmodel: llama-3.1-8b\nhardware: {{gpu: h100-80gb, gpus_per_node: 1}}\n"
     "training: {{framework: torchtitan, micro_batch_size: 1, sequence_length: 4096, activation_checkpointing: full}}\n"
 )
-SOURCED = (
-    "memcheck: 1\nname: {name}\nsource: {{{kind}: ./{file}}}\nhardware: {{gpu: h100-80gb, gpus_per_node: 8}}\n"
-)
+SOURCED = "memcheck: 1\nname: {name}\nsource: {{{kind}: ./{file}}}\nhardware: {{gpu: h100-80gb, gpus_per_node: 8}}\n"
 LAUNCH = (
     "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 128 --num-attention-heads 4 "
     "--seq-length 128 --max-position-embeddings 128 --micro-batch-size 1 --global-batch-size 8 --vocab-size 32000"

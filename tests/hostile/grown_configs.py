@@ -37,7 +37,11 @@ RECIPE = (
     "loss: {_component_: torchtune.modules.loss.LinearCrossEntropyLoss}\n"
 )
 CONFIGS: dict[str, Kind] = {
-    "yaml: keys": (300, sourced("axolotl", "a.yaml", lambda count, salt: AXOLOTL + each(count, f"k{{0}}: {salt}\n")), CHECK),
+    "yaml: keys": (
+        300,
+        sourced("axolotl", "a.yaml", lambda count, salt: AXOLOTL + each(count, f"k{{0}}: {salt}\n")),
+        CHECK,
+    ),
     "yaml: nested keys": (
         300,
         sourced("axolotl", "a.yaml", lambda count, salt: f"{AXOLOTL}z{salt}:\n" + each(count, "  k{0}: 1\n")),
@@ -52,13 +56,19 @@ CONFIGS: dict[str, Kind] = {
         ),
         CHECK,
     ),
-    "yaml: a list": (500, sourced("axolotl", "a.yaml", lambda count, salt: f"{AXOLOTL}z{salt}: [{'a, ' * count}]\n"), CHECK),
+    "yaml: a list": (
+        500,
+        sourced("axolotl", "a.yaml", lambda count, salt: f"{AXOLOTL}z{salt}: [{'a, ' * count}]\n"),
+        CHECK,
+    ),
     "yaml: frozen parts": (
         200,
         sourced(
             "axolotl",
             "a.yaml",
-            lambda count, salt: f"{AXOLOTL}# {salt}\nunfrozen_parameters:\n" + each(count, "  - model.layers.{0}.mlp\n"),
+            lambda count, salt: (
+                f"{AXOLOTL}# {salt}\nunfrozen_parameters:\n" + each(count, "  - model.layers.{0}.mlp\n")
+            ),
         ),
         CHECK,
     ),
@@ -76,9 +86,11 @@ CONFIGS: dict[str, Kind] = {
         sourced(
             "torchtune",
             "r.yaml",
-            lambda count, salt: f"{RECIPE}a0: x{salt}\n"
-            + "".join(f"a{n}: ${{a{n - 1}}}${{a{n - 1}}}\n" for n in range(1, 40))
-            + each(count, "b{0}: ${a39}\n"),
+            lambda count, salt: (
+                f"{RECIPE}a0: x{salt}\n"
+                + "".join(f"a{n}: ${{a{n - 1}}}${{a{n - 1}}}\n" for n in range(1, 40))
+                + each(count, "b{0}: ${a39}\n")
+            ),
         ),
         CHECK,
     ),
@@ -87,7 +99,9 @@ CONFIGS: dict[str, Kind] = {
         sourced(
             "deepspeed",
             "ds.json",
-            lambda count, salt: json.dumps({"zero_optimization": {"stage": 3}, **{f"k{n}": salt for n in range(count)}}),
+            lambda count, salt: json.dumps(
+                {"zero_optimization": {"stage": 3}, **{f"k{n}": salt for n in range(count)}}
+            ),
         ),
         CHECK,
     ),
@@ -96,37 +110,73 @@ CONFIGS: dict[str, Kind] = {
         sourced(
             "deepspeed",
             "ds.json",
-            lambda count, salt: json.dumps({"zero_optimization": {"stage": 3}, salt + "k" * 5000: {f"k{n}": 1 for n in range(count)}}),
+            lambda count, salt: json.dumps(
+                {"zero_optimization": {"stage": 3}, salt + "k" * 5000: {f"k{n}": 1 for n in range(count)}}
+            ),
         ),
         CHECK,
     ),
     "json: levels": (
         200,
-        sourced("deepspeed", "ds.json", lambda count, salt: '{"zero_optimization": {"stage": 3}, "a":' + '{"a":' * count + f'"{salt}"' + "}" * count + "}"),
+        sourced(
+            "deepspeed",
+            "ds.json",
+            lambda count, salt: (
+                '{"zero_optimization": {"stage": 3}, "a":' + '{"a":' * count + f'"{salt}"' + "}" * count + "}"
+            ),
+        ),
         CHECK,
     ),
     "json: a long text": (
         20_000,
-        sourced("deepspeed", "ds.json", lambda count, salt: json.dumps({"zero_optimization": {"stage": 3}, "x": salt + "\\" * count})),
+        sourced(
+            "deepspeed",
+            "ds.json",
+            lambda count, salt: json.dumps({"zero_optimization": {"stage": 3}, "x": salt + "\\" * count}),
+        ),
         CHECK,
     ),
-    "toml: keys": (300, sourced("torchtitan", "t.toml", lambda count, salt: TITAN + each(count, f'k{{0}} = "{salt}"\n')), CHECK),
-    "toml: tables": (300, sourced("torchtitan", "t.toml", lambda count, salt: TITAN + each(count, f'[t{{0}}]\nk = "{salt}"\n')), CHECK),
+    "toml: keys": (
+        300,
+        sourced("torchtitan", "t.toml", lambda count, salt: TITAN + each(count, f'k{{0}} = "{salt}"\n')),
+        CHECK,
+    ),
+    "toml: tables": (
+        300,
+        sourced("torchtitan", "t.toml", lambda count, salt: TITAN + each(count, f'[t{{0}}]\nk = "{salt}"\n')),
+        CHECK,
+    ),
     "toml: tables of a list": (
         300,
         sourced("torchtitan", "t.toml", lambda count, salt: TITAN + each(count, f'[[t]]\nk{{0}} = "{salt}"\n')),
         CHECK,
     ),
-    "toml: a list": (500, sourced("torchtitan", "t.toml", lambda count, salt: f'{TITAN}x = ["{salt}", ' + "'1', " * count + "]\n"), CHECK),
-    "toml: an inline table": (
-        300,
-        sourced("torchtitan", "t.toml", lambda count, salt: f'{TITAN}x = {{s = "{salt}", ' + each(count, "k{0} = 1", ", ") + "}\n"),
+    "toml: a list": (
+        500,
+        sourced("torchtitan", "t.toml", lambda count, salt: f'{TITAN}x = ["{salt}", ' + "'1', " * count + "]\n"),
         CHECK,
     ),
-    "toml: dotted keys": (300, sourced("torchtitan", "t.toml", lambda count, salt: TITAN + each(count, f'a.b.k{{0}} = "{salt}"\n')), CHECK),
+    "toml: an inline table": (
+        300,
+        sourced(
+            "torchtitan",
+            "t.toml",
+            lambda count, salt: f'{TITAN}x = {{s = "{salt}", ' + each(count, "k{0} = 1", ", ") + "}\n",
+        ),
+        CHECK,
+    ),
+    "toml: dotted keys": (
+        300,
+        sourced("torchtitan", "t.toml", lambda count, salt: TITAN + each(count, f'a.b.k{{0}} = "{salt}"\n')),
+        CHECK,
+    ),
     "toml: a long text": (
         20_000,
-        sourced("torchtitan", "t.toml", lambda count, salt: f'{TITAN}x = """{salt}' + "a.b = 1 [x] " * (count // 12) + '"""\n'),
+        sourced(
+            "torchtitan",
+            "t.toml",
+            lambda count, salt: f'{TITAN}x = """{salt}' + "a.b = 1 [x] " * (count // 12) + '"""\n',
+        ),
         CHECK,
     ),
     "import: keys": (
@@ -191,7 +241,9 @@ CONFIGS: dict[str, Kind] = {
                 {
                     "baseline": 1,
                     "memcheck": "0",
-                    "findings": [{"path": "p.yaml", "plan": salt, "code": "MEM404", "pointer": f"/a/{n}"} for n in range(count)],
+                    "findings": [
+                        {"path": "p.yaml", "plan": salt, "code": "MEM404", "pointer": f"/a/{n}"} for n in range(count)
+                    ],
                 }
             ),
         },

@@ -26,7 +26,11 @@ PLANS: dict[str, Kind] = {
     "documents that fail": (20, documents(lambda name: FAILS.format(name=name)), CHECK),
     "documents that differ and fail": (
         10,
-        documents(lambda name: FAILS.format(name=name).replace("4096", str(1000 + sum(map(ord, name)) + 64 * int(name.split("-")[1])))),
+        documents(
+            lambda name: FAILS.format(name=name).replace(
+                "4096", str(1000 + sum(map(ord, name)) + 64 * int(name.split("-")[1]))
+            )
+        ),
         CHECK,
     ),
     "documents with unknown keys": (60, documents(lambda name: plan(name, kk="1")), CHECK),
@@ -41,9 +45,10 @@ PLANS: dict[str, Kind] = {
     "keys in a block": (
         300,
         one_file(
-            lambda count, salt: f"{HEAD.format(name=salt, model='gpt2')}training:\n  micro_batch_size: 1\n"
-             "  sequence_length: 128\n  options:\n"
-            + each(count, "    k{0}: 1\n")
+            lambda count, salt: (
+                f"{HEAD.format(name=salt, model='gpt2')}training:\n  micro_batch_size: 1\n"
+                "  sequence_length: 128\n  options:\n" + each(count, "    k{0}: 1\n")
+            )
         ),
         CHECK,
     ),
@@ -75,19 +80,21 @@ PLANS: dict[str, Kind] = {
     "merge keys": (
         200,
         one_file(
-            lambda count, salt: plan(salt)
-            + each(count, "a{0}: &a{0} {k{0}: 1}\n")
-            + f"z: {{<<: [{each(count, '*a{0}', ', ')}]}}\n"
+            lambda count, salt: (
+                plan(salt) + each(count, "a{0}: &a{0} {k{0}: 1}\n") + f"z: {{<<: [{each(count, '*a{0}', ', ')}]}}\n"
+            )
         ),
         CHECK,
     ),
     "merges of merges": (
         60,
         one_file(
-            lambda count, salt: plan(salt)
-            + "a0: &a0 {k0: 1}\n"
-            + "".join(f"a{n}: &a{n} {{<<: *a{n - 1}, k{n}: 1}}\n" for n in range(1, 60))
-            + each(count, "b{0}: {<<: *a9}\n")
+            lambda count, salt: (
+                plan(salt)
+                + "a0: &a0 {k0: 1}\n"
+                + "".join(f"a{n}: &a{n} {{<<: *a{n - 1}, k{n}: 1}}\n" for n in range(1, 60))
+                + each(count, "b{0}: {<<: *a9}\n")
+            )
         ),
         CHECK,
     ),
@@ -96,8 +103,9 @@ PLANS: dict[str, Kind] = {
     "comments that suppress": (
         200,
         one_file(
-            lambda count, salt: plan(salt)
-            + each(count, "k{0}: 1  # memcheck: ignore[MEM011] a reason of so many letters\n")
+            lambda count, salt: (
+                plan(salt) + each(count, "k{0}: 1  # memcheck: ignore[MEM011] a reason of so many letters\n")
+            )
         ),
         CHECK,
     ),
@@ -108,7 +116,11 @@ PLANS: dict[str, Kind] = {
     ),
     "a long name": (20_000, one_file(lambda count, salt: plan(salt + "x" * count)), CHECK),
     "a long name of wide letters": (20_000, one_file(lambda count, salt: plan(salt + "\u6f22" * count)), CHECK),
-    "a long name of marks": (20_000, one_file(lambda count, salt: plan(f"'{salt}" + "*_[<" * (count // 4) + "'")), CHECK),
+    "a long name of marks": (
+        20_000,
+        one_file(lambda count, salt: plan(f"'{salt}" + "*_[<" * (count // 4) + "'")),
+        CHECK,
+    ),
     "a long model": (20_000, one_file(lambda count, salt: plan(salt, model="llama-" + "x" * count)), CHECK),
     "a long word": (
         20_000,
@@ -131,7 +143,11 @@ PLANS: dict[str, Kind] = {
         one_file(lambda count, salt: plan(salt) + 'description: "' + "some words\n  " * count + '"\n'),
         CHECK,
     ),
-    "escapes": (3000, one_file(lambda count, salt: plan(salt) + 'description: "' + "\\u001b[31m" * count + '"\n'), CHECK),
+    "escapes": (
+        3000,
+        one_file(lambda count, salt: plan(salt) + 'description: "' + "\\u001b[31m" * count + '"\n'),
+        CHECK,
+    ),
     "levels": (4000, one_file(lambda count, salt: plan(salt) + "z: " + "[" * count + "]" * count + "\n"), CHECK),
     "traps of numbers": (
         200,
@@ -146,9 +162,11 @@ PLANS: dict[str, Kind] = {
     "traps on lines to fix": (
         200,
         one_file(
-            lambda count, salt: HEAD.format(name=salt, model="gpt2")
-            + "training:\n  micro_batch_size: 1\n  sequence_length: 128\n  options:\n"
-            + each(count, "    trap_{0}: yes\n    plain_{0}: 1\n")
+            lambda count, salt: (
+                HEAD.format(name=salt, model="gpt2")
+                + "training:\n  micro_batch_size: 1\n  sequence_length: 128\n  options:\n"
+                + each(count, "    trap_{0}: yes\n    plain_{0}: 1\n")
+            )
         ),
         ["check", "--fix", "p.yaml"],
     ),
@@ -216,9 +234,7 @@ PLANS: dict[str, Kind] = {
     "plans of many scripts": (
         15,
         lambda count, salt: {
-            "p.yaml": "---\n".join(
-                SOURCED.format(name=salt, kind="megatron", file=f"run{n}.sh") for n in range(count)
-            ),
+            "p.yaml": "---\n".join(SOURCED.format(name=salt, kind="megatron", file=f"run{n}.sh") for n in range(count)),
             **{f"run{n}.sh": f"# {salt}\n{LAUNCH}\n" for n in range(count)},
         },
         CHECK,
@@ -227,8 +243,10 @@ PLANS: dict[str, Kind] = {
         8,
         lambda count, salt: {
             **documents(
-                lambda name: SOURCED.format(name=name, kind="deepspeed", file="ds.json")
-                + "model: gpt2\ntraining: {micro_batch_size: 1, sequence_length: 128}\n"
+                lambda name: (
+                    SOURCED.format(name=name, kind="deepspeed", file="ds.json")
+                    + "model: gpt2\ntraining: {micro_batch_size: 1, sequence_length: 128}\n"
+                )
             )(count, salt),
             "ds.json": json.dumps({"zero_optimization": {"stage": 3}, **{f"k{n}": salt for n in range(50 * count)}}),
         },

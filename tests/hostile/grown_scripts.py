@@ -17,7 +17,10 @@ _LINES: dict[str, tuple[int, Callable[[int], str]]] = {
         400,
         lambda count: 'if [ "$A" = 1 ]; then\nB=1\nelse\n' * count + "B=1\n" + "fi\n" * count,
     ),
-    "one if with many branches": (500, lambda count: "if [ $A = x ]; then B=1\n" + each(count, "elif [ $A = {0} ]; then\nB={0}\n") + "fi\n"),
+    "one if with many branches": (
+        500,
+        lambda count: "if [ $A = x ]; then B=1\n" + each(count, "elif [ $A = {0} ]; then\nB={0}\n") + "fi\n",
+    ),
     "ifs in a line": (500, lambda count: "if [ a = b ]; then X=1; fi; " * count + "\n"),
     "a case": (500, lambda count: "case $A in\n" + each(count, "  x{0}) B=1 ;;\n") + "esac\n"),
     "nested cases": (300, lambda count: "case $A in\nx)\n" * count + "esac\n" * count),
@@ -46,7 +49,10 @@ _LINES: dict[str, tuple[int, Callable[[int], str]]] = {
     "folders": (300, lambda count: each(count, 'D{0}=$(cd "$(dirname "$0")" && pwd)\n')),
     "what Slurm is asked for": (500, lambda count: "#SBATCH --nodes=2\n" * count),
     "lines that go on": (1000, lambda count: "echo \\\n" + "  a \\\n" * count + "  b\n"),
-    "arguments on lines that go on": (300, lambda count: "python x.py \\\n" + each(count, "  --a{0} 1 \\\n") + "  --b 1\n"),
+    "arguments on lines that go on": (
+        300,
+        lambda count: "python x.py \\\n" + each(count, "  --a{0} 1 \\\n") + "  --b 1\n",
+    ),
     "arguments in a line": (300, lambda count: "python x.py " + each(count, "--a{0} 1 ") + "\n"),
     "words in a line": (1000, lambda count: "python x.py " + each(count, "a{0} ") + "\n"),
     "overrides": (300, lambda count: "tune run x --config y " + each(count, "a{0}=1 ") + "\n"),
@@ -62,7 +68,42 @@ _LINES: dict[str, tuple[int, Callable[[int], str]]] = {
 """Lines of a launch script."""
 _CHARACTERS = " \"'()$`\\#=;|&<>{}[]-~*?!,:/%@\t.x1"
 """Each of them, repeated on one line."""
-_PAIRS = ("$(", "${", "$((", "<<", ">>", "&&", "||", "[ ", "[[ ", "{ ", "--", " -", "-a ", "--a=", "a=", "a=(", '="', "$a", "${a}", "if ", "then ", "; fi", "case ", "do ", ") ", "\\ ", " #", "a.py ", "bash ", "torchrun ", "cat <<", "A=$(", ": ${A:=", "$(cd $(dirname ")
+_PAIRS = (
+    "$(",
+    "${",
+    "$((",
+    "<<",
+    ">>",
+    "&&",
+    "||",
+    "[ ",
+    "[[ ",
+    "{ ",
+    "--",
+    " -",
+    "-a ",
+    "--a=",
+    "a=",
+    "a=(",
+    '="',
+    "$a",
+    "${a}",
+    "if ",
+    "then ",
+    "; fi",
+    "case ",
+    "do ",
+    ") ",
+    "\\ ",
+    " #",
+    "a.py ",
+    "bash ",
+    "torchrun ",
+    "cat <<",
+    "A=$(",
+    ": ${A:=",
+    "$(cd $(dirname ",
+)
 """Likewise."""
 
 SCRIPTS: dict[str, Kind] = {
@@ -88,8 +129,10 @@ SCRIPTS: dict[str, Kind] = {
         sourced(
             "trl",
             "run.sh",
-            lambda count, salt: f"# {salt}\naccelerate launch trl/scripts/sft.py --model_name_or_path gpt2 "
-            f"--use_peft --lora_target_modules {each(count, 'm{0} ')}\n",
+            lambda count, salt: (
+                f"# {salt}\naccelerate launch trl/scripts/sft.py --model_name_or_path gpt2 "
+                f"--use_peft --lora_target_modules {each(count, 'm{0} ')}\n"
+            ),
         ),
         CHECK,
     ),

@@ -27,9 +27,7 @@ def baseline(folder: Path, number: str, field: str = "utilization") -> None:
 
 @pytest.mark.parametrize("number", NO_NUMBERS)
 @pytest.mark.parametrize("field", ["utilization", "host_bytes_per_node"])
-def test_no_number(
-    field: str, number: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_no_number(field: str, number: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """It would accept whatever is needed; the error has its line and column."""
     monkeypatch.chdir(tmp_path)
     baseline(tmp_path, number, field)
@@ -89,9 +87,7 @@ COMMANDS = {
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
 @pytest.mark.parametrize("kind", COMMANDS)
-def test_every_command_and_format(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_every_command_and_format(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """None of them ends in a defect, and what is written is UTF-8."""
     monkeypatch.chdir(tmp_path)
     write_over(tmp_path)

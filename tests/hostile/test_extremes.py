@@ -40,7 +40,11 @@ def plan(model: object, framework: str, parallelism: dict[str, Any], nodes: int 
 
 
 PLANS = {
-    **{f"compiled {model}, {name}": plan(model, name, {}, compile=True) for model in FUSED for name in ("pytorch", "torchtune")},
+    **{
+        f"compiled {model}, {name}": plan(model, name, {}, compile=True)
+        for model in FUSED
+        for name in ("pytorch", "torchtune")
+    },
     "MiniMax M2 under torchtune with ZeRO-3": plan("minimax-m2", "torchtune", {"zero_stage": 3}),
     "2^30 tokens under litgpt": plan("llama-3.1-8b", "litgpt", {}, sequence_length=2**30),
     "2^30 tokens of rows under litgpt": plan("llama-3.1-8b", "litgpt", {}, micro_batch_size=2**18),
@@ -48,7 +52,11 @@ PLANS = {
     "2^20 nodes": plan("llama-3.1-8b", "huggingface", {"zero_stage": 3}, 2**20),
     "2^20 nodes under Megatron": plan("llama-3.1-8b", "megatron", {"tensor": 8}, 2**20),
     "2^20 nodes and 5,000 layers with Muon": plan(
-        LAYERS | {"overrides": {"num_hidden_layers": 5000}}, "megatron", {"tensor": 8, "zero_stage": 1}, 2**20, optimizer="muon"
+        LAYERS | {"overrides": {"num_hidden_layers": 5000}},
+        "megatron",
+        {"tensor": 8, "zero_stage": 1},
+        2**20,
+        optimizer="muon",
     ),
     "10,000 layers": plan(LAYERS, "huggingface", {}),
     "10,000 layers under Megatron": plan(LAYERS, "megatron", {}),

@@ -94,9 +94,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize("file", SHARED)
-def test_a_file_that_many_plans_name_is_read_once(
-    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_many_plans_name_is_read_once(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty documents of one file name it; all see the same bytes."""
     monkeypatch.chdir(tmp_path)
     Path(file).write_text(plan("base") if file == "base.yaml" else "{}")

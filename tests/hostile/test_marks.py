@@ -70,7 +70,9 @@ def test_keys_in_other_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert Path("a.yaml").read_text(encoding="utf-8") == text
 
 
-@pytest.mark.parametrize("text", ["\u6f22\u5b57: 1\nmodel: x\n", "m\u00e9moire: 1\n", "memo: \u0441heck\n", "x: '\u200b'\n"])
+@pytest.mark.parametrize(
+    "text", ["\u6f22\u5b57: 1\nmodel: x\n", "m\u00e9moire: 1\n", "memo: \u0441heck\n", "x: '\u200b'\n"]
+)
 def test_other_files_in_other_letters(text: str) -> None:
     """YAML of other languages is no plan."""
     assert not looks_like_plan(text.encode())

@@ -78,5 +78,9 @@ def test_no_sign_of_a_verdict() -> None:
 
 def test_plain_messages_stay() -> None:
     """What has no markup is written as it is, code, places and keys included."""
-    for text in ("needs 3.02 GiB of `h100-80gb` (301.7%)", "a.yaml:5:17 and gpus_per_node", "tensor `a * b_`: 10:20:30"):
+    for text in (
+        "needs 3.02 GiB of `h100-80gb` (301.7%)",
+        "a.yaml:5:17 and gpus_per_node",
+        "tensor `a * b_`: 10:20:30",
+    ):
         assert neutral(text) == text

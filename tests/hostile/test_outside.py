@@ -50,9 +50,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("how", ["relative", "absolute", "a link"])
 @pytest.mark.parametrize("file", CONFIGS)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_config_reads_nothing_outside(
-    command: str, file: str, how: str, repository: Path, capsys: Capture
-) -> None:
+def test_a_config_reads_nothing_outside(command: str, file: str, how: str, repository: Path, capsys: Capture) -> None:
     """Whichever command reads the config, nothing of a file outside of its repository is shown."""
     secret = repository.parent.parent / "secret.json"
     name = {"relative": "../../secret.json", "absolute": str(secret), "a link": "here.json"}[how]

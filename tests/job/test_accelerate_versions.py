@@ -37,7 +37,9 @@ def checked(found: dict[str, Any]) -> PlanResult:
     return result
 
 
-@pytest.mark.parametrize(("version", "last"), [("1.6", False), ("1.8.1", False), ("1.10.0", False), ("1.11.0", True), ("1.15", True)])
+@pytest.mark.parametrize(
+    ("version", "last"), [("1.6", False), ("1.8.1", False), ("1.10.0", False), ("1.11.0", True), ("1.15", True)]
+)
 def test_gradients_stay_whole_since_1_11(version: str, last: bool) -> None:
     """Before, ``no_sync`` does nothing under FSDP2, and each micro-batch leaves a share of its gradients."""
     found, every = answer(plan(version)), answer(plan(version, sync="every"))

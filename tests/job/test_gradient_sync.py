@@ -29,7 +29,8 @@ def resolved(framework: str, parallelism: dict[str, Any], **training: Any) -> tu
                 "training": {"framework": framework, "sequence_length": 128, **training},
             }
         ),
-        FRAMEWORKS, base_dir=".",
+        FRAMEWORKS,
+        base_dir=".",
     )
     assert isinstance(made.job, TrainingJob)
     peak = estimate(made.job, made.gpu, made.overhead).allocated_bytes
@@ -38,7 +39,13 @@ def resolved(framework: str, parallelism: dict[str, Any], **training: Any) -> tu
 
 @pytest.mark.parametrize(
     ("framework", "usual"),
-    [("huggingface", "last"), ("litgpt", "last"), ("pytorch", "every"), ("torchtitan", "every"), ("torchtune", "every")],
+    [
+        ("huggingface", "last"),
+        ("litgpt", "last"),
+        ("pytorch", "every"),
+        ("torchtitan", "every"),
+        ("torchtune", "every"),
+    ],
 )
 def test_each_framework_has_its_own(framework: str, usual: str) -> None:
     """What its training loop does is the default, and is among the assumptions."""

@@ -103,9 +103,7 @@ def test_megatrons_own_expert_tensor_degree_is_named() -> None:
     assert "takes the tensor degree, 4, unless given --expert-tensor-parallel-size 1" in why
     for framework, routed, stated in (("megatron", False, None), ("torchtitan", True, None), ("megatron", True, 2)):
         quiet = Defaults()
-        resolve_layout(
-            HARDWARE, degrees._replace(expert_tensor=stated), FRAMEWORKS[framework], quiet, routed=routed
-        )
+        resolve_layout(HARDWARE, degrees._replace(expert_tensor=stated), FRAMEWORKS[framework], quiet, routed=routed)
         assert "parallelism.expert_tensor" not in {a.key for a in quiet.taken()}
 
 

@@ -76,11 +76,15 @@ def test_no_key_lowers_what_autograd_and_torch_make(framework: str, layout: Layo
     assert recipe(framework, layout, recipe=named, **{key: "fp16"}) == recipe(framework, layout, recipe=named)
 
 
-@pytest.mark.parametrize(("framework", "key"), [("deepspeed", "master"), ("megatron", "master"), ("torchtitan", "reduce")])
+@pytest.mark.parametrize(
+    ("framework", "key"), [("deepspeed", "master"), ("megatron", "master"), ("torchtitan", "reduce")]
+)
 def test_a_key_that_a_framework_lacks_changes_nothing(framework: str, key: str) -> None:
     """Its default holds, and rule MEM408 reports the key."""
     value = {"master": "none", "reduce": "bf16"}[key]
-    assert recipe(framework, SHARDED, recipe="bf16-mixed", **{key: value}) == recipe(framework, SHARDED, recipe="bf16-mixed")
+    assert recipe(framework, SHARDED, recipe="bf16-mixed", **{key: value}) == recipe(
+        framework, SHARDED, recipe="bf16-mixed"
+    )
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,13 @@ SAME = [
     (PLAN, "use_distributed_optimizer: false", ", zero_stage: 0", "", "parallelism.zero_stage"),
     (PLAN, "use_megatron_fsdp: true", ", zero_stage: 3", "", "parallelism.zero_stage"),
     (PLAN, "data_parallel_sharding_strategy: optim_grads", ", zero_stage: 2", "", "parallelism.zero_stage"),
-    (PLAN, "recompute_granularity: full", "", "activation_checkpointing: full", "training.activation_checkpointing.mode"),
+    (
+        PLAN,
+        "recompute_granularity: full",
+        "",
+        "activation_checkpointing: full",
+        "training.activation_checkpointing.mode",
+    ),
     (
         TITAN,
         "fsdp_reshard_after_forward: never",
@@ -59,7 +65,13 @@ SAME = [
         "parallelism.reshard_after_forward",
     ),
     (TITAN, "enable_cpu_offload: true", "", "offload: {parameters: cpu}", "training.offload.parameters"),
-    (TITAN, "selective_ac_option: op", "", "activation_checkpointing: selective", "training.activation_checkpointing.mode"),
+    (
+        TITAN,
+        "selective_ac_option: op",
+        "",
+        "activation_checkpointing: selective",
+        "training.activation_checkpointing.mode",
+    ),
 ]
 
 

@@ -33,9 +33,7 @@ PLAN = "model: {}\nhardware: {{gpu: h100-80gb}}\ntraining: {{micro_batch_size: 4
         ("qwen3-next-80b-a3b", ", head: reward", "packed", "estimated as full ones"),
     ],
 )
-def test_rows_are_full_unless_an_encoder_reads_what_a_trainer_pads(
-    model: str, more: str, rows: str, says: str
-) -> None:
+def test_rows_are_full_unless_an_encoder_reads_what_a_trainer_pads(model: str, more: str, rows: str, says: str) -> None:
     """Rows that may be padded all the same are open: of heads that score texts, and of encoders in a loop of one's own.
     Whichever it is, it is listed.
     """

@@ -28,7 +28,8 @@ def resolved(parallelism: dict[str, Any], **training: Any) -> tuple[tuple[str, .
                 "training": {"framework": "pytorch", "sequence_length": 128, "precision": "bf16-mixed", **training},
             }
         ),
-        FRAMEWORKS, base_dir=".",
+        FRAMEWORKS,
+        base_dir=".",
     )
     assert isinstance(found.job, TrainingJob)
     return found.job.torch, [(a.key, a.value) for a in found.assumptions if "torch_version" in a.key]

@@ -19,7 +19,9 @@ MODELS = {"llama-3.2-1b": (2, 4), "qwen3-0.6b": (4, 3), "deepseek-v2-lite": (4, 
 
 def plans(model: str, framework: str) -> list[dict[str, Any]]:
     """Layouts of one model: schedules, numbers of micro-batches, recompute."""
-    schedules = ("1f1b", "interleaved-1f1b") if framework == "megatron" else ("gpipe", "1f1b", "zero-bubble", "dualpipe")
+    schedules = (
+        ("1f1b", "interleaved-1f1b") if framework == "megatron" else ("gpipe", "1f1b", "zero-bubble", "dualpipe")
+    )
     found = []
     for stages, schedule, steps, mode in product(MODELS[model], schedules, (1, 4, 9, 36), ("none", "full")):
         parallelism = {"pipeline": stages, "pipeline_schedule": schedule, "zero_stage": 1}

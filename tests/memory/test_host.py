@@ -13,7 +13,9 @@ P = parameters(resolved({"framework": "pytorch"}))
 HF, SHARDED = {"framework": "huggingface"}, {"zero_stage": 3}
 
 
-def moments(training: dict[str, object], parallelism: dict[str, object] | None = None, **more: object) -> dict[str, int]:
+def moments(
+    training: dict[str, object], parallelism: dict[str, object] | None = None, **more: object
+) -> dict[str, int]:
     """Bytes by moment."""
     return host_bytes(priced(training, parallelism, **more))
 
@@ -180,7 +182,9 @@ def test_megatron_stages_what_each_rank_writes() -> None:
     """torch_dist moves 2 + 4 + 8 bytes of each parameter to the host, divided over all ranks, saved at once or not."""
     found = moments({"framework": "megatron"}, {"zero_stage": 1, "tensor": 2}, hardware={"nodes": 4})
     assert found["save"] == pytest.approx(14 * P / 4, rel=1e-6)
-    legacy = moments({"framework": "megatron", "checkpoint": "full"}, {"zero_stage": 1, "tensor": 2}, hardware={"nodes": 4})
+    legacy = moments(
+        {"framework": "megatron", "checkpoint": "full"}, {"zero_stage": 1, "tensor": 2}, hardware={"nodes": 4}
+    )
     assert legacy["save"] == pytest.approx(12 * P, rel=1e-6)
 
 

@@ -35,16 +35,21 @@ def test_what_rests_multiplies_to_its_bytes(case: str) -> None:
     """Count, part, shape and dtype of parameters, gradients and states give their bytes; AdamW has two states."""
     given = CASES[case]
     found = estimate(job(checkpointing=FULL, sequence_length=1024, **given), BIG_GPU, inventory=True)
-    rests = [g for g in found.largest if g.component in ("parameters", "gradients", "master_weights", "optimizer_states")]
+    rests = [
+        g for g in found.largest if g.component in ("parameters", "gradients", "master_weights", "optimizer_states")
+    ]
     assert rests
     for group in rests:
         states = 2 if group.component == "optimizer_states" else 1
         each = group.bytes / group.copies / states
         assert each == pytest.approx(shown(group), rel=1e-3, abs=1024), group
     sharded = {g.component for g in rests if g.shape.startswith("1/8 of ")}
-    assert sharded == {
-        "replicated": set(),
-        "FSDP": {g.component for g in rests},
-        "ZeRO-2": {"optimizer_states"} & {g.component for g in rests},
-        "Megatron": {"optimizer_states", "master_weights"} & {g.component for g in rests},
-    }[case]
+    assert (
+        sharded
+        == {
+            "replicated": set(),
+            "FSDP": {g.component for g in rests},
+            "ZeRO-2": {"optimizer_states"} & {g.component for g in rests},
+            "Megatron": {"optimizer_states", "master_weights"} & {g.component for g in rests},
+        }[case]
+    )

@@ -179,7 +179,9 @@ def test_streams_keep_from_each_other_what_they_hold_at_most() -> None:
     sharded, alone, live = job(layout=layout), job(), 400 * GIB
     rests = Pools(unfilled=0)
     on_one = stuck_bytes(alone, live, rests)
-    assert stuck_bytes(sharded, live, rests._replace(others=3 * GIB)) in range(on_one + 3 * GIB - 2, on_one + 3 * GIB + 3)
+    assert stuck_bytes(sharded, live, rests._replace(others=3 * GIB)) in range(
+        on_one + 3 * GIB - 2, on_one + 3 * GIB + 3
+    )
     usual = stuck_bytes(sharded, live, rests)
     assert on_one + 3 * GIB < usual == stuck_bytes(sharded, live, rests._replace(others=100 * GIB))
 

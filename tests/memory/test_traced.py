@@ -26,7 +26,11 @@ from tests.memory.jobs import (
 FUSED = Optimizer("adamw", "fused")
 SINGLE_DEVICE = {
     "plain": (job(), 78198.746, "backward"),
-    "fused optimizer, two sequences": (job(optimizer=FUSED, micro_batch_size=2, sequence_length=2048), 78197.746, "backward"),
+    "fused optimizer, two sequences": (
+        job(optimizer=FUSED, micro_batch_size=2, sequence_length=2048),
+        78197.746,
+        "backward",
+    ),
     "full recompute": (job(optimizer=FUSED, checkpointing=FULL, sequence_length=8192), 64113.41, "backward"),
     "reentrant recompute": (
         job(checkpointing=Checkpointing("full", reentrant=True), micro_batch_size=2, sequence_length=8192),
@@ -99,7 +103,10 @@ DISTRIBUTED = {
     ),
     "DDP, tied head": (
         job(
-            llama_1b(), recipe=BF16_AUTOCAST, sequence_length=2048, layout=Layout(gpus_per_node=8, data=8, shard_group=8)
+            llama_1b(),
+            recipe=BF16_AUTOCAST,
+            sequence_length=2048,
+            layout=Layout(gpus_per_node=8, data=8, shard_group=8),
         ),
         28798.4,
         "backward",
@@ -141,9 +148,7 @@ def test_a_distributed_step_peaks_where_pytorch_does(name: str) -> None:
     check(*DISTRIBUTED[name])
 
 
-@pytest.mark.parametrize(
-    ("rank", "peak_mib"), [(0, 43041.818), (1, 33011.31), (3, 31029.096)]
-)
+@pytest.mark.parametrize(("rank", "peak_mib"), [(0, 43041.818), (1, 33011.31), (3, 31029.096)])
 def test_pipeline_ranks_hold_their_micro_batches(rank: int, peak_mib: float) -> None:
     """1F1B over four stages: four, three and one micro-batches in flight, with the stage's buffers."""
     case = job(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memcheck.catalog.errors import ConfigFileError
+from memcheck.catalog.config_file import ConfigFileError
 from memcheck.catalog.names import UnknownNameError
 from memcheck.families.architecture import architecture_of, read_architecture
 from memcheck.models.errors import ArchitectureError

@@ -12,9 +12,7 @@ from typing import NamedTuple
 LONGEST = 30
 """Words of the longest sentence that a reader is given."""
 
-END = re.compile(
-    r"(?<=[.!?])[\")*_]*\s+(?=[A-Z0-9`\"'(*_\[\x00-]|[a-z][\w-]*(?:,? [\w-]+){0,3}: )|(?<=[.!?])$|\n+"
-)
+END = re.compile(r"(?<=[.!?])[\")*_]*\s+(?=[A-Z0-9`\"'(*_\[\x00-]|[a-z][\w-]*(?:,? [\w-]+){0,3}: )|(?<=[.!?])$|\n+")
 """Where a sentence ends: at its stop before a new beginning, and at the end of a paragraph, an item or a cell."""
 SHORT = re.compile(r"\b(e\.g|i\.e|vs|etc|cf|no|approx)\.", re.IGNORECASE)
 CODE = re.compile(r"``[^`]*``|`[^`]*`")

@@ -74,7 +74,9 @@ def commands() -> list[str]:
     """Every memcheck command of the pages' shell blocks, without what a shell does with it."""
     lines = [line for _, text in blocks("sh") for line in re.sub(r"\\\n\s*", " ", text).splitlines()]
     parts = [part.strip() for line in lines for part in re.split(r"\s(?:&&|\||;|>)(?:\s|$)|\s#\s", f" {line} ")]
-    return [part[part.index("memcheck ") :] for part in parts if re.match(r"(?:torchrun .* |\.venv/bin/)?memcheck ", part)]
+    return [
+        part[part.index("memcheck ") :] for part in parts if re.match(r"(?:torchrun .* |\.venv/bin/)?memcheck ", part)
+    ]
 
 
 @pytest.mark.parametrize("line", sorted(set(commands())))
@@ -145,5 +147,7 @@ def test_sentences_are_short_and_plain() -> None:
         if page.name != "CONTRIBUTING.md"
         for each in in_markdown(page.read_text(encoding="utf-8"))
     ]
-    assert [f"{page}:{each.line}: {each.words} words: {each.text}" for page, each in found if each.words > LONGEST] == []
+    assert [
+        f"{page}:{each.line}: {each.words} words: {each.text}" for page, each in found if each.words > LONGEST
+    ] == []
     assert [f"{page}:{each.line}: {each.text}" for page, each in found if OURS.search(each.text)] == []

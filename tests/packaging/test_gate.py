@@ -30,7 +30,9 @@ def possible() -> list[tuple[str, ...]]:
     """The marks that a test can have together."""
     every = [marks for n in range(len(KINDS) + 1) for marks in itertools.combinations(KINDS, n)]
     starts_much = [{"torch", "browser"} & set(marks) for marks in every]
-    return [marks for marks, much in zip(every, starts_much, strict=True) if len(much) < 2 if "slow" in marks or not much]
+    return [
+        marks for marks, much in zip(every, starts_much, strict=True) if len(much) < 2 if "slow" in marks or not much
+    ]
 
 
 @pytest.mark.parametrize("marks", possible(), ids="-".join)

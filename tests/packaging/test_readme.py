@@ -87,7 +87,9 @@ def test_every_page_is_in_the_index(root: Path) -> None:
 
 def test_pages_are_short(root: Path, readme: str) -> None:
     """The README is read in three minutes, and all pages but those on internals in two hours."""
-    pages = [page.read_text(encoding="utf-8") for page in (root / "docs").rglob("*.md") if "internals" not in page.parts]
+    pages = [
+        page.read_text(encoding="utf-8") for page in (root / "docs").rglob("*.md") if "internals" not in page.parts
+    ]
     assert len(readme.split()) <= 700
     assert sum(len(text.split()) for text in (readme, *pages)) <= 25_000
 

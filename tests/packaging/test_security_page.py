@@ -137,9 +137,7 @@ HELD: dict[str, tuple[str, ...]] = {
         "action/test_attacker.py::test_wildcards_go_through_no_link",
         "action/test_attacker.py::test_working_directory_is_no_way_out",
     ),
-    "It is safe on pull requests from forks": (
-        "action/test_attacker.py::test_whole_action_on_an_attackers_checkout",
-    ),
+    "It is safe on pull requests from forks": ("action/test_attacker.py::test_whole_action_on_an_attackers_checkout",),
 }
 """How a sentence begins, and what holds it."""
 

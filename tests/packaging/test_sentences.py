@@ -30,7 +30,9 @@ def _sentences(root: Path) -> Iterator[tuple[str, Sentence]]:
 def test_sentences_are_short(sentences: list[tuple[str, Sentence]]) -> None:
     """Messages, help of commands, pages of rules and descriptions of schemas."""
     assert len(sentences) > 5000
-    assert [f"{file}:{each.line}: {each.words} words: {each.text}" for file, each in sentences if each.words > LONGEST] == []
+    assert [
+        f"{file}:{each.line}: {each.words} words: {each.text}" for file, each in sentences if each.words > LONGEST
+    ] == []
 
 
 def test_words_are_plain(sentences: list[tuple[str, Sentence]]) -> None:

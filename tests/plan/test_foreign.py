@@ -12,7 +12,9 @@ from memcheck.plan.lookup import branches
 from memcheck.plan.schema import load_schema
 from tests.plan.samples import SMALL, findings
 
-SERVED = "memcheck: 1\nmodel: llama-3.1-8b\nhardware: {gpu: h100-80gb}\ninference: {batch_size: 1, context_length: 4096}\n"
+SERVED = (
+    "memcheck: 1\nmodel: llama-3.1-8b\nhardware: {gpu: h100-80gb}\ninference: {batch_size: 1, context_length: 4096}\n"
+)
 
 
 def answer(text: str) -> str:

@@ -282,7 +282,7 @@ OWN = {
     "cli/schema.py": "the schema, which is part of the package",
     "edge/imports.py": "bytecode, which is part of the package",
     "edge/opener.py": "opens every other file",
-    "edge/streams.py": "the null device, in place of a stream that is closed",
+    "edge/screen.py": "the null device, in place of a stream that is closed",
     "own_json.py": "measured tables and the schema, which are part of the package",
     "report/html/shell.py": "the style sheet, which is part of the package",
 }

@@ -7,9 +7,8 @@ import yaml
 
 from memcheck.plan.lookup import branches
 from memcheck.plan.renamed import RENAMED, Renamed, rewritten
-from memcheck.plan.schema import load_schema
+from memcheck.plan.schema import conforms, load_schema
 from memcheck.plan.synonyms import KEYS
-from memcheck.plan.valid import conforms
 from tests.plan.samples import SMALL, changed, findings, fixed, marked, one, read
 
 EACH = pytest.mark.parametrize("entry", RENAMED, ids=[f"{entry.section}.{entry.old}" for entry in RENAMED])
@@ -84,8 +83,14 @@ def test_names_are_unique_and_no_suggestion_contradicts_one() -> None:
     [
         ("  optim: galore_adamw", "write `optimizer`, which has a value for `adamw_torch`, "),
         ("  mixed_precision: int8", "write `precision`, which has a value for `no`, `bf16`, `fp16` and `fp8` only"),
-        ("  gradient_checkpointing: [true]", "write `activation_checkpointing`, which has a value for `true` and `false`"),
-        ("  gradient_checkpointing: {use_reentrant: false}", "write `activation_checkpointing`, which has a value for "),
+        (
+            "  gradient_checkpointing: [true]",
+            "write `activation_checkpointing`, which has a value for `true` and `false`",
+        ),
+        (
+            "  gradient_checkpointing: {use_reentrant: false}",
+            "write `activation_checkpointing`, which has a value for ",
+        ),
     ],
 )
 def test_a_value_without_an_equal_is_left_alone(line: str, help: str) -> None:

@@ -124,7 +124,22 @@ def test_plans_in_other_encodings_are_recognised(text, encoding):
 TOKENS = [
     *("memcheck", "memcheck: 1", '"memcheck"', "'memcheck'", '"mem\\u0063heck"', '"mem\\\n check"', "name", "1"),
     *(":", ": ", ",", " ", "  ", "\n", "\n  ", "\r", "\r\n", "\u2028", "\x85", "\t", "{", "}", "[", "]", "- ", "? "),
-    *("&a ", "*a", "*a : ", "<<: ", "<<", "!!str ", "!!int ", "!x ", "|\n  ", ">-\n  ", "#", "\n---\n", "--- ", "...\n"),
+    *(
+        "&a ",
+        "*a",
+        "*a : ",
+        "<<: ",
+        "<<",
+        "!!str ",
+        "!!int ",
+        "!x ",
+        "|\n  ",
+        ">-\n  ",
+        "#",
+        "\n---\n",
+        "--- ",
+        "...\n",
+    ),
     *("%YAML 1.1\n---\n", "\ufeff"),
 ]
 """What YAML is made of, as far as it bears on where a key stands."""
@@ -134,9 +149,13 @@ KEYS = st.sampled_from(
     ["memcheck", '"memcheck"', "'memcheck'", "!!str memcheck", "&k memcheck", '"\\x6demcheck"', '"memchec\\u006b"']
 )
 VALUES = st.sampled_from(["1", " 1", "!!int 1", "&v 1", "|\n   1", ">-\n   1", "", "'1'", '"1"', "[1]", "{a: 1}", "*v"])
-BEFORE = st.sampled_from(["", "name: x\n", "a: &v 1\n", "---\n", "%YAML 1.1\n---\n", "a: 1\n---\n", "# x\n", "\ufeff", "{", "? "])
+BEFORE = st.sampled_from(
+    ["", "name: x\n", "a: &v 1\n", "---\n", "%YAML 1.1\n---\n", "a: 1\n---\n", "# x\n", "\ufeff", "{", "? "]
+)
 MAPPINGS = st.builds(
-    lambda before, indent, key, colon, value, after: before.replace("\n", f"\n{indent}") + indent + key + colon + value + after,
+    lambda before, indent, key, colon, value, after: (
+        before.replace("\n", f"\n{indent}") + indent + key + colon + value + after
+    ),
     BEFORE,
     st.sampled_from(["", " ", "   "]),
     KEYS,

@@ -11,8 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
-from memcheck.plan.schema import load_schema
-from memcheck.plan.valid import conforms
+from memcheck.plan.schema import conforms, load_schema
 from tests.plan.samples import ARCHITECTURE, FULL, SERVING, SMALL, VALID
 
 SCHEMA = load_schema()

@@ -11,7 +11,7 @@ import pytest
 from tests.sources import trees
 
 WRITES = {
-    ("memcheck/edge/streams.py", "_write"): "the place itself",
+    ("memcheck/edge/screen.py", "_write"): "the place itself",
     ("memcheck/cli/write.py", "_print"): "the place itself on stdout, behind `inert` and `document`",
     ("memcheck/__main__.py", "main"): "the version, a literal, before anything is imported",
     ("memcheck/cli/write.py", "_send"): "a report's file",

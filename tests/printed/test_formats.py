@@ -11,8 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memcheck.edge.inert import inert
-from memcheck.edge.screen import Screen
+from memcheck.edge.screen import Screen, inert
 from memcheck.report import BINARY, FORMATS, renderer
 from memcheck.report.csv import cell
 from memcheck.report.markdown import code, escape

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memcheck.edge.inert import inert
 from memcheck.edge.json_text import dumps
-from memcheck.edge.screen import Screen
+from memcheck.edge.screen import Screen, inert
 from memcheck.edge.text import one_line
 from tests.printed.harmless import HOSTILE, harm
 

@@ -35,7 +35,12 @@ def dossier(answer: Estimate, gpu: str) -> Dossier:
     )
     own = OnGpu(gpu, answer.capacity_bytes, need, answer.needed_interval_bytes[1], 312, relative_speed=1.0)
     ranks = tuple(RankDevice(rank.pipeline_rank, "backward", dict(answer.parts_bytes)) for rank in answer.ranks)
-    return Dossier(ranks, tuple(each._replace(needed_low_bytes=low) for each in (own, *others)), "megatron/dense; allocator: megatron/default", 8)
+    return Dossier(
+        ranks,
+        tuple(each._replace(needed_low_bytes=low) for each in (own, *others)),
+        "megatron/dense; allocator: megatron/default",
+        8,
+    )
 
 
 def result(device: float, ranks: int = 1, status: str = "passed", **changes: object) -> PlanResult:

@@ -163,7 +163,9 @@ def edit(item: Edit) -> str:
 
 def as_text(rows: dict[str, list[str]]) -> str:
     """The table as it is kept: a heading per finding, and what it says below it, indented."""
-    return "".join(f"{name} {lines[0]}\n" + "".join(f"  {line}\n" for line in lines[1:]) for name, lines in rows.items())
+    return "".join(
+        f"{name} {lines[0]}\n" + "".join(f"  {line}\n" for line in lines[1:]) for name, lines in rows.items()
+    )
 
 
 def as_rows(text: str) -> dict[str, list[str]]:

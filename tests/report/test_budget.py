@@ -52,7 +52,9 @@ def test_a_component_that_just_crosses_the_line_is_red_behind_it() -> None:
     components = {"activations": 60 * GIB}
     estimate = samples.estimate()._replace(components_bytes=components, device_bytes=60 * GIB, capacity_bytes=40 * GIB)
     plan = samples.result("failed", estimate=estimate)
-    row = next(r for r in text_blocks.ledger(ledger(plan, estimate), Screen(100, color=True)) if r.startswith("activations"))
+    row = next(
+        r for r in text_blocks.ledger(ledger(plan, estimate), Screen(100, color=True)) if r.startswith("activations")
+    )
     before, _, behind = row.partition("│")
     assert "\x1b[36m█" in before
     assert "\x1b[31m█" in behind

@@ -95,7 +95,9 @@ def test_log_is_grouped_by_file() -> None:
     """Each file's human report is folded under a title that tells its verdict; the summary comes last."""
     text = render(samples.mixed(), Screen(100), "token")
     assert text.count("::group::") == text.count("::endgroup::") == 1
-    assert text.startswith("::group::plans/llama-3.1-8b-docs-sft.yaml: failed by MEM101, MEM010, 137.9%25 of capacity\n")
+    assert text.startswith(
+        "::group::plans/llama-3.1-8b-docs-sft.yaml: failed by MEM101, MEM010, 137.9%25 of capacity\n"
+    )
     assert text.endswith("checked 4 plans: 2 passed, 2 failed (2 errors, 1 warning)\n")
 
 

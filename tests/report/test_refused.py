@@ -93,7 +93,10 @@ def test_errors_with_one_place_and_one_help_share_both() -> None:
     """The start of their messages, the source line and the help stand once."""
     text = printed(mistakes(3, help="say which", line=4))
     assert text.count("`train.py` is a script") == 1
-    assert re.findall(r"^error\[MEM503\] unusable-source: (.*)$", text, re.MULTILINE)[1:] == ["... 1 layers", "... 2 layers"]
+    assert re.findall(r"^error\[MEM503\] unusable-source: (.*)$", text, re.MULTILINE)[1:] == [
+        "... 1 layers",
+        "... 2 layers",
+    ]
     assert text.count("help: say which") == text.count("4 | hardware:") == 1
     apart = printed(mistakes(3, help="say which"))
     assert apart.count("`train.py` is a script") == apart.count("help: say which") == 3

@@ -93,7 +93,9 @@ def test_shards_beside_whole_tensors(model: str, training: str, stops: bool) -> 
     assert bool(found("MEM419", "zero_stage: 3", training, model=model)) == stops
 
 
-@pytest.mark.parametrize(("framework", "whose"), [("huggingface", "transformers' Adafactor"), ("pytorch", "torch's Adafactor")])
+@pytest.mark.parametrize(
+    ("framework", "whose"), [("huggingface", "transformers' Adafactor"), ("pytorch", "torch's Adafactor")]
+)
 def test_whose_adafactor_stops(framework: str, whose: str) -> None:
     """The Trainer has transformers' own, a loop in plain PyTorch torch's; they stop for different reasons."""
     (finding,) = found("MEM419", "zero_stage: 3", f"framework: {framework}, optimizer: adafactor")

@@ -35,7 +35,9 @@ PARALLELISM = st.fixed_dictionaries(
 TRAINING = st.fixed_dictionaries(
     {"micro_batch_size": DEGREE, "sequence_length": st.sampled_from([1, 1023, 4096, 1073741824])},
     optional={
-        "framework": st.sampled_from(["huggingface", "pytorch", "torchtitan", "megatron", "deepspeed", "litgpt", "torchtune"]),
+        "framework": st.sampled_from(
+            ["huggingface", "pytorch", "torchtitan", "megatron", "deepspeed", "litgpt", "torchtune"]
+        ),
         "global_batch_size": DEGREE,
         "method": st.sampled_from(["full", "lora", "qlora"]),
         "precision": st.sampled_from(["fp32", "bf16-mixed", "fp16-mixed", "fp8-mixed", "bf16-pure", "fp16-pure"]),

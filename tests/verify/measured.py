@@ -130,6 +130,7 @@ WHAT: dict[str, Callable[..., dict[str, Any]]] = {
     "stage": stage,
 }
 
+
 def _end() -> None:
     """Ends this process when the others have what they need, without Python's own end.
 

@@ -34,7 +34,9 @@ def importers(package: Path) -> Iterator[Path]:
 def test_nothing_outside_of_verify_imports_torch(root: Path) -> None:
     """Whoever only checks plans never needs PyTorch."""
     package = root / "memcheck"
-    found = {str(path.relative_to(package)) for path in importers(package) if not path.is_relative_to(package / "verify")}
+    found = {
+        str(path.relative_to(package)) for path in importers(package) if not path.is_relative_to(package / "verify")
+    }
     assert found == set()
 
 

@@ -158,6 +158,8 @@ def test_gradients_meet_in_place() -> None:
         y = x.clone()
         return torch.stack([y.neg(), y.neg()])
 
-    assert highest(held, in_place=True) == highest(held, in_place=False) == 5  # y, and in backward: one, two, total, total + one
+    assert (
+        highest(held, in_place=True) == highest(held, in_place=False) == 5
+    )  # y, and in backward: one, two, total, total + one
     assert highest(met, in_place=True) == 4  # two in y, one gradient from either half; their sum is no fifth
     assert highest(met, in_place=False) == 5

@@ -90,7 +90,11 @@ def test_configuration_of_the_language_model_alone() -> None:
     """A multimodal configuration without its vision tower is that of its text model."""
     wrapped = {"model_type": "gemma3", "vision_config": None, "text_config": {"hidden_size": 64}}
     found = subject(plan()).plan.model._replace(architecture=wrapped)
-    assert hugging_face_config(found, ".") == {"model_type": "gemma3_text", "hidden_size": 64, "tie_word_embeddings": True}
+    assert hugging_face_config(found, ".") == {
+        "model_type": "gemma3_text",
+        "hidden_size": 64,
+        "tie_word_embeddings": True,
+    }
 
 
 def test_configuration_of_a_named_models_language_part() -> None:

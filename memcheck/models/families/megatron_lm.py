@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from memcheck.edge.digits import whole_number
+from memcheck.edge.text import whole_number
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder
 from memcheck.models.parts.feed_forward import gated_mlp, plain_mlp, stacked_experts

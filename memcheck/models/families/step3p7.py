@@ -4,7 +4,7 @@ shared one.
 
 from __future__ import annotations
 
-from memcheck.edge.digits import whole_number
+from memcheck.edge.text import whole_number
 from memcheck.models.families.deepseek import mtp_layers
 from memcheck.models.families.minimax_m3 import NORM
 from memcheck.models.parts.attention import grouped_attention, head_norm

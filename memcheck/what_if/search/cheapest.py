@@ -39,7 +39,7 @@ def cheapest(pricer: Pricer, prices: Mapping[str, float], enough: int) -> tuple[
     Raises:
         UsageError: there are no prices.
     """
-    from memcheck.config.prices import EXAMPLE
+    from memcheck.config.read import EXAMPLE
 
     if not prices:
         raise UsageError(

@@ -33,9 +33,7 @@ PLAIN = Reducing(
         ([1, 3, 1], [(0, 1), (1, 2), (2, 3)]),
     ],
 )
-def test_a_bucket_is_full_when_the_next_tensor_does_not_fit(
-    numels: list[int], found: list[tuple[int, int]]
-) -> None:
+def test_a_bucket_is_full_when_the_next_tensor_does_not_fit(numels: list[int], found: list[tuple[int, int]]) -> None:
     """One that is larger than a bucket is reduced alone."""
     assert list(buckets(numels, 2)) == found
 

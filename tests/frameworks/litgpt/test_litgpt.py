@@ -125,8 +125,14 @@ CAPPED = {
 GEMMA_2 = {
     "name": "gemma-2-2b",
     "overrides": {
-        "num_hidden_layers": 4, "vocab_size": 16000, "hidden_size": 512, "intermediate_size": 1536,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 256, "sliding_window": 256,
+        "num_hidden_layers": 4,
+        "vocab_size": 16000,
+        "hidden_size": 512,
+        "intermediate_size": 1536,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "sliding_window": 256,
     },
 }
 EVERY_LINEAR = ["q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

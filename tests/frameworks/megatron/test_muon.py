@@ -73,7 +73,10 @@ def test_dealing_follows_the_rule_rank_by_rank() -> None:
     """Whoever has least work and room, looked up among all ranks for every matrix, is given the same."""
     draw = random.Random(7)  # noqa: S311 - the same matrices every time
     for _ in range(200):
-        matrices = [(r * draw.choice((8, 100, 256, 1024)), r) for r in draw.choices((8, 64, 100, 256, 1000), k=draw.randint(1, 40))]
+        matrices = [
+            (r * draw.choice((8, 100, 256, 1024)), r)
+            for r in draw.choices((8, 64, 100, 256, 1000), k=draw.randint(1, 40))
+        ]
         ranks = draw.randint(1, 24)
         cap = sum(n for n, _ in matrices) / ranks * draw.choice((0.9, 1.0, 1.3))
         loads, cursors, mine = [float(draw.randint(0, 3)) for _ in range(ranks)], [0] * ranks, [0] * ranks

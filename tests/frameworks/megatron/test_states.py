@@ -133,7 +133,8 @@ def test_double_buffers_hold_two_units_of_parameters_and_gradients() -> None:
         for options in (half, {**half, "fsdp_double_buffer": True})
     )
     held = [
-        next(i for i in r.instants if i.name == "loss").components_bytes["communication_buffers"] for r in (plain, pooled)
+        next(i for i in r.instants if i.name == "loss").components_bytes["communication_buffers"]
+        for r in (plain, pooled)
     ]
     assert held[1] - held[0] == 2 * layer * (2 + 2)
     wide = megatron_ranks(job(model, grid(8, zero_stage=3)), model)[0]
@@ -211,7 +212,12 @@ def test_dummy_gradients_are_one_per_shape() -> None:
     model, case = llama_8b(), job(llama_8b(), grid(1))
     setting = megatron_setting(case, model)
     tensors = [t for b in model.layers() for t in block_tensors(b, case, 4096)]
-    side = workspaces(case, model, setting, ChunkContents(list(model.layers()), [(t, 1) for t in tensors], embedding=False, head=False))
+    side = workspaces(
+        case,
+        model,
+        setting,
+        ChunkContents(list(model.layers()), [(t, 1) for t in tensors], embedding=False, head=False),
+    )
     shapes = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
     assert side.dummy_gradients == sum(2 * a * b for a, b in shapes)
     plain = job(model, grid(1), options={"gradient_accumulation_fusion": False})

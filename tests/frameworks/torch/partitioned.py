@@ -63,7 +63,9 @@ def block(name: str, mode: str) -> list[tuple[str, int]]:
     hidden, width, heads, kv_heads = SIZES[name]
     size = hidden // heads
     rows = (heads + 2 * kv_heads) * size
-    forward = functools.partial(_torchtune if mode == "torchtune" else _forward, heads=heads, kv_heads=kv_heads, size=size)
+    forward = functools.partial(
+        _torchtune if mode == "torchtune" else _forward, heads=heads, kv_heads=kv_heads, size=size
+    )
 
     def run(*arguments: Any) -> Any:
         if mode != "selective":

@@ -29,7 +29,9 @@ def job(framework: str, degree: int) -> TrainingJob:
 
 def experts_here(degree: int) -> LocalTensor:
     """``gate_up_proj`` of one rank."""
-    return LocalTensor("mlp.experts.gate_up_proj", (EXPERTS // degree, 2 * WIDTH, HIDDEN), True, expert=True, matrix=True)
+    return LocalTensor(
+        "mlp.experts.gate_up_proj", (EXPERTS // degree, 2 * WIDTH, HIDDEN), True, expert=True, matrix=True
+    )
 
 
 @pytest.mark.parametrize(

@@ -117,9 +117,27 @@ def test_replicas_keep_what_their_all_reduces_wrote(name: str) -> None:
 
 
 FROZEN_HEADS = {
-    "bert added, sdpa, none, bf16-pure": {"init": 50004992, "forward": 228110336, "loss": 241349632, "backward": 257733632, "optimizer": 96868352},
-    "gemma4_text added, sdpa, none, bf16-pure": {"init": 1798539264, "forward": 4797182976, "loss": 4808808960, "backward": 4842046976, "optimizer": 3587822592},
-    "bart added, eager, none, bf16-pure": {"init": 184700928, "forward": 1346695168, "loss": 1335825408, "backward": 1426187264, "optimizer": 365268992},
+    "bert added, sdpa, none, bf16-pure": {
+        "init": 50004992,
+        "forward": 228110336,
+        "loss": 241349632,
+        "backward": 257733632,
+        "optimizer": 96868352,
+    },
+    "gemma4_text added, sdpa, none, bf16-pure": {
+        "init": 1798539264,
+        "forward": 4797182976,
+        "loss": 4808808960,
+        "backward": 4842046976,
+        "optimizer": 3587822592,
+    },
+    "bart added, eager, none, bf16-pure": {
+        "init": 184700928,
+        "forward": 1346695168,
+        "loss": 1335825408,
+        "backward": 1426187264,
+        "optimizer": 365268992,
+    },
 }
 """Traced bytes of each moment with `freeze: [head]`, by a plan of a small model."""
 
@@ -137,8 +155,20 @@ def test_a_frozen_tied_head_freezes_the_table_alone(name: str) -> None:
 
 
 FROZEN_NORMS = {
-    "bert added, sdpa, none, bf16-pure": {"init": 50004992, "forward": 228110336, "loss": 244495360, "backward": 260879360, "optimizer": 99944448},
-    "roberta-prelayernorm added, sdpa, none, bf16-pure": {"init": 50008064, "forward": 231291904, "loss": 247676928, "backward": 264060928, "optimizer": 99947520},
+    "bert added, sdpa, none, bf16-pure": {
+        "init": 50004992,
+        "forward": 228110336,
+        "loss": 244495360,
+        "backward": 260879360,
+        "optimizer": 99944448,
+    },
+    "roberta-prelayernorm added, sdpa, none, bf16-pure": {
+        "init": 50008064,
+        "forward": 231291904,
+        "loss": 247676928,
+        "backward": 264060928,
+        "optimizer": 99947520,
+    },
 }
 """Traced bytes of each moment with `freeze: [norm]`, by a plan of a small model."""
 

@@ -248,7 +248,9 @@ def test_accelerate_casts_what_is_trained_to_fp32(
     assert found["optimizer"] / steps == pytest.approx(1, abs=0.004)
 
 
-@pytest.mark.parametrize(("numels", "item", "ways", "flat"), [((3, 5), 2, 4, 16), ((8, 5), 2, 1, 13), ((3, 3, 1), 4, 2, 10)])
+@pytest.mark.parametrize(
+    ("numels", "item", "ways", "flat"), [((3, 5), 2, 4, 16), ((8, 5), 2, 1, 13), ((3, 3, 1), 4, 2, 10)]
+)
 def test_each_parameter_of_a_flat_tensor_is_aligned(numels: tuple[int, ...], item: int, ways: int, flat: int) -> None:
     """Each begins at a multiple of 16 bytes, and the whole is divided by the ranks (``_flat_param.py``)."""
     tensors = [LocalTensor(str(number), (numel,), True) for number, numel in enumerate(numels)]

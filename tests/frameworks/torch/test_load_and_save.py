@@ -29,7 +29,12 @@ def test_a_quantised_model_is_whole_on_every_gpu_before_it_is_sharded() -> None:
     """QLoRA of 70B under FSDP2: the 4-bit model with bf16 embeddings loads on each GPU, 37 GiB; a step needs 15."""
     training = {"framework": "huggingface", "method": "qlora", **RECOMPUTE}
     answer = priced(training, FSDP, model="llama-3.3-70b")
-    single = priced({**training, "options": {"prepare_model_for_kbit_training": False}}, {"data": 1}, {"gpus_per_node": 1, "gpu": "b200"}, model="llama-3.3-70b")
+    single = priced(
+        {**training, "options": {"prepare_model_for_kbit_training": False}},
+        {"data": 1},
+        {"gpus_per_node": 1, "gpu": "b200"},
+        model="llama-3.3-70b",
+    )
     rests = next(i for i in single.ranks[0].instants if i.name == "init").components_bytes
     assert answer.instant == "load"
     load = answer.ranks[0].instants[0]

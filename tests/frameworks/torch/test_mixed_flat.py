@@ -15,7 +15,9 @@ from benchmarks.score import answer, resolved
 from memcheck.check import Gate, check_file
 
 GIB = 2**30
-TRACED: list[dict[str, Any]] = json.loads(Path(__file__).with_name("traced_mixed_flat.json").read_text(encoding="utf-8"))
+TRACED: list[dict[str, Any]] = json.loads(
+    Path(__file__).with_name("traced_mixed_flat.json").read_text(encoding="utf-8")
+)
 """Steps of torch 2.13.0, transformers 5.23.0 and peft 0.21.2 in which layers alone are units of FSDP1, by
 ``memcheck verify``: the highest bytes of each instant on the rank with most adapters. ``above``: instants that are
 predicted higher, and by how much, where the head's adapters are on another rank than most of the layers'."""

@@ -36,7 +36,9 @@ def temporaries(ways: int, *shapes: tuple[int, int], item: int = 4) -> int:
         (64, (LARGE_WIDE, LARGE_TALL), 4, 139_723_776),
     ],
 )
-def test_temporaries_are_the_traced_ones(ways: int, shapes: tuple[tuple[int, int], ...], item: int, traced: int) -> None:
+def test_temporaries_are_the_traced_ones(
+    ways: int, shapes: tuple[tuple[int, int], ...], item: int, traced: int
+) -> None:
     """Of Qwen2.5's and Llama's layers on torch 2.13, nodes of eight GPUs: but for two scalars to the byte."""
     assert temporaries(ways, *shapes, item=item) == traced - 1024
 

@@ -30,7 +30,10 @@ def test_every_rank_of_a_traced_step(row: dict[str, Any]) -> None:
     for rank, instants in row["ranks"].items():
         assert -0.005 <= max(found[rank].values()) / max(instants.values()) - 1 <= 0.01, rank
         for name, traced in instants.items():
-            assert -0.005 <= found[rank][name] / traced - 1 <= (ABOVE.get(name, 0.01) if chunked else 0.012), (rank, name)
+            assert -0.005 <= found[rank][name] / traced - 1 <= (ABOVE.get(name, 0.01) if chunked else 0.012), (
+                rank,
+                name,
+            )
 
 
 @pytest.mark.parametrize(

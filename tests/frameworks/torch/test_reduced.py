@@ -33,7 +33,8 @@ def test_sharded_gradients_have_the_dtype_of_the_shards() -> None:
 def test_a_narrow_reduction_saves_nothing_in_the_optimizer() -> None:
     """The plan with a bf16 reduction steps on fp32 gradients as the other does."""
     wide, narrow = (
-        instants(4, {"zero_stage": 3}, precision={"recipe": "bf16-mixed", "reduce": dtype}) for dtype in ("fp32", "bf16")
+        instants(4, {"zero_stage": 3}, precision={"recipe": "bf16-mixed", "reduce": dtype})
+        for dtype in ("fp32", "bf16")
     )
     assert narrow["optimizer"] == wide["optimizer"]
 

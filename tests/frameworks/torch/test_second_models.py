@@ -64,9 +64,8 @@ def test_a_reference_is_gathered_in_the_policys_dtype(case: tuple[str, int, int,
 def test_a_published_size_fits() -> None:
     """Llama-3.1-8B with a reference on eight cards of 80 GB: 4 bytes less for each parameter, which decides it."""
     found = answer(
-        plan("llama-3.1-8b", 8, "dpo", "bf16-mixed", micro_batch_size=1, sequence_length=2048) | {
-            "hardware": {"gpu": "h100-80gb", "gpus_per_node": 8}
-        }
+        plan("llama-3.1-8b", 8, "dpo", "bf16-mixed", micro_batch_size=1, sequence_length=2048)
+        | {"hardware": {"gpu": "h100-80gb", "gpus_per_node": 8}}
     )
     assert found.needed_bytes / 2**30 == pytest.approx(58.5, rel=0.01)
     assert found.utilization < 0.8

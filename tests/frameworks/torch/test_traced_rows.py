@@ -52,7 +52,15 @@ def test_both_rows_of_a_pair_see() -> None:
     """Each row of a pair has its pictures: a preference step's tower keeps twice what it keeps of one."""
     knobs = {"framework": "huggingface", "precision": "bf16-pure", "freeze": ["language"], "reference": "precomputed"}
     few, many = (
-        priced(QWEN2_5_VL, {**knobs, "objective": "dpo", "trainer": "ms-swift", "images": {"patches": patches, "tokens": patches // 4}})
+        priced(
+            QWEN2_5_VL,
+            {
+                **knobs,
+                "objective": "dpo",
+                "trainer": "ms-swift",
+                "images": {"patches": patches, "tokens": patches // 4},
+            },
+        )
         for patches in (1600, 3200)
     )
     alone, twice = (

@@ -43,7 +43,9 @@ def test_the_residual_stream_is_fp32() -> None:
     """Each layer's checkpoint takes 2 h bytes more: 1.00 GiB for each sequence of 4096 tokens of Mistral-7B."""
     grown = {}
     for casts, make in ((True, plan), (False, without_casts)):
-        one, two = (answer(make(model="mistral-7b-v0.1", batch=n, version="4.48", loss="fused-linear")) for n in (8, 16))
+        one, two = (
+            answer(make(model="mistral-7b-v0.1", batch=n, version="4.48", loss="fused-linear")) for n in (8, 16)
+        )
         grown[casts] = two.allocated_bytes - one.allocated_bytes
     assert (grown[True] - grown[False]) / 8 / GIB > 1.0
 

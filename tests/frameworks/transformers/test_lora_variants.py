@@ -92,7 +92,14 @@ def plan(model: dict[str, Any], batch: int, tokens: int, recompute: str, lora: d
             (6477.772, 7893.167, 8185.909),
         ),
         (MISTRAL, 1, 2048, "none", {"target_modules": ["q_proj", "v_proj", "lm_head"]}, (3643.686, 4227.820, 4339.804)),
-        (LLAMA, 4, 1024, "full", {"target_modules": ["q_proj", "lm_head"], "dropout": 0.1}, (1811.256, 6717.521, 7671.522)),
+        (
+            LLAMA,
+            4,
+            1024,
+            "full",
+            {"target_modules": ["q_proj", "lm_head"], "dropout": 0.1},
+            (1811.256, 6717.521, 7671.522),
+        ),
     ],
 )
 def test_a_step_is_as_traced(

@@ -37,7 +37,8 @@ ROWS: dict[str, tuple[dict[str, Any], tuple[float, float, float, float]]] = {
     "FSDP1": (FSDP1, (258.003, 227.681, 320.043, 102.500)),
     "FSDP1, recomputed": ({**FSDP1, **FULL}, (158.907, 110.545, 260.479, 102.500)),
     "adapters, recomputed": (
-        {"framework": "huggingface", "precision": NARROW, **FULL, **LORA}, (157.104, 156.014, 182.748, 102.697)
+        {"framework": "huggingface", "precision": NARROW, **FULL, **LORA},
+        (157.104, 156.014, 182.748, 102.697),
     ),
 }
 """MiB at forward, loss, backward and optimizer."""

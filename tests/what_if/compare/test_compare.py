@@ -49,7 +49,15 @@ def test_figures_are_those_of_estimate(tmp_path: Path, capsys: Capture) -> None:
     for row in rows(capsys, "good.yaml", "--gpu", "a100-40gb,b200"):
         assert main(["estimate", "good.yaml", "--format", "json", "--gpu", str(row["gpu"])]) == 0
         (plan,) = json.loads(capsys.readouterr().out)["plans"]
-        for name in ("device_bytes", "needed_bytes", "capacity_bytes", "interval_bytes", "needed_interval_bytes", "utilization", "instant"):
+        for name in (
+            "device_bytes",
+            "needed_bytes",
+            "capacity_bytes",
+            "interval_bytes",
+            "needed_interval_bytes",
+            "utilization",
+            "instant",
+        ):
             assert row[name] == plan["estimate"][name], name
         parts = plan["estimate"]["components_bytes"]
         assert row["components_bytes"] == {name: count for name, count in parts.items() if count}

@@ -32,7 +32,10 @@ PLANS = {
         "zero_stage: 3, shard_group: 2, reshard_after_forward: false, gradient_sync: last",
     ),
     "a reference": plan(
-        "framework: huggingface, objective: dpo, activation_checkpointing: full", "zero_stage: 3", model="qwen2.5-7b", size=1
+        "framework: huggingface, objective: dpo, activation_checkpointing: full",
+        "zero_stage: 3",
+        model="qwen2.5-7b",
+        size=1,
     ),
     "flat adapters": plan(
         "framework: huggingface, method: lora, activation_checkpointing: full, loss: fused-linear, "
@@ -134,7 +137,9 @@ UNSEARCHED: dict[str, tuple[str, ...]] = {
         *_of("hardware.gpu", "memory_gib bf16_tflops fp16_tflops fp8_tflops hbm_gbs nvlink_gbs"),
         "hardware.host_memory_gib",
     ),
-    "it judges a plan and does not change it": _of("policy", "fail_above warn_above waste_below overhead uncertain unpacked"),
+    "it judges a plan and does not change it": _of(
+        "policy", "fail_above warn_above waste_below overhead uncertain unpacked"
+    ),
     "it follows from the other degrees": ("parallelism.data",),
     "it follows from the micro-batch": ("training.gradient_accumulation_steps", "training.global_batch_size"),
     "it says what is installed, which no plan changes": (

@@ -45,7 +45,9 @@ def document(**given: str) -> Document:
 
 def finding(source: Document, code: str) -> Finding | None:
     """What the rule says, with its remedies."""
-    return next((each for each in check_document(source, Gate(remedies=with_remedies)).findings if each.code == code), None)
+    return next(
+        (each for each in check_document(source, Gate(remedies=with_remedies)).findings if each.code == code), None
+    )
 
 
 @pytest.mark.parametrize("code", CASES)

@@ -36,7 +36,9 @@ def prices(**of: float) -> None:
 
 def found(capsys: Capture) -> list[dict[str, Any]]:
     """The suggestions, best first."""
-    assert main(["suggest", "plan.yaml", "--goal", "cheapest", "--format", "json", "--top", "9", "--budget", "300"]) == 0
+    assert (
+        main(["suggest", "plan.yaml", "--goal", "cheapest", "--format", "json", "--top", "9", "--budget", "300"]) == 0
+    )
     remedies: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["remedies"]
     return remedies
 

@@ -118,7 +118,14 @@ DIMENSIONS: dict[str, Case] = {
     ),
     "optimizer": ("training.optimizer.name", "adamw-8bit", ADAPTERS, DENSE, "", ""),
     "precision": ("training.precision.recipe", "bf16-pure", ALL - {"megatron"}, DENSE, "", "  precision: bf16-mixed"),
-    "precision of all": ("training.precision.recipe", "bf16-mixed", ALL - {"torchtune"}, DENSE, "", "  precision: fp32"),
+    "precision of all": (
+        "training.precision.recipe",
+        "bf16-mixed",
+        ALL - {"torchtune"},
+        DENSE,
+        "",
+        "  precision: fp32",
+    ),
     "offloaded states": (
         "training.optimizer.offload",
         "cpu",

@@ -72,8 +72,16 @@ def test_the_degrees_are_those_of_the_tensor_ranks() -> None:
     "changed",
     [
         {"mixtral-8x7b": "llama-3.1-8b", "expert: 8, ": ""},
-        {"mixtral-8x7b": "qwen3-30b-a3b", "megatron": "torchtitan", "  options: {moe_token_dispatcher_type: alltoall, overlap_grad_reduce: true}\n": ""},
-        {"megatron": "pytorch", "expert: 8, ": "", "moe_token_dispatcher_type: alltoall, overlap_grad_reduce: true": ""},
+        {
+            "mixtral-8x7b": "qwen3-30b-a3b",
+            "megatron": "torchtitan",
+            "  options: {moe_token_dispatcher_type: alltoall, overlap_grad_reduce: true}\n": "",
+        },
+        {
+            "megatron": "pytorch",
+            "expert: 8, ": "",
+            "moe_token_dispatcher_type: alltoall, overlap_grad_reduce: true": "",
+        },
     ],
     ids=["dense", "torchtitan", "pytorch"],
 )
@@ -87,6 +95,11 @@ def test_nobody_else_is_told_to(changed: dict[str, str]) -> None:
 
 def test_torchtitan_keeps_to_the_tensor_degree() -> None:
     """A plan of a release that has it may have it with other tensor degrees, or lose it."""
-    plan = PLAN.replace("mixtral-8x7b", "qwen3-30b-a3b").replace("megatron", "torchtitan").replace("tensor: 4", "tensor: 4, expert_tensor: 4").partition("  opt")[0]
+    plan = (
+        PLAN.replace("mixtral-8x7b", "qwen3-30b-a3b")
+        .replace("megatron", "torchtitan")
+        .replace("tensor: 4", "tensor: 4, expert_tensor: 4")
+        .partition("  opt")[0]
+    )
     _, space = degrees(plan.replace("expert: 8", "expert: 4"))
     assert space == {1, 2}  # its four key/value heads are not cut over eight ranks
