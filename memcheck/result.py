@@ -113,7 +113,7 @@ def defect_result(path: str, document: int, name: str, error: Exception) -> Plan
         severity="error",
         message=f"memcheck itself failed on this plan: {type(error).__name__}: {error}",
         location=Location(path, Span(1, 1, 1, 1)),
-        help="the other plans were judged; please open an issue with the report whose place is printed below",
+        help="the other plans were checked; please open an issue with the report whose place is printed below",
     )
     return PlanResult(path=path, document=document, name=name, status=ERROR, findings=(finding,))
 

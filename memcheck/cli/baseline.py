@@ -74,7 +74,7 @@ def write(paths: tuple[str, ...], baseline: str | None, config: str | None) -> i
     write_stdout(_summary(file, [*kept, *new], old) + ("" if configured else _hint(file)))
     unjudged = [result.path for result in results if result.estimate is None]
     if unjudged:
-        complain(f"not judged, so that nothing of it is accepted: {', '.join(dict.fromkeys(unjudged))}")
+        complain(f"not checked, so nothing of it is accepted: {', '.join(dict.fromkeys(unjudged))}")
     return FINDINGS if unjudged else CLEAN
 
 

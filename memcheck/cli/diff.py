@@ -95,7 +95,7 @@ def command(
     OLD and NEW are two plan files, two folders, or two JSON reports of `check`. With --from-ref, OLD is what git has
     and NEW are the files and folders of the working tree: as configured, else all of it.
 
-    Both states are judged as check judges them, with the configuration and the baseline of their time.
+    Both states are checked as `check` does it, with the configuration and the baseline of their time.
 
     Exit code 0 whatever changed, unless a threshold says otherwise.
     """
@@ -114,7 +114,7 @@ def command(
         old, new = _two(paths)
         if judging != CheckOptions() and any(path.endswith(".json") for path in (old, new)):
             raise UsageError(
-                "a report cannot be judged again",
+                "a report cannot be checked again",
                 "leave out --gpu, --profile, --select, --ignore, --no-suppressions and --config-from-ref, "
                 "or compare plans",
             )

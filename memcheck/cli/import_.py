@@ -88,7 +88,7 @@ def _write(imported: Imported, output: str | None) -> None:
     from memcheck.cli.init import write_new
 
     write_new(output, imported.text)
-    write_stdout(f"wrote {output}: `memcheck check {output}` judges it\n")
+    write_stdout(f"wrote {output}: check it with `memcheck check {output}`\n")
 
 
 def _shown(at: Location) -> str:

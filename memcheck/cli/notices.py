@@ -33,7 +33,7 @@ def warn_of_unmarked(unmarked: Sequence[str], plans: Sequence[PlanResult]) -> bo
     left = [path for path in unmarked if os.path.normpath(path) not in bases]
     if left:
         tell(
-            f"memcheck: warning: not judged, for lack of `memcheck: 1` at the top: {_first(left)}\n"
+            f"memcheck: warning: not checked, because `memcheck: 1` is not at the top: {_first(left)}\n"
             "  help: a plan has that key; a file that plans extend needs none\n",
         )
     return bool(left)

@@ -164,5 +164,5 @@ class Pool:
 
 def _lost(file: PlanFile, code: int | None) -> tuple[list[PlanResult], list[str]]:
     how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-    error = ProcessEndedError(f"the process that judged {file.path} ended with {how}")
+    error = ProcessEndedError(f"the process that checked {file.path} ended with {how}")
     return [defect_result(file.path, 0, stem(file.path), error)], [f"{type(error).__name__}: {error}"]

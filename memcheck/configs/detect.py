@@ -18,7 +18,7 @@ from memcheck.finding import Location, Span
 
 MODELLESS = "a file of TrainingArguments without a model"
 UNREAD = (
-    (any_key("memcheck"), "a plan already", "`memcheck check FILE` judges it"),
+    (any_key("memcheck"), "a plan already", "check it with `memcheck check FILE`"),
     (
         any_key("pipe-parallel-size", "pipe_parallel_size"),
         "a GPT-NeoX config",

@@ -257,14 +257,14 @@ class Server(Record):
     @property
     def message(self) -> str:
         """A sentence that says which inference engine the command starts, and that memcheck does not check that."""
-        return f"this is {self.title}: memcheck does not judge an engine's start"
+        return f"this is {self.title}: memcheck does not check an engine's start"
 
     def way_on(self, machine: Machine) -> str:
         """A plan of inference with what the line says, in a command."""
         said = _said(self.words)
         tensor = _small_number(said.get("tensor"))
         weights = _WEIGHTS.get(said.get("quantization", "").lower()) or _WEIGHTS.get(said.get("dtype", "").lower(), "")
-        intro = "judge weights, one whole sequence of KV cache and the working set"
+        intro = "check weights, one whole sequence of KV cache and the working set"
         return of_serving(
             intro,
             said.get("model"),

@@ -169,12 +169,12 @@ def way_on(text: str, machine: Machine = NO_MACHINE) -> tuple[int, str]:
     for line, words in found.lists:
         (command,) = commands_of([" ".join(words)]) or (None,)
         if command is not None and (starts(command) or trains(command)):
-            return line, of_command("judge the launch inside", words, machine)
+            return line, of_command("check the launch inside", words, machine)
     if not found.model and not found.values:
         intro = "state what it trains, for example"
         return 1, of_model(intro, LIKE, machine, method="lora", batch=1, length=4096)
     if found.serves:
-        intro = "judge weights, one whole sequence of KV cache and the working set"
+        intro = "check weights, one whole sequence of KV cache and the working set"
         length = found.one("max_model_len", "context_length")
         return 1, of_serving(
             intro,

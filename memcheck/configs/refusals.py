@@ -106,7 +106,7 @@ def _wrapper(found: WrappedLaunch, beside: Mapping[str, object]) -> ConfigError:
         return located(found.location, _within(found, found.server.message), found.server.way_on(machine))
     if found.words:
         message = f"this is {found.title}: its launch is on line {line}"
-        return located(found.location, message, of_command("judge the launch", found.words, machine))
+        return located(found.location, message, of_command("check the launch", found.words, machine))
     message = f"this is {found.title}, in which no command launches a training"
     help = of_model("its image decides what runs; estimate its model, for example", LIKE, machine)
     return located(found.location, message, help)

@@ -217,7 +217,7 @@ class _Source:
         at = self.document.locate(pointer)
         if self.direct:
             message = f"`{key}` is {setting.value} here, and {own} was stated as well"
-            help, at, related = f"{DISAGREES}; to judge another value: --set {key}={own}", setting.location or at, ()
+            help, at, related = f"{DISAGREES}; for another value: --set {key}={own}", setting.location or at, ()
         self.findings.append(codes.CONFIG_DISAGREES.at(at, message, help=help, pointer=pointer, related=related))
 
     def reconcile(self) -> None:

@@ -8,7 +8,7 @@ Under `[policy] forbid-unseen`, and with `--config-from-ref`, also a plan in a f
 
 ## Why it matters
 
-A plan that cannot be read cannot be judged, and must not pass unjudged.
+A plan that cannot be read cannot be checked, and must not pass unchecked.
 
 ## Example
 

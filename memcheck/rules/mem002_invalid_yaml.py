@@ -7,7 +7,7 @@ space, an undefined anchor.
 
 ## Why it matters
 
-A plan that cannot be parsed cannot be judged, and must not pass unjudged.
+A plan that cannot be parsed cannot be checked, and must not pass unchecked.
 
 ## Example
 

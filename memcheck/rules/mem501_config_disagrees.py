@@ -6,7 +6,7 @@ Compares every value that a plan with `source:` states itself with the config's 
 
 ## Why it matters
 
-One of them runs and the other one was judged. A plan may add what a config cannot say (the GPUs, the model of a
+One of them runs and the other one was checked. A plan may add what a config cannot say (the GPUs, the model of a
 DeepSpeed job); what the config does say, it says for both.
 
 ## Example

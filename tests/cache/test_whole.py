@@ -110,7 +110,7 @@ def test_what_is_said_beside_the_reports_is_said_each_time(runs: Runs, monkeypat
     lines = (runs.plans / "over.yaml").read_text(encoding="utf-8").splitlines(keepends=True)
     (runs.plans / "lacks.yaml").write_text("".join(lines[1:]), encoding="utf-8")
     told = runs.check()
-    assert "not judged" in told[2]
+    assert "not checked" in told[2]
     assert (is_whole(runs, monkeypatch), runs.check()) == (False, told)
     (runs.plans / "lacks.yaml").unlink()
     runs.check()

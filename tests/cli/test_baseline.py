@@ -157,7 +157,7 @@ def test_what_prevents_the_estimate_cannot_be_accepted(tmp_path: Path, capsys: C
     """A plan that was not judged has no number to hold it to."""
     write_broken(tmp_path)
     assert main(["baseline", "write", "."]) == 1
-    assert "not judged, so that nothing of it is accepted: broken.yaml" in capsys.readouterr().err
+    assert "not checked, so nothing of it is accepted: broken.yaml" in capsys.readouterr().err
     assert check(capsys) == (1, ["MEM011"], "")
 
 

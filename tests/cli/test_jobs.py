@@ -119,7 +119,7 @@ def test_a_process_that_dies_is_a_defect_of_one_file(
     code, out, err = run(capsys, "--jobs", "2", "--format", "json")
     plans = json.loads(out)["plans"]
     assert code == 3
-    assert f"the process that judged good-1.yaml ended with {how}" in err
+    assert f"the process that checked good-1.yaml ended with {how}" in err
     lost = next(plan for plan in plans if plan["path"] == "good-1.yaml")
     assert (lost["status"], lost["diagnostics"][0]["code"]) == ("error", "MEM000")
     assert [plan for plan in plans if plan is not lost] == [plan for plan in whole if plan["path"] != "good-1.yaml"]

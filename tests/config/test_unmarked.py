@@ -44,7 +44,7 @@ def test_a_plan_without_a_mark_is_named(folder: Path, capsys: Capture) -> None:
     marked(write_over(folder), "")
     assert main(["check", "."]) == 0
     error = capsys.readouterr().err
-    assert "memcheck: warning: not judged, for lack of `memcheck: 1` at the top: over.yaml" in error
+    assert "memcheck: warning: not checked, because `memcheck: 1` is not at the top: over.yaml" in error
 
 
 def test_a_base_needs_no_mark(folder: Path, capsys: Capture) -> None:

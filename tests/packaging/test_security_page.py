@@ -106,7 +106,7 @@ HELD: dict[str, tuple[str, ...]] = {
         "cache/test_whole.py::test_a_run_that_another_user_owns_is_not_told",
     ),
     "They are JSON": ("cache/test_hostile.py::test_kept_verdicts_are_json",),
-    "Whoever can write as the user": ("cache/test_same.py::test_nothing_is_kept_on_request",),
+    "A person who can write as the user": ("cache/test_same.py::test_nothing_is_kept_on_request",),
     "A folder check names the plans": (
         "hostile/test_unseen.py::test_a_plan_is_named",
         "hostile/test_unseen.py::test_links_to_folders",

@@ -310,5 +310,5 @@ def test_a_report_is_not_judged_again(folder: Path, capsys: Capture) -> None:
     for option in (["--gpu", "h200"], ["--no-suppressions"], ["--config-from-ref", "HEAD"]):
         assert main(["diff", "report.json", "report.json", *option]) == 2
         err = capsys.readouterr().err
-        assert "a report cannot be judged again" in err
+        assert "a report cannot be checked again" in err
         assert option[0] in err
