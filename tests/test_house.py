@@ -63,7 +63,7 @@ ARROWS: dict[str, set[str]] = {
     "catalog": {"edge", "errors", "own_json", "plan", "record", "remembered"},
     "models": {"edge", "errors", "record", "remembered"},
     "autograd": {"errors", "models", "record"},
-    "families": {"catalog", "edge", "errors", "models", "plan", "record", "remembered"},
+    "families": {"autograd", "catalog", "edge", "errors", "models", "plan", "record", "remembered"},
     "job": {"autograd", "catalog", "errors", "families", "models", "plan", "record", "remembered"},
     "accounts": {"autograd", "job", "models", "record"},
     "frameworks": {"accounts", "autograd", "edge", "errors", "families", "job", "models", "record", "remembered"},

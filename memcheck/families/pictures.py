@@ -55,7 +55,7 @@ def tokens_of(vision: Vision, height: int, width: int, frames: int | None, limit
         )
     module, function = vision.processor.split(":")
     see: Callable[[Vision, int, int, int | None, Limits], Seen] = getattr(
-        import_module("memcheck.families.processors." + module), function
+        import_module("memcheck.families.towers." + module), function
     )
     return see(vision, height, width, frames, limits)
 

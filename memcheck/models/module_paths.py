@@ -12,25 +12,25 @@ from memcheck.models.vision import OtherTower, Vision
 from memcheck.record import Record
 
 LAYERS = {
-    "got_ocr2": "layers",
-    "internvl": "encoder.layer",
-    "kimi": "layers",
-    "llama4": "model.layers",
-    "minimax_m3": "layers",
-    "mistral3": "transformer.layers",
-    "mllama": "transformer.layers",
-    "muse_glimmer": "layers",
-    "ovis2": "transformer.encoder.layers",
-    "paddleocr": "vision_model.encoder.layers",
-    "pixtral": "transformer.layers",
-    "radio": "encoder.layer",
+    "got_ocr2:got_ocr2": "layers",
+    "internvl:internvl": "encoder.layer",
+    "kimi:kimi": "layers",
+    "llama4:llama4": "model.layers",
+    "minimax_m3:minimax_m3": "layers",
+    "pixtral:mistral3": "transformer.layers",
+    "mllama:mllama": "transformer.layers",
+    "muse_glimmer:muse_glimmer": "layers",
+    "ovis2:ovis2": "transformer.encoder.layers",
+    "paddleocr:paddleocr": "vision_model.encoder.layers",
+    "pixtral:pixtral": "transformer.layers",
+    "radio:radio": "encoder.layer",
 }
 """Where a tower keeps its layers, by its kind. Other towers: ``blocks`` if they have a merger, else
 ``encoder.layers``.
 """
 BARE = {
-    "llama4": "language_model.model.layers",
-    "radio": "language_model.model.layers",
+    "llama4:llama4": "language_model.model.layers",
+    "radio:radio": "language_model.model.layers",
 }
 """Kinds of towers whose model has no ``model.`` in front of its parts: where its language model's layers are."""
 AUDIO_LAYERS = {"gemma3n": "conformer", "phi4_multimodal": "encoder.encoders"}

@@ -12,7 +12,7 @@ class TowerAttention(Record):
     heads: int
     head_dim: int
     kind: str
-    """How its module is written: a name in :mod:`memcheck.frameworks.transformers.towers.attention`."""
+    """How its module is written: a name in :mod:`memcheck.families.towers.attention`, or ``module:function``."""
     tensors: tuple[ParameterTensor, ...] = ()
     bias: bool = True
     """Whether the projections of attention have biases."""
@@ -77,7 +77,7 @@ class Vision(Record):
     """A vision tower, and the projector that makes image tokens of its rows."""
 
     kind: str
-    """The family whose forward passes run: a module of :mod:`memcheck.frameworks.transformers.towers`."""
+    """``module:name`` of its forward passes: in ``FORWARDS`` of a module of :mod:`memcheck.families.towers`."""
     hidden: int
     blocks: tuple[tuple[Block, int], ...]
     """Runs of equal layers that run with a graph, in order."""
@@ -161,7 +161,7 @@ class Vision(Record):
     patch: int = 0
     """Pixels of a patch's side."""
     processor: str = ""
-    """``module:function`` in :mod:`memcheck.families.processors`; empty: nothing is known of the image processor."""
+    """``module:function`` in :mod:`memcheck.families.towers`; empty: nothing is known of the image processor."""
     separators: int = 0
     """Tokens that the processor puts around the tokens of a picture, at least."""
     heads: int = 0

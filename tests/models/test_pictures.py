@@ -9,7 +9,8 @@ import pytest
 
 from memcheck.families.architecture import read_architecture
 from memcheck.families.pictures import Limits, PictureError, Seen, tokens_of
-from memcheck.families.processors import pixtral, square, tiles
+from memcheck.families.towers import pixtral, processors
+from memcheck.families.towers.siglip import idefics3_grid
 from memcheck.families.wrappers import TOWERS
 from memcheck.models.vision import Vision
 from tests.models.multimodal import MODELS, facts
@@ -28,27 +29,31 @@ EMPTY = Vision(
 )
 CLIP = EMPTY._replace(tile=577, tile_tokens=576, classes=1, patch=14)
 TILED = {
-    "aria": EMPTY._replace(resampled=256, side=4900, patch=14, processor="square:see_resampled"),
-    "gemma3": EMPTY._replace(kind="gemma3", tile=4096, tile_tokens=256, separators=4, processor="square:see"),
-    "shieldgemma2": EMPTY._replace(kind="gemma3", tile=4096, tile_tokens=256, separators=4, processor="square:see"),
-    "gemma4": EMPTY._replace(tile=2520, tile_tokens=280, merge=9, patch=16, separators=2, processor="soft_tokens:see"),
-    "gemma4_unified": EMPTY._replace(
-        tile=280, tile_tokens=280, channels=6912, patch=16, separators=2, processor="soft_tokens:see_merged"
+    "aria": EMPTY._replace(resampled=256, side=4900, patch=14, processor="aria:see"),
+    "gemma3": EMPTY._replace(
+        kind="gemma3", tile=4096, tile_tokens=256, separators=4, processor="processors:see_square"
     ),
-    "llava": CLIP._replace(processor="square:see"),
-    "llava_next": CLIP._replace(processor="anyres:see"),
-    "llava_onevision": EMPTY._replace(tile=729, tile_tokens=729, patch=14, side=384, processor="anyres:see_onevision"),
-    "got_ocr2": EMPTY._replace(tile=4096, tile_tokens=256, patch=16, separators=2, processor="square:see"),
-    "deepseek_vl": EMPTY._replace(tile=576, tile_tokens=576, patch=16, processor="square:see"),
-    "mllama": EMPTY._replace(tile=1632, tile_tokens=1604, patch=14, crosses=(1,), processor="square:see_padded"),
-    "lfm2_vl": EMPTY._replace(tile=1024, tile_tokens=256, merge=4, patch=16, separators=2, processor="padded:see"),
-    "internvl": EMPTY._replace(tile=1025, tile_tokens=256, classes=1, patch=14, processor="tiles:see_internvl"),
-    "idefics3": EMPTY._replace(tile=676, tile_tokens=169, patch=14, processor="tiles:see_idefics3"),
-    "smolvlm": EMPTY._replace(tile=729, tile_tokens=81, patch=14, processor="tiles:see_idefics3"),
+    "shieldgemma2": EMPTY._replace(
+        kind="gemma3", tile=4096, tile_tokens=256, separators=4, processor="processors:see_square"
+    ),
+    "gemma4": EMPTY._replace(tile=2520, tile_tokens=280, merge=9, patch=16, separators=2, processor="gemma4:see"),
+    "gemma4_unified": EMPTY._replace(
+        tile=280, tile_tokens=280, channels=6912, patch=16, separators=2, processor="gemma4:see_merged"
+    ),
+    "llava": CLIP._replace(processor="processors:see_square"),
+    "llava_next": CLIP._replace(processor="llava:see"),
+    "llava_onevision": EMPTY._replace(tile=729, tile_tokens=729, patch=14, side=384, processor="llava:see_onevision"),
+    "got_ocr2": EMPTY._replace(tile=4096, tile_tokens=256, patch=16, separators=2, processor="processors:see_square"),
+    "deepseek_vl": EMPTY._replace(tile=576, tile_tokens=576, patch=16, processor="processors:see_square"),
+    "mllama": EMPTY._replace(tile=1632, tile_tokens=1604, patch=14, crosses=(1,), processor="mllama:see"),
+    "lfm2_vl": EMPTY._replace(tile=1024, tile_tokens=256, merge=4, patch=16, separators=2, processor="lfm2:see"),
+    "internvl": EMPTY._replace(tile=1025, tile_tokens=256, classes=1, patch=14, processor="processors:see_internvl"),
+    "idefics3": EMPTY._replace(tile=676, tile_tokens=169, patch=14, processor="siglip:see_idefics3"),
+    "smolvlm": EMPTY._replace(tile=729, tile_tokens=81, patch=14, processor="siglip:see_idefics3"),
     "mistral3": EMPTY._replace(patch=14, merge=4, side=1540, processor="pixtral:see"),
     "pixtral": EMPTY._replace(patch=16, side=1024, processor="pixtral:see"),
     "muse_glimmer": EMPTY._replace(patch=14, merge=4, processor="muse_glimmer:see"),
-    "llama4": EMPTY._replace(tile=577, tile_tokens=144, classes=1, patch=14, processor="tiles:see_llama4"),
+    "llama4": EMPTY._replace(tile=577, tile_tokens=144, classes=1, patch=14, processor="llama4:see"),
 }
 """The tiles of released checkpoints."""
 ROWS = facts("image_tokens")
@@ -79,21 +84,21 @@ def seen(row: dict[str, Any]) -> Seen:
         return tokens_of(vision_of(kind), height, width, clip and clip["frames"], limits_of(settings))
     if kind == "paligemma":
         tile = (settings["size"]["height"] // 14) ** 2
-        return square.see(EMPTY._replace(tile=tile, tile_tokens=tile), height, width, None, Limits())
+        return processors.see_square(EMPTY._replace(tile=tile, tile_tokens=tile), height, width, None, Limits())
     vision = TILED[kind]
     if "max_soft_tokens" in settings:
         most = settings["max_soft_tokens"]
         vision = vision._replace(tile=most * vision.merge, tile_tokens=most)
     if settings.get("do_pan_and_scan"):
-        count = square.crops(height, width)
+        count = processors.crops(height, width)
     elif kind == "internvl" and not clip:
         most = settings["max_patches"]
-        count = tiles.internvl_tiles(height, width, 448, most) if settings["crop_to_patches"] else 1
+        count = processors.internvl_tiles(height, width, 448, most) if settings["crop_to_patches"] else 1
     elif settings.get("do_image_splitting") is False:
         count = 1
     elif kind in ("idefics3", "smolvlm"):
         sides = settings["max_image_size"]["longest_edge"], settings["size"]["longest_edge"]
-        count = math.prod(tiles.idefics3_grid(height, width, *sides)) + 1
+        count = math.prod(idefics3_grid(height, width, *sides)) + 1
     elif kind in ("mistral3", "pixtral"):
         return pixtral.resized(vision, height, width, settings["size"]["longest_edge"])
     else:
@@ -118,7 +123,7 @@ def test_processors(row: dict[str, Any]) -> None:
 )
 def test_tiles_of_command_a_vision(height: int, width: int, count: int) -> None:
     """As many tiles as Cohere2VisionImageProcessor returned, the thumbnail of several included."""
-    vision = EMPTY._replace(tile=1024, tile_tokens=256, patch=16, processor="tiles:see_cohere2")
+    vision = EMPTY._replace(tile=1024, tile_tokens=256, patch=16, processor="cohere:see_cohere2")
     found = tokens_of(vision, height, width, None, Limits())
     assert (found.pictures, found.tokens) == (count, 256 * count)
 

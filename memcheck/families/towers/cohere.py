@@ -1,17 +1,34 @@
 """Aya Vision and Command A Vision: SigLIP's tiles, pixels shuffled, one matrix to two halves that gate each other.
 
 modeling_aya_vision.py, modeling_cohere2_vision.py of transformers 5.23.
+
+Command A Vision: pixels are shuffled, and one matrix makes two halves (modeling_cohere2_vision.py).
+
+Aya Vision: pixels are shuffled and normed, and one matrix makes two halves (modeling_aya_vision.py).
 """
 
 from __future__ import annotations
 
+import math
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import mul
+from memcheck.autograd.modules import activation
+from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
+from memcheck.families.pictures import Limits, Seen, no_clips, no_limits
+from memcheck.families.tower import TowerForward
+from memcheck.families.towers.forward_parts import given_out, last_rows, layer_norm, plain, shuffled
 from memcheck.families.towers.parts import norm_pair
-from memcheck.families.towers.siglip import pooling_head, siglip
+from memcheck.families.towers.processors import WHY, tiled
+from memcheck.families.towers.siglip import pooling_head, siglip, siglip_stem
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision
+
+COHERE2_TILES = 12
+"""Most tiles of a picture in addition to the overview."""
 
 
 def read_aya(config: ConfigReader, around: AroundTower) -> Vision:
@@ -21,7 +38,7 @@ def read_aya(config: ConfigReader, around: AroundTower) -> Vision:
     if layer not in (None, -1) or outer.text("vision_feature_select_strategy", default="full") != "full":
         outer.fail("vision_feature_layer", "only all rows of the last layer have a memory model")
     outer.ignore("adapter_layer_norm_eps")
-    tower = siglip(config, around, "aya_vision", attention="separate")
+    tower = siglip(config, around, "cohere:aya_vision", attention="separate")
     factor = outer.integer("downsample_factor", default=2) ** 2
     inner = outer.integer("alignment_intermediate_size", default=around.language.hidden_size)
     return _projected(config, around, tower, factor, inner)._replace(
@@ -31,19 +48,19 @@ def read_aya(config: ConfigReader, around: AroundTower) -> Vision:
             *norm_pair("layernorm", tower.hidden * factor),
             *_matrices(around, tower.hidden * factor, inner),
         ),
-        processor="tiles:see_internvl",
+        processor="processors:see_internvl",
     )
 
 
 def read_cohere2(config: ConfigReader, around: AroundTower) -> Vision:
     """``model_type: cohere2_vision``."""
-    tower = siglip(config, around, "cohere2_vision", attention="separate")
+    tower = siglip(config, around, "cohere:cohere2_vision", attention="separate")
     factor = around.outer.integer("downsample_factor", default=2) ** 2
     inner = around.outer.integer("alignment_intermediate_size", default=36864)
     return _projected(config, around, tower, factor, inner)._replace(
         unused=pooling_head(config, tower),
         projector=_matrices(around, tower.hidden * factor, inner),
-        processor="tiles:see_cohere2",
+        processor="cohere:see_cohere2",
     )
 
 
@@ -59,3 +76,55 @@ def _projected(config: ConfigReader, around: AroundTower, tower: Vision, factor:
     if tower.tile % factor:
         config.fail("image_size", f"{tower.tile} patches of a tile are no multiple of the {factor} that are merged")
     return tower._replace(merge=factor, tile_tokens=tower.tile // factor)
+
+
+def cohere2_vision_project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``post_layernorm`` and ``multi_modal_projector`` (Cohere2VisionMultiModalProjector.forward)."""
+    x = shuffled(ctx, vision, last_rows(ctx, vision, x))
+    return given_out(ctx, gated_halves(ctx, x, vision.projector), joins=False)
+
+
+def gated_halves(ctx: Context, x: Value, tensors: tuple[ParameterTensor, ...]) -> Value:
+    """``linear_2(silu(gate) * x)``, where ``x, gate`` are the halves of what ``linear_1`` makes."""
+    tape = ctx.tape
+    first, _, second, _ = tensors
+    both = plain(ctx, x, first, bias=True)
+    del x
+    half = (*both.shape[:-1], both.shape[-1] // 2)
+    up, gate = tape.views(both, half, half)
+    del both
+    inner = mul(tape, activation(tape, gate, "silu"), up)
+    return plain(ctx, inner, second, bias=True)
+
+
+def aya_vision_project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``multi_modal_projector`` on the last layer's rows (AyaVisionMultiModalProjector.forward).
+
+    The tower's output also has them after its norm, which nothing reads.
+    """
+    ctx.returned.append(ctx.tape.value(x.shape, "fp32" if ctx.tape.autocast else x.dtype, "post_layernorm"))
+    x = layer_norm(ctx, shuffled(ctx, vision, x), vision.projector)
+    return given_out(ctx, gated_halves(ctx, x, vision.projector[2:]), joins=False)
+
+
+FORWARDS = {
+    "cohere2_vision": TowerForward(siglip_stem, cohere2_vision_project, wrapped=("layers", "embedding")),
+    "aya_vision": TowerForward(siglip_stem, aya_vision_project, wrapped=("layers", "embedding")),
+}
+
+
+def see_cohere2(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """Command A Vision: the grid that enlarges least, and a thumbnail; a line break after each tile.
+
+    transformers 5.23 models/cohere2_vision/image_processing_cohere2_vision.py (``get_optimal_tiled_canvas``).
+    """
+    no_clips(frames)
+    no_limits(limits)
+    side = vision.patch * math.isqrt(vision.tile)
+    grids = [(c, r) for c in range(1, COHERE2_TILES + 1) for r in range(1, COHERE2_TILES + 1) if c * r <= COHERE2_TILES]
+    grids.sort(key=lambda grid: grid[0] * grid[1])
+    scales = [min(c * side / width, r * side / height) for c, r in grids]
+    larger = [s for s in scales if s >= 1]
+    columns, rows = grids[scales.index(min(larger) if larger else max(scales))]
+    tiles = rows * columns + (rows * columns > 1)
+    return tiled(vision, tiles, 2 + tiles)._replace(defaults=(("max_patches", COHERE2_TILES, WHY),))

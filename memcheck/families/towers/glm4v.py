@@ -1,13 +1,35 @@
 """GLM-4.1V, GLM-4.5V, GLM-4.6V and GLM-OCR: rows of all pictures, a convolution that merges four, a gated merger.
 
 modeling_glm4v.py, modeling_glm4v_moe.py, modeling_glm_ocr.py of transformers 5.23.
+
+GLM-OCR: a norm after the layers, a convolution that merges four patches, a gated merger (modeling_glm_ocr.py).
+
+GLM-4.1V and its successors: a norm after the patches, positions sampled from a grid (modeling_glm4v.py).
 """
 
 from __future__ import annotations
 
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import add, cast, mul, unary
+from memcheck.autograd.matrix import product
+from memcheck.autograd.modules import activation
+from memcheck.autograd.norm import fused_norm, rms_norm_pieces
+from memcheck.autograd.operator import operator
+from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import AroundTower
+from memcheck.families.tower import TowerForward
+from memcheck.families.towers.forward_parts import features, kept_input, plain
 from memcheck.families.towers.parts import norm_pair, square
-from memcheck.families.towers.qwen import channels, heads_of, outputs_of, packed_block, packed_mlp, patch_embedding
+from memcheck.families.towers.qwen import (
+    channels,
+    embedded_patches,
+    heads_of,
+    outputs_of,
+    packed_block,
+    packed_mlp,
+    patch_embedding,
+    rotary_tables,
+)
 from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Norm, ParameterTensor
@@ -24,7 +46,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
     outputs = outputs_of(config, around.language.hidden_size)
     inner = config.integer("intermediate_size", default=13696)
     bias = config.flag("attention_bias")
-    tower = _tower(config, around, "glm4v", (outputs, inner), (1536, 12), bias=bias)
+    tower = _tower(config, around, "glm4v:glm4v", (outputs, inner), (1536, 12), bias=bias)
     side, patch = square(config, "image_size", 336), tower.patch
     table = ParameterTensor("embeddings.position_embedding.weight", ((side // patch) ** 2, tower.hidden), "position")
     norm = ParameterTensor("post_conv_layernorm.weight", (tower.hidden,), "norm")
@@ -38,7 +60,7 @@ def read_ocr(config: ConfigReader, around: AroundTower) -> Vision:
     merger = outputs * config.integer("in_channels", default=3)
     config.ignore("image_size")
     bias = config.flag("attention_bias", default=True)
-    return _tower(config, around, "glm_ocr", (inner, merger), (1024, 16), bias=bias)
+    return _tower(config, around, "glm4v:glm_ocr", (inner, merger), (1024, 16), bias=bias)
 
 
 def _tower(
@@ -67,7 +89,7 @@ def _tower(
     attention = TowerAttention(
         heads=heads,
         head_dim=width // heads,
-        kind="qwen",
+        kind="packed",
         tensors=tensors,
         bias=bias,
         query_norm=norms[0] if norms else None,
@@ -105,9 +127,75 @@ def _tower(
         hooked=False,
         narrow=ocr,  # the norm after the others' patches multiplies by fp32 weights under autocast
         patch=square(config, "patch_size", 14),
-        processor="qwen:see_glm",
+        processor="processors:see_glm",
         separators=2,
         gives_out=False,
         heads=heads,
         activation=activation,
     )
+
+
+def glm_ocr_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``patch_embed`` and the rotary tables; no hook finds them."""
+    return embedded_patches(ctx, vision), rotary_tables(ctx, vision)
+
+
+def glm_ocr_project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``post_layernorm``, ``downsample``, whose stride is its kernel, and ``merger`` (GlmOcrVisionPatchMerger.forward).
+
+    The tower's output keeps what ``downsample`` made (``last_hidden_state``) while the model's forward has it.
+    """
+    tape = ctx.tape
+    norm = vision.closing[0]
+    kernel, offset, matrix, weight, bias, gate, up, down = vision.projector
+    x = rms_norm_pieces(tape, x, ctx.parameter(norm.name, norm.shape))
+    x = x.view(x.shape[0] // vision.merge, x.shape[1] * vision.merge)
+    weights = ctx.parameter(kernel.name.removesuffix(".weight"), kernel.shape)
+    merging = tape.parameter(weights)
+    merging = Value(merging.storage, (kernel.shape[0], x.shape[1]), merging.dtype, merging.origin)
+    shift = tape.parameter(ctx.parameter(offset.name, offset.shape))
+    x = kept_input(ctx, x, product(tape, x, merging, "downsample", shift), trained=weights.requires_grad)
+    ctx.returned.append(Value(x.storage, x.shape, x.dtype))
+    x = plain(ctx, x, matrix)
+    x = fused_norm(tape, x, ctx.parameter(weight.name, weight.shape), ctx.parameter(bias.name, bias.shape), "layernorm")
+    x = unary(tape, x, "gelu")
+    acted = activation(tape, plain(ctx, x, gate), vision.activation)
+    gated = mul(tape, acted, plain(ctx, x, up))
+    del x, acted
+    return features(ctx, plain(ctx, gated, down))
+
+
+def glm4v_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``patch_embed``, ``post_conv_layernorm``, the rotary tables and ``embeddings``; no hook finds them."""
+    tape = ctx.tape
+    *_, norm, table = vision.stem
+    x = embedded_patches(ctx, vision)
+    x = rms_norm_pieces(tape, x, ctx.parameter(norm.name, norm.shape))
+    tables = rotary_tables(ctx, vision)
+    return _with_positions(ctx, x, table), tables
+
+
+def _with_positions(ctx: Context, x: Value, table: ParameterTensor) -> Value:
+    """``Glm4vVisionEmbeddings.forward``: the table in fp32, sampled at each patch's place by ``grid_sample``, in the
+    weights' dtype; every step has a variable until the sum is made.
+    """
+    tape = ctx.tape
+    p = tape.parameter(ctx.parameter(table.name.removesuffix(".weight"), table.shape))
+    wide = cast(tape, p, "fp32")
+    grid = tape.new((x.shape[0], 2), "fp32", "sampling grid")
+    sampled = _sampled(ctx, wide, grid, x.shape)
+    positions = cast(tape, sampled, p.dtype)
+    return add(tape, x, positions, "add positions")
+
+
+def _sampled(ctx: Context, table: Value, grid: Storage, shape: tuple[int, ...]) -> Value:
+    """``F.grid_sample``: keeps the table and the grid; backward makes a gradient of each."""
+    out = ctx.tape.value(shape, table.dtype, "grid_sample")
+    of_grid = (grid.shape, table.dtype, "grid_sample backward of the grid")
+    return operator(ctx.tape, out, table, "grid_sample backward", saves=(table, grid), later=[of_grid])
+
+
+FORWARDS = {
+    "glm4v": TowerForward(glm4v_stem, glm_ocr_project, loops=True),
+    "glm_ocr": TowerForward(glm_ocr_stem, glm_ocr_project, loops=True),
+}

@@ -1,11 +1,37 @@
 """GOT-OCR 2 and PP-Chart2Table: SAM's encoder over one square picture, which convolutions make few image tokens of.
 
 modeling_got_ocr2.py of transformers 5.23.
+
+GOT-OCR 2: SAM's encoder, a neck of convolutions, and two more that halve the sides (modeling_got_ocr2.py).
+
+SAM's attention: windows of a padded picture, and distances of rows and columns in the scores (modeling_got_ocr2.py).
+
+Whatever attention a plan asks for, its modules compute the scores themselves.
 """
 
 from __future__ import annotations
 
+import math
+
+from memcheck.autograd import attention as kernels
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import add, cast, copy, scale
+from memcheck.autograd.indexing import head_view
+from memcheck.autograd.operator import operator
+from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import AroundTower
+from memcheck.families.tower import TowerForward
+from memcheck.families.towers.forward_parts import (
+    convolution,
+    convolve,
+    given_out,
+    hooked,
+    laid_out,
+    layer_norm,
+    picked,
+    plain,
+    with_positions,
+)
 from memcheck.families.towers.parts import norm_pair, split_width, square, tower_mlp
 from memcheck.models.parts.matrices import linear
 from memcheck.models.parts.stack import stack
@@ -53,7 +79,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
     if size.side % 4:
         config.fail("image_size", f"{size.side} patches of a side are no multiple of 4, as convolutions want them")
     return Vision(
-        kind="got_ocr2",
+        kind="got_ocr2:got_ocr2",
         hidden=width,
         blocks=_layers(config, size),
         channels=colours * patch * patch,
@@ -75,7 +101,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         tile=tile,
         tile_tokens=tile // STRIDES,
         patch=patch,
-        processor="square:see",
+        processor="processors:see_square",
         separators=2,
         heads=size.heads,
         path="vision_tower",
@@ -126,5 +152,136 @@ def _attention(size: SamSizes, window: int) -> TowerAttention:
         tables = ("attn.rel_pos_h", "attn.rel_pos_w")
         tensors += tuple(ParameterTensor(name, (2 * side - 1, d), "position") for name in tables)
     return TowerAttention(
-        heads=size.heads, head_dim=d, kind="sam", tensors=tensors, bias=size.bias, window=window * window
+        heads=size.heads,
+        head_dim=d,
+        kind="got_ocr2:sam_attention",
+        tensors=tensors,
+        bias=size.bias,
+        window=window * window,
     )
+
+
+def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``patch_embed``, whose output the hook is on, and ``pos_embed``."""
+    weight, bias, table = vision.stem
+    pixels = picked(ctx, vision, ctx.tokens, ctx.setting.params) if ctx.setting.params != "fp32" else None
+    x, held = hooked(convolve(ctx, vision, ctx.tokens, weight, bias, pixels=pixels), leaf=leaf)
+    return with_positions(ctx, x, table, looked_up=False), held
+
+
+def project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``neck`` and ``multi_modal_projector``."""
+    rows = x.shape[0]
+    first, *norms = vision.closing
+    x = layer_norm(ctx, convolution(ctx, x, first, rows), tuple(norms[:2]))
+    x = layer_norm(ctx, convolution(ctx, x, norms[2], rows), tuple(norms[3:]))
+    ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
+    halved, quartered, matrix, _ = vision.projector
+    x = convolution(ctx, x, halved, rows // 4)
+    x = convolution(ctx, x, quartered, rows // vision.merge)
+    if ctx.setting.pictures > 1:
+        x = copy(ctx.tape, x, "contiguous")
+    return given_out(ctx, plain(ctx, x, matrix, bias=True), joins=False)
+
+
+def sam_attention(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """``window_partition``, ``attn`` and ``window_unpartition``: a padded copy of the rows, its windows, and back.
+
+    Of one picture as a whole the matrix's output is read as it lies; that of several, or of windows, is copied.
+    """
+    pictures = max(1, ctx.setting.pictures)
+    rows, side = x.shape[0], math.isqrt(x.shape[0] // pictures)
+    window = math.isqrt(a.window) if a.window else side
+    padded = -(-side // window) * window
+    if a.window:
+        wide = laid_out(ctx, x, pictures * padded * padded)
+        x.storage = None  # the windows take its name
+        x = laid_out(ctx, wide)
+        del wide
+    out = _attended(ctx, a, x, pictures * (padded // window) ** 2, window)
+    if not a.window:
+        return out
+    del x
+    back = laid_out(ctx, out)
+    return _cut(ctx, back, rows, pictures * padded * side) if padded != side else laid_out(ctx, back)
+
+
+def _cut(ctx: Context, x: Value, rows: int, between: int) -> Value:
+    """``[:, :height, :width].contiguous()``: backward pads the columns with zeros, and then the rows."""
+    tape, shape, dtype = ctx.tape, x.shape, x.dtype
+    out = tape.value((rows, shape[1]), dtype, "without padding")
+    return operator(tape, out, x, "slice backward", temporaries=[((between, shape[1]), dtype, "slice backward")])
+
+
+def _attended(ctx: Context, a: TowerAttention, x: Value, pieces: int, side: int) -> Value:
+    tape, d = ctx.tape, a.head_dim
+    rows, groups = x.shape[0], pieces * a.heads
+    first, last = (t for t in a.tensors if t.linear)
+    qkv = plain(ctx, x, first, bias=a.bias)
+    del x
+    shape = (groups, side * side, d)
+    q, k, v = tape.views(laid_out(ctx, qkv) if pieces > 1 else head_view(tape, qkv, qkv.shape), shape, shape, shape)
+    del qkv
+    square = (groups, side * side, side * side)
+    scores = kernels.batched(tape, scale(tape, q, "query * scale"), k, square, "attention scores")
+    distances = None
+    if any("rel_pos" in t.name for t in a.tensors):
+        distances = _distances(ctx, a, q, square, side, apart=pieces > 1)
+        scores = add(tape, scores, distances, "distances")
+    probabilities = kernels.softmax(tape, scores, "fp32")
+    weights = cast(tape, probabilities, q.dtype, "attention probabilities")
+    del scores, probabilities
+    ctx.unused.append(weights)  # `attn_weights` of the layer
+    out = kernels.batched(tape, weights, v, shape, "attention output")
+    out = laid_out(ctx, out.view(rows, a.heads * d))
+    del distances
+    return plain(ctx, out, last, bias=True)
+
+
+def _distances(
+    ctx: Context, a: TowerAttention, q: Value, square: tuple[int, int, int], side: int, *, apart: bool
+) -> Value:
+    """``get_decomposed_rel_pos``: products of queries with rows of two tables, added for every pair of places, and
+    copied to lie as the scores do. Queries are copied for each product; where they were copied before, those by columns
+    lie as the second wants them.
+    """
+    tape = ctx.tape
+    products: list[Value] = []
+    for table in [t for t in a.tensors if "rel_pos" in t.name]:
+        own = _looked_up(ctx, table, side)
+        moved = q if apart and products else laid_out(ctx, q)
+        products.append(kernels.batched(tape, moved, own, (side, square[0] * side, side), table.name))
+        del own, moved
+    dtype, shapes = products[0].dtype, [(p.shape, p.dtype) if p.origin is not None else None for p in products]
+    summed = tape.new(square, dtype, "distances of rows and columns")
+    out = tape.value(square, dtype, "reshape_as")
+    del summed
+
+    def run(grad: Storage) -> list[Storage | None]:
+        return [tape.new(*s, "sum") if s else None for s in shapes]
+
+    return tape.record(out, tuple(products), run)
+
+
+def _looked_up(ctx: Context, table: ParameterTensor, side: int) -> Value:
+    """``get_rel_pos``: the table resized by ``interpolate``, and the row of each pair of places."""
+    tape, shape = ctx.tape, table.shape
+    p = ctx.parameter(table.name, shape)
+    resized = tape.new(shape, p.dtype, "interpolate")
+    out = tape.value((side, side, shape[1]), p.dtype, "rows of distances")
+    del resized
+    places, dtype = tape.new((side, side), "int64", "distances"), p.dtype
+    return operator(
+        tape,
+        out,
+        tape.parameter(p),
+        (shape, dtype, "interpolate backward"),
+        saves=(places,),
+        temporaries=[(shape, dtype, "index backward")],
+    )
+
+
+FORWARDS = {
+    "got_ocr2": TowerForward(stem, project, loops=True, wrapped=()),
+}
+"""By name, the forward passes of a kind of tower."""

@@ -1,12 +1,28 @@
 """Idefics 2: SigLIP on pictures of any size, a gated network, and a perceiver that makes as many tokens of each.
 
 modeling_idefics2.py of transformers 5.23.
+
+Idefics 2: positions of pictures of any size, a gated network, a perceiver of as many latents for each picture.
+
+modeling_idefics2.py of transformers 5.23: Idefics2VisionEmbeddings, Idefics2Connector, Idefics2PerceiverLayer.
 """
 
 from __future__ import annotations
 
+from memcheck.autograd import attention as kernels
+from memcheck.autograd.attention import MASK_ALIGNMENT
+from memcheck.autograd.context import Context
+from memcheck.autograd.eager import eager
+from memcheck.autograd.elementwise import add, cast, cat, copy, mul
+from memcheck.autograd.indexing import repeat_kv
+from memcheck.autograd.modules import activation
+from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.operator import operator
+from memcheck.autograd.tensor import Storage, Value, promote
 from memcheck.families.multimodal import AroundTower
-from memcheck.families.towers.siglip import IDEFICS2, siglip
+from memcheck.families.tower import TowerForward
+from memcheck.families.towers.forward_parts import convolve, given_out, last_rows, picked, plain
+from memcheck.families.towers.siglip import IDEFICS2, masked, siglip
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
@@ -17,7 +33,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
     """``model_type: idefics2``."""
     outer, language = around.outer, around.language
     outer.ignore("use_cache")
-    tower = siglip(config, around, "idefics2", attention="masked", silent=IDEFICS2)
+    tower = siglip(config, around, "idefics2:idefics2", attention="masked", silent=IDEFICS2)
     config.ignore("tie_word_embeddings")
     section, hidden = outer.section("perceiver_config"), language.hidden_size
     section.ignore("model_type", "hidden_size", "rms_norm_eps", "initializer_range", "tie_word_embeddings")
@@ -76,3 +92,112 @@ def _layer(name: str, hidden: int, p: Perceiver) -> tuple[ParameterTensor, ...]:
         ParameterTensor(f"{name}.post_attention_layernorm.weight", (hidden,), "norm"),
         *_gated(f"{name}.mlp", hidden, 4 * hidden, hidden),
     )
+
+
+EACH = 10
+"""Tensors of a perceiver's layer: two norms, four matrices, a norm, three matrices."""
+
+
+def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``embeddings``, the module that the hook is on. Positions are looked up for every row of every picture."""
+    weight, bias, table = vision.stem
+    pixels = picked(ctx, vision, ctx.tokens, ctx.setting.params)  # the real pictures of the batch
+    x = convolve(ctx, vision, ctx.tokens, weight, bias, pixels=pixels)
+    del pixels
+    return masked(ctx, with_positions_of_rows(ctx, x, table), leaf=leaf)
+
+
+def with_positions_of_rows(ctx: Context, x: Value, table: ParameterTensor) -> Value:
+    """``embeddings + position_embedding(position_ids)``, where each row has a position of its own."""
+    tape = ctx.tape
+    p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
+    found = tape.new(x.shape, p.dtype, "positions")
+    out = tape.value(x.shape, promote(x.dtype, p.dtype), "add positions")
+    del found
+    wants, learns, shape, dtype = x.origin is not None, p.requires_grad, table.shape, p.dtype
+    rows, stream = x.shape, x.dtype
+
+    def run(grad: Storage) -> list[Storage | None]:
+        passed = None if not wants else grad if grad.dtype == stream else tape.new(rows, stream, "to backward")
+        return [passed, tape.new(shape, dtype, "embedding backward") if learns else None]
+
+    return tape.record(out, (x, tape.parameter(p)), run)
+
+
+def project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``post_layernorm`` and ``connector``."""
+    tape, perceiver = ctx.tape, vision.perceiver
+    x = last_rows(ctx, vision, x)
+    if perceiver is None:
+        return x
+    gate, up, down, latents, *others, norm = vision.projector
+    context = _network(ctx, x, (gate, up, down), vision.activation)
+    del x
+    p = ctx.parameter(latents.name, latents.shape)
+    pictures = max(1, ctx.setting.pictures)
+    shape, dtype = latents.shape, p.dtype
+    y = Value(tape.new((0,), dtype, "latents"), (pictures * shape[0], shape[1]), dtype)  # expanded without memory
+    y = operator(tape, y, tape.parameter(p), (shape, dtype, "sum"))
+    for i in range(0, len(others), EACH):
+        y = _perceiver_layer(ctx, perceiver, tuple(others[i : i + EACH]), y, context)
+    y = rms_norm_pieces(tape, y, ctx.parameter(norm.name, norm.shape))
+    return given_out(ctx, y, joins=True)
+
+
+def _network(ctx: Context, x: Value, tensors: tuple[ParameterTensor, ...], kind: str) -> Value:
+    """``down_proj(act_fn(gate_proj(x)) * up_proj(x))``."""
+    gate, up, down = tensors
+    acted = activation(ctx.tape, plain(ctx, x, gate), kind)
+    raised = plain(ctx, x, up)
+    del x
+    inner = mul(ctx.tape, acted, raised)
+    del acted, raised
+    return plain(ctx, inner, down)
+
+
+def _perceiver_layer(
+    ctx: Context, perceiver: Perceiver, tensors: tuple[ParameterTensor, ...], latents: Value, context: Value
+) -> Value:
+    """Idefics2PerceiverLayer: latents read the rows and themselves, under a mask of the rows' padding."""
+    tape = ctx.tape
+    first, second, query, key, value, output, third, *network = tensors
+    normed = rms_norm_pieces(tape, latents, ctx.parameter(first.name, first.shape))
+    rows = rms_norm_pieces(tape, context, ctx.parameter(second.name, second.shape))
+    both = cat(tape, (rows, normed), (context.shape[0] + latents.shape[0], context.shape[1]))
+    del rows
+    q, k, v = plain(ctx, normed, query), plain(ctx, both, key), plain(ctx, both, value)
+    del normed, both
+    out = _attended(ctx, perceiver, q, k, v)
+    del q, k, v
+    x = add(tape, latents, plain(ctx, out, output), "residual")
+    del out, latents
+    normed = rms_norm_pieces(tape, x, ctx.parameter(third.name, third.shape))
+    return add(tape, x, _network(ctx, normed, tuple(network), perceiver.activation), "residual")
+
+
+def _attended(ctx: Context, p: Perceiver, q: Value, k: Value, v: Value) -> Value:
+    """Each picture's latents over its rows and latents; k and v are repeated for the heads (sdpa_attention.py)."""
+    tape, n = ctx.tape, max(1, ctx.setting.pictures)
+    if tape.autocast:
+        q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
+    few, many = q.shape[0] // n, k.shape[0] // n
+    shape = (q.shape[0], p.heads * p.head_dim)
+    q = q.view(n, p.heads, few, p.head_dim)
+    k, v = (t.view(n, p.kv_heads, many, p.head_dim) for t in (k, v))
+    if p.kv_heads != p.heads and ctx.setting.attention not in ("flash", "flex"):
+        k, v = repeat_kv(tape, k, p.heads), repeat_kv(tape, v, p.heads)
+    if ctx.setting.attention == "eager":
+        out = eager(tape, q, k, v, mask_dtype=ctx.setting.params)
+        return copy(tape, out, "contiguous").view(*shape)
+    mask, kernel = None, "flash"
+    if ctx.setting.attention not in ("flash", "flex"):
+        aligned, kernel = -(-many // MASK_ALIGNMENT) * MASK_ALIGNMENT, "efficient"
+        mask = tape.new((n, 1, few, aligned), q.dtype, "attention mask")
+    out = kernels.flash(tape, q, k, v, p.head_dim, label=f"{kernel} attention", extra=mask)
+    return out.view(*shape)
+
+
+FORWARDS = {
+    "idefics2": TowerForward(stem, project, wrapped=("attention", "projector")),
+}
+"""By name, the forward passes of a kind of tower."""

@@ -1,8 +1,27 @@
-"""InternViT: tiles of 448 pixels with a class token, layers that scale what they add (modeling_internvl.py)."""
+"""InternViT: tiles of 448 pixels with a class token, layers that scale what they add (modeling_internvl.py).
+
+InternVL: a class token in front, pixels shuffled, LayerNorm and two matrices (modeling_internvl.py).
+"""
 
 from __future__ import annotations
 
+from memcheck.autograd.context import Context
+from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
+from memcheck.families.tower import TowerForward
+from memcheck.families.towers.forward_parts import (
+    convolve,
+    given_out,
+    hooked,
+    last_rows,
+    layer_norm,
+    patches_alone,
+    picked,
+    shuffled,
+    two_matrices,
+    with_class,
+    with_positions,
+)
 from memcheck.families.towers.parts import LayerNames, norm_pair, split_width, square, tower_layer, tower_mlp
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
@@ -52,7 +71,7 @@ def read(config: ConfigReader, around: AroundTower, *, biased: bool = False) -> 
     outer.ignore("image_seq_length")
     patches = (side // patch) ** 2
     return Vision(
-        kind="internvl",
+        kind="internvl:internvl",
         hidden=width,
         blocks=((block._replace(named_output=True), depth),),
         channels=colours * patch * patch,
@@ -75,10 +94,32 @@ def read(config: ConfigReader, around: AroundTower, *, biased: bool = False) -> 
         tile_tokens=patches // factor,
         classes=1,
         patch=patch,
-        processor="tiles:see_internvl",
+        processor="processors:see_internvl",
         separators=0,
         heads=heads,
         activation=outer.activation("projector_hidden_act", default="gelu"),
         path="vision_tower",
         projector_path="multi_modal_projector",
     )
+
+
+def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``embeddings``. The hook is on ``patch_embeddings``."""
+    token, table, weight, bias = vision.stem
+    patches = ctx.tokens - ctx.setting.pictures * vision.classes
+    pixels = picked(ctx, vision, patches, ctx.setting.params) if ctx.setting.params != "fp32" else None
+    x, held = hooked(convolve(ctx, vision, patches, weight, bias, pixels=pixels), leaf=leaf)
+    return with_positions(ctx, with_class(ctx, x, token, ctx.tokens), table, looked_up=False), held
+
+
+def project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``pixel_shuffle`` and ``multi_modal_projector``."""
+    x = patches_alone(ctx, vision, last_rows(ctx, vision, x))
+    x = layer_norm(ctx, shuffled(ctx, vision, x), vision.projector)
+    return given_out(ctx, two_matrices(ctx, vision, x, vision.projector[2:]), joins=False)
+
+
+FORWARDS = {
+    "internvl": TowerForward(stem, project),
+}
+"""By name, the forward passes of a kind of tower."""

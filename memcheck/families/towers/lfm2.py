@@ -1,12 +1,36 @@
 """LFM2-VL: SigLIP 2 on tiles and pictures that are padded to as many patches, and two matrices.
 
 modeling_lfm2_vl.py, modeling_siglip2.py of transformers 5.23.
+
+LFM2-VL: rows of padded pictures, positions resized to each, pixels unshuffled (modeling_lfm2_vl.py).
+
+LFM2-VL's processor: small pictures keep their shape, large ones become tiles and an overview; all are padded.
+
+transformers 5.23 models/lfm2_vl/image_processing_lfm2_vl.py and processing_lfm2_vl.py.
 """
 
 from __future__ import annotations
 
+import math
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import add, copy
+from memcheck.autograd.operator import operator
+from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import AroundTower
+from memcheck.families.pictures import Limits, Seen, no_clips, no_limits
+from memcheck.families.tower import TowerForward
+from memcheck.families.towers.forward_parts import (
+    given_out,
+    hooked,
+    last_rows,
+    layer_norm,
+    plain,
+    rows_of_pixels,
+    two_matrices,
+)
 from memcheck.families.towers.parts import SIGLIP, norm_pair, split_width, square, tower_layer, tower_mlp
+from memcheck.families.towers.processors import resize
 from memcheck.families.towers.siglip import pooling_head
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
@@ -46,7 +70,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
     colored = colours * patch * patch
     embedding = "embeddings.patch_embedding"
     tower = Vision(
-        kind="lfm2",
+        kind="lfm2:lfm2",
         hidden=width,
         blocks=((tower_layer(width, heads, mlp, "masked"), depth),),
         channels=colored,
@@ -66,9 +90,111 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         patch=patch,
         heads=heads,
         activation=outer.activation("projector_hidden_act", default="gelu"),
-        processor="padded:see",
+        processor="lfm2:see",
         separators=2,
         path="vision_tower",
         projector_path="multi_modal_projector",
     )
     return tower._replace(unused=pooling_head(config, tower))
+
+
+def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``embeddings``, whose matrix the hook is on, and the mask of padded rows."""
+    tape = ctx.tape
+    matrix, _, table = vision.stem
+    pixels = rows_of_pixels(ctx, vision)
+    x, held = hooked(plain(ctx, pixels, matrix, bias=True), leaf=leaf)
+    del pixels
+    x = add(tape, x, _positions(ctx, table, x.shape), "add positions")
+    if ctx.setting.attention not in ("flash", "flex"):
+        each = ctx.tokens // max(1, ctx.setting.pictures)
+        dtype = x.dtype if ctx.setting.attention == "eager" else "bool"
+        masks = held if ctx.setting.recomputed else ctx.returned  # an argument of every layer
+        masks.append(tape.value((ctx.setting.pictures, 1, each, each), dtype, "padding mask"))
+    return x, held
+
+
+def _positions(ctx: Context, table: ParameterTensor, shape: tuple[int, ...]) -> Value:
+    """``resize_positional_embeddings``: each picture's are interpolated and written into rows of one tensor, whose
+    gradient is cloned by each write that takes its part of it (CopySlices).
+    """
+    tape = ctx.tape
+    p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
+    learns, dtype, whole = p.requires_grad, p.dtype, table.shape
+    out = tape.value(shape, dtype, "resized positions")
+
+    def run(grad: Storage) -> list[Storage | None]:
+        kept = tape.new(shape, dtype, "CopySlices backward")
+        tape.new(whole, dtype, "interpolate backward")
+        del kept
+        return [tape.new(whole, dtype, "sum over pictures") if learns else None]
+
+    return tape.record(out, (tape.parameter(p),), run)
+
+
+def project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``post_layernorm``, and ``multi_modal_projector`` on the real rows of each picture."""
+    x = last_rows(ctx, vision, x)
+    rows = ctx.setting.image_tokens * vision.merge or x.shape[0]
+    x = _real(ctx, x, (rows, x.shape[1]))
+    x = copy(ctx.tape, copy(ctx.tape, x, "pixel unshuffle"), "pixel unshuffle")
+    x = x.view(rows // vision.merge, vision.hidden * vision.merge)
+    norm = vision.projector[:2] if vision.projector[0].group == "norm" else ()
+    x = layer_norm(ctx, x, norm)
+    return given_out(ctx, two_matrices(ctx, vision, x, vision.projector[len(norm) :]), joins=True)
+
+
+def _real(ctx: Context, x: Value, shape: tuple[int, int]) -> Value:
+    """``feature[:length]``: a view, whose gradient is padded with zeros."""
+    tape, whole, dtype = ctx.tape, x.shape, x.dtype
+    if shape == whole:
+        return x
+    return operator(tape, Value(x.storage, shape, dtype), x, "slice backward")
+
+
+LEAST_TOKENS, TOLERANCE, TILES, SIDE = 64, 2.0, (2, 10), 512
+WHY = "the released checkpoint's processor; the model's own preprocessor_config.json may say another"
+
+
+def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """Rows of every tile, padded, and image tokens of the patches that are real."""
+    no_clips(frames)
+    no_limits(limits)
+    factor = vision.patch * math.isqrt(vision.merge)
+    most = vision.tile_tokens * factor * factor
+    sides = resize(height, width, factor, (LEAST_TOKENS * factor * factor, most))
+    overview = (sides[0] // factor) * (sides[1] // factor)
+    rounded = [max(vision.patch, round(side / factor) * factor) for side in (height, width)]
+    defaults = (("max_tiles", TILES[1], WHY),)
+    if rounded[0] * rounded[1] <= most * TOLERANCE:
+        return Seen(pictures=1, patches=vision.tile, tokens=overview, separators=2, defaults=defaults)
+    tiles = _tiles(height, width)
+    tokens = tiles * (SIDE // factor) ** 2 + overview
+    return Seen(
+        pictures=tiles + 1,
+        patches=(tiles + 1) * vision.tile,
+        tokens=tokens,
+        separators=3 + tiles,
+        defaults=defaults,
+    )
+
+
+def _tiles(height: int, width: int) -> int:
+    """Tiles of the grid whose sides are most like the picture's (``find_closest_aspect_ratio``)."""
+    least, most = TILES
+    sides = range(1, most + 1)
+    grids = sorted(((c, r) for c in sides for r in sides if least <= c * r <= most), key=lambda grid: grid[0] * grid[1])
+    best, apart = (1, 1), math.inf
+    for columns, rows in grids:
+        off = abs(width / height - columns / rows)
+        if off < apart:
+            best, apart = (columns, rows), off
+        elif off == apart and width * height > 0.5 * SIDE * SIDE * columns * rows:
+            best = (columns, rows)
+    return best[0] * best[1]
+
+
+FORWARDS = {
+    "lfm2": TowerForward(stem, project, wrapped=("layers", "embedding")),
+}
+"""By name, the forward passes of a kind of tower."""

@@ -1,15 +1,40 @@
-"""Llama 4: tiles of 336 pixels with a class token, rotated as complex numbers, pixels shuffled (modeling_llama4.py)."""
+"""Llama 4: tiles of 336 pixels with a class token, rotated as complex numbers, pixels shuffled (modeling_llama4.py).
+
+Llama 4: unfolded patches times a matrix, followed by a class token, a pixel-shuffle network (modeling_llama4.py).
+"""
 
 from __future__ import annotations
 
+import math
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import copy
+from memcheck.autograd.modules import activation
+from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
+from memcheck.families.pictures import Limits, Seen, no_clips, no_limits
+from memcheck.families.tower import TowerForward
+from memcheck.families.towers.attention import projected
+from memcheck.families.towers.forward_parts import (
+    given_out,
+    hooked,
+    layer_norm,
+    patches_alone,
+    plain,
+    shuffled,
+    with_class,
+    with_positions,
+)
 from memcheck.families.towers.parts import LayerNames, norm_pair, split_width, square, tower_layer, tower_mlp
+from memcheck.families.towers.processors import WHY, tiled
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
-from memcheck.models.vision import Vision
+from memcheck.models.vision import TowerAttention, Vision
 
 NAMES = LayerNames(output="self_attn.o_proj", norms=("input_layernorm", "post_attention_layernorm"))
+MOST_TILES = 16
+"""Most tiles of a picture in addition to the overview."""
 
 
 def read(config: ConfigReader, around: AroundTower) -> Vision:
@@ -37,9 +62,9 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
     mlp = tower_mlp(width, inner, "gelu", NAMES.mlp)
     patches = (side // patch) ** 2
     return Vision(
-        kind="llama4",
+        kind="llama4:llama4",
         hidden=width,
-        blocks=((tower_layer(width, heads, mlp, "complex", NAMES, softmax_fp32=False), depth),),
+        blocks=((tower_layer(width, heads, mlp, "llama4:rotated_as_complex", NAMES, softmax_fp32=False), depth),),
         channels=colours * patch * patch,
         merge=factor,
         outputs=outputs,
@@ -60,8 +85,65 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         tile_tokens=patches // factor,
         classes=1,
         patch=patch,
-        processor="tiles:see_llama4",
+        processor="llama4:see",
         heads=heads,
         path="vision_model",
         projector_path="multi_modal_projector",
     )
+
+
+def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``patch_embedding``, class token, positions and ``layernorm_pre``. The table of rotations is a buffer."""
+    tape = ctx.tape
+    token, table, matrix, *norm = vision.stem
+    patches = ctx.tokens - ctx.setting.pictures * vision.classes
+    unfolded = tape.value((patches, vision.channels), ctx.setting.params, "unfold")
+    x, held = hooked(plain(ctx, copy(tape, unfolded, "contiguous"), matrix), leaf=leaf)
+    del unfolded
+    x = with_positions(ctx, with_class(ctx, x, token, ctx.tokens), table, looked_up=False)
+    return layer_norm(ctx, x, tuple(norm)), held
+
+
+def project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``layernorm_post``, ``vision_adapter`` and ``multi_modal_projector``."""
+    tape = ctx.tape
+    first, second = vision.closing[2:]
+    x = patches_alone(ctx, vision, layer_norm(ctx, x, vision.closing))
+    x = activation(tape, plain(ctx, shuffled(ctx, vision, x), first), "gelu")
+    x = activation(tape, plain(ctx, x, second), "gelu")
+    ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
+    return given_out(ctx, plain(ctx, x, vision.projector[0]), joins=False)
+
+
+def rotated_as_complex(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """Llama 4: fp32 copies read as complex numbers."""
+    return projected(ctx, a, x, rotation="complex")
+
+
+FORWARDS = {
+    "llama4": TowerForward(stem, project),
+}
+"""By name, the forward passes of a kind of tower."""
+
+
+def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """The canvas of at most sixteen tiles that enlarges least, and an overview if it has several."""
+    no_clips(frames)
+    no_limits(limits)
+    side = vision.patch * math.isqrt(vision.tile - vision.classes)
+    rows, columns = llama4_canvas(height, width, side, MOST_TILES)
+    tiles = rows * columns
+    several = tiles > 1
+    found = tiled(vision, tiles + several, 3 + tiles * several)
+    return found._replace(defaults=(("max_patches", MOST_TILES, WHY),))
+
+
+def llama4_canvas(height: int, width: int, side: int, most: int) -> tuple[int, int]:
+    """Rows and columns (``get_best_fit`` without ``resize_to_max_canvas``): the smallest enlargement, else the mildest
+    reduction; of equal ones the smallest canvas.
+    """
+    grids = [(r, n // r) for n in range(most, 0, -1) for r in range(1, n + 1) if n % r == 0]
+    scales = [(min(r * side / height, c * side / width), r, c) for r, c in grids]
+    larger = [s for s, _, _ in scales if s >= 1]
+    chosen = min(larger) if larger else max(s for s, _, _ in scales)
+    return min(((r, c) for s, r, c in scales if s == chosen), key=lambda grid: grid[0] * grid[1])

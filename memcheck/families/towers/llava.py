@@ -1,13 +1,42 @@
 """LLaVA, LLaVA-NeXT and LLaVA-OneVision: CLIP, Pixtral or SigLIP as the tower, two matrices as the projector.
 
 modeling_llava.py, modeling_llava_next.py, modeling_clip.py of transformers 5.23.
+
+LLaVA on CLIP: a class token, a norm before the layers, two matrices (modeling_llava.py, modeling_clip.py).
+
+LLaVA-NeXT: tiles are put together, unpadded, and a learned token ends each row (modeling_llava_next.py).
+
+LLaVA-OneVision: SigLIP's tiles of a grid, put together and made smaller (modeling_llava_onevision.py).
+
+LLaVA-NeXT and LLaVA-OneVision: the grid of tiles that wastes least, image tokens without its padding.
+
+transformers 5.23 image_processing_utils.py (``select_best_resolution``) and models/llava_next/processing_llava_next.py
+(``_get_number_of_features``); grids of the released checkpoints' ``image_grid_pinpoints``.
 """
 
 from __future__ import annotations
 
+import math
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import copy
+from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
+from memcheck.families.pictures import Limits, Seen, no_clips, no_limits
+from memcheck.families.tower import TowerForward
+from memcheck.families.towers.forward_parts import (
+    convolve,
+    given_out,
+    hooked,
+    layer_norm,
+    patches_alone,
+    picked,
+    two_matrices,
+    with_class,
+    with_positions,
+)
 from memcheck.families.towers.parts import SIGLIP, norm_pair, split_width, square, tower_layer, tower_mlp
-from memcheck.families.towers.siglip import SIDE, pooling_head, siglip
+from memcheck.families.towers.siglip import SIDE, pooling_head, siglip, siglip_stem
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
@@ -21,12 +50,12 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
     if kind == "pixtral":
         from memcheck.families.towers.pixtral import pixtral
 
-        tower = pixtral(config, around, "pixtral")
+        tower = pixtral(config, around, "pixtral:pixtral")
         _feature_layer(around, -1)
         return tower._replace(projector=projector(around, tower.hidden), merge=1, processor="pixtral:see")
     if kind != "clip_vision_model":
         config.fail("model_type", f"memcheck reads no LLaVA with a {kind} tower", "read are CLIP's and Pixtral's")
-    return _clip(config, around, "llava")._replace(processor="square:see")
+    return _clip(config, around, "llava:llava")._replace(processor="processors:see_square")
 
 
 def read_next(config: ConfigReader, around: AroundTower) -> Vision:
@@ -35,8 +64,8 @@ def read_next(config: ConfigReader, around: AroundTower) -> Vision:
     around.outer.ignore("image_seq_length", "vision_feature_select_strategy", "image_grid_pinpoints")
     around.outer.ignore("use_image_newline_parameter")
     newline = ParameterTensor("image_newline", (outputs,), "projector")
-    tower = _clip(config, around, "llava_next")
-    return tower._replace(projector=(newline, *tower.projector), processor="anyres:see")
+    tower = _clip(config, around, "llava:llava_next")
+    return tower._replace(projector=(newline, *tower.projector), processor="llava:see")
 
 
 def read_next_video(config: ConfigReader, around: AroundTower) -> Vision:
@@ -50,10 +79,10 @@ def read_video(config: ConfigReader, around: AroundTower) -> Vision:
     around.outer.ignore("image_seq_length", "video_seq_length")
     if config.text("model_type", default="clip_vision_model") != "clip_vision_model":
         config.fail("model_type", "memcheck reads no Video-LLaVA with another tower than CLIP's")
-    tower = _clip(config, around, "llava")
+    tower = _clip(config, around, "llava:llava")
     layers = (*tower.blocks, *tower.idle)
     clips = OtherTower(part="vision", blocks=layers, tensors=(*tower.stem, *tower.unused))
-    return tower._replace(processor="square:see", others=(clips,), path="image_tower")
+    return tower._replace(processor="processors:see_square", others=(clips,), path="image_tower")
 
 
 def read_onevision(config: ConfigReader, around: AroundTower) -> Vision:
@@ -70,7 +99,7 @@ def read_onevision(config: ConfigReader, around: AroundTower) -> Vision:
         outer.fail("vision_feature_select_strategy", "a tower without a class token has only full features")
     if outer.text("vision_aspect_ratio", default="anyres_max_9") != "anyres_max_9":
         outer.fail("vision_aspect_ratio", "only anyres_max_9 has a memory model")
-    tower = siglip(config, around, "llava_onevision", attention="separate")
+    tower = siglip(config, around, "llava:llava_onevision", attention="separate")
     newline = ParameterTensor("image_newline", (around.language.hidden_size,), "projector")
     return tower._replace(
         closing=(),
@@ -79,7 +108,7 @@ def read_onevision(config: ConfigReader, around: AroundTower) -> Vision:
         tile_tokens=tower.tile,
         activation=outer.activation("projector_hidden_act", default="gelu"),
         side=square(config, "image_size", SIDE),
-        processor="anyres:see_onevision",
+        processor="llava:see_onevision",
     )
 
 
@@ -153,3 +182,132 @@ def _clip(config: ConfigReader, around: AroundTower, kind: str, read: int = 0) -
         path="vision_tower",
         projector_path="multi_modal_projector",
     )
+
+
+def llava_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``embeddings`` and ``pre_layrnorm``. The hook is on ``patch_embedding``."""
+    token, weight, table, *norm = vision.stem
+    patches = ctx.tokens - ctx.setting.pictures * vision.classes
+    x, held = hooked(convolve(ctx, vision, patches, weight, None), leaf=leaf)
+    x = with_positions(ctx, with_class(ctx, x, token, ctx.tokens), table)
+    return layer_norm(ctx, x, tuple(norm)), held
+
+
+def llava_project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``multi_modal_projector`` on the patches of the layer that is read."""
+    x = patches_alone(ctx, vision, x)
+    return given_out(ctx, two_matrices(ctx, vision, x, vision.projector, copies=True), joins=True)
+
+
+def llava_next_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """LLaVA's, on the tiles of all pictures in one tensor."""
+    picked(ctx, vision, ctx.tokens - ctx.setting.pictures * vision.classes, "fp32")
+    return llava_stem(ctx, vision, leaf)
+
+
+def llava_next_project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``multi_modal_projector`` and ``pack_image_features``."""
+    newline, *matrices = vision.projector
+    x = patches_alone(ctx, vision, x)
+    x = two_matrices(ctx, vision, x, tuple(matrices), copies=True)
+    return packed(ctx, x, newline)
+
+
+def packed(ctx: Context, x: Value, newline: ParameterTensor) -> Value:
+    """``pack_image_features``: the grid's tiles in one, without padding, a token after each row, the overview."""
+    x = copy(ctx.tape, x, "tiles put together")
+    x = with_class(ctx, x, newline, ctx.setting.image_tokens or x.shape[0])
+    return given_out(ctx, copy(ctx.tape, x, "cat overview"), joins=True)
+
+
+def llava_onevision_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """SigLIP's, on the tiles of all pictures in one tensor."""
+    picked(ctx, vision, ctx.tokens, "fp32")
+    return siglip_stem(ctx, vision, leaf)
+
+
+def llava_onevision_project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``multi_modal_projector`` and ``pack_image_features``, on rows in front of the tower's last norm.
+
+    The tower's output also has them after it, which nothing reads.
+    """
+    newline, *matrices = vision.projector
+    ctx.returned.append(ctx.tape.value(x.shape, "fp32" if ctx.tape.autocast else x.dtype, "post_layernorm"))
+    x = two_matrices(ctx, vision, x, tuple(matrices), copies=ctx.setting.pictures > 1)
+    return packed(ctx, x, newline)
+
+
+GRIDS = ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))
+"""Rows and columns of tiles."""
+SQUARE, MOST_TILES, BEYOND = 6, 9, 1.1
+"""LLaVA-OneVision's grids, the number of tiles whose patches are left (``anyres_max_9``), and the ratio above which
+patches are dropped.
+"""
+WHY = "image_grid_pinpoints of the released checkpoint's processor"
+
+
+def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """Tiles of a grid and an overview; a learned token ends each row of what is left of the grid."""
+    no_clips(frames)
+    no_limits(limits)
+    edge = math.isqrt(vision.tile_tokens)
+    rows, columns = _grid(height, width, vision.patch * edge)
+    left = _unpadded(height, width, rows * edge, columns * edge)
+    tiles = rows * columns + 1
+    default = ("image_grid_pinpoints", [list(grid) for grid in GRIDS], WHY)
+    return Seen(
+        pictures=tiles,
+        patches=tiles * vision.tile,
+        tokens=vision.tile_tokens + left[0] * left[1] + left[0],
+        defaults=(default,),
+    )
+
+
+def see_onevision(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """Tiles of a grid of up to six by six and an overview; more than nine tiles' patches are made fewer
+    (processing_llava_onevision.py, ``_get_number_of_features``). Each of several pictures of a sample is one tile.
+    """
+    no_clips(frames)
+    no_limits(limits)
+    edge = math.isqrt(vision.tile_tokens)
+    grids = tuple((rows, columns) for rows in range(1, SQUARE + 1) for columns in range(1, SQUARE + 1))
+    rows, columns = _grid(height, width, vision.side, grids)
+    tiles = rows * columns + 1
+    left = _unpadded(height, width, rows * edge, columns * edge)
+    ratio = math.sqrt(left[0] * left[1] / (MOST_TILES * vision.tile_tokens))
+    if ratio > BEYOND:
+        left = int(left[0] // ratio), int(left[1] // ratio)
+    return Seen(
+        pictures=tiles,
+        patches=tiles * vision.tile,
+        tokens=vision.tile_tokens + left[0] * left[1] + left[0],
+        defaults=(("image_grid_pinpoints", f"{SQUARE} x {SQUARE} tiles at most", WHY),),
+        of_several=(1, vision.tile, vision.tile_tokens + 1),
+    )
+
+
+def _grid(height: int, width: int, side: int, grids: tuple[tuple[int, int], ...] = GRIDS) -> tuple[int, int]:
+    best, most, least = grids[0], 0, math.inf
+    for rows, columns in grids:
+        scale = min(columns * side / width, rows * side / height)
+        effective = min(int(width * scale) * int(height * scale), width * height)
+        wasted = rows * columns * side * side - effective
+        if effective > most or (effective == most and wasted < least):
+            best, most, least = (rows, columns), effective, wasted
+    return best
+
+
+def _unpadded(height: int, width: int, rows: int, columns: int) -> tuple[int, int]:
+    """Rows and columns of patches without those of the padding on both sides."""
+    if width / height > columns / rows:
+        kept = int(round(height * (columns / width), 7))
+        return rows - (rows - kept) // 2 * 2, columns
+    kept = int(round(width * (rows / height), 7))
+    return rows, columns - (columns - kept) // 2 * 2
+
+
+FORWARDS = {
+    "llava": TowerForward(llava_stem, llava_project, wrapped=("layers", "embedding")),
+    "llava_next": TowerForward(llava_next_stem, llava_next_project, wrapped=("layers", "embedding")),
+    "llava_onevision": TowerForward(llava_onevision_stem, llava_onevision_project, wrapped=("layers", "embedding")),
+}

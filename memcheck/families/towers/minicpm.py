@@ -1,16 +1,36 @@
 """MiniCPM-V 4.6, 4.7 and MiniCPM-OCR: SigLIP on the rows of all pictures, with a merger of windows between its layers.
 
 modeling_minicpmv4_6.py of transformers 5.23, whose vision classes MiniCPM-V 4.7 and MiniCPM-OCR have as they are.
+
+MiniCPM-V 4.6 and 4.7: SigLIP's layers, and a merger of windows between them (modeling_minicpmv4_6.py).
+
+Pictures go through the projector one after the other upstream, and all at once here: what is kept is the same.
+
+MiniCPM-V's processor: every picture as a whole, and the slices of large ones, each of a shape of its own.
+
+transformers 5.23 models/minicpmv4_6/image_processing_minicpmv4_6.py and processing_minicpmv4_6.py.
 """
 
 from __future__ import annotations
 
+import math
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import add, copy, unary
+from memcheck.autograd.indexing import index, slices
+from memcheck.autograd.modules import activation
+from memcheck.autograd.operator import operator
+from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
+from memcheck.families.pictures import Limits, Seen, no_clips, no_limits
+from memcheck.families.tower import TowerForward
+from memcheck.families.towers.attention import in_pictures, projections, tower_attention
+from memcheck.families.towers.forward_parts import convolve, features, hooked, last_rows, layer_norm, plain
 from memcheck.families.towers.parts import norm_pair, split_width, square, tower_layer, tower_mlp
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
-from memcheck.models.vision import Vision
+from memcheck.models.vision import TowerAttention, Vision
 
 MODES = ("16x", "4x")
 """Patches that become one image token: with the merger between the layers, and without it."""
@@ -53,14 +73,14 @@ def _tower(config: ConfigReader, around: AroundTower, silent: str) -> Vision:
     at = outer.integer("insert_layer_id", default=6)
     config.ignore("insert_layer_id", "layer_norm_eps", "initializer_range", "model_type")
     activation = config.activation(default="gelu_pytorch_tanh")
-    layer = tower_layer(width, heads, tower_mlp(width, inner, activation, ("mlp.fc1", "mlp.fc2")), "packed-plain")
+    layer = tower_layer(width, heads, tower_mlp(width, inner, activation, ("mlp.fc1", "mlp.fc2")), "minicpm:unrotated")
     merger, unit = _merger(width, inner), WINDOW * WINDOW
     merges = mode == "16x"
     if merges and not 0 <= at < depth - 1:
         outer.fail("insert_layer_id", f"insert_layer_id is between 0 and {depth - 2}, of {depth} layers")
     wide = width * unit
     return Vision(
-        kind="minicpm",
+        kind="minicpm:minicpm",
         hidden=width,
         blocks=((layer, at + 1), (layer, depth - at - 1)) if merges else ((layer, depth),),
         channels=colours * patch * patch,
@@ -83,7 +103,7 @@ def _tower(config: ConfigReader, around: AroundTower, silent: str) -> Vision:
         hooked=True,
         gives_out=False,
         patch=patch,
-        processor="slices:see",
+        processor="minicpm:see",
         separators=2,
         heads=heads,
         activation=activation,
@@ -105,3 +125,152 @@ def _merger(width: int, inner: int) -> tuple[ParameterTensor, ...]:
         *linear(name + "linear_1", inner * unit, width * unit, "mlp", "none", bias=True),
         *linear(name + "linear_2", width, inner * unit, "mlp", "none", bias=True),
     )
+
+
+MERGED_WINDOW = 4
+"""Patches that become one between the layers, and again in the projector."""
+
+
+def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``embeddings``: each patch looks up the nearest place. The hook is on ``patch_embedding``."""
+    weight, bias, table = vision.stem
+    x, held = hooked(convolve(ctx, vision, ctx.tokens, weight, bias, outside=True), leaf=leaf)
+    return add(ctx.tape, x, _positions(ctx, table), "add positions"), held
+
+
+def _positions(ctx: Context, table: ParameterTensor) -> Value:
+    """``position_embedding(pos_ids)``: keeps the places, int64."""
+    tape, rows = ctx.tape, ctx.tokens
+    p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
+    out = tape.value((rows, table.shape[1]), p.dtype, "positions")
+    places = tape.new((rows,), "int64", "places")
+    shape, dtype = table.shape, p.dtype
+    return operator(tape, out, tape.parameter(p), (shape, dtype, "embedding backward"), saves=(places,))
+
+
+def between(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``vit_merger``: attention in windows of four patches, their mean, and what two matrices make of all four."""
+    tape, shape = ctx.tape, x.shape
+    own = vision.between
+    matrices = [t for t in own if t.linear]
+    order = tape.new((shape[0],), "int64", "places of windows")
+    h = layer_norm(ctx, x, _norm(own, "layer_norm1"))
+    h = index(tape, h, order, shape)
+    mixer = vision.blocks[0][0].mixer
+    if isinstance(mixer, TowerAttention):
+        tensors = tuple(t for t in own if ".self_attn." in t.name)
+        h = tower_attention(ctx, mixer._replace(tensors=tensors, window=MERGED_WINDOW), h)
+    merged = add(tape, index(tape, x, order, shape), h, "residual")
+    del h
+    mean = _mean(ctx, merged)
+    flat = layer_norm(ctx, merged.view(shape[0] // MERGED_WINDOW, shape[1] * MERGED_WINDOW), _norm(own, "pre_norm"))
+    inner = plain(ctx, flat, matrices[-2], bias=True)
+    del flat
+    acted = unary(tape, inner, "gelu_pytorch_tanh")
+    del inner
+    out = plain(ctx, acted, matrices[-1], bias=True)
+    del acted
+    return add(tape, out, mean, "mean of a window")
+
+
+def _norm(tensors: tuple[ParameterTensor, ...], name: str) -> tuple[ParameterTensor, ...]:
+    return tuple(t for t in tensors if f".{name}." in t.name)
+
+
+def _mean(ctx: Context, x: Value) -> Value:
+    """``patch.mean(dim=1)``: keeps nothing; backward divides an expanded gradient."""
+    tape, shape, dtype = ctx.tape, x.shape, x.dtype
+    return operator(
+        tape, tape.value((shape[0] // MERGED_WINDOW, shape[1]), dtype, "mean of windows"), x, "mean backward"
+    )
+
+
+def project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``post_layernorm``, and ``merger`` of every picture: a slice of the rows, four patches side by side by a copy."""
+    tape = ctx.tape
+    x = last_rows(ctx, vision, x)
+    x = slices(tape, x, x.shape)[0]
+    x = copy(tape, x, "merge patches").view(x.shape[0] // MERGED_WINDOW, x.shape[1] * MERGED_WINDOW)
+    x = layer_norm(ctx, x, vision.projector[:2])
+    first, second = (t for t in vision.projector if t.linear)
+    inner = plain(ctx, x, first, bias=True)
+    del x
+    acted = activation(tape, inner, "gelu")
+    del inner
+    return features(ctx, plain(ctx, acted, second, bias=True))
+
+
+RESOLUTION, SLICES = 448, 9
+"""Pixels to whose square a slice is scaled, and the most slices of a picture."""
+WHY = "the released checkpoint's processor; the model's own preprocessor_config.json may say another"
+NUMBER = 3
+"""Tokens in front of a picture that say its number."""
+
+
+def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """Patches and image tokens of the picture as a whole and of its slices."""
+    no_clips(frames)
+    no_limits(limits)
+    factor = vision.patch * math.isqrt(vision.merge)
+    grid = _grid(height, width)
+    whole = _patches(vision, _resized(height, width, factor, grows=grid == (1, 1)))
+    sizes: tuple[int, ...] = (whole,)
+    if grid != (1, 1):
+        rows, columns = grid
+        refined = _near(height, rows) / rows, _near(width, columns) / columns
+        sizes += rows * columns * (_patches(vision, _resized(*refined, factor, grows=True)),)
+    patches = sum(sizes)
+    return Seen(
+        pictures=len(sizes),
+        patches=patches,
+        tokens=patches // vision.merge,
+        separators=NUMBER + 2 * len(sizes) + grid[0] - 1,
+        defaults=(("max_slices", SLICES, WHY),),
+        sizes=sizes,
+    )
+
+
+def _patches(vision: Vision, sides: tuple[int, int]) -> int:
+    return (sides[0] // vision.patch) * (sides[1] // vision.patch)
+
+
+def _near(length: float, divisor: int) -> int:
+    return max(round(length / divisor) * divisor, divisor)
+
+
+def _resized(height: float, width: float, factor: int, *, grows: bool) -> tuple[int, int]:
+    """``find_best_resize``."""
+    if grows or height * width > RESOLUTION * RESOLUTION:
+        ratio = width / height
+        height = int(RESOLUTION / math.sqrt(ratio))
+        width = int(height * ratio)
+    return _near(height, factor), _near(width, factor)
+
+
+def _grid(height: int, width: int) -> tuple[int, int]:
+    """Rows and columns of slices (``get_sliced_grid``): as many as the area has, most like its shape."""
+    many = min(math.ceil(width * height / (RESOLUTION * RESOLUTION)), SLICES)
+    best, apart = (1, 1), math.inf
+    if many <= 1:
+        return best
+    for count in (many - 1, many, many + 1):
+        if count == 1 or count > SLICES:
+            continue
+        for rows in (n for n in range(1, count + 1) if count % n == 0):
+            off = abs(math.log(width / height) - math.log(count // rows / rows))
+            if off < apart or (off == apart and rows > best[0]):
+                best, apart = (rows, count // rows), off
+    return best
+
+
+def unrotated(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """MiniCPM-V: a matrix each for q, k and v of all pictures' rows, without rotations."""
+    q, k, v = projections(ctx, a, x)
+    del x
+    return in_pictures(ctx, a, q, k, v)
+
+
+FORWARDS = {
+    "minicpm": TowerForward(stem, project, between=between),
+}
+"""By name, the forward passes of a kind of tower."""

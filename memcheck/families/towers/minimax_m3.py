@@ -1,8 +1,19 @@
-"""MiniMax M3 VL: CLIP's layers on patches of all pictures in one row, rotated in part (modeling_minimax_m3_vl.py)."""
+"""MiniMax M3 VL: CLIP's layers on patches of all pictures in one row, rotated in part (modeling_minimax_m3_vl.py).
+
+MiniMax M3 VL: patches in a row, a norm in front of the layers, two projectors (modeling_minimax_m3_vl.py).
+"""
 
 from __future__ import annotations
 
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import cast, cat
+from memcheck.autograd.indexing import slices
+from memcheck.autograd.rotary import rotate_half
+from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
+from memcheck.families.tower import TowerForward
+from memcheck.families.towers.attention import in_pictures, projections
+from memcheck.families.towers.forward_parts import convolve, features, layer_norm, two_matrices
 from memcheck.families.towers.parts import HARMLESS, SIGLIP, norm_pair, split_width, tower_layer, tower_mlp
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
@@ -33,13 +44,13 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
     if outer.integer("merged_hidden_size", default=outputs * merge) != outputs * merge:
         outer.fail("merged_hidden_size", f"merged_hidden_size is not {outputs * merge}, which its class makes of it")
     mlp = tower_mlp(width, inner, config.activation(default="gelu"), SIGLIP.mlp)
-    block = tower_layer(width, heads, mlp, "packed-part")
+    block = tower_layer(width, heads, mlp, "minimax_m3:part_rotated")
     mixer = block.mixer
     rotated = 2 * AXES * (width // heads // AXES // 2)
     if isinstance(mixer, TowerAttention):
         block = block._replace(mixer=mixer._replace(rotary_dim=rotated))
     return Vision(
-        kind="minimax_m3",
+        kind="minimax_m3:minimax_m3",
         hidden=width,
         blocks=((block, depth),),
         channels=colours * frames * patch * patch,
@@ -57,9 +68,61 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         ),
         hooked=False,
         patch=patch,
-        processor="qwen:see_minimax",
+        processor="processors:see_minimax",
         separators=2,
         heads=heads,
         path="vision_tower",
         projector_path="multi_modal_projector",
     )
+
+
+def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``embeddings``, rotary tables in the norm's dtype, ``pre_layrnorm``; no hook finds them."""
+    weight, *norm = vision.stem
+    x = convolve(ctx, vision, ctx.tokens, weight, None)
+    ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `embeds`, a variable while the layers run
+    mixer = vision.blocks[0][0].mixer
+    rotated = mixer.rotary_dim if isinstance(mixer, TowerAttention) else 0
+    tables = [ctx.tape.value((ctx.tokens, rotated), ctx.setting.params, "rotary table") for _ in range(2)]
+    return layer_norm(ctx, x, tuple(norm)), tables
+
+
+def project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``multi_modal_projector``: two matrices for each patch, two for each four of them."""
+    wide = two_matrices(ctx, vision, x, vision.projector[:4])
+    del x
+    wide = wide.view(wide.shape[0] // vision.merge, wide.shape[1] * vision.merge)
+    return features(ctx, two_matrices(ctx, vision, wide, vision.projector[4:]))
+
+
+def part_rotated(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """MiniMax M3: a matrix each for q, k and v, and the front of each head rotated in the dtype of the tower's norm.
+
+    modeling_minimax_m3_vl.py, apply_rotary_pos_emb_vision: the rest of each head is put after the rotated part again.
+    """
+    tape, shape = ctx.tape, (ctx.tokens, a.heads, a.head_dim)
+    q, k, v = projections(ctx, a, x)
+    del x
+    front, rest = (*shape[:2], a.rotary_dim), (*shape[:2], a.head_dim - a.rotary_dim)
+    stream = ctx.setting.params
+    unrotated = q, k
+    parts = [slices(tape, each, front, rest) for each in unrotated]
+    del q, k
+    for part in parts:
+        part[0] = rotate_half(tape, part[0], stream)
+    joined = []
+    for turned, passed in parts:
+        wide = cast(tape, passed, turned.dtype) if passed.dtype != turned.dtype else passed  # torch.cat promotes
+        joined.append(cat(tape, (turned, wide), shape, "cat rotary"))
+    del turned, passed, wide
+    parts.clear()
+    q, k = joined
+    joined.clear()
+    del unrotated
+    return in_pictures(ctx, a, q, k, v)
+
+
+FORWARDS = {
+    "minimax_m3": TowerForward(stem, project, loops=True),
+}
+"""By name, the forward passes of a kind of tower."""

@@ -1,8 +1,28 @@
-"""Molmo 2 on pictures: SigLIP's layers, rows of two pooled by attention, a gated network (modeling_molmo2.py)."""
+"""Molmo 2 on pictures: SigLIP's layers, rows of two pooled by attention, a gated network (modeling_molmo2.py).
+
+Molmo 2: patches through a matrix, rows of two layers, of which attention pools four each (modeling_molmo2.py).
+
+Molmo 2: squares that overlap on a canvas of a picture's shape, and the whole in one (image_processing_molmo2.py).
+"""
 
 from __future__ import annotations
 
+import math
+
+from memcheck.autograd import attention as kernels
+from memcheck.autograd import matrix
+from memcheck.autograd.attention import MASK_ALIGNMENT
+from memcheck.autograd.context import Context
+from memcheck.autograd.eager import eager
+from memcheck.autograd.elementwise import cast, copy, mul
+from memcheck.autograd.indexing import index
+from memcheck.autograd.modules import activation
+from memcheck.autograd.operator import operator
+from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
+from memcheck.families.pictures import Limits, Seen, no_clips, no_limits
+from memcheck.families.tower import TowerForward
+from memcheck.families.towers.forward_parts import hooked, plain, with_positions
 from memcheck.families.towers.parts import SIGLIP, LayerNames, split_width, square, tower_layer, tower_mlp
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
@@ -60,7 +80,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         projector += linear(f"image_projector.{name}", made, width, "projector", "none")
     last = max(states)
     return Vision(
-        kind="molmo2",
+        kind="molmo2:molmo2",
         hidden=width,
         blocks=((block, last),),
         idle=((block, depth - last),) if last < depth else (),
@@ -85,7 +105,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         tile=rows,
         tile_tokens=(-(-(side // patch) // 2)) ** 2,
         patch=patch,
-        processor="crops:see",
+        processor="molmo2:see",
         separators=4,
         heads=heads,
         path="vision_tower",
@@ -106,3 +126,125 @@ def _attention(config: ConfigReader) -> tuple[int, int]:
     if config.dropout("attention_dropout"):
         config.fail("attention_dropout", "a dropout in a vision tower has no memory model", "it is 0 in released files")
     return width, heads
+
+
+def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``patch_embedding``, a matrix, and ``positional_embedding``."""
+    table, weight, _ = vision.stem
+    weights = ctx.weights(weight, True)
+    dtype = weights.weight.dtype
+    pixels = ctx.tape.value((ctx.tokens, vision.channels), dtype, "pixel_values")
+    x = matrix.linear(ctx.tape, pixels, weights, weight.name)
+    del pixels
+    return hooked(with_positions(ctx, x, table, looked_up=False), leaf=leaf)
+
+
+def project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``image_pooling_2d`` and ``image_projector``."""
+    tape, reader = ctx.tape, vision.perceiver
+    tokens = ctx.setting.image_tokens or x.shape[0] // vision.merge
+    shape, dtype, count = x.shape, x.dtype, 1 + len(vision.gathered)
+    joined = tape.value((shape[0], count * shape[1]), dtype, "cat layers")
+    joined = operator(tape, joined, x, "narrow")
+    if reader is None:
+        return joined
+    query, key, value, output, gate, up, down = (t for t in vision.projector if t.linear)
+    del x
+    places = tape.new((tokens * vision.merge,), "int64", "pooled patches")
+    patches = index(tape, joined, places, (tokens * vision.merge, joined.shape[1]), "patches to pool")
+    patches = _masked(ctx, patches)
+    summed = _summed(ctx, patches, tokens)
+    q = plain(ctx, summed, query, bias=True)
+    del summed
+    k, v = plain(ctx, patches, key, bias=True), plain(ctx, patches, value, bias=True)
+    del patches
+    pooled = plain(ctx, _attended(ctx, reader, q, k, v), output, bias=True)
+    del q, k, v
+    acted = activation(tape, plain(ctx, pooled, gate), reader.activation)
+    raised = plain(ctx, pooled, up)
+    del pooled
+    made = plain(ctx, mul(tape, acted, raised), down)
+    del acted, raised
+    picked = index(tape, made, tape.new((tokens,), "int64", "tokens with patches"), made.shape, "pooled_features")
+    del made
+    del joined  # `image_features`, a variable of `get_image_features`
+    out = copy(tape, picked, "cat image tokens")
+    ctx.returned += [picked, out]
+    return out
+
+
+def _masked(ctx: Context, x: Value) -> Value:
+    """``patches * valid``: keeps the mask, of one number each."""
+    tape, shape, dtype = ctx.tape, x.shape, x.dtype
+    mask = tape.new(shape[:1], dtype, "valid patches")
+    return operator(tape, tape.value(shape, dtype, "masked patches"), x, "mul backward", saves=(mask,))
+
+
+def _summed(ctx: Context, x: Value, tokens: int) -> Value:
+    """``patches.sum(-2) / valid``: the gradient of the sum is expanded without memory, until others are added."""
+    tape, dtype, whole = ctx.tape, x.dtype, x.shape
+    narrow = (tokens, whole[1])
+    total = tape.value(narrow, dtype, "sum of patches")
+    out = tape.value(narrow, dtype, "mean of patches")
+    del total
+    return operator(tape, out, x, "expanded gradient")
+
+
+def _attended(ctx: Context, p: Perceiver, q: Value, k: Value, v: Value) -> Value:
+    """One query over its patches, under a mask of those that there are."""
+    tape, shape = ctx.tape, q.shape
+    tokens, each = shape[0], k.shape[0] // shape[0]
+    if tape.autocast:
+        q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
+    q = q.view(tokens, p.heads, 1, p.head_dim)
+    k, v = (t.view(tokens, p.heads, each, p.head_dim) for t in (k, v))
+    if ctx.setting.attention == "eager":
+        return copy(tape, eager(tape, q, k, v, mask_dtype=ctx.setting.params), "contiguous").view(*shape)
+    aligned = -(-each // MASK_ALIGNMENT) * MASK_ALIGNMENT
+    flashes = ctx.setting.attention in ("flash", "flex")
+    mask = None if flashes else tape.new((tokens, 1, 1, aligned), q.dtype, "attention mask")
+    label = "flash attention" if flashes else "efficient attention"
+    return kernels.flash(tape, q, k, v, p.head_dim, label=label, extra=mask).view(*shape)
+
+
+MOST, MARGINS = 8, 8
+"""Squares of a picture at most, and patches of each side that its neighbours have, too."""
+WHY = "the processor's default; the model's own preprocessor_config.json may say another"
+
+
+def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """Rows of every square; image tokens are four patches each of the whole picture and of the canvas."""
+    no_clips(frames)
+    no_limits(limits)
+    across = math.isqrt(vision.tile)
+    window, margin = (across - MARGINS) * vision.patch, MARGINS * vision.patch
+    rows, columns = _tiling(height - margin, width - margin, window)
+    down, along = (-(-(n * (across - MARGINS) + MARGINS) // 2) for n in (rows, columns))
+    squares = rows * columns + 1
+    tokens = vision.tile_tokens + down * along
+    return Seen(
+        pictures=squares,
+        patches=squares * vision.tile,
+        tokens=tokens,
+        separators=vision.separators,
+        defaults=(("max_tiles", MOST, WHY),),
+    )
+
+
+def _tiling(height: int, width: int, side: int) -> tuple[int, int]:
+    """Rows and columns that enlarge least, or reduce least (``select_tiling``)."""
+    grids = [(r, c) for r in range(1, MOST + 1) for c in range(1, MOST + 1) if r * c <= MOST]
+    grids.sort(key=lambda grid: (grid[0] * grid[1], grid[0]))
+    scales = [min(_scale(r * side, height), _scale(c * side, width)) for r, c in grids]
+    larger = [s for s in scales if s >= 1]
+    return grids[scales.index(min(larger) if larger else max(scales))]
+
+
+def _scale(size: int, original: int) -> float:
+    return size / original if original else math.inf
+
+
+FORWARDS = {
+    "molmo2": TowerForward(stem, project),
+}
+"""By name, the forward passes of a kind of tower."""

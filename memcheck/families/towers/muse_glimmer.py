@@ -1,9 +1,32 @@
-"""Muse Glimmer: Kimi's layers on windows of rows of all pictures, merged by fours (modeling_muse_glimmer.py)."""
+"""Muse Glimmer: Kimi's layers on windows of rows of all pictures, merged by fours (modeling_muse_glimmer.py).
+
+Muse Glimmer's tower: patches multiplied by a matrix, rows in the order of their windows, narrow rotary tables.
+
+modeling_muse_glimmer.py of transformers 5.23: MuseGlimmerVisionModel.forward, MuseGlimmerModel.get_image_features.
+
+Muse Glimmer's processor: the grid of image tokens nearest to a picture's shape, and no more of them than a limit.
+
+image_processing_muse_glimmer.py of transformers 5.23 (``smart_resize``).
+"""
 
 from __future__ import annotations
 
+import math
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import add, cast, copy
+from memcheck.autograd.indexing import index
+from memcheck.autograd.modules import activation
+from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.rotary import rotate_half
+from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import AroundTower
+from memcheck.families.pictures import Limits, Seen, no_clips, no_limits
+from memcheck.families.tower import TowerForward
+from memcheck.families.towers.attention import in_pictures, projections
+from memcheck.families.towers.forward_parts import features, layer_norm, plain, rows_of_pixels
 from memcheck.families.towers.parts import LayerNames, norm_pair, split_width, tower_layer, tower_mlp
+from memcheck.families.towers.qwen import interpolated_positions
 from memcheck.models.parts.matrices import linear
 from memcheck.models.parts.stack import layer_types, stack
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
@@ -28,7 +51,9 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
     side = config.integer("merge_size", default=2)
     config.ignore("model_type", "rope_parameters", "initializer_range", "layer_norm_eps", "max_position_embeddings")
     inner, activation = config.integer("intermediate_size", default=8960), config.activation(default="gelu")
-    block = tower_layer(width, heads, tower_mlp(width, inner, activation, NAMES.mlp), "packed-tables", NAMES)
+    block = tower_layer(
+        width, heads, tower_mlp(width, inner, activation, NAMES.mlp), "muse_glimmer:packed_tables", NAMES
+    )
     types = layer_types(
         config, depth, lambda i: WINDOWED if (i + 1) % PERIOD and i + 1 < depth else FULL, (FULL, WINDOWED)
     )
@@ -43,7 +68,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         outer.fail("out_hidden_size", f"out_hidden_size is not {joined}, the width of {side * side} merged rows")
     between, pixels = outer.integer("projector_hidden_size", default=4096), 3 * frames * patch * patch
     return Vision(
-        kind="muse_glimmer",
+        kind="muse_glimmer:muse_glimmer",
         hidden=width,
         blocks=stack(types, make),
         channels=pixels,
@@ -74,3 +99,89 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         path="vision_tower",
         projector_path="",
     )
+
+
+def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``patch_embedder``, ``ln_pre``, and rows picked by ``window_index``; no hook finds the patches."""
+    tape = ctx.tape
+    weight, table, *norm = vision.stem
+    x = plain(ctx, rows_of_pixels(ctx, vision), weight)
+    x = add(tape, x, cast(tape, interpolated_positions(ctx, table), x.dtype), "add positions")
+    x = layer_norm(ctx, x, tuple(norm))
+    order = tape.new((ctx.tokens,), "int64", "window index")
+    x = index(tape, x, order, x.shape, "window order")
+    shape = (ctx.tokens, vision.hidden // vision.heads)
+    return x, [tape.value(shape, x.dtype, "rotary table") for _ in range(2)]
+
+
+def packed_tables(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """Queries and keys rotated on fp32 copies, by fp32 copies of the tables that each layer makes; the narrow ones have
+    variables of the module until the rotation has returned (``apply_rotary_pos_emb_vision``).
+    """
+    tape = ctx.tape
+    q, k, v = projections(ctx, a, x)
+    del x
+    narrow = q, k
+    tables: tuple[Storage, ...] = ()
+    q, k = (cast(tape, each, "fp32") for each in narrow)
+    if ctx.setting.params != "fp32":
+        tables = tuple(tape.new((ctx.tokens, a.head_dim), "fp32", "rotary table in fp32") for _ in range(2))
+    turned = rotate_half(tape, q, "fp32", tables), rotate_half(tape, k, "fp32", tables)
+    q = cast(tape, turned[0], narrow[0].dtype)
+    k = cast(tape, turned[1], narrow[1].dtype)
+    del narrow, turned, tables
+    return in_pictures(ctx, a, q, k, v)
+
+
+def project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """Rows in their pictures' order, ``ln_post``, ``pixel_shuffle``, the adapter, a matrix and a norm."""
+    tape, shape = ctx.tape, x.shape
+    x = index(tape, x, tape.new(shape[:1], "int64", "reverse index"), shape, "picture order")
+    x = layer_norm(ctx, x, vision.closing)
+    x = index(tape, x, tape.new(shape[:1], "int64", "shuffle index"), shape, "pixel shuffle")
+    x = copy(tape, x, "pixel shuffle").view(shape[0] // vision.merge, shape[1] * vision.merge)
+    ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
+    *adapter, last = vision.projector
+    for tensor in adapter:
+        x = activation(tape, plain(ctx, x, tensor), vision.activation)
+    x = plain(ctx, x, last)
+    return features(ctx, rms_norm_pieces(tape, x, None))
+
+
+MOST = 4096
+WHY = "the processor's default; the model's own preprocessor_config.json may say another"
+
+
+def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """Patches of the grid, a start and an end around its tokens."""
+    no_clips(frames)
+    no_limits(limits)
+    rows, columns = grid(height, width, vision.patch * math.isqrt(vision.merge))
+    return Seen(
+        pictures=1,
+        patches=rows * columns * vision.merge,
+        tokens=rows * columns,
+        separators=2,
+        defaults=(("max_image_tokens", MOST, WHY),),
+    )
+
+
+def grid(height: int, width: int, side: int) -> tuple[int, int]:
+    """Rows and columns of squares of ``side`` pixels: each rounded either way, whichever is nearest in shape."""
+    high, wide = height / side, width / side
+    ratio = wide / high
+    if high * wide > MOST:
+        high = (MOST / ratio) ** 0.5
+        wide = high * ratio
+    # a set, as there: which of two that are equally near is taken is its order
+    rounded = {(r, c) for r in (math.floor(high), math.ceil(high)) for c in (math.floor(wide), math.ceil(wide))}
+    fitting = [(r, c) for r, c in rounded if r >= 1 and c >= 1 and r * c <= MOST]
+    if not fitting:
+        fitting = [(max(1, round(high)), max(1, round(wide)))]
+    return min(fitting, key=lambda each: abs(each[0] / each[1] - height / width))
+
+
+FORWARDS = {
+    "muse_glimmer": TowerForward(stem, project, loops=True),
+}
+"""By name, the forward passes of a kind of tower."""

@@ -38,7 +38,7 @@ def read_3(config: ConfigReader, around: AroundTower) -> Vision:
     names = MergerNames(norm="ln_q", matrices=("mlp.0", "mlp.2"), stacked="merger_list")
     tower = positioned(config, around, names, (8, 16, 24))
     others = _audio_3(around.outer, around.language.hidden_size)
-    return tower._replace(others=others, processor="qwen:see_2")  # Qwen2-VL's image processor, with patches of 16
+    return tower._replace(others=others, processor="processors:see_2")  # Qwen2-VL's image processor, with patches of 16
 
 
 def _separate(block: Block, width: int) -> Block:
@@ -49,7 +49,7 @@ def _separate(block: Block, width: int) -> Block:
     for name in ("q", "k", "v"):
         tensors += linear(f"attn.{name}", width, width, "attention", "column", bias=True)
     tensors += linear("attn.proj", width, width, "attention", "row", bias=True)
-    return block._replace(mixer=mixer._replace(kind="qwen-separate", tensors=tensors))
+    return block._replace(mixer=mixer._replace(kind="packed-separate", tensors=tensors))
 
 
 def _audio_2_5(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:

@@ -1,19 +1,103 @@
-"""Phi-4-multimodal on pictures: SigLIP under padding masks, rows pooled by fours; the audio tower is idle.
+"""The conformer of Phi-4-multimodal and what projects its rows, which are idle in steps without sounds.
+
+modeling_phi4_multimodal.py of transformers 5.23, Phi4MultimodalAudioEmbedding.
+
+Phi-4-multimodal on pictures: SigLIP under padding masks, rows pooled by fours; the audio tower is idle.
 
 modeling_phi4_multimodal.py of transformers 5.23.
+
+Phi-4-multimodal: SigLIP's rows of a layer before the last, pooled by fours, a token after each row of squares.
+
+modeling_phi4_multimodal.py of transformers 5.23: Phi4MultimodalVisionEmbeddings, Phi4MultimodalImageEmbedding.
+
+Phi-4-multimodal: squares that cover a picture in its own size, and the whole in one (``dynamic_hd``).
+
+image_processing_phi4_multimodal.py of transformers 5.23.
 """
 
 from __future__ import annotations
 
+import math
 from math import isqrt
 
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import copy
+from memcheck.autograd.indexing import gradient_copied
+from memcheck.autograd.operator import operator
+from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
-from memcheck.families.towers.phi4_audio import read as read_audio
-from memcheck.families.towers.siglip import SiglipSizes, pooling_head, siglip
-from memcheck.models.parts.matrices import linear
-from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Mlp, ParameterTensor
-from memcheck.models.vision import Vision
+from memcheck.families.pictures import Limits, PictureError, Seen, no_clips, no_limits
+from memcheck.families.tower import TowerForward
+from memcheck.families.towers.attention import masked_attention
+from memcheck.families.towers.forward_parts import convolve, hooked, pooled_beside, pooling, two_matrices, with_class
+from memcheck.families.towers.idefics2 import with_positions_of_rows
+from memcheck.families.towers.parts import norm_pair
+from memcheck.families.towers.processors import closest_grid
+from memcheck.families.towers.siglip import SiglipSizes, masked, pooling_head, siglip
+from memcheck.models.parts.matrices import linear, vector
+from memcheck.models.reader import MAX_LAYERS, ConfigReader
+from memcheck.models.types import Block, Mlp, ParameterTensor
+from memcheck.models.vision import OtherTower, TowerAttention, Vision
+
+
+def read_audio(config: ConfigReader, outputs: int) -> OtherTower:
+    """Every tensor of ``embed_tokens_extend.audio_embed``. Its two norms' buffers are numbers of each frequency."""
+    width = config.integer("hidden_size", default=1024)
+    inner = config.integer("intermediate_size", default=1536)
+    layers = config.integer("num_blocks", default=24, maximum=MAX_LAYERS)
+    heads = config.integer("num_attention_heads", default=16)
+    channels, bins = config.integer("nemo_conv_channels", default=1024), config.integer("input_size", default=80)
+    reduction = config.integer("time_reduction", default=8)
+    distance = config.integer("bias_max_distance", default=1000)
+    buckets = distance if config.flag("bias_symmetric") else 2 * distance
+    stacked = config.integer("downsample_rate", default=1) * width
+    config.ignore(
+        "model_type", "activation", "chunk_size", "left_chunk", "dropout_rate", "conv_activation", "conv_glu_type",
+        "nemo_activation", "initializer_range", "audio_token_id", "feature_layer", "nemo_final_size",
+    )  # fmt: skip
+    halvings = reduction.bit_length() - 1
+    for _ in range(halvings):
+        bins = (bins - 1) // 2 + 1
+    tensors = _conv("encoder.embed.conv.0", channels, 1, 3, 3)
+    for i in range(halvings - 1):
+        tensors += _conv(f"encoder.embed.conv.{2 + 3 * i}", channels, 1, 3, 3)  # a group each channel
+        tensors += _conv(f"encoder.embed.conv.{3 + 3 * i}", channels, channels, 1, 1)
+    tensors += linear("encoder.embed.out", width, channels * bins, "audio", "none", bias=True)
+    table = "encoder.relative_attention_bias_layer.bias_values.weight"
+    tensors += (ParameterTensor(table, (buckets, heads), "audio"),)
+    for kind in ("speech", "vision_speech"):
+        tensors += linear(f"up_proj_for_{kind}", outputs, stacked, "audio", "none", bias=True)
+        tensors += linear(f"down_proj_for_{kind}", outputs, outputs, "audio", "none", bias=True)
+    block = Block(mixer=None, mlp=None, input_norm=None, mlp_norm=None, extra_tensors=_layer(config, width, inner))
+    return OtherTower(part="audio", blocks=((block, layers),), tensors=tensors)
+
+
+def _layer(config: ConfigReader, width: int, inner: int) -> tuple[ParameterTensor, ...]:
+    """Two halves of a gated network around attention and convolutions (Phi4MultimodalAudioConformerEncoderLayer)."""
+    kernel = config.integer("kernel_size", default=3)
+    middle = config.integer("ext_pw_out_channel", default=1024)
+    apart = config.integer("depthwise_multiplier", default=1) * width
+    out = config.integer("depthwise_separable_out_channel", default=1024)
+    found: tuple[ParameterTensor, ...] = ()
+    for half in ("feed_forward_in", "feed_forward_out"):
+        found += norm_pair(f"{half}.layer_norm", width)
+        found += linear(f"{half}.gate_up_proj", 2 * inner, width, "audio", "none", bias=True)
+        found += linear(f"{half}.down_proj", width, inner, "audio", "none", bias=True)
+    for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+        found += linear(f"self_attn.{name}", width, width, "audio", "none", bias=True)
+    found += norm_pair("conv.layer_norm", width)
+    found += _conv("conv.glu.ext_pw_conv_1d", 2 * middle, width, 1)
+    found += tuple(ParameterTensor(f"conv.glu.{name}", (1, middle, 1), "audio") for name in ("b1", "b2"))
+    found += _conv("conv.dw_sep_conv_1d.dw_conv", apart, 1, kernel)
+    found += _conv("conv.dw_sep_conv_1d.pw_conv", out, apart, 1)
+    found += _conv("conv.ext_pw_conv_1d", middle, width, 1)
+    return found + norm_pair("layer_norm_att", width) + norm_pair("layer_norm", width)
+
+
+def _conv(name: str, outputs: int, inputs: int, *kernel: int) -> tuple[ParameterTensor, ...]:
+    weight = ParameterTensor(name + ".weight", (outputs, inputs, *kernel), "audio")
+    return weight, vector(name + ".bias", outputs, "audio")
+
 
 SILENT = SiglipSizes(width=1152, heads=16, inner=4304, depth=27, side=448, patch=14)
 POOLED = 2
@@ -25,7 +109,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
     outer, outputs = around.outer, around.language.hidden_size
     if outer.number("embd_pdrop", default=0.0):
         outer.fail("embd_pdrop", "a dropout on image tokens has no memory model", "it is 0 in released files")
-    tower = siglip(config, around, "phi4", attention="masked-apart", silent=SILENT)
+    tower = siglip(config, around, "phi4:phi4", attention="phi4:masked_apart", silent=SILENT)
     side = tower.patch * isqrt(tower.tile)
     config.ignore("model_type", "image_token_id")
     crop, layer = config.integer("crop_size", default=side), config.raw("feature_layer")
@@ -55,7 +139,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         merge=POOLED * POOLED,
         tile_tokens=tower.tile // (POOLED * POOLED),
         position_bytes=4,
-        processor="hd:see",
+        processor="phi4:see",
         puts=True,
         gives_out=False,
         activation="gelu",
@@ -63,3 +147,80 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         path="embed_tokens_extend.image_embed.img_processor",
         projector_path="embed_tokens_extend.image_embed",
     )
+
+
+def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``embeddings``. The hook is on ``patch_embedding``. Positions are looked up for every row."""
+    weight, bias, table = vision.stem
+    x, held = hooked(convolve(ctx, vision, ctx.tokens, weight, bias, outside=True), leaf=leaf)
+    x = with_positions_of_rows(ctx, x, table)
+    _, masks = masked(ctx, x, leaf=False)
+    return x, held + masks
+
+
+def project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``image_token_compression``, ``img_projection_up`` and ``img_projection_down``."""
+    whole, each, *matrices = vision.projector
+    tokens = ctx.setting.image_tokens or x.shape[0] // vision.merge
+    normed = Value(ctx.tape.new(x.shape, x.dtype, "post_layernorm"), x.shape, x.dtype)
+    turned = Value(ctx.tape.new(x.shape, x.dtype, "rows of all squares side by side"), x.shape, x.dtype)
+    pooled_beside(ctx, vision, x)
+    ctx.named = []  # `get_img_features` has taken its layer out of the tower's output
+    del normed, turned
+    x = pooling(ctx, vision, x)
+    x = _cut(ctx, x)
+    x = with_class(ctx, x, each, tokens)
+    x = with_class(ctx, x, whole, tokens)
+    x = two_matrices(ctx, vision, x, tuple(matrices))
+    return copy(ctx.tape, x, "cat image tokens")
+
+
+def _cut(ctx: Context, x: Value) -> Value:
+    """The whole picture's rows and the squares', which are put together by a copy; the gradient of each is padded."""
+    out = ctx.tape.value(x.shape, x.dtype, "squares put together")
+    return operator(ctx.tape, out, x, "slice backward", later=[(x.shape, x.dtype, "slice backward")])
+
+
+MOST = 36
+WHY = "the processor's default; the model's own preprocessor_config.json may say another"
+NARROWEST = 10
+"""Pixels that a side has at least when the picture is scaled."""
+
+
+def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """Rows of every square, and image tokens of what a picture fills of them, a token after each row of these."""
+    no_clips(frames)
+    no_limits(limits)
+    across = math.isqrt(vision.tile)
+    side = across * vision.patch
+    columns, rows = math.ceil(width / side), math.ceil(height / side)
+    if columns * rows > MOST:
+        columns, rows = closest_grid(height, width, side, MOST)
+    wide, high = side * columns / width, side * rows / height
+    inner = (side * columns, int(height * wide)) if wide < high else (int(width * high), side * rows)
+    if min(*inner, side) < NARROWEST:
+        raise PictureError(f"the processor refuses a picture of {width} by {height}: it is too narrow")
+    down = _filled(side * rows - inner[1], across * rows, vision)
+    along = _filled(side * columns - inner[0], across * columns, vision)
+    each = across // 2
+    tokens = down * (along + 1) + 1 + each * (each + 1)
+    squares = columns * rows + 1
+    return Seen(pictures=squares, patches=squares * vision.tile, tokens=tokens, defaults=(("max_tiles", MOST, WHY),))
+
+
+def _filled(padding: int, patches: int, vision: Vision) -> int:
+    """Image tokens along a side: every second patch that is not all padding."""
+    return -(-(patches - padding // vision.patch) // 2)
+
+
+def masked_apart(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """Phi-4: under a padding mask, and what is added to patches that lie apart in memory has gradients that do."""
+    out = masked_attention(ctx, a, x)
+    del x
+    return gradient_copied(ctx.tape, out, adapted=ctx.setting.adapter is not None)
+
+
+FORWARDS = {
+    "phi4": TowerForward(stem, project),
+}
+"""By name, the forward passes of a kind of tower."""

@@ -1,16 +1,35 @@
 """Pixtral's tower, which Mistral 3 has too: rows of all pictures in one sequence, under one mask.
 
 modeling_pixtral.py, modeling_mistral3.py of transformers 5.23.
+
+Pixtral under LLaVA: rows of all pictures in one sequence, an RMSNorm in front (modeling_pixtral.py).
+
+Mistral 3: an RMSNorm, patches unfolded picture by picture and merged, two matrices (modeling_mistral3.py).
+
+Pixtral's processor: the longest side is limited, both become multiples of what is one image token.
+
+transformers 5.23 models/pixtral/image_processing_pixtral.py (``get_resize_output_image_size``).
 """
 
 from __future__ import annotations
 
+import math
+
+from memcheck.autograd.attention import MASK_ALIGNMENT
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import copy
+from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
+from memcheck.families.pictures import Limits, Seen, no_clips, no_limits
+from memcheck.families.tower import TowerForward
+from memcheck.families.towers.attention import projected
+from memcheck.families.towers.forward_parts import convolve, given_out, hooked, plain, two_matrices
 from memcheck.families.towers.parts import LayerNames, split_width, square, tower_layer, tower_mlp
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
-from memcheck.models.vision import Vision
+from memcheck.models.vision import TowerAttention, Vision
 
 NAMES = LayerNames(
     queries="attention.q_proj",
@@ -25,7 +44,7 @@ NAMES = LayerNames(
 def read_mistral3(config: ConfigReader, around: AroundTower) -> Vision:
     """Mistral 3: an RMSNorm, a matrix that merges four patches, and LLaVA's two."""
     outer, outputs = around.outer, around.language.hidden_size
-    tower = pixtral(config, around, "mistral3")
+    tower = pixtral(config, around, "pixtral:mistral3")
     merge = outer.integer("spatial_merge_size", default=2) ** 2
     layer = outer.raw("vision_feature_layer")
     if layer not in (None, -1):
@@ -60,7 +79,7 @@ def pixtral(config: ConfigReader, around: AroundTower, kind: str) -> Vision:
         config.fail("head_dim", "head_dim is not the tower's width over its heads, which its class takes")
     config.dropout("attention_dropout")
     mlp = tower_mlp(width, inner, config.activation(default="gelu"), NAMES.mlp, bias=False)
-    block = tower_layer(width, heads, mlp, "pixtral", NAMES, bias=False, norm="rmsnorm")
+    block = tower_layer(width, heads, mlp, "pixtral:one_sequence", NAMES, bias=False, norm="rmsnorm")
     return Vision(
         kind=kind,
         hidden=width,
@@ -81,3 +100,68 @@ def pixtral(config: ConfigReader, around: AroundTower, kind: str) -> Vision:
         path="vision_tower",
         projector_path="multi_modal_projector",
     )
+
+
+def pixtral_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``patch_conv``, whose output pictures are cut out of and put together again, ``ln_pre``; tables and mask.
+
+    cos and sin are in the rows' dtype. The mask over all pictures, [1, 1, rows, rows], is additive in that dtype; it is
+    gone when the tower returns, unless a kernel saves it as it is, or a checkpoint as an argument.
+    """
+    tape = ctx.tape
+    weight, norm = vision.stem
+    x, held = hooked(convolve(ctx, vision, ctx.tokens, weight, None), leaf=leaf)
+    x = rms_norm_pieces(tape, copy(tape, x, "cat pictures"), ctx.parameter(norm.name, norm.shape))
+    shape = (ctx.tokens, vision.hidden // vision.heads)
+    held += [tape.value(shape, x.dtype, "rotary table") for _ in range(2)]
+    if ctx.setting.attention not in ("flash", "flex"):
+        saved = ctx.setting.attention != "eager" and ctx.tokens % MASK_ALIGNMENT == 0
+        saved = saved and x.dtype == (tape.autocast or x.dtype)
+        masks = held if saved or ctx.setting.recomputed else ctx.returned
+        masks.append(tape.value((1, 1, ctx.tokens, ctx.tokens), x.dtype, "picture mask"))
+    return x, held
+
+
+def pixtral_project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``multi_modal_projector``."""
+    return given_out(ctx, two_matrices(ctx, vision, x, vision.projector), joins=True)
+
+
+def mistral3_project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``multi_modal_projector``."""
+    tape = ctx.tape
+    norm, merging, *matrices = vision.projector
+    x = rms_norm_pieces(tape, x, ctx.parameter(norm.name, norm.shape))
+    x = copy(tape, copy(tape, x, "unfold"), "cat pictures")
+    x = plain(ctx, x.view(x.shape[0] // vision.merge, x.shape[1] * vision.merge), merging)
+    return given_out(ctx, two_matrices(ctx, vision, x, tuple(matrices)), joins=True)
+
+
+def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """One picture, and a break after each row of image tokens."""
+    no_clips(frames)
+    no_limits(limits)
+    why = "vision_config.image_size, the longest side that the released checkpoint's processor leaves"
+    return resized(vision, height, width, vision.side)._replace(defaults=(("longest_edge", vision.side, why),))
+
+
+def resized(vision: Vision, height: int, width: int, longest: int) -> Seen:
+    """The picture under a limit of its longest side."""
+    factor = vision.patch * math.isqrt(vision.merge)
+    ratio = max(height, width) / longest
+    if ratio > 1:
+        height, width = math.floor(height / ratio), math.floor(width / ratio)
+    rows, columns = (height - 1) // factor + 1, (width - 1) // factor + 1
+    tokens = rows * columns
+    return Seen(pictures=1, patches=tokens * vision.merge, tokens=tokens, separators=rows)
+
+
+def one_sequence(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """Pixtral: rotated, one sequence of all pictures under one mask that is additive already."""
+    return projected(ctx, a, x, rotation="half", one=ctx.setting.params)
+
+
+FORWARDS = {
+    "pixtral": TowerForward(pixtral_stem, pixtral_project),
+    "mistral3": TowerForward(pixtral_stem, mistral3_project),
+}

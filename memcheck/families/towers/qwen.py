@@ -1,11 +1,29 @@
 """The towers of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5: patches of all pictures in one row, merged by fours.
 
 modeling_qwen2_vl.py, modeling_qwen2_5_vl.py, modeling_qwen3_vl.py of transformers 5.23.
+
+Qwen2-VL: patches as rows, a convolution that is a matrix product, a LayerNorm in the merger.
+
+modeling_qwen2_vl.py of transformers 5.23.
+
+Qwen2.5-VL: rows in the order of their windows, an RMSNorm in the merger, image tokens put back in order.
+
+modeling_qwen2_5_vl.py of transformers 5.23, Qwen2_5_VisionTransformerPretrainedModel.forward.
+
+Qwen3-VL and Qwen3.5: learned positions between grid points, mergers after several layers (modeling_qwen3_vl.py).
 """
 
 from __future__ import annotations
 
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import add, cast, unary
+from memcheck.autograd.indexing import index
+from memcheck.autograd.norm import fused_norm, rms_norm_pieces
+from memcheck.autograd.operator import operator
+from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import AroundTower
+from memcheck.families.tower import TowerForward
+from memcheck.families.towers.forward_parts import features, hooked, layer_norm, narrow_pixels, plain
 from memcheck.models.parts.matrices import linear
 from memcheck.models.parts.stack import stack
 from memcheck.models.reader import MAX_LAYERS, REQUIRED, ConfigReader, Required
@@ -31,7 +49,7 @@ def read_2(config: ConfigReader, around: AroundTower) -> Vision:
     merge = config.integer("spatial_merge_size", default=2) ** 2
     depth = config.integer("depth", maximum=MAX_LAYERS)
     return Vision(
-        kind="qwen",
+        kind="qwen:qwen",
         hidden=width,
         blocks=((block, depth),),
         channels=channels(config, 14),
@@ -42,7 +60,7 @@ def read_2(config: ConfigReader, around: AroundTower) -> Vision:
         hooked=True,
         narrow=True,
         patch=config.integer("patch_size", default=14),
-        processor="qwen:see_2",
+        processor="processors:see_2",
         separators=2,
         gives_out=False,
         heads=heads,
@@ -73,7 +91,7 @@ def windowed(config: ConfigReader, around: AroundTower, merger_path: str) -> Vis
         window: packed_block(width, heads, mlp, "rmsnorm", side * side if window else 0) for window in (True, False)
     }
     return Vision(
-        kind="qwen2_5",
+        kind="qwen:qwen2_5",
         hidden=width,
         blocks=stack([i not in unwindowed for i in range(depth)], made.__getitem__),
         channels=channels(config, 14),
@@ -84,7 +102,7 @@ def windowed(config: ConfigReader, around: AroundTower, merger_path: str) -> Vis
         hooked=True,
         narrow=True,
         patch=config.integer("patch_size", default=14),
-        processor="qwen:see_2",
+        processor="processors:see_2",
         separators=2,
         gives_out=False,
         heads=heads,
@@ -119,17 +137,17 @@ def positioned(config: ConfigReader, around: AroundTower, names: MergerNames, de
     stacked = default if stated is None else stated
     positions = config.integer("num_position_embeddings", default=2304)
     projector = merger("merger", width, merge, outputs, names.norm, names.matrices, bias=True)
-    runs = tuple(sorted(index for index in stacked if index < depth))
-    for index in range(len(runs)):
-        path = f"{names.stacked}.{index}"
+    runs = tuple(sorted(layer for layer in stacked if layer < depth))
+    for number in range(len(runs)):
+        path = f"{names.stacked}.{number}"
         projector += merger(path, width, merge, outputs, names.norm, names.matrices, bias=True, rows=merge)
     unused: tuple[ParameterTensor, ...] = ()
-    for index in range(len(runs), len(stacked)):
-        path = f"{names.stacked}.{index}"
+    for number in range(len(runs), len(stacked)):
+        path = f"{names.stacked}.{number}"
         unused += merger(path, width, merge, outputs, names.norm, names.matrices, bias=True, rows=merge)
     table = ParameterTensor("pos_embed.weight", (positions, width), "position")
     return Vision(
-        kind="qwen3",
+        kind="qwen:qwen3",
         hidden=width,
         blocks=((packed_block(width, heads, mlp, "layernorm"), depth),),
         channels=channels(config, 16),
@@ -142,7 +160,7 @@ def positioned(config: ConfigReader, around: AroundTower, names: MergerNames, de
         deepstack=runs,
         unused=unused,
         patch=config.integer("patch_size", default=16),
-        processor="qwen:see_3",
+        processor="processors:see_3",
         separators=2,
         gives_out=False,
         heads=heads,
@@ -162,7 +180,7 @@ def packed_block(
     attention = attention or TowerAttention(
         heads=heads,
         head_dim=width // heads,
-        kind="qwen",
+        kind="packed",
         tensors=linear("attn.qkv", 3 * width, width, "attention", "column", bias=True)
         + linear("attn.proj", width, width, "attention", "row", bias=True),
         window=window,
@@ -232,3 +250,128 @@ def outputs_of(config: ConfigReader, hidden: int) -> int:
     if outputs != hidden:
         config.fail("out_hidden_size", f"out_hidden_size = {outputs} is not the language model's width {hidden}")
     return outputs
+
+
+def qwen_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``patch_embed`` and the rotary tables."""
+    x, held = hooked(embedded_patches(ctx, vision), leaf=leaf)
+    return x, held + rotary_tables(ctx, vision)
+
+
+def qwen_project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``merger``."""
+    norm, bias = vision.projector[:2]
+    weight, offset = ctx.parameter(norm.name, norm.shape), ctx.parameter(bias.name, bias.shape)
+    x = fused_norm(ctx.tape, x, weight, offset, "layernorm")
+    merged = merge(ctx, vision, x, vision.projector[2:])
+    return features(ctx, merged)
+
+
+def embedded_patches(ctx: Context, vision: Vision) -> Value:
+    """A convolution whose stride is its kernel. ``pixel_values`` are cast to the tower's dtype, and kept if the weights
+    are trained. Its output is a view of [rows, hidden].
+    """
+    tape = ctx.tape
+    weight, *others = vision.stem
+    w = ctx.parameter(weight.name.removesuffix(".weight"), weight.shape)
+    bias = [ctx.parameter(t.name, t.shape) for t in others if t.name.endswith("proj.bias")]
+    dtype = tape.autocast or w.dtype
+    pixels = narrow_pixels(ctx, (ctx.tokens, vision.channels), dtype) if dtype != "fp32" else None
+    shape = (ctx.tokens, vision.hidden)
+    if pixels is not None and not tape.autocast:  # a variable of `get_image_features`
+        ctx.returned.append(Value(pixels.storage, pixels.shape, pixels.dtype))
+    wv = cast(tape, tape.parameter(w), tape.autocast) if tape.autocast else tape.parameter(w)
+    out = tape.value(shape, dtype, "patch_embed")
+    saves = (pixels if w.requires_grad else None,)
+    of_bias = [(b.shape, dtype, "patch_embed db") for b in bias]
+    return operator(tape, out, (wv, *map(tape.parameter, bias)), ["patch_embed dW", *of_bias], saves=saves)
+
+
+def rotary_tables(ctx: Context, vision: Vision) -> list[Value]:
+    """cos and sin of every row in fp32: [rows, head_dim]."""
+    shape = (ctx.tokens, vision.hidden // vision.heads)
+    return [ctx.tape.value(shape, "fp32", "rotary table") for _ in range(2)]
+
+
+def merge(ctx: Context, vision: Vision, x: Value, tensors: tuple[ParameterTensor, ...]) -> Value:
+    """``mlp(x.view(-1, merge * hidden))``: two matrices with an activation between them."""
+    tape = ctx.tape
+    first, _, second, _ = tensors
+    x = x.view(ctx.tokens // vision.merge, vision.hidden * vision.merge)
+    inner = plain(ctx, x, first, bias=True)
+    acted = unary(tape, inner, vision.activation)
+    del inner
+    return plain(ctx, acted, second, bias=True)
+
+
+def qwen2_5_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``patch_embed``, and rows and rotary tables picked by ``window_index``."""
+    x, held = hooked(embedded_patches(ctx, vision), leaf=leaf)
+    order = ctx.tape.new((ctx.tokens // vision.merge,), "int64", "window index")
+    x = index(ctx.tape, x, order, x.shape, "window order")
+    return x, held + rotary_tables(ctx, vision)
+
+
+def qwen2_5_project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``merger``, and ``merged_hidden_states[reverse_indices, :]``."""
+    norm = vision.projector[0]
+    x = rms_norm_pieces(ctx.tape, x, ctx.parameter(norm.name, norm.shape))
+    merged = merge(ctx, vision, x, vision.projector[1:])
+    del x
+    order = ctx.tape.new(merged.shape[:1], "int64", "reverse index")
+    return features(ctx, index(ctx.tape, merged, order, merged.shape, "picture order"))
+
+
+NEIGHBOURS = 4
+"""Points of the learned grid that a patch's position is interpolated between."""
+
+
+def qwen3_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``patch_embed`` and ``pos_embed``; no hook finds them, but where a trainer names ``patch_embed`` for it."""
+    x, held = hooked(embedded_patches(ctx, vision), leaf=leaf)
+    position = interpolated_positions(ctx, vision.stem[2])
+    ctx.returned.append(Value(position.storage, position.shape, position.dtype))  # `pos_embeds`
+    x = add(ctx.tape, x, cast(ctx.tape, position, x.dtype), "add positions")
+    return x, held + rotary_tables(ctx, vision)
+
+
+def qwen3_project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``merger``. Image tokens of earlier rows are put together at the same time."""
+    merger = vision.projector
+    return features(ctx, merge(ctx, vision, layer_norm(ctx, x, merger[:2]), merger[2:]))
+
+
+def merged(ctx: Context, vision: Vision, tensors: tuple[ParameterTensor, ...], x: Value) -> Value:
+    """``deepstack_merger_list``: a merger of earlier rows normalises the four that it merges."""
+    wide = x.view(ctx.tokens // vision.merge, vision.hidden * vision.merge)
+    return merge(ctx, vision, layer_norm(ctx, wide, tensors[:2]), tensors[2:])
+
+
+def interpolated_positions(ctx: Context, table: ParameterTensor) -> Value:
+    """``(pos_embed(indices) * weights[:, :, None]).sum(1)``, in fp32: [rows, hidden]."""
+    tape, rows = ctx.tape, ctx.tokens
+    p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
+    width, dtype, learns = table.shape[1], p.dtype, p.requires_grad
+    found = tape.new((rows, NEIGHBOURS, width), dtype, "pos_embed")
+    weighted = tape.new((rows, NEIGHBOURS, width), "fp32", "pos_embed * weights")
+    del found
+    out = tape.value((rows, width), "fp32", "interpolated positions")
+    del weighted
+    kept = tape.new((rows, NEIGHBOURS), "int64", "position indices"), tape.new((rows, NEIGHBOURS), "fp32", "weights")
+
+    def run(grad: Storage) -> list[Storage | None]:
+        wide = tape.new((rows, NEIGHBOURS, width), "fp32", "mul backward")
+        narrow = tape.new((rows, NEIGHBOURS, width), dtype, "to backward") if dtype != "fp32" else wide
+        del wide
+        found = tape.new(table.shape, dtype, "embedding backward") if learns else None
+        del narrow
+        return [found]
+
+    return tape.record(out, (tape.parameter(p),), run, saves=kept)
+
+
+FORWARDS = {
+    "qwen": TowerForward(qwen_stem, qwen_project, loops=True),
+    "qwen2_5": TowerForward(qwen2_5_stem, qwen2_5_project, loops=True),
+    "qwen3": TowerForward(qwen3_stem, qwen3_project, merged=merged, loops=True, hooked_by_swift=True),
+}

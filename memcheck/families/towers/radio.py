@@ -1,17 +1,112 @@
-"""Nemotron 3 Nano Omni: C-RADIO on patches of all pictures in one row, merged by fours, around Nemotron-H.
+"""Parakeet's encoder, a conformer: what is resident of it, and of its projector, in a step without sounds.
+
+modeling_parakeet.py of transformers 5.23.
+
+Nemotron 3 Nano Omni: C-RADIO on patches of all pictures in one row, merged by fours, around Nemotron-H.
 
 modeling_nemotron_h_omni.py, modeling_radio.py of transformers 5.23. Its tower for sounds is counted, and never runs.
+
+C-RADIO around Nemotron-H: patches multiplied by a matrix, a resized grid of positions, learned rows in front.
+
+modeling_radio.py (RadioPatchEmbeddings, RadioModel._forward_packed) and modeling_nemotron_h_omni.py
+(NemotronH_Omni_Reasoning_V3.get_image_features) of transformers 5.23.
 """
 
 from __future__ import annotations
 
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import add, copy
+from memcheck.autograd.indexing import index
+from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import AroundTower
-from memcheck.families.towers.parakeet import read_sounds
+from memcheck.families.tower import TowerForward
+from memcheck.families.towers.attention import attend, in_pictures, output_of, projections
+from memcheck.families.towers.forward_parts import (
+    features,
+    layer_norm,
+    picked,
+    plain,
+    shuffled,
+    two_matrices,
+    with_class,
+)
 from memcheck.families.towers.parts import LayerNames, norm_pair, split_width, tower_layer, tower_mlp
-from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
-from memcheck.models.types import ParameterTensor
-from memcheck.models.vision import Vision
+from memcheck.models.types import Block, ParameterTensor
+from memcheck.models.vision import OtherTower, TowerAttention, Vision
+
+HARMLESS_OF_SOUNDS = (
+    "model_type", "hidden_act", "initializer_range", "dropout", "dropout_positions", "layerdrop", "scale_input",
+    "activation_dropout", "attention_dropout", "max_position_embeddings", "num_key_value_heads", "sampling_rate",
+)  # fmt: skip
+NORMS = ("norm_feed_forward1", "norm_self_att", "norm_conv", "norm_feed_forward2", "norm_out")
+
+
+def read_sounds(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
+    """The tower of ``audio_config`` and its projector (NemotronH_Omni); none where that is null or absent."""
+    if outer.raw("audio_config") is None:
+        return ()
+    config = outer.section("audio_config")
+    width, heads = config.integer("hidden_size", default=1024), config.integer("num_attention_heads", default=8)
+    split_width(config, width, heads)
+    inner = config.integer("intermediate_size", default=4096)
+    depth = config.integer("num_hidden_layers", default=24, maximum=MAX_LAYERS)
+    bias, convolved = config.flag("attention_bias"), config.flag("convolution_bias", default=True)
+    kernel = config.integer("conv_kernel_size", default=9)
+    between = config.integer("projection_hidden_size", default=4096)
+    biased = config.flag("projection_bias")
+    stem = _subsampling(config, width)
+    config.ignore(*HARMLESS_OF_SOUNDS)
+    found: tuple[ParameterTensor, ...] = ()
+    for half in ("feed_forward1", "feed_forward2"):
+        found += linear(f"{half}.linear1", inner, width, "audio", "none", bias=bias)
+        found += linear(f"{half}.linear2", width, inner, "audio", "none", bias=bias)
+    for letter in "qkvo":
+        found += linear(f"self_attn.{letter}_proj", width, width, "audio", "none", bias=bias)
+    found += linear("self_attn.relative_k_proj", width, width, "audio", "none")
+    found += tuple(vector(f"self_attn.bias_{letter}", width, "audio") for letter in "uv")
+    for name, shape in (
+        ("pointwise_conv1", (2 * width, width, 1)),
+        ("depthwise_conv", (width, 1, kernel)),
+        ("pointwise_conv2", (width, width, 1)),
+    ):
+        found += (ParameterTensor(f"conv.{name}.weight", shape, "audio"),)
+        found += (vector(f"conv.{name}.bias", shape[0], "audio"),) if convolved else ()
+    found += norm_pair("conv.norm", width)
+    for name in NORMS:
+        found += norm_pair(name, width)
+    block = Block(mixer=None, mlp=None, input_norm=None, mlp_norm=None, extra_tensors=found)
+    projector = (
+        vector("embed_audio.layer_norm.weight", width, "norm"),
+        *linear("embed_audio.linear_1", between, width, "projector", "none", bias=biased),
+        *linear("embed_audio.linear_2", outputs, between, "projector", "none", bias=biased),
+    )
+    tower = OtherTower(part="audio", blocks=((block, depth),), tensors=stem, table=width // 2)
+    return (tower, OtherTower(part="projector", blocks=(), tensors=projector))
+
+
+def _subsampling(config: ConfigReader, width: int) -> tuple[ParameterTensor, ...]:
+    """A convolution over time and frequency, pairs of one by channel and one of 1 x 1, and a matrix."""
+    channels = config.integer("subsampling_conv_channels", default=256)
+    kernel = config.integer("subsampling_conv_kernel_size", default=3)
+    stride = config.integer("subsampling_conv_stride", default=2)
+    factor, bins = config.integer("subsampling_factor", default=8), config.integer("num_mel_bins", default=80)
+    layers = factor.bit_length() - 1
+    path, found = "subsampling.layers", list[ParameterTensor]()
+
+    def convolution(index: int, colours: int, side: int) -> None:
+        found.append(ParameterTensor(f"{path}.{index}.weight", (channels, colours, side, side), "audio"))
+        found.append(vector(f"{path}.{index}.bias", channels, "audio"))
+
+    convolution(0, 1, kernel)
+    for layer in range(layers - 1):
+        convolution(2 + 3 * layer, 1, kernel)
+        convolution(3 + 3 * layer, channels, 1)
+    rows = channels * (bins // stride**layers)
+    return (*found, *linear("subsampling.linear", width, rows, "audio", "none", bias=True))
+
 
 NAMES = LayerNames(
     queries="attention.q_proj",
@@ -52,7 +147,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         wide = -(-int(inner * 2 / 3) // 8) * 8
         mlp = tower_mlp(width, wide, "silu", ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"))
     block = tower_layer(
-        width, heads, mlp, "packed-one", NAMES, bias=config.flag("qkv_bias", default=True), softmax_fp32=False,
+        width, heads, mlp, "radio:packed_one", NAMES, bias=config.flag("qkv_bias", default=True), softmax_fp32=False,
         extra=tuple(ParameterTensor(name, (width,), "mlp") for name in SCALES),
     )  # fmt: skip
     merge = int(1 / outer.number("downsample_ratio", default=0.5)) ** 2
@@ -60,7 +155,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
     text = outer.raw("text_config")
     ends = isinstance(text, dict) and bool(text.get("num_nextn_predict_layers"))
     return Vision(
-        kind="radio",
+        kind="radio:radio",
         hidden=width,
         blocks=((block, depth),),
         channels=pixels,
@@ -89,3 +184,91 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         path="vision_model",
         projector_path="multi_modal_projector",
     )
+
+
+def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``embeddings`` of packed patches; no hook finds them."""
+    weight, table, learned = vision.stem
+    patches = _patches(ctx, vision)
+    params, shape = ctx.setting.params, (patches, vision.channels)
+    pixels = Value(None, shape, "fp32") if params == "fp32" else picked(ctx, vision, patches, params)
+    x = plain(ctx, pixels, weight)
+    del pixels
+    rows = add(ctx.tape, x, grid_positions(ctx, table, patches, x.dtype), "add positions")
+    joined = with_class(ctx, rows, learned, ctx.tokens)
+    del x
+    return joined, []
+
+
+def grid_positions(ctx: Context, table: ParameterTensor, rows: int, dtype: str) -> Value:
+    """``interpolate_pos_encoding`` of every picture: the whole grid in fp32, resized by ``interpolate``, in the rows'
+    dtype, repeated, put together. Each picture's gradient is one of the whole table.
+    """
+    tape, (places, width) = ctx.tape, table.shape[-2:]
+    pictures = max(1, ctx.setting.pictures)
+    each = -(-rows // pictures)
+    p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
+    own, whole, learns = p.dtype, (places, width), p.requires_grad
+    repeated = []
+    for _ in range(pictures):
+        grid = tape.new(whole, "fp32", "position grid in fp32") if own != "fp32" else None
+        resized = tape.new((each, width), "fp32", "interpolate")
+        del grid
+        narrow = tape.new((each, width), dtype, "to") if dtype != "fp32" else resized
+        del resized
+        repeated.append(tape.new((each, width), dtype, "repeat"))
+        del narrow
+    out = tape.value((rows, width), dtype, "cat pictures")
+    repeated.clear()
+
+    def run(grad: Storage) -> list[Storage | None]:
+        total = None
+        for _ in range(pictures if learns else 0):
+            wide = tape.new((each, width), "fp32", "to backward")
+            found = tape.new(whole, "fp32", "interpolate backward")
+            del wide
+            narrow = tape.new(whole, own, "to backward") if own != "fp32" else found
+            del found
+            total = narrow if total is None or not tape.subclass else tape.new(table.shape, own, "add gradients")
+            del narrow
+        return [total]
+
+    return tape.record(out, (tape.parameter(p),), run)
+
+
+def packed_one(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """RadioAttention.forward: a matrix each for q, k and v of all rows. One picture alone is a plain sequence,
+    and eager probabilities of several are laid out over all rows, in a variable of the layer.
+    """
+    q, k, v = projections(ctx, a, x)
+    del x
+    rows = ctx.tokens
+    if ctx.setting.pictures < 2:
+        return output_of(ctx, a, attend(ctx, q, k, v, 1, wide=a.softmax_fp32))
+    if ctx.setting.attention == "eager":
+        ctx.unused.append(ctx.tape.value((a.heads, rows, rows), q.dtype, "attention probabilities"))
+    return in_pictures(ctx, a, q, k, v)
+
+
+def _patches(ctx: Context, vision: Vision) -> int:
+    return ctx.tokens - max(1, ctx.setting.pictures) * vision.classes
+
+
+def project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """The patches' rows by a mask, pixels shuffled picture by picture, ``multi_modal_projector``."""
+    tape, patches = ctx.tape, _patches(ctx, vision)
+    ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
+    picked_rows = index(tape, x, tape.new((patches,), "int64", "rows of patches"), (patches, x.shape[1]))
+    del x
+    rows = copy(tape, shuffled(ctx, vision, layer_norm(ctx, picked_rows, vision.closing)), "cat pictures")
+    norm, *matrices = vision.projector
+    weight = ctx.parameter(norm.name.removesuffix(".weight"), norm.shape)
+    normed = rms_norm_pieces(tape, rows, weight, weight_in_fp32=True)
+    del picked_rows
+    return features(ctx, two_matrices(ctx, vision, normed, tuple(matrices)))
+
+
+FORWARDS = {
+    "radio": TowerForward(stem, project),
+}
+"""By name, the forward passes of a kind of tower."""

@@ -1,12 +1,44 @@
 """SigLIP, as Gemma 3, PaliGemma, DeepSeek-VL, Idefics 3 and SmolVLM have it: square tiles without a class token.
 
 modeling_siglip.py, modeling_gemma3.py, modeling_paligemma.py, modeling_idefics3.py of transformers 5.23.
+
+SigLIP's stem: a convolution and a table of positions (modeling_siglip.py, SiglipVisionEmbeddings.forward).
+
+Gemma 3: average pooling, an RMSNorm and a bare matrix (modeling_gemma3.py, Gemma3MultiModalProjector.forward).
+
+PaliGemma: one matrix (modeling_paligemma.py, PaliGemmaMultiModalProjector.forward).
+
+DeepSeek-VL: SigLIP's normed rows through two matrices (modeling_deepseek_vl.py, DeepseekVLAligner.forward).
+
+Idefics 3 and SmolVLM: pixels are shuffled, then one matrix (modeling_idefics3.py, Idefics3Connector.forward).
 """
 
 from __future__ import annotations
 
+import math
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import copy
+from memcheck.autograd.matrix import product
+from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
+from memcheck.families.pictures import Limits, Seen, no_clips, no_limits
+from memcheck.families.tower import TowerForward
+from memcheck.families.towers.forward_parts import (
+    convolve,
+    given_out,
+    hooked,
+    last_rows,
+    picked,
+    plain,
+    pooling,
+    shuffled,
+    two_matrices,
+    with_positions,
+)
 from memcheck.families.towers.parts import SIGLIP, norm_pair, split_width, square, tower_layer, tower_mlp
+from memcheck.families.towers.processors import WHY, tiled
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
@@ -14,6 +46,8 @@ from memcheck.models.vision import Vision
 from memcheck.record import Record
 
 SIDE, PATCH = 224, 16
+IDEFICS3_TILES, LONGEST = 4, 4096
+"""Tiles of Idefics 3's longest side, and ``MAX_IMAGE_SIZE`` of its class in pixels."""
 
 
 class SiglipSizes(Record):
@@ -34,7 +68,7 @@ IDEFICS3 = SMALL._replace(width=1152, heads=16, patch=32)
 
 def read_gemma3(config: ConfigReader, around: AroundTower) -> Vision:
     """Gemma 3: average pooling to ``mm_tokens_per_image``, an RMSNorm, and one matrix that is a bare parameter."""
-    outputs, tower = around.language.hidden_size, siglip(config, around, "gemma3", attention="separate")
+    outputs, tower = around.language.hidden_size, siglip(config, around, "siglip:gemma3", attention="separate")
     tokens = around.outer.integer("mm_tokens_per_image", default=256)
     projector = (
         ParameterTensor("mm_input_projection_weight", (tower.hidden, outputs), "projector"),
@@ -44,7 +78,7 @@ def read_gemma3(config: ConfigReader, around: AroundTower) -> Vision:
         projector=projector,
         tile_tokens=tokens,
         merge=tower.tile // tokens,
-        processor="square:see",
+        processor="processors:see_square",
         separators=4,
         unused=pooling_head(config, tower),
     )
@@ -52,14 +86,14 @@ def read_gemma3(config: ConfigReader, around: AroundTower) -> Vision:
 
 def read_paligemma(config: ConfigReader, around: AroundTower) -> Vision:
     """PaliGemma: every patch is an image token, projected by one matrix."""
-    outputs, tower = around.language.hidden_size, siglip(config, around, "paligemma", attention="separate")
+    outputs, tower = around.language.hidden_size, siglip(config, around, "siglip:paligemma", attention="separate")
     around.outer.ignore("projection_dim", "hidden_size", "num_image_tokens", "vocab_size")
     config.ignore("projection_dim", "projector_hidden_act", "num_image_tokens", "vocab_size")
     return tower._replace(
         projector=linear("linear", outputs, tower.hidden, "projector", "none", bias=True),
         tile_tokens=tower.tile,
         merge=1,
-        processor="square:see",
+        processor="processors:see_square",
         unused=pooling_head(config, tower),
     )
 
@@ -67,7 +101,7 @@ def read_paligemma(config: ConfigReader, around: AroundTower) -> Vision:
 def read_idefics3(config: ConfigReader, around: AroundTower) -> Vision:
     """Idefics 3 and SmolVLM: tiles with a padding mask, pixels shuffled by ``scale_factor``, one matrix."""
     scale = around.outer.integer("scale_factor", default=2)
-    tower = siglip(config, around, "idefics3", attention="masked", silent=IDEFICS3)
+    tower = siglip(config, around, "siglip:idefics3", attention="masked", silent=IDEFICS3)
     config.ignore("size", "max_image_size", "tie_word_embeddings", "use_base_siglip")
     around.outer.ignore("use_cache", "pixel_shuffle_factor", "use_reentrant_checkpointing")
     wide = tower.hidden * scale * scale
@@ -75,7 +109,7 @@ def read_idefics3(config: ConfigReader, around: AroundTower) -> Vision:
         projector=linear("modality_projection.proj", around.language.hidden_size, wide, "projector", "none"),
         tile_tokens=tower.tile // (scale * scale),
         merge=scale * scale,
-        processor="tiles:see_idefics3",
+        processor="siglip:see_idefics3",
         mask_bytes=8,
         path="vision_model",
         projector_path="connector",
@@ -84,13 +118,13 @@ def read_idefics3(config: ConfigReader, around: AroundTower) -> Vision:
 
 def read_deepseek(config: ConfigReader, around: AroundTower) -> Vision:
     """DeepSeek-VL: every patch is an image token, after two matrices."""
-    outputs, tower = around.language.hidden_size, siglip(config, around, "deepseek_vl", attention="separate")
+    outputs, tower = around.language.hidden_size, siglip(config, around, "siglip:deepseek_vl", attention="separate")
     first = linear("linear1", outputs, tower.hidden, "projector", "none", bias=True)
     return tower._replace(
         projector=first + linear("linear2", outputs, outputs, "projector", "none", bias=True),
         tile_tokens=tower.tile,
         merge=1,
-        processor="square:see",
+        processor="processors:see_square",
         unused=pooling_head(config, tower),
         path="vision_model",
         projector_path="aligner",
@@ -150,3 +184,104 @@ def pooling_head(config: ConfigReader, tower: Vision) -> tuple[ParameterTensor, 
         *norm_pair("head.layernorm", h),
         *tower_mlp(h, inner, "gelu", ("head.mlp.fc1", "head.mlp.fc2")).tensors,
     )
+
+
+def siglip_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``embeddings``. The hook is on ``patch_embedding``."""
+    weight, bias, table = vision.stem
+    x, held = hooked(convolve(ctx, vision, ctx.tokens, weight, bias), leaf=leaf)
+    return with_positions(ctx, x, table), held
+
+
+def gemma3_project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``post_layernorm`` and ``multi_modal_projector``."""
+    tape = ctx.tape
+    matrix, norm = vision.projector
+    x = last_rows(ctx, vision, x)
+    x = pooling(ctx, vision, copy(tape, x, "contiguous"))
+    x = rms_norm_pieces(tape, x, ctx.parameter(norm.name, norm.shape), unit_offset=True)
+    x = copy(tape, x, "contiguous")  # the pooled channels lie apart: the product copies what it is given
+    weight = tape.parameter(ctx.parameter(matrix.name, matrix.shape))
+    turned = Value(None, matrix.shape[::-1], weight.dtype, weight.origin)
+    return given_out(ctx, product(tape, x, turned, matrix.name), joins=False)
+
+
+def paligemma_project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``post_layernorm`` and ``multi_modal_projector``."""
+    x = last_rows(ctx, vision, x)
+    return given_out(ctx, plain(ctx, x, vision.projector[0], bias=True), joins=False)
+
+
+def deepseek_vl_project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``post_layernorm`` and ``aligner``."""
+    return given_out(ctx, two_matrices(ctx, vision, last_rows(ctx, vision, x), vision.projector), joins=False)
+
+
+def idefics3_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``embeddings``, the module that the hook is on. Positions are looked up for every tile."""
+    weight, bias, table = vision.stem
+    pixels = picked(ctx, vision, ctx.tokens, ctx.setting.params)  # the real pictures of the batch
+    x = convolve(ctx, vision, ctx.tokens, weight, bias, pixels=pixels)
+    del pixels
+    x = with_positions(ctx, x, table)
+    return masked(ctx, x, leaf=leaf)
+
+
+def masked(ctx: Context, x: Value, *, leaf: bool) -> tuple[Value, list[Value]]:
+    """The rows, and the padding mask that every layer is given."""
+    x, held = hooked(x, leaf=leaf)
+    if ctx.setting.attention not in ("flash", "flex"):
+        each = ctx.tokens // max(1, ctx.setting.pictures)
+        shape = (ctx.setting.pictures, 1, each, each)  # an argument of every layer, which checkpoints keep
+        masks = held if ctx.setting.recomputed else ctx.returned
+        dtype = x.dtype if ctx.setting.attention == "eager" else "bool"  # masking_utils.py: added to the scores, or not
+        masks.append(ctx.tape.value(shape, dtype, "padding mask"))
+    return x, held
+
+
+def idefics3_project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``post_layernorm`` and ``connector``."""
+    x = shuffled(ctx, vision, last_rows(ctx, vision, x))
+    return given_out(ctx, plain(ctx, x, vision.projector[0]), joins=True)
+
+
+FORWARDS = {
+    "gemma3": TowerForward(siglip_stem, gemma3_project, wrapped=("layers", "embedding")),
+    "paligemma": TowerForward(siglip_stem, paligemma_project, wrapped=("layers", "embedding")),
+    "deepseek_vl": TowerForward(siglip_stem, deepseek_vl_project, wrapped=("layers", "embedding")),
+    "idefics3": TowerForward(idefics3_stem, idefics3_project, wrapped=("attention",)),
+}
+
+
+def see_idefics3(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """The longest side is scaled to four tiles, the other rounded up to whole ones; an overview comes with them."""
+    no_clips(frames)
+    no_limits(limits)
+    side = vision.patch * math.isqrt(vision.tile)
+    rows, columns = idefics3_grid(height, width, side, IDEFICS3_TILES * side)
+    separators = rows * columns * 2 + rows + 4
+    default = ("longest_edge", IDEFICS3_TILES * side, WHY)
+    return tiled(vision, rows * columns + 1, separators)._replace(defaults=(default,))
+
+
+def idefics3_grid(height: int, width: int, side: int, longest: int) -> tuple[int, int]:
+    """Rows and columns of tiles of ``side`` pixels, where the longest side is scaled to ``longest``."""
+    ratio = width / height
+    if width >= height:
+        width, height = longest, int(longest / ratio)
+        height += height % 2
+    else:
+        height, width = longest, int(longest * ratio)
+        width += width % 2
+    height, width = max(height, 1), max(width, 1)
+    if max(height, width) > LONGEST:
+        shrink = LONGEST / max(height, width)
+        height, width = max(1, int(height * shrink)), max(1, int(width * shrink))
+    ratio = width / height
+    if width >= height:
+        width = -(-width // side) * side
+        height = -(-int(width / ratio) // side) * side
+    else:
+        height = -(-height // side) * side
+        width = -(-int(height * ratio) // side) * side
+    return height // side, width // side

@@ -13,13 +13,13 @@ from memcheck.autograd.completeness import require_covered, touched, whole
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, keeping, replay
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Value, rounded, rounded_bytes
+from memcheck.frameworks.encoder import encoder_code
 from memcheck.frameworks.torch.cast_inputs import casts_inputs
 from memcheck.frameworks.torch.rank_tensors import as_block
 from memcheck.frameworks.torch.stream import stream_dtype, widens_inside
 from memcheck.frameworks.torch.tower_tensors import part_setting, part_tensors, reaches
 from memcheck.frameworks.torch.trained_parts import is_hooked, recompute_mode
 from memcheck.frameworks.torch.units import block_unit
-from memcheck.frameworks.towers import encoder_code
 from memcheck.job.target import encoder_length, target_length
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.encoder import Encoder, Words

@@ -12,10 +12,10 @@ from memcheck.autograd.completeness import elements, require_covered, touched_by
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, keeping, replay
 from memcheck.autograd.tensor import Dim, Value, rounded_bytes
+from memcheck.families.tower import tower_forward
 from memcheck.frameworks.torch.rank_tensors import as_block
 from memcheck.frameworks.torch.stream import stream_dtype
 from memcheck.frameworks.torch.tower_tensors import part_tensors
-from memcheck.frameworks.towers import tower_code
 from memcheck.job.types import TrainingJob
 from memcheck.models.vision import Vision
 from memcheck.record import Record
@@ -38,7 +38,7 @@ class Reading(Record):
 def between_unit(job: TrainingJob, vision: Vision, setting: Setting, *, adds: bool, inventory: bool) -> Unit:
     """What runs between the two kinds of layers."""
     block = as_block(vision.between)
-    run = tower_code(setting.style, vision.kind).between
+    run = tower_forward(vision.kind).between
     seen = touched_by(lambda ctx, x: run(ctx, vision, x), whole(setting))
     require_covered(seen, elements(block), "what stands between a tower's layers", job.framework.name)
     fresh = between_curve(vision, setting, inventory)
@@ -52,7 +52,7 @@ def between_curve(vision: Vision, setting: Setting, inventory: bool) -> Curve:
     """Replay what runs between the two kinds of layers."""
 
     def run(ctx: Context, x: Value) -> Value:
-        return tower_code(ctx.setting.style, vision.kind).between(ctx, vision, x)
+        return tower_forward(vision.kind).between(ctx, vision, x)
 
     shape = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v"))
     return replay(run, setting, shape, stream_dtype(setting), inventory=inventory)
@@ -72,7 +72,7 @@ def reading_unit(
 ) -> Unit:
     """The projector, and the masks over what it makes. ``waits``: bytes of gradients that earlier layers take."""
     block = as_block(vision.projector)
-    project = tower_code(setting.style, vision.kind).project
+    project = tower_forward(vision.kind).project
     seen = touched_by(lambda ctx, x: project(ctx, vision, x), whole(setting))
     require_covered(seen, elements(block), "the projector", job.framework.name)
     curves = [reading_curve(vision, each, reading, inventory) for each in (setting, setting.later())]
@@ -90,7 +90,7 @@ def reading_curve(vision: Vision, setting: Setting, reading: Reading, inventory:
 
     def run(ctx: Context, x: Value) -> Value:
         tape = ctx.tape
-        y = tower_code(ctx.setting.style, vision.kind).project(ctx, vision, x)
+        y = tower_forward(vision.kind).project(ctx, vision, x)
         repeated = tape.new(stated, "int64", "repeat_interleave")
         wide = tape.new(stated, "fp32", "inverted mask")
         inverted = tape.new(stated, ctx.setting.params, "to") if ctx.setting.params != "fp32" else wide

@@ -7,26 +7,12 @@ classes, of every model inside of one.
 from __future__ import annotations
 
 from memcheck.accounts.unit import OF_LANGUAGE, TOWERS, WRAPPED
+from memcheck.families.tower import tower_forward
 from memcheck.job.image_outputs import gives, has_outputs
 from memcheck.job.types import TrainingJob
 from memcheck.job.versions import version_of_models
 from memcheck.models.vision import Vision
 
-UNSPLIT = ("got_ocr2", "paddleocr")
-"""Kinds of towers that name none of their classes."""
-ATTENTION_ALONE = ("aria", "idefics2", "idefics3", "ovis2")
-"""Towers for which ``_no_split_modules`` names only the attention of a layer (``Idefics3VisionAttention``): the rest of
-the layer is in the root's group.
-"""
-EMBEDDED = (
-    "aya_vision", "cohere2_vision", "deepseek_vl", "gemma3", "gemma4", "lfm2", "llava", "llava_next", "llava_onevision",
-    "paligemma",
-)  # fmt: skip
-"""Towers for which ``_no_split_modules`` names ``SiglipVisionEmbeddings``, ``CLIPVisionEmbeddings`` or
-``Gemma4VisionPatchEmbedder``.
-"""
-RESAMPLED = ("idefics2",)
-"""Towers for which ``_no_split_modules`` names ``Idefics2PerceiverLayer`` and ``Idefics2MLP``."""
 ATTENTION = ("self_attn.", "attention.")
 """Prefixes of the tensors of a layer's attention."""
 EMBEDDING = ("embeddings.", "patch_embedder.")
@@ -42,17 +28,17 @@ def names_classes(job: TrainingJob) -> bool:
 
 def is_unsplit(job: TrainingJob, vision: Vision) -> bool:
     """Whether the whole tower belongs to FSDP's root group."""
-    return names_classes(job) and vision.kind in UNSPLIT
+    return names_classes(job) and not tower_forward(vision.kind).wrapped
 
 
 def parts_attention(job: TrainingJob, vision: Vision) -> bool:
     """Whether FSDP wraps the attention of each tower layer and leaves the rest of the layer to the root."""
-    return names_classes(job) and vision.kind in ATTENTION_ALONE
+    return names_classes(job) and "attention" in tower_forward(vision.kind).wrapped
 
 
 def embeds_apart(job: TrainingJob, vision: Vision) -> bool:
     """Whether FSDP wraps the patch embedding."""
-    return names_classes(job) and vision.kind in EMBEDDED
+    return names_classes(job) and "embedding" in tower_forward(vision.kind).wrapped
 
 
 def wrapped_of(job: TrainingJob, vision: Vision) -> tuple[str, ...]:
@@ -60,7 +46,11 @@ def wrapped_of(job: TrainingJob, vision: Vision) -> tuple[str, ...]:
     if is_unsplit(job, vision):
         return OF_LANGUAGE
     embedded = ("stem",) if embeds_apart(job, vision) else ()
-    return WRAPPED + embedded + (("projector",) if names_classes(job) and vision.kind in RESAMPLED else ())
+    return (
+        WRAPPED
+        + embedded
+        + (("projector",) if names_classes(job) and "projector" in tower_forward(vision.kind).wrapped else ())
+    )
 
 
 def own_parts(job: TrainingJob, vision: Vision) -> dict[str, tuple[str, ...]]:
@@ -70,7 +60,7 @@ def own_parts(job: TrainingJob, vision: Vision) -> dict[str, tuple[str, ...]]:
         found |= dict.fromkeys(TOWERS, ATTENTION)
     if embeds_apart(job, vision):
         found["stem"] = EMBEDDING
-    if names_classes(job) and vision.kind in RESAMPLED:
+    if names_classes(job) and "projector" in tower_forward(vision.kind).wrapped:
         found["projector"] = RESAMPLER
     if "stem" in found or "projector" in found:  # idle
         found["beside"] = found.get("stem", ()) + found.get("projector", ())

@@ -14,6 +14,8 @@ from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, closed, high, replay
 from memcheck.autograd.elementwise import cast
 from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
+from memcheck.families.tower import tower_forward
+from memcheck.families.towers.forward_parts import added, put, scatter
 from memcheck.frameworks.torch.cast_inputs import casts_inputs
 from memcheck.frameworks.torch.idle_towers import idle_units, passing_unit, told_apart
 from memcheck.frameworks.torch.image_cross_attention import between_unit, reading_of, reading_unit
@@ -32,7 +34,6 @@ from memcheck.frameworks.torch.tower_tensors import (
 )
 from memcheck.frameworks.torch.trained_parts import is_hooked, recompute_mode
 from memcheck.frameworks.torch.units import block_unit
-from memcheck.frameworks.towers import scatter_code, tower_code
 from memcheck.job.images import Pictures, pictures_of
 from memcheck.job.types import Checkpointing, TrainingJob
 from memcheck.models.types import Architecture, ParameterTensor
@@ -49,7 +50,7 @@ def stem_unit(
     held = elements(block)
 
     def run(ctx: Context) -> None:
-        tower_code(setting.style, vision.kind).stem(ctx, vision, False)
+        tower_forward(vision.kind).stem(ctx, vision, False)
 
     require_covered(touched(run, whole(setting)), held, "the vision tower's stem", job.framework.name)
     fresh = stem_curve(vision, setting, graph, leaf, inventory)
@@ -72,7 +73,7 @@ def stem_curve(vision: Vision, setting: Setting, graph: bool, leaf: bool, invent
         ctx.pixels = tape.value(brought, setting.params, "pixel_values, cast")
         held = Value(ctx.pixels.storage, brought, setting.params)
         tape.casts[id(held)] = held
-    y, tables = tower_code(setting.style, vision.kind).stem(ctx, vision, leaf)
+    y, tables = tower_forward(vision.kind).stem(ctx, vision, leaf)
     leaf_bytes = rounded_bytes(tables[0].shape, tables[0].dtype) if leaf else 0
     ctx.pixels = None
     tables = [t for t in tables if t.storage is not y.storage]  # the first layer's input counts as its own
@@ -99,13 +100,6 @@ def given(values: list[Value]) -> tuple[list[Value], int]:
 
 RECOMPUTED = "vit_gradient_checkpointing"
 """ms-swift's option: whether the tower's layers are recomputed with the language model's."""
-REBINDING = (
-    "glm4v", "glm_ocr", "got_ocr2", "kimi", "minimax_m3", "muse_glimmer", "qwen", "qwen2_5",
-    "qwen3",
-)  # fmt: skip
-"""Kinds of towers whose own forward loops over the layers, with one variable for the rows; others have an encoder."""
-PATCHED = ("qwen3",)
-"""Kinds of towers whose patches only ms-swift's hook finds."""
 
 
 class SideUnits(Record):
@@ -138,7 +132,9 @@ def side_units(
         picture_rows=pictures.sizes, casts_features=casts_inputs(job, "fp32" if vision.cast else job.recipe.params),
         recomputed=vision.checkpointed and job.checkpointing.mode != "none" and bool(job.option(RECOMPUTED, True)),
     )  # fmt: skip
-    hooked = (vision.hooked or (vision.kind in PATCHED and job.option(RECOMPUTED) is not None)) and is_hooked(job, a)
+    hooked = (
+        vision.hooked or (tower_forward(vision.kind).hooked_by_swift and job.option(RECOMPUTED) is not None)
+    ) and is_hooked(job, a)
     entry, layers = _flattened(job, vision, tower)
     graph = entry.trained or layers.trained or _adapted(vision, tower) or hooked
     leaf = hooked and not (entry.trained or reaches(tower, as_block(vision.stem)))
@@ -157,7 +153,7 @@ def side_units(
             mode = recompute_mode(job, index) if vision.checkpointed and job.option(RECOMPUTED, True) else "none"
             unit = block_unit(job, block, setting, mode, adds, inventory)
             after = below or layers.trained or reaches(layers, block)
-            entered = not (index or after) and vision.kind not in REBINDING
+            entered = not (index or after) and not tower_forward(vision.kind).loops
             some = 1 if after != below or entered else left
             if stacked and stacked[0] < index + some:
                 some = stacked[0] + 1 - index
@@ -272,7 +268,7 @@ def _merger_unit(
 ) -> Unit:
     """A merger of the rows that some layer made: its image tokens wait in a list for the layers of text."""
     tensors = mergers(vision)[number + 1]
-    block, merge = as_block(tensors), tower_code(setting.style, vision.kind).merged
+    block, merge = as_block(tensors), tower_forward(vision.kind).merged
     seen = touched_by(lambda ctx, x: merge(ctx, vision, tensors, x), whole(setting))
     require_covered(seen, elements(block), "a merger of earlier rows", job.framework.name)
     fresh = merger_curve(vision, setting, number, inventory)
@@ -289,7 +285,7 @@ def merger_curve(vision: Vision, setting: Setting, number: int, inventory: bool)
     tensors = mergers(vision)[number + 1]
 
     def run(ctx: Context, x: Value) -> Value:
-        y = tower_code(ctx.setting.style, vision.kind).merged(ctx, vision, tensors, x)
+        y = tower_forward(vision.kind).merged(ctx, vision, tensors, x)
         ctx.returned.append(Value(y.storage, y.shape, y.dtype))
         return y
 
@@ -317,7 +313,7 @@ def _projector_unit(
 ) -> Unit:
     own = vision._replace(projector=mergers(vision)[0])
     block = as_block(own.closing + own.projector)
-    project = tower_code(setting.style, vision.kind).project
+    project = tower_forward(vision.kind).project
     seen = touched_by(lambda ctx, x: project(ctx, own, x), whole(setting))
     require_covered(seen, elements(block), "the projector", job.framework.name)
     shape = (job.rows * job.sequence_length, a.hidden_size)
@@ -380,7 +376,7 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
     lingers: list[int] = []
 
     def run(ctx: Context, x: Value) -> Value:
-        features = tower_code(ctx.setting.style, vision.kind).project(ctx, vision, x)
+        features = tower_forward(vision.kind).project(ctx, vision, x)
         features = Value(features.storage, (end.tokens, end.shape[1]), features.dtype, features.origin)
         if features.dtype != stream:  # `image_features.to(inputs_embeds.dtype)`, which has a variable, too
             features = cast(ctx.tape, features, stream)
@@ -393,10 +389,9 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
             held.extend(kept)
             lingers.append(size)
         rows = Value(None, end.shape, stream, Leaf() if end.rows_grad else None)
-        scattering = scatter_code(ctx.setting.style)
         if vision.adds:
-            features = scattering.added(ctx, rows, features)
-        rows = (scattering.put if vision.puts else scattering.scatter)(ctx, rows, features)
+            features = added(ctx, rows, features)
+        rows = (put if vision.puts else scatter)(ctx, rows, features)
         if end.scaled:
             ctx.returned.append(Value(rows.storage, rows.shape, rows.dtype))
         return rows

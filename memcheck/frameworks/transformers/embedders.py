@@ -13,7 +13,7 @@ from memcheck.autograd.modules import normalise
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Storage, Value
-from memcheck.frameworks.transformers.towers.scatter import scatter
+from memcheck.families.towers.forward_parts import scatter
 from memcheck.models.types import Norm, ParameterTensor
 from memcheck.models.vision import Embedder
 

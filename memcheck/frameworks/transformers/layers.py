@@ -36,7 +36,7 @@ def mixer_forward(
         from memcheck.frameworks.transformers.mixer import recurrent_mixer
 
         return recurrent_mixer(ctx, mixer, x)
-    from memcheck.frameworks.transformers.towers.attention import tower_attention
+    from memcheck.families.towers.attention import tower_attention
 
     return tower_attention(ctx, mixer, x)
 

@@ -1,16 +1,71 @@
-"""Qwen's processors: both sides become multiples of a factor, and the area stays between two limits.
-
-transformers 5.23 models/qwen2_vl/image_processing_qwen2_vl.py, video_processing_qwen2_vl.py and
-models/qwen3_vl/video_processing_qwen3_vl.py (``smart_resize``); limits of the released checkpoints'
-preprocessor_config.json.
-"""
+"""Image processors that several towers have: one square, grids of tiles, sides in multiples of a merged patch."""
 
 from __future__ import annotations
 
 import math
 
-from memcheck.families.pictures import Limits, PictureError, Seen, no_clips
+from memcheck.families.pictures import Limits, PictureError, Seen, no_clips, no_limits
 from memcheck.models.vision import Vision
+
+
+def see_square(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """One tile, whatever the size."""
+    no_clips(frames)
+    no_limits(limits)
+    why = "one square a picture: the processor's do_pan_and_scan adds crops"
+    crops = (("crops", 1, why),) if vision.kind == "siglip:gemma3" else ()
+    return Seen(
+        pictures=1, patches=vision.tile, tokens=vision.tile_tokens, separators=vision.separators, defaults=crops
+    )
+
+
+def crops(height: int, width: int, *, least: int = 256, most: int = 4, ratio: float = 1.2) -> int:
+    """Tiles of Gemma 3's pan-and-scan, the whole picture included (image_processing_gemma3.py)."""
+    longer, shorter = max(height, width), min(height, width)
+    if longer / shorter < ratio:
+        return 1
+    count = min(most, max(2, min(longer // least, int(longer / shorter + 0.5))))
+    return 1 if min(-(-longer // count), shorter) < least else 1 + count
+
+
+INTERNVL_TILES = 12
+"""Most tiles of a picture in addition to the overview."""
+WHY = "the released checkpoint's processor; the model's own preprocessor_config.json may say another"
+
+
+def see_internvl(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """The grid whose sides are most like the picture's, and a thumbnail; a clip's frames are one tile each."""
+    no_limits(limits)
+    if frames is not None:
+        return tiled(vision, frames, 2 * frames)
+    tiles = internvl_tiles(height, width, vision.patch * math.isqrt(vision.tile - vision.classes), INTERNVL_TILES)
+    return tiled(vision, tiles, 2)._replace(defaults=(("max_patches", INTERNVL_TILES, WHY),))
+
+
+def internvl_tiles(height: int, width: int, side: int, most: int) -> int:
+    """Tiles of a picture, the thumbnail of several included (``get_optimal_tiled_canvas``)."""
+    columns, rows = closest_grid(height, width, side, most)
+    return columns * rows + (columns * rows > 1)
+
+
+def closest_grid(height: int, width: int, side: int, most: int) -> tuple[int, int]:
+    """Columns and rows of at most ``most`` tiles, whose sides are most like the picture's."""
+    grids = [(c, r) for c in range(1, most + 1) for r in range(1, most + 1) if c * r <= most]
+    grids.sort(key=lambda grid: grid[0] * grid[1])
+    best, least = (1, 1), math.inf
+    for columns, rows in grids:
+        apart = abs(width / height - columns / rows)
+        if apart < least:
+            best, least = (columns, rows), apart
+        elif apart == least and width * height > 0.5 * side * side * columns * rows:
+            best = (columns, rows)
+    return best
+
+
+def tiled(vision: Vision, tiles: int, separators: int) -> Seen:
+    """Equal tiles, each with the tower's rows and image tokens of a tile."""
+    return Seen(pictures=tiles, patches=tiles * vision.tile, tokens=tiles * vision.tile_tokens, separators=separators)
+
 
 IMAGE_2, IMAGE_3 = (56 * 56, 28 * 28 * 16384), (256 * 256, 4096 * 4096)
 """Qwen2-VL and Qwen2.5-VL: 3136 to 12845056 pixels; Qwen3-VL and Qwen3.5: 65536 to 16777216."""

@@ -1,4 +1,4 @@
-"""What the towers of square tiles have in common: convolutions, class tokens, position tables, shuffled pixels."""
+"""What the forward passes of several towers share: patches, positions, pooling, matrices, convolutions, the scatter."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from memcheck.autograd.indexing import slices
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import activation
 from memcheck.autograd.norm import fused_norm
-from memcheck.autograd.operator import operator
-from memcheck.autograd.tensor import Storage, Value, promote
+from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.tensor import Leaf, Storage, Value, promote
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision
 
@@ -185,11 +185,11 @@ def two_matrices(
     bias = any(t.name.endswith(".bias") for t in others)
     if copies:
         x = copy(tape, x, "contiguous")
-    inner = linear(tape, x, ctx.weights(first, bias), first.name)
+    inner = plain(ctx, x, first, bias=bias)
     del x
     acted = activation(tape, inner, vision.activation)
     del inner
-    return linear(tape, acted, ctx.weights(second, bias), second.name)
+    return plain(ctx, acted, second, bias=bias)
 
 
 def given_out(ctx: Context, tokens: Value, *, joins: bool) -> Value:
@@ -206,3 +206,129 @@ def given_out(ctx: Context, tokens: Value, *, joins: bool) -> Value:
 def plain(ctx: Context, x: Value, tensor: ParameterTensor, *, bias: bool = False) -> Value:
     """One matrix."""
     return linear(ctx.tape, x, ctx.weights(tensor, bias, adaptable=tensor.linear), tensor.name)
+
+
+def hooked(x: Value, *, leaf: bool) -> tuple[Value, list[Value]]:
+    """``output.requires_grad_(True)`` of a frozen patch embedding's rows; these come first of what is kept."""
+    if not leaf:
+        return x, []
+    x.origin = Leaf()
+    return x, [Value(x.storage, x.shape, x.dtype)]
+
+
+def features(ctx: Context, merged: Value) -> Value:
+    """``torch.cat`` of the pictures' image tokens, which are views of one tensor; both stay in variables."""
+    out = copy(ctx.tape, merged, "cat image tokens")
+    ctx.returned += [merged, out]
+    return out
+
+
+def kept_input(ctx: Context, x: Value, out: Value, *, trained: bool) -> Value:
+    """A convolution keeps its input also where its weights are frozen: one formula has both gradients
+    (torch tools/autograd/derivatives.yaml, ``convolution``).
+    """
+    if trained or x.origin is None:
+        return out
+    return operator(ctx.tape, Value(out.storage, out.shape, out.dtype), out, PASSED, saves=(x,))
+
+
+def convolution(ctx: Context, x: Value, kernel: ParameterTensor, rows: int) -> Value:
+    """A convolution without a bias of rows [pixels, channels] to ``rows`` rows: keeps its input whatever is trained."""
+    tape = ctx.tape
+    p = ctx.parameter(kernel.name.removesuffix(".weight"), kernel.shape)
+    x = cast(tape, x, tape.autocast) if tape.autocast else x
+    weight = cast(tape, tape.parameter(p), tape.autocast) if tape.autocast else tape.parameter(p)
+    shape, dtype = x.shape, x.dtype
+    out = tape.value((rows, kernel.shape[0]), dtype, kernel.name)
+    wants, learns, of_weight = x.origin is not None, p.requires_grad, (kernel.shape, weight.dtype)
+
+    def run(grad: Storage) -> list[Storage | None]:
+        passed = tape.new(shape, dtype, kernel.name + " dX") if wants else None
+        return [passed, tape.new(*of_weight, kernel.name + " dW") if learns else None]
+
+    return tape.record(out, (x, weight), run, saves=(x.storage,))
+
+
+def laid_out(ctx: Context, x: Value, rows: int = 0) -> Value:
+    """``permute`` and ``reshape``, or a pad, to ``rows`` rows: a copy, and one of its gradient."""
+    tape, shape, dtype = ctx.tape, x.shape, x.dtype
+    return operator(tape, tape.value((rows or shape[0], *shape[1:]), dtype, "laid out"), x, "laid out backward")
+
+
+def scatter(ctx: Context, rows: Value, features: Value) -> Value:
+    """``rows`` [tokens, hidden]: what was looked up; a new tensor with the image tokens in it.
+
+    The mask [B, S, 1] is expanded without memory, and is all that backward keeps. On CUDA the forward makes the mask
+    whole, and a running count of it in int64 (aten/src/ATen/native/cuda/IndexKernel.cpp, masked_scatter__cuda).
+    Backward masks the rows' gradient, and picks the features' with ``masked_select``, which lists the places as three
+    int64 each (FunctionsManual.cpp, masked_scatter_backward; aten IndexKernel.cpp, masked_select_cuda).
+    """
+    tape = ctx.tape
+    if features.dtype != rows.dtype:
+        from memcheck.autograd.elementwise import cast
+
+        features = cast(tape, features, rows.dtype)
+    shape, dtype, taken = rows.shape, rows.dtype, features.shape
+    out = tape.value(shape, dtype, "masked_scatter")
+    whole = tape.new(shape, "bool", "masked_scatter mask")
+    count = tape.new(shape, "int64", "masked_scatter prefix sum")
+    del whole, count
+    mask = tape.new(shape[:1], "bool", "image mask")
+    nr, nf = rows.origin is not None, features.origin is not None
+
+    def run(grad: Storage) -> list[Storage | None]:
+        filled = tape.new(shape, dtype, "masked_fill backward") if nr else None
+        if not nf:
+            return [filled, None]
+        places = tape.new((*taken, 3), "int64", "masked_select places")
+        picked = tape.new(taken, dtype, "masked_scatter backward")
+        del places
+        return [filled, picked]
+
+    return tape.record(out, (rows, features), run, saves=(mask,))
+
+
+def put(ctx: Context, rows: Value, features: Value) -> Value:
+    """``inputs_embeds.index_put(places, features)``: keeps the places, two int64 each (FunctionsManual.cpp,
+    derivatives.yaml: index_put). Backward puts zeros there in a copy of the rows' gradient, and picks the features'.
+    """
+    tape = ctx.tape
+    shape, dtype, taken = rows.shape, rows.dtype, features.shape
+    places = tape.new((taken[0], 2), "int64", "places")
+    out = tape.value(shape, dtype, "index_put")
+    nr, nf = rows.origin is not None, features.origin is not None
+
+    def run(grad: Storage) -> list[Storage | None]:
+        filled = None
+        if nr:
+            zeros = tape.new(taken, dtype, "zeros")
+            filled = tape.new(shape, dtype, "index_put backward")
+            del zeros
+        return [filled, tape.new(taken, dtype, "index backward") if nf else None]
+
+    return tape.record(out, (rows, features), run, saves=(places,))
+
+
+def added(ctx: Context, rows: Value, features: Value) -> Value:
+    """``inputs_embeds[mask] + features``, number by number: keeps the mask, which is expanded without memory. The
+    places of every number are listed as three int64 each, and backward, which puts the gradient back into zeros, sorts
+    them (aten IndexingUtils.h, expandTensors; native/cuda/Indexing.cu, index_put_with_sort_kernel).
+    """
+    tape, taken = ctx.tape, features.shape
+    shape, dtype = rows.shape, rows.dtype
+    found = tape.new(taken, dtype, "looked up in their places")
+    places = tape.new((*taken, 3), "int64", "places of image tokens")
+    del places
+    out = tape.value(taken, dtype, "add image tokens")
+    del found
+    nr, nf = rows.origin is not None, features.origin is not None
+
+    def run(grad: Storage) -> list[Storage | None]:
+        if not nr:
+            return [None, grad if nf else None]
+        zeros = tape.new(shape, dtype, "index backward")
+        listed = tape.new((*taken, 6), "int64", "places and their order")
+        del listed
+        return [zeros, grad if nf else None]
+
+    return tape.record(out, (rows, features), run)

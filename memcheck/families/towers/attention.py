@@ -7,36 +7,28 @@ from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
 from memcheck.autograd.eager import eager
 from memcheck.autograd.elementwise import cast, cat, copy
-from memcheck.autograd.indexing import gradient_copied, head_view, repeat_kv, slices
-from memcheck.autograd.matrix import linear
-from memcheck.autograd.modules import matrix, normalise
-from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.indexing import head_view, repeat_kv
+from memcheck.autograd.modules import normalise
 from memcheck.autograd.rotary import rotate_complex, rotate_half
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.edge.modules import import_module
-from memcheck.frameworks.transformers.towers.tiles import widened_tables
+from memcheck.families.towers.forward_parts import plain, widened_tables
 from memcheck.models.vision import TowerAttention
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_ELSEWHERE = {
-    "packed-one": "radio:packed_one",
-    "packed-tables": "muse_glimmer:packed_tables",
-    "sam": "sam:sam_attention",
-}
-"""Forms that one family alone has -> ``module:function``."""
 WIDEST_FLASH = 256
 """Channels of a head up to which the flash kernel runs."""
 
 
 def tower_attention(ctx: Context, a: TowerAttention, x: Value) -> Value:
     """Attention of a tower, by the form of its module. x: [rows, channels]."""
-    if a.kind in _ELSEWHERE:
-        module, function = _ELSEWHERE[a.kind].split(":")
+    if ":" in a.kind:
+        module, function = a.kind.split(":")
         form: Callable[[Context, TowerAttention, Value], Value] = getattr(
-            import_module("memcheck.frameworks.transformers.towers." + module), function
+            import_module("memcheck.families.towers." + module), function
         )
         return form(ctx, a, x)
     return _FORMS[a.kind](ctx, a, x)
@@ -50,7 +42,7 @@ def _packed(ctx: Context, a: TowerAttention, x: Value) -> Value:
     """
     tape, rows, heads, d = ctx.tape, ctx.tokens, a.heads, a.head_dim
     first = a.tensors[0]
-    qkv = linear(tape, x, ctx.weights(first, a.bias), first.name)
+    qkv = plain(ctx, x, first, bias=a.bias)
     del x
     shape = (rows, heads, d)
     q, k, v = tape.views(head_view(tape, qkv, qkv.shape), shape, shape, shape)
@@ -68,45 +60,11 @@ def _packed_apart(ctx: Context, a: TowerAttention, x: Value) -> Value:
     return rotated_and_attended(ctx, a, q, k, v)
 
 
-def _packed_part(ctx: Context, a: TowerAttention, x: Value) -> Value:
-    """MiniMax M3: a matrix each for q, k and v, and the front of each head rotated in the dtype of the tower's norm.
-
-    modeling_minimax_m3_vl.py, apply_rotary_pos_emb_vision: the rest of each head is put after the rotated part again.
-    """
-    tape, shape = ctx.tape, (ctx.tokens, a.heads, a.head_dim)
-    q, k, v = projections(ctx, a, x)
-    del x
-    front, rest = (*shape[:2], a.rotary_dim), (*shape[:2], a.head_dim - a.rotary_dim)
-    stream = ctx.setting.params
-    unrotated = q, k
-    parts = [slices(tape, each, front, rest) for each in unrotated]
-    del q, k
-    for part in parts:
-        part[0] = rotate_half(tape, part[0], stream)
-    joined = []
-    for turned, passed in parts:
-        wide = cast(tape, passed, turned.dtype) if passed.dtype != turned.dtype else passed  # torch.cat promotes
-        joined.append(cat(tape, (turned, wide), shape, "cat rotary"))
-    del turned, passed, wide
-    parts.clear()
-    q, k = joined
-    joined.clear()
-    del unrotated
-    return in_pictures(ctx, a, q, k, v)
-
-
-def _packed_plain(ctx: Context, a: TowerAttention, x: Value) -> Value:
-    """MiniCPM-V: a matrix each for q, k and v of all pictures' rows, without rotations."""
-    q, k, v = projections(ctx, a, x)
-    del x
-    return in_pictures(ctx, a, q, k, v)
-
-
 def projections(ctx: Context, a: TowerAttention, x: Value) -> list[Value]:
     """Queries, keys and values [rows, heads, head_dim] of all pictures, from a matrix each."""
     shape = (ctx.tokens, a.heads, a.head_dim)
     matrices = [t for t in a.tensors if t.linear]
-    return [linear(ctx.tape, x, ctx.weights(t, a.bias), t.name).view(*shape) for t in matrices[:3]]
+    return [plain(ctx, x, t, bias=a.bias).view(*shape) for t in matrices[:3]]
 
 
 def rotated_and_attended(ctx: Context, a: TowerAttention, q: Value, k: Value, v: Value) -> Value:
@@ -144,74 +102,20 @@ def output_of(ctx: Context, a: TowerAttention, out: Value) -> Value:
     last = [t for t in a.tensors if t.linear][-1]
     biased = any(t.name == last.name.removesuffix("weight") + "bias" for t in a.tensors)
     out = out.view(ctx.tokens, a.heads * a.head_dim)
-    return linear(ctx.tape, out, ctx.weights(last, biased), last.name)
+    return plain(ctx, out, last, bias=biased)
 
 
 def _separate(ctx: Context, a: TowerAttention, x: Value) -> Value:
     """SigLIP, CLIP, InternViT: three projections, and one kernel over all tiles."""
-    return _projected(ctx, a, x)
+    return projected(ctx, a, x)
 
 
-def _copied(ctx: Context, a: TowerAttention, x: Value) -> Value:
-    """Ovis 2: patches that lie apart in memory stay so through sums, and a product without a bias copies its rows."""
-    return _projected(ctx, a, x, copied=True)
-
-
-def _masked(ctx: Context, a: TowerAttention, x: Value) -> Value:
+def masked_attention(ctx: Context, a: TowerAttention, x: Value) -> Value:
     """Idefics 3: a padding mask, so that the memory-efficient kernel runs, and each layer keeps it as that takes it."""
-    return _projected(ctx, a, x, masked=True)
+    return projected(ctx, a, x, masked=True)
 
 
-def _masked_apart(ctx: Context, a: TowerAttention, x: Value) -> Value:
-    """Phi-4: under a padding mask, and what is added to patches that lie apart in memory has gradients that do."""
-    out = _masked(ctx, a, x)
-    del x
-    return gradient_copied(ctx.tape, out, adapted=ctx.setting.adapter is not None)
-
-
-def _additive(ctx: Context, a: TowerAttention, x: Value) -> Value:
-    """Llama 3.2 Vision: the tiles of a picture in one sequence, under an additive mask that the stem has made."""
-    return _projected(ctx, a, x, one=ctx.tape.autocast or ctx.setting.params, apart=True)
-
-
-def _pixtral(ctx: Context, a: TowerAttention, x: Value) -> Value:
-    """Pixtral: rotated, one sequence of all pictures under one mask that is additive already."""
-    return _projected(ctx, a, x, rotation="half", one=ctx.setting.params)
-
-
-def _complex(ctx: Context, a: TowerAttention, x: Value) -> Value:
-    """Llama 4: fp32 copies read as complex numbers."""
-    return _projected(ctx, a, x, rotation="complex")
-
-
-def _axial(ctx: Context, a: TowerAttention, x: Value) -> Value:
-    """Gemma 4: normed q, k and v, rows and columns rotated apart, and a padding mask; projections may be clamped.
-
-    modeling_gemma4.py, Gemma4VisionAttention.forward and apply_multidimensional_rope: each head is split in two, each
-    half rotated, and both put together.
-    """
-    tape, rows, heads, d = ctx.tape, ctx.tokens, a.heads, a.head_dim
-    queries, keys, values, last = (t for t in a.tensors if t.linear)
-    q = matrix(ctx, a, x, queries).view(rows, heads, d)
-    q = _rotated_apart(ctx, normalise(ctx, a.query_norm, q, "self_attn.q_norm"))
-    k = matrix(ctx, a, x, keys).view(rows, heads, d)
-    k = _rotated_apart(ctx, normalise(ctx, a.key_norm, k, "self_attn.k_norm"))
-    v = rms_norm_pieces(tape, matrix(ctx, a, x, values).view(rows, heads, d), None)
-    del x
-    out = attend(ctx, q, k, v, max(1, ctx.setting.pictures), masked=True).view(rows, heads * d)
-    del q, k, v
-    return matrix(ctx, a, out, last)
-
-
-def _rotated_apart(ctx: Context, x: Value) -> Value:
-    tape, shape = ctx.tape, x.shape
-    half = (*shape[:-1], shape[-1] // 2)
-    first, second = tape.views(x, half, half)
-    turned = rotate_half(tape, first, first.dtype), rotate_half(tape, second, second.dtype)
-    return cat(tape, turned, shape, "cat rotary")
-
-
-def _projected(
+def projected(
     ctx: Context,
     a: TowerAttention,
     x: Value,
@@ -222,10 +126,15 @@ def _projected(
     apart: bool = False,
     copied: bool = False,
 ) -> Value:
+    """Queries, keys and values from a matrix each, the kernel over each picture's rows, and the output's matrix.
+
+    ``masked``: under a padding mask. ``rotation``: ``half`` | ``complex``. ``one``: dtype of an additive mask over all
+    rows, which the stem has made; ``apart``: its pictures are sequences of their own. ``copied``: rows lie apart.
+    """
     tape, rows, heads, d = ctx.tape, ctx.tokens, a.heads, a.head_dim
     matrices = [t for t in a.tensors if t.linear]
     q, k, v = (
-        linear(tape, copy(tape, x, "contiguous") if copied else x, ctx.weights(t, a.bias), t.name).view(rows, heads, d)
+        plain(ctx, copy(tape, x, "contiguous") if copied else x, t, bias=a.bias).view(rows, heads, d)
         for t in matrices[:3]
     )
     del x
@@ -238,7 +147,7 @@ def _projected(
     pieces = 1 if one and not apart else max(1, ctx.setting.pictures)
     out = attend(ctx, q, k, v, pieces, masked=masked, one=one, wide=a.softmax_fp32).view(rows, heads * d)
     biased = any(t.name == matrices[3].name.removesuffix("weight") + "bias" for t in a.tensors)
-    return linear(tape, out, ctx.weights(matrices[3], biased), matrices[3].name)
+    return plain(ctx, out, matrices[3], bias=biased)
 
 
 def attend(  # noqa: PLR0913 - the switches of one call
@@ -315,16 +224,8 @@ def _own_mask(tape: Tape, rows: int, made: str, dtype: str) -> Storage | None:
 
 
 _FORMS = {
-    "qwen": _packed,
-    "qwen-separate": _packed_apart,
-    "packed-part": _packed_part,
-    "packed-plain": _packed_plain,
+    "masked": masked_attention,
+    "packed": _packed,
+    "packed-separate": _packed_apart,
     "separate": _separate,
-    "copied": _copied,
-    "masked": _masked,
-    "masked-apart": _masked_apart,
-    "additive": _additive,
-    "pixtral": _pixtral,
-    "complex": _complex,
-    "axial": _axial,
 }

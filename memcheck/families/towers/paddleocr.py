@@ -1,0 +1,69 @@
+"""SigLIP on the rows of all pictures in one sequence, rotated by place, a kernel each: PaddleOCR-VL, VideoLLaMA 3.
+
+modeling_paddleocr_vl.py, modeling_video_llama_3.py of transformers 5.23.
+
+PaddleOCR-VL: SigLIP's patches of all pictures as rows, positions between grid points (modeling_paddleocr_vl.py).
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import add, cast, copy
+from memcheck.autograd.tensor import Value
+from memcheck.families.multimodal import AroundTower
+from memcheck.families.tower import TowerForward
+from memcheck.families.towers.forward_parts import convolve, features, hooked, last_rows, layer_norm
+from memcheck.families.towers.parts import norm_pair
+from memcheck.families.towers.qwen import interpolated_positions, merge, rotary_tables
+from memcheck.families.towers.siglip import siglip
+from memcheck.models.parts.matrices import linear
+from memcheck.models.reader import ConfigReader
+from memcheck.models.vision import Vision
+
+
+def read_paddle(config: ConfigReader, around: AroundTower) -> Vision:
+    """``model_type: paddleocr_vl``: positions between grid points, a norm, two matrices for four patches each."""
+    outputs = around.language.hidden_size
+    around.outer.ignore("vision_start_token_id", "vision_end_token_id")
+    config.ignore("temporal_patch_size", "tokens_per_second", "model_type")
+    tower = siglip(config, around, "paddleocr:paddleocr", attention="packed-separate")
+    merge = config.integer("spatial_merge_size", default=2) ** 2
+    wide = tower.hidden * merge
+    first = linear("linear_1", wide, wide, "projector", "none", bias=True)
+    second = linear("linear_2", outputs, wide, "projector", "none", bias=True)
+    return tower._replace(
+        merge=merge,
+        hooked=False,
+        tile=0,
+        projector=(*norm_pair("pre_norm", tower.hidden), *first, *second),
+        processor="processors:see_paddle",
+        separators=2,
+        gives_out=False,
+        activation="gelu",
+        path="visual",
+        projector_path="projector",
+    )
+
+
+def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``embeddings``. The hook is on ``patch_embedding``."""
+    weight, bias, table = vision.stem
+    x, held = hooked(convolve(ctx, vision, ctx.tokens, weight, bias, outside=True), leaf=leaf)
+    position = interpolated_positions(ctx, table)
+    x = add(ctx.tape, x, cast(ctx.tape, position, x.dtype), "add positions")
+    if not (leaf or ctx.setting.trained or (ctx.setting.adapter is not None and ctx.setting.adapter.targets)):
+        ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `inputs_embeds` of the encoder, which nothing saves
+    return x, held + rotary_tables(ctx, vision)
+
+
+def project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``post_layernorm``, and ``projector``, which puts four patches side by side by a copy."""
+    x = last_rows(ctx, vision, x)
+    x = copy(ctx.tape, layer_norm(ctx, x, vision.projector[:2]), "merge patches")
+    return features(ctx, merge(ctx, vision, x, vision.projector[2:]))
+
+
+FORWARDS = {
+    "paddleocr": TowerForward(stem, project, wrapped=()),
+}
+"""By name, the forward passes of a kind of tower."""
