@@ -74,7 +74,7 @@ def _tower(
 ) -> Vision:
     """``inner``: widths inside of layers and merger; ``default``: the class's width and heads."""
     around.outer.ignore(*TOKENS)
-    outputs, ocr = around.language.hidden_size, kind == "glm_ocr"
+    outputs, ocr = around.language.hidden_size, kind == "glm4v:glm_ocr"
     width = config.integer("hidden_size", default=default[0])
     heads = heads_of(config, width, default[1])
     if config.dropout("attention_dropout"):
