@@ -59,14 +59,14 @@ def group(rates: Rates, ranks: int, stride: int) -> GroupLinks:
 
     tree = BASE_TREE + 2 * ((local - 1) * STEP_TREE[kind] + log2(nodes) * STEP_TREE["network"])
     return GroupLinks(
-        ranks,
-        local,
-        bandwidth,
-        near,
-        far,
-        latency(BASE_SIMPLE, STEP_SIMPLE),
-        latency(BASE_LL, STEP_LL),
-        tree,
+        ranks=ranks,
+        local=local,
+        bandwidth=bandwidth,
+        near=near,
+        far=far,
+        ring=latency(BASE_SIMPLE, STEP_SIMPLE),
+        ring_low=latency(BASE_LL, STEP_LL),
+        tree=tree,
     )
 
 

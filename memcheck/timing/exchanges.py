@@ -43,10 +43,10 @@ def wires(job: TrainingJob, hidden: int, item: int, rates: Rates) -> Wires:
         pipeline = send(g, size / layout.tensor if layout.sequence else size)
     hides = layout.pipeline_schedule == "dualpipe" and layout.pipeline > 1
     return Wires(
-        tensor_wires(job, size, item, rates),
-        pipeline,
-        hides or bool(job.option("overlap_moe_expert_parallel_comm")),
-        context_kind(job),
+        tensor=tensor_wires(job, size, item, rates),
+        pipeline=pipeline,
+        hidden_routing=hides or bool(job.option("overlap_moe_expert_parallel_comm")),
+        context=context_kind(job),
     )
 
 

@@ -148,29 +148,32 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
         inputs = Tally(rates)
         if not trained and s.adapter is None:
             again = Tally(rates)
+    around = halves(linear, rates, item, dense=_has_dense(block, s), latent=_latent(block, s)) if s.tensor > 1 else ()
     return LayerCost(
-        forward.seconds,
-        inputs.seconds,
-        weights.seconds,
-        again.seconds,
-        forward.flops,
-        inputs.flops + weights.flops,
-        again.flops,
-        0.5 * core.flops if input_grad and s.attention != "eager" else 0.0,
-        core.seconds,
-        core.backward_seconds,
-        dense,
-        dense_trained,
-        experts,
-        experts_trained,
-        exchanges,
-        again_exchanges,
-        float(s.item * routed * hidden * (s.imbalance if s.expert > 1 else 1.0)) if routed else 0.0,
-        again_routed,
-        s.recompute == "full" or "core_attn" in modules,
-        _kv_bytes(block, s),
-        *((m.experts_per_token, m.groups, m.chosen_groups) if isinstance(m, Moe) else (0, 1, 1)),
-        halves(linear, rates, item, dense=_has_dense(block, s), latent=_latent(block, s)) if s.tensor > 1 else (),
+        forward=forward.seconds,
+        inputs=inputs.seconds,
+        weights=weights.seconds,
+        again=again.seconds,
+        flops=forward.flops,
+        backward_flops=inputs.flops + weights.flops,
+        again_flops=again.flops,
+        kernel_flops=0.5 * core.flops if input_grad and s.attention != "eager" else 0.0,
+        attention_seconds=core.seconds,
+        attention_backward=core.backward_seconds,
+        dense=dense,
+        dense_trained=dense_trained,
+        experts=experts,
+        experts_trained=experts_trained,
+        exchanges=exchanges,
+        again_exchanges=again_exchanges,
+        routed_bytes=float(s.item * routed * hidden * (s.imbalance if s.expert > 1 else 1.0)) if routed else 0.0,
+        again_routed=again_routed,
+        again_attention=s.recompute == "full" or "core_attn" in modules,
+        kv_bytes=_kv_bytes(block, s),
+        chosen=m.experts_per_token if isinstance(m, Moe) else 0,
+        groups=m.groups if isinstance(m, Moe) else 1,
+        chosen_groups=m.chosen_groups if isinstance(m, Moe) else 1,
+        halves=around,
     )
 
 
@@ -268,7 +271,9 @@ def _attention(block: Block, s: Shape, rates: Rates) -> Core:
         # every score: written 2, masked 2 + 2, softmax 2 + 4, cast 4 + 2, read 2; backward twice that
         moved = 20.0 * queries * length * heads
         seconds = 2.0 * queries * length * heads * width / rates.linear
-        return Core(seconds, 2.5 * seconds, flops, moved, 2 * moved)
+        return Core(
+            seconds=seconds, backward_seconds=2.5 * seconds, flops=flops, forward_bytes=moved, backward_bytes=2 * moved
+        )
     return Core(flops / rates.attention, 2.5 * flops / rates.attention_backward, flops)
 
 

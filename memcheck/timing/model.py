@@ -66,7 +66,9 @@ def shape_of(job: TrainingJob) -> Shape:
     layout, recipe, lora = job.layout, job.recipe, job.lora
     adapter = None
     if lora is not None and job.method != "full":
-        adapter = Adapter(lora.rank, lora.targets_in("language"), lora.dtype, bool(job.held_in))
+        adapter = Adapter(
+            rank=lora.rank, targets=lora.targets_in("language"), dtype=lora.dtype, quantized=bool(job.held_in)
+        )
     framework, timing = job.framework, timing_of(job.framework)
     recompute = job.checkpointing.mode
     if framework.checkpointed_parts and {"self_attn", "mlp"} <= {*job.checkpointing.modules}:
@@ -246,7 +248,10 @@ def stages_of(architecture: Architecture, job: TrainingJob, ways: int) -> tuple[
         ends = any(p.embedding for p, _ in pieces), any(p.head for p, _ in pieces)
         place = (tuple(layers), *ends, predictions)
         distinct[place] = distinct.get(place, 0) + 1
-    answer = tuple(Stage(*place[:3], ranks, place[3]) for place, ranks in distinct.items())
+    answer = tuple(
+        Stage(layers=layers, embedding=embedding, head=head, ranks=ranks, predictions=predictions)
+        for (layers, embedding, head, predictions), ranks in distinct.items()
+    )
     if len(_stages) >= REMEMBERED:
         _stages.clear()
     _stages[key] = (architecture, answer)
@@ -280,17 +285,19 @@ def _head(architecture: Architecture, s: Shape, rates: Rates) -> HeadCost:
     backward.bytes(2.0 * s.item * tokens * width)
     embedding = sum(t.count for t in outer_tensors(architecture) if t.group in ("embedding", "position"))
     head = sum(t.count for t in outer_tensors(architecture) if t.group == "head")
+    joined, joined_parameters = _joined(architecture.hidden_size, s, rates)
     return HeadCost(
-        forward.seconds,
-        backward.seconds,
-        again.seconds,
-        forward.flops,
-        backward.flops,
-        embedding // s.tensor,
-        head // s.tensor,
-        s.trained and "embed" not in s.frozen,
-        s.trained and not frozen_head,
-        *_joined(architecture.hidden_size, s, rates),
+        forward=forward.seconds,
+        backward=backward.seconds,
+        again=again.seconds,
+        flops=forward.flops,
+        backward_flops=backward.flops,
+        embedding=embedding // s.tensor,
+        head=head // s.tensor,
+        embedding_trained=s.trained and "embed" not in s.frozen,
+        head_trained=s.trained and not frozen_head,
+        joined=joined,
+        joined_parameters=joined_parameters,
     )
 
 

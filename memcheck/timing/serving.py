@@ -57,20 +57,20 @@ def decode_time(job: InferenceJob, gpu: Gpu) -> StepTime:
     tokens = job.batch_size * layout.data / (seconds * layout.world_size)
     rate = sum(p.flops for p in found) / seconds / layout.pipeline
     return StepTime(
-        seconds,
-        arithmetic,
-        memory,
-        exchanges.seconds,
-        0.0,
-        0.0,
-        tokens,
-        rate / TERA,
-        rate / TERA,
-        rate / r.peak,
-        0.0,
-        exchanges,
-        r.assumptions,
-        _prefill(job, a, r, DTYPE_BYTES[compute]),
+        seconds=seconds,
+        compute_seconds=arithmetic,
+        hbm_seconds=memory,
+        exposed_communication_seconds=exchanges.seconds,
+        bubble_seconds=0.0,
+        offload_seconds=0.0,
+        tokens_per_second_per_gpu=tokens,
+        model_tflops_per_gpu=rate / TERA,
+        hardware_tflops_per_gpu=rate / TERA,
+        model_flops_share=rate / r.peak,
+        recompute_share=0.0,
+        exchanges=exchanges,
+        assumptions=r.assumptions,
+        prefill_seconds=_prefill(job, a, r, DTYPE_BYTES[compute]),
     )
 
 

@@ -122,26 +122,33 @@ def products(block: Block, s: Shape, *, trained: bool) -> list[Product]:
             adapted = is_adapted(s, t, component)
             learns = trained and s.adapter is None and not is_frozen(name, s.frozen)
             if t.group == "experts" and isinstance(component, Moe):
-                each, count = _expert_tokens(component, s, tokens), shape[0] if len(shape) == 3 else 1
+                rows, times = _expert_tokens(component, s, tokens), shape[0] if len(shape) == 3 else 1
                 outputs, inputs = shape[-2:][::-1] if t.transposed else shape[-2:]
-                size, given, made = outputs * inputs * count, each * inputs * count, each * outputs * count
-                found.append(
-                    Product(
-                        name, t.group, each, outputs, inputs, count, learns, adapted, size, given, made, t.shard, False
-                    )
-                )
-                continue
-            rows = own if t.shard == "none" and not (gathered and t.group == "attention") else tokens
-            outputs, inputs = shape[::-1] if t.transposed else shape
-            shares = before == ("column", t.group) == (t.shard, t.group)
-            given = 0 if once and shares else inputs
-            given *= own if once and t.shard == "column" else rows
-            made = outputs * (own if once and t.shard == "row" else rows)
-            size = outputs * inputs
-            found.append(
-                Product(name, t.group, rows, outputs, inputs, 1, learns, adapted, size, given, made, t.shard, shares)
+                shares, given, made = False, rows * inputs * times, rows * outputs * times
+            else:
+                rows = own if t.shard == "none" and not (gathered and t.group == "attention") else tokens
+                times = 1
+                outputs, inputs = shape[::-1] if t.transposed else shape
+                shares = before == ("column", t.group) == (t.shard, t.group)
+                given = 0 if once and shares else inputs * (own if once and t.shard == "column" else rows)
+                made = outputs * (own if once and t.shard == "row" else rows)
+                before = (t.shard, t.group)
+            product = Product(
+                name=name,
+                group=t.group,
+                tokens=rows,
+                outputs=outputs,
+                inputs=inputs,
+                batch=times,
+                trained=learns,
+                adapted=adapted,
+                parameters=outputs * inputs * times,
+                cast_inputs=given,
+                cast_outputs=made,
+                shard=t.shard,
+                shares=shares,
             )
-            before = (t.shard, t.group)
+            found.append(product)
     return found
 
 

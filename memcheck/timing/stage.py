@@ -101,7 +101,16 @@ def layer_time(job: TrainingJob, cost: LayerCost, w: Wires, share: float, sharin
         memory += moved / rates.hbm
         ahead = cost.forward[0] + cost.forward[1]
         data, last = _exposed(cost, ahead, arithmetic + memory - ahead, sharing, rates.taken)
-    return Layer(arithmetic, memory, sum(cost.weights), tensor, context, expert, data, last)
+    return Layer(
+        arithmetic=arithmetic,
+        memory=memory,
+        weights=sum(cost.weights),
+        tensor=tensor,
+        context=context,
+        expert=expert,
+        data=data,
+        last_data=last,
+    )
 
 
 def _exposed(cost: LayerCost, ahead: float, back: float, s: Sharing, taken: float) -> tuple[float, float]:
@@ -164,16 +173,16 @@ def stage_time(
             reduce = reduce_seconds(sharing.dense, ends_trained, sharing.precision)
             data, last = (data + reduce, last) if sharing.reduces else (data, last + reduce)
     return StageTime(
-        arithmetic,
-        memory,
-        weights,
-        tensor,
-        context,
-        expert,
-        data,
-        last,
-        dense + ends,
-        dense_trained + ends_trained,
-        experts,
-        experts_trained,
+        arithmetic=arithmetic,
+        memory=memory,
+        weights=weights,
+        tensor=tensor,
+        context=context,
+        expert=expert,
+        data=data,
+        last_data=last,
+        dense=dense + ends,
+        dense_trained=dense_trained + ends_trained,
+        experts=experts,
+        experts_trained=experts_trained,
     )

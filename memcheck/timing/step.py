@@ -59,13 +59,13 @@ def _sharing(job: TrainingJob, architecture: Architecture, r: Rates) -> Sharing:
     again = gathers_again(job)
     experts = max((block.mlp.experts for block, _ in architecture.blocks if isinstance(block.mlp, Moe)), default=0)
     return Sharing(
-        dense_copies(job, r),
-        expert_copies(job, r),
-        precision(job),
-        again,
-        again or job.layout.pipeline == 1,
-        reduces_every(job) or job.gradient_accumulation_steps == 1,
-        timing_of(job.framework).experts_padding(job, experts) if experts else 1.0,
+        dense=dense_copies(job, r),
+        experts=expert_copies(job, r),
+        precision=precision(job),
+        reshards=again,
+        gathers=again or job.layout.pipeline == 1,
+        reduces=reduces_every(job) or job.gradient_accumulation_steps == 1,
+        padding=timing_of(job.framework).experts_padding(job, experts) if experts else 1.0,
     )
 
 
@@ -106,11 +106,11 @@ def _answer(
     compute = m * (slowest.arithmetic + beside.arithmetic) + step[0]
     hbm = m * (slowest.memory + beside.memory + _accumulation(job, slowest) / r.hbm) + step[1]
     exchanges = Exchanges(
-        m * slowest.tensor,
-        m * slowest.context,
-        m * slowest.expert,
-        m * (slowest.data + beside.data) + slowest.last_data + _after(job, slowest, sharing, r),
-        pipeline_seconds(layout, m, w.pipeline),
+        tensor=m * slowest.tensor,
+        context=m * slowest.context,
+        expert=m * slowest.expert,
+        data=m * (slowest.data + beside.data) + slowest.last_data + _after(job, slowest, sharing, r),
+        pipeline=pipeline_seconds(layout, m, w.pipeline),
     )
     bubble = bubble_seconds(layout, m, stages, times, slowest)
     seconds = compute + hbm + exchanges.seconds + bubble + offload
@@ -118,19 +118,19 @@ def _answer(
     model, again, kernels = _flops(job, architecture, r, share)
     model_rate, hardware_rate = model * tokens / seconds, (model + again + kernels) * tokens / seconds
     return StepTime(
-        seconds,
-        compute,
-        hbm,
-        exchanges.seconds,
-        bubble,
-        offload,
-        tokens / seconds,
-        model_rate / TERA,
-        hardware_rate / TERA,
-        model_rate / r.peak,
-        again / model,
-        exchanges,
-        r.assumptions + assumed,
+        seconds=seconds,
+        compute_seconds=compute,
+        hbm_seconds=hbm,
+        exposed_communication_seconds=exchanges.seconds,
+        bubble_seconds=bubble,
+        offload_seconds=offload,
+        tokens_per_second_per_gpu=tokens / seconds,
+        model_tflops_per_gpu=model_rate / TERA,
+        hardware_tflops_per_gpu=hardware_rate / TERA,
+        model_flops_share=model_rate / r.peak,
+        recompute_share=again / model,
+        exchanges=exchanges,
+        assumptions=r.assumptions + assumed,
     )
 
 

@@ -97,16 +97,16 @@ def tensor_wires(job: TrainingJob, size: float, item: int, rates: Rates) -> Tens
     moved = 2.0 / rates.hbm if timing.copies_gathered(job) else 0.0
     hides = TORCH if job.option("enable_async_tensor_parallel") else ENGINE if job.option("tp_comm_overlap") else ""
     return TensorWires(
-        ways,
-        gather(g, narrow),
-        gather(g, size),
-        (moved * narrow, moved * size),
-        hides,
-        2.0 * narrow / ways / rates.hbm if hides == TORCH else 0.0,
-        size * (1 + 1 / ways) / rates.hbm if hides == TORCH else 0.0,
-        timing.gathers_twice and not hides,
-        rates.taken,
-        gather(g, latents),
+        ways=ways,
+        gather=gather(g, narrow),
+        scatter=gather(g, size),
+        copies=(moved * narrow, moved * size),
+        hides=hides,
+        placed=2.0 * narrow / ways / rates.hbm if hides == TORCH else 0.0,
+        summed=size * (1 + 1 / ways) / rates.hbm if hides == TORCH else 0.0,
+        again=timing.gathers_twice and not hides,
+        taken=rates.taken,
+        latent=gather(g, latents),
     )
 
 
@@ -146,7 +146,14 @@ def _half(part: list[Product], rates: Rates, item: int) -> Half:
                 column_weights += matmul(p.outputs, p.inputs, p.tokens, rates, p.batch, item)[0]
         elif p.shard == "row":
             row, row_inputs = row + forward, row_inputs + inputs
-    return Half(column, column_inputs, column_weights, row, row_inputs, readers)
+    return Half(
+        column=column,
+        column_inputs=column_inputs,
+        column_weights=column_weights,
+        row=row,
+        row_inputs=row_inputs,
+        readers=readers,
+    )
 
 
 def tensor_seconds(w: TensorWires, parts: tuple[Half, ...], exchanges: int, again: float) -> float:
