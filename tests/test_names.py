@@ -31,15 +31,6 @@ TO_CONVERT = {
     "memcheck/frameworks/torch/resident.py",
     "memcheck/frameworks/torch/step_options.py",
     "memcheck/frameworks/torch/end_units.py",
-    "memcheck/timing/collectives.py",
-    "memcheck/timing/exchanges.py",
-    "memcheck/timing/layer.py",
-    "memcheck/timing/model.py",
-    "memcheck/timing/serving.py",
-    "memcheck/timing/shape.py",
-    "memcheck/timing/stage.py",
-    "memcheck/timing/step.py",
-    "memcheck/timing/tensor_parallel.py",
 }
 """Files in which records are still made by place. The list may only become shorter."""
 

@@ -18,7 +18,7 @@ class Timing(Record):
     the number of multi-token-prediction layers after it.
     """
     context: Callable[[TrainingJob], str]
-    """Whose context parallelism runs over more than one rank: a kind of ``memcheck/timing/context.py``."""
+    """Whose context parallelism runs over more than one rank: a kind of ``memcheck/timing/exchanges.py``."""
     dispatch: Callable[[TrainingJob], str]
     """How tokens get to their experts: ``copies`` (every tensor rank sends its own to each expert), ``allgather`` (all
     ranks get all tokens), ``alltoall`` (to the ranks of the experts, then gathered over those that share one) or

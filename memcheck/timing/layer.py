@@ -7,8 +7,7 @@ from memcheck.autograd.context import is_frozen
 from memcheck.models.parameters import block_tensors
 from memcheck.models.types import Attention, Block, LatentAttention, Moe, ParameterTensor
 from memcheck.record import Record
-from memcheck.timing.matmul import matmul
-from memcheck.timing.rates import Rates
+from memcheck.timing.rates import Rates, matmul
 from memcheck.timing.shape import Product, Shape, is_adapted, products, projections
 from memcheck.timing.tensor_parallel import AGAIN, KEPT, Half, halves
 from memcheck.timing.traffic import (

@@ -9,7 +9,7 @@ from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.parameters import outer_tensors
 from memcheck.models.types import Architecture, Block
 from memcheck.record import Record
-from memcheck.timing.context import context_kind
+from memcheck.timing.exchanges import context_kind
 from memcheck.timing.layer import LayerCost, Tally, block_cost
 from memcheck.timing.rates import Rates
 from memcheck.timing.shape import Shape

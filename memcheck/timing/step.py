@@ -14,18 +14,18 @@ from memcheck.timing.data_parallel import (
     dense_copies,
     expert_copies,
     gather_seconds,
+    gathers_again,
     overlaps,
     precision,
     reduce_seconds,
+    reduces_every,
 )
 from memcheck.timing.exchanges import Wires, wires
-from memcheck.timing.micro_batches import gathers_again, reduces_every
 from memcheck.timing.model import REMEMBERED, ModelCost, Stage, parts_of, shape_of, stages_of
 from memcheck.timing.optimizer import offload_seconds, step_seconds
 from memcheck.timing.rates import TERA, Rates, rates
-from memcheck.timing.schedule import bubble_seconds, pipeline_seconds
 from memcheck.timing.second_passes import NONE, second_passes
-from memcheck.timing.stage import Sharing, StageTime, layer_time, stage_time
+from memcheck.timing.stage import Sharing, StageTime, bubble_seconds, layer_time, pipeline_seconds, stage_time
 from memcheck.timing.types import Exchanges, StepTime
 
 

@@ -28,8 +28,7 @@ from memcheck.job.types import TrainingJob
 from memcheck.models.types import LatentAttention, Rough
 from memcheck.record import Record
 from memcheck.timing.collectives import all_reduce, behind, gather, group
-from memcheck.timing.matmul import matmul
-from memcheck.timing.rates import Rates
+from memcheck.timing.rates import Rates, matmul
 from memcheck.timing.shape import Product
 
 TORCH, ENGINE = "torch", "engine"

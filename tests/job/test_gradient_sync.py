@@ -11,7 +11,7 @@ from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.plan.read import build_plan
-from memcheck.timing.micro_batches import reduces_every
+from memcheck.timing.data_parallel import reduces_every
 from tests.rules.plans import found
 
 STEPS = "gradient_accumulation_steps: 4"

@@ -7,8 +7,7 @@ import pytest
 from memcheck.catalog.gpus import find_gpu, gpu_names
 from memcheck.timing.collectives import all_reduce, all_to_all, behind, gather, group, send
 from memcheck.timing.exchanges import touched
-from memcheck.timing.matmul import filled, matmul
-from memcheck.timing.rates import Rates, rates
+from memcheck.timing.rates import Rates, filled, matmul, rates
 from memcheck.timing.types import MissingRateError
 
 GB = 10**9

@@ -8,7 +8,7 @@ from memcheck.catalog.gpus import find_gpu
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Attention
 from memcheck.timing.collectives import all_to_all, behind, gather, group, send
-from memcheck.timing.context import context_kind, context_seconds
+from memcheck.timing.exchanges import context_kind, context_seconds
 from memcheck.timing.layer import LayerCost
 from memcheck.timing.model import parts_of, shape_of
 from memcheck.timing.rates import Rates, rates

@@ -8,9 +8,8 @@ from memcheck.catalog.gpus import find_gpu
 from memcheck.frameworks.registry import FRAMEWORKS, timing_of
 from memcheck.frameworks.torchtitan.timing import is_batched, repeats_keys
 from memcheck.timing.collectives import behind
-from memcheck.timing.matmul import matmul
 from memcheck.timing.model import parts_of, shape_of
-from memcheck.timing.rates import rates
+from memcheck.timing.rates import matmul, rates
 from memcheck.timing.tensor_parallel import ENGINE, TORCH, Half, TensorWires, tensor_seconds, tensor_wires
 from tests.timing.plans import job, timed
 
