@@ -21,6 +21,7 @@ from memcheck.frameworks.transformers.classes import STYLE
 from memcheck.frameworks.transformers.layers import recomputing
 from memcheck.job.types import DTYPE_BYTES, InferenceJob
 from memcheck.memory.serving import ServingRank, Weight, formulas, largest
+from memcheck.models.attention_types import Compressed
 from memcheck.models.parameters import outer_tensors, tower_runs
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, ParameterTensor, Rough
 from memcheck.remembered import lru_cache
@@ -81,7 +82,7 @@ def inference_ranks(job: InferenceJob, *, inventory: bool = False) -> tuple[Rank
             "size its training, or exclude the plan",
             "/model",
         )
-    if any(isinstance(b.mixer, Attention) and b.mixer.compressed is not None for b, _ in job.architecture.blocks):
+    if any(isinstance(b.mixer, Attention) and isinstance(b.mixer.own, Compressed) for b, _ in job.architecture.blocks):
         raise UnsupportedError(
             "memcheck has no model of serving DeepSeek V4, whose cache has compressed keys and those of its window",
             "size its training, or exclude the plan",

@@ -63,9 +63,9 @@ class Disentangled(Record):
     """Rows of the table: buckets of distances in both directions."""
     scores: tuple[str, ...]
     """``c2p`` (words read positions), ``p2c`` (positions read words)."""
-    shared: bool = False
+    shared: bool
     """The words' matrices make the positions' queries and keys, too."""
-    dropout: float = 0.0
+    dropout: float
     """What each layer drops of the table's rows."""
 
 
@@ -79,10 +79,29 @@ class Compressed(Record):
     query_rank: int
     output_rank: int
     """Width of what each group is made to."""
-    overlaps: bool = False
-    """Compressed keys read the tokens before theirs, too, and an indexer chooses among them."""
-    index_heads: int = 0
-    index_dim: int = 0
+    index_heads: int
+    """Heads of an indexer that chooses among compressed keys, which read the tokens before theirs, too; 0 = none."""
+    index_dim: int
+
+
+class BlockIndexer(Record):
+    """What chooses blocks of keys: a mask of every query head is made in the layer (MiniMax M3)."""
+
+    heads: int
+    head_dim: int
+
+
+class HeldMask(Record):
+    """A boolean mask that each layer holds and fills its scores by (GPT-Neo)."""
+
+    rows: int
+    """Rows, and columns, of the mask."""
+
+
+class PositionTable(Record):
+    """An fp32 table of sines and cosines that each layer keeps as a buffer, and copies (GPT-J)."""
+
+    positions: int
 
 
 class Attention(Record):
@@ -123,6 +142,8 @@ class Attention(Record):
     output_gate: bool = False
     """q_proj is twice as wide, the second half gates the output (Qwen3-Next)."""
     dropout: float = 0.0
+    own: Disentangled | Compressed | BlockIndexer | HeldMask | PositionTable | None = None
+    """What one family's module has in addition; what runs it is found by its type."""
     tensors: tuple[ParameterTensor, ...] = ()
     """Every parameter of the module, its own norms included."""
     clip_qkv: bool = False
@@ -155,8 +176,6 @@ class Attention(Record):
     """A boolean mask fills the scores, which stay in a variable to the end (MPT)."""
     named_rotary: bool = False
     """The rotation is written in the module's forward: what goes in and comes out of it are variables (Phi, GPT-J)."""
-    position_rows: int = 0
-    """Rows of the fp32 table of sines and cosines that each layer keeps as a buffer, and copies (GPT-J)."""
     adds_residual: bool = False
     """The module adds the residual stream by itself: its variables live until then (BLOOM)."""
     named_scores: bool = False
@@ -175,17 +194,11 @@ class Attention(Record):
     """Keys and values are put into a dict for later layers (Gemma 3n and 4): checkpointed, they keep their graph."""
     reuses_keys: bool = False
     """Keys and values are those of an earlier layer (Gemma 4's last layers)."""
-    scaled_keys: bool = False
-    """Keys are multiplied by a constant in front of the rotation, the input and the output by others (Falcon-H1)."""
     scaled_output: bool = False
     """The sinks are no logits: each row of the output is multiplied by a sigmoid of its logsumexp minus the sink
     (Granite's windowed models)."""
     v_head_dim: int = 0
     """Width of a head's values, where it is not that of its keys (MiMo V2); 0 = the same."""
-    less_max: bool = False
-    """Eager scores lose their rows' maximum in front of the softmax, also without sinks (MiMo V2)."""
-    scaled_values: bool = False
-    """Values are multiplied by a constant (MiMo V2)."""
     cross: bool = False
     """Keys and values are made of the encoder's output."""
     bias: str = ""
@@ -202,22 +215,24 @@ class Attention(Record):
     """
     contiguous: bool = False
     """Queries, keys and values are copied head by head (Whisper)."""
-    own_mask: int = 0
-    """Rows and columns of a boolean mask that each layer holds and fills its scores by (GPT-Neo); 0 = none."""
     gate_matrix: bool = False
     """A matrix of its own makes the output's gate (AFMoE); it follows the output's matrix."""
     late_gate: bool = False
     """The output's gate is made after the output, with a bias of each head (Beam) or without (Muse Glimmer)."""
     gate_adaptable: bool = True
     """peft's targets can name that matrix, as :attr:`memcheck.models.types.Mlp.adaptable`."""
-    block_heads: int = 0
-    """Heads of an indexer that chooses blocks of keys: a mask of every query head is made in the layer (MiniMax M3)."""
-    block_dim: int = 0
-    """Width of such a head."""
-    disentangled: Disentangled | None = None
-    """Relative positions have queries and keys of their own, and eager code of the family's (DeBERTa)."""
-    compressed: Compressed | None = None
-    """Queries, keys and the output are made as DeepSeek V4 makes them; keys are values."""
+
+
+class Indexer(Record):
+    """What chooses each token's keys (DeepSeek V3.2); an explicit mask of each sequence is made of its choice."""
+
+    heads: int
+    """Heads of the layer's own indexer; 0: the layer uses the choice of one before it."""
+    head_dim: int
+    topk: int
+    """Keys that are chosen for each token."""
+    passes: bool
+    """Whether the layer hands the indices of chosen keys to the next (GLM 5)."""
 
 
 class LatentAttention(Record):
@@ -232,29 +247,39 @@ class LatentAttention(Record):
     bias: bool = False
     tensors: tuple[ParameterTensor, ...] = ()
     rotary_interleaved: bool = True
+    indexer: Indexer | None = None
     dropout: float = 0.0
-    rotary_complex: bool = False
-    """The rotation multiplies fp32 copies read as complex numbers (DeepSeek V2)."""
     scaled_queries: bool = False
     """Queries are multiplied by a scale of each position (Mistral 4)."""
-    turned: bool = True
-    """The rotary parts are rotated; Kimi's linear models leave them as they are."""
-    masked: bool = False
-    """An explicit mask of each sequence is made for every layer: an indexer's choice of keys (DeepSeek V3.2)."""
     padded: bool = False
     """See :attr:`Attention.padded`."""
-    passes_choice: bool = False
-    """The layer hands the indices of chosen keys to the next (GLM 5)."""
-    index_heads: int = 0
-    """Heads of the layer's own indexer; 0 = none."""
-    scaled_parts: bool = False
-    """Both parts of the queries, and the normed latent, are multiplied by constants (LongCat Flash)."""
-    head_gate: bool = False
-    """The output is multiplied by a sigmoid of one number a head, which a matrix makes of the input (Dots 3)."""
-    wide_gate: bool = False
-    """The gate's sigmoid is of an fp32 copy, and cast back (Ling 3)."""
-    index_head_dim: int = 0
-    index_topk: int = 2048
-    """Keys that the indexer chooses for each token."""
     sdpa: bool = True
     """See :attr:`Attention.sdpa`; False: there is no flash-attention path either."""
+
+
+class ComplexLatentAttention(LatentAttention):
+    """Latent attention whose rotation multiplies fp32 copies read as complex numbers (DeepSeek V2)."""
+
+
+class UnturnedLatentAttention(LatentAttention):
+    """Latent attention whose rotary parts stay as they are (Kimi's linear models)."""
+
+
+class ScaledLatentAttention(LatentAttention):
+    """Latent attention that multiplies queries and the normed latent by constants (LongCat Flash)."""
+
+
+class GatedLatentAttention(LatentAttention):
+    """Latent attention whose output is multiplied by the sigmoid of an fp32 copy of what a matrix makes of the input
+    (Ling 3).
+    """
+
+
+class FalconH1Attention(Attention):
+    """Attention whose input, keys and output are multiplied by constants (Falcon-H1)."""
+
+
+class MimoAttention(Attention):
+    """Attention with values multiplied by a constant; eager scores lose their rows' maximum before the softmax, also
+    without sinks (MiMo V2).
+    """

@@ -21,8 +21,6 @@ class Mlp(Record):
     """Whether the network's statements stand in the layer's own forward: one variable holds the input, then each result
     (OPT).
     """
-    multiplied: bool = False
-    """What the gate's activation reads is multiplied by a constant, and so is the output (Falcon-H1)."""
     scaled_output: bool = False
     """The output is multiplied by a learned number."""
     down_bias: bool = False
@@ -120,3 +118,7 @@ class IdentityMoe(Moe):
 
 class LatentMoe(Moe):
     """Experts that work on a projection of the hidden states, which another projection widens again (Nemotron-H)."""
+
+
+class FalconH1Mlp(Mlp):
+    """A gated network that multiplies what the activation reads, and its output, by constants (Falcon-H1)."""

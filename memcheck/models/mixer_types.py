@@ -27,21 +27,29 @@ class Mixer(Record):
     """Columns of the causal convolution."""
     output: str = "out_proj"
     """Name of the last linear layer."""
-    negative_eigenvalues: bool = False
-    """Beta is doubled (OLMo's hybrids)."""
-    norm_fp32: bool = False
-    """The gated norm's weight multiplies in fp32, and its result is cast back (Falcon-H1)."""
-    norm_first: bool = False
-    """The gate multiplies after the norm (Falcon-H1 on request)."""
-    multiplied: bool = False
-    """What in_proj makes is multiplied by a constant vector (Falcon-H1)."""
     chunk: int = 0
     """Tokens of a chunk of the scan, where the configuration says it."""
     normed_inputs: bool = False
     """Time steps, B and C are normalised in front of the scan (Falcon Mamba, Jamba)."""
-    whole_gates: bool = False
-    """Gates of decay and output are one matrix each, not two of low rank (Ling 3)."""
-    bounded: bool = False
-    """The decay is a sigmoid times a constant, no softplus (Ling 3)."""
     buffer_numel: int = 0
     """Elements of constant tables that each such layer keeps on the device (MiniMax's decay matrices)."""
+
+
+class DoubledBetaMixer(Mixer):
+    """A delta net whose beta is doubled, so that eigenvalues may be negative (OLMo's hybrids)."""
+
+
+class FalconH1Mixer(Mixer):
+    """Mamba-2 whose first matrix's output is multiplied by a constant vector, and whose norm's weight in fp32."""
+
+
+class NormFirstMixer(FalconH1Mixer):
+    """Falcon-H1's mixer with the gate after its norm."""
+
+
+class LingDelta(Mixer):
+    """Kimi's delta net with one matrix for each of the gates of decay and output (Ling 3)."""
+
+
+class BoundedLingDelta(LingDelta):
+    """Ling 3's delta net with a decay that is a sigmoid times a constant, not a softplus."""

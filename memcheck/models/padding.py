@@ -50,7 +50,7 @@ def maskable(a: Architecture) -> bool:
 def _known(mixer: object) -> bool:
     """Softmax attention, or a latent one whose keys no indexer chooses."""
     if isinstance(mixer, LatentAttention):
-        return not (mixer.masked or mixer.index_heads)
+        return mixer.indexer is None
     return isinstance(mixer, Attention)
 
 

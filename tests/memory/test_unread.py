@@ -77,8 +77,7 @@ ELSEWHERE = {
     "Attention.returns_weights",
     "Attention.softmax_fp32",
     "Block.named_output",
-    "LatentAttention.passes_choice",
-    "Mixer.norm_fp32",
+    "Indexer.passes",
     "Moe.scores_fp32",
 }
 """They matter to other kernels of attention, recomputed layers, longer sequences than their windows, or other dtypes

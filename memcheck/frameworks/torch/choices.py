@@ -16,11 +16,12 @@ def choices(job: TrainingJob, architecture: Architecture, part: Part, setting: S
     """
     tokens = setting.batch * setting.sequence
     layers = architecture.layers()[part.first : part.last]
-    mixers = [b.mixer for b in layers if isinstance(b.mixer, LatentAttention) and b.mixer.passes_choice]
-    sizes = [rounded(4 * tokens * min(setting.sequence, m.index_topk)) for m in mixers if m.index_heads]
+    mixers = [b.mixer for b in layers if isinstance(b.mixer, LatentAttention)]
+    indexers = [m.indexer for m in mixers if m.indexer is not None and m.indexer.passes]
+    sizes = [rounded(4 * tokens * min(setting.sequence, each.topk)) for each in indexers if each.heads]
     if not sizes:
         return 0, 0
     if job.checkpointing.mode == "none":  # a layer that chooses is given the choice before it, too
-        return 0, sizes[-1] + (sizes[-2] if mixers[-1].index_heads and len(sizes) > 1 else 0)
-    own = sizes.pop() if mixers[-1].index_heads else 0  # which no layer is given
+        return 0, sizes[-1] + (sizes[-2] if indexers[-1].heads and len(sizes) > 1 else 0)
+    own = sizes.pop() if indexers[-1].heads else 0  # which no layer is given
     return sum(sizes), own

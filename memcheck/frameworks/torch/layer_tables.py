@@ -5,6 +5,7 @@ from __future__ import annotations
 from memcheck.accounts.unit import Part
 from memcheck.autograd.tensor import ITEM_BYTES, rounded
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.models.attention_types import HeldMask, PositionTable
 from memcheck.models.types import Architecture, Attention, Block, Mixer, Moe
 
 
@@ -24,4 +25,6 @@ def _table(job: TrainingJob, block: Block) -> int:
         return rounded(mixer.buffer_numel * DTYPE_BYTES[job.recipe.params])
     if not isinstance(mixer, Attention):
         return 0
-    return rounded(4 * mixer.position_rows * mixer.rotary_dim) + rounded(mixer.own_mask**2)
+    if isinstance(mixer.own, PositionTable):
+        return rounded(4 * mixer.own.positions * mixer.rotary_dim)
+    return rounded(mixer.own.rows**2) if isinstance(mixer.own, HeldMask) else 0

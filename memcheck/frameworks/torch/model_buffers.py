@@ -14,6 +14,7 @@ from memcheck.frameworks.torch.pipelining import NO_BORDER, Border
 from memcheck.frameworks.torch.stream import stream_dtype
 from memcheck.frameworks.transformers.states import wide_width
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.models.attention_types import HeldMask, PositionTable
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Moe
 
 
@@ -42,7 +43,7 @@ class ModelBuffers:
             # each layer holds what FSDP2 has cast of them
             tables, variables = 0, variables + tables
         handed = last = 0
-        if any(isinstance(b.mixer, LatentAttention) and b.mixer.passes_choice for b, _ in architecture.blocks):
+        if any(isinstance(b.mixer, LatentAttention) and b.mixer.indexer is not None for b, _ in architecture.blocks):
             from memcheck.frameworks.torch.choices import choices
 
             handed, last = choices(job, architecture, part, setting)
@@ -150,4 +151,4 @@ class ModelBuffers:
 
 def _may_have_tables(block: Block) -> bool:
     m, experts = block.mixer, isinstance(block.mlp, Moe)
-    return experts or not isinstance(m, Attention) or bool(m.position_rows or m.own_mask)
+    return experts or not isinstance(m, Attention) or isinstance(m.own, (HeldMask, PositionTable))

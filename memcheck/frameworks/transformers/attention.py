@@ -17,7 +17,9 @@ from memcheck.autograd.tensor import Leaf, Value
 from memcheck.frameworks.transformers.attend import attend
 from memcheck.frameworks.transformers.kernel_choice import keeps_strides, turns_in_place
 from memcheck.frameworks.transformers.mlp import linear_tensors
+from memcheck.frameworks.transformers.modules import forward_of
 from memcheck.frameworks.transformers.rotary import apply_rotary
+from memcheck.models.attention_types import BlockIndexer, FalconH1Attention, MimoAttention
 from memcheck.models.types import Attention, Norm
 
 Heads = tuple[Value, Value, Value]
@@ -26,18 +28,12 @@ Heads = tuple[Value, Value, Value]
 def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
     """One attention module. ``stream``: dtype of the residual stream, which is that of cos and sin."""
     tape = ctx.tape
-    if a.disentangled is not None:
-        from memcheck.frameworks.transformers.disentangled import disentangled_attention
-
-        return disentangled_attention(ctx, a, a.disentangled, x)
-    if a.compressed is not None:
-        from memcheck.frameworks.transformers.compressed import compressed_attention
-
-        return compressed_attention(ctx, a, a.compressed, x)
+    if (whole := forward_of(a.own)) is not None:
+        return whole(ctx, a, a.own, x)
     tensors = linear_tensors(a.tensors)
     width = -(-a.heads // ctx.tp) * (a.v_head_dim or a.head_dim)
     x = enter_tensor_parallel(ctx, x)
-    if a.scaled_keys:
+    if isinstance(a, FalconH1Attention):
         x = scale(tape, x, "attention multiplier")
     gate, argument = None, x  # of the module's forward, which holds a gathered input to its end
     if a.fused_qkv:
@@ -78,10 +74,10 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
 
 def _attended(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
     """Scores, softmax and product, as the family writes them."""
-    if a.block_heads:
+    if isinstance(a.own, BlockIndexer):
         from memcheck.frameworks.transformers.block_mask import attend_to_blocks
 
-        return attend_to_blocks(ctx, a, q, k, v)
+        return attend_to_blocks(ctx, a, a.own, q, k, v)
     if a.bias:
         from memcheck.frameworks.transformers.position_bias import attend_with_biases
 
@@ -136,14 +132,14 @@ def _projections(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Va
         x, rows = encoded(ctx)
     k = linear(tape, x, ctx.weights(tensors[1], a.qkv_bias and a.key_bias, rows=a.kv_heads), tensors[1].name)
     k = clamp(tape, k, 2) if a.clip_qkv else k
-    k = scale(tape, k, "key multiplier") if a.scaled_keys else k
+    k = scale(tape, k, "key multiplier") if isinstance(a, FalconH1Attention) else k
     k = as_heads(ctx, a, k, kv_heads, norms[1], copies, rows=rows)
     v = linear(tape, x, ctx.weights(tensors[2], a.qkv_bias, rows=a.kv_heads), tensors[2].name)
     v = clamp(tape, v, 2) if a.clip_qkv else v
     if a.gate_matrix and not a.late_gate:
         gate = linear(tape, x, ctx.weights(tensors[4], False, adaptable=a.gate_adaptable), tensors[4].name)
     v = as_heads(ctx, a, v, kv_heads, None, not keeps_strides(ctx, a), each=a.v_head_dim or a.head_dim, rows=rows)
-    return q, k, scale(tape, v, "value scale") if a.scaled_values else v, gate
+    return q, k, scale(tape, v, "value scale") if isinstance(a, MimoAttention) else v, gate
 
 
 def _keys_and_values(ctx: Context, a: Attention, x: Value, kv_heads: int) -> tuple[Value, Value]:

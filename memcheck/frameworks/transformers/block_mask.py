@@ -13,10 +13,11 @@ from memcheck.autograd.indexing import repeat_kv
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Tape, Value
 from memcheck.frameworks.transformers.kernel_choice import copied_operands, kernel_of
+from memcheck.models.attention_types import BlockIndexer
 from memcheck.models.types import Attention
 
 
-def attend_to_blocks(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+def attend_to_blocks(ctx: Context, a: Attention, indexer: BlockIndexer, q: Value, k: Value, v: Value) -> Value:
     """MiniMax M3's sparse layers: an indexer chooses blocks of keys, of which an additive mask of every head is made.
 
     No gradient reaches the indexer; what its graph saves dies when it returns.
@@ -25,12 +26,12 @@ def attend_to_blocks(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -
     for tensor in (t for t in a.tensors if t.fixed):
         ctx.constant(tensor)
     dtype = q.dtype
-    queries = tape.new((ctx.batch, s, a.block_heads * a.block_dim), "fp32", "index queries in fp32")
-    scores = tape.new((ctx.batch, a.block_heads, s, s), "fp32", "index scores")
-    masked = tape.new((ctx.batch, a.block_heads, s, s), "fp32", "masked index scores")
+    queries = tape.new((ctx.batch, s, indexer.heads * indexer.head_dim), "fp32", "index queries in fp32")
+    scores = tape.new((ctx.batch, indexer.heads, s, s), "fp32", "index scores")
+    masked = tape.new((ctx.batch, indexer.heads, s, s), "fp32", "masked index scores")
     del queries, scores, masked
     shape = (ctx.batch, heads, s, s)
-    few = tape.new((ctx.batch, a.block_heads, s, s), "bool", "chosen keys")
+    few = tape.new((ctx.batch, indexer.heads, s, s), "bool", "chosen keys")
     chosen, keep = tape.new(shape, "bool", "chosen keys of every head"), tape.new(shape, "bool", "kept keys")
     inverse = tape.new(shape, "bool", "masked keys")
     zeros = tape.new(shape, dtype, "zeros")

@@ -137,7 +137,7 @@ def _pooled(
     part, gates = (slices(tape, v, whole)[0] if whole[0] != v.shape[0] else v for v in (made, gate))
     gates = _biased(tape, gates, tape.parameter(bias))
     named = [made, gate, gates]
-    if c.overlaps:
+    if c.index_heads:
         shape = (b * windows, 2 * c.rate, width)
         part, gates = (_overlapped(tape, v, shape) for v in (part, gates))
     else:

@@ -15,6 +15,7 @@ from memcheck.autograd.operator import operator
 from memcheck.autograd.pieces import counted_as, in_pieces
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.scan import contiguous_as, convolve, gated_norm, l2_norm, pad, select, write
+from memcheck.models.mixer_types import DoubledBetaMixer
 from memcheck.models.types import Mixer, ParameterTensor
 from memcheck.record import Record
 
@@ -61,7 +62,7 @@ def delta_net_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
     mixed = convolve(ctx, tensor_of(mixer, "conv1d"), None, mixed, "silu")
     query, key, value = tape.views(mixed, shapes[0], shapes[0], shapes[1])
     beta = unary(tape, beta, "sigmoid")
-    if mixer.negative_eigenvalues:
+    if isinstance(mixer, DoubledBetaMixer):
         beta = scale(tape, beta)
     rate = tape.parameter(ctx.parameter("A_log", (heads,)))
     shift = tape.parameter(ctx.parameter("dt_bias", (heads,)))

@@ -8,13 +8,14 @@ from memcheck.autograd.eager import eager, eager_with_names
 from memcheck.autograd.elementwise import copy
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.attend import returns
+from memcheck.models.attention_types import HeldMask, MimoAttention
 from memcheck.models.types import Attention
 
 
 def attend_eagerly(ctx: Context, a: Attention, q: Value, k: Value, v: Value, copied: Copied) -> Value:
     """Scores, softmax and product; ``copied``: which of q, k and v, already repeated, the products copy."""
     tape = ctx.tape
-    if a.sinks or a.less_max:
+    if a.sinks or isinstance(a, MimoAttention):
         from memcheck.frameworks.transformers.sinks import eager_with_sinks
 
         return copy(tape, eager_with_sinks(ctx, a, q, k, v), "contiguous")
@@ -61,7 +62,7 @@ def _score_steps(a: Attention) -> tuple[str, ...]:
         return (*capped, "add") if a.window is not None or masked else capped
     if a.softcap:
         return ("scale", "cap", "add")
-    if a.own_mask:  # unscaled: torch.where by the layer's mask, then the model's
+    if isinstance(a.own, HeldMask):  # unscaled: torch.where by the layer's mask, then the model's
         return ("fill", "add")
     if a.alibi:  # MPT: scale, bias, masked_fill; BLOOM: baddbmm scales and adds the bias by itself
         return ("add",) if a.fused_form == "heads" else ("scale", "add", "fill")

@@ -12,6 +12,7 @@ from memcheck.autograd.context import Context, Patched, Setting
 from memcheck.autograd.style import Style
 from memcheck.frameworks.transformers.rotary import concatenates
 from memcheck.job.types import TrainingJob
+from memcheck.models.attention_types import BlockIndexer
 from memcheck.models.types import Architecture, Attention, LatentAttention
 
 
@@ -39,7 +40,8 @@ def grouping_of(a: LatentAttention, heads: int) -> Attention:
     """The module of softmax attention that expanded keys and values amount to."""
     width = a.qk_nope_head_dim + a.qk_rope_head_dim
     return Attention(
-        heads, heads, width, dropout=a.dropout, masked=a.masked, padded=a.padded, sdpa=a.sdpa, flash=a.sdpa,
+        heads, heads, width, dropout=a.dropout, masked=a.indexer is not None, padded=a.padded,
+        sdpa=a.sdpa, flash=a.sdpa,
     )  # fmt: skip
 
 
@@ -87,7 +89,7 @@ def needs_mask(a: Attention, sequence: int, style: Style) -> bool:
     """
     if not style.makes_masks:
         return False
-    every = a.masked or a.padded or a.alibi or a.pictures or a.block_heads > 0
+    every = a.masked or a.padded or a.alibi or a.pictures or isinstance(a.own, BlockIndexer)
     return every or (a.window is not None and sequence >= a.window)
 
 

@@ -27,6 +27,7 @@ from memcheck.autograd.pieces import counted_as, in_pieces
 from memcheck.autograd.tensor import Storage, Tape, Value, rounded
 from memcheck.frameworks.transformers.delta_rule import CHUNK, Cut, project, tensor_of
 from memcheck.frameworks.transformers.scan import convolve, gated_norm, pad, select, sum_rows, write
+from memcheck.models.mixer_types import BoundedLingDelta, LingDelta
 from memcheck.models.types import Mixer
 
 Inputs = tuple[Value, Value, Value, Value, Value]
@@ -58,7 +59,7 @@ def _attention(ctx: Context, mixer: Mixer, x: Value, *, fused: bool) -> Value:
     beta = unary(tape, project(ctx, mixer, x, "self_attn.b_proj"), "sigmoid").view(ctx.batch, heads, ctx.sequence, 1)
     inputs = (query, key, value, decay, beta)
     out = _fused(ctx, inputs) if fused else _chunked(ctx, heads, d, inputs)
-    if mixer.whole_gates:
+    if isinstance(mixer, LingDelta):
         gate = project(ctx, mixer, x, "self_attn.g_proj")
     else:
         gate = project(ctx, mixer, project(ctx, mixer, x, "g_a_proj"), "g_b_proj")
@@ -73,7 +74,7 @@ def _attention(ctx: Context, mixer: Mixer, x: Value, *, fused: bool) -> Value:
 def _forget(ctx: Context, mixer: Mixer, x: Value, heads: int) -> Value:
     """KimiLinearForgetGate: ``-exp(A_log) * softplus(...)`` in fp32, written as logarithm and ``where``."""
     tape = ctx.tape
-    if mixer.whole_gates:
+    if isinstance(mixer, LingDelta):
         return _forget_whole(ctx, mixer, x, heads)
     rank = tensor_of(mixer, "f_b_proj").shape[1]
     low = project(ctx, mixer, x, "f_a_proj")
@@ -99,7 +100,7 @@ def _forget_whole(ctx: Context, mixer: Mixer, x: Value, heads: int) -> Value:
     step, rate = tensor_of(mixer, "dt_bias"), tensor_of(mixer, "A_log")
     g = add_bias(tape, cast(tape, raw, "fp32"), tape.parameter(ctx.parameter(step.name, (raw.shape[-1],))))
     factor = unary(tape, tape.parameter(ctx.parameter(rate.name, (heads,))), "exp")
-    if mixer.bounded:
+    if isinstance(mixer, BoundedLingDelta):
         result = scale(tape, unary(tape, mul(tape, factor, g), "sigmoid"), "lower bound")
     else:
         result = mul(tape, scale(tape, factor, "neg"), unary(tape, g, "softplus"))

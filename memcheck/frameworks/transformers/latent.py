@@ -19,6 +19,13 @@ from memcheck.frameworks.transformers.attention import scale_positions
 from memcheck.frameworks.transformers.kernel_choice import grouping_of, kernel_of
 from memcheck.frameworks.transformers.mlp import linear_tensors
 from memcheck.frameworks.transformers.rotary_apart import rotate_pairs
+from memcheck.models.attention_types import (
+    ComplexLatentAttention,
+    GatedLatentAttention,
+    Indexer,
+    ScaledLatentAttention,
+    UnturnedLatentAttention,
+)
 from memcheck.models.types import Attention, LatentAttention, Norm, ParameterTensor
 
 Tensors = dict[str, ParameterTensor]
@@ -37,20 +44,20 @@ def latent_attention(ctx: Context, a: LatentAttention, x: Value, stream: str) ->
     made = linear(tape, low[0], ctx.weights(last, False), last.name)
     q = head_view(tape, made, (b, heads, s, nope + rope))
     del made
-    if not a.masked:  # `q_resid` is a variable where an indexer reads it
+    if a.indexer is None:  # `q_resid` is a variable where an indexer reads it
         del low
     q_pass, q_rot = tape.views(q, (b, heads, s, nope), (b, heads, s, rope))
-    if a.scaled_parts:
+    if isinstance(a, ScaledLatentAttention):
         q_pass, q = scale(tape, q_pass, "query scale"), scale(tape, q_rot, "query scale")
         q_rot = q
     tensor = tensors["kv_a_proj_with_mqa"]
     compressed = linear(tape, x, ctx.replicated(tensor, a.bias), tensor.name)
     latent, k_rot = tape.views(compressed, (ctx.tokens, a.kv_lora_rank), (b, 1, s, rope))
     latent = _norm(ctx, a.kv_lora_rank, latent, "kv_a_layernorm")
-    if a.scaled_parts:
+    if isinstance(a, ScaledLatentAttention):
         latent = scale(tape, latent, "latent scale")
-    query, k_turned = q, k_rot
-    if a.turned:
+    query, k_turned, turns = q, k_rot, not isinstance(a, UnturnedLatentAttention)
+    if turns:
         q_turned, k_turned = _rotary(tape, a, q_rot, k_rot, stream)
         query = cat(tape, (q_pass, q_turned), (b, heads, s, nope + rope), "cat queries")
     if a.scaled_queries:
@@ -66,7 +73,7 @@ def latent_attention(ctx: Context, a: LatentAttention, x: Value, stream: str) ->
     grouping = grouping_of(a, heads)
     named = _choice(ctx, a, grouping, x)
     out = attend(ctx, grouping, query, key, value)
-    if a.turned and v_dim == nope + rope and kernel_of(ctx, grouping) == "flash":
+    if turns and v_dim == nope + rope and kernel_of(ctx, grouping) == "flash":
         # its output lies as the queries do, which a cat has put together head by head
         out = copy(tape, out, "contiguous")
     out = _opened(ctx, a, tensors, out, x)
@@ -79,10 +86,10 @@ def latent_attention(ctx: Context, a: LatentAttention, x: Value, stream: str) ->
 def _opened(ctx: Context, a: LatentAttention, tensors: Tensors, out: Value, x: Value) -> Value:
     """The output times a gate of every head or element, which a matrix makes of the layer's input (Ling 3)."""
     tape = ctx.tape
-    if a.head_gate:
+    if isinstance(a, GatedLatentAttention):
         made = linear(tape, x, ctx.weights(tensors["g_proj"], False), "g_proj")
-        opened = unary(tape, cast(tape, made, "fp32") if a.wide_gate else made, "sigmoid")
-        opened = cast(tape, opened, out.dtype) if a.wide_gate else opened
+        opened = unary(tape, cast(tape, made, "fp32"), "sigmoid")
+        opened = cast(tape, opened, out.dtype)
         return mul(tape, out, opened.view(*out.shape[:-1], 1) if opened.numel * out.shape[-1] == out.numel else opened)
     return out
 
@@ -90,14 +97,16 @@ def _opened(ctx: Context, a: LatentAttention, tensors: Tensors, out: Value, x: V
 def _choice(ctx: Context, a: LatentAttention, grouping: Attention, x: Value) -> list[Storage]:
     """What an indexer's choice leaves in variables of the module: indices, unless they are the model's, and masks."""
     named = []
-    if a.index_heads:
-        found = _choose_keys(ctx, a, x)
-        named += [] if a.passes_choice else [found]
+    if a.indexer is None:
+        return []
+    if a.indexer.heads:
+        found = _choose_keys(ctx, a, a.indexer, x)
+        named += [] if a.indexer.passes else [found]
         del found
-    return named + (_mask_of_choice(ctx, a) if a.masked and kernel_of(ctx, grouping) == "eager" else [])
+    return named + (_mask_of_choice(ctx, a.indexer) if kernel_of(ctx, grouping) == "eager" else [])
 
 
-def _choose_keys(ctx: Context, a: LatentAttention, x: Value) -> Storage:
+def _choose_keys(ctx: Context, a: LatentAttention, indexer: Indexer, x: Value) -> Storage:
     """DeepseekV32Indexer: scores of every head, token and key, summed over heads; only int32 indices leave it. They are
     fp32, but autocast's under autocast, which casts both factors of a product.
 
@@ -108,7 +117,7 @@ def _choose_keys(ctx: Context, a: LatentAttention, x: Value) -> Storage:
         weight = ctx.constant(tensor)
         if tape.autocast and ctx.setting.trained and len(tensor.shape) > 1:  # leaves are cached
             tape.casts[id(weight)] = tape.value(tensor.shape, tape.autocast, "autocast copy")
-    b, s, heads, width = ctx.batch, ctx.sequence, a.index_heads, a.index_head_dim
+    b, s, heads, width = ctx.batch, ctx.sequence, indexer.heads, indexer.head_dim
     enabled, tape.grad_enabled = tape.grad_enabled, False
     queries = tape.new((b, s, heads * width), x.dtype, "index queries")
     part = tape.new((b, s, heads * a.qk_rope_head_dim), x.dtype, "turned index queries")
@@ -128,20 +137,20 @@ def _choose_keys(ctx: Context, a: LatentAttention, x: Value) -> Storage:
     del scaled
     total = tape.new((b, s, s), kind, "index scores of keys")
     chosen = tape.new((b, s, s), "fp32", "masked index scores")
-    indices = tape.new((b, s, min(s, a.index_topk)), "int64", "topk indices")
+    indices = tape.new((b, s, min(s, indexer.topk)), "int64", "topk indices")
     found = tape.new(indices.shape, "int32", "indices of chosen keys")
     del queries, part, turned, keys, kept, total, chosen, indices
     tape.grad_enabled = enabled
     return found
 
 
-def _mask_of_choice(ctx: Context, a: LatentAttention) -> list[Storage]:
+def _mask_of_choice(ctx: Context, indexer: Indexer) -> list[Storage]:
     """``index_mask`` and the additive mask that it fills: variables to the module's end. The scatter reads int64 copies
     of the indices.
     """
     tape, b, s = ctx.tape, ctx.batch, ctx.sequence
     ones = tape.new((b, s, s), "bool", "new_ones")
-    wide = tape.new((b, s, min(s, a.index_topk)), "int64", "chosen keys")
+    wide = tape.new((b, s, min(s, indexer.topk)), "int64", "chosen keys")
     chosen = tape.new((b, s, s), "bool", "mask of keys that are not chosen")
     del ones, wide
     return [chosen, tape.new((b, 1, s, s), ctx.setting.params, "mask of chosen keys")]
@@ -164,7 +173,7 @@ def _norm(ctx: Context, size: int, x: Value, name: str) -> Value:
 
 
 def _rotary(tape: Tape, a: LatentAttention, q: Value, k: Value, stream: str) -> tuple[Value, Value]:
-    if a.rotary_complex:
+    if isinstance(a, ComplexLatentAttention):
         return rotate_complex(tape, q, k)
     turn = rotate_pairs if a.rotary_interleaved else rotate_half
     return turn(tape, q, stream), turn(tape, k, stream)

@@ -30,6 +30,7 @@ from memcheck.autograd.matrix import linear
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.frameworks.transformers.scan import convolve, pad, select
+from memcheck.models.mixer_types import FalconH1Mixer, NormFirstMixer
 from memcheck.models.types import Mixer, ParameterTensor
 from memcheck.record import Record
 
@@ -57,7 +58,7 @@ def mamba2_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
     tensors = {t.name.rpartition("mixer.")[2].rpartition("mamba.")[2]: t for t in mixer.tensors}
     projected, source = _project(ctx, tensors, "in_proj", x), x.dtype
     del x
-    if mixer.multiplied:
+    if isinstance(mixer, FalconH1Mixer):
         projected = multiplied(ctx, projected)
     rows = ctx.tokens
     gate, mixed, step = tape.views(projected, (rows, inner), (rows, inner + 2 * shared), (rows, heads))
@@ -103,13 +104,13 @@ def _gated(ctx: Context, mixer: Mixer, tensors: dict[str, ParameterTensor], x: V
     if "norm.weight" not in tensors:
         return mul(tape, x, unary(tape, gate, "silu"))
     x = cast(tape, x, "fp32")
-    if not mixer.norm_first:
+    if not isinstance(mixer, NormFirstMixer):
         x = mul(tape, x, unary(tape, cast(tape, gate, "fp32"), "silu"))
     inverse = unary(tape, shift(tape, mean_rows(tape, power(tape, x))), "rsqrt")
     x = mul(tape, x, inverse)
     weight = tape.parameter(ctx.parameter(tensors["norm.weight"].name, (x.shape[-1],)))
-    x = mul(tape, weight, x if mixer.norm_fp32 else cast(tape, x, source))
-    if mixer.norm_first:
+    x = mul(tape, weight, x if isinstance(mixer, FalconH1Mixer) else cast(tape, x, source))
+    if isinstance(mixer, NormFirstMixer):
         x = mul(tape, x, unary(tape, cast(tape, gate, "fp32"), "silu"))
     return x
 

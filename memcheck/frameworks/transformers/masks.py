@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import ITEM_BYTES, rounded
 from memcheck.frameworks.transformers.kernel_choice import chosen_kernel, grouping_of, needs_mask, shares_mask
+from memcheck.models.attention_types import BlockIndexer, Disentangled
 from memcheck.models.types import Attention, Block, LatentAttention
 from memcheck.record import Record
 
@@ -68,7 +69,7 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
 
 def _table(a: Attention, setting: Setting) -> int:
     """The rows of relative positions (modeling_deberta_v2.py, ``rel_embeddings``), or their gradient."""
-    rows = a.disentangled.rows if a.disentangled is not None else 0
+    rows = a.own.rows if isinstance(a.own, Disentangled) else 0
     return rounded(rows * setting.hidden * ITEM_BYTES[setting.params])
 
 
@@ -77,8 +78,8 @@ def _bias(a: Attention, setting: Setting) -> int:
     modeling_bloom.py, build_alibi_tensor of modeling_falcon.py), or in fp32, once for all sequences (modeling_mpt.py).
     MPNet's ``position_bias`` is of every pair of positions: [batch, heads, sequence, sequence].
     """
-    if a.disentangled is not None:  # `relative_pos`, [S, S], and the normed table: every layer is given both
-        return rounded(setting.sequence**2 * ITEM_BYTES["int64"]) + _table(a, setting) if a.disentangled.rows else 0
+    if isinstance(a.own, Disentangled):  # `relative_pos`, [S, S], and the normed table: every layer is given both
+        return rounded(setting.sequence**2 * ITEM_BYTES["int64"]) + _table(a, setting) if a.own.rows else 0
     if a.bias == "given":
         return rounded(setting.batch * a.heads * setting.sequence**2 * ITEM_BYTES[setting.params])
     if not a.alibi:
@@ -92,7 +93,7 @@ def _bias(a: Attention, setting: Setting) -> int:
 def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
     """Window, dtype and sequences of the mask that this layer is given."""
     mixer = block.mixer
-    if isinstance(mixer, Attention) and mixer.disentangled is not None and mixer.bidirectional:  # of every pair
+    if isinstance(mixer, Attention) and isinstance(mixer.own, Disentangled) and mixer.bidirectional:  # of every pair
         return None, "int64" if mixer.padded else "fp32", setting.batch
     if isinstance(mixer, Attention) and mixer.bias == "given" and mixer.padded:
         return None, setting.params, setting.batch  # additive, of every sequence
@@ -106,7 +107,7 @@ def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
         return mixer.window, setting.params, setting.batch * -(-mixer.heads // setting.tensor)
     if kernel == "eager":
         return mixer.window, "bool" if mixer.filled_scores else setting.params, setting.batch
-    if mixer.block_heads:  # scaled_dot_product_attention's mask is the layer's own
+    if isinstance(mixer.own, BlockIndexer):  # scaled_dot_product_attention's mask is the layer's own
         return None
     if kernel != "flash" and needs_mask(mixer, setting.sequence, setting.style):
         several = mixer.chunked or mixer.padded or mixer.pictures

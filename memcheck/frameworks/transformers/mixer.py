@@ -21,6 +21,7 @@ from memcheck.autograd.operator import operator
 from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.errors import UnsupportedError
+from memcheck.models.mixer_types import FalconH1Mixer
 from memcheck.models.types import Mixer, Norm, ParameterTensor
 
 LIGHTNING_BLOCK = 256
@@ -136,7 +137,7 @@ def _mamba(ctx: Context, mixer: Mixer, x: Value) -> Value:
     It keeps in_proj's output, the scan's output and the norm's rstd; the convolution is computed again in backward.
     """
     projected = _project(ctx, mixer, x, "in_proj")
-    if mixer.multiplied:
+    if isinstance(mixer, FalconH1Mixer):
         from memcheck.frameworks.transformers.mamba2 import multiplied
 
         projected = multiplied(ctx, projected)

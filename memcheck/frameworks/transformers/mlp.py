@@ -19,6 +19,7 @@ from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import activation, matrix, under_autocast_fp32
 from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.tensor import Tape, Value
+from memcheck.models.feed_forward_types import FalconH1Mlp
 from memcheck.models.types import Mlp, Moe, ParameterTensor
 
 TYPE_CHECKING = False
@@ -74,7 +75,7 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
             from memcheck.frameworks.transformers.altup import largest
 
             gate = largest(tape, gate)
-        acted = activation(tape, scale(tape, gate) if m.multiplied else gate, m.activation)
+        acted = activation(tape, scale(tape, gate) if isinstance(m, FalconH1Mlp) else gate, m.activation)
         held += [gate] if m.named_factors else []
         del gate
         up = matrix(ctx, m, copy(tape, x, "contiguous") if m.copied else x, tensors[1])
@@ -95,7 +96,7 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
         inner = cast(tape, inner, ctx.dtype_of(tensors[-1].name))
     down = _scaled_or_apart(ctx, m, matrix(ctx, m, inner, tensors[-1], bias=m.down_bias))
     down = leave_tensor_parallel(ctx, down)  # a hook of the last matrix, whose argument lives until it has run
-    if m.multiplied:
+    if isinstance(m, FalconH1Mlp):
         down = scale(tape, down, "multiplier")
     del held, inner
     return dropout(tape, down, m.dropout)

@@ -12,12 +12,15 @@ from memcheck.edge.modules import import_module
 
 FORWARDS: dict[str, str] = {
     "AveragedMoe": "moe:averaged",
+    "Compressed": "compressed:compressed_attention",
     "DenseDispatchMoe": "dense_dispatch:dense_dispatch",
+    "Disentangled": "disentangled:disentangled_attention",
     "LatentMoe": "moe:between_projections",
     "NoisyMoe": "moe:noisy",
     "WideSumMoe": "moe:summed_wide",
 }
-"""Name of a module's type -> ``file:function`` in this folder. The function takes the context, the module and rows."""
+"""Name of a module's type -> ``file:function`` in this folder. The function takes the context, the module and rows.
+That of an attention's ``own`` record takes the attention and the record."""
 
 _found: dict[str, Callable[..., Value] | None] = {}
 

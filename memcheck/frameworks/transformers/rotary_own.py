@@ -9,6 +9,7 @@ from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.rotary import layer_tables, partial
 from memcheck.frameworks.transformers.rotary_apart import rotate_chunks
 from memcheck.frameworks.transformers.rotary_copies import rotate_copies
+from memcheck.models.attention_types import PositionTable
 from memcheck.models.types import Attention
 
 
@@ -51,6 +52,7 @@ def _wide_pairs(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, 
 def _position_tables(ctx: Context, a: Attention, dtype: str) -> list[Value]:
     """modeling_gptj.py: the repeated buffer, the repeated position ids, and ``sincos`` of the positions."""
     new, rows = ctx.tape.value, (ctx.sequence, a.rotary_dim)
-    found = [new((a.position_rows, a.rotary_dim), "fp32", "embed_positions"), new(rows, "int64", "position ids")]
+    held = a.own.positions if isinstance(a.own, PositionTable) else 0
+    found = [new((held, a.rotary_dim), "fp32", "embed_positions"), new(rows, "int64", "position ids")]
     gathered = new(rows, "fp32", "sincos")
     return [*found, gathered if dtype == "fp32" else new(rows, dtype, "sincos")]

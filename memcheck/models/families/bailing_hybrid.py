@@ -4,8 +4,10 @@ in the last of each group, DeepSeek V3's experts.
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import GatedLatentAttention
 from memcheck.models.families.deepseek import latent_sizes, mtp_layers
 from memcheck.models.families.kimi_linear import delta_mixer, experts
+from memcheck.models.mixer_types import BoundedLingDelta, LingDelta
 from memcheck.models.parts.attention import latent_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_mlp
@@ -26,7 +28,7 @@ def read(config: ConfigReader) -> Architecture:
     h = size.hidden
     gate = linear("self_attn.g_proj", size.heads, h, "attention", "column")
     attention = latent_attention(config, size, whole_queries=True)
-    attention = attention._replace(tensors=attention.tensors + gate, head_gate=True, wide_gate=True)
+    attention = GatedLatentAttention(*attention._replace(tensors=attention.tensors + gate))
     mixer = _delta(config, h, size.heads)
     moe = experts(config, h, (GROUPS, CHOSEN_GROUPS))
     mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)
@@ -68,4 +70,4 @@ def _delta(config: ConfigReader, hidden: int, heads: int) -> Mixer:
     )
     gate = linear(f"{a}.g_proj", width, hidden, "mixer", "column")
     found = delta_mixer(hidden, (heads, d, kernel), forget, gate)
-    return found._replace(whole_gates=True, bounded=config.flag("kda_safe_gate", default=True))
+    return (BoundedLingDelta if config.flag("kda_safe_gate", default=True) else LingDelta)(*found)

@@ -4,6 +4,9 @@ Mamba-2 in most layers, or in parallel with attention in each.
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import FalconH1Attention
+from memcheck.models.feed_forward_types import FalconH1Mlp
+from memcheck.models.mixer_types import FalconH1Mixer, NormFirstMixer
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp, routed
@@ -119,8 +122,8 @@ def read_falcon_h1(config: ConfigReader) -> Architecture:
     normed, before = config.flag("mamba_rms_norm"), config.flag("mamba_norm_before_gate", default=True)
     width = config.optional_integer("mamba_d_ssm")
     mamba = _mamba(config, h, norm=normed, out_bias=bias, width=width)
-    mamba = mamba._replace(multiplied=True, norm_first=normed and before, norm_fp32=True)
-    attention = _attention(config, size, 1.0)._replace(scaled_keys=True)
+    mamba = (NormFirstMixer if normed and before else FalconH1Mixer)(*mamba)
+    attention = FalconH1Attention(*_attention(config, size, 1.0))
     mlp = gated_mlp(
         h,
         config.integer("intermediate_size"),
@@ -130,7 +133,7 @@ def read_falcon_h1(config: ConfigReader) -> Architecture:
     )
     block = Block(
         mixer=attention,
-        mlp=mlp._replace(multiplied=True),
+        mlp=FalconH1Mlp(*mlp),
         input_norm=rms_norm(h, "input_layernorm"),
         mlp_norm=rms_norm(h, "pre_ff_layernorm"),
         beside=mamba,

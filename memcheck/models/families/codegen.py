@@ -28,7 +28,7 @@ def read(config: ConfigReader) -> Architecture:
         kv_heads=was.heads,
         head_dim=was.head_dim,
         vocab=found.vocab_size,
-        positions=was.position_rows,
+        positions=found.max_position_embeddings,
     )
     made = grouped_attention(size, PROJECTIONS)
     mixer = was._replace(tensors=made.tensors, fused_qkv=True, fused_form="shards")

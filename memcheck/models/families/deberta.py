@@ -98,7 +98,7 @@ def _joint_attention(config: ConfigReader, size: StackDimensions, positions: Dis
         for kind, name in zip(SCORES, ("pos_proj", "pos_q_proj"), strict=True):
             if kind in positions.scores:
                 own += linear(f"{module}.{name}", h, h, "attention", "column", bias=kind == "p2c")
-    return found._replace(qkv_bias=False, disentangled=positions, tensors=(*own, *found.tensors[-2:]))
+    return found._replace(qkv_bias=False, own=positions, tensors=(*own, *found.tensors[-2:]))
 
 
 def _relative(config: ConfigReader, size: StackDimensions) -> Disentangled:
@@ -112,7 +112,7 @@ def _relative(config: ConfigReader, size: StackDimensions) -> Disentangled:
     span = config.integer("position_buckets", default=-1, minimum=-1)
     shared = config.flag("share_att_key")
     if not config.flag("relative_attention"):
-        return Disentangled(rows=0, scores=scores, shared=shared)
+        return Disentangled(rows=0, scores=scores, shared=shared, dropout=0.0)
     dropout = config.dropout("hidden_dropout_prob", default=0.1)
     each = span if span > 0 else furthest if furthest > 0 else size.positions
     return Disentangled(rows=2 * each, scores=scores, shared=shared, dropout=dropout)
@@ -132,7 +132,7 @@ def _attention(config: ConfigReader, size: StackDimensions, positions: Disentang
         softmax_fp32=False,
         sdpa=False,
         flash=False,
-        disentangled=positions,
+        own=positions,
     )
     own: tuple[ParameterTensor, ...] = ()
     if positions.rows and not positions.shared:

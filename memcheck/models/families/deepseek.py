@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import ComplexLatentAttention
 from memcheck.models.parts.attention import latent_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
@@ -15,7 +16,7 @@ def read_v2(config: ConfigReader) -> Architecture:
     """``model_type: deepseek_v2``: softmax router; the rotary part is multiplied as complex numbers."""
     config.ignore("mlp_bias", "aux_loss_alpha", "ep_size")
     size = latent_sizes(config)
-    attention = latent_attention(config, size)._replace(rotary_complex=True)
+    attention = ComplexLatentAttention(*latent_attention(config, size))
     return _assemble(config, size, attention, _moe(config, size, "softmax", ("num_experts",)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import Indexer
 from memcheck.models.families.deepseek import latent_sizes, mtp_layers, sigmoid_experts
 from memcheck.models.parts.attention import latent_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
@@ -47,8 +48,10 @@ def _assemble(config: ConfigReader, size: StackDimensions, own: tuple[bool, ...]
         config.fail("q_lora_rank", "the indexer reads low-rank queries: q_lora_rank must be a number")
     chosen = config.integer("index_topk", default=2048, null=2048)
     passes = config.model_type == "glm_moe_dsa"
-    attention = attention._replace(masked=True, passes_choice=passes, index_topk=chosen)
-    choosing = indexed(config, h, attention)
+    heads, width = config.integer("index_n_heads"), config.integer("index_head_dim")
+    indexer = Indexer(heads=0, head_dim=width, topk=chosen, passes=passes)
+    attention = attention._replace(indexer=indexer)
+    choosing = _indexed(h, attention, indexer._replace(heads=heads))
     moe = sigmoid_experts(config, h, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
     mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)
     dense = config.integer("first_k_dense_replace", default=first_dense, null=first_dense, minimum=0)
@@ -64,9 +67,9 @@ def _assemble(config: ConfigReader, size: StackDimensions, own: tuple[bool, ...]
     return decoder(config, size, blocks, tied=False, rotary_dim=rotary_dim, mtp_layers=mtp, kept_fp16=kept)
 
 
-def indexed(config: ConfigReader, hidden: int, attention: LatentAttention) -> LatentAttention:
+def _indexed(hidden: int, attention: LatentAttention, indexer: Indexer) -> LatentAttention:
     """The attention with an indexer, none of whose parameters a gradient reaches."""
-    heads, width = config.integer("index_n_heads"), config.integer("index_head_dim")
+    heads, width = indexer.heads, indexer.head_dim
     a = "self_attn.indexer"
     tensors = (
         *linear(f"{a}.wq_b", heads * width, attention.q_lora_rank or 0, "attention", "none"),
@@ -76,7 +79,4 @@ def indexed(config: ConfigReader, hidden: int, attention: LatentAttention) -> La
         *linear(f"{a}.weights_proj", heads, hidden, "attention", "none"),
     )
     fixed = tuple(t._replace(fixed=True) for t in tensors)
-    chosen = config.integer("index_topk", default=2048, null=2048)
-    return attention._replace(
-        tensors=attention.tensors + fixed, index_heads=heads, index_head_dim=width, index_topk=chosen
-    )
+    return attention._replace(tensors=attention.tensors + fixed, indexer=indexer)

@@ -58,7 +58,7 @@ def read(config: ConfigReader) -> Architecture:
 
     def make(kind: tuple[str, bool]) -> Block:
         rate = rates.get(kind[0], 0)
-        own = base._replace(rate=rate, overlaps=kind[0] == SPARSE)
+        own = base._replace(rate=rate)
         if kind[0] != SPARSE:
             own = own._replace(index_heads=0, index_dim=0)
         attention = Attention(
@@ -72,7 +72,7 @@ def read(config: ConfigReader) -> Architecture:
             flash=False,
             dropout=dropout,
             tensors=_attention_tensors(size, own),
-            compressed=own,
+            own=own,
         )
         experts = moe._replace(table=size.vocab * moe.experts_per_token) if kind[1] else moe
         return Block(
@@ -231,7 +231,7 @@ def _attention_tensors(size: StackDimensions, c: Compressed) -> tuple[ParameterT
 
 
 def _compressor(module: str, hidden: int, width: int, c: Compressed) -> tuple[ParameterTensor, ...]:
-    both = 2 * width if c.overlaps else width
+    both = 2 * width if c.index_heads else width
     return (
         *linear(f"{module}.kv_proj", both, hidden, "attention", "none"),
         *linear(f"{module}.gate_proj", both, hidden, "attention", "none"),

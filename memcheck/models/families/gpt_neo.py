@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import HeldMask
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
@@ -31,7 +32,7 @@ def read(config: ConfigReader) -> Architecture:
         sdpa=False,
         fp32_scores=True,
         returns_weights=True,
-        own_mask=size.positions,
+        own=HeldMask(size.positions),
         dropout=config.dropout("attention_dropout"),
     )
     width = config.optional_integer("intermediate_size") or 4 * h

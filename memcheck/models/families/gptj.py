@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import PositionTable
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
@@ -28,7 +29,7 @@ def read(config: ConfigReader) -> Architecture:
         returns_weights=True,
         fp32_scores=True,
         named_rotary=True,
-        position_rows=size.positions,
+        own=PositionTable(size.positions),
         dropout=config.dropout("attn_pdrop"),
     )
     width = config.optional_integer("n_inner", "intermediate_size") or 4 * h

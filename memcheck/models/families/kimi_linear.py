@@ -4,6 +4,7 @@ the others, DeepSeek V3's experts.
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import UnturnedLatentAttention
 from memcheck.models.families.deepseek import latent_sizes
 from memcheck.models.parts.attention import latent_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
@@ -22,7 +23,7 @@ def read(config: ConfigReader) -> Architecture:
     h = size.hidden
     nested = config.raw("linear_attn_config")
     older = nested if isinstance(nested, dict) else {}
-    attention = latent_attention(config, size, whole_queries=True)._replace(turned=False)
+    attention = UnturnedLatentAttention(*latent_attention(config, size, whole_queries=True))
     mixer = _delta(config, h, older)
     moe = experts(config, h)
     mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)

@@ -4,6 +4,7 @@ parallel, some of which hand tokens on as they are.
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import ScaledLatentAttention
 from memcheck.models.families.deepseek import latent_sizes, mtp_layers
 from memcheck.models.feed_forward_types import IdentityMoe
 from memcheck.models.parts.attention import latent_attention
@@ -24,7 +25,7 @@ def read(config: ConfigReader) -> Architecture:
         config.fail("num_hidden_layers", "num_hidden_layers counts attentions, two for each of num_layers")
     config.ignore("routed_scaling_factor", "output_router_logits", "mla_scale_q_lora", "mla_scale_kv_lora")
     config.ignore("attention_method", "zero_expert_type", "norm_topk_prob", "router_dtype", "topk_method")
-    attention = latent_attention(config, size)._replace(scaled_parts=True)
+    attention = ScaledLatentAttention(*latent_attention(config, size))
     if attention.q_lora_rank is None:
         config.fail("q_lora_rank", "the class has low-rank queries alone", "state their rank")
     first, second = (_numbered(attention, i) for i in range(2))

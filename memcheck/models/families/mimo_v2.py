@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import MimoAttention
 from memcheck.models.families.deepseek import sigmoid_experts
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_mlp
@@ -76,7 +77,7 @@ def _attention(size: StackDimensions, wide: int, turned: int, *, bias: bool, sli
         *linear("self_attn.o_proj", h, heads * wide, "attention", "row"),
     )
     sinks = (vector("self_attn.sinks", heads, "attention", "column"),) if sliding else ()
-    return Attention(
+    return MimoAttention(
         heads=heads,
         kv_heads=kv,
         head_dim=size.head_dim,
@@ -84,9 +85,7 @@ def _attention(size: StackDimensions, wide: int, turned: int, *, bias: bool, sli
         rotary_dim=turned,
         tensors=sinks + tensors,
         v_head_dim=wide,
-        scaled_values=True,
         sinks=sliding,
-        less_max=True,
         softmax_fp32=False,
         sdpa=False,
     )

@@ -4,6 +4,7 @@ sparse layers an indexer that chooses blocks of keys.
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import BlockIndexer
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp, gated_tensors, routed
@@ -91,7 +92,7 @@ def _indexed(config: ConfigReader, hidden: int, older: dict[str, object], attent
         vector(f"{a}.k_norm.weight", width, "norm"),
     )
     fixed = tuple(t._replace(fixed=True) for t in tensors)
-    return attention._replace(tensors=attention.tensors + fixed, block_heads=heads, block_dim=width)
+    return attention._replace(tensors=attention.tensors + fixed, own=BlockIndexer(heads, width))
 
 
 def _experts(config: ConfigReader, hidden: int) -> Moe:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.mixer_types import DoubledBetaMixer
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp
@@ -68,7 +69,8 @@ def _delta_net(config: ConfigReader, hidden: int) -> Mixer:
         vector(f"{a}.o_norm.weight", value_dim, "norm"),
         *linear(f"{a}.o_proj", hidden, values, "mixer", "row"),
     )
-    return Mixer(
+    doubled = config.flag("linear_allow_neg_eigval", default=True)
+    return (DoubledBetaMixer if doubled else Mixer)(
         kind="gated-delta-net",
         heads=value_heads,
         head_dim=value_dim,
@@ -79,5 +81,4 @@ def _delta_net(config: ConfigReader, hidden: int) -> Mixer:
         key_dim=key_dim,
         kernel=kernel,
         output="o_proj",
-        negative_eigenvalues=config.flag("linear_allow_neg_eigval", default=True),
     )
