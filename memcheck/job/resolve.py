@@ -16,6 +16,7 @@ from memcheck.job.objective import resolve_companions, resolve_objective
 from memcheck.job.objective_types import Evaluation
 from memcheck.job.recipe import resolve_recipe, with_optimizer
 from memcheck.job.restated import parameter_offload
+from memcheck.job.rows import resolve_rows
 from memcheck.job.torch import resolve_expandable, resolve_torch
 from memcheck.job.training import (
     known_options,
@@ -26,7 +27,6 @@ from memcheck.job.training import (
     resolve_initialization,
     resolve_loss,
     resolve_optimizer,
-    resolve_rows,
 )
 from memcheck.job.types import LIGER_KERNELS, Assumption, Images, InferenceJob, Overhead, Recipe, TrainingJob
 from memcheck.job.versions import (

@@ -5,16 +5,66 @@ from __future__ import annotations
 from memcheck.job.defaults import Defaults
 from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.job.framework import Framework
-from memcheck.job.training import encodes
-from memcheck.job.types import UNPACKED
-from memcheck.models.padding import maskable, unpaddable
-from memcheck.models.types import Architecture, Rough
-from memcheck.plan.types import TrainingSpec
+from memcheck.job.types import UNPACKED, Layout
+from memcheck.models.types import Architecture, Attention, Rough
+from memcheck.plan import types as plan_types
 
+GROWS = (
+    "rows have many lengths, and what nvidia-smi shows grows over the steps; expandable segments, packed rows or the "
+    "longest rows first keep it down"
+)
+"""What the allocator's default does over many steps of rows that are not packed."""
+LAID = {"unpacked": "packed", "unpacked-masked": "masked"}
+"""Rows of one text each that are estimated like full ones: without padding."""
 MASKED = ("sdpa", "eager")
 """Attentions that are given a mask, whose memory model is known."""
 AS_FULL = "rows are taken as full; `padded` if a collator pads them to the longest of a micro-batch"
 """Why rows of texts are packed where the plan does not say how they lie."""
+
+
+def resolve_rows(
+    training: plan_types.TrainingSpec,
+    architecture: Architecture | Rough,
+    framework: Framework,
+    attention: str,
+    layout: Layout,
+    defaults: Defaults,
+) -> tuple[str, bool]:
+    """``training.sequences``, and whether rows that are taken as full may be padded: those that a head scores or an
+    encoder reads, where the plan does not say how they lie.
+    """
+    laid, open_rows = _laid(training, architecture, framework, attention, layout, defaults)
+    stated = training.expandable_segments
+    expandable = framework.expandable if stated is None else stated
+    if not expandable and (laid == "padded" or training.sequences in LAID):
+        defaults.note("training.expandable_segments", False, GROWS)
+    return laid, open_rows
+
+
+def _laid(
+    training: plan_types.TrainingSpec,
+    architecture: Architecture | Rough,
+    framework: Framework,
+    attention: str,
+    layout: Layout,
+    defaults: Defaults,
+) -> tuple[str, bool]:
+    """How rows lie, and whether those that are taken as full may be padded."""
+    stated = training.sequences
+    if stated is not None or not isinstance(architecture, Architecture):
+        return LAID.get(stated or "packed", stated or "packed"), False
+    if architecture.task is None and not encodes(architecture) and training.longest_row is None:
+        return "packed", False
+    if training.longest_row is not None:
+        return unpacked_rows(architecture, framework, attention, layout.context, defaults), False
+    return rows_of_texts(architecture, framework, attention, layout.context, defaults)
+
+
+def encodes(a: Architecture) -> bool:
+    """Whether it reads text in both directions, alone or in front of a decoder."""
+    if a.encoder is not None:
+        return not a.encoder.channels
+    return any(isinstance(block.mixer, Attention) and block.mixer.bidirectional for block, _ in a.blocks)
 
 
 def unmodelled(
@@ -26,6 +76,8 @@ def unmodelled(
     unpads = attention == "flash" and rows == "padded"
     if attention not in MASKED and not unpads:
         return f"attention `{attention}`"
+    from memcheck.models.padding import maskable, unpaddable
+
     if not isinstance(architecture, Architecture) or not maskable(architecture):
         return "this model's attention"
     if unpads and not unpaddable(architecture):
@@ -67,7 +119,7 @@ def unpacked_rows(
 LONGEST = "training.longest_row"
 
 
-def check_longest(training: TrainingSpec, limit: int) -> int:
+def check_longest(training: plan_types.TrainingSpec, limit: int) -> int:
     """The longest row that a plan states, if rows of at most ``limit`` tokens can have it.
 
     Raises:

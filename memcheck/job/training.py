@@ -17,7 +17,6 @@ from memcheck.job.types import (
     Loss,
     Optimizer,
 )
-from memcheck.models.types import Architecture, Attention, Rough
 from memcheck.plan import types as plan_types
 
 DEFAULT_CHUNKS = 8
@@ -155,62 +154,6 @@ def resolve_loss(
     if kind in ("standard", "in-place") and framework.predates(version, "shifted labels"):
         shifts = "rebound" if framework.predates(version, "own loss") else "copied"
     return Loss(kind=kind, chunks=chunks, upcast=upcast, keep_logits=keep, shifts=shifts)
-
-
-GROWS = (
-    "rows have many lengths, and what nvidia-smi shows grows over the steps; expandable segments, packed rows or the "
-    "longest rows first keep it down"
-)
-"""What the allocator's default does over many steps of rows that are not packed."""
-LAID = {"unpacked": "packed", "unpacked-masked": "masked"}
-"""Rows of one text each that are estimated like full ones: without padding."""
-
-
-def resolve_rows(
-    training: plan_types.TrainingSpec,
-    architecture: Architecture | Rough,
-    framework: Framework,
-    attention: str,
-    layout: Layout,
-    defaults: Defaults,
-) -> tuple[str, bool]:
-    """``training.sequences``, and whether rows that are taken as full may be padded: those that a head scores or an
-    encoder reads, where the plan does not say how they lie.
-    """
-    laid, open_rows = _laid(training, architecture, framework, attention, layout, defaults)
-    stated = training.expandable_segments
-    expandable = framework.expandable if stated is None else stated
-    if not expandable and (laid == "padded" or training.sequences in LAID):
-        defaults.note("training.expandable_segments", False, GROWS)
-    return laid, open_rows
-
-
-def _laid(
-    training: plan_types.TrainingSpec,
-    architecture: Architecture | Rough,
-    framework: Framework,
-    attention: str,
-    layout: Layout,
-    defaults: Defaults,
-) -> tuple[str, bool]:
-    """How rows lie, and whether those that are taken as full may be padded."""
-    stated = training.sequences
-    if stated is not None or not isinstance(architecture, Architecture):
-        return LAID.get(stated or "packed", stated or "packed"), False
-    if architecture.task is None and not encodes(architecture) and training.longest_row is None:
-        return "packed", False
-    from memcheck.job.rows import rows_of_texts, unpacked_rows
-
-    if training.longest_row is not None:
-        return unpacked_rows(architecture, framework, attention, layout.context, defaults), False
-    return rows_of_texts(architecture, framework, attention, layout.context, defaults)
-
-
-def encodes(a: Architecture) -> bool:
-    """Whether it reads text in both directions, alone or in front of a decoder."""
-    if a.encoder is not None:
-        return not a.encoder.channels
-    return any(isinstance(block.mixer, Attention) and block.mixer.bidirectional for block, _ in a.blocks)
 
 
 def resolve_initialization(
