@@ -20,7 +20,7 @@ from memcheck.configs.documents import load_plans
 from memcheck.errors import UnsupportedError
 from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.errors import ResolutionError
+from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.plan.read import read_plan
 from memcheck.rules.governance import Governance, LockedLimits

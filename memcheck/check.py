@@ -12,7 +12,7 @@ from memcheck.edge.opener import begin_reading_once, end_reading_once
 from memcheck.errors import UnsupportedError
 from memcheck.finding import SEVERITIES, Finding, Location, Span
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.errors import ResolutionError
+from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate

@@ -20,7 +20,7 @@ from memcheck.edge.text import plural
 from memcheck.errors import MemcheckError, UnsupportedError, UsageError
 from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.errors import ResolutionError
+from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan

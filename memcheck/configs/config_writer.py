@@ -8,10 +8,9 @@ from typing import Any
 from memcheck.configs.types import KeyRow, Notice
 from memcheck.job.defaults import Defaults
 from memcheck.job.framework import Framework
-from memcheck.job.objective_types import TRAINERS
 from memcheck.job.recipe import resolve_recipe
 from memcheck.job.training import resolve_checkpoint, resolve_initialization
-from memcheck.job.types import Layout, Lora, Recipe, TrainingJob
+from memcheck.job.types import TRAINERS, Layout, Lora, Recipe, TrainingJob
 from memcheck.plan.types import PrecisionSpec
 from memcheck.record import Record
 

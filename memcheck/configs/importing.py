@@ -19,7 +19,7 @@ from memcheck.edge.observed import real_path
 from memcheck.edge.opener import is_inside, repository
 from memcheck.finding import Location, Span
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.errors import ResolutionError
+from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.job.rows import LONGEST
 from memcheck.job.types import UNPACKED

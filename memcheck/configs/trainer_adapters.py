@@ -133,8 +133,8 @@ def _targets(draft: Draft, names: AdapterKeys) -> None:
 
 def _unmatched(draft: Draft, pattern: str) -> str:
     """Why a pattern of paths is no target of the model's adapters; empty where it is one."""
-    from memcheck.job.errors import ResolutionError
-    from memcheck.job.lora_patterns import reach_of
+    from memcheck.job.adapters import reach_of
+    from memcheck.job.defaults import ResolutionError
 
     known = architecture_named(draft)
     if known is None:
@@ -148,7 +148,7 @@ def _unmatched(draft: Draft, pattern: str) -> str:
 
 def _reaches_as_much(draft: Draft, pattern: str, names: list[str]) -> bool:
     """Whether names of layers, wherever they are, reach no more of a known model than the pattern itself."""
-    from memcheck.job.lora_patterns import reach_of
+    from memcheck.job.adapters import reach_of
 
     known = architecture_named(draft)
     if known is None:

@@ -1,13 +1,27 @@
-"""From ``training.head`` to the model that ends in it."""
+"""Which of an encoder's two classes for words the estimate of a plan assumes.
+
+From ``training.head`` to the model that ends in it.
+"""
 
 from __future__ import annotations
 
-from memcheck.job.defaults import Defaults
-from memcheck.job.errors import JobProblem, ResolutionError
-from memcheck.job.objective_types import ModelHead
+from memcheck.job.defaults import Defaults, JobProblem, ResolutionError
+from memcheck.job.types import ModelHead
 from memcheck.models.parts.matrices import linear
 from memcheck.models.types import Architecture, Rough, TaskHead
 from memcheck.plan import types as plan_types
+from memcheck.plan.types import TrainingSpec
+
+MASKED_WORDS = "the class for masked words; loss.upcast: true is that for causal language, with wider logits"
+"""An encoder's type names several classes, and its file often none."""
+
+
+def note_class(training: TrainingSpec, architecture: Architecture, defaults: Defaults) -> None:
+    """Note that the class is the one for masked words, if another one exists: not with a decoder or a copied loss."""
+    stated = training.loss is not None and training.loss.upcast is not None
+    if not stated and architecture.encoder is None and not architecture.copied_logits:
+        defaults.note("training.head.kind", "lm", MASKED_WORDS)
+
 
 CLASSIFIER_DROPOUT = 0.1
 """transformers ``modeling_layers.py``, GenericForTokenClassification, where the configuration states none."""
@@ -23,8 +37,6 @@ def resolve_head(
     objective = training.objective.name if training.objective else None
     if stated is None and objective != "reward":
         if isinstance(architecture, Architecture) and architecture.narrow_loss:
-            from memcheck.job.masked_words import note_class
-
             note_class(training, architecture, defaults)
         return ModelHead()
     stated = stated or plan_types.HeadSpec()

@@ -1,23 +1,21 @@
-"""From a plan to a job: every value concrete, every default written down."""
+"""From ``inference:`` to a job.
+
+From a plan to a job: every value concrete, every default written down.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from memcheck.catalog.types import Gpu
-from memcheck.job.defaults import Defaults
-from memcheck.job.errors import JobProblem, ResolutionError
+from memcheck.job.defaults import Defaults, JobProblem, ResolutionError
 from memcheck.job.framework import Framework
-from memcheck.job.hardware import resolve_gpu
 from memcheck.job.head import resolve_head, with_head
-from memcheck.job.layout import resolve_layout
-from memcheck.job.model import resolve_model
+from memcheck.job.layout import parameter_offload, resolve_layout
+from memcheck.job.lookup import resolve_gpu, resolve_model
 from memcheck.job.objective import resolve_companions, resolve_objective
-from memcheck.job.objective_types import Evaluation
 from memcheck.job.recipe import resolve_recipe, with_optimizer
-from memcheck.job.restated import parameter_offload
 from memcheck.job.rows import resolve_rows
-from memcheck.job.torch import resolve_expandable, resolve_torch
 from memcheck.job.training import (
     known_options,
     resolve_accumulation,
@@ -28,17 +26,58 @@ from memcheck.job.training import (
     resolve_loss,
     resolve_optimizer,
 )
-from memcheck.job.types import LIGER_KERNELS, Assumption, Images, InferenceJob, Overhead, Recipe, TrainingJob
+from memcheck.job.types import (
+    LIGER_KERNELS,
+    Assumption,
+    Evaluation,
+    Images,
+    InferenceJob,
+    Overhead,
+    Recipe,
+    TrainingJob,
+)
 from memcheck.job.versions import (
     note_adapter_units,
     reduces_each,
     resolve_carving,
+    resolve_expandable,
     resolve_fsdp,
     resolve_kbit,
+    resolve_torch,
 )
 from memcheck.models.types import Architecture, Mixer, Moe, Rough
 from memcheck.plan import types as plan_types
 from memcheck.record import Record
+
+
+def inference_job(
+    plan: plan_types.Plan,
+    inference: plan_types.InferenceSpec,
+    architecture: Architecture | Rough,
+    defaults: Defaults,
+) -> InferenceJob:
+    """A server of the model.
+
+    Raises:
+        ResolutionError: the plan states no context.
+    """
+    if inference.context_length is None:
+        problem = JobProblem(
+            "missing",
+            "/inference",
+            "inference.context_length is missing: the KV cache is proportional to it",
+            help="write the number of tokens per sequence, e.g. `context_length: 32768`",
+        )
+        raise ResolutionError((problem,))
+    return InferenceJob(
+        architecture=architecture,
+        layout=resolve_layout(plan.hardware, plan.parallelism, None, defaults),
+        batch_size=defaults.take("inference.batch_size", inference.batch_size, 1),
+        context_length=inference.context_length,
+        weights=defaults.take("inference.weights", inference.weights, "bf16"),
+        kv_cache=defaults.take("inference.kv_cache", inference.kv_cache, "bf16"),
+    )
+
 
 DEFAULT_FRAMEWORK = "huggingface"
 NO_KERNELS = plan_types.KernelsSpec()
@@ -117,7 +156,7 @@ def framed(
             defaults.note("model", note, "how the model's configuration was read")
     if plan.training is not None:
         if _recurs(architecture) and (plan.training.kernels or NO_KERNELS).ssm is None:
-            from memcheck.job.kernels import fused_packages
+            from memcheck.job.training import fused_packages
 
             for package in fused_packages(architecture):
                 why = f"recurrent layers run in its fused kernels; without {package} they take more than twice as much"
@@ -127,14 +166,13 @@ def framed(
             architecture = framework.built(architecture)
         teacher = None
         if plan.training.teacher is not None:
-            from memcheck.job.teacher import resolve_teacher
+            from memcheck.job.lookup import resolve_teacher
 
             teacher = resolve_teacher(plan.training.teacher, base_dir)
         job, notes = _training_job(plan, plan.training, architecture, framework, defaults, teacher)
         behind = Defaults()
         overhead = _overhead(plan.policy, behind)
         return JobFrame(job=job, gpu=gpu, overhead=overhead, framework=framework, notes=(*notes, behind.taken()))
-    from memcheck.job.serving import inference_job
 
     serving = inference_job(plan, plan.inference or plan_types.InferenceSpec(), architecture, defaults)
     overhead = _overhead(plan.policy, defaults)
@@ -153,7 +191,7 @@ def with_batch(frame: JobFrame, training: plan_types.TrainingSpec | None) -> Res
     batch, steps, torch = Defaults(), Defaults(), Defaults()
     micro_batch_size, sequence_length = resolve_batch(training, batch)
     if isinstance(job.architecture, Architecture) and job.architecture.encoder is not None:
-        from memcheck.job.target import check_length
+        from memcheck.job.rows import check_length
 
         check_length(job.architecture, sequence_length)
     job = job._replace(
@@ -245,7 +283,7 @@ def _training_job(
         between.note("training.options.pin_memory", True, why)
     held_in, precision = "", training.precision
     if training.base is not None or method == "qlora":
-        from memcheck.job.base import base_of, with_base
+        from memcheck.job.adapters import base_of, with_base
 
         held_in = base_of(training, architecture, method, framework, options, after)
         precision = with_base(training.precision, training.base)
@@ -258,7 +296,7 @@ def _training_job(
     upcast = framework.upcasts(recipe, layout, fsdp, held_in)
     lora = None
     if method != "full":
-        from memcheck.job.lora import resolve_lora
+        from memcheck.job.adapters import resolve_lora
 
         lora = resolve_lora(training, framework, recipe, architecture, after, upcast)
     checkpointing = resolve_checkpointing(
@@ -269,7 +307,7 @@ def _training_job(
         training, method, recipe, framework, architecture, checkpointing, between, prepared=prepared
     )
     if objective.fused and objective.name == "distill":
-        from memcheck.job.redirected import without_autocast
+        from memcheck.job.objective import without_autocast
 
         recipe = without_autocast(recipe, between)
     offloaded = parameter_offload(training.offload and training.offload.parameters, options, between)
@@ -354,7 +392,7 @@ def _target(training: plan_types.TrainingSpec, architecture: Architecture | Roug
     """The tokens of the labels, as the plan states them. Plans of decoders load nothing for them."""
     if training.target_length is None and (not isinstance(architecture, Architecture) or architecture.encoder is None):
         return 0
-    from memcheck.job.target import resolve_target
+    from memcheck.job.rows import resolve_target
 
     return resolve_target(training, architecture, defaults)
 
@@ -378,7 +416,7 @@ def _imbalance(training: plan_types.TrainingSpec, expert: int, defaults: Default
 def _evaluation(stated: plan_types.EvaluationSpec | None, defaults: Defaults) -> Evaluation | None:
     if stated is None:
         return None
-    from memcheck.job.evaluation import resolve_evaluation
+    from memcheck.job.objective import resolve_evaluation
 
     return resolve_evaluation(stated, defaults)
 

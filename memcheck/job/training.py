@@ -1,13 +1,14 @@
-"""From ``training`` to the settings of one step, to how the model is made before it, and to how it is saved
+"""The packages whose kernels recurrent layers run in.
+
+From ``training`` to the settings of one step, to how the model is made before it, and to how it is saved
 after it.
 """
 
 from __future__ import annotations
 
-from memcheck.job.defaults import Defaults
-from memcheck.job.errors import JobProblem, ResolutionError
+from memcheck.job.defaults import Defaults, JobProblem, ResolutionError
 from memcheck.job.framework import DEFAULT_OPTIMIZER, Framework
-from memcheck.job.restated import recomputes
+from memcheck.job.layout import recomputes
 from memcheck.job.types import (
     BITSANDBYTES,
     Checkpoint,
@@ -17,7 +18,27 @@ from memcheck.job.types import (
     Loss,
     Optimizer,
 )
+from memcheck.models.types import Architecture, Mixer, Rough
 from memcheck.plan import types as plan_types
+
+KERNELS = {
+    **dict.fromkeys(("mamba1", "mamba1-heads", "mamba2"), "mamba-ssm"),
+    "gated-delta-net": "flash-linear-attention",
+    "short-convolution": "causal-conv1d",
+}
+"""Packages whose fused kernels the estimate of recurrent layers assumes. transformers falls back to code of its own
+without them (``use_kernel_func_from_hub_with_fallback``), whose traced steps took 2.1 to 2.5 times as much.
+"""
+
+
+def fused_packages(architecture: Architecture | Rough) -> list[str]:
+    """Packages whose kernels the estimate of the model's layers assumes."""
+    if not isinstance(architecture, Architecture):
+        return []
+    mixers = (mixer for block, _ in architecture.blocks for mixer in (block.mixer, block.beside))
+    kinds = {mixer.kind for mixer in mixers if isinstance(mixer, Mixer)}
+    return [package for kind, package in KERNELS.items() if kind in kinds]
+
 
 DEFAULT_CHUNKS = 8
 """Chunks of a chunked loss: torchtune's ``CEWithChunkedOutputLoss`` and torchtitan's ``ChunkedLossWrapper``."""

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Pools
 from memcheck.frameworks.torch.fsdp import flattens
-from memcheck.job.torch import ends_apart
 from memcheck.job.types import InferenceJob, TrainingJob
+from memcheck.job.versions import ends_apart
 from memcheck.memory.residuals import ENOUGH, Residuals, Spread, look_up, residuals
 from memcheck.models.types import Architecture, Moe
 from memcheck.record import Record

@@ -32,7 +32,7 @@ from memcheck.accounts.state import weight_bytes
 from memcheck.frameworks.host import NO_SAVING, HostMemory, Saving, state_bytes
 from memcheck.frameworks.registry import stack_of
 from memcheck.frameworks.torch.resident import resident_dtype
-from memcheck.job.reduced import host_key
+from memcheck.job.keys import host_key
 from memcheck.job.training import ON_HOST
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Rough

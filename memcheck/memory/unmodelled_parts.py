@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from memcheck.errors import UnsupportedError
-from memcheck.job.objective_types import MS_SWIFT
-from memcheck.job.types import TrainingJob
+from memcheck.job.types import MS_SWIFT, TrainingJob
 from memcheck.models.encoder import Encoder
 from memcheck.models.types import Architecture
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.errors import UnsupportedError
 from memcheck.finding import Finding, Location, Span
-from memcheck.job.errors import ResolutionError
+from memcheck.job.defaults import ResolutionError
 from memcheck.plan import codes
 from memcheck.plan.document import Document
 from memcheck.rules.place import place

@@ -7,7 +7,7 @@ import os
 from memcheck.accounts.estimate import Estimate
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.errors import ResolutionError
+from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.memory.estimate import estimate
 from memcheck.memory.fit import FITS, gpu_fit

@@ -36,7 +36,7 @@ from typing import Any
 
 from memcheck.finding import Edit, Finding, Span
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.errors import ResolutionError
+from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.plan.document import Document
 from memcheck.plan.lookup import branch, resolved, schema_at, value_at

@@ -42,7 +42,7 @@ from collections.abc import Iterator
 
 from memcheck.edge.text import whole_number
 from memcheck.finding import Finding
-from memcheck.job.restated import STRATEGIES
+from memcheck.job.layout import STRATEGIES
 from memcheck.job.types import TrainingJob
 from memcheck.job.versions import reduces_each
 from memcheck.rules.types import Rule, RuleContext

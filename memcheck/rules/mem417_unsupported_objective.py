@@ -41,11 +41,9 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.job.framework import Framework
-from memcheck.job.objective import BORROWED
-from memcheck.job.objective_types import COMPARED, DISTILLED, OWN
+from memcheck.job.objective import BORROWED, OWN_LOSSES
 from memcheck.job.rows import unmodelled
-from memcheck.job.trainer_code import OWN_LOSSES
-from memcheck.job.types import TrainingJob
+from memcheck.job.types import COMPARED, DISTILLED, OWN, TrainingJob
 from memcheck.plan.types import TrainingSpec
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import objective

@@ -36,7 +36,7 @@ from collections.abc import Iterator
 
 from memcheck.catalog.names import UnknownNameError
 from memcheck.finding import Finding
-from memcheck.job.hardware import named_card
+from memcheck.job.lookup import named_card
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import foreign_card
 

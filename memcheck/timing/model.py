@@ -120,7 +120,7 @@ def _tokens(job: TrainingJob) -> int:
     a = job.architecture
     if not isinstance(a, Architecture) or a.encoder is None:
         return job.sequence_length
-    from memcheck.job.target import target_length
+    from memcheck.job.rows import target_length
 
     return target_length(job, a.encoder)
 

@@ -4,8 +4,7 @@ estimate a divergence.
 
 from __future__ import annotations
 
-from memcheck.job.objective_types import COMPARED, SECOND_PASSES
-from memcheck.job.types import TrainingJob
+from memcheck.job.types import COMPARED, SECOND_PASSES, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 from memcheck.timing.data_parallel import gather_seconds

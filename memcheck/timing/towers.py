@@ -6,7 +6,7 @@ The patch embedding, the merger and the projector, one or two products on a quar
 from __future__ import annotations
 
 from memcheck.job.images import pictures_of
-from memcheck.job.target import encoder_length
+from memcheck.job.rows import encoder_length
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Attention, Block
 from memcheck.models.vision import TowerAttention, Vision

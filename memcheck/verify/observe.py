@@ -11,10 +11,9 @@ from typing import Any
 
 from memcheck.errors import MemcheckError, UsageError
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.image_outputs import gives
-from memcheck.job.torch import behaviour
+from memcheck.job.images import gives
 from memcheck.job.types import TrainingJob
-from memcheck.job.versions import TRANSFORMERS
+from memcheck.job.versions import TRANSFORMERS, behaviour
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 from memcheck.result import PlanResult

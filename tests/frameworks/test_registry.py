@@ -8,7 +8,7 @@ import pytest
 
 from memcheck.frameworks.registry import FRAMEWORKS, timing_of
 from memcheck.job.framework import Framework
-from memcheck.job.recipes import GENERIC
+from memcheck.job.recipe import GENERIC
 from memcheck.job.resolve import DEFAULT_FRAMEWORK
 from memcheck.job.types import DTYPE_BYTES
 from memcheck.plan.schema import load_schema

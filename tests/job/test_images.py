@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.errors import ResolutionError
+from memcheck.job.defaults import ResolutionError
 from memcheck.job.images import pictures_of
 from memcheck.job.resolve import Resolved, resolve
 from memcheck.job.types import TrainingJob

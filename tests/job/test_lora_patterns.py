@@ -9,8 +9,8 @@ import pytest
 from memcheck.edge.expressions import Expression, ExpressionError
 from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.errors import ResolutionError
-from memcheck.job.lora_patterns import reach_of
+from memcheck.job.adapters import reach_of
+from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.models.module_paths import linear_layers
 from memcheck.plan.read import build_plan

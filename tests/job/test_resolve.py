@@ -8,7 +8,7 @@ import pytest
 
 from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.errors import ResolutionError
+from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import Resolved, resolve
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.models.types import Architecture, Rough

@@ -8,8 +8,8 @@ import pytest
 
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
-from memcheck.job.torch import behaviour
 from memcheck.job.types import TrainingJob
+from memcheck.job.versions import behaviour
 from memcheck.plan.read import build_plan
 
 FSDP = {"zero_stage": 3}

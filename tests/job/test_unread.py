@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.hostile_draw import KINDS
 from memcheck.check import Gate, check_file
-from memcheck.job.unread import UNREAD
+from memcheck.job.keys import UNREAD
 
 READS: dict[str, Callable[[], object]] = {
     "attribute": lambda: UNREAD.mode,

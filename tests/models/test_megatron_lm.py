@@ -7,7 +7,7 @@ import pytest
 from memcheck.configs.write_megatron import differences, dimensions
 from memcheck.families.architecture import catalogued, read_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.errors import ResolutionError
+from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.parameters import count_parameters

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 import torch  # noqa: E402
 
 from memcheck.frameworks.torch.whole_model import model_tensors  # noqa: E402
-from memcheck.job.image_outputs import gives  # noqa: E402
+from memcheck.job.images import gives  # noqa: E402
 from memcheck.verify.build.model import build_model  # noqa: E402
 from memcheck.verify.observe import runnable  # noqa: E402
 from memcheck.verify.process import versions  # noqa: E402

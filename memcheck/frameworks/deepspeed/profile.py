@@ -10,7 +10,7 @@ Sources: ``deepspeed/runtime/zero/config.py`` (bucket sizes 5e8 elements, ``sub_
 from __future__ import annotations
 
 from memcheck.frameworks.transformers.classes import ADAPTERS, STYLE, TRANSFORMERS
-from memcheck.job import recipes as r
+from memcheck.job import recipe as r
 from memcheck.job.framework import Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
 
 FRAMEWORK = Framework(

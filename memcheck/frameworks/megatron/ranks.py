@@ -32,10 +32,9 @@ from memcheck.frameworks.megatron.units import SharedLayers, chunk_units, name_o
 from memcheck.frameworks.megatron.workspaces import ANY_DEVICE, Device
 from memcheck.frameworks.megatron.workspaces import ChunkContents as Blocks
 from memcheck.frameworks.torch.pipelining import fullest
-from memcheck.job.any_batch import AnyBatch, any_batch
-from memcheck.job.reduced import state_key as without_step
+from memcheck.job.keys import UNREAD, AnyBatch, any_batch
+from memcheck.job.keys import state_key as without_step
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.job.unread import UNREAD
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 from memcheck.remembered import lru_cache

@@ -20,7 +20,7 @@ from memcheck.frameworks.torch.stream import stream_dtype, widens_inside
 from memcheck.frameworks.torch.tower_tensors import part_setting, part_tensors, reaches
 from memcheck.frameworks.torch.trained_parts import is_hooked, recompute_mode
 from memcheck.frameworks.torch.units import block_unit
-from memcheck.job.target import encoder_length, target_length
+from memcheck.job.rows import encoder_length, target_length
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.encoder import Encoder, Words
 from memcheck.models.types import Architecture, Attention, Block

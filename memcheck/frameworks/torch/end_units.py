@@ -26,8 +26,7 @@ from memcheck.frameworks.torch.stream import embedded_dtype, stream_dtype
 from memcheck.frameworks.torch.trained_parts import HEAD, TABLE, is_head_frozen, is_hooked, is_tied, leaves_beside
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
 from memcheck.frameworks.transformers.head import Head, head_forward
-from memcheck.job.objective_types import Objective
-from memcheck.job.types import TrainingJob
+from memcheck.job.types import Objective, TrainingJob
 from memcheck.models.parameters import head_width
 from memcheck.models.types import Architecture
 from memcheck.remembered import lru_cache

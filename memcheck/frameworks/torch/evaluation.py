@@ -18,8 +18,7 @@ from memcheck.frameworks.torch.fsdp import gathered_dtype, group, wraps
 from memcheck.frameworks.torch.rank_tensors import as_built
 from memcheck.frameworks.torch.trained_parts import is_tied
 from memcheck.frameworks.torch.units import base_setting
-from memcheck.job.objective_types import Objective
-from memcheck.job.types import TrainingJob
+from memcheck.job.types import Objective, TrainingJob
 from memcheck.models.types import Architecture
 
 

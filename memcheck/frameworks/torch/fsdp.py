@@ -10,9 +10,8 @@ from __future__ import annotations
 from memcheck.accounts.state import FOUR_BITS, LocalTensor, shard_numel
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.torch.pipelining import SPLIT
-from memcheck.job.torch import ends_apart, reduces_wider
 from memcheck.job.types import DTYPE_BYTES, Layout, Recipe, TrainingJob
-from memcheck.job.versions import WRAPS, wraps_adapters
+from memcheck.job.versions import WRAPS, ends_apart, reduces_wider, wraps_adapters
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 

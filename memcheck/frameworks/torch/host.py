@@ -10,7 +10,7 @@ from memcheck.accounts.ranks import Components
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, weight_bytes
 from memcheck.frameworks.host import NO_SAVING, HostMemory, ModelStateBytes, Saving, block, of_node, optimizer_on_host
 from memcheck.frameworks.torch.resident import resident_dtype, shard_of, sharding, states_dtype
-from memcheck.job.reduced import state_key
+from memcheck.job.keys import state_key
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.parameters import parameters_by_group
 from memcheck.models.types import Rough

@@ -22,7 +22,7 @@ from memcheck.accounts.segments import unfilled
 from memcheck.accounts.state import optimizer_state_bytes, weight_bytes
 from memcheck.frameworks.torch.resident import Sharding, is_updated, resident_dtype, sharding, states_dtype
 from memcheck.frameworks.torch.states import PACKED, counted, engine_of
-from memcheck.job.reduced import state_key
+from memcheck.job.keys import state_key
 from memcheck.job.types import TrainingJob
 from memcheck.record import Record
 from memcheck.remembered import lru_cache

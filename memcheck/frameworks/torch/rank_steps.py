@@ -42,8 +42,8 @@ from memcheck.frameworks.torch.recording import (
 from memcheck.frameworks.torch.resident import divided_over
 from memcheck.frameworks.torch.states import resident_states
 from memcheck.frameworks.torch.step_options import step_options, step_sizes, wrapped_kinds
+from memcheck.job.keys import UNREAD
 from memcheck.job.types import Layout, Optimizer, TrainingJob
-from memcheck.job.unread import UNREAD
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
@@ -140,7 +140,7 @@ class TorchRank(RankPeak):
 
 
 class TorchStates(RankStates):
-    """The states of the ranks of a :func:`memcheck.job.reduced.state_key` job, and FSDP2's groups."""
+    """The states of the ranks of a :func:`memcheck.job.keys.state_key` job, and FSDP2's groups."""
 
     __slots__ = ("_groups",)
 
@@ -159,7 +159,7 @@ class TorchStates(RankStates):
 
 @lru_cache(maxsize=1024)
 def states_of(job: TrainingJob) -> TorchStates:
-    """The states of a :func:`memcheck.job.reduced.state_key` job; equal jobs share them."""
+    """The states of a :func:`memcheck.job.keys.state_key` job; equal jobs share them."""
     return TorchStates(job)
 
 

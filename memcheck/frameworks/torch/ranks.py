@@ -18,8 +18,7 @@ from memcheck.frameworks.torch.rank_steps import (
     unsharded_step_key,
 )
 from memcheck.frameworks.torch.states import engine_of
-from memcheck.job.any_batch import AnyBatch, any_batch
-from memcheck.job.reduced import state_key
+from memcheck.job.keys import AnyBatch, any_batch, state_key
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.remembered import lru_cache

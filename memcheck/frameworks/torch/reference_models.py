@@ -9,8 +9,7 @@ from memcheck.frameworks.engine import Engine, engine_code
 from memcheck.frameworks.layers import model_states_of
 from memcheck.frameworks.torch.fsdp import Group, gathered_dtype, group, partitioned, wraps
 from memcheck.frameworks.torch.whole_model import model_tensors
-from memcheck.job.objective_types import Companion, Objective
-from memcheck.job.types import TrainingJob
+from memcheck.job.types import Companion, Objective, TrainingJob
 from memcheck.models.types import Architecture
 
 

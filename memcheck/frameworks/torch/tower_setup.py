@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from memcheck.accounts.unit import OF_LANGUAGE, TOWERS, WRAPPED
 from memcheck.families.tower import tower_forward
-from memcheck.job.image_outputs import gives, has_outputs
+from memcheck.job.images import gives, has_outputs
 from memcheck.job.types import TrainingJob
 from memcheck.job.versions import version_of_models
 from memcheck.models.vision import Vision

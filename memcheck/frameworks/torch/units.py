@@ -20,7 +20,6 @@ from memcheck.frameworks.torch.rank_tensors import (
 from memcheck.frameworks.torch.stream import stream_dtype, widens_encoded, widens_inside, widens_stream
 from memcheck.frameworks.transformers.kernel_choice import fused_kernels
 from memcheck.frameworks.transformers.states import wide_width
-from memcheck.job.images import pictures_of
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block, Mixer
 from memcheck.remembered import lru_cache
@@ -37,7 +36,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
     narrow = autocast is not None and unit_dtype != "fp32"
     decoded, encoded = job.sequence_length, 0
     if architecture.encoder is not None:
-        from memcheck.job.target import lengths
+        from memcheck.job.rows import lengths
 
         encoded, decoded = lengths(job, architecture.encoder)
     found = Setting(
@@ -82,6 +81,8 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
     vision = architecture.vision
     if vision is None or not vision.crosses:
         return found
+    from memcheck.job.images import pictures_of
+
     encoded = pictures_of(job, vision).pictures * vision.tile_tokens // job.rows
     return found._replace(encoded=encoded, encoded_dtype=found.autocast)
 

@@ -19,7 +19,7 @@ from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.transformers.head import Head
 from memcheck.frameworks.transformers.preference_batch import Batch, total
 from memcheck.frameworks.transformers.second_pass import leave, second_hidden, second_outputs
-from memcheck.job.objective_types import DISTILLED
+from memcheck.job.types import DISTILLED
 
 
 def own_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -> Value:

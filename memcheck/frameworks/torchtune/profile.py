@@ -8,7 +8,7 @@ and states, bf16 unless told otherwise; adapters in it too; ``del logits`` befor
 from __future__ import annotations
 
 from memcheck.autograd.style import Style
-from memcheck.job import recipes as r
+from memcheck.job import recipe as r
 from memcheck.job.families import NORM, Families, parts, words
 from memcheck.job.framework import Adapters, Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
 

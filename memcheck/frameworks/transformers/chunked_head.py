@@ -18,7 +18,7 @@ from memcheck.autograd.pieces import counted_as, in_pieces
 from memcheck.autograd.tensor import Tape, Value
 from memcheck.frameworks.transformers.fused_head import scored_tokens
 from memcheck.frameworks.transformers.head import Head
-from memcheck.job.objective_types import PIECEWISE
+from memcheck.job.types import PIECEWISE
 
 CHUNK = 256
 """Tokens of a piece (``_CHUNKED_LM_HEAD_CHUNK_SIZE``)."""

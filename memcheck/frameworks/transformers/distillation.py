@@ -18,7 +18,7 @@ from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.second_pass import SecondPass
 from memcheck.frameworks.transformers.preference_batch import total
 from memcheck.frameworks.transformers.second_pass import Outputs, leave, second_hidden, second_outputs
-from memcheck.job.objective_types import Objective
+from memcheck.job.types import Objective
 
 FP32_STATISTICS = 9
 """Numbers of each token that the tiles are folded into."""

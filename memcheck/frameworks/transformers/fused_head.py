@@ -13,7 +13,7 @@ from memcheck.autograd.tensor import Parameter, Value
 from memcheck.frameworks.second_pass import SecondPass
 from memcheck.frameworks.transformers.preference_batch import total
 from memcheck.frameworks.transformers.second_pass import leave, second_hidden
-from memcheck.job.objective_types import Objective
+from memcheck.job.types import Objective
 
 
 def fused_loss(

@@ -16,8 +16,7 @@ from memcheck.autograd.parallel import enter_tensor_parallel
 from memcheck.autograd.pieces import counted_as, in_pieces
 from memcheck.autograd.tensor import Dim, Leaf, Parameter, rounded_bytes
 from memcheck.frameworks.layers import layers_of
-from memcheck.job.objective_types import DISTILLED, OWN, Objective
-from memcheck.job.types import Loss, TrainingJob
+from memcheck.job.types import DISTILLED, OWN, Loss, Objective, TrainingJob
 from memcheck.models.types import Norm, ParameterTensor, TaskHead
 from memcheck.record import Record
 from memcheck.remembered import lru_cache

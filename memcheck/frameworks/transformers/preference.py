@@ -17,7 +17,7 @@ from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.second_pass import SecondPass
 from memcheck.frameworks.transformers.preference_batch import Batch, total
 from memcheck.frameworks.transformers.second_pass import Outputs, second_outputs
-from memcheck.job.objective_types import LLAMA_FACTORY, MS_SWIFT, OPEN_INSTRUCT, Objective
+from memcheck.job.types import LLAMA_FACTORY, MS_SWIFT, OPEN_INSTRUCT, Objective
 
 
 def preference_loss(

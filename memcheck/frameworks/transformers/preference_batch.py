@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Tape, Value
-from memcheck.job.objective_types import Objective
+from memcheck.job.types import Objective
 
 
 class Batch:

@@ -9,7 +9,7 @@ Sources: transformers 5.23 ``training_args.py`` (``optim`` is ``adamw_torch_fuse
 from __future__ import annotations
 
 from memcheck.frameworks.transformers.classes import ADAPTERS, STYLE, TRANSFORMERS
-from memcheck.job import recipes as r
+from memcheck.job import recipe as r
 from memcheck.job.framework import Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
 from memcheck.job.versions import is_before
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from memcheck.job.target import encoder_length, target_length
+from memcheck.job.rows import encoder_length, target_length
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record

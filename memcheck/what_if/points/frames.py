@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.errors import ResolutionError
-from memcheck.job.model import resolve_model
+from memcheck.job.defaults import ResolutionError
+from memcheck.job.lookup import resolve_model
 from memcheck.job.resolve import JobFrame, framed
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.estimate import Estimator

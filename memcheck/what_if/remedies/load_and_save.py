@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.job.framework import Framework
-from memcheck.job.objective_types import Evaluation
 from memcheck.job.training import shards_parameters
-from memcheck.job.types import TrainingJob
+from memcheck.job.types import Evaluation, TrainingJob
 from memcheck.memory.fit import on_host
 from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.types import EQUIVALENT, CandidateChange

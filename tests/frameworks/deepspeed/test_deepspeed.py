@@ -12,8 +12,7 @@ from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.deepspeed.engine import DEFAULTS, EngineBuffers, engine_buffers, fullest_partition
 from memcheck.frameworks.deepspeed.profile import FRAMEWORK as DEEPSPEED
-from memcheck.job.objective_types import Evaluation
-from memcheck.job.types import Layout, Optimizer, Overhead
+from memcheck.job.types import Evaluation, Layout, Optimizer, Overhead
 from memcheck.memory.estimate import estimate
 from tests.memory.jobs import BIG_GPU, job
 

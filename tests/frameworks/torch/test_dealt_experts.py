@@ -9,7 +9,7 @@ import pytest
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.torch.fsdp import group
 from memcheck.frameworks.torch.resident import divided_over
-from memcheck.job.recipes import FSDP2_BF16
+from memcheck.job.recipe import FSDP2_BF16
 from memcheck.job.types import TrainingJob
 from tests.verify.plans import plan, subject
 

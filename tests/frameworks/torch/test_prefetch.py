@@ -11,7 +11,7 @@ import pytest
 from benchmarks.drawn import predicted
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.torch.fsdp import group
-from memcheck.job.recipes import FP32
+from memcheck.job.recipe import FP32
 
 TRACED: list[dict[str, Any]] = json.loads(Path(__file__).with_name("traced_prefetch.json").read_text(encoding="utf-8"))
 """Steps of torch 2.13.0 around small models of transformers 5.23.0, by ``memcheck verify``, whose backward is highest

@@ -9,7 +9,7 @@ import pytest
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.torch.fsdp import group
 from memcheck.frameworks.torch.optimizer import step_temporaries
-from memcheck.job.recipes import FSDP2_BF16
+from memcheck.job.recipe import FSDP2_BF16
 from tests.verify.plans import layers, plan, subject
 
 MATRIX = LocalTensor("w", (1024, 512), True, matrix=True)

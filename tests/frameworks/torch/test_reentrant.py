@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.engine_speed import plan, resolved
 from memcheck.frameworks.torch.rank_steps import Steps, states_of, step_key
-from memcheck.job.reduced import state_key
+from memcheck.job.keys import state_key
 from memcheck.job.types import Checkpointing, TrainingJob
 
 MODEL, ROWS, HIDDEN = "llama-3.1-8b", 4 * 2048, 4096

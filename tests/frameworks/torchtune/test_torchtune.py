@@ -87,7 +87,7 @@ def test_the_linear_loss_lets_go_of_each_pieces_logits() -> None:
 
 def test_ends_that_are_sharded_apart_are_not_gathered_all_the_time() -> None:
     """Without the list, embedding and head stay gathered in the root's group; a tied head reads the root's table."""
-    from memcheck.job.torch import ends_apart
+    from memcheck.job.versions import ends_apart
 
     profile = FRAMEWORKS["torchtune"]
     named = {"options": {"custom_sharded_layers": ["tok_embeddings", "output"]}}

@@ -10,8 +10,8 @@ import pytest
 from benchmarks import figures
 from memcheck.check import check_file
 from memcheck.config.gate import EVERY, Gate
-from memcheck.job.alternatives import ALTERNATIVES, alternative
 from memcheck.result import PlanResult
+from memcheck.rules.grounds import ALTERNATIVES, alternative
 
 EXPERIMENT = "the plan would be another experiment"
 FOLLOWS = "it follows from other keys"

@@ -1,16 +1,24 @@
-"""From ``training.base`` to how the frozen model under adapters is stored."""
+"""From ``training.base`` and ``training.lora`` to adapters and the frozen model under them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from memcheck.job.defaults import Defaults
-from memcheck.job.errors import JobProblem, ResolutionError
+from memcheck.job.defaults import PLAN_DEFAULT, Defaults, JobProblem, ResolutionError
 from memcheck.job.framework import Framework
-from memcheck.job.types import BITSANDBYTES
+from memcheck.job.recipe import UPCAST
+from memcheck.job.types import BITSANDBYTES, Lora, Recipe
 from memcheck.job.versions import TRANSFORMERS
-from memcheck.models.types import Architecture, Moe
+from memcheck.models.errors import ArchitectureError
+from memcheck.models.module_paths import Linear, linear_layers, matching
+from memcheck.models.types import Architecture, Moe, Rough
+from memcheck.plan import types as plan_types
 from memcheck.plan.types import BaseSpec, PrecisionSpec, TrainingSpec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
 
 FLOATS = ("bf16", "fp16", "fp32")
 FOUR_BITS = ("nf4", "fp4")
@@ -120,3 +128,98 @@ def note_experts(
         key = "training.framework_version" if named else f"training.options.{TRANSFORMERS}"
         why = "the experts stay in 16 bits, which transformers 4 quantises (4.57 is its last release)"
         defaults.note(key, "5.0 or newer", why)
+
+
+PLACE = "/training/lora/target_modules"
+MISTAKEN = ("glm4v_moe",)
+"""Models whose modules peft mistakes for stacked experts."""
+
+
+def with_reach(lora: Lora, architecture: Architecture | Rough, framework: Framework) -> Lora:
+    """The adapters with the names that their pattern reaches in each part.
+
+    Raises:
+        ResolutionError: the pattern cannot be read, reaches nothing, or some layers of a kind and not others.
+    """
+    pattern = str(lora.target_modules)
+    if framework.adapters.own or framework.adapter_modules or not isinstance(architecture, Architecture):
+        who = framework.name if isinstance(architecture, Architecture) else "a model of which only the size is known"
+        _fail(f"patterns of modules have no meaning for {who}", "name the modules in a list")
+    return lora._replace(reach=reach_of(pattern, architecture))
+
+
+def reach_of(pattern: str, architecture: Architecture) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The names that a pattern reaches in each part of a model.
+
+    Raises:
+        ResolutionError: it cannot be read, reaches nothing, or some layers of a kind and not others.
+    """
+    experts = any(isinstance(b.mlp, Moe) and b.mlp.stacked_adapters for b, _ in architecture.blocks)
+    if experts or architecture.model_type in MISTAKEN or architecture.encoder is not None:
+        said = f"memcheck does not match patterns against the modules of {architecture.model_type}"
+        _fail(said, "name them in a list")
+    layers = tuple(linear_layers(architecture))
+    try:
+        found = matching(pattern, layers)
+    except ArchitectureError as error:
+        _fail(error.message, "name the modules in a list")
+    if not found:
+        paths = {layer.part: layer.path for layer in reversed(layers)}
+        _fail(f"`{pattern}` matches the path of no linear layer", f"there are such as {', '.join(paths.values())}")
+    return tuple((part, _names(part, pattern, found, layers)) for part in dict.fromkeys(x.part for x in found))
+
+
+def _names(part: str, pattern: str, found: list[Linear], layers: tuple[Linear, ...]) -> tuple[str, ...]:
+    """The names that stand for what was found in a part, and for nothing else there."""
+    reached = {layer.path for layer in found}
+    names = tuple(dict.fromkeys(layer.name for layer in found if layer.part == part))
+    for layer in layers:
+        stands = any(layer.name == name or layer.name.endswith("." + name) for name in names)
+        if layer.part == part and stands and layer.path not in reached:
+            _fail(
+                f"`{pattern}` reaches `{layer.name}` in some layers and not in `{layer.path}`",
+                "memcheck has a model of adapters in all layers of a kind, or none",
+            )
+    return names
+
+
+def _fail(message: str, help: str) -> NoReturn:
+    raise ResolutionError((JobProblem("lora", PLACE, message, help=help),))
+
+
+PATTERN = frozenset("\\*+?[](){}|^$")
+"""Characters that make a text of adapters' targets a pattern: a name, or the end of a path, has none of them."""
+
+
+def resolve_lora(
+    training: plan_types.TrainingSpec,
+    framework: Framework,
+    recipe: Recipe,
+    architecture: Architecture | Rough,
+    defaults: Defaults,
+    upcast: bool = False,
+) -> Lora:
+    """Adapters of a LoRA or QLoRA job. ``upcast``: in fp32 in the end."""
+    stated = training.lora or plan_types.LoraSpec()
+    targets, own = framework.adapters.targets, PLAN_DEFAULT
+    dtype, why = "fp32", "default of PEFT: adapters are kept in fp32"
+    lacks = "training.lora.dtype" in framework.lacks
+    if framework.adapters.dtype == "params":
+        dtype, why = recipe.params, f"default of {framework.name}"
+        own = own if lacks else why
+    if upcast and stated.dtype not in (None, "fp32"):
+        lacks, dtype, why = True, "fp32", UPCAST
+    found = Lora(
+        rank=defaults.take("training.lora.rank", stated.rank, framework.adapters.rank, own),
+        target_modules=defaults.take("training.lora.target_modules", stated.target_modules, targets, own),
+        dtype=defaults.take("training.lora.dtype", None if lacks else stated.dtype, dtype, why),
+        parts=stated.parts or (),
+        dropout=float(defaults.take("training.lora.dropout", stated.dropout, 0, own)),
+        dora=bool(stated.dora),
+        modules_to_save=tuple(sorted(set(stated.modules_to_save or ()))),
+        target_parameters=stated.target_parameters or (),
+        expert_rank=stated.expert_rank or 0,
+    )
+    if isinstance(found.target_modules, str) and PATTERN.intersection(found.target_modules):
+        return with_reach(found, architecture, framework)
+    return found

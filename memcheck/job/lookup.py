@@ -1,0 +1,127 @@
+"""From the names in a plan to one accelerator and to architectures, with every problem at its place."""
+
+from __future__ import annotations
+
+from memcheck.catalog.config_file import ConfigFileError
+from memcheck.catalog.gpus import find_gpu
+from memcheck.catalog.names import AmbiguousNameError, UnknownNameError
+from memcheck.catalog.types import Gpu
+from memcheck.families.architecture import architecture_of
+from memcheck.job.defaults import JobProblem, ResolutionError
+from memcheck.models.errors import ArchitectureError
+from memcheck.models.types import Architecture, Rough
+from memcheck.plan import types as plan_types
+
+GIB = 2**30
+_RATES = ("bf16_tflops", "fp16_tflops", "fp8_tflops", "hbm_gbs", "nvlink_gbs")
+
+
+def resolve_gpu(stated: plan_types.GpuSpec) -> Gpu:
+    """The catalog's record, with what the plan states in its place.
+
+    A GPU that the catalog does not know is fine as long as the plan gives its memory.
+
+    Raises:
+        ResolutionError: the name is unknown, or that of several cards, and ``memory_gib`` is not given.
+    """
+    try:
+        gpu: Gpu | None = named_card(stated)
+    except UnknownNameError as error:
+        if stated.memory_gib is None:
+            help = _counted(stated.name) or error.help
+            raise ResolutionError((JobProblem("gpu", "/hardware/gpu", error.message, help=help),)) from None
+        gpu = None
+    if gpu is None:
+        gpu = Gpu(name=stated.name, memory_bytes=0, source="the plan")
+    changed: dict[str, object] = {r: getattr(stated, r) for r in _RATES if getattr(stated, r) is not None}
+    if stated.memory_gib is not None:
+        changed["memory_bytes"] = round(stated.memory_gib * GIB)
+    if changed:
+        gpu = gpu._replace(from_catalog=False, source="the plan", **changed)  # type: ignore[arg-type]
+    return gpu
+
+
+def _counted(name: str) -> str:
+    """What to write for ``8xH100`` and ``H100:8``; empty for a name without a number of GPUs."""
+    import re
+
+    ahead = re.fullmatch(r"(?P<count>[0-9]{1,4}) ?[x*] ?(?P<card>.+)", name)
+    found = ahead or re.fullmatch(r"(?P<card>.+?) ?[x:*] ?(?P<count>[0-9]{1,4})", name)
+    if found is None:
+        return ""
+    card, count = found["card"], found["count"]
+    try:
+        known = find_gpu(card).name
+    except AmbiguousNameError as error:
+        known = " or ".join(error.close)
+    except UnknownNameError:
+        return ""
+    return f"write `gpu: {known}` and the number as `gpus_per_node: {count}`"
+
+
+def named_card(stated: plan_types.GpuSpec) -> Gpu:
+    """The catalog's card that is named; of several with that name, the one whose memory is nearest to what is stated.
+
+    Raises:
+        UnknownNameError: there is none, or there are several and no memory is stated.
+    """
+    try:
+        return find_gpu(stated.name)
+    except AmbiguousNameError as error:
+        if stated.memory_gib is None:
+            raise
+        wanted = stated.memory_gib * GIB
+        return min((find_gpu(name) for name in error.close), key=lambda card: abs(card.memory_bytes - wanted))
+
+
+def resolve_model(model: plan_types.ModelSpec, *, base_dir: str) -> Architecture | Rough:
+    """The architecture that the plan names; ``base_dir`` is where relative config paths start.
+
+    Raises:
+        ResolutionError: unknown name, unreadable config.json, or a configuration that no family reads.
+    """
+    if model == plan_types.ModelSpec(overrides=model.overrides):
+        raise ResolutionError(
+            (JobProblem("missing", "/model", "the plan names no model", help="write `model: llama-3.1-8b`"),)
+        )
+    try:
+        return architecture_of(model, base_dir)
+    except UnknownNameError as error:
+        raise ResolutionError((JobProblem("model", _name_pointer(model), error.message, help=error.help),)) from None
+    except ConfigFileError as error:
+        raise ResolutionError((JobProblem("config", "/model/config", error.message, help=error.help),)) from None
+    except ArchitectureError as error:
+        pointer = _key_pointer(error.key, model)
+        kind = "architecture" if error.key in {"", "model_type"} else "config-key"
+        raise ResolutionError((JobProblem(kind, pointer, error.message, help=error.help),)) from None
+
+
+def _name_pointer(model: plan_types.ModelSpec) -> str:
+    return "/model" if model.overrides is None else "/model/name"
+
+
+def _key_pointer(key: str, model: plan_types.ModelSpec) -> str:
+    """Where the configuration key stands in the plan, if it stands there."""
+    head = key.split(".", maxsplit=1)[0]
+    if model.overrides and head in model.overrides:
+        return "/model/overrides/" + key.replace(".", "/")
+    if model.architecture is not None:
+        where = "/model/architecture"
+        return where + "/" + key.replace(".", "/") if head in model.architecture else where
+    return "/model/config" if model.config is not None else _name_pointer(model)
+
+
+PLACE = "/training/teacher"
+
+
+def resolve_teacher(stated: plan_types.TeacherSpec, base_dir: str) -> Architecture | Rough:
+    """The teacher's model.
+
+    Raises:
+        ResolutionError: as of the model that is trained, at the teacher's place.
+    """
+    try:
+        return resolve_model(stated.model, base_dir=base_dir)
+    except ResolutionError as error:
+        problems = tuple(p._replace(pointer=PLACE + p.pointer) for p in error.problems)
+        raise ResolutionError(problems) from None
