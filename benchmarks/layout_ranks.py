@@ -40,7 +40,7 @@ from memcheck.what_if.remedies.types import UNCHANGED, CandidateChange
 from memcheck.what_if.search.explore import possible
 from memcheck.what_if.search.rank import Split, split_of
 from memcheck.what_if.search.space import Space, space_of
-from memcheck.what_if.suggest.keys import known_keys
+from memcheck.what_if.suggest.run import known_keys
 
 RECORDED = "layout_ranks.json"
 FULL = 200

@@ -22,9 +22,7 @@ from memcheck.plan.load import load_documents
 from memcheck.record import Record
 from memcheck.result import PASSED, PlanResult
 from memcheck.what_if.search.attach import FOLLOW
-from memcheck.what_if.suggest.keys import known_keys
-from memcheck.what_if.suggest.run import suggest
-from memcheck.what_if.suggest.types import NOTHING_FITS, SUGGESTED, Suggestions
+from memcheck.what_if.suggest.run import NOTHING_FITS, SUGGESTED, Suggestions, known_keys, suggest
 
 CLOSE = frozenset({"MEM103", "MEM104"})
 """Warnings that a plan which passes is close to the limit; they are counted, not forbidden."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.report.links import family_of
+from memcheck.report.forge import family_of
 from memcheck.rules.types import Rule
 
 FAMILIES = {

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from memcheck.report.story.data import BLOCKS
+from memcheck.report.story.build import BLOCKS
 
 STORY = Path(__file__).resolve().parents[1] / "memcheck" / "report" / "story"
 PLAIN = {"str": "string", "int": "integer", "bool": "boolean", "float": "number"}

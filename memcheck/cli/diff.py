@@ -15,10 +15,8 @@ from memcheck.cli.options import CheckOptions, Output
 from memcheck.cli.parameters import COLOR, CONFIG, gpu, outputs, typed
 from memcheck.errors import UsageError
 from memcheck.record import Record
-from memcheck.review.diff.amount import Amount, amount, fails
-from memcheck.review.diff.compare import compare
+from memcheck.review.diff.compare import Amount, PlanDiff, Side, amount, compare, fails
 from memcheck.review.diff.sides import SideReader
-from memcheck.review.diff.types import PlanDiff, Side
 from memcheck.rules.profiles import PROFILES
 
 

@@ -138,6 +138,6 @@ def section(plan: PlanResult, screen: Screen, *, formulas: bool) -> str:
         from memcheck.report.full import alone
 
         return alone(plan, screen) + "\n"
-    from memcheck.report.breakdown import breakdown
+    from memcheck.report.screens import breakdown
 
     return breakdown(plan, plan.estimate, screen, formulas=formulas)

@@ -12,7 +12,7 @@ from memcheck.cli.table import table
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_stdout
 from memcheck.errors import UsageError
-from memcheck.report.page import styled
+from memcheck.report.forge import styled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

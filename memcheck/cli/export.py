@@ -135,8 +135,7 @@ def remedied(document: Document, data: bytes, number: int) -> Document:
     from memcheck.check import Gate
     from memcheck.config.find import Configurations
     from memcheck.plan.changes import with_changes
-    from memcheck.what_if.suggest.run import suggest
-    from memcheck.what_if.suggest.types import FITS, UNCERTAIN
+    from memcheck.what_if.suggest.run import FITS, UNCERTAIN, suggest
 
     gate = Gate(settings=Configurations(None).of(document.path))
     answer = suggest(document, data, gate, top=number)

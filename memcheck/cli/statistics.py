@@ -8,7 +8,7 @@ from memcheck.cli.options import CheckOptions
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_stdout
 from memcheck.edge.screen import put
-from memcheck.report.statistics import render
+from memcheck.report.screens import statistics
 from memcheck.result import Report
 
 FOR_PEOPLE = ("full", "concise", "brief", "github")
@@ -19,8 +19,8 @@ def write_statistics(report: Report, options: CheckOptions) -> None:
     """Behind a report for people; on stderr if stdout carries a report for programs."""
     shown = [output.format for output in options.outputs if output.file is None]
     if not all(form in FOR_PEOPLE for form in shown):
-        put(sys.stderr, render(report, screen_of(sys.stderr, options.color)))
+        put(sys.stderr, statistics(report, screen_of(sys.stderr, options.color)))
         return
     silent = options.quiet and not any(plan.findings for plan in report.plans)
     gap = "\n" if shown and not silent else ""
-    write_stdout(gap + render(report, screen_of(sys.stdout, options.color)))
+    write_stdout(gap + statistics(report, screen_of(sys.stdout, options.color)))

@@ -20,7 +20,7 @@ from memcheck.errors import UsageError
 from memcheck.plan.document import Document
 from memcheck.record import Record
 from memcheck.what_if.remedies.types import OTHER
-from memcheck.what_if.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, UNCERTAIN, Suggestions
+from memcheck.what_if.suggest.run import FITS, NOT_JUDGED, NOTHING_FITS, UNCERTAIN, Suggestions
 
 BUDGET_S = 20.0
 GOALS = ("fit", "throughput", "gpus", "cheapest", "max-batch", "max-sequence")
@@ -50,7 +50,7 @@ class SuggestOptions(Record):
 
 def keys() -> list[tuple[str, str]]:
     """The plan's sections and keys, for completion."""
-    from memcheck.what_if.suggest.keys import known_keys
+    from memcheck.what_if.suggest.run import known_keys
 
     return [(key, "") for key in known_keys()]
 
@@ -109,8 +109,7 @@ def command(**given: Any) -> int:
     options = SuggestOptions(**given)
     from memcheck.config.find import Configurations
     from memcheck.configs.documents import load_one
-    from memcheck.what_if.suggest.keys import check_keys
-    from memcheck.what_if.suggest.run import suggest
+    from memcheck.what_if.suggest.run import check_keys, suggest
 
     check_keys(options.keep)
     stated = {key: given[key] for key in ("gpu", "gpus_per_node", "nodes") if given[key] is not None}

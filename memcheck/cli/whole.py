@@ -15,7 +15,7 @@ from memcheck.cli.write import shown_on
 from memcheck.config.discover import Candidate
 from memcheck.errors import ConfigurationError
 from memcheck.plan.text import MAX_BYTES
-from memcheck.report.links import DOCS_URL
+from memcheck.report import DOCS_URL
 from memcheck.result import Report, Unreadable
 
 TYPE_CHECKING = False

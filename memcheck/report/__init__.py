@@ -1,7 +1,7 @@
-"""Report formats: one module each, with ``render(report, screen) -> str`` over plain records.
+"""Report formats: one function each, ``render(report, screen) -> str`` over plain records.
 
-Adding a format is one module and one line in :data:`FORMATS`. Modules are named, not imported: a run pays for the
-formats that it was asked for.
+Adding a format is one function and one line in :data:`FORMATS`, which names its module, and the function where that is
+not ``render``. Modules are named, not imported: a run pays for the formats that it was asked for.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from collections.abc import Callable
 
 FORMATS = {
     "full": "memcheck.report.full",
-    "concise": "memcheck.report.concise",
+    "concise": "memcheck.report.brief:concise",
     "brief": "memcheck.report.brief",
     "json": "memcheck.report.json",
     "github": "memcheck.report.github",
     "markdown": "memcheck.report.markdown",
-    "jsonl": "memcheck.report.jsonl",
+    "jsonl": "memcheck.report.json:lines",
     "csv": "memcheck.report.csv",
     "html": "memcheck.report.html",
     "pdf": "memcheck.report.pdf",
-    "story": "memcheck.report.story.data",
+    "story": "memcheck.report.story.build",
     "sarif": "memcheck.report.sarif",
-    "junit": "memcheck.report.junit",
-    "gitlab": "memcheck.report.gitlab",
-    "checkstyle": "memcheck.report.checkstyle",
-    "rdjson": "memcheck.report.rdjson",
+    "junit": "memcheck.report.ci:junit",
+    "gitlab": "memcheck.report.ci:gitlab",
+    "checkstyle": "memcheck.report.ci:checkstyle",
+    "rdjson": "memcheck.report.ci:rdjson",
 }
 
 WITH_DOSSIER = frozenset({"html", "pdf", "story"})
@@ -32,6 +32,9 @@ WITH_DOSSIER = frozenset({"html", "pdf", "story"})
 
 WITH_GROUNDS = frozenset({"full", "json", "jsonl", "html", "pdf", "story", "github"})
 """Formats that list, for a plan that passes, the assumptions that its verdict depends on."""
+
+DOCS_URL = "MEMCHECK_DOCS_URL"
+"""The environment variable that names the published folder of rule pages (``docs/rules`` of a repository)."""
 
 BINARY = frozenset({"pdf"})
 """Formats that are bytes: they go to a file."""
@@ -41,5 +44,6 @@ def renderer(name: str) -> Callable[..., str | bytes]:
     """The render function of one of :data:`FORMATS`; those that ``estimate`` has, too, also take ``judged``."""
     from memcheck.edge.modules import import_module
 
-    render: Callable[..., str | bytes] = import_module(FORMATS[name]).render
+    module, _, function = FORMATS[name].partition(":")
+    render: Callable[..., str | bytes] = getattr(import_module(module), function or "render")
     return render

@@ -1,4 +1,4 @@
-"""A few lines per plan, for hooks: the verdict, what is wrong first, the first remedy, and where the rest is."""
+"""Short reports: a few lines per plan for hooks, and one line per finding for editors and grep."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from memcheck.edge.text import clean, one_line, plural, value, wrap
 from memcheck.finding import Finding
 from memcheck.report import text
 from memcheck.report.full import closing_lines
-from memcheck.report.story.summary import head, plan_summary
+from memcheck.report.story.summary import head, plan_summary, summary
 from memcheck.result import PlanResult, Report
 
 MOST_LINES = 10
@@ -65,3 +65,29 @@ def _cut(told: str, columns: int) -> str:
     """The first line of a text, with dots where there is more."""
     parts = wrap(told, max(columns - 4, 8))
     return parts[0] if len(parts) == 1 else f"{parts[0]} ..."
+
+
+def concise(report: Report, screen: Screen) -> str:
+    """The findings in the order of the plans, then the summary."""
+    lines = [line(plan, finding, screen) for plan in report.plans for finding in plan.findings]
+    if not screen.quiet:
+        lines.append(summary(report))
+        if any(plan.findings for plan in report.plans):
+            from memcheck.report.story.findings import fixes
+
+            lines += filter(None, (fixes(report),))
+    return "".join(f"{each}\n" for each in lines)
+
+
+def line(plan: PlanResult, finding: Finding, screen: Screen) -> str:
+    """One finding on one line; ``[*]`` where ``--fix`` mends it."""
+    where = finding.location
+    place = f"{one_line(where.path)}:{where.span.line}:{where.span.column}:"
+    message = clean(" ".join(finding.message.split()))
+    code = screen.paint(finding.code, finding.severity)
+    if screen.links:
+        from memcheck.report.forge import page
+
+        code = screen.link(code, page(finding.code))
+    mark = "[*] " if plan.fixable(finding) else ""
+    return f"{place} {code} {mark}{message}"

@@ -8,9 +8,6 @@ from memcheck.report.story import Prose
 from memcheck.report.story.summary import plan_summary, summary, summary_tone
 from memcheck.result import PlanResult, Report
 
-HOST = "MEM106"
-"""The one memory finding that is about the node and not about the GPU."""
-
 
 def render(report: Report, screen: Screen) -> str:
     """One section per plan, a blank line between sections; at the end where to read more, and the summary."""

@@ -12,8 +12,8 @@ import os
 from memcheck.edge.screen import Screen, inert
 from memcheck.edge.text import clean, one_line, plural
 from memcheck.finding import Finding, Location
+from memcheck.report.forge import relative_to
 from memcheck.report.full import plan_section
-from memcheck.report.repository import relative_to
 from memcheck.report.story.remedies import advice_lines
 from memcheck.report.story.summary import summary
 from memcheck.report.verdict import fullness, pressure

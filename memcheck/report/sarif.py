@@ -1,7 +1,4 @@
-"""SARIF 2.1.0, with every property that GitHub code scanning marks as required.
-
-https://docs.github.com/en/code-security/reference/code-scanning/sarif-files/sarif-support-for-code-scanning
-"""
+"""SARIF 2.1.0, with every property that GitHub code scanning marks as required."""
 
 from __future__ import annotations
 
@@ -14,13 +11,108 @@ from memcheck.edge.opener import read_whole
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean
 from memcheck.finding import OTHER_HARDWARE, SEVERITIES, FileEdits, Finding, Location, Span
-from memcheck.report.fingerprint import Keyed, keyed
-from memcheck.report.line_hash import line_hashes
-from memcheck.report.links import docs_folder, file_url, quoted
-from memcheck.report.repository import relative_to, repository_path, root
-from memcheck.report.sarif_rules import LEVELS, descriptor
+from memcheck.report.forge import (
+    Keyed,
+    doc_section,
+    docs_folder,
+    file_url,
+    keyed,
+    published,
+    quoted,
+    relative_to,
+    repository_path,
+    root,
+    styled,
+)
 from memcheck.report.story.remedies import advice_lines, remedy_line
-from memcheck.result import BASELINE, COMMENT, Hidden, PlanResult, Report
+from memcheck.result import BASELINE, COMMENT, DEFECT, Hidden, PlanResult, Report
+from memcheck.rules.registry import RULES
+from memcheck.rules.types import HEURISTIC, MEASURED, PROVABLE, Rule
+
+WINDOW = 100
+BASE = 37
+MASK = 2**64 - 1
+END = 0xFFFF
+
+_LINE_END = re.compile("\r\n?")
+_BLANKS = re.compile("[ \t]+")
+
+
+def line_hashes(text: str) -> list[str]:
+    """One hash per line; what follows the last line end is a line too, even if it is empty."""
+    units = code_units(_BLANKS.sub("", _LINE_END.sub("\n", text)))
+    prefixes = [0]
+    for unit in [*units, END, *([0] * WINDOW)]:
+        prefixes.append((prefixes[-1] * BASE + unit) & MASK)
+    # A window's polynomial is what its last prefix holds beyond its first one.
+    shift = pow(BASE, WINDOW, MASK + 1)
+    starts = [0, *(index + 1 for index, unit in enumerate(units) if unit == 0x0A)]
+    seen: dict[int, int] = {}
+    hashes = []
+    for start in starts:
+        value = (prefixes[start + WINDOW] - prefixes[start] * shift) & MASK
+        seen[value] = seen.get(value, 0) + 1
+        hashes.append(f"{value:x}:{seen[value]}")
+    return hashes
+
+
+def code_units(text: str) -> list[int]:
+    """The UTF-16 code units of a text."""
+    encoded = text.encode("utf-16-be", "surrogatepass")
+    return [high << 8 | low for high, low in zip(encoded[::2], encoded[1::2], strict=True)]
+
+
+LEVELS = {"error": "error", "warning": "warning", "info": "note"}
+PROBLEM_SEVERITIES = {"error": "error", "warning": "warning", "info": "recommendation"}
+TEXT_LIMIT = 1024
+"""The most characters of a rule's description: GitHub refuses longer ones."""
+TAGS = {
+    "MEM0": "plan-file",
+    "MEM1": "memory",
+    "MEM2": "layout",
+    "MEM3": "hardware",
+    "MEM4": "recipe",
+    "MEM5": "framework-config",
+    "MEM6": "policy",
+}
+"""What a family of codes is about."""
+PRECISIONS = {PROVABLE: "very-high", MEASURED: "high", HEURISTIC: "medium"}
+"""What a rule says of its precision, in GitHub's words."""
+
+_ALL = {rule.code: rule for rule in RULES}
+
+
+def descriptor(code: str, name: str, severity: str) -> dict[str, object]:
+    """One rule; a code without a rule is memcheck's own failure."""
+    rule = _ALL.get(code) or _defect(code, name, severity)
+    markdown = rule.explain()
+    url = published(code) if code != DEFECT else ""
+    return {
+        "id": rule.code,
+        "name": rule.name,
+        "shortDescription": {"text": cut(rule.summary)},
+        "fullDescription": {"text": cut(doc_section(rule.doc, "What it does") or rule.summary)},
+        "help": {"text": styled(markdown, Screen()), "markdown": markdown},
+        **({"helpUri": url} if url else {}),
+        "defaultConfiguration": {"level": LEVELS[rule.severity]},
+        "properties": {
+            "tags": ["training-plan", TAGS.get(code[:4], "plan")],
+            "precision": PRECISIONS[rule.precision],
+            "problem.severity": PROBLEM_SEVERITIES[rule.severity],
+        },
+    }
+
+
+def cut(text: str) -> str:
+    """At most as much as GitHub takes."""
+    return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 3] + "..."
+
+
+def _defect(code: str, name: str, severity: str) -> Rule:
+    summary = "memcheck itself failed on a plan."
+    doc = f"{summary}\n\n## How to fix\n\nReport it: this is a defect of memcheck."
+    return Rule(code=code, name=name, severity=severity, summary=summary, doc=doc)
+
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 IDENTITY = "memcheck/v1"

@@ -1,23 +1,34 @@
-"""What a terminal shows of findings: one screen of each, all of it, or a list where there are too many."""
+"""What a terminal shows beyond a plan that passes: findings, the breakdown of an estimate, statistics."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from memcheck.accounts.estimate import Estimate
 from memcheck.edge.screen import Screen
-from memcheck.edge.text import gib, one_line, percent, plural
-from memcheck.finding import Finding, Location
+from memcheck.edge.text import gib, one_line, percent, plural, width
+from memcheck.finding import SEVERITIES, Finding, Location
 from memcheck.report import text, text_blocks
-from memcheck.report.full import HOST
-from memcheck.report.story import Gauge
-from memcheck.report.story.blocks import Block, Excerpt, Fact, Facts
-from memcheck.report.story.findings import excerpt, is_long, is_whole_file
-from memcheck.report.story.grounds import assumed_by_reason
-from memcheck.report.story.memory import host_ledger, interval, largest, ledger, peak
+from memcheck.report.story import Gauge, PlanHead, Prose
+from memcheck.report.story.blocks import Block, Excerpt, Fact, Facts, Table
+from memcheck.report.story.findings import TONES, excerpt, is_long, is_whole_file
+from memcheck.report.story.memory import (
+    arithmetic,
+    assumed,
+    assumed_by_reason,
+    host_ledger,
+    interval,
+    largest,
+    ledger,
+    peak,
+    rank_peaks,
+    timeline,
+    totals,
+)
 from memcheck.report.story.remedies import offered
 from memcheck.report.story.summary import gauge, plan_summary
-from memcheck.report.verdict import short_of_host
-from memcheck.result import DEFECT, PlanResult
+from memcheck.report.verdict import HOST, host_decides, pressure, short_of_host
+from memcheck.result import DEFECT, PlanResult, Report
 
 MOST_LINES = 18
 """Lines of a finding that are aimed at: with what follows the last plan, a plan that fails takes 22. A note takes one
@@ -220,3 +231,86 @@ def further(findings: Iterable[Finding], *, verbose: bool) -> Facts:
     if not verbose and any(finding.about_memory or is_long(finding) for finding in found):
         commands += "; -v shows everything"
     return Facts((Fact("more", commands, "dim"),))
+
+
+def breakdown(plan: PlanResult, estimate: Estimate, screen: Screen, *, formulas: bool) -> str:
+    """Ledger, peak, timeline, ranks, largest tensors, assumptions and, if asked for, the formulas."""
+    groups: list[tuple[Block | None, ...]] = [
+        (PlanHead(plan.name, plan.path), Prose(job(plan, estimate))),
+        (ledger(plan, estimate),),
+        (host_ledger(plan),),
+        (totals(plan, estimate),),
+        (timeline(estimate),),
+        (rank_peaks(estimate),),
+        (largest(estimate.largest),),
+        (assumed(plan),),
+        (arithmetic(estimate) if formulas else None,),
+    ]
+    return text.document(groups, screen) + "\n"
+
+
+def job(plan: PlanResult, estimate: Estimate) -> str:
+    """The model with its parameters, the GPUs and the framework."""
+    where = f"{plan.gpus:,} x {plan.gpu}" if plan.gpus else plan.gpu
+    trainable = estimate.trainable_parameters
+    count = f"{estimate.parameters:,} parameters"
+    if trainable and trainable != estimate.parameters:
+        count += f", {trainable:,} trained"
+    return ", ".join(part for part in (plan.model, count, where, plan.framework) if part)
+
+
+FULLEST = 5
+
+
+def statistics(report: Report, screen: Screen) -> str:
+    """Rules, the gravest and most frequent first; then the fullest plans."""
+    groups = [text.block(rule_counts(report), screen), fullest(report, screen)]
+    return "\n\n".join("\n".join(group) for group in groups if group) + "\n"
+
+
+def rule_counts(report: Report) -> Table | Prose:
+    """One row per rule that found something: findings, plans with one, severity, code, name."""
+    found: dict[tuple[str, str, str], list[int]] = {}
+    for number, plan in enumerate(report.plans):
+        for finding in plan.findings:
+            found.setdefault(rule_key(finding), []).append(number)
+    if not found:
+        return Prose("no findings", "good")
+    ranked = sorted(found.items(), key=lambda item: (-SEVERITIES.index(item[0][0]), -len(item[1]), item[0][1]))
+    rows = tuple(
+        (str(len(plans)), str(len(set(plans))), f"{severity.ljust(7)}  {code} {name}")
+        for (severity, code, name), plans in ranked
+    )
+    tones = tuple(TONES[severity] for (severity, _, _), _ in ranked)
+    return Table("", ("findings", "plans", "rule"), rows, right=(0, 1), tones=tones)
+
+
+def rule_key(finding: Finding) -> tuple[str, str, str]:
+    """What findings are counted by: a rule may be milder in some places."""
+    return finding.severity, finding.code, finding.name
+
+
+def fullest(report: Report, screen: Screen) -> list[str]:
+    """The plans whose memory is fullest, of a GPU or of a node that lacks it, and how many could not be judged."""
+    judged = [(plan, plan.estimate) for plan in report.plans if plan.estimate is not None]
+    ranked = sorted(judged, key=lambda pair: -pressure(pair[0]))[:FULLEST]
+    lines = [screen.paint("highest utilization", "dim")] if ranked else []
+    rows = [fullest_row(plan, estimate) for plan, estimate in ranked]
+    longest = max((width(told) for _, told, _ in rows), default=0)
+    wide = all(width(share) + 2 + longest + 2 + width(path) <= screen.columns for share, _, path in rows)
+    for (share, told, path), (plan, _) in zip(rows, ranked, strict=True):
+        style = "error" if pressure(plan) > 1 else "warning" if plan.status != "passed" else "strong"
+        pad = " " * (longest - width(told) + 2)
+        lines.append(f"{screen.paint(share, style)}  {told}" + (pad + screen.paint(path, "dim") if wide else ""))
+    without = len(report.plans) - len(judged)
+    return [*lines, f"{plural(without, 'plan')} without an estimate"] if without else lines
+
+
+def fullest_row(plan: PlanResult, estimate: Estimate) -> tuple[str, str, str]:
+    """One plan: share; figures and name; its place, which is left out where the screen is too narrow for it."""
+    need, has, whose = estimate.needed_bytes, estimate.capacity_bytes, ""
+    if host_decides(plan):
+        need, has, whose = estimate.host_bytes_per_node, plan.host_capacity_bytes or 0, " (host memory of a node)"
+    figures = f"{gib(need).rjust(8)} of {gib(has).rjust(6)} GiB"
+    share = pressure(plan) if whose else estimate.utilization
+    return percent(share).rjust(8), f"{figures}  {one_line(plan.name)}{whose}", one_line(plan.path)

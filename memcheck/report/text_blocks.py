@@ -119,7 +119,7 @@ def headline(item: Excerpt, screen: Screen) -> list[str]:
     told, *others = wrap(text, screen.columns - 2, len(lead) - 1)
     shown = screen.paint(label, item.severity)
     if screen.links:
-        from memcheck.report.links import page
+        from memcheck.report.forge import page
 
         shown = screen.link(shown, page(item.code))
     first = f"{shown}{screen.paint(mark, 'good')} {screen.paint(item.name + ':', 'strong')} "

@@ -34,6 +34,8 @@ HOST_TOO_SMALL, FAILS, WARNS, NOT_ESTIMATED = (
     "Fits, with a warning",
     "Not estimated",
 )
+HOST = "MEM106"
+"""The one memory finding that is about the node and not about the GPU."""
 ACCEPTED = "Accepted"
 """What would fail the plan is hidden: by a comment, the baseline or the choice of rules."""
 OUTSIDE = frozenset({"load", "init", "save"})

@@ -11,9 +11,9 @@ import pytest
 from memcheck.cli.hyperlinks import understood
 from memcheck.cli.terminal import screen_of
 from memcheck.edge.screen import Screen
-from memcheck.report.concise import render as concise
+from memcheck.report.brief import concise
+from memcheck.report.forge import page, published, quoted
 from memcheck.report.full import render as full
-from memcheck.report.links import page, published, quoted
 from memcheck.rules.registry import RULES
 from tests.cli.test_terminal import Stream
 from tests.report import samples

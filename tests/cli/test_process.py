@@ -86,8 +86,8 @@ def test_formats_are_loaded_when_asked_for(tmp_path: Path, environment: dict[str
     """A run pays for the format that it writes and for no other."""
     write(tmp_path)
     loaded = modules(["check", "good.yaml", "--format", form], tmp_path, environment)
-    formats = {name.rpartition(".")[2] for name in FORMATS.values() if name in loaded}
-    assert formats == {form}
+    modules_of = {name: FORMATS[name].partition(":")[0] for name in FORMATS}
+    assert {module for module in modules_of.values() if module in loaded} == {modules_of[form]}
     assert not loaded & {"click", "jsonschema", "tomlkit"}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from memcheck.__main__ import main
 from memcheck.edge.screen import Screen
-from memcheck.report.statistics import render
+from memcheck.report.screens import statistics
 from tests.cli.plans import write, write_broken, write_over
 from tests.report import samples
 
@@ -70,7 +70,7 @@ def test_a_rule_of_two_severities_is_two_rows() -> None:
     """Findings are counted, and the plans that have one; the gravest rows come first."""
     mild = samples.over()._replace(severity="warning")
     plan = samples.result("failed", (samples.over(), mild, mild))
-    lines = render(samples.report(plan, plan), Screen()).splitlines()
+    lines = statistics(samples.report(plan, plan), Screen()).splitlines()
     assert lines[1:3] == [
         "       2      2  error    MEM101 exceeds-capacity",
         "       4      2  warning  MEM101 exceeds-capacity",
@@ -80,7 +80,7 @@ def test_a_rule_of_two_severities_is_two_rows() -> None:
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_rows_fit_the_screen(columns: int) -> None:
     """The place of a plan is left out where there is no room for it, in all rows alike."""
-    lines = render(samples.mixed(), Screen(columns)).splitlines()
+    lines = statistics(samples.mixed(), Screen(columns)).splitlines()
     assert max(map(len, lines)) <= columns
     shares = [line for line in lines if line.startswith("   ") and "%" in line]
     assert len({samples.PATH in line for line in shares}) == 1

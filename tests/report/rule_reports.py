@@ -17,10 +17,9 @@ from memcheck.check import Gate, check_file
 from memcheck.edge.screen import Screen
 from memcheck.finding import Edit, Finding, Location, Remedy, Span
 from memcheck.report import github, renderer
+from memcheck.report.forge import DOCS_URL, WORKSPACES
 from memcheck.report.full import render as render_full
 from memcheck.report.json import document as json_document
-from memcheck.report.links import DOCS_URL
-from memcheck.report.repository import WORKSPACES
 from memcheck.report.sarif import document
 from memcheck.result import PlanResult, Report
 from memcheck.what_if import with_remedies

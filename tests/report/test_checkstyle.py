@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import xmlschema
 
-from memcheck.report.checkstyle import render
+from memcheck.report.ci import checkstyle
 from tests.report import samples
 from tests.report.formats import DATA, NAMES, parsed, rendered, report
 
@@ -30,7 +30,7 @@ def test_schema_notices(schema: xmlschema.XMLSchema) -> None:
 
 def test_every_finding_is_an_error_of_its_file() -> None:
     """Line, column, severity, what is wrong and what to do, and the rule."""
-    (file,) = parsed(render(report("mixed")))
+    (file,) = parsed(checkstyle(report("mixed")))
     assert file.get("name") == samples.PATH
     assert [(error.get("line"), error.get("severity"), error.get("source")) for error in file] == [
         ("11", "error", "memcheck.MEM101"),
@@ -42,7 +42,7 @@ def test_every_finding_is_an_error_of_its_file() -> None:
 
 def test_clean_files_are_listed() -> None:
     """A reader sees that they were looked at."""
-    (file,) = parsed(render(report("clean")))
+    (file,) = parsed(checkstyle(report("clean")))
     assert list(file) == []
 
 
@@ -50,5 +50,5 @@ def test_the_same_error_of_a_shared_base_is_said_once() -> None:
     """Two plans that extend one file do not report its line twice."""
     finding = samples.over()._replace(location=samples.at(3, 1, 4, path="base.yaml"))
     plan = samples.result("failed", (finding,))
-    root = parsed(render(samples.report(plan, plan._replace(path="b.yaml"))))
+    root = parsed(checkstyle(samples.report(plan, plan._replace(path="b.yaml"))))
     assert [(file.get("name"), len(file)) for file in root] == [(samples.PATH, 0), ("base.yaml", 1), ("b.yaml", 0)]

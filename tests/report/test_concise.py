@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.edge.screen import Screen
-from memcheck.report.concise import render
+from memcheck.report.brief import concise
 from tests.report import samples
 
 LINES = """\
@@ -17,16 +17,16 @@ checked 4 plans: 2 passed, 2 failed (2 errors, 1 warning)
 
 def test_lines_are_what_editors_parse() -> None:
     """``path:line:col: CODE message`` and the summary."""
-    assert render(samples.mixed(), Screen(60)) == LINES
+    assert concise(samples.mixed(), Screen(60)) == LINES
 
 
 def test_message_stays_on_its_line() -> None:
     """Line breaks and control characters of a message do not break the format."""
     spoiled = samples.over()._replace(message="one\ntwo\r\x1b[31m")
-    text = render(samples.report(samples.result("failed", (spoiled,))), Screen(quiet=True))
+    text = concise(samples.report(samples.result("failed", (spoiled,))), Screen(quiet=True))
     assert text == "plans/llama-3.1-8b-docs-sft.yaml:11:3: MEM101 one two \\x1b[31m\n"
 
 
 def test_quiet_is_silent_about_what_is_in_order() -> None:
     """Nothing found, nothing printed."""
-    assert render(samples.report(samples.result()), Screen(quiet=True)) == ""
+    assert concise(samples.report(samples.result()), Screen(quiet=True)) == ""

@@ -8,8 +8,7 @@ import io
 import pytest
 
 from memcheck.accounts.estimate import COMPONENTS
-from memcheck.report.csv import COLUMNS, cell, render
-from memcheck.report.csv_parts import PARTS
+from memcheck.report.csv import COLUMNS, PARTS, cell, render
 from tests.report import samples
 from tests.report.formats import NAMES, rendered, report
 from tests.report.forwarded import forwarded

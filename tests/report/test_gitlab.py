@@ -7,7 +7,7 @@ import json
 import jsonschema
 import pytest
 
-from memcheck.report.gitlab import render, severity
+from memcheck.report.ci import gitlab, severity
 from tests.report import samples
 from tests.report.formats import NAMES, rendered, report, schema
 
@@ -36,7 +36,7 @@ def test_fingerprint_survives_lines_above() -> None:
     """A finding that only moved is not shown as new."""
     plan = samples.result("failed", (samples.over(),))
     moved = samples.result("failed", (samples.over()._replace(location=samples.at(90, 1, 2)),))
-    ((first,), (second,)) = (json.loads(render(samples.report(each))) for each in (plan, moved))
+    ((first,), (second,)) = (json.loads(gitlab(samples.report(each))) for each in (plan, moved))
     assert first["fingerprint"] == second["fingerprint"]
     assert (first["location"]["lines"]["begin"], second["location"]["lines"]["begin"]) == (11, 90)
 
@@ -60,7 +60,7 @@ def test_severities_rank_memory_first() -> None:
 def test_clean_report_is_an_empty_array() -> None:
     """Which closes what the last one had."""
     assert issues("clean") == issues("empty") == []
-    assert [issue["check_name"] for issue in json.loads(render(report("mixed")))] == [
+    assert [issue["check_name"] for issue in json.loads(gitlab(report("mixed")))] == [
         "exceeds-capacity",
         "tensor-across-nodes",
         "unknown-key",
@@ -74,5 +74,5 @@ def test_paths_are_those_of_the_project(tmp_path: object, monkeypatch: pytest.Mo
     monkeypatch.chdir(folder)
     monkeypatch.setenv("CI_PROJECT_DIR", str(tmp_path))
     finding = samples.over()._replace(location=samples.at(1, 1, 2, path="./a.yaml"))
-    (issue,) = json.loads(render(samples.report(samples.result("failed", (finding,), path="./a.yaml"))))
+    (issue,) = json.loads(gitlab(samples.report(samples.result("failed", (finding,), path="./a.yaml"))))
     assert issue["location"]["path"] == "plans/a.yaml"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import xmlschema
 
-from memcheck.report.junit import render
+from memcheck.report.ci import junit
 from tests.report import samples
 from tests.report.formats import DATA, NAMES, parsed, rendered, report
 
@@ -50,7 +50,7 @@ def test_counts_add_up(name: str) -> None:
 
 def test_a_suite_per_file_and_a_case_per_plan_and_rule() -> None:
     """Plans without findings pass under their own name; each rule that found something is a case of its own."""
-    (suite,) = parsed(render(report("mixed")))
+    (suite,) = parsed(junit(report("mixed")))
     assert suite.get("name") == samples.PATH
     assert [(case.get("name"), [child.tag for child in case]) for case in suite] == [
         ("llama-3.1-8b-docs-sft", ["system-out"]),
@@ -64,7 +64,7 @@ def test_a_suite_per_file_and_a_case_per_plan_and_rule() -> None:
 
 def test_failure_is_the_report_for_people() -> None:
     """The message alone in lists; source lines, the memory budget and the remedies behind a click."""
-    failure = parsed(render(report("mixed"))).find(".//failure")
+    failure = parsed(junit(report("mixed"))).find(".//failure")
     assert failure.get("message") == samples.over().message
     assert failure.get("type") == "error MEM101"
     for part in ("11 |   micro_batch_size: 4", "optimizer states", "missing", "remedy (", "137.9% -> 79.2%", "help: "):
@@ -74,7 +74,7 @@ def test_failure_is_the_report_for_people() -> None:
 def test_findings_of_one_rule_are_one_case() -> None:
     """Several readers keep only the first failure of a case, so all of them stand in it."""
     findings = tuple(samples.over()._replace(message=text) for text in ("first", "second"))
-    (case,) = parsed(render(samples.report(samples.result("failed", findings)))).iter("testcase")
+    (case,) = parsed(junit(samples.report(samples.result("failed", findings)))).iter("testcase")
     (failure,) = case
     assert failure.get("message") == "first"
     assert "MEM101: second" in failure.text
@@ -84,14 +84,14 @@ def test_warnings_fail_only_where_they_failed_the_plan() -> None:
     """Under ``--fail-on warning`` a plan can fail without an error."""
     warning = samples.over()._replace(severity="warning")
     for status, expected in (("passed", "system-out"), ("failed", "failure")):
-        (case,) = parsed(render(samples.report(samples.result(status, (warning,))))).iter("testcase")
+        (case,) = parsed(junit(samples.report(samples.result(status, (warning,))))).iter("testcase")
         assert [child.tag for child in case] == [expected]
 
 
 def test_what_is_not_the_plan_s_fault_is_an_error() -> None:
     """Unreadable paths and defects of memcheck count as errors, not as failures."""
-    unreadable = parsed(render(report("unreadable"))).findall(".//error")
+    unreadable = parsed(junit(report("unreadable"))).findall(".//error")
     assert [error.get("message") for error in unreadable] == ["Permission denied"]
     defect = samples.over()._replace(code="MEM000")
-    (case,) = parsed(render(samples.report(samples.result("error", (defect,), estimate=None)))).iter("testcase")
+    (case,) = parsed(junit(samples.report(samples.result("error", (defect,), estimate=None)))).iter("testcase")
     assert case[0].tag == "error"

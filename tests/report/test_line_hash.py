@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.report.line_hash import line_hashes
+from memcheck.report.sarif import line_hashes
 
 PLAN = (
     "memcheck: 1\nmodel: llama-3.1-8b\nhardware:\n  gpu: a100-40gb\n  gpus_per_node: 8\n"

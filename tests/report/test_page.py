@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import width
-from memcheck.report.page import section, styled
+from memcheck.report.forge import doc_section, styled
 from memcheck.rules.registry import RULES
 
 PAGE = """\
@@ -66,6 +66,6 @@ def test_a_comment_behind_an_example_stands_above_it_where_there_is_no_room() ->
 def test_sections_are_found() -> None:
     """The text under a heading, as one paragraph; nothing if there is no such heading."""
     doc = "Summary.\n\n## What it does\n\nOne\ntwo.\n\n## Why it matters\n\nThree.\n"
-    assert section(doc, "What it does") == "One two."
-    assert section(doc, "Why it matters") == "Three."
-    assert section(doc, "Options") == ""
+    assert doc_section(doc, "What it does") == "One two."
+    assert doc_section(doc, "Why it matters") == "Three."
+    assert doc_section(doc, "Options") == ""

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from memcheck.finding import Edit, Span
-from memcheck.report.rdjson import merged, render
+from memcheck.report.ci import merged, rdjson
 from tests.report import samples
 from tests.report.formats import NAMES, rendered, report, schema
 
@@ -22,7 +22,7 @@ def test_report_follows_the_documented_form(name: str) -> None:
 
 def test_diagnostic_says_what_and_where() -> None:
     """Message with remedies and help, the range with its exclusive end, severity, rule, related places."""
-    first, second, third = json.loads(render(report("mixed")))["diagnostics"]
+    first, second, third = json.loads(rdjson(report("mixed")))["diagnostics"]
     assert first["message"].splitlines()[0] == samples.over().message
     assert first["message"].splitlines()[-1] == f"help: {samples.over().help}"
     assert first["location"] == {
@@ -41,7 +41,7 @@ def test_columns_count_bytes() -> None:
     """The format wants UTF-8 bytes: behind an emoji a column is three more than its character."""
     finding = samples.over()._replace(location=samples.at(1, 9, 10), related=(), remedies=())
     plan = samples.result("failed", (finding,), sources={samples.PATH: ("name: 🚀é x",)})
-    ((diagnostic),) = json.loads(render(samples.report(plan)))["diagnostics"]
+    ((diagnostic),) = json.loads(rdjson(samples.report(plan)))["diagnostics"]
     assert diagnostic["location"]["range"] == {"start": {"line": 1, "column": 13}, "end": {"line": 1, "column": 14}}
 
 
@@ -49,7 +49,7 @@ def test_suggestions_are_edits_of_the_same_line() -> None:
     """Reviewdog posts a suggestion only on the lines of its diagnostic: fixes and remedies elsewhere are left to the text."""
     here = Edit(Span(11, 3, 11, 19), "micro_batch_size")
     finding = samples.over()._replace(fix=(here,))
-    (diagnostic,) = json.loads(render(samples.report(samples.result("failed", (finding,)))))["diagnostics"]
+    (diagnostic,) = json.loads(rdjson(samples.report(samples.result("failed", (finding,)))))["diagnostics"]
     assert diagnostic["suggestions"] == [
         {
             "range": {"start": {"line": 11, "column": 3}, "end": {"line": 11, "column": 19}},
@@ -57,7 +57,7 @@ def test_suggestions_are_edits_of_the_same_line() -> None:
         }
     ]
     on_line_16 = samples.over()._replace(location=samples.at(16, 29, 33))
-    (diagnostic,) = json.loads(render(samples.report(samples.result("failed", (on_line_16,)))))["diagnostics"]
+    (diagnostic,) = json.loads(rdjson(samples.report(samples.result("failed", (on_line_16,)))))["diagnostics"]
     assert [suggestion["text"] for suggestion in diagnostic["suggestions"]] == ["full"]
 
 
@@ -73,5 +73,5 @@ def test_edits_of_one_line_become_one() -> None:
 def test_page_on_the_web_is_named_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The code is a link where the pages are published."""
     monkeypatch.setenv("MEMCHECK_DOCS_URL", "https://example.org/rules")
-    first = json.loads(render(report("mixed")))["diagnostics"][0]
+    first = json.loads(rdjson(report("mixed")))["diagnostics"][0]
     assert first["code"] == {"value": "MEM101", "url": "https://example.org/rules/MEM1xx.md#mem101"}

@@ -11,8 +11,7 @@ import pytest
 
 from memcheck.finding import Edit, Finding, Span
 from memcheck.report import sarif
-from memcheck.report.line_hash import line_hashes
-from memcheck.report.sarif import document, one_line, uri
+from memcheck.report.sarif import document, line_hashes, one_line, uri
 from memcheck.result import Report
 from memcheck.rules.registry import RULES
 from tests.report import samples

@@ -19,8 +19,8 @@ from memcheck.plan.file_edits import edited
 from memcheck.report import story, text_blocks
 from memcheck.report.html import render as page
 from memcheck.report.story import blocks
+from memcheck.report.story.build import BLOCKS, LONGEST_LINE, document, render
 from memcheck.report.story.build import story as told
-from memcheck.report.story.data import BLOCKS, LONGEST_LINE, document, render
 from memcheck.result import Report
 from memcheck.what_if import make_dossier, with_remedies
 from tests.report import formats, samples
@@ -155,7 +155,7 @@ def test_a_long_line_is_cut() -> None:
     story_ = told(forwarded())
     found = json.loads(render(forwarded()))
     assert found["plans"][0]["id"]
-    from memcheck.report.story.data import as_data
+    from memcheck.report.story.build import as_data
 
     cut = as_data(line)
     assert isinstance(cut, dict)

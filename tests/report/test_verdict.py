@@ -14,7 +14,7 @@ from memcheck.edge.screen import Screen
 from memcheck.edge.text import between, gib, percent
 from memcheck.memory.fit import host_excess
 from memcheck.report.html import render
-from memcheck.report.statistics import fullest
+from memcheck.report.screens import fullest
 from memcheck.report.story.build import story
 from memcheck.report.story.remedies import (
     ASKS,

@@ -1,15 +1,14 @@
-"""The body of a report: its answer, an index where there are several plans, then one part per plan."""
+"""The body of a page: a report with its answer, index and plans, or the heat maps of a sweep. Bars are SVG."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from memcheck.edge.text import words
+from memcheck.edge.text import between, gib, percent, words
 from memcheck.report import excerpt as source
-from memcheck.report.html import bars
-from memcheck.report.html.escape import NOTHING, Html, code, joined, shape, tag, text
-from memcheck.report.html.shell import css
+from memcheck.report.html.escape import NOTHING, Html, breakable, code, joined, shape, tag, text
+from memcheck.report.html.shell import css, page
 from memcheck.report.story import Prose
 from memcheck.report.story.blocks import (
     Bar,
@@ -20,7 +19,10 @@ from memcheck.report.story.blocks import (
     ComponentFormula,
     Excerpt,
     Excerpts,
+    Facts,
     Formulas,
+    Grid,
+    GridCell,
     Ledger,
     PlanStory,
     Remedies,
@@ -31,7 +33,122 @@ from memcheck.report.story.blocks import (
     Table,
     Verdict,
 )
-from memcheck.report.story.build import CAPTION, LINES, IndexEntry, plan_index
+from memcheck.report.story.build import CAPTION, INDEX_LINES, IndexEntry, plan_index
+
+BIG, ROW, THIN, UPRIGHT = 34, 17, 10, 180
+"""Heights of the kinds of bars, in pixels."""
+GAP = 1
+"""Pixels of background between two stretches."""
+PLAIN_TONES = ("good", "warn", "bad", "note")
+
+
+def place(count: int, scale: Scale) -> str:
+    """Bytes as a share of the axis."""
+    share = f"{100 * min(1.0, count / scale.full_bytes):.2f}".rstrip("0").rstrip(".")
+    return f"{share}%"
+
+
+def label(key: str) -> str:
+    """The name of a segment's component; empty for a segment that only has a tone."""
+    return "" if key in PLAIN_TONES else words(key)
+
+
+def stretches(bar: Bar, scale: Scale, height: int) -> Html:
+    """Rectangles from left to right, each with its name and size as a tooltip."""
+    found, start = [], 0
+    for segment in bar.segments:
+        name = f"{label(segment.key)} {gib(segment.bytes)} GiB".strip()
+        x, width = place(start, scale), place(segment.bytes, scale)
+        if width != "0%":
+            title = tag("title", text(name))
+            found.append(tag("rect", title, class_=f"c-{css(segment.key)}", x=x, width=width, height=height))
+            if start:
+                found.append(shape("rect", class_="gap", x=x, width=GAP, height=height))
+        start += segment.bytes
+    return joined(found)
+
+
+def track(scale: Scale, height: int) -> Html:
+    """What there is: from nothing to the capacity."""
+    end = place(min(scale.capacity_bytes, scale.full_bytes), scale)
+    return shape("rect", class_="track", width=end, height=height)
+
+
+def scale_lines(scale: Scale, height: int) -> Html:
+    """The plan's limit, thin; the capacity, thick. Both stand inside the picture at its right end."""
+    found = []
+    if 0 < scale.limit_bytes < scale.full_bytes:
+        x = place(scale.limit_bytes, scale)
+        found.append(shape("line", class_="limit", x1=x, x2=x, y2=height))
+    if 0 < scale.capacity_bytes < scale.full_bytes:
+        x = place(scale.capacity_bytes, scale)
+        found.append(shape("line", class_="line", x1=x, x2=x, y2=height))
+    elif scale.capacity_bytes == scale.full_bytes:
+        found.append(tag("svg", shape("line", class_="line", x1=-1, x2=-1, y2=height), x="100%", overflow="visible"))
+    return joined(found)
+
+
+def bar_row(bar: Bar, scale: Scale, title: str, *, height: int = ROW, kind: str = "bar") -> Html:
+    """One bar as SVG, with its scale and ``title``, the text for screen readers. ``height``: pixels."""
+    body = (track(scale, height), stretches(bar, scale, height), scale_lines(scale, height))
+    return tag("svg", tag("title", text(title)), *body, class_=kind, height=height, role="img")
+
+
+def big(chart: Chart) -> Html:
+    """The bar that says it all: with the interval below it, and names on its lines."""
+    (bar,), scale = chart.bars, chart.scale
+    low, high = chart.interval_bytes
+    parts = [track(scale, BIG), stretches(bar, scale, BIG), scale_lines(scale, BIG + 4)]
+    if scale.limit_bytes:
+        parts.append(said(scale.limit_bytes, scale, -5, f"limit {percent(scale.limit_bytes / scale.capacity_bytes)}"))
+    y = BIG + 9
+    if high:
+        a, b = place(low, scale), place(high, scale)
+        parts.append(shape("line", class_="span", x1=a, x2=b, y1=y, y2=y))
+        parts += [shape("line", class_="span", x1=x, x2=x, y1=y - 4, y2=y + 4) for x in (a, b)]
+        parts.append(said((low + high) // 2, scale, y + 17, between(chart.interval_bytes)))
+        y += 18
+    named = f"{chart.capacity_name} {gib(scale.capacity_bytes)} GiB"
+    parts.append(said(scale.capacity_bytes, scale, y + 17, named, "strong"))
+    return tag("svg", tag("title", text(chart.title)), *parts, class_="bar big", height=y + 22, role="img")
+
+
+def said(count: int, scale: Scale, y: int, what: str, kind: str | None = None) -> Html:
+    """A name at a place of the axis, turned inwards at both ends."""
+    share = count / scale.full_bytes
+    anchor = "start" if share < 0.3 else "end" if share > 0.7 else "middle"
+    return tag("text", text(what), class_=kind, x=place(count, scale), y=y, text_anchor=anchor)
+
+
+def upright(chart: Chart) -> Html:
+    """Bars side by side with their figures above and their names below; one line of capacity runs through all."""
+    items = (
+        tag("li", tag("b", text(bar.figure)), column(bar, chart.scale), tag("span", text(bar.label)))
+        for bar in chart.bars
+    )
+    return tag("ol", *items, class_="moments")
+
+
+def column(bar: Bar, scale: Scale) -> Html:
+    """One upright bar as SVG."""
+    found, top = [], 0
+    for segment in bar.segments:
+        top += segment.bytes
+        height = place(segment.bytes, scale)
+        if height == "0%":
+            continue
+        name = tag("title", text(f"{label(segment.key)} {gib(segment.bytes)} GiB"))
+        y = place(scale.full_bytes - top, scale)
+        found.append(tag("rect", name, class_=f"c-{css(segment.key)}", x="12%", y=y, width="76%", height=height))
+        found.append(shape("rect", class_="gap", x="12%", y=y, width="76%", height=GAP))
+    if 0 < scale.capacity_bytes < scale.full_bytes:
+        y = place(scale.full_bytes - scale.capacity_bytes, scale)
+        found.append(shape("line", class_="line", y1=y, x2="100%", y2=y))
+    elif scale.capacity_bytes == scale.full_bytes:
+        found.append(shape("line", class_="line", y1=1, x2="100%", y2=1))
+    title = tag("title", text(f"{bar.label}: {bar.figure} GiB"))
+    return tag("svg", title, *found, class_="column", height=UPRIGHT, role="img")
+
 
 HALVES = frozenset({"memory", "step"})
 """Sections that are next to each other on a wide screen."""
@@ -72,7 +189,7 @@ def index(story: Story) -> Html:
         tag("p", text(CAPTION), class_="soft small"),
         tag("ol", *map(entry, found.entries), class_="index"),
         tag("p", *(tag("span", swatch(key), text(words(key))) for key in found.keys), class_="legend soft small"),
-        tag("p", text(LINES), class_="soft small"),
+        tag("p", text(INDEX_LINES), class_="soft small"),
         class_="card",
         aria_label="Plans",
     )
@@ -80,7 +197,7 @@ def index(story: Story) -> Html:
 
 def entry(item: IndexEntry) -> Html:
     """One plan of the index."""
-    drawn = [bars.row(item.bar, item.scale, item.plan.pictures[0].title)] if item.bar is not None else []
+    drawn = [bar_row(item.bar, item.scale, item.plan.pictures[0].title)] if item.bar is not None else []
     name = tag("a", text(item.plan.name), href=f"#plan-{item.number}")
     return tag(
         "li",
@@ -94,7 +211,7 @@ def entry(item: IndexEntry) -> Html:
 def plan(story: PlanStory, number: int) -> Html:
     """The part of the page about one plan: verdict, facts, charts, sections."""
     anchor = f"plan-{number}"
-    answer = [tag("p", tag("b", text(story.lead)), class_="lead"), *map(bars.big, story.pictures)]
+    answer = [tag("p", tag("b", text(story.lead)), class_="lead"), *map(big, story.pictures)]
     if story.advice:
         answer.append(tag("p", text(story.advice)))
     if story.facts:
@@ -139,13 +256,13 @@ def prose(item: Prose, name: str) -> Html:
 def chart(item: Chart, name: str) -> Html:
     """Bars as rows, or upright."""
     if item.upright:
-        return bars.upright(item)
+        return upright(item)
     rows = []
     for bar in item.bars:
         note = tag("span", text(bar.note), class_="soft small optional") if bar.note else NOTHING
         named = tag("span", text(f"{bar.label} "), note)
         head = tag("div", named, tag("b", text(bar.figure), class_="figure"), class_="row")
-        rows.append(tag("li", head, bars.row(bar, item.scale, f"{bar.label}: {bar.figure} GiB")))
+        rows.append(tag("li", head, bar_row(bar, item.scale, f"{bar.label}: {bar.figure} GiB")))
     return tag("ul", *rows, class_="ranks")
 
 
@@ -199,7 +316,7 @@ def cards(item: Cards, name: str) -> Html:
 
 def card(item: Card) -> Html:
     """The card of one alternative: title, verdict, lines."""
-    bar = bars.row(item.chart.bars[0], item.chart.scale, item.chart.title, height=bars.THIN) if item.chart else NOTHING
+    bar = bar_row(item.chart.bars[0], item.chart.scale, item.chart.title, height=THIN) if item.chart else NOTHING
     figure = tag("b", text(item.figure), class_="figure") if item.figure else NOTHING
     lines = (tag("p", text(line), class_="soft small") for line in item.lines)
     head = tag("div", tag("h4", text(item.title)), figure, class_="row")
@@ -229,7 +346,7 @@ def step(item: RemedyStep) -> Html:
 
 def pair(bar: Bar, scale: Scale) -> Html:
     """One line of a remedy: the memory before it or after it, as a thin bar with its figure."""
-    drawn = bars.row(bar, scale, f"{bar.label}: {bar.figure}", height=bars.THIN)
+    drawn = bar_row(bar, scale, f"{bar.label}: {bar.figure}", height=THIN)
     return joined((tag("span", text(bar.label)), drawn, tag("b", text(bar.figure), class_="num")))
 
 
@@ -285,3 +402,160 @@ RENDER: dict[type, Callable[[Any, str], Html]] = {
     Excerpts: excerpts,
     Formulas: formulas,
 }
+
+
+SHADES = {
+    "h0": ("#eaf6ee", "#13261a"),
+    "h1": ("#cfeeda", "#173a24"),
+    "h2": ("#aee0c0", "#1b4c2e"),
+    "h3": ("#8fd3a8", "#1f5f38"),
+    "hu": ("#ffe3a6", "#5c4200"),
+    "ha": ("#ffd0a1", "#633400"),
+    "hh": ("#e6d0f2", "#452a56"),
+    "x0": ("#ffd2cd", "#561f1d"),
+    "x1": ("#f9aea6", "#6f2320"),
+    "x2": ("#ee8f86", "#8a2a26"),
+    "hi": ("#e3e7ec", "#2b313b"),
+}
+"""Cells on light and on dark screens; the words on them keep the page's ink."""
+LEGEND = (
+    ("h0", "to 50%"),
+    ("h1", "to 70%"),
+    ("h2", "to 90%"),
+    ("h3", "fits, above 90%"),
+    ("hu", "? uncertain"),
+    ("ha", "! above the limit"),
+    ("x0", "× to 120%"),
+    ("x1", "× to 200%"),
+    ("x2", "× above"),
+    ("hh", "× host memory too small"),
+    ("hi", "refused by a rule"),
+)
+CLASSES = {
+    "fits-50": "h0",
+    "fits-70": "h1",
+    "fits-90": "h2",
+    "fits-100": "h3",
+    "uncertain": "hu",
+    "above-limit": "ha",
+    "host-too-small": "hh",
+    "too-large-120": "x0",
+    "too-large-200": "x1",
+    "too-large": "x2",
+    "refused": "hi",
+}
+"""The class of a cell, by the tone of the point."""
+
+
+def page_of(
+    name: str,
+    path: str,
+    lead: str,
+    axes: Sequence[tuple[str, int]],
+    grids: Sequence[Grid],
+    sections: Sequence[Section],
+    *,
+    version: str,
+) -> str:
+    """A complete document. ``axes``: each key with the number of its values."""
+    shown = joined((joined((code(key), text(str(count))), " ") for key, count in axes), ", ")
+    body = [
+        tag("p", text("memcheck sweep"), class_="brand"),
+        tag("h1", text(name)),
+        tag("p", text(lead), class_="lead"),
+        tag("p", code(path), text(": "), shown, class_="soft small"),
+        _legend(),
+        *map(grid, grids),
+        *map(grid_section, sections),
+    ]
+    return page(f"{name}: sweep", joined(body, "\n"), version=version, styles=_css())
+
+
+def _css() -> str:
+    """The shades, light and dark, and the map's table."""
+
+    def shades(place: int) -> str:
+        return "".join(f".heat .{name}{{background:{pair[place]}}}" for name, pair in SHADES.items())
+
+    return (
+        ".heat td{text-align:center;white-space:nowrap;padding:.3rem .4rem;min-width:4.2rem;"
+        "border:1px solid var(--card);"
+        "print-color-adjust:exact;-webkit-print-color-adjust:exact}"
+        ".heat th{padding:.3rem .6rem .3rem 0;white-space:nowrap}.heat thead th{text-align:center}"
+        ".heat th:first-child{position:sticky;left:0;background:var(--card)}"
+        ".heat{width:auto}.heat small{display:block;color:var(--ink)}"
+        "@media (max-width:40rem){.ranked{font-size:.8rem}.ranked thead th{font-size:.68rem}"
+        ".ranked th,.ranked td{padding-right:.35rem}}"
+        ".legend{list-style:none;display:flex;flex-wrap:wrap;gap:.4rem;margin-top:.8rem}"
+        ".legend li{padding:.15rem .5rem;border-radius:4px;font-size:.82rem}"
+        f"{shades(0).replace('.heat ', ':is(.heat,.legend) ')}\n"
+        f"@media screen and (prefers-color-scheme:dark){{{shades(1).replace('.heat ', ':is(.heat,.legend) ')}}}\n"
+    )
+
+
+def _legend() -> Html:
+    items = (tag("li", text(words), class_=name) for name, words in LEGEND)
+    return tag("ul", *items, class_="legend", aria_label="colours: device memory needed, of capacity")
+
+
+def grid(item: Grid) -> Html:
+    """One heat map in a card; one of several can be folded."""
+    heads = (tag("th", text(head), scope="col") for head in (item.row_key, *item.columns))
+    rows = (
+        tag("tr", tag("th", text(name), scope="row"), *map(grid_cell, cells))
+        for name, cells in zip(item.rows, item.cells, strict=True)
+    )
+    table = tag(
+        "table",
+        tag("thead", tag("tr", *heads)),
+        tag("tbody", *rows),
+        class_="heat",
+        aria_label=item.caption,
+    )
+    scrolled = tag("div", table, class_="wide", tabindex=0, role="group", aria_label="heat map")
+    body = joined((tag("p", text(item.caption), class_="soft small"), scrolled))
+    if not item.title:
+        return tag("section", body, class_="card")
+    share = tag("span", text(item.summary), class_="soft small")
+    return tag("details", tag("summary", text(f"{item.title} "), share), body, class_="card", open=item.opened)
+
+
+def grid_cell(item: GridCell) -> Html:
+    """One point: how full, and how fast."""
+    rate = [tag("small", text(item.rate))] if item.rate else []
+    return tag("td", text(item.figure), *rate, class_=CLASSES[item.tone], title=item.detail)
+
+
+def grid_section(item: Section) -> Html:
+    """A card with a paragraph, a table or a list."""
+    return tag("section", tag("h2", text(item.title)), *map(grid_block, item.blocks), class_="card")
+
+
+def grid_block(item: object) -> Html:
+    """A paragraph, a ranked table that can be scrolled, or a list of facts."""
+    if isinstance(item, Prose):
+        return tag("p", text(item.text), class_="soft small")
+    if isinstance(item, Facts):
+        rows = (tag("li", tag("strong", text(row.label)), text(f": {row.text}")) for row in item.rows)
+        return tag("ul", *rows)
+    if isinstance(item, Table):
+        return ranked(item)
+    raise TypeError(f"no card shows a {type(item).__name__}")
+
+
+def ranked(item: Table) -> Html:
+    """A table whose heads break, so that a phone shows it."""
+
+    def kind(index: int) -> str | None:
+        return "num" if index in item.right else None
+
+    heads = (tag("th", breakable(head), scope="col", class_=kind(index)) for index, head in enumerate(item.heads))
+    rows = (tag("tr", *(tag("td", text(told), class_=kind(i)) for i, told in enumerate(row))) for row in item.rows)
+    table = tag(
+        "table",
+        tag("thead", tag("tr", *heads)),
+        tag("tbody", *rows),
+        class_="ranked",
+        aria_label=item.caption,
+    )
+    return tag("div", table, class_="wide", tabindex=0, role="group", aria_label=item.caption)

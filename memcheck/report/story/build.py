@@ -1,4 +1,4 @@
-"""Builds the story of a report: every plan with its sections, and the index of several plans."""
+"""Builds the story of a report: every plan with its sections, the index of several plans, and the whole as data."""
 
 from __future__ import annotations
 
@@ -6,11 +6,36 @@ import re
 from collections.abc import Mapping
 
 from memcheck.accounts.estimate import CACHE, PARTS, Estimate
+from memcheck.edge.json_text import dumps
+from memcheck.edge.screen import Screen
 from memcheck.edge.text import between, gib, percent, plural
+from memcheck.finding import Edit
 from memcheck.record import Record
-from memcheck.report.fingerprint import identified
-from memcheck.report.story import findings, gpus, grounds, memory, remedies
-from memcheck.report.story.blocks import Bar, PlanFact, PlanStory, Scale, Section, Story, UnreadablePath
+from memcheck.report.forge import identified
+from memcheck.report.json import edit
+from memcheck.report.story import Fitting, Gauge, PlanHead, PlanSummary, Prose, findings, memory, remedies
+from memcheck.report.story.blocks import (
+    Bar,
+    Cards,
+    Chart,
+    Comparison,
+    Excerpt,
+    Excerpts,
+    Facts,
+    Formulas,
+    Grid,
+    Item,
+    Ledger,
+    PlanFact,
+    PlanStory,
+    Remedies,
+    Scale,
+    Section,
+    SourceLine,
+    Story,
+    Table,
+    UnreadablePath,
+)
 from memcheck.report.story.summary import summary
 from memcheck.report.verdict import host_decides, lead, pressure, verdict
 from memcheck.result import PlanResult, Report
@@ -44,13 +69,13 @@ def plan_story(plan: PlanResult, ids: Mapping[int, str], *, judged: bool) -> Pla
             memory.step(plan, estimate),
             memory.host(plan, estimate),
             remedies.section(plan, estimate),
-            gpus.section(plan, judged=judged),
+            remedies.gpu_section(plan, judged=judged),
             memory.ranks(plan, estimate),
             memory.tensors(plan, estimate),
             *found,
-            grounds.certainty(plan, estimate),
+            memory.certainty(plan, estimate),
         ]
-    found += [grounds.assumptions(plan), grounds.formulas(estimate) if estimate is not None else None]
+    found += [memory.assumptions(plan), memory.formulas(estimate) if estimate is not None else None]
     document = f", document {plan.document}" if plan.document else ""
     return PlanStory(
         id=ids[id(plan)],
@@ -126,7 +151,7 @@ LONGEST = 2.0
 """The axis ends here, in times the capacity: one plan of 1,400 % would make specks of all others' bars."""
 TROUBLE = ("bad", "warn", "note", "good")
 CAPTION = "The memory that decides, at its fullest moment, as a share of the card's; the worst first"
-LINES = "The solid line is all that the card has, the dashed one the plan's limit."
+INDEX_LINES = "The solid line is all that the card has, the dashed one the plan's limit."
 
 
 class IndexEntry(Record):
@@ -177,3 +202,74 @@ def _entry(story: PlanStory, number: int, axis: float) -> IndexEntry:
     first = story.pictures[0]
     scale = first.scale._replace(full_bytes=max(1, int(first.scale.capacity_bytes * axis)))
     return IndexEntry(number=number, plan=story, where=where, bar=first.bars[0], scale=scale)
+
+
+BLOCKS = {
+    Cards: "cards",
+    Chart: "chart",
+    Comparison: "comparison",
+    Excerpt: "excerpt",
+    Excerpts: "excerpts",
+    Facts: "facts",
+    Fitting: "fitting",
+    Formulas: "formulas",
+    Gauge: "gauge",
+    Grid: "grid",
+    Item: "item",
+    Ledger: "ledger",
+    PlanHead: "plan-head",
+    PlanSummary: "plan-summary",
+    Prose: "prose",
+    Remedies: "remedies",
+    Table: "table",
+}
+"""The kind of every block."""
+LONGEST_LINE = 2000
+"""Characters of a source line; marks beyond them are left out with the rest of the line."""
+
+
+def render(report: Report, screen: Screen | None = None, *, judged: bool = True) -> str:
+    """The document; the screen plays no part. Not ``judged``: what ``estimate`` has to say."""
+    return dumps(document(story(report, judged=judged)), indent=1) + "\n"
+
+
+def document(told: Story) -> dict[str, object]:
+    """A story as plain data."""
+    found = {name: as_data(value) for name, value in told._asdict().items() if name != "version"}
+    return {"story": 1, "memcheck": told.version, **found}
+
+
+def as_data(value: object) -> object:
+    """A record as a dict, a tuple as a list, and plain values as they are."""
+    if isinstance(value, Edit):
+        return edit(value)
+    if isinstance(value, SourceLine):
+        value = shortened(value)
+    if isinstance(value, tuple):
+        fields = getattr(value, "_fields", None)
+        if fields is None:
+            return [as_data(each) for each in value]
+        kind = BLOCKS.get(type(value))
+        named = {"block": kind} if kind else {}
+        return {**named, **{name: as_data(each) for name, each in zip(fields, value, strict=True)}}
+    if isinstance(value, (list, dict)):
+        return plain(value)
+    return value
+
+
+def plain(value: object) -> object:
+    """A value of a plan as JSON can hold it."""
+    if isinstance(value, dict):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    return value
+
+
+def shortened(line: SourceLine) -> SourceLine:
+    """A source line of at most :data:`LONGEST_LINE` characters."""
+    if line.text is None or len(line.text) <= LONGEST_LINE:
+        return line
+    kept = tuple(mark for mark in line.marks if mark.column <= LONGEST_LINE)
+    marks = tuple(mark._replace(end_column=min(mark.end_column, LONGEST_LINE + 1)) for mark in kept)
+    return line._replace(text=line.text[:LONGEST_LINE], marks=marks)

@@ -1,16 +1,19 @@
-"""Remedies: what to write, what it does to the memory that fails the plan, and what it costs."""
+"""What could be done: remedies with their costs, and the same plan on other GPUs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from memcheck.accounts.dossier import OnGpu
 from memcheck.accounts.estimate import Estimate
-from memcheck.edge.text import clean, gib, percent, value
+from memcheck.edge.text import clean, gib, percent, plural, value
 from memcheck.finding import CHEAP, GROUPS, HARDWARE, OTHER_HARDWARE, OTHER_RESULT, ROOMY, SAME_RESULT, Finding, Remedy
-from memcheck.memory.fit import UNCERTAIN, gpu_fit, on_host
+from memcheck.memory.fit import UNCERTAIN, gpu_fit, on_gpu, on_host, verdict_in
 from memcheck.report.story import Prose
 from memcheck.report.story.blocks import (
     Bar,
+    Card,
+    Cards,
     Chart,
     Cost,
     KeyChange,
@@ -20,8 +23,9 @@ from memcheck.report.story.blocks import (
     Scale,
     Section,
     Segment,
+    Verdict,
 )
-from memcheck.report.verdict import GPU_TONES, short_of_host
+from memcheck.report.verdict import GPU_TONES, failed, said, short_of_host, verdict
 from memcheck.result import PlanResult
 
 SERVED = frozenset({"inference.batch_size", "inference.context_length"})
@@ -238,14 +242,14 @@ def advice(plan: PlanResult) -> str:
 def charts(plan: PlanResult, estimate: Estimate, remedy: Remedy) -> tuple[Chart, ...]:
     """The memory now and with the remedy: a GPU's, and a node's where that is too small."""
     if short_of_host(plan):
-        return on_node(plan, estimate, remedy), on_gpu(plan, estimate, remedy, "GPU ")
+        return node_chart(plan, estimate, remedy), gpu_chart(plan, estimate, remedy, "GPU ")
     if gpu_fit(estimate, plan.fail_above) == UNCERTAIN:
-        ends = upper_end(estimate, remedy)
-        return ends, on_gpu(plan, estimate, remedy, "predicted ", ends.scale)
-    return (on_gpu(plan, estimate, remedy, ""),)
+        ends = upper_end_chart(estimate, remedy)
+        return ends, gpu_chart(plan, estimate, remedy, "predicted ", ends.scale)
+    return (gpu_chart(plan, estimate, remedy, ""),)
 
 
-def on_gpu(plan: PlanResult, estimate: Estimate, remedy: Remedy, whose: str, axis: Scale | None = None) -> Chart:
+def gpu_chart(plan: PlanResult, estimate: Estimate, remedy: Remedy, whose: str, axis: Scale | None = None) -> Chart:
     """A GPU's memory now and with the remedy, as bars. Each is a share of its GPU's own capacity.
 
     ``whose``: the text before ``now`` and ``then`` in the labels.
@@ -260,7 +264,7 @@ def on_gpu(plan: PlanResult, estimate: Estimate, remedy: Remedy, whose: str, axi
     return Chart(id=f"remedy-{slug(remedy)}-gpu", title=title, bars=(before, then), scale=axis or plain)
 
 
-def upper_end(estimate: Estimate, remedy: Remedy) -> Chart:
+def upper_end_chart(estimate: Estimate, remedy: Remedy) -> Chart:
     """The upper ends of the intervals now and with the remedy, each as a share of the capacity."""
     capacity, now = estimate.capacity_bytes, estimate.needed_interval_bytes[1]
     after = int(remedy.high_utilization * capacity)
@@ -275,7 +279,7 @@ def upper_end(estimate: Estimate, remedy: Remedy) -> Chart:
     )
 
 
-def on_node(plan: PlanResult, estimate: Estimate, remedy: Remedy) -> Chart:
+def node_chart(plan: PlanResult, estimate: Estimate, remedy: Remedy) -> Chart:
     """The most that the processes of a node hold, against what the plan says the node has."""
     capacity, now, after = plan.host_capacity_bytes or 0, estimate.host_bytes_per_node, remedy.host_bytes_per_node
     before = Bar("host now", (Segment("bad", now),), f"{gib(now)} GiB")
@@ -325,3 +329,76 @@ def stated(plan: PlanResult, key: str) -> object:
 def _assumed(plan: PlanResult, key: str) -> object:
     keys = {key, *(f"{key}.{short}" for short in SHORT_FORMS)}
     return next((item.value for item in plan.assumptions if item.key in keys), SILENT.get(key))
+
+
+def gpu_section(plan: PlanResult, *, judged: bool) -> Section | None:
+    """The plan on its own GPU and on others."""
+    if plan.dossier is None:
+        return None
+    own, *others = plan.dossier.gpus
+    here = verdict(plan, judged=judged)
+    first = card(plan, own, "as planned", judged=judged)._replace(word=here.word, tone=here.tone)
+    cards = (first, *(card(plan, each, judged=judged) for each in others))
+    note = f"The same plan on {plural(plan.gpus, 'GPU')} of another kind. TFLOPS are dense bf16, as the maker states."
+    if all(each.host_short for each in plan.dossier.gpus if not each.refused):
+        note += " None of them gives a node more host memory, which is what fails."
+    if any(each.relative_speed for each in others):
+        note += " Speeds are a roofline model's: good for ranking, not measured."
+    assumed = assumptions(others)
+    told = (Prose(f"These speeds assume: {'; '.join(assumed)}."),) if assumed else ()
+    return Section("gpus", "On other GPUs", (Prose(note), Cards(cards), *told))
+
+
+def assumptions(others: list[OnGpu]) -> list[str]:
+    """The assumptions of the speeds, each once, with its GPUs."""
+    found: dict[str, list[str]] = {}
+    for each in others:
+        for text in each.assumed:
+            found.setdefault(text, []).append(each.gpu)
+    return [f"{text} ({', '.join(names)})" for text, names in found.items()]
+
+
+def card(plan: PlanResult, there: OnGpu, note: str = "", *, judged: bool = True) -> Card:
+    """A card about the plan on one GPU of the catalog: whether the plan fits, the figures, and the GPU's rates."""
+    rates = [f"{there.bf16_tflops:,.0f} TFLOPS"] if there.bf16_tflops else []
+    rates += [f"{there.relative_speed:.2g}× the speed"] if there.relative_speed and not note else []
+    has = f"{gib(there.capacity_bytes)} GiB"
+    if there.refused:
+        return Card(
+            id=f"gpu-{there.gpu}",
+            title=there.gpu,
+            word="Not possible",
+            tone="bad",
+            lines=tuple(filter(None, (there.refused, has, *rates, note))),
+        )
+    found = verdict_on(plan, there, judged=judged)
+    needs = f"{gib(there.needed_bytes)} of {has}"
+    share = percent(there.utilization)
+    bar = Bar("", (Segment(GPU_TONES[fit_on(plan, there)], there.needed_bytes),), share)
+    axis = Scale(max(there.capacity_bytes, there.needed_bytes), there.capacity_bytes)
+    chart = Chart(id=f"gpu-{there.gpu}-memory", title=f"{share} of {there.gpu}", bars=(bar,), scale=axis)
+    why = there.fails if found.fails else ""
+    return Card(
+        id=f"gpu-{there.gpu}",
+        title=there.gpu,
+        word=found.word,
+        tone=found.tone,
+        lines=tuple(filter(None, (needs, *rates, why, note))),
+        figure=share,
+        chart=chart,
+    )
+
+
+def fit_on(plan: PlanResult, there: OnGpu) -> str:
+    """What the need says of the memory of that GPU."""
+    return on_gpu(there.needed_bytes, there.needed_high_bytes, there.capacity_bytes, plan.fail_above)
+
+
+def verdict_on(plan: PlanResult, there: OnGpu, *, judged: bool = True) -> Verdict:
+    """The verdict on the plan with that GPU. What is hidden on its own GPU fails it on no other."""
+    interval = there.needed_low_bytes, there.needed_high_bytes
+    answer = verdict_in(interval, there.capacity_bytes, plan.fail_above)
+    found = said(answer, fit_on(plan, there), host=not there.host_short)
+    accepted = {hidden.finding.code for hidden in plan.hidden}
+    fails = judged and there.fails and there.fails.partition(":")[0] not in accepted
+    return failed(found) if fails and found.tone != "bad" else found

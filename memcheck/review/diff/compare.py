@@ -1,14 +1,263 @@
-"""From two lists of plans to what is worth showing."""
+"""Two states of plans: what each plan needs, which earlier plan is which later one, and by how much it moved."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from types import MappingProxyType
 
 from memcheck import __version__
 from memcheck.finding import Finding
+from memcheck.plan.changes import SHORT
+from memcheck.record import Record
 from memcheck.result import PlanResult
-from memcheck.review.diff.amount import Amount, exceeds, is_minor
-from memcheck.review.diff.types import ACCEPTED, PASSED, UNCHANGED, WARNED, Change, PlanDiff, Side
+
+ADDED, REMOVED, RENAMED, CHANGED, UNCHANGED = "added", "removed", "renamed", "changed", "unchanged"
+FAILS_NOW, PASSES_NOW, SAME = "fails-now", "passes-now", "same"
+PASSED = "passed"
+ACCEPTED, WARNED = "accepted", "warned"
+UNCOUNTED = frozenset({"memcheck", "name", "description", "extends"})
+"""Keys at the top that change nothing about the job."""
+
+Changed = tuple[str, object, object]
+"""A dotted key, its value before and after; None where it is not stated."""
+
+
+class Side(Record):
+    """One plan, before or after."""
+
+    path: str
+    """The plan file's path as the report shows it."""
+    key: str
+    """The path that both sides share: from the compared folder, from the repository, or empty for two files."""
+    document: int
+    name: str
+    status: str
+    """``passed`` | ``failed`` | ``error``."""
+    needed_bytes: int | None = None
+    """None when the plan could not be estimated."""
+    capacity_bytes: int = 0
+    utilization: float = 0.0
+    components_bytes: Mapping[str, int] = MappingProxyType({})
+    """What ``needed_bytes`` is made of."""
+    codes: tuple[str, ...] = ()
+    """``MEM101 exceeds-capacity``, once each: the errors."""
+    host_bytes: int = 0
+    """What the processes of a node need of its memory at most."""
+    host_capacity_bytes: int | None = None
+    """None where the plan does not state it."""
+    device_bytes: int | None = None
+    """What is seen, the allocator's cache included."""
+    mark: str = ""
+    """``accepted`` or ``warned`` for a plan that passes so, as ``check`` marks it."""
+    verdict: str = ""
+    """``fits`` | ``uncertain`` | ``does_not_fit``; empty where it is not known."""
+    values: object = None
+    """The plan as plain data; None where it is not known."""
+    gpu_hours: float | None = None
+    """None where the plan does not state its steps."""
+
+    @property
+    def figures(self) -> tuple[object, ...]:
+        """What has to be equal for a plan to count as the same."""
+        parts = tuple(sorted((name, count) for name, count in self.components_bytes.items() if count))
+        host = (self.host_bytes, self.host_capacity_bytes, self.mark == ACCEPTED, self.gpu_hours)
+        return (self.status, self.needed_bytes, self.capacity_bytes, parts, *host, self.codes)
+
+
+class Change(Record):
+    """One plan, before and after; one of them is None for plans that came or went."""
+
+    before: Side | None
+    after: Side | None
+    remedy: str = ""
+    """The first change that would make a plan pass that fails now; empty where none is known."""
+
+    @property
+    def keys(self) -> tuple[Changed, ...]:
+        """The keys of the plan that changed; none where a side is missing or not known."""
+        before, after = self.before, self.after
+        if before is None or after is None or before.values is None or after.values is None:
+            return ()
+        return changed_keys(before.values, after.values)
+
+    @property
+    def kind(self) -> str:
+        """``added`` | ``removed`` | ``renamed`` | ``changed`` | ``unchanged``."""
+        before, after = self.before, self.after
+        if before is None:
+            return ADDED
+        if after is None:
+            return REMOVED
+        if before.key != after.key:
+            return RENAMED
+        return UNCHANGED if before.figures == after.figures else CHANGED
+
+    @property
+    def moved(self) -> bool:
+        """Whether anything but the plan's place differs."""
+        return self.before is None or self.after is None or self.before.figures != self.after.figures
+
+    @property
+    def side(self) -> Side:
+        """The plan as it is now, or as it was when it is gone."""
+        side = self.after or self.before
+        if side is None:
+            raise ValueError("a change without a plan")
+        return side
+
+    @property
+    def delta_bytes(self) -> int | None:
+        """By how much the need for device memory grew; None unless both sides were estimated."""
+        if self.before is None or self.after is None:
+            return None
+        before, after = self.before.needed_bytes, self.after.needed_bytes
+        return None if before is None or after is None else after - before
+
+    @property
+    def delta_host_bytes(self) -> int | None:
+        """By how much the need for a node's memory grew; None unless both sides were estimated."""
+        if self.before is None or self.after is None or self.delta_bytes is None:
+            return None
+        return self.after.host_bytes - self.before.host_bytes
+
+    @property
+    def delta_points(self) -> float | None:
+        """By how many points of a hundred the utilization grew."""
+        if self.before is None or self.after is None or self.delta_bytes is None:
+            return None
+        return 100 * (self.after.utilization - self.before.utilization)
+
+    @property
+    def verdict(self) -> str:
+        """``fails-now`` (also for a new plan), ``passes-now``, or ``same``."""
+        passed = self.before is None or self.before.status == PASSED
+        if self.after is None or (self.after.status == PASSED) == passed:
+            return SAME
+        return PASSES_NOW if self.after.status == PASSED else FAILS_NOW
+
+    @property
+    def components(self) -> list[tuple[str, int, int]]:
+        """Components that moved: name, bytes before, bytes after."""
+        before: Mapping[str, int] = self.before.components_bytes if self.before else {}
+        after: Mapping[str, int] = self.after.components_bytes if self.after else {}
+        pairs = [(name, before.get(name, 0), after.get(name, 0)) for name in dict.fromkeys((*before, *after))]
+        return [(name, old, new) for name, old, new in pairs if old != new]
+
+    @property
+    def rank(self) -> tuple[bool, bool, int]:
+        """Sorts what fails now first, then what fails still, then by growth; a plan that came grew from nothing."""
+        now = (self.after.needed_bytes or 0) if self.after else 0
+        before = (self.before.needed_bytes or 0) if self.before else 0
+        passes = self.after is None or self.after.status == PASSED
+        return (self.verdict != FAILS_NOW, passes, before - now)
+
+
+class PlanDiff(Record):
+    """Every plan of two states."""
+
+    version: str
+    before: str
+    """What is compared with, in words: a ref, a folder, a file."""
+    after: str
+    changes: tuple[Change, ...]
+    """What is worth showing, ranked."""
+    unchanged: int = 0
+    """Plans that did not move; a file that did not change counts once."""
+    minor: int = 0
+    """Plans that moved by less than ``--min-delta``, without a change of verdict."""
+
+    def kinds(self, kind: str) -> int:
+        """Changes of one kind."""
+        return sum(change.kind == kind for change in self.changes)
+
+    def verdicts(self, verdict: str) -> int:
+        """Changes of one verdict."""
+        return sum(change.verdict == verdict for change in self.changes)
+
+
+def changed_keys(before: object, after: object) -> tuple[Changed, ...]:
+    """The keys whose values differ, in the order of the plans."""
+    old, new = dict(_flat(before)), dict(_flat(after))
+    return tuple((key, old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key))
+
+
+def _flat(values: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Every value that is no mapping, under its dotted key; what is written as one word under the field that it is."""
+    if not isinstance(values, dict):
+        yield path, values
+        return
+    for name, item in values.items():
+        if not path and name in UNCOUNTED:
+            continue
+        key = f"{path}.{name}" if path else str(name)
+        if key in SHORT and not isinstance(item, dict):
+            yield f"{key}.{SHORT[key]}", item
+        elif isinstance(item, dict) and item:
+            yield from _flat(item, key)
+        else:
+            yield key, item
+
+
+UNITS = {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_AMOUNT = re.compile(r"\+?(\d{1,12}(?:\.\d{1,12})?)\s*([A-Za-z]+|%)", re.ASCII)
+
+
+class Amount(Record):
+    """A number of bytes, or a share of the plan's earlier device memory."""
+
+    written: str
+    bytes: int = 0
+    share: Fraction | None = None
+
+    def of(self, before: int) -> int:
+        """The bytes that it means for a plan that needed ``before``."""
+        return self.bytes if self.share is None else int(before * self.share)
+
+
+def amount(written: str) -> Amount:
+    """Read one amount.
+
+    Raises:
+        ValueError: it is none.
+    """
+    match = _AMOUNT.fullmatch(written.strip())
+    if match is None or (match[2] != "%" and match[2].lower() not in UNITS):
+        raise ValueError(f"{written!r} is no amount of memory: write 2GiB, 500MiB or 5%")
+    number = Fraction(match[1])
+    if match[2] == "%":
+        return Amount(written.strip(), share=number / 100)
+    return Amount(written.strip(), int(number * UNITS[match[2].lower()]))
+
+
+def exceeds(change: Change, limits: tuple[Amount, ...]) -> bool:
+    """Whether a plan grew by more than one of the limits; one that can no longer be estimated may have."""
+    if not limits or change.before is None or change.after is None or change.before.needed_bytes is None:
+        return False
+    delta = change.delta_bytes
+    return delta is None or any(delta > limit.of(change.before.needed_bytes) for limit in limits)
+
+
+def is_minor(change: Change, least: Amount | None) -> bool:
+    """Whether a change is too small to show: it moved less than ``least`` and its verdict stayed."""
+    delta = change.delta_bytes
+    if least is None or change.verdict != SAME or change.before is None or delta is None:
+        return False
+    host = abs(change.delta_host_bytes or 0)
+    if host and host >= least.of(change.before.host_bytes):
+        return False
+    return abs(delta) < least.of(change.before.needed_bytes or 0)
+
+
+def fails(comparison: PlanDiff, limits: tuple[Amount, ...], *, on_regression: bool) -> list[Change]:
+    """The changes that fail the run."""
+    return [
+        change
+        for change in comparison.changes
+        if exceeds(change, limits) or (on_regression and change.verdict == FAILS_NOW)
+    ]
+
 
 Key = Callable[[Side], Hashable]
 

@@ -14,8 +14,8 @@ from memcheck.plan.sniff import looks_like_plan
 from memcheck.plan.text import MAX_BYTES, read_bytes
 from memcheck.result import Unreadable
 from memcheck.review.baseline.file import LARGEST
+from memcheck.review.diff.compare import Side
 from memcheck.review.diff.sides import SideReader
-from memcheck.review.diff.types import Side
 from memcheck.review.history.changed import Changes
 from memcheck.review.history.checkout import lay_out, lay_out_files
 from memcheck.review.history.git import open_base

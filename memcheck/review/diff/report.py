@@ -8,7 +8,7 @@ from memcheck.edge.text import clean, gib, percent, plural, value, words
 from memcheck.report.markdown import code, escape, table_lines
 from memcheck.report.story import Prose
 from memcheck.report.story.blocks import Block, Item, Table
-from memcheck.review.diff.types import (
+from memcheck.review.diff.compare import (
     ACCEPTED,
     FAILS_NOW,
     PASSES_NOW,

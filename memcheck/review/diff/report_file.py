@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from memcheck.errors import UsageError
-from memcheck.review.diff.types import ACCEPTED, PASSED, WARNED, Side
+from memcheck.review.diff.compare import ACCEPTED, PASSED, WARNED, Side
 
 LARGEST_REPORT = 1024 * 2**20
 """Bytes of a JSON report, some 100,000 plans: it is read whole."""

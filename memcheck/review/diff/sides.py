@@ -11,8 +11,7 @@ from memcheck.config.find import Configurations
 from memcheck.errors import ConfigurationError
 from memcheck.report.story.remedies import remedy_line
 from memcheck.result import PASSED, PlanResult, Unreadable
-from memcheck.review.diff.compare import side_of
-from memcheck.review.diff.types import FAILS_NOW, PlanDiff, Side
+from memcheck.review.diff.compare import FAILS_NOW, PlanDiff, Side, side_of
 
 GateOf = Callable[[str], Gate]
 """How strictly to judge the file of a path."""

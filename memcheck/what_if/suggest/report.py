@@ -18,7 +18,7 @@ from memcheck.report.story.blocks import Block, Cost, Fact, Facts, Remedies, Rem
 from memcheck.report.story.remedies import PURPOSES, on_the_host, step, time
 from memcheck.report.story.summary import plan_summary
 from memcheck.what_if.remedies.price import LayoutTally
-from memcheck.what_if.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, UNCERTAIN, Suggestion, Suggestions
+from memcheck.what_if.suggest.run import FITS, NOT_JUDGED, NOTHING_FITS, UNCERTAIN, Suggestion, Suggestions
 
 GOALS = {
     "fit": "the least change that makes it fit",

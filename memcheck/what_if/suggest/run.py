@@ -1,11 +1,15 @@
-"""Search for one plan, and check every suggestion as it would be written into the file."""
+"""Suggestions for one plan: a search, and each result checked as it would be written into the file."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, check_document, check_file, effective_policy
+from memcheck.errors import UsageError
+from memcheck.finding import Remedy
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import InferenceJob, TrainingJob
@@ -13,13 +17,16 @@ from memcheck.memory.fit import RUNS, gpu_fit, on_host
 from memcheck.memory.fit import UNCERTAIN as UNSETTLED
 from memcheck.plan.document import Document
 from memcheck.plan.file_edits import edited
+from memcheck.plan.lookup import branches
 from memcheck.plan.read import read_plan
+from memcheck.plan.schema import load_schema
 from memcheck.plan.text import read_bytes
+from memcheck.record import Record
 from memcheck.result import PASSED, PlanResult
 from memcheck.rules.run import make_context
 from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.budget import Budget
-from memcheck.what_if.remedies.price import Pricer
+from memcheck.what_if.remedies.price import LayoutTally, Pricer
 from memcheck.what_if.remedies.types import Priced
 from memcheck.what_if.search.cheapest import money, on_each_card
 from memcheck.what_if.search.choice import shown as chosen
@@ -28,16 +35,104 @@ from memcheck.what_if.search.lean import lean
 from memcheck.what_if.search.margin import with_margin
 from memcheck.what_if.search.rank import ParetoFilter
 from memcheck.what_if.search.remedy import remedy_of
-from memcheck.what_if.suggest.types import (
-    FITS,
-    NOT_JUDGED,
-    NOTHING_FITS,
-    SUGGESTED,
-    UNCERTAIN,
-    CardCost,
-    Suggestion,
-    Suggestions,
-)
+
+FITS, UNCERTAIN, SUGGESTED = "fits", "uncertain", "suggested"
+NOTHING_FITS, NOT_JUDGED = "nothing-fits", "error"
+
+
+class Suggestion(Record):
+    """One remedy with what it costs."""
+
+    remedy: Remedy
+    numerics: str
+    """``none`` | ``equivalent`` | ``changes results``."""
+    gpus: int
+    tokens_per_second_per_gpu: float | None
+    """A model, for ranking; None where there is none."""
+    price_per_gpu_hour: float | None = None
+    """Price of one GPU for an hour, from the configuration; None where it states no price for the GPU."""
+    price_per_million_tokens: float | None = None
+    """Price of a million tokens: ``price_per_gpu_hour`` x GPUs x the modelled hours for a million tokens."""
+    serves: str = ""
+    """What can be served otherwise than the plan says; empty where nothing is."""
+
+
+class CardCost(Record):
+    """The plan as it is written on one GPU that has a price."""
+
+    gpu: str
+    fits: bool
+    sure: bool
+    """Whether the whole interval of the need is within the limit."""
+    utilization: float
+    slowdown: float | None
+    price_per_hour: float
+    """Money per hour for all GPUs of the plan together."""
+    price_per_million_tokens: float | None
+
+
+class Suggestions(Record):
+    """The answer for one plan."""
+
+    plan: PlanResult
+    """The plan as written."""
+    goal: str
+    status: str
+    """``fits`` (nothing is to be done) | ``uncertain`` (likewise: it passes, and its interval crosses the limit or the
+    capacity) | ``suggested`` | ``nothing-fits`` | ``error`` (it cannot be judged, or
+    fails by a rule that is not about memory, which no suggestion would end)."""
+    found: tuple[Suggestion, ...] = ()
+    """The suggestions that were found, the best first."""
+    cards: tuple[CardCost, ...] = ()
+    """With the goal ``cheapest``: the plan as it is written on each GPU that has a price, the cheapest that fits first.
+    """
+    best_as_written: bool = False
+    """The plan as written is the best of those that fit."""
+    keep: tuple[str, ...] = ()
+    config: bool = False
+    """The file is a framework's config or a launch script, which no suggestion edits."""
+    tally: LayoutTally = LayoutTally()
+    space: Mapping[str, tuple[object, ...]] = MappingProxyType({})
+    exhausted: bool = False
+    smallest: Suggestion | None = None
+    budget: float | None = None
+    """Seconds after which the search was cut short; None where it was not."""
+    unsearched: int = 0
+    """Plans of the spaces that it had begun, and did not look at."""
+    timed_as: str = ""
+    """The GPU whose rates stand in for those of the plan's own."""
+
+
+SECTIONS = ("model", "hardware", "parallelism", "training", "inference")
+
+
+def known_keys() -> tuple[str, ...]:
+    """Dotted keys of what a search may change, sections included."""
+    schema = load_schema()
+    properties = schema["properties"]
+    found = [(name, *_below(properties[name], schema, name)) for name in SECTIONS]
+    return tuple(dict.fromkeys(key for keys in found for key in keys))
+
+
+def _below(schema: dict[str, Any], root: dict[str, Any], prefix: str) -> Iterator[str]:
+    for branch in branches(schema, root):
+        for name, item in branch.get("properties", {}).items():
+            key = f"{prefix}.{name}"
+            yield key
+            yield from _below(item, root, key)
+
+
+def check_keys(keys: Sequence[str]) -> None:
+    """Raises UsageError for a key that no plan has: what is not there cannot be kept."""
+    known = known_keys()
+    for key in keys:
+        if key not in known:
+            from memcheck.edge.closest import closest
+
+            close = closest(key, known) or [each for each in known if each.endswith(f".{key}")][:1]
+            hint = f"did you mean {close[0]}?" if close else "a dotted key of the plan, as training.optimizer"
+            raise UsageError(f"--keep {key}: plans have no such key", hint)
+
 
 Job = TrainingJob | InferenceJob
 SPARE = 3

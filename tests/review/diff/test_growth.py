@@ -14,9 +14,8 @@ from memcheck.memory.allocator import allocator_group
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
 from memcheck.plan.load import load_documents
-from memcheck.review.diff.compare import side_of
+from memcheck.review.diff.compare import Change, Side, side_of
 from memcheck.review.diff.report import signed_gib
-from memcheck.review.diff.types import Change, Side
 
 PLAN = """\
 memcheck: 1

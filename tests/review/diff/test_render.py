@@ -8,10 +8,8 @@ import pytest
 
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import width
-from memcheck.review.diff.amount import amount
-from memcheck.review.diff.compare import compare
+from memcheck.review.diff.compare import PlanDiff, Side, amount, compare
 from memcheck.review.diff.report import LIMIT, full, markdown
-from memcheck.review.diff.types import PlanDiff, Side
 
 GIB = 2**30
 

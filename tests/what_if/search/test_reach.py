@@ -13,8 +13,7 @@ from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.remedies.types import CandidateChange
 from memcheck.what_if.search.space import singles, space_of
-from memcheck.what_if.suggest.run import suggest
-from memcheck.what_if.suggest.types import SUGGESTED
+from memcheck.what_if.suggest.run import SUGGESTED, suggest
 from tests.what_if.search.contexts import context_of
 from tests.what_if.search.test_dimensions import DIMENSIONS, plan_of
 from tests.what_if.search.test_expert_tensor import PLAN as EXPERTS
