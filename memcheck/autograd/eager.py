@@ -103,8 +103,7 @@ def eager_with_names(
 
 def _scale_in_place(tape: Tape, x: Value) -> Value:
     """``x /= number``: its gradient is a new tensor all the same."""
-    shape, dtype = x.shape, x.dtype
-    return operator(tape, Value(x.storage, shape, dtype), x, "attention scaling backward")
+    return operator(tape, Value(x.storage, x.shape, x.dtype), x, "attention scaling backward")
 
 
 def _score_step(tape: Tape, weights: Value, step: str, mask_dtype: str) -> Value:
@@ -195,8 +194,7 @@ def eager_scaled_by_sinks(
 def subtract_broadcast(tape: Tape, x: Value, vector: Value) -> Value:
     """``x - vector`` of one number a head: keeps nothing; the vector's gradient is a negated copy, summed."""
     out = tape.value(x.shape, x.dtype, "sub")
-    shape, dtype = x.shape, x.dtype
-    return operator(tape, out, (x, vector), [PASSED, "sum"], temporaries=[(shape, dtype, "neg")])
+    return operator(tape, out, (x, vector), [PASSED, "sum"], temporaries=[(x.shape, x.dtype, "neg")])
 
 
 def with_sinks(tape: Tape, out: Value, sinks: Value) -> Value:
@@ -206,8 +204,7 @@ def with_sinks(tape: Tape, out: Value, sinks: Value) -> Value:
 
 def _spread(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     """``reshape(1, -1, 1, 1).expand(...)``: a view."""
-    dtype = x.dtype
-    return operator(tape, Value(x.storage, shape, dtype), x, "sum")
+    return operator(tape, Value(x.storage, shape, x.dtype), x, "sum")
 
 
 def _subtract_max(tape: Tape, x: Value) -> Value:

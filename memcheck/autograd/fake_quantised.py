@@ -110,8 +110,7 @@ def _fake_quantised(tape: Tape, x: Value, groups: int) -> Value:
 def _clamped(tape: Tape, x: Value) -> Value:
     """``clamp(qmin, qmax)``: two masks, and what they choose."""
     masks = [(x.shape, "bool", label) for label in ("x >= low", "x <= high")]
-    out = tape.value(x.shape, x.dtype, "clamped")
-    return operator(tape, out, x, "clamp backward", saves=(x,), temporaries=masks)
+    return operator(tape, tape.value(x.shape, x.dtype, "clamped"), x, "clamp backward", saves=(x,), temporaries=masks)
 
 
 def fake_int4(tape: Tape, w: Value, group: int) -> Value:

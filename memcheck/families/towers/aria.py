@@ -134,8 +134,7 @@ def _grown_queries(ctx: Context, query: ParameterTensor, tokens: int) -> Value:
     """The learned queries, ``[tokens, width]``: one row per image token of a picture, repeated for every picture."""
     tape, p = ctx.tape, ctx.parameter(query.name, query.shape)
     out = tape.value((tokens, query.shape[1]), p.dtype, "repeat queries")
-    shape, dtype = query.shape, p.dtype
-    return operator(tape, out, tape.parameter(p), (shape, dtype, "sum"))
+    return operator(tape, out, tape.parameter(p), (query.shape, p.dtype, "sum"))
 
 
 def _crossed(ctx: Context, p: Perceiver, tensors: tuple[ParameterTensor, ...], y: Value, x: Value) -> Value:

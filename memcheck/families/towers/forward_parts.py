@@ -93,8 +93,7 @@ def with_class(ctx: Context, x: Value, token: ParameterTensor, rows: int) -> Val
     p = ctx.parameter(token.name, token.shape)
     joined = promote(x.dtype, p.dtype)  # torch.cat promotes
     out = tape.value((rows, x.shape[1]), joined, "cat class token")
-    shape, dtype = token.shape, p.dtype
-    return operator(tape, out, (x, tape.parameter(p)), ["contiguous gradient", (shape, dtype, "sum")])
+    return operator(tape, out, (x, tape.parameter(p)), ["contiguous gradient", (token.shape, p.dtype, "sum")])
 
 
 def with_positions(ctx: Context, x: Value, table: ParameterTensor, *, looked_up: bool = True) -> Value:
@@ -155,8 +154,7 @@ def pooled_beside(ctx: Context, vision: Vision, x: Value) -> None:
 def pooling(ctx: Context, vision: Vision, x: Value) -> Value:
     """``AvgPool2d`` of ``merge`` patches: keeps its input."""
     tape = ctx.tape
-    dtype = x.dtype
-    out = tape.value((x.shape[0] // vision.merge, x.shape[1]), dtype, "avg_pool2d")
+    out = tape.value((x.shape[0] // vision.merge, x.shape[1]), x.dtype, "avg_pool2d")
     return operator(tape, out, x, "avg_pool2d backward", saves=(x,))
 
 

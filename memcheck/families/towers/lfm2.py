@@ -146,10 +146,10 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
 
 def _real(ctx: Context, x: Value, shape: tuple[int, int]) -> Value:
     """``feature[:length]``: a view, whose gradient is padded with zeros."""
-    tape, whole, dtype = ctx.tape, x.shape, x.dtype
-    if shape == whole:
+    tape = ctx.tape
+    if shape == x.shape:
         return x
-    return operator(tape, Value(x.storage, shape, dtype), x, "slice backward")
+    return operator(tape, Value(x.storage, shape, x.dtype), x, "slice backward")
 
 
 LEAST_TOKENS, TOLERANCE, TILES, SIDE = 64, 2.0, (2, 10), 512

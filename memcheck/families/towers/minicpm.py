@@ -144,8 +144,7 @@ def _positions(ctx: Context, table: ParameterTensor) -> Value:
     p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
     out = tape.value((rows, table.shape[1]), p.dtype, "positions")
     places = tape.new((rows,), "int64", "places")
-    shape, dtype = table.shape, p.dtype
-    return operator(tape, out, tape.parameter(p), (shape, dtype, "embedding backward"), saves=(places,))
+    return operator(tape, out, tape.parameter(p), (table.shape, p.dtype, "embedding backward"), saves=(places,))
 
 
 def between(ctx: Context, vision: Vision, x: Value) -> Value:

@@ -185,8 +185,8 @@ def _by_grid(ctx: Context, x: Value, table: ParameterTensor, gate: ParameterTens
 
 def _padded(ctx: Context, x: Value, rows: int) -> Value:
     """``F.pad`` of the rows of each tile; its backward is one with fewer."""
-    tape, shape, dtype = ctx.tape, x.shape, x.dtype
-    return operator(tape, tape.value((rows, shape[1]), dtype, "pad"), x, "pad backward")
+    tape = ctx.tape
+    return operator(tape, tape.value((rows, x.shape[1]), x.dtype, "pad"), x, "pad backward")
 
 
 def between(ctx: Context, vision: Vision, x: Value) -> Value:

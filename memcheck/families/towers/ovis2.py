@@ -135,8 +135,8 @@ def _beside_marks(ctx: Context, x: Value, weight: Value) -> Value:
 
 def _padded(ctx: Context, x: Value, shape: tuple[int, int]) -> Value:
     """``F.pad`` to a whole number of strides, which copies where nothing is added, too."""
-    tape, dtype = ctx.tape, x.dtype
-    return operator(tape, tape.value(shape, dtype, "pad"), x, "pad backward")
+    tape = ctx.tape
+    return operator(tape, tape.value(shape, x.dtype, "pad"), x, "pad backward")
 
 
 def _with_marks(ctx: Context, x: Value, words: int) -> Value:

@@ -221,14 +221,14 @@ def _product(ctx: Context, x: Value, name: str, outputs: int) -> Value:
 
 def _gathered(ctx: Context, x: Value, shape: tuple[int, ...]) -> Value:
     """``gather_output``: the columns of all ranks; backward takes this rank's."""
-    tape, dtype = ctx.tape, x.dtype
-    return operator(tape, tape.value(shape, dtype, "adapter all-gather"), x, "adapter split")
+    tape = ctx.tape
+    return operator(tape, tape.value(shape, x.dtype, "adapter all-gather"), x, "adapter split")
 
 
 def _own_tokens(ctx: Context, x: Value, shape: tuple[int, ...]) -> Value:
     """``scatter_to_sequence_parallel_region``: a slice of rows is no copy; backward gathers all of them."""
-    tape, dtype = ctx.tape, x.dtype
-    return operator(tape, Value(x.storage, shape, dtype), x, "adapter gather backward")
+    tape = ctx.tape
+    return operator(tape, Value(x.storage, shape, x.dtype), x, "adapter gather backward")
 
 
 def _added(ctx: Context, base: Value, high: Value) -> Value:

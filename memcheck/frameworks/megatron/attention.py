@@ -168,8 +168,10 @@ def _rotary_pieces(ctx: Context, x: Value, rotary_dim: int) -> Value:
 def _gate(ctx: Context, out: Value, gate: Value) -> Value:
     """``_apply_output_gate`` under jit_fuser: out * sigmoid(gate.float()), keeps both."""
     tape = ctx.tape
-    result = tape.value(out.shape, out.dtype, "output gate")
-    shape, dtype = out.shape, out.dtype
     return operator(
-        tape, result, (out, gate), ["output gate backward", (shape, dtype, "output gate backward")], saves=(out, gate)
+        tape,
+        tape.value(out.shape, out.dtype, "output gate"),
+        (out, gate),
+        ["output gate backward", (out.shape, out.dtype, "output gate backward")],
+        saves=(out, gate),
     )

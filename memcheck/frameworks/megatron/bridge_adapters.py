@@ -179,8 +179,8 @@ def _gathering_product(ctx: Context, x: Value, name: str, outputs: int) -> Value
 
 def _scattered(ctx: Context, x: Value) -> Value:
     """The sum of the ranks' parts for this rank's tokens; backward gathers the gradients of all."""
-    tape, shape, dtype = ctx.tape, x.shape, x.dtype
-    out = tape.value((ctx.residual_tokens, shape[-1]), dtype, "adapter reduce-scatter")
+    tape = ctx.tape
+    out = tape.value((ctx.residual_tokens, x.shape[-1]), x.dtype, "adapter reduce-scatter")
     return operator(tape, out, x, "adapter all-gather")
 
 

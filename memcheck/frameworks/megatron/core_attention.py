@@ -76,8 +76,7 @@ def _flash(ctx: Context, k: Kernel, q: Value, key: Value, value: Value) -> Value
 
 def _resized(tape: Tape, x: Value, width: int, label: str) -> Value:
     """Heads that are padded, or whose padding is cut off: a copy, and backward another one."""
-    shape, dtype = x.shape, x.dtype
-    return operator(tape, tape.value((shape[0], width), dtype, label), x, label + " backward")
+    return operator(tape, tape.value((x.shape[0], width), x.dtype, label), x, label + " backward")
 
 
 def _fused(ctx: Context, k: Kernel, q: Value, key: Value, value: Value) -> Value:

@@ -124,14 +124,12 @@ def _transposed(ctx: Context, x: Value) -> Value:
 
 def _scatter(ctx: Context, x: Value) -> Value:
     tape = ctx.tape
-    full, dtype = x.shape, x.dtype
-    out = tape.value((ctx.residual_tokens, full[-1]), dtype, "reduce-scatter embeddings")
+    out = tape.value((ctx.residual_tokens, x.shape[-1]), x.dtype, "reduce-scatter embeddings")
     return operator(tape, out, x, "all-gather embedding gradient")
 
 
 def _split(ctx: Context, x: Value) -> Value:
     """``scatter_to_sequence_parallel_region`` and a clone, so that the whole is not kept by a view."""
     tape = ctx.tape
-    full, dtype = x.shape, x.dtype
-    out = tape.value((ctx.residual_tokens, full[-1]), dtype, "scatter embeddings")
+    out = tape.value((ctx.residual_tokens, x.shape[-1]), x.dtype, "scatter embeddings")
     return operator(tape, out, x, "all-gather embedding gradient")

@@ -287,5 +287,4 @@ def replicated(ctx: Context, x: Value, p: Projection, label: str) -> Value:
 def gather_sequence(ctx: Context, x: Value, label: str) -> Value:
     """``gather_from_sequence_parallel_region``: all tokens of the tensor group; backward is a reduce-scatter."""
     tape = ctx.tape
-    shape, dtype = x.shape, x.dtype
-    return operator(tape, tape.value((ctx.tokens, *shape[1:]), dtype, label), x, label + " backward")
+    return operator(tape, tape.value((ctx.tokens, *x.shape[1:]), x.dtype, label), x, label + " backward")

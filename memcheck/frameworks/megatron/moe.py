@@ -84,9 +84,8 @@ def permute(ctx: Context, m: Moe, x: Value, probs: Value, rows: int) -> tuple[Va
         kept: list[Storage] = [tape.new((x.shape[0], 2 * m.experts + 1), "int32", "row id map")]
     else:
         kept = [tape.new((rows,), "int64", "sorted indices"), tape.new((m.experts, x.shape[0]), "bool", "mask")]
-    x_dtype = x.dtype
     carrier = operator(
-        tape, Value(None, (), x_dtype), (x, probs), ["unpermuted gradient", "probability gradient"], saves=kept
+        tape, Value(None, (), x.dtype), (x, probs), ["unpermuted gradient", "probability gradient"], saves=kept
     )
     if carrier.origin is None:
         return out, weights
@@ -98,8 +97,7 @@ def permute(ctx: Context, m: Moe, x: Value, probs: Value, rows: int) -> tuple[Va
 def unpermute(ctx: Context, m: Moe, out: Value, rows: int) -> Value:
     """Sums each token's copies: a new tensor; keeps the same maps as the permutation."""
     tape = ctx.tape
-    shape, dtype = out.shape, out.dtype
-    return operator(tape, tape.value((rows, shape[-1]), dtype, "unpermuted tokens"), out, "permuted gradient")
+    return operator(tape, tape.value((rows, out.shape[-1]), out.dtype, "unpermuted tokens"), out, "permuted gradient")
 
 
 def _move(tape: Tape, x: Value, rows: int, label: str) -> Value:
@@ -115,8 +113,7 @@ def _summed(tape: Tape, x: Value, rows: int, dtype: str, label: str) -> Value:
 
 def _into_global_buffer(tape: Tape, x: Value, rows: int) -> Value:
     """An all-gather into the global memory buffer, which is counted with the workspaces."""
-    shape, dtype = x.shape, x.dtype
-    return operator(tape, Value(None, (rows, *shape[1:]), dtype), x, "reduce-scatter tokens' gradient")
+    return operator(tape, Value(None, (rows, *x.shape[1:]), x.dtype), x, "reduce-scatter tokens' gradient")
 
 
 Dispatched = tuple[Value, Value, _Way]

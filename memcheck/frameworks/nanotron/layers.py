@@ -105,8 +105,8 @@ def _packed_attention(ctx: Context, a: Attention, x: Value) -> Value:
 
 def _slice(ctx: Context, x: Value, shape: tuple[int, ...]) -> Value:
     """``x[..., :n]``: a view, whose backward makes zeros of the whole."""
-    tape, dtype = ctx.tape, x.dtype
-    return operator(tape, Value(x.storage, shape, dtype), x, "slice backward")
+    tape = ctx.tape
+    return operator(tape, Value(x.storage, shape, x.dtype), x, "slice backward")
 
 
 def _flash(ctx: Context, a: Attention, q: Value, k: Value, v: Value | None) -> Value:

@@ -132,8 +132,7 @@ def row(ctx: Context, x: Value, name: str, outputs: int, *, strided: bool = Fals
         return matmul(tape, x, weight, name)
     out = matmul(tape, x, weight, name)
     del x
-    shape, dtype = out.shape, out.dtype
-    part = tape.value((ctx.residual_tokens, shape[-1]), dtype, name + " reduce-scatter")
+    part = tape.value((ctx.residual_tokens, out.shape[-1]), out.dtype, name + " reduce-scatter")
     return operator(tape, part, out, name + " all-gather")
 
 

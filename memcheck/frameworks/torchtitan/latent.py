@@ -61,7 +61,6 @@ def _norm(ctx: Context, size: int, x: Value, name: str) -> Value:
 def _cat_key(ctx: Context, k_pass: Value, k_turned: Value, shape: tuple[int, ...]) -> Value:
     """``cat([k_nope, k_pe.expand(...)])``: the shared key's gradient is summed over the heads."""
     tape = ctx.tape
-    shared, dtype = k_turned.shape, k_turned.dtype
-    expanded = Value(k_turned.storage, (*shape[:-1], shared[-1]), dtype)
+    expanded = Value(k_turned.storage, (*shape[:-1], k_turned.shape[-1]), k_turned.dtype)
     expanded = operator(tape, expanded, k_turned, "sum over heads")
     return cat(tape, (k_pass, expanded), shape, "cat keys")

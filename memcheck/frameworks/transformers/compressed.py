@@ -156,8 +156,7 @@ def _summed(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     """``x.sum(dim=2)``, for which autocast asks in fp32: keys that are joined to narrower ones widen all of them."""
     narrow = x.dtype
     out = tape.value(shape, "fp32" if tape.autocast else narrow, "sum of windows")
-    wide = out.dtype
-    return operator(tape, out, x, PASSED if wide == narrow else "to backward")
+    return operator(tape, out, x, PASSED if out.dtype == narrow else "to backward")
 
 
 def _biased(tape: Tape, x: Value, bias: Value) -> Value:

@@ -50,8 +50,7 @@ def _scores(tape: Tape, logits: Value, k: int) -> Value:
     chosen, indices = topk(tape, logits, k)
     shape, dtype = logits.shape, logits.dtype
     full = tape.value(shape, dtype, "full_like")
-    small = chosen.shape
-    full = operator(tape, full, chosen, (small, dtype, "gather"), saves=(indices,))
+    full = operator(tape, full, chosen, (chosen.shape, dtype, "gather"), saves=(indices,))
     return cast(tape, unary(tape, cast(tape, full, "fp32"), "sigmoid"), dtype)
 
 

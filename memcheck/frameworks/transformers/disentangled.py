@@ -140,5 +140,4 @@ def picked(ctx: Context, a: Attention, x: Value, places: Storage) -> Value:
 
 def masked_scores(tape: Tape, x: Value, mask: Storage) -> Value:
     """``masked_fill``: keeps the mask."""
-    shape, dtype = x.shape, x.dtype
-    return operator(tape, tape.value(shape, dtype, "masked_fill"), x, "masked_fill backward", saves=(mask,))
+    return operator(tape, tape.value(x.shape, x.dtype, "masked_fill"), x, "masked_fill backward", saves=(mask,))

@@ -161,18 +161,15 @@ def _row_biases(ctx: Context, x: Value, tensor: ParameterTensor, local: int, dty
 def _added(tape: Tape, x: Value, y: Value) -> Value:
     dtype = "fp32" if "fp32" in (x.dtype, y.dtype) else x.dtype
     out = tape.value(x.shape, dtype, "add biases")
-    x_dtype = x.dtype
-    return operator(tape, out, (x, y), [PASSED if x_dtype == dtype else "add backward", PASSED])
+    return operator(tape, out, (x, y), [PASSED if x.dtype == dtype else "add backward", PASSED])
 
 
 def _activated(tape: Tape, x: Value, weights: Value, width: int) -> Value:
-    out = tape.value((x.shape[0], width), x.dtype, "weighted activation")
-    rows = weights.shape
     return operator(
         tape,
-        out,
+        tape.value((x.shape[0], width), x.dtype, "weighted activation"),
         (x, weights),
-        ["weighted activation backward", (rows, "fp32", "weights' gradient")],
+        ["weighted activation backward", (weights.shape, "fp32", "weights' gradient")],
         saves=(x, weights),
     )
 

@@ -183,8 +183,7 @@ def _difference(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
 def _broadcast(tape: Tape, row: Value, x: Value) -> Value:
     """``row - x`` of one row and all."""
     out = tape.value(x.shape, x.dtype, "sub")
-    small, dtype = row.shape, x.dtype
-    return operator(tape, out, (row, x), [(small, dtype, "sum"), "neg"], reverse=True)
+    return operator(tape, out, (row, x), [(row.shape, x.dtype, "sum"), "neg"], reverse=True)
 
 
 def _outer(tape: Tape, a: Value, b: Value, shape: tuple[int, ...]) -> Value:

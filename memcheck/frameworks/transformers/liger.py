@@ -137,5 +137,4 @@ def rope(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, Value]:
 
 
 def _turned(tape: Tape, x: Value, *, copies: bool) -> Value:
-    shape, dtype = x.shape, x.dtype
-    return operator(tape, Value(x.storage, shape, dtype), x, "contiguous gradient" if copies else PASSED)
+    return operator(tape, Value(x.storage, x.shape, x.dtype), x, "contiguous gradient" if copies else PASSED)

@@ -89,8 +89,7 @@ def _noised(tape: Tape, x: Value) -> Value:
 
 def _times_noise(tape: Tape, x: Value) -> Value:
     noise = tape.new(x.shape, x.dtype, "noise")
-    shape, dtype = x.shape, x.dtype
-    return operator(tape, Value(x.storage, shape, dtype), x, "mul_ backward", saves=(noise,))
+    return operator(tape, Value(x.storage, x.shape, x.dtype), x, "mul_ backward", saves=(noise,))
 
 
 def between_projections(ctx: Context, m: Moe, x: Value) -> Value:

@@ -227,5 +227,4 @@ def divide_by_sum(tape: Tape, x: Value) -> Value:
     """``x /= x.sum(-1, keepdim=True)``: dividing in place keeps a copy of x, and the sum."""
     total = tape.new((*x.shape[:-1], 1), x.dtype, "sum")
     copied = tape.new(x.shape, x.dtype, "copy before div_")
-    shape, dtype = x.shape, x.dtype
-    return operator(tape, Value(x.storage, shape, dtype), x, "div backward", saves=(total, copied))
+    return operator(tape, Value(x.storage, x.shape, x.dtype), x, "div backward", saves=(total, copied))

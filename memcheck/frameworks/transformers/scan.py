@@ -37,8 +37,7 @@ def select(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
 def write(tape: Tape, target: Value, part: Value) -> Value:
     """``target[:, :, i] = part``: in place; backward copies the whole gradient, and the part's (CopySlices)."""
     out = Value(target.storage, target.shape, target.dtype)
-    small, dtype = part.shape, target.dtype
-    return operator(tape, out, (target, part), ["CopySlices", (small, dtype, "CopySlices")])
+    return operator(tape, out, (target, part), ["CopySlices", (part.shape, target.dtype, "CopySlices")])
 
 
 def convolve(

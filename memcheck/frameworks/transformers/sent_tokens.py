@@ -111,20 +111,18 @@ def _multihot(tape: Tape, weights: Value, experts: int) -> tuple[Storage, Value]
     chosen = tape.new((rows, experts), "bool", "routing map")
     out = tape.value((rows, experts), "fp32", "multihot weights")
     places = tape.new((rows, experts), "int32", "position map")
-    shape = weights.shape
-    return chosen, operator(tape, out, weights, (shape, "fp32", "multihot backward"), saves=(places,))
+    return chosen, operator(tape, out, weights, (weights.shape, "fp32", "multihot backward"), saves=(places,))
 
 
 def _permuted(tape: Tape, arrived: Value, multihot: Value, rows: Dim, row_ids: Storage) -> tuple[Value, Value]:
     """``moe_permute_with_probs``: keeps its map."""
     out = tape.value((rows, arrived.shape[-1]), arrived.dtype, "permuted tokens")
     scores = tape.value((rows,), "fp32", "permuted weights")
-    m_shape = multihot.shape
     out = operator(
         tape,
         out,
         (arrived, multihot),
-        ["unpermuted gradient", (m_shape, "fp32", "weights' gradient")],
+        ["unpermuted gradient", (multihot.shape, "fp32", "weights' gradient")],
         saves=(row_ids,),
     )
     return out, operator(tape, scores, multihot, None)

@@ -34,6 +34,10 @@ def _drawn(tape: Tape, logits: Value) -> Value:
     gates = softmax(tape, masked, "fp32" if tape.autocast else None)
     del masked
     value = tape.new(one, gates.dtype, "gathered gate")
-    out = tape.value(one, gates.dtype, "multiplier")
-    shape, dtype = gates.shape, gates.dtype
-    return operator(tape, out, logits, (shape, dtype, "gradient of scores"), saves=(mask, drawn, gates, value))
+    return operator(
+        tape,
+        tape.value(one, gates.dtype, "multiplier"),
+        logits,
+        (gates.shape, gates.dtype, "gradient of scores"),
+        saves=(mask, drawn, gates, value),
+    )

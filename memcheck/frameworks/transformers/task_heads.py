@@ -104,8 +104,8 @@ def _mean(ctx: Context, x: Value) -> Value:
 
 def _late_mean(ctx: Context, logits: Value) -> Value:
     """``logits.mean(dim=1)`` of every sequence's rows."""
-    tape, shape, dtype = ctx.tape, logits.shape, logits.dtype
-    out = tape.value((ctx.setting.batch, shape[-1]), dtype, "mean of logits")
+    tape = ctx.tape
+    out = tape.value((ctx.setting.batch, logits.shape[-1]), logits.dtype, "mean of logits")
     return operator(tape, out, logits, "expanded gradient")
 
 

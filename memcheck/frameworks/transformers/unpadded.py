@@ -19,5 +19,4 @@ def flash_of_real_tokens(ctx: Context, q: Value, k: Value, v: Value) -> Value:
     real = tape.new((q.shape[0] * q.shape[2],), "int64", "real tokens")
     k, v, q = (index(tape, x, real, x.shape, "unpadded") for x in (k, v, q))
     out = flash(tape, q, k, v, v.shape[-1])
-    shape, dtype = out.shape, out.dtype
-    return operator(tape, tape.value(shape, dtype, "padded attention"), out, "padded backward", saves=(real,))
+    return operator(tape, tape.value(out.shape, out.dtype, "padded attention"), out, "padded backward", saves=(real,))
