@@ -224,9 +224,4 @@ def cat(tape: Tape, parts: tuple[Value, ...], shape: tuple[int, ...], label: str
     for part in parts:
         dtype = promote(dtype, part.dtype)
     out = tape.value(shape, dtype, label)
-    each = tuple((p.shape, p.dtype) if p.origin is not None else None for p in parts)
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [None if e is None else grad if e[1] == dtype else tape.new(*e, "to backward") for e in each]
-
-    return tape.record(out, parts, run)
+    return operator(tape, out, parts, [PASSED if part.dtype == dtype else "to backward" for part in parts])

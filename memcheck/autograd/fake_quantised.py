@@ -10,7 +10,7 @@ of the layer's quantizers, and stay when the graph has gone.
 
 from __future__ import annotations
 
-from memcheck.autograd.checkpoint import ctx_attribute, with_ctx_attributes
+from memcheck.autograd.checkpoint import ctx_attribute
 from memcheck.autograd.elementwise import cast
 from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Storage, Tape, Value
@@ -68,7 +68,7 @@ def held_scales(tape: Tape, out: Value, scales: tuple[Storage, ...]) -> Value:
     if out.origin is None or not tape.grad_enabled:
         return out
     kept = tuple(each for each in scales if ctx_attribute(tape, each) is not None)
-    return tape.record(Value(out.storage, out.shape, out.dtype), (out,), with_ctx_attributes(lambda grad: [grad], kept))
+    return operator(tape, Value(out.storage, out.shape, out.dtype), out, PASSED, attributes=kept)
 
 
 def _fake_quantised(tape: Tape, x: Value, groups: int) -> Value:

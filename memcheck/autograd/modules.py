@@ -17,7 +17,8 @@ from memcheck.autograd.norm import (
     rms_norm_pieces,
     rms_norm_unrounded,
 )
-from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+from memcheck.autograd.operator import operator
+from memcheck.autograd.tensor import Parameter, Tape, Value
 from memcheck.models.types import Mlp, Norm, ParameterTensor
 from memcheck.models.vision import TowerAttention
 
@@ -125,13 +126,8 @@ def _bloom_gelu(tape: Tape, x: Value) -> Value:
     del first, half, scaled
     out = tape.value(shape, dtype, "bloom gelu")
     del square
-
-    def run(grad: Storage) -> list[Storage | None]:
-        pieces = [tape.new(shape, dtype, "bloom gelu backward") for _ in range(5)]
-        result = pieces.pop()
-        return [result]
-
-    return tape.record(out, (x,), run, saves=(x.storage,))
+    label = "bloom gelu backward"
+    return operator(tape, out, x, label, saves=(x,), temporaries=[(shape, dtype, label)] * 4)
 
 
 def under_autocast_fp32(tape: Tape, x: Value) -> Value:

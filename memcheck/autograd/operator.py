@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from memcheck.autograd.checkpoint import with_ctx_attributes
 from memcheck.autograd.tensor import SavedWeight, Storage, Tape, Value
 
 New = tuple[tuple[int, ...], str, str]
@@ -31,6 +32,7 @@ def operator(  # noqa: PLR0913 - what one operator may say of itself
     viewed: bool = False,
     validated: bool = False,
     saves_first: bool = False,
+    attributes: object = None,
 ) -> Value:
     """``out`` with the backward of the operator that made it.
 
@@ -38,7 +40,7 @@ def operator(  # noqa: PLR0913 - what one operator may say of itself
     storages that the graph keeps. ``temporaries`` are made before the gradients and ``later`` after them; both die when
     all exist. ``reverse``: the gradient of the last input is made first. ``viewed``: that of the first input goes on as
     a view, so that no other gradient is added to it in place (torch/csrc/autograd/input_buffer.cpp,
-    can_accumulate_inplace).
+    can_accumulate_inplace). ``attributes``: of a Function's ctx, which live as long as the graph.
     ``validated``, ``saves_first``: as in :meth:`Tape.record`.
     """
     if isinstance(inputs, Value):
@@ -52,7 +54,7 @@ def operator(  # noqa: PLR0913 - what one operator may say of itself
         for v, g in zip(inputs, each, strict=True)
     ]
     saved = [each.storage if isinstance(each, Value) else each for each in saves]
-    run = _formula(tape, made, (temporaries, later), reverse, viewed)
+    run = with_ctx_attributes(_formula(tape, made, (temporaries, later), reverse, viewed), attributes)
     return tape.record(out, inputs, run, saves=saved, validated=validated, saves_first=saves_first)
 
 

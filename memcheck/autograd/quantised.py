@@ -100,15 +100,8 @@ def _int8(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     narrow = tape.value(out_shape, "fp16", label)
     out = narrow if x_dtype == "fp16" else tape.value(out_shape, x_dtype, label)
     del narrow, whole, quantised, stats
-    kept = _attribute(tape, x)
-
-    def run(grad: Storage) -> list[Storage | None]:
-        weight = tape.new(w_shape, x_dtype, "dequantized weight")
-        gx = tape.new(x_shape, x_dtype, label + " dX")
-        del weight
-        return [gx]
-
-    return tape.record(Value(out.storage, out_shape, x_dtype), (x,), with_ctx_attributes(run, kept))
+    out, weight = Value(out.storage, out_shape, x_dtype), (w_shape, x_dtype, "dequantized weight")
+    return operator(tape, out, x, label + " dX", temporaries=[weight], attributes=_attribute(tape, x))
 
 
 def _gptq(tape: Tape, x: Value, w: Weights, label: str) -> Value:
@@ -149,13 +142,8 @@ def _awq(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     out = tape.value(out_shape, x_dtype, label)
     del workspace
 
-    def run(grad: Storage) -> list[Storage | None]:
-        workspace = _dequantized(tape, w_shape, x_dtype, None)
-        gx = tape.new(x_shape, x_dtype, label + " dX")
-        del workspace
-        return [gx]
-
-    return cast(tape, tape.record(out, (x,), run), source, "awq output")
+    out = operator(tape, out, x, label + " dX", temporaries=[(w_shape, x_dtype, "dequantized weight")])
+    return cast(tape, out, source, "awq output")
 
 
 def _fp8(tape: Tape, x: Value, w: Weights, label: str) -> Value:

@@ -236,15 +236,8 @@ def convolution(ctx: Context, x: Value, kernel: ParameterTensor, rows: int) -> V
     p = ctx.parameter(kernel.name.removesuffix(".weight"), kernel.shape)
     x = cast(tape, x, tape.autocast) if tape.autocast else x
     weight = cast(tape, tape.parameter(p), tape.autocast) if tape.autocast else tape.parameter(p)
-    shape, dtype = x.shape, x.dtype
-    out = tape.value((rows, kernel.shape[0]), dtype, kernel.name)
-    wants, learns, of_weight = x.origin is not None, p.requires_grad, (kernel.shape, weight.dtype)
-
-    def run(grad: Storage) -> list[Storage | None]:
-        passed = tape.new(shape, dtype, kernel.name + " dX") if wants else None
-        return [passed, tape.new(*of_weight, kernel.name + " dW") if learns else None]
-
-    return tape.record(out, (x, weight), run, saves=(x.storage,))
+    out = tape.value((rows, kernel.shape[0]), x.dtype, kernel.name)
+    return operator(tape, out, (x, weight), [kernel.name + " dX", kernel.name + " dW"], saves=(x,))
 
 
 def laid_out(ctx: Context, x: Value, rows: int = 0) -> Value:

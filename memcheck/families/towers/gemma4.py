@@ -438,7 +438,7 @@ def gemma4_unified__positions(ctx: Context, table: ParameterTensor) -> Value:
     """
     tape, rows = ctx.tape, ctx.tokens
     p = ctx.parameter(table.name, table.shape)
-    dtype, learns, width = p.dtype, p.requires_grad, table.shape[-1]
+    dtype, width = p.dtype, table.shape[-1]
     clamped = tape.new((rows, AXES), "int64", "clamped positions")
     valid = tape.new((rows, AXES, 1), dtype, "valid positions")
     found = tape.new((rows, AXES, width), dtype, "pos_embedding[clamped, axes]")
@@ -446,16 +446,8 @@ def gemma4_unified__positions(ctx: Context, table: ParameterTensor) -> Value:
     del found
     out = tape.value((rows, width), dtype, "sum of both axes")
     del masked
-
-    def run(grad: Storage) -> list[Storage | None]:
-        if not learns:
-            return [None]
-        wide = tape.new((rows, AXES, width), dtype, "mul backward")
-        whole = tape.new(table.shape, dtype, "index backward")
-        del wide
-        return [whole]
-
-    return tape.record(out, (tape.parameter(p),), run, saves=(clamped, valid))
+    wide = ((rows, AXES, width), dtype, "mul backward")
+    return operator(tape, out, tape.parameter(p), "index backward", saves=(clamped, valid), temporaries=[wide])
 
 
 def gemma4_unified_project(ctx: Context, vision: Vision, x: Value) -> Value:

@@ -18,7 +18,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, copy, scale
 from memcheck.autograd.indexing import head_view
 from memcheck.autograd.operator import operator
-from memcheck.autograd.tensor import Storage, Value
+from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import (
@@ -252,15 +252,11 @@ def _distances(
         moved = q if apart and products else laid_out(ctx, q)
         products.append(kernels.batched(tape, moved, own, (side, square[0] * side, side), table.name))
         del own, moved
-    dtype, shapes = products[0].dtype, [(p.shape, p.dtype) if p.origin is not None else None for p in products]
+    dtype = products[0].dtype
     summed = tape.new(square, dtype, "distances of rows and columns")
     out = tape.value(square, dtype, "reshape_as")
     del summed
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [tape.new(*s, "sum") if s else None for s in shapes]
-
-    return tape.record(out, tuple(products), run)
+    return operator(tape, out, tuple(products), "sum")
 
 
 def _looked_up(ctx: Context, table: ParameterTensor, side: int) -> Value:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast
 from memcheck.autograd.operator import operator
-from memcheck.autograd.tensor import Storage, Value
+from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import features, hooked, last_rows, layer_norm
@@ -111,11 +111,7 @@ def _patches(ctx: Context, vision: Vision) -> Value:
     tape = ctx.tape
     weight, bias = (ctx.parameter(t.name.removesuffix(".weight"), t.shape) for t in own.stem)
     out = tape.value((ctx.tokens, vision.hidden), weight.dtype, "patch_embed")
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [tape.new(p.shape, p.dtype, "patch_embed dW") if p.requires_grad else None for p in (weight, bias)]
-
-    return tape.record(out, (tape.parameter(weight), tape.parameter(bias)), run)
+    return operator(tape, out, (tape.parameter(weight), tape.parameter(bias)), "patch_embed dW")
 
 
 def _positions(ctx: Context, table: ParameterTensor) -> Value:

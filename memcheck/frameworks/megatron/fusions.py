@@ -23,17 +23,10 @@ def bias_dropout_add(ctx: Context, x: Value, bias: Parameter | None, residual: V
         return add(tape, residual, x, "residual")
     out = tape.value(residual.shape, residual.dtype, "bias-dropout-add")
     mask = tape.new(x.shape, "bool", "dropout mask") if p > 0 else None
-    shape, dtype = x.shape, x.dtype
-    same = p == 0 and x.dtype == residual.dtype
-    wants = (x.origin is not None, residual.origin is not None)
-
-    def run(grad: Storage) -> list[Storage | None]:
-        gx = (grad if same else tape.new(shape, dtype, "bias-dropout-add backward")) if wants[0] else None
-        gb = tape.new(bias.shape, bias.dtype, "sum") if bias is not None else None
-        return [gx, grad if wants[1] else None, gb] if bias is not None else [gx, grad if wants[1] else None]
-
-    inputs = (x, residual) if bias is None else (x, residual, tape.parameter(bias))
-    return tape.record(out, inputs, run, saves=(mask,))
+    own = PASSED if p == 0 and x.dtype == residual.dtype else "bias-dropout-add backward"
+    if bias is None:
+        return operator(tape, out, (x, residual), [own, PASSED], saves=(mask,))
+    return operator(tape, out, (x, residual, tape.parameter(bias)), [own, PASSED, "sum"], saves=(mask,))
 
 
 def fuses_activation(setting: Setting, gated: bool, activation: str, bias: bool) -> bool:
@@ -78,19 +71,14 @@ def relu_squared(tape: Tape, x: Value) -> Value:
 def _fused(ctx: Context, x: Value, bias: Parameter | None, *, gated: bool) -> Value:
     """SwiGLUFunction, BiasSwiGLUFunction, GeLUFunction: keep the input of the activation."""
     tape = ctx.tape
-    kept, shape, dtype = store(ctx, x), x.shape, x.dtype
-    width = shape[-1] // 2 if gated else shape[-1]
-    out = tape.value((*shape[:-1], width), dtype, "activation")
-    narrow = kept is not x.storage
-
-    def run(grad: Storage) -> list[Storage | None]:
-        wide = tape.new(shape, dtype, "input from fp8") if narrow else None
-        gx = tape.new(shape, dtype, "activation backward")
-        del wide
-        return [gx, tape.new(bias.shape, bias.dtype, "sum")] if bias is not None else [gx]
-
-    inputs = (x,) if bias is None else (x, tape.parameter(bias))
-    return tape.record(out, inputs, run, saves=(kept,))
+    kept = store(ctx, x)
+    width = x.shape[-1] // 2 if gated else x.shape[-1]
+    out = tape.value((*x.shape[:-1], width), x.dtype, "activation")
+    wide = [(x.shape, x.dtype, "input from fp8")] if kept is not x.storage else []
+    if bias is None:
+        return operator(tape, out, x, "activation backward", saves=(kept,), temporaries=wide)
+    inputs = (x, tape.parameter(bias))
+    return operator(tape, out, inputs, ["activation backward", "sum"], saves=(kept,), temporaries=wide)
 
 
 def store(ctx: Context, x: Value) -> Storage | None:

@@ -15,7 +15,7 @@ from functools import partial
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.elementwise import add, cat, copy, mul, unary
 from memcheck.autograd.operator import operator
-from memcheck.autograd.tensor import Storage, Value
+from memcheck.autograd.tensor import Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.recompute import checkpoint
 from memcheck.frameworks.nanotron.linear import column, norm, norm_in_pieces, row
@@ -120,20 +120,12 @@ def _flash(ctx: Context, a: Attention, q: Value, k: Value, v: Value | None) -> V
     out = Value(tape.output("attention", q.shape, q.dtype, "flash attention"), q.shape, q.dtype)
     lse = tape.new((rows, heads), "fp32", "flash attention logsumexp")
     inputs = (q, k) if v is None else (q, k, v)
-    kept = (*(each.storage for each in inputs), out.storage, lse)
-    specs = [(each.shape, each.dtype) for each in inputs]
     multiple = 32 if dim <= 128 else 64  # as flash_api.cpp has it
-    width, dtype, grouped = -(-dim // multiple) * multiple, q.dtype, a.kv_heads != a.heads
-
-    def run(grad: Storage) -> list[Storage | None]:
-        found = [tape.new(*spec, "flash attention backward") for spec in specs]
-        taken = [tape.new((padded, heads), "fp32", "softmax_d"), tape.new((padded, heads * width), "fp32", "dq_accum")]
-        if grouped:
-            taken += [tape.new((rows, heads * dim), dtype, "dk, dv of every query head") for _ in range(2)]
-        del taken
-        return list(found)
-
-    return tape.record(out, inputs, run, saves=kept)
+    width = -(-dim // multiple) * multiple
+    taken = [((padded, heads), "fp32", "softmax_d"), ((padded, heads * width), "fp32", "dq_accum")]
+    if a.kv_heads != a.heads:
+        taken += [((rows, heads * dim), q.dtype, "dk, dv of every query head")] * 2
+    return operator(tape, out, inputs, "flash attention backward", saves=(*inputs, out, lse), later=taken)
 
 
 def _mlp(ctx: Context, m: Mlp, x: Value) -> Value:

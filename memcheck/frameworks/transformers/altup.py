@@ -163,14 +163,8 @@ def _add_to_others(ctx: Context, corrected: Value, first: Value, streams: int) -
     summed = tape.record(Value(corrected.storage, whole, dtype), (corrected, first), added)
     part = slices(tape, summed, rest)[0]
 
-    def assigned(grad: Storage) -> list[Storage | None]:
-        result = tape.new(whole, dtype, "CopySlices")
-        own = tape.new(rest, dtype, "CopySlices")
-        zeros = tape.new(rest, dtype, "zeros")
-        del zeros
-        return [result, own]
-
-    return tape.record(Value(corrected.storage, whole, dtype), (summed, part), assigned)
+    out = Value(corrected.storage, whole, dtype)
+    return operator(tape, out, (summed, part), "CopySlices", later=[(rest, dtype, "zeros")])
 
 
 def spread_streams(ctx: Context, x: Value, streams: int) -> Value:

@@ -185,14 +185,7 @@ def assemble(tape: Tape, k_pass: Value, k_turned: Value, shape: tuple[int, ...])
     key = tape.value(shape, dtype, "new_empty keys")
     shared, rope = k_turned.shape, (*shape[:-1], k_turned.shape[-1])
 
-    def run_turned(grad: Storage) -> list[Storage | None]:
-        whole = tape.new(shape, dtype, "CopySlices")
-        part = tape.new(rope, dtype, "CopySlices")
-        zeros = tape.new(rope, dtype, "CopySlices")
-        del zeros
-        return [whole, part]
-
     key = operator(tape, key, k_pass, "CopySlices", temporaries=[(shape, dtype, "CopySlices")])
     turned = operator(tape, Value(k_turned.storage, rope, dtype), k_turned, (shared, dtype, "expand backward"))
     out = Value(key.storage, shape, dtype)
-    return tape.record(out, (key, turned), run_turned)
+    return operator(tape, out, (key, turned), "CopySlices", later=[(rope, dtype, "CopySlices")])

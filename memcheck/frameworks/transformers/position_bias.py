@@ -266,11 +266,5 @@ def _onto_given(ctx: Context, a: Attention, heads: tuple[Value, Value, Value]) -
 def _added_to(tape: Tape, scores: Value, biases: Value) -> Value:
     """``scores += biases`` of equal shapes: keeps nothing; the biases' gradient is the scores', cast to their dtype."""
     out = Value(scores.storage, scores.shape, scores.dtype)
-    full, own, small, wants = scores.shape, scores.dtype, biases.dtype, biases.origin is not None
-
-    def run(grad: Storage) -> list[Storage | None]:
-        if not wants:
-            return [grad, None]
-        return [grad, grad if own == small else tape.new(full, small, "to backward")]
-
-    return tape.record(out, (scores, biases), run)
+    own = PASSED if scores.dtype == biases.dtype else (scores.shape, biases.dtype, "to backward")
+    return operator(tape, out, (scores, biases), [PASSED, own])

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 
 from memcheck.accounts.deepep import NODE_RANKS
-from memcheck.autograd.checkpoint import ctx_attribute, with_ctx_attributes
+from memcheck.autograd.checkpoint import ctx_attribute
 from memcheck.autograd.context import Context
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Dim, Storage, Tape, Value
@@ -96,12 +96,8 @@ def _dispatched(tape: Tape, x: Value, weights: Value, shape: tuple[int, ...], ha
     """Rows and their weights; backward brings the gradients of both home."""
     out = tape.value((shape[0], x.shape[-1]), x.dtype, "dispatched tokens")
     probabilities = tape.value(shape, "fp32", "dispatched weights")
-    home, dtype, w_shape = x.shape, x.dtype, weights.shape
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [tape.new(home, dtype, "combined gradient"), tape.new(w_shape, "fp32", "combined weights' gradient")]
-
-    out = tape.record(out, (x, weights), with_ctx_attributes(run, handle))
+    brought = (weights.shape, "fp32", "combined weights' gradient")
+    out = operator(tape, out, (x, weights), ["combined gradient", brought], attributes=handle)
     return out, operator(tape, probabilities, weights, None)
 
 
@@ -135,10 +131,4 @@ def _restored(tape: Tape, x: Value, shape: tuple[int, ...], row_ids: Storage) ->
 
 def _moved(tape: Tape, x: Value, shape: tuple[int, ...], handle: Handle) -> Value:
     """``FusedCombine``: backward sends the gradient where the tokens went."""
-    out = tape.value(shape, x.dtype, "combined tokens")
-    source, dtype = x.shape, x.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [tape.new(source, dtype, "dispatched gradient")]
-
-    return tape.record(out, (x,), with_ctx_attributes(run, handle))
+    return operator(tape, tape.value(shape, x.dtype, "combined tokens"), x, "dispatched gradient", attributes=handle)
