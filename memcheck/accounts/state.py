@@ -141,7 +141,7 @@ def local_tensor(
 def block_component_tensors(block: Block) -> list[tuple[ParameterTensor, object]]:
     """Every parameter tensor of a block with the component that owns it."""
     owned: list[tuple[ParameterTensor, object]] = []
-    owners = (block.mixer, block.beside, block.cross, block.mlp)
+    owners = (block.mixer, block.beside, block.cross and block.cross.attention, block.mlp)
     for component in (block.beside,) if block.borrows else owners:
         if component is not None:
             owned.extend((t, component) for t in component.tensors)

@@ -48,15 +48,17 @@ NORM = "kind size weight bias"
 
 FORMS = parts(
     Attention="fused_qkv fused_form rotary_interleaved rotary_form sdpa flash fp32_scores masked softmax_fp32 "
-    "narrow_weights expanded_kv returns_weights filled_scores named_rotary adds_residual named_scores "
-    "gate_adaptable own",
+    "returns_weights named_rotary gate_adaptable own",
     LatentAttention="rotary_interleaved",
-    Mlp="fused_gate_up inline named_inner adaptable",
+    Mlp="fused_gate_up inline adaptable",
     Moe="router_fp32 scores_fp32 stacked_adapters correction_bias groups chosen_groups",
-    Block="inner_dropout named_output named_mlp_input named_norm norms_first",
+    Block="inner_dropout named_output named_mlp_input named_norm",
     PositionTable="positions",
     Norm="name",
-) | {"ComplexLatentAttention"}
+) | {
+    "BertMlp", "BloomAttention", "ComplexLatentAttention", "ExpandedFalconAttention", "FalconAttention",
+    "Gpt2Attention", "MptAttention", "NormsFirstBlock",
+}  # fmt: skip
 """How transformers writes a layer, which other code writes its own way; what a router with groups or a correction adds
 to its scores is of [tokens, experts] and gone before the experts run. What an attention's ``own`` record says is a part
 of its own; a variant's name stands for what sets it apart."""

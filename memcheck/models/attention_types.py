@@ -162,38 +162,20 @@ class Attention(Record):
     """Tokens of a picture see each other: token types make a mask for every sequence (Gemma 3, PaliGemma)."""
     softmax_fp32: bool = True
     """Eager attention's softmax runs in fp32; False: in the scores' own dtype (GPT-2, Falcon, Llama 4)."""
-    narrow_weights: bool = False
-    """Whether the softmax's result is cast to the values' dtype before the dropout, although the softmax runs in the
-    scores' own dtype (GPT-2).
-    """
-    expanded_kv: bool = False
-    """Keys and values are copied to every query head before the kernel (Falcon 40B)."""
     returns_weights: bool = False
     """The layer returns eager attention's probabilities as well as its output, and the model's loop keeps both in a
     variable until the next layer has returned (Falcon, BLOOM, MPT, GPT-J).
     """
-    filled_scores: bool = False
-    """A boolean mask fills the scores, which stay in a variable to the end (MPT)."""
     named_rotary: bool = False
     """The rotation is written in the module's forward: what goes in and comes out of it are variables (Phi, GPT-J)."""
-    adds_residual: bool = False
-    """The module adds the residual stream by itself: its variables live until then (BLOOM)."""
-    named_scores: bool = False
-    """Eager scores are scaled in place and stay in variables while the softmax runs (Falcon)."""
     norms_after_rotary: bool = False
     """Queries and keys are normalised after the rotation (Hunyuan, nanochat)."""
     scaled_queries: bool = False
     """Rotated queries are multiplied by a scale of each position (Ministral 3)."""
     bidirectional: bool = False
     """Every token sees every other (encoders): no mask is made unless one is given."""
-    value_norm: Norm | None = None
-    """On each head's value (Gemma 4)."""
-    keys_are_values: bool = False
-    """Values are what the keys' projection makes, in front of their norm (Gemma 4's full layers)."""
     stores_keys: bool = False
     """Keys and values are put into a dict for later layers (Gemma 3n and 4): checkpointed, they keep their graph."""
-    reuses_keys: bool = False
-    """Keys and values are those of an earlier layer (Gemma 4's last layers)."""
     scaled_output: bool = False
     """The sinks are no logits: each row of the output is multiplied by a sigmoid of its logsumexp minus the sink
     (Granite's windowed models)."""
@@ -217,8 +199,6 @@ class Attention(Record):
     """Queries, keys and values are copied head by head (Whisper)."""
     gate_matrix: bool = False
     """A matrix of its own makes the output's gate (AFMoE); it follows the output's matrix."""
-    late_gate: bool = False
-    """The output's gate is made after the output, with a bias of each head (Beam) or without (Muse Glimmer)."""
     gate_adaptable: bool = True
     """peft's targets can name that matrix, as :attr:`memcheck.models.types.Mlp.adaptable`."""
 
@@ -283,3 +263,41 @@ class MimoAttention(Attention):
     """Attention with values multiplied by a constant; eager scores lose their rows' maximum before the softmax, also
     without sinks (MiMo V2).
     """
+
+
+class Gpt2Attention(Attention):
+    """Attention that casts the softmax's result to the values' dtype, although the softmax runs in the scores' own
+    (GPT-2).
+    """
+
+
+class MptAttention(Attention):
+    """Attention whose boolean mask fills the scores, which stay in a variable to the end (MPT)."""
+
+
+class BloomAttention(Attention):
+    """Attention that adds the residual stream by itself: its variables live until then (BLOOM)."""
+
+
+class FalconAttention(Attention):
+    """Attention whose eager scores are scaled in place and stay in variables while the softmax runs (Falcon)."""
+
+
+class ExpandedFalconAttention(FalconAttention):
+    """Falcon's attention with keys and values copied to every query head before the kernel (Falcon 40B)."""
+
+
+class LateGateAttention(Attention):
+    """Attention whose output's gate is made after the output (Muse Glimmer)."""
+
+
+class Gemma4Attention(Attention):
+    """Attention that norms each head's value, without a weight (Gemma 3n and 4)."""
+
+
+class KeysAsValuesAttention(Gemma4Attention):
+    """Gemma 4's full layers, whose values are what the keys' projection makes, before their norm."""
+
+
+class ReusingAttention(Attention):
+    """Attention with the keys and values of an earlier layer (the last layers of Gemma 3n and 4)."""

@@ -23,8 +23,6 @@ class Mlp(Record):
     """
     scaled_output: bool = False
     """The output is multiplied by a learned number."""
-    down_bias: bool = False
-    """The last matrix alone has a bias (GTE)."""
     inner_dropout: float = 0.0
     """In front of the last matrix (GTE, ModernBERT)."""
     clipped: bool = False
@@ -33,18 +31,8 @@ class Mlp(Record):
     """Whether the input rows are not contiguous in memory. The gate and up products each copy them (Ovis 2's tower);
     the second product copies its gradient (Phi-4's).
     """
-    sparse: bool = False
-    """Each row keeps its largest gate values alone (Gemma 3n's first layers)."""
     clamp: str = ""
     """See :attr:`Moe.clamp`."""
-    nested: bool = False
-    """First matrix and activation are one statement; the layer's variable holds their input to its end (BART)."""
-    named_inner: bool = False
-    """What the last matrix reads has a variable of the layer's, to its end (BERT)."""
-    widens_inner: bool = False
-    """What the last matrix reads is cast to that matrix's dtype by hand (T5)."""
-    named_factors: bool = False
-    """The gate, its activation and what that multiplies have variables to the module's end (Gemma 3n)."""
     adaptable: bool = True
     """peft's targets can name its matrices; False next to experts that took their names (``Moe.stacked_adapters``)."""
 
@@ -122,3 +110,27 @@ class LatentMoe(Moe):
 
 class FalconH1Mlp(Mlp):
     """A gated network that multiplies what the activation reads, and its output, by constants (Falcon-H1)."""
+
+
+class GemmaMlp(Mlp):
+    """A gated network whose gate, its activation and what that multiplies have variables to the end (Gemma 3n)."""
+
+
+class SparseGemmaMlp(GemmaMlp):
+    """Gemma 3n's network in which each row keeps its largest gate values alone."""
+
+
+class T5Mlp(Mlp):
+    """A network that casts what the last matrix reads to that matrix's dtype by hand (T5)."""
+
+
+class NestedMlp(Mlp):
+    """A network whose first matrix and activation are one statement; a variable holds their input to the end (BART)."""
+
+
+class BertMlp(Mlp):
+    """A network of a layer that has a variable for what the last matrix reads, to the layer's end (BERT)."""
+
+
+class DownBiasMlp(Mlp):
+    """A gated network of which the last matrix alone has a bias (GTE)."""

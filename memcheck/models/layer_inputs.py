@@ -12,11 +12,3 @@ class PerLayer(Record):
     """Elements of one layer's part."""
     total: int
     """Elements of all layers' parts together."""
-
-
-class AltUp(Record):
-    """Several streams of hidden states, which each layer predicts and corrects (Gemma 3n)."""
-
-    streams: int
-    scaled: bool = True
-    """The corrected first stream is multiplied by a vector in front of the per-layer input."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.types import Architecture, Attention, Block, LatentAttention
+from memcheck.models.types import Architecture, Attention, Block, CrossAttention, LatentAttention
 from memcheck.remembered import lru_cache
 
 
@@ -17,8 +17,12 @@ def padded(a: Architecture) -> Architecture:
         return a._replace(blocks=_masked(a.blocks))
     if encoder.channels:
         return a
-    blocks = tuple((b._replace(cross=b.cross and b.cross._replace(padded=True)), count) for b, count in a.blocks)
+    blocks = tuple((b._replace(cross=b.cross and _padded_cross(b.cross)), count) for b, count in a.blocks)
     return a._replace(blocks=blocks, encoder=encoder._replace(blocks=_masked(encoder.blocks)))
+
+
+def _padded_cross(cross: CrossAttention) -> CrossAttention:
+    return cross._replace(attention=cross.attention._replace(padded=True))
 
 
 def _masked(blocks: tuple[tuple[Block, int], ...]) -> tuple[tuple[Block, int], ...]:

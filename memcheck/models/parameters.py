@@ -16,7 +16,7 @@ def block_tensors(block: Block) -> tuple[ParameterTensor, ...]:
     if block.beside is not None:
         mixer += block.beside.tensors
     if block.cross is not None:
-        mixer += block.cross.tensors
+        mixer += block.cross.attention.tensors
     norms = tuple(t for norm in block.norms for t in norm_tensors(norm))
     return mixer + mlp + norms + block.extra_tensors
 

@@ -10,7 +10,7 @@ from itertools import chain, repeat
 
 from memcheck.models.attention_types import Attention, Disentangled, LatentAttention, Norm, ParameterTensor
 from memcheck.models.feed_forward_types import Mlp, Moe
-from memcheck.models.layer_inputs import AltUp, PerLayer
+from memcheck.models.layer_inputs import PerLayer
 from memcheck.models.mixer_types import Mixer
 from memcheck.models.rough import Rough
 from memcheck.models.task import Pooling, TaskHead
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from memcheck.models.vision import Embedder, OtherTower, TowerAttention, Vision
 
 __all__ = [
-    "AltUp",
     "Architecture",
     "Attention",
     "Block",
@@ -41,6 +40,15 @@ __all__ = [
 ]
 
 
+class CrossAttention(Record):
+    """Attention to the encoder's output, between a layer's mixer and its feed-forward network."""
+
+    attention: Attention
+    norm: Norm
+    output_norm: Norm | None
+    """Before the residual sum (T5Gemma)."""
+
+
 class Block(Record):
     """One layer of the stack."""
 
@@ -53,11 +61,7 @@ class Block(Record):
     mixer_output_norm: Norm | None = None
     """After the mixer, before the residual sum (Gemma 2/3, GLM-4, OLMo 2)."""
     mlp_output_norm: Norm | None = None
-    cross: Attention | None = None
-    """Attention to the encoder's output, between the mixer and the feed-forward network."""
-    cross_norm: Norm | None = None
-    cross_output_norm: Norm | None = None
-    """Norm after cross attention, before the residual sum (T5Gemma)."""
+    cross: CrossAttention | None = None
     parallel: bool = False
     """Attention and feed-forward read the same residual and are added together."""
     post_norm: bool = False
@@ -69,31 +73,18 @@ class Block(Record):
     per_layer: PerLayer | None = None
     """An embedding of its own is multiplied in after the feed-forward network (Gemma 4)."""
     per_layer_activation: str = ""
-    altup: AltUp | None = None
     connections: int | None = None
     """Rounds in which what mixes the streams is normed (DeepSeek V4); 0: none does (Hy 4); None: one stream."""
     scaled_output: bool = False
     """The output is multiplied in place by a buffer of one number (Gemma 4)."""
     beside: Mixer | LatentAttention | None = None
     """A recurrent mixer that reads what attention reads; both outputs are multiplied and added (Falcon-H1)."""
-    twin: bool = False
-    """Two attentions (``beside`` is the second) and two dense networks in turn. Experts run in parallel with the first
-    of these; their output waits for the end. Norms of outputs stand in front of the second of each (LongCat Flash).
-    """
-    in_turn: bool = False
-    """Attention and feed-forward network read the stream and the embedding, without residual sums. The result is added
-    to what ``beside`` reads after its norm, ``mixer_output_norm`` (Zamba 2).
-    """
     borrows: bool = False
     """Mixer, feed-forward network and their norms are a later layer's, which holds their tensors (Zamba 2)."""
     spare_pairs: int = 0
     """Low-rank pairs of other layers that its own module over those tensors holds, for peft to adapt (Zamba 2)."""
     reused: bool = False
     """Whether an earlier layer has used the same tensors, for which autocast already holds its copies."""
-    clamped: bool = False
-    """The residual stream is clamped after each part of the layer while it is fp16 (T5)."""
-    residual_fp32: bool = False
-    """The residual stream is fp32, whatever the weights are (Mamba 2)."""
     residual_scale: bool = False
     """What is added to the residual stream is multiplied by a constant (Granite, MiniMax)."""
     inner_dropout: bool = False
@@ -104,16 +95,12 @@ class Block(Record):
     """What the feed-forward network reads has a variable of its own to the end of the layer (GPT-2, BLOOM, MPT)."""
     named_norm: bool = False
     """What the first norm returns has a variable of its own to the end of the layer (StableLM, Falcon)."""
-    norms_first: bool = False
-    """Both norms run before attention, and the halves are added in place (Falcon)."""
     layer_scale: bool = False
     """What is added to the residual stream is multiplied by a learned vector: ``extra_tensors`` (InternViT)."""
     tanh_gates: bool = False
     """Whether what is added to the residual stream is multiplied by tanh of one learned number per branch (Llama 3.2
     Vision).
     """
-    masked_branch: bool = False
-    """What the feed-forward network makes is multiplied by a mask of rows (Llama 3.2 Vision)."""
     residual_from_norm: bool = False
     """The residual stream continues from the norm's output, not from its input (MiniMax, BLOOM on request)."""
 
@@ -121,8 +108,52 @@ class Block(Record):
     def norms(self) -> tuple[Norm, ...]:
         """The block's own norms, without those inside its components."""
         halves = (self.input_norm, self.mlp_norm, self.mixer_output_norm, self.mlp_output_norm)
-        found = (*halves, self.cross_norm, self.cross_output_norm)
+        found = halves if self.cross is None else (*halves, self.cross.norm, self.cross.output_norm)
         return tuple(n for n in found if n is not None)
+
+
+class AltUpBlock(Block):
+    """A layer that predicts several streams and corrects them by what it makes of the first (Gemma 3n).
+
+    The corrected first stream is multiplied by a vector before the per-layer input.
+    """
+
+
+class UnscaledAltUpBlock(AltUpBlock):
+    """Gemma 3n's layer without that vector."""
+
+
+class DualAttentionBlock(Block):
+    """A layer with two attentions, of which ``beside`` is the second, and two dense networks in turn (LongCat Flash).
+
+    Experts run in parallel with the first of these; their output waits for the end. Norms of outputs come before the
+    second of each.
+    """
+
+
+class SharedTransformerBlock(Block):
+    """A layer whose attention and feed-forward network read the stream and the embedding, without residual sums.
+
+    The result is added to what ``beside`` reads after its norm, ``mixer_output_norm`` (Zamba 2).
+    """
+
+
+class ClampedBlock(Block):
+    """A layer that clamps the residual stream after each of its parts while the stream is fp16 (T5)."""
+
+
+class WideStreamBlock(Block):
+    """A layer whose residual stream is fp32, whatever the weights are (Mamba 2)."""
+
+
+class NormsFirstBlock(Block):
+    """A parallel layer that runs both norms before attention and adds the halves in place (Falcon)."""
+
+
+class PictureBlock(Block):
+    """A layer that reads pictures by cross attention; a mask of rows multiplies what its network makes (Llama 3.2
+    Vision).
+    """
 
 
 class Paths(Record):

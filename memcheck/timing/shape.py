@@ -113,7 +113,7 @@ def products(block: Block, s: Shape, *, trained: bool) -> list[Product]:
     once, gathered = s.float8_tensors, s.latent_inputs == "gathered"
     found: list[Product] = []
     before = ("", "")
-    for component in (block.mixer, block.beside, block.cross, block.mlp):
+    for component in (block.mixer, block.beside, block.cross and block.cross.attention, block.mlp):
         for t in component.tensors if component is not None else ():
             shape = local_tensor(t, component, s.tensor, s.expert, s.expert_tensor)
             if not _is_matrix(t, shape):

@@ -14,7 +14,7 @@ from memcheck.job.types import Lora, TrainingJob
 from memcheck.job.versions import is_before, version_of_models
 from memcheck.models.parameters import head_width, task_tensors
 from memcheck.models.task import is_saved
-from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe, ParameterTensor
+from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe, ParameterTensor, SharedTransformerBlock
 
 BESIDE_STREAM = ("altup_unembed_projections", "contact_head", "per_layer_model_projection", "project_out")
 """Modules whose output is not the stream that the first layer reads: they run after the layers, or make
@@ -59,7 +59,8 @@ def adapted_block(
     found: list[LocalTensor] = []
     own = {t.name for t, _ in block_component_tensors(block)}
     # blocks that several layers share are modules of their own over the same tensors, with adapters of their own
-    for t, component in named_tensors(block) if block.in_turn else block_component_tensors(block):
+    shares = isinstance(block, SharedTransformerBlock)
+    for t, component in named_tensors(block) if shares else block_component_tensors(block):
         tensor = on_rank(t, component)
         quantized = (t.linear or (tensor.expert and adapter.holds(tensor.shape))) and adapter.quantises(t.name)
         if t.name in own:

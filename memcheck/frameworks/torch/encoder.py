@@ -148,7 +148,8 @@ def _sharing(curve: Curve, block: Block, setting: Setting, mode: str, rows: int)
         # wants a gradient: its AccumulateGrad holds both until the loop lets go of the loss
         curve, returned = keeping(curve, curve.returned, (), zeros)._replace(lingers=curve.lingers + zeros), rows
     elif mode == "none" and not first:
-        masked = block.cross is not None and block.cross.padded  # the kernel keeps a copy of the zeros, with the mask
+        # the kernel keeps a copy of the zeros, with the mask
+        masked = block.cross is not None and block.cross.attention.padded
         returned += biases + (zeros if masked or setting.attention == "eager" else 0)
     hands = 0
     if setting.gathers:
@@ -170,7 +171,7 @@ def reads_encoded(block: Block) -> bool:
 
 def shared_biases(block: Block, setting: Setting) -> tuple[int, int]:
     """Bytes of the biases that one layer of a stack makes for all, and of the zeros for cross attention."""
-    mixer, cross = block.mixer, block.cross
+    mixer, cross = block.mixer, block.cross and block.cross.attention
     biases = zeros = 0
     if isinstance(mixer, Attention) and mixer.bias in ("table", "shared"):
         biases = _bias_bytes(mixer.heads, setting)

@@ -35,7 +35,7 @@ from memcheck.frameworks.torch.trained_parts import (
 )
 from memcheck.frameworks.torch.units import base_setting, block_unit
 from memcheck.job.types import TrainingJob
-from memcheck.models.types import Architecture, Block
+from memcheck.models.types import AltUpBlock, Architecture, Block, PictureBlock
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
 
@@ -169,7 +169,7 @@ class Units:
                 unit = self._block(block, index, input_grad, trained, external, gathers)
                 # a layer without a module that is adapted leaves the graph where it begins
                 after = input_grad or trained or (adapted and unit.fresh.output_gradient > 0)
-                after = after or (base.encoded_grad and crossed and block.masked_branch)
+                after = after or (base.encoded_grad and crossed and isinstance(block, PictureBlock))
                 # what follows one with other inputs is not like it
                 some = 1 if external or after != input_grad or (index == 0 and self._widens_first) else left
                 if ends and some == left > 1:
@@ -235,7 +235,7 @@ class Units:
                 input_grad=input_grad, trained=trained, external_input=external, gathers=gathers, stream=stream
             )
             found = block_unit(self.job, block, setting, mode, self._added.adds, self._inventory)
-            if self._shares or block.masked_branch:
+            if self._shares or isinstance(block, PictureBlock):
                 from memcheck.frameworks.torch.encoder import sharing
 
                 found = sharing(found, block, setting, mode)
@@ -264,7 +264,7 @@ def entry_stream(architecture: Architecture, base: Setting) -> str | None:
     if projected and base.autocast:
         return base.autocast
     # an embedding's norm has set the stream's dtype, or the other streams have, which are stacked with the rows
-    widened = architecture.embedding_norm is not None or architecture.blocks[0][0].altup is not None
+    widened = architecture.embedding_norm is not None or isinstance(architecture.blocks[0][0], AltUpBlock)
     return stream_dtype(base) if widened else embedded_dtype(architecture, base)
 
 

@@ -7,7 +7,7 @@ from memcheck.autograd.context import Setting
 from memcheck.autograd.curve import Curve
 from memcheck.autograd.tensor import ITEM_BYTES, rounded
 from memcheck.frameworks.torch.rank_tensors import block_tensors, holding
-from memcheck.models.types import Block
+from memcheck.models.types import Block, SharedTransformerBlock
 
 
 def gathering(unit: Unit, block: Block, setting: Setting) -> Unit:
@@ -19,7 +19,7 @@ def gathering(unit: Unit, block: Block, setting: Setting) -> Unit:
         return unit
     if _narrows(setting):  # narrow gradients wait instead, in front of the cast
         return unit
-    if block.in_turn and setting.adapter is not None:  # each layer's adapters are its own
+    if isinstance(block, SharedTransformerBlock) and setting.adapter is not None:  # each layer's adapters are its own
         return unit
     whole = block_tensors(_shared_part(block), holding(setting))
     sizes = [rounded(t.numel * ITEM_BYTES[t.dtype or setting.params]) for t in whole if t.trained]
@@ -47,6 +47,6 @@ def _shared_part(block: Block) -> Block:
     """The part of a block that other layers share: neither the second, recurrent mixer nor the matrices that each layer
     has of its own.
     """
-    if not block.in_turn:
+    if not isinstance(block, SharedTransformerBlock):
         return block._replace(borrows=False)
     return block._replace(borrows=False, beside=None, mixer_output_norm=None, extra_tensors=())

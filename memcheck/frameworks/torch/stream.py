@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from memcheck.autograd.context import Setting
-from memcheck.models.types import Architecture, Block, Mlp, Moe, Norm
+from memcheck.models.feed_forward_types import T5Mlp
+from memcheck.models.types import AltUpBlock, Architecture, Block, Moe, Norm, WideStreamBlock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,9 +26,9 @@ def widens_stream(a: Architecture, *, autocast: bool) -> bool:
     """Whether the stream is fp32 over narrower weights: by the embedding's LayerNorm, or by the first layer."""
     layers = [block for block, _ in a.blocks]
     ends = [a.embedding_norm, *(block.mlp_norm for block in layers if block.post_norm or _keeps_dtype(block))]
-    altup = any(block.altup is not None for block in layers)  # scales the other streams by fp32 magnitudes
+    altup = any(isinstance(block, AltUpBlock) for block in layers)  # scales the other streams by fp32 magnitudes
     widened = autocast and (altup or any(_is_layernorm(norm) for norm in ends))
-    return widened or any(block.residual_fp32 for block in layers)
+    return widened or any(isinstance(block, WideStreamBlock) for block in layers)
 
 
 def _keeps_dtype(block: Block) -> bool:
@@ -39,7 +40,7 @@ def _keeps_dtype(block: Block) -> bool:
 
 def widens_inside(a: Architecture, setting: Setting) -> bool:
     """Whether feed-forward networks make the stream fp32: their last matrix is, to which they cast (T5's in fp16)."""
-    last = [b.mlp.tensors[-1].name for b, _ in a.blocks if isinstance(b.mlp, Mlp) and b.mlp.widens_inner]
+    last = [b.mlp.tensors[-1].name for b, _ in a.blocks if isinstance(b.mlp, T5Mlp)]
     return not setting.autocast and any(part in name for part in setting.kept for name in last)
 
 

@@ -33,7 +33,7 @@ from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.transformers.attention import attention
 from memcheck.frameworks.transformers.mlp import mlp
 from memcheck.frameworks.transformers.per_layer import per_layer_part
-from memcheck.models.types import Attention, Block, Mlp, Norm, ParameterTensor
+from memcheck.models.types import Attention, Block, Mlp, Norm, ParameterTensor, UnscaledAltUpBlock
 
 NORM = "rmsnorm-fp32-weight"
 Router = tuple[Parameter, Weights]
@@ -45,13 +45,13 @@ def altup_block(ctx: Context, block: Block, x: Value) -> Value:
 
     Every intermediate result has a variable of the layer's forward.
     """
-    tape, found = ctx.tape, block.altup
-    if found is None or not isinstance(block.mixer, Attention) or not isinstance(block.mlp, Mlp):
+    tape, streams = ctx.tape, ctx.setting.streams
+    if not isinstance(block.mixer, Attention) or not isinstance(block.mlp, Mlp):
         return x
     tensors = {t.name.removesuffix(".weight"): t for t in block.extra_tensors}
     norm, scores = tensors["altup.router_norm"], tensors["altup.modality_router"]
     router = ctx.parameter(norm.name, norm.shape), ctx.replicated(scores)  # which both halves of AltUp read
-    predictions = _predict(ctx, tensors, router, x, found.streams)
+    predictions = _predict(ctx, tensors, router, x, streams)
     active = _first(ctx, predictions)
     normed = normalise(ctx, block.input_norm, active)
     laurel = _laurel(ctx, tensors, normed)
@@ -64,9 +64,9 @@ def altup_block(ctx: Context, block: Block, x: Value) -> Value:
     forward = mlp(ctx, block.mlp, attn_norm)
     forward_norm = normalise(ctx, block.mlp_output_norm, forward)
     activated = add(tape, joined, forward_norm, "residual")
-    corrected = _correct(ctx, tensors, router, predictions, activated, found.streams)
+    corrected = _correct(ctx, tensors, router, predictions, activated, streams)
     first = copy(tape, _first(ctx, corrected), "clone")
-    if found.scaled:
+    if not isinstance(block, UnscaledAltUpBlock):
         weight = ctx.parameter("altup.correct_output_scale", tensors["altup.correct_output_scale"].shape)
         narrow = mul(tape, cast(tape, first, weight.dtype), tape.parameter(weight))  # `type_as(correct_output_scale)`
         first = cast(tape, narrow, corrected.dtype)
@@ -74,7 +74,7 @@ def altup_block(ctx: Context, block: Block, x: Value) -> Value:
     else:
         ctx.constant(tensors["altup.correct_output_scale"])
     first = per_layer_part(ctx, block, first)
-    corrected = _add_to_others(ctx, corrected, first, found.streams)
+    corrected = _add_to_others(ctx, corrected, first, streams)
     del predictions, active, normed, laurel, attn, gated, joined, attn_norm, forward, forward_norm, activated, first
     return corrected
 

@@ -17,6 +17,7 @@ from memcheck.frameworks.transformers.kernel_choice import (
     turns_in_place,
 )
 from memcheck.frameworks.transformers.rotary import concatenates
+from memcheck.models.attention_types import BloomAttention, FalconAttention
 from memcheck.models.types import Attention
 
 
@@ -30,13 +31,13 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
     kernel = kernel_of(ctx, a)
     copied = copied_operands(ctx, a, q.shape[1])
     if repeats_kv(ctx, a):
-        if a.named_scores and tape.autocast:  # Falcon's products repeat what autocast has cast
+        if isinstance(a, FalconAttention) and tape.autocast:  # Falcon's products repeat what autocast has cast
             k, v = cast(tape, k, tape.autocast), cast(tape, v, tape.autocast)
         k, v = repeat_kv(tape, k, q.shape[1]), repeat_kv(tape, v, q.shape[1])
     if kernel == "eager":
         from memcheck.frameworks.transformers.eager import attend_eagerly
 
-        if a.adds_residual and any(copied):  # reshaped by hand: variables until the residual sum
+        if isinstance(a, BloomAttention) and any(copied):  # reshaped by hand: variables until the residual sum
             q, k, v = (copy(tape, t, "contiguous") for t in (q, k, v))
             ctx.named += [q, k, v]
             copied = (False, False, False)

@@ -19,7 +19,17 @@ from memcheck.frameworks.transformers.kernel_choice import keeps_strides, turns_
 from memcheck.frameworks.transformers.mlp import linear_tensors
 from memcheck.frameworks.transformers.modules import forward_of
 from memcheck.frameworks.transformers.rotary import apply_rotary
-from memcheck.models.attention_types import BlockIndexer, FalconH1Attention, MimoAttention
+from memcheck.models.attention_types import (
+    BlockIndexer,
+    BloomAttention,
+    ExpandedFalconAttention,
+    FalconH1Attention,
+    Gemma4Attention,
+    KeysAsValuesAttention,
+    LateGateAttention,
+    MimoAttention,
+    ReusingAttention,
+)
 from memcheck.models.types import Attention, Norm
 
 Heads = tuple[Value, Value, Value]
@@ -41,7 +51,7 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
     else:
         q, k, v, gate = _projections(ctx, a, x)
     del x
-    if a.reuses_keys:
+    if isinstance(a, ReusingAttention):
         q = rotate_half(tape, q, stream)
     elif a.rotary_dim and turns_in_place(ctx):
         from memcheck.frameworks.transformers.liger import rope
@@ -64,7 +74,7 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
     last = tensors[3 if a.gate_matrix or a.scaled_output else -1]
     result = linear(tape, out, ctx.weights(last, a.out_bias), last.name)
     result = leave_tensor_parallel(ctx, result)  # a hook of the last matrix: every variable lives until it has run
-    if a.adds_residual:
+    if isinstance(a, BloomAttention):
         ctx.named += [q, k, v]
     else:
         ctx.named = []
@@ -88,7 +98,7 @@ def _attended(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value
 def _gated(ctx: Context, a: Attention, out: Value, gate: Value | None, x: Value) -> Value:
     """The output times a gate of each element or each head, where there is one."""
     tape = ctx.tape
-    if a.late_gate:
+    if isinstance(a, LateGateAttention):
         tensor = linear_tensors(a.tensors)[4]
         made = linear(tape, x, ctx.weights(tensor, False, adaptable=a.gate_adaptable), tensor.name)
         return mul(tape, out, unary(tape, made, "sigmoid"))
@@ -123,7 +133,7 @@ def _projections(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Va
     q = as_heads(ctx, a, q, heads, norms[0], copies)
     if a.scaled_projection and norms[0] is not None:
         q = scale(tape, q, "query scaling")
-    if a.reuses_keys or a.value_norm is not None:
+    if isinstance(a, (Gemma4Attention, ReusingAttention)):
         return q, *_keys_and_values(ctx, a, x, kv_heads), gate
     rows: int = ctx.sequence
     if a.cross:
@@ -136,7 +146,7 @@ def _projections(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Va
     k = as_heads(ctx, a, k, kv_heads, norms[1], copies, rows=rows)
     v = linear(tape, x, ctx.weights(tensors[2], a.qkv_bias, rows=a.kv_heads), tensors[2].name)
     v = clamp(tape, v, 2) if a.clip_qkv else v
-    if a.gate_matrix and not a.late_gate:
+    if a.gate_matrix and not isinstance(a, LateGateAttention):
         gate = linear(tape, x, ctx.weights(tensors[4], False, adaptable=a.gate_adaptable), tensors[4].name)
     v = as_heads(ctx, a, v, kv_heads, None, not keeps_strides(ctx, a), each=a.v_head_dim or a.head_dim, rows=rows)
     return q, k, scale(tape, v, "value scale") if isinstance(a, MimoAttention) else v, gate
@@ -146,16 +156,16 @@ def _keys_and_values(ctx: Context, a: Attention, x: Value, kv_heads: int) -> tup
     """Gemma 4: normed values, which may be the keys' projection, or both of a layer before, whose bytes are its own."""
     tape = ctx.tape
     shape, copies = (ctx.batch, kv_heads, ctx.sequence, a.head_dim), not keeps_strides(ctx, a)
-    if a.reuses_keys:
+    if isinstance(a, ReusingAttention):
         dtype = tape.autocast or x.dtype
         leaf = None if x.origin is None else Leaf()
         return Value(None, shape, dtype, leaf), Value(None, shape, dtype, leaf)
     tensors = linear_tensors(a.tensors)
     made = linear(tape, x, ctx.weights(tensors[1], a.qkv_bias, rows=a.kv_heads), tensors[1].name)
     k = as_heads(ctx, a, made, kv_heads, a.key_norm, True)
-    if not a.keys_are_values:
+    if not isinstance(a, KeysAsValuesAttention):
         made = linear(tape, x, ctx.weights(tensors[2], a.qkv_bias, rows=a.kv_heads), tensors[2].name)
-    return k, as_heads(ctx, a, made, kv_heads, a.value_norm, copies)
+    return k, as_heads(ctx, a, made, kv_heads, Norm("l2", a.head_dim, weight=False), copies)
 
 
 def as_heads(
@@ -213,7 +223,7 @@ def _indexed(ctx: Context, a: Attention, qkv: Value) -> Heads:
     indices = tape.new((1,), "int64", "head index")
     k = index(tape, qkv, indices, (b, kv_heads, s, d), "k heads")
     v = index(tape, qkv, indices, (b, kv_heads, s, d), "v heads")
-    if a.expanded_kv:  # flatten(2, 3) of the slice, and of k and v broadcast to it
+    if isinstance(a, ExpandedFalconAttention):  # flatten(2, 3) of the slice, and of k and v broadcast to it
         if kv_heads > 1:
             q = copy(tape, q, "q heads")
         k, v = repeat_kv(tape, k, heads), repeat_kv(tape, v, heads)

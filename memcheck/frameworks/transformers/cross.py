@@ -9,18 +9,18 @@ from memcheck.autograd.modules import normalise
 from memcheck.autograd.shared import shared
 from memcheck.autograd.tensor import Dim, Storage, Value
 from memcheck.frameworks.transformers.attention import attention
-from memcheck.models.types import Attention, Block
+from memcheck.models.types import Block, CrossAttention
 
 
-def cross_half(ctx: Context, block: Block, cross: Attention, x: Value) -> Value:
+def cross_half(ctx: Context, block: Block, cross: CrossAttention, x: Value) -> Value:
     """Attention to the encoder's output, between the layer's own attention and its feed-forward network."""
-    h = x.view(*x.shape) if block.post_norm else normalise(ctx, block.cross_norm, x)
+    h = x.view(*x.shape) if block.post_norm else normalise(ctx, cross.norm, x)
     argument = h if block.inner_dropout else None
-    h = attention(ctx, cross, h, x.dtype)
-    h = dropout(ctx.tape, normalise(ctx, block.cross_output_norm, h), block.dropout)
+    h = attention(ctx, cross.attention, h, x.dtype)
+    h = dropout(ctx.tape, normalise(ctx, cross.output_norm, h), block.dropout)
     del argument
     x = add(ctx.tape, x, h, "residual")
-    return normalise(ctx, block.cross_norm, x) if block.post_norm else x
+    return normalise(ctx, cross.norm, x) if block.post_norm else x
 
 
 def encoded(ctx: Context) -> tuple[Value, int]:

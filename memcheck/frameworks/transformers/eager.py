@@ -8,7 +8,14 @@ from memcheck.autograd.eager import eager, eager_with_names
 from memcheck.autograd.elementwise import copy
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.attend import returns
-from memcheck.models.attention_types import HeldMask, MimoAttention
+from memcheck.models.attention_types import (
+    BloomAttention,
+    FalconAttention,
+    Gpt2Attention,
+    HeldMask,
+    MimoAttention,
+    MptAttention,
+)
 from memcheck.models.types import Attention
 
 
@@ -20,9 +27,9 @@ def attend_eagerly(ctx: Context, a: Attention, q: Value, k: Value, v: Value, cop
 
         return copy(tape, eager_with_sinks(ctx, a, q, k, v), "contiguous")
     mask_dtype = ctx.setting.compute if tape.autocast is None else ctx.setting.params
-    if a.filled_scores:
+    if isinstance(a, MptAttention):
         mask_dtype = "fp32"  # that of MPT's bias
-    if a.named_scores:
+    if isinstance(a, FalconAttention):
         dropped = a.dropout if a.alibi else 0.0
         out, probabilities, named = eager_with_names(
             tape, q, k, v, mask_dtype, alibi=a.alibi, p_dropout=dropped, copied=copied
@@ -40,11 +47,11 @@ def attend_eagerly(ctx: Context, a: Attention, q: Value, k: Value, v: Value, cop
         mask_dtype=mask_dtype,
         fp32_scores=a.fp32_scores,
         fp32_softmax=a.softmax_fp32,
-        narrows=a.softmax_fp32 or a.narrow_weights,
+        narrows=a.softmax_fp32 or isinstance(a, Gpt2Attention),
         p_dropout=a.dropout,
         returned=weights,
-        named=ctx.named if a.adds_residual or a.filled_scores else None,
-        every_step=a.adds_residual,
+        named=ctx.named if isinstance(a, (BloomAttention, MptAttention)) else None,
+        every_step=isinstance(a, BloomAttention),
         copied=copied,
     )
     if a.returns_weights:

@@ -12,7 +12,7 @@ from memcheck.autograd.context import Context, Patched, Setting
 from memcheck.autograd.style import Style
 from memcheck.frameworks.transformers.rotary import concatenates
 from memcheck.job.types import TrainingJob
-from memcheck.models.attention_types import BlockIndexer
+from memcheck.models.attention_types import BlockIndexer, ExpandedFalconAttention, FalconAttention
 from memcheck.models.types import Architecture, Attention, LatentAttention
 
 
@@ -25,7 +25,7 @@ def chosen_kernel(attention: str, dtype: str, a: Attention, sequence: int, style
     if a.bias:
         return "efficient"  # the biases are a mask that wants a gradient
     masked = needs_mask(a, sequence, style)
-    grouped = a.kv_heads != a.heads and not a.expanded_kv
+    grouped = a.kv_heads != a.heads and not isinstance(a, ExpandedFalconAttention)
     if grouped and a.fused_form == "index":
         # the fused kernels refuse fewer key heads than query heads without enable_gqa, which Falcon does not pass
         return "math"
@@ -77,7 +77,7 @@ def kernel_of(ctx: Context, a: Attention) -> str:
 
 def repeats_kv(ctx: Context, a: Attention) -> bool:
     """transformers repeats k and v for eager attention, under a mask, and for wide heads (use_gqa_in_sdpa)."""
-    if a.kv_heads == a.heads or a.expanded_kv:
+    if a.kv_heads == a.heads or isinstance(a, ExpandedFalconAttention):
         return False
     masked = needs_mask(a, ctx.setting.sequence, ctx.setting.style)
     return kernel_of(ctx, a) in ("efficient", "eager") and (masked or a.head_dim > 256 or kernel_of(ctx, a) == "eager")
@@ -96,7 +96,7 @@ def needs_mask(a: Attention, sequence: int, style: Style) -> bool:
 def shares_mask(a: Attention, setting: Setting) -> bool:
     """Whether the kernel of every layer keeps the model's own mask: additive, in the queries' dtype, and aligned."""
     kernel = chosen_kernel(setting.attention, setting.autocast or setting.compute, a, setting.sequence, setting.style)
-    additive = a.alibi and a.named_scores  # Falcon adds ALiBi's bias to the mask of every head
+    additive = a.alibi and isinstance(a, FalconAttention)  # Falcon adds ALiBi's bias to the mask of every head
     narrow = setting.autocast in (None, setting.params)
     return additive and kernel == "efficient" and narrow and not setting.sequence % MASK_ALIGNMENT
 

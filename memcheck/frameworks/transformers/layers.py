@@ -10,8 +10,22 @@ from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.attention import attention
 from memcheck.frameworks.transformers.head import head_unit, loss_in_pieces
 from memcheck.frameworks.transformers.mlp import mlp
+from memcheck.frameworks.transformers.modules import forward_of
+from memcheck.models.attention_types import BloomAttention
 from memcheck.models.feed_forward_types import StreamMoe
-from memcheck.models.types import Attention, Block, LatentAttention, Mixer, Mlp, Moe
+from memcheck.models.types import (
+    Attention,
+    Block,
+    ClampedBlock,
+    LatentAttention,
+    Mixer,
+    Mlp,
+    Moe,
+    NormsFirstBlock,
+    PictureBlock,
+    SharedTransformerBlock,
+    WideStreamBlock,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +66,8 @@ def feed_forward(ctx: Context, m: Mlp | Moe, x: Value) -> Value:
 
 def block(ctx: Context, layer: Block, x: Value) -> Value:
     """``hidden_states = layer(hidden_states)``."""
-    ctx.borrowed, ctx.reused = layer.borrows and not layer.in_turn, layer.reused and not layer.in_turn
+    own = isinstance(layer, SharedTransformerBlock)  # which tells its shared tensors from those of its own
+    ctx.borrowed, ctx.reused = layer.borrows and not own, layer.reused and not own
     try:
         return block_parts(ctx, layer, x)
     finally:  # a recompute may end early
@@ -64,22 +79,12 @@ def block(ctx: Context, layer: Block, x: Value) -> Value:
 def block_parts(ctx: Context, block: Block, x: Value) -> Value:
     """transformers' order: mixer, then feed-forward, or both of the same input."""
     stream = x.dtype
-    if block.altup is not None:
-        from memcheck.frameworks.transformers.altup import altup_block
-
-        return altup_block(ctx, block, x)
+    if (own := forward_of(block)) is not None:
+        return own(ctx, block, x)
     if block.connections is not None:
         from memcheck.frameworks.transformers.hyper_connections import hyper_block
 
         return hyper_block(ctx, block, x)
-    if block.twin:
-        from memcheck.frameworks.transformers.twin_block import twin_block
-
-        return twin_block(ctx, block, x)
-    if block.in_turn:
-        from memcheck.frameworks.transformers.shared_block import shared_block
-
-        return shared_block(ctx, block, x)
     if block.parallel:
         return _parallel(ctx, block, x, stream)
     if block.mixer is not None:
@@ -100,7 +105,7 @@ def block_parts(ctx: Context, block: Block, x: Value) -> Value:
 
 def _clamped(ctx: Context, block: Block, x: Value) -> Value:
     """modeling_t5.py, T5Block: infinities are looked for in an absolute copy, and clamped."""
-    if not block.clamped or x.dtype != "fp16":
+    if not isinstance(block, ClampedBlock) or x.dtype != "fp16":
         return x
     absolute = ctx.tape.new(x.shape, x.dtype, "absolute values")
     infinite = ctx.tape.new(x.shape, "bool", "infinities")
@@ -132,17 +137,17 @@ def _part(ctx: Context, name: str, forward: Forward, x: Value) -> Value:
 def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     if block.mixer is None:
         return x
-    into = cast(ctx.tape, x, ctx.setting.params) if block.residual_fp32 else x
+    into = cast(ctx.tape, x, ctx.setting.params) if isinstance(block, WideStreamBlock) else x
     if ctx.setting.table_rows:  # FSDP2 has cast what the layer is given (``cast_forward_inputs``)
         x = into
     h = into if block.post_norm else _part(ctx, "input_layernorm", lambda c, v: norm(c, block.input_norm, v), into)
     del into
     residual = h if block.residual_from_norm else x
-    if block.residual_fp32:  # the first layer's input is as narrow as the weights
+    if isinstance(block, WideStreamBlock):  # the first layer's input is as narrow as the weights
         residual = x = cast(ctx.tape, x, "fp32")
     if block.named_norm:
         ctx.unused.append(h)
-    if isinstance(block.mixer, Attention) and block.mixer.adds_residual:
+    if isinstance(block.mixer, BloomAttention):
         ctx.named.append(h)
     argument = h if block.inner_dropout else None
     h = _part(ctx, "self_attn", lambda c, v: _mixed(c, block, v, stream), h)
@@ -186,7 +191,7 @@ def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
         h = _part(ctx, "mlp", lambda c, v: feed_forward(c, m, v), h)
     h = norm(ctx, block.mlp_output_norm, h)
     h = dropout(ctx.tape, h, 0.0 if block.mixer_dropout else block.dropout)
-    if block.masked_branch:
+    if isinstance(block, PictureBlock):
         h = mul(ctx.tape, Value(None, (h.shape[0], 1), ctx.setting.params), h, "masked rows")
     del argument
     x = _residual(ctx, block, residual, h)
@@ -229,7 +234,7 @@ def _parallel(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     tape = ctx.tape
     normed = norm(ctx, block.input_norm, x)
     for_mlp = normed if block.mlp_norm is None else None
-    if block.mlp_norm is not None and block.norms_first:
+    if block.mlp_norm is not None and isinstance(block, NormsFirstBlock):
         for_mlp = norm(ctx, block.mlp_norm, x)
     if block.named_norm:
         ctx.unused.append(normed)
@@ -245,5 +250,5 @@ def _parallel(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     out = dropout(tape, out, block.dropout)
     first = out
     if mixed is not None:
-        first = (add_in_place if block.norms_first else add)(tape, out, mixed, "residual")
+        first = (add_in_place if isinstance(block, NormsFirstBlock) else add)(tape, out, mixed, "residual")
     return add(tape, first, x, "residual")

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import ITEM_BYTES, rounded
 from memcheck.frameworks.transformers.kernel_choice import chosen_kernel, grouping_of, needs_mask, shares_mask
-from memcheck.models.attention_types import BlockIndexer, Disentangled
+from memcheck.models.attention_types import BlockIndexer, Disentangled, FalconAttention, MptAttention
 from memcheck.models.types import Attention, Block, LatentAttention
 from memcheck.record import Record
 
@@ -46,7 +46,7 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
         if found is not None:
             window, dtype, sequences = found
             kinds[window] = rounded(sequences * s * s * ITEM_BYTES[dtype])
-        if block.cross is not None and block.cross.padded:
+        if block.cross is not None and block.cross.attention.padded:
             dtype = setting.params if setting.attention == "eager" else "bool"
             crossed = rounded(setting.batch * s * setting.encoded * ITEM_BYTES[dtype])
         if isinstance(block.mixer, Attention):
@@ -54,7 +54,7 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
             # where() keeps what chooses between biases and nothing
             chooses = bool(block.mixer.bias) and block.mixer.padded
             chooses = chooses and block.mixer.sdpa and setting.attention == "sdpa"
-            kept = kept or chooses or block.mixer.filled_scores or shares_mask(block.mixer, setting)
+            kept = kept or chooses or isinstance(block.mixer, MptAttention) or shares_mask(block.mixer, setting)
     gathered = max((_table(b.mixer, setting) for b in blocks if isinstance(b.mixer, Attention)), default=0)
     masks, others = sum(kinds.values()), [w for w in windows if w not in kinds]
     unused = 0
@@ -85,7 +85,7 @@ def _bias(a: Attention, setting: Setting) -> int:
     if not a.alibi:
         return 0
     heads = -(-a.heads // setting.tensor)
-    if a.filled_scores:
+    if isinstance(a, MptAttention):
         return rounded(heads * setting.sequence * ITEM_BYTES["fp32"])
     return rounded(setting.batch * heads * setting.sequence * ITEM_BYTES[setting.params])
 
@@ -103,10 +103,10 @@ def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
         return None
     compute = setting.autocast or setting.compute
     kernel = chosen_kernel(setting.attention, compute, mixer, setting.sequence, setting.style)
-    if mixer.named_scores and mixer.alibi:  # Falcon adds its bias to the mask: one of every head
+    if isinstance(mixer, FalconAttention) and mixer.alibi:  # Falcon adds its bias to the mask: one of every head
         return mixer.window, setting.params, setting.batch * -(-mixer.heads // setting.tensor)
     if kernel == "eager":
-        return mixer.window, "bool" if mixer.filled_scores else setting.params, setting.batch
+        return mixer.window, "bool" if isinstance(mixer, MptAttention) else setting.params, setting.batch
     if isinstance(mixer.own, BlockIndexer):  # scaled_dot_product_attention's mask is the layer's own
         return None
     if kernel != "flash" and needs_mask(mixer, setting.sequence, setting.style):

@@ -19,7 +19,15 @@ from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import activation, matrix, under_autocast_fp32
 from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.tensor import Tape, Value
-from memcheck.models.feed_forward_types import FalconH1Mlp
+from memcheck.models.feed_forward_types import (
+    BertMlp,
+    DownBiasMlp,
+    FalconH1Mlp,
+    GemmaMlp,
+    NestedMlp,
+    SparseGemmaMlp,
+    T5Mlp,
+)
 from memcheck.models.types import Mlp, Moe, ParameterTensor
 
 TYPE_CHECKING = False
@@ -71,30 +79,30 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
         inner = _within_bounds(ctx, m, x, held)
     elif m.gated:
         gate = matrix(ctx, m, copy(tape, x, "contiguous") if m.copied else x, tensors[0])
-        if m.sparse:
+        if isinstance(m, SparseGemmaMlp):
             from memcheck.frameworks.transformers.altup import largest
 
             gate = largest(tape, gate)
         acted = activation(tape, scale(tape, gate) if isinstance(m, FalconH1Mlp) else gate, m.activation)
-        held += [gate] if m.named_factors else []
+        held += [gate] if isinstance(m, GemmaMlp) else []
         del gate
         up = matrix(ctx, m, copy(tape, x, "contiguous") if m.copied else x, tensors[1])
         del x
         inner = mul(tape, acted, up)
-        held += [acted, up] if m.widens_inner or m.named_factors else []  # `hidden_gelu`, `hidden_linear`
+        held += [acted, up] if isinstance(m, (T5Mlp, GemmaMlp)) else []  # `hidden_gelu`, `hidden_linear`
         del acted, up
     else:
         up = linear(tape, x, ctx.weights(tensors[0], m.bias, adaptable=m.adaptable), tensors[0].name)
         if m.inline:
             x.storage = None
         inner = _xielu(ctx, m, up) if m.activation == "xielu" else activation(tape, up, m.activation)
-        if m.nested:
+        if isinstance(m, NestedMlp):
             x.storage = None
         del up, x
     inner = _inner(ctx, m, inner)
-    if m.widens_inner:  # modeling_t5.py, `hidden_states.to(self.wo.weight.dtype)`
+    if isinstance(m, T5Mlp):  # modeling_t5.py, `hidden_states.to(self.wo.weight.dtype)`
         inner = cast(tape, inner, ctx.dtype_of(tensors[-1].name))
-    down = _scaled_or_apart(ctx, m, matrix(ctx, m, inner, tensors[-1], bias=m.down_bias))
+    down = _scaled_or_apart(ctx, m, matrix(ctx, m, inner, tensors[-1], bias=isinstance(m, DownBiasMlp)))
     down = leave_tensor_parallel(ctx, down)  # a hook of the last matrix, whose argument lives until it has run
     if isinstance(m, FalconH1Mlp):
         down = scale(tape, down, "multiplier")
@@ -128,7 +136,7 @@ def _within_bounds(ctx: Context, m: Mlp, x: Value, held: list[Value]) -> Value:
 def _inner(ctx: Context, m: Mlp, acted: Value) -> Value:
     """What the activation made, after dropout; the layer may have a variable for it."""
     out = dropout(ctx.tape, acted, m.inner_dropout)
-    if m.named_inner:
+    if isinstance(m, BertMlp):
         ctx.unused.append(out)
     return out
 

@@ -11,12 +11,16 @@ from memcheck.autograd.tensor import Value
 from memcheck.edge.modules import import_module
 
 FORWARDS: dict[str, str] = {
+    "AltUpBlock": "altup:altup_block",
     "AveragedMoe": "moe:averaged",
     "Compressed": "compressed:compressed_attention",
     "DenseDispatchMoe": "dense_dispatch:dense_dispatch",
     "Disentangled": "disentangled:disentangled_attention",
+    "DualAttentionBlock": "dual_attention:dual_attention_block",
     "LatentMoe": "moe:between_projections",
     "NoisyMoe": "moe:noisy",
+    "SharedTransformerBlock": "shared_block:shared_block",
+    "UnscaledAltUpBlock": "altup:altup_block",
     "WideSumMoe": "moe:summed_wide",
 }
 """Name of a module's type -> ``file:function`` in this folder. The function takes the context, the module and rows.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from memcheck.models.encoder import MAX_LAYERS, Encoder
+from memcheck.models.feed_forward_types import NestedMlp
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.matrices import norm_tensors
 from memcheck.models.parts.sizes import StackDimensions
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, Norm, ParameterTensor, Paths
+from memcheck.models.types import Architecture, Attention, Block, CrossAttention, Norm, ParameterTensor, Paths
 from memcheck.record import Record
 
 POSITION_OFFSET = 2
@@ -220,7 +221,7 @@ class _BartLayers:
         mlp = plain_mlp(h, width, self._activation, "fc1", "fc2", bias=True)
         block = Block(
             mixer=self._attention("self_attn", heads, bidirectional=stack == "encoder"),
-            mlp=mlp._replace(nested=True, inner_dropout=self._inner),
+            mlp=NestedMlp(*mlp._replace(inner_dropout=self._inner)),
             input_norm=self._norm("self_attn_layer_norm"),
             mlp_norm=self._norm("final_layer_norm"),
             post_norm=kind.post_norm,
@@ -229,7 +230,10 @@ class _BartLayers:
         if stack == "encoder":
             return block
         cross = self._attention("encoder_attn", heads, bidirectional=True)
-        return block._replace(cross=cross._replace(cross=True), cross_norm=self._norm("encoder_attn_layer_norm"))
+        norm = self._norm("encoder_attn_layer_norm")
+        return block._replace(
+            cross=CrossAttention(attention=cross._replace(cross=True), norm=norm, output_norm=None)
+        )
 
     def _norm(self, name: str) -> Norm:
         return layer_norm(self.hidden, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from memcheck.models.feed_forward_types import BertMlp
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
@@ -184,7 +185,7 @@ def assemble(
     mlp = plain_mlp(h, config.integer("intermediate_size"), activation, "intermediate.dense", "output.dense", bias=True)
     block = Block(
         mixer=attention,
-        mlp=mlp._replace(named_inner=True),
+        mlp=BertMlp(*mlp),
         input_norm=layer_norm(h, "attention.output.LayerNorm"),
         mlp_norm=layer_norm(h, "output.LayerNorm"),
         post_norm=True,

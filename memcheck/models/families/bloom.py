@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import BloomAttention
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
@@ -44,10 +45,10 @@ def read(config: ConfigReader) -> Architecture:
         fused_form="heads",
         sdpa=False,
         returns_weights=True,
-        adds_residual=True,
         flash=False,
         dropout=config.dropout("attention_dropout"),
     )
+    attention = BloomAttention(*attention)
     mlp = plain_mlp(h, 4 * h, "bloom-gelu", "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=True)
     block = Block(
         mixer=attention,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import ExpandedFalconAttention, FalconAttention
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.sizes import Names, check_groups, read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, Mlp, Norm, ParameterTensor, Paths
+from memcheck.models.types import Architecture, Attention, Block, Mlp, Norm, NormsFirstBlock, ParameterTensor, Paths
 
 NAMES = Names(hidden=("hidden_size", "n_embed"))
 PROJECTIONS = Projections(("query_key_value",), "dense", "self_attention")
@@ -30,11 +31,11 @@ def read(config: ConfigReader) -> Architecture:
         softmax_fp32=False,
         masked=True,
         fused_form="index" if new or size.kv_heads != size.heads else "heads",
-        expanded_kv=new and size.kv_heads != size.heads,
         returns_weights=True,
-        named_scores=True,
         dropout=config.dropout("attention_dropout"),
     )
+    several = new and size.kv_heads != size.heads
+    attention = (ExpandedFalconAttention if several else FalconAttention)(*attention)
     width = config.optional_integer("ffn_hidden_size", "intermediate_size") or 4 * h
     activation = config.activation("activation", default="gelu")
     mlp = plain_mlp(h, width, activation, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=bias)
@@ -48,7 +49,8 @@ def read(config: ConfigReader) -> Architecture:
         parallel=parallel,
         dropout=config.dropout("hidden_dropout"),
     )
-    block = block._replace(named_output=True, named_norm=True, norms_first=parallel)
+    block = block._replace(named_output=True, named_norm=True)
+    block = NormsFirstBlock(*block) if parallel else block
     return decoder(
         config,
         size,

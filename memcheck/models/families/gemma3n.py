@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from memcheck.models.families.gemma import TANH_GELU
 from memcheck.models.families.gemma4 import NORM, gemma4_attention, outer_tensors, per_layer_tensors, sharing_modes
+from memcheck.models.feed_forward_types import GemmaMlp, SparseGemmaMlp
 from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp
 from memcheck.models.parts.matrices import linear, norm_tensors, vector
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.parts.stack import layer_types, stack
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import AltUp, Architecture, Block, ParameterTensor, PerLayer
+from memcheck.models.types import AltUpBlock, Architecture, Block, ParameterTensor, PerLayer, UnscaledAltUpBlock
 
 SPARSE_LAYERS = 10
 """Layers in front whose activations are sparse by default, where there are more than these."""
@@ -41,9 +42,9 @@ def read(config: ConfigReader) -> Architecture:
     def make(kind: tuple[str, str, int, bool]) -> Block:
         attention = gemma4_attention(size, bias=bias, same=False, reuses=kind[1] == "reuse")
         attention = attention._replace(stores_keys=kind[1] == "store")
-        return Block(
+        return (AltUpBlock if scaled else UnscaledAltUpBlock)(
             mixer=attention._replace(window=window if kind[0] == "sliding_attention" else None, dropout=dropout),
-            mlp=gated_mlp(h, kind[2], activation)._replace(sparse=kind[3], named_factors=True),
+            mlp=(SparseGemmaMlp if kind[3] else GemmaMlp)(*gated_mlp(h, kind[2], activation)),
             input_norm=rms_norm(h, "input_layernorm", NORM),
             mlp_norm=rms_norm(h, "pre_feedforward_layernorm", NORM),
             mixer_output_norm=rms_norm(h, "post_attention_layernorm", NORM),
@@ -51,7 +52,6 @@ def read(config: ConfigReader) -> Architecture:
             extra_tensors=extra,
             per_layer=per_layer,
             per_layer_activation=activation,
-            altup=AltUp(streams, scaled),
         )
 
     modes = sharing_modes(types, shared)

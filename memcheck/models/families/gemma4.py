@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import Gemma4Attention, KeysAsValuesAttention, ReusingAttention
 from memcheck.models.families.gemma import TANH_GELU
 from memcheck.models.feed_forward_types import StreamMoe
 from memcheck.models.parts.attention import grouped_attention, head_norm
@@ -11,7 +12,7 @@ from memcheck.models.parts.matrices import linear, norm_tensors, vector
 from memcheck.models.parts.sizes import StackDimensions, check_groups, read_sizes
 from memcheck.models.parts.stack import layer_types, stack
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe, Norm, ParameterTensor, PerLayer
+from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe, ParameterTensor, PerLayer
 from memcheck.record import Record
 
 NORM = "rmsnorm-fp32-weight"
@@ -128,10 +129,9 @@ def gemma4_attention(size: StackDimensions, *, bias: bool, same: bool, reuses: b
         out_bias=bias,
         query_norm=head_norm(NORM, size.head_dim, "q"),
         key_norm=None if reuses else head_norm(NORM, size.head_dim, "k"),
-        value_norm=None if reuses else Norm("l2", size.head_dim, weight=False, name="self_attn.v_norm"),
-        keys_are_values=same and not reuses,
-        reuses_keys=reuses,
     )
+    variant = ReusingAttention if reuses else KeysAsValuesAttention if same else Gemma4Attention
+    found = variant(*found)
     gone = ("k_proj", "v_proj") if reuses else ("v_proj",) if same else ()
     kept = tuple(t for t in found.tensors if not any(f".{name}." in t.name for name in gone))
     return found._replace(tensors=kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import Gpt2Attention
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
@@ -24,9 +25,9 @@ def read(config: ConfigReader) -> Architecture:
         out_bias=True,
         rotary_dim=0,
         softmax_fp32=False,
-        narrow_weights=True,
         dropout=config.dropout("attn_pdrop", default=0.1),
     )
+    attention = Gpt2Attention(*attention)
     width = config.optional_integer("n_inner", "intermediate_size") or 4 * h
     activation = config.activation("activation_function", "hidden_act", default="gelu_new")
     mlp = plain_mlp(h, width, activation, "mlp.c_fc", "mlp.c_proj", bias=True, transposed=True)

@@ -4,6 +4,7 @@ rotary embeddings, norms after the sums, a gate in the first two.
 
 from __future__ import annotations
 
+from memcheck.models.feed_forward_types import DownBiasMlp
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
@@ -84,7 +85,7 @@ def _encoder(
         softmax_fp32=False,
     )
     width = config.integer("intermediate_size")
-    mlp = Mlp(
+    mlp = (DownBiasMlp if biases else Mlp)(
         width,
         True,
         activation,
@@ -93,7 +94,6 @@ def _encoder(
             *linear("mlp.up_proj", width, h, "mlp", "column"),
             *linear("mlp.down_proj", h, width, "mlp", "row", bias=biases),
         ),
-        down_bias=biases,
         inner_dropout=hidden if biases else 0.0,
     )
     block = Block(

@@ -12,7 +12,7 @@ from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import gated_tensors
 from memcheck.models.parts.sizes import Names
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, LatentAttention, Moe, ParameterTensor
+from memcheck.models.types import Architecture, DualAttentionBlock, LatentAttention, Moe, ParameterTensor
 
 NAMES = Names(layers=("num_layers",))
 
@@ -29,7 +29,7 @@ def read(config: ConfigReader) -> Architecture:
     if attention.q_lora_rank is None:
         config.fail("q_lora_rank", "the class has low-rank queries alone", "state their rank")
     first, second = (_numbered(attention, i) for i in range(2))
-    block = Block(
+    block = DualAttentionBlock(
         mixer=first,
         mlp=_experts(config, h),
         input_norm=rms_norm(h, "input_layernorm.0"),
@@ -37,7 +37,6 @@ def read(config: ConfigReader) -> Architecture:
         mixer_output_norm=rms_norm(h, "input_layernorm.1"),
         mlp_output_norm=rms_norm(h, "post_attention_layernorm.1"),
         beside=second,
-        twin=True,
     )
     mtp = mtp_layers(config, ("num_nextn_predict_layers", "mtp_num_layers"))
     return decoder(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.models.parts.decoder import rms_norm
 from memcheck.models.parts.recurrent import StateSpace, mamba2
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
-from memcheck.models.types import Architecture, Block, Mixer, Paths
+from memcheck.models.types import Architecture, Block, Mixer, Paths, WideStreamBlock
 
 
 def read(config: ConfigReader) -> Architecture:
@@ -31,12 +31,12 @@ def read(config: ConfigReader) -> Architecture:
 
 def backbone(config: ConfigReader, mixer: Mixer, h: int, layers: int, *, tied: bool) -> Architecture:
     """A stack of mixers alone, each after its norm. ``tied``: the head's default."""
-    block = Block(
+    wide = config.flag("residual_in_fp32", default=True)
+    block = (WideStreamBlock if wide else Block)(
         mixer=mixer,
         mlp=None,
         input_norm=rms_norm(h, "norm"),
         mlp_norm=None,
-        residual_fp32=config.flag("residual_in_fp32", default=True),
     )
     return Architecture(
         model_type=config.model_type,

@@ -14,7 +14,7 @@ from memcheck.models.parts.feed_forward import gated_mlp
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.parts.stack import stack
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, Mlp, Norm, ParameterTensor
+from memcheck.models.types import Architecture, Block, Mlp, Norm, ParameterTensor, PictureBlock
 
 EXTRA_ROWS = 8
 """Rows of the embedding beyond the head's: ``vocab_size + 8``, for the token of a picture."""
@@ -51,4 +51,4 @@ def _crossing(size: StackDimensions, mlp: Mlp) -> Block:
     )  # fmt: skip
     gates = tuple(ParameterTensor(f"cross_attn_{which}_gate", (1,), "attention") for which in ("attn", "mlp"))
     block = pre_norm_block(size.hidden, attention, mlp)
-    return block._replace(extra_tensors=gates, layer_scale=True, tanh_gates=True, masked_branch=True)
+    return PictureBlock(*block._replace(extra_tensors=gates, layer_scale=True, tanh_gates=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import MptAttention
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
@@ -57,11 +58,11 @@ def read(config: ConfigReader) -> Architecture:
         alibi=True,
         sdpa=False,
         returns_weights=True,
-        filled_scores=True,
         flash=False,
         dropout=dropout,
         clip_qkv=inner.number("clip_qkv", default=0.0) > 0,
     )
+    attention = MptAttention(*attention)
     mlp = plain_mlp(h, 4 * h, "gelu", "ffn.up_proj", "ffn.down_proj")
     block = Block(
         mixer=attention,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import LateGateAttention
 from memcheck.models.families.gemma import capped, sandwich_block
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, rms_norm
@@ -31,9 +32,9 @@ def read(config: ConfigReader) -> Architecture:
         dropout=config.dropout("attention_dropout"),
         scaled_projection=True,
         gate_matrix=True,
-        late_gate=True,
         tensors=linear("self_attn.gate_proj", size.heads * size.head_dim, h, "attention", "column"),
     )
+    attention = LateGateAttention(*attention)
     mlp = gated_mlp(h, config.integer("intermediate_size"), config.activation("hidden_activation", "hidden_act"))
     full = [(size.layers - 1 - i) % PERIOD == 0 for i in range(size.layers)]
     types = layer_types(config, size.layers, lambda i: "full_attention" if full[i] else "sliding_attention")

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from memcheck.models.encoder import MAX_LAYERS, Encoder
+from memcheck.models.feed_forward_types import T5Mlp
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.parts.sizes import StackDimensions
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, Mlp, Norm, ParameterTensor, Paths
+from memcheck.models.types import (
+    Architecture,
+    Attention,
+    Block,
+    ClampedBlock,
+    CrossAttention,
+    Mlp,
+    Norm,
+    ParameterTensor,
+    Paths,
+)
 
 
 def read(config: ConfigReader) -> Architecture:
@@ -113,28 +124,29 @@ class _T5Layers:
 
     def encoder_layer(self, bias: str) -> Block:
         """Attention, feed-forward."""
-        return Block(
+        return ClampedBlock(
             mixer=self._attention("layer.0.SelfAttention", bias, bidirectional=True),
             mlp=self._mlp("layer.1.DenseReluDense"),
             input_norm=self._norm("layer.0.layer_norm"),
             mlp_norm=self._norm("layer.1.layer_norm"),
             dropout=self._dropout,
             inner_dropout=True,
-            clamped=True,
         )
 
     def decoder_layer(self, bias: str, zeros: str) -> Block:
         """Attention, cross attention, feed-forward."""
-        return Block(
+        return ClampedBlock(
             mixer=self._attention("layer.0.SelfAttention", bias, bidirectional=False),
             mlp=self._mlp("layer.2.DenseReluDense"),
             input_norm=self._norm("layer.0.layer_norm"),
             mlp_norm=self._norm("layer.2.layer_norm"),
-            cross=self._attention("layer.1.EncDecAttention", zeros, bidirectional=True)._replace(cross=True),
-            cross_norm=self._norm("layer.1.layer_norm"),
+            cross=CrossAttention(
+                attention=self._attention("layer.1.EncDecAttention", zeros, bidirectional=True)._replace(cross=True),
+                norm=self._norm("layer.1.layer_norm"),
+                output_norm=None,
+            ),
             dropout=self._dropout,
             inner_dropout=True,
-            clamped=True,
         )
 
     def _norm(self, name: str) -> Norm:
@@ -160,17 +172,16 @@ class _T5Layers:
         hidden, width, drop = self._size.hidden, self._width, self._dropout
         if not self._gated:
             found = plain_mlp(hidden, width, self._activation, f"{module}.wi", f"{module}.wo")
-            return found._replace(inner_dropout=drop, widens_inner=True)
+            return T5Mlp(*found._replace(inner_dropout=drop))
         tensors = (
             *linear(f"{module}.wi_0", width, hidden, "mlp", "column"),
             *linear(f"{module}.wi_1", width, hidden, "mlp", "column"),
             *linear(f"{module}.wo", hidden, width, "mlp", "row"),
         )
-        return Mlp(
+        return T5Mlp(
             width=width,
             gated=True,
             activation=self._activation,
             tensors=tensors,
             inner_dropout=drop,
-            widens_inner=True,
         )

@@ -11,7 +11,7 @@ from memcheck.models.parts.matrices import norm_tensors
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.parts.stack import layer_types, stack, windows
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, ParameterTensor, Paths
+from memcheck.models.types import Architecture, Attention, Block, CrossAttention, ParameterTensor, Paths
 
 HARMLESS = (
     "query_pre_attn_scalar", "hidden_act", "is_decoder", "is_encoder_decoder", "use_cache", "tie_word_embeddings",
@@ -108,9 +108,11 @@ class _Stack:
                 return block
             cross = self._attention("cross_attn", bidirectional=True)
             return block._replace(
-                cross=cross._replace(cross=True, rotary_dim=0),
-                cross_norm=rms_norm(h, "pre_cross_attn_layernorm", NORM),
-                cross_output_norm=rms_norm(h, "post_cross_attn_layernorm", NORM),
+                cross=CrossAttention(
+                    attention=cross._replace(cross=True, rotary_dim=0),
+                    norm=rms_norm(h, "pre_cross_attn_layernorm", NORM),
+                    output_norm=rms_norm(h, "post_cross_attn_layernorm", NORM),
+                )
             )
 
         return stack(windows(self._types, self.window), make)

@@ -9,7 +9,7 @@ from memcheck.models.parts.matrices import linear
 from memcheck.models.parts.recurrent import StateSpace, mamba2
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, ParameterTensor
+from memcheck.models.types import Architecture, Block, ParameterTensor, SharedTransformerBlock
 
 HARMLESS = (
     "attention_hidden_size", "attention_head_dim", "head_dim", "mamba_headdim", "kv_channels", "num_query_groups",
@@ -81,7 +81,7 @@ def assemble(
     """The model around its layers; the stream is accompanied by a copy of the embedding, if a layer reads it."""
     final = rms_norm(size.hidden, "model.final_layernorm")
     found = decoder(config, size, blocks, tied=True, final_norm=final, rotary_dim=rotary_dim)
-    return found._replace(embedding_cloned=any(block.in_turn for block, _ in blocks))
+    return found._replace(embedding_cloned=any(isinstance(block, SharedTransformerBlock) for block, _ in blocks))
 
 
 def _types(config: ConfigReader, layers: int) -> tuple[str, ...]:
@@ -148,7 +148,6 @@ def _hybrid(config: ConfigReader, size: StackDimensions, *, bias: bool) -> Block
         input_norm=rms_norm(2 * h, f"{a}.input_layernorm"),
         mlp_norm=rms_norm(h, f"{a}.pre_ff_layernorm"),
         extra_tensors=own,
-        in_turn=True,
     )
 
 

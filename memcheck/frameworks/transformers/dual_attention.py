@@ -15,7 +15,7 @@ from memcheck.frameworks.transformers.moe import routed_experts
 from memcheck.models.types import Block, Mlp, Moe
 
 
-def twin_block(ctx: Context, block: Block, x: Value) -> Value:
+def dual_attention_block(ctx: Context, block: Block, x: Value) -> Value:
     """What the experts make waits for the end of the layer (``shortcut_mlp_output``)."""
     tape, stream, m = ctx.tape, x.dtype, block.mlp
     if block.mixer is None or block.beside is None or not isinstance(m, Moe):
