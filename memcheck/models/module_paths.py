@@ -114,7 +114,7 @@ def _of_tower(v: Vision) -> Iterator[Linear]:
             for name in _names(block):
                 yield Linear("vision", name, f"{root}{layers}.{index}.{name}")
             index += 1
-    for tensor in (*v.stem, *v.between, *v.closing, *v.unused):
+    for tensor in (*v.stem, *v.between_tensors, *v.closing, *v.unused):
         if tensor.linear:
             name = tensor.name.removesuffix(".weight")
             yield Linear("vision", name, root + name)

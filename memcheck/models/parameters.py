@@ -61,7 +61,7 @@ def tower_runs(architecture: Architecture) -> tuple[tuple[tuple[ParameterTensor,
     found: list[tuple[tuple[ParameterTensor, ...], int, str]] = []
     v = architecture.vision
     if v is not None:
-        found.append((v.stem + v.between, 1, "vision"))
+        found.append((v.stem + v.between_tensors, 1, "vision"))
         found += [(block_tensors(block), n, "vision") for block, n in (*v.blocks, *v.idle)]
         found += [(v.closing + v.unused, 1, "vision"), (v.projector, 1, "projector")]
     for tower in architecture.others:

@@ -28,6 +28,16 @@ class TowerAttention(Record):
     """Inputs and outputs of its projections are clamped between two learned bounds (Gemma 4)."""
 
 
+class Buffers(Record):
+    """Equal buffers that a tower holds in addition to its parameters."""
+
+    number: int
+    elements: int
+    """Numbers in each."""
+    fp32: bool = True
+    """Whether they are fp32, whatever the dtype of the weights is."""
+
+
 class OtherTower(Record):
     """A tower that a step without its inputs holds and never runs: the audio tower of a Gemma."""
 
@@ -35,10 +45,7 @@ class OtherTower(Record):
     """What ``training.freeze`` calls it."""
     blocks: tuple[tuple[Block, int], ...]
     tensors: tuple[ParameterTensor, ...]
-    scalars: int = 0
-    """Buffers of one number each."""
-    table: int = 0
-    """Elements of a fixed table of positions, in fp32."""
+    buffers: tuple[Buffers, ...] = ()
 
 
 class Embedder(Record):
@@ -73,6 +80,23 @@ class Perceiver(Record):
     activation: str
 
 
+class CrossReading(Record):
+    """How a language model reads pictures by layers of cross attention (Llama 3.2 Vision)."""
+
+    layers: tuple[int, ...]
+    """Numbers of those layers. Image tokens take no places among those of the text."""
+    tiles: int
+    """Tiles of a picture, for each of which those layers have a number of every token in their mask."""
+
+
+class Between(Record):
+    """What runs once between the first kind of layers and the second (Llama 3.2 Vision, MiniCPM-V)."""
+
+    tensors: tuple[ParameterTensor, ...]
+    merges: int = 1
+    """Rows of which one row is made."""
+
+
 class Vision(Record):
     """A vision tower, and the projector that makes image tokens of its rows."""
 
@@ -93,17 +117,9 @@ class Vision(Record):
     hooked: bool
     """``enable_input_require_grads`` finds its patch embedding (``_input_embed_layer``), so that checkpointing makes a
     frozen tower part of the graph."""
-    checkpointed: bool = True
-    """Whether the layers of the tower can be recomputed (activation checkpointing)."""
-    crosses: tuple[int, ...] = ()
-    """Layers of the language model that read the image tokens by cross attention; none: the image tokens take places
-    among those of the text."""
-    tiles: int = 0
-    """Tiles of a picture, for each of which those layers have a number of every token in their mask."""
-    between: tuple[ParameterTensor, ...] = ()
-    """What runs between the first kind of layers and the second, once."""
-    shrinks: int = 1
-    """Rows of which that makes one."""
+    cross: CrossReading | None = None
+    """How layers of cross attention read the image tokens; None: these take places among those of the text."""
+    between: Between | None = None
     gathered: tuple[int, ...] = ()
     """Layers whose rows the projector reads in addition to those of the last."""
     narrow: bool = False
@@ -128,27 +144,19 @@ class Vision(Record):
     """
     position_bytes: int = 0
     """Bytes of position ids for each row, in addition to ``pixel_values``."""
-    standardized: bool = False
-    """Pooled rows are shifted and multiplied by two buffers (Gemma 4)."""
-    held_scalars: int = 0
-    """Buffers of one number each: the bounds of clamped projections."""
     cast: bool = True
     """The model casts ``pixel_values`` to its own dtype; one that does not is given them in it."""
-    held_table: int = 0
-    """Elements of a fixed table of positions, in fp32."""
+    buffers: tuple[Buffers, ...] = ()
     others: tuple[OtherTower, ...] = ()
     """Other towers in the same configuration."""
     classes: int = 0
     """Class tokens among the rows of a tile."""
     gives_out: bool = True
     """The model's output carries the image tokens (``image_hidden_states``), as long as the training loop has it."""
-    puts: bool = False
-    """Image tokens are put in by their indices (``index_put``), and no variable of the model's forward refers to them
-    or to the tower's output while the language model runs (Phi-4).
-    """
-    adds: bool = False
-    """Image tokens are added to what was looked up in their places, and every layer's rows live until the projector has
-    run (Molmo 2, ``filter_output_hidden_states``).
+    placement: str = "scatter"
+    """How image tokens come to their places: ``scatter`` (``masked_scatter``) | ``put`` (``index_put``; no variable of
+    the model's forward refers to them or to the tower's output while the language model runs: Phi-4) | ``added`` to
+    what was looked up there, where every layer's rows live until the projector has run (Molmo 2).
     """
     to_loss: bool = False
     """The language model inside has a head of its own: what the tower has made lives until the loss is there."""
@@ -169,3 +177,18 @@ class Vision(Record):
     path: str = "visual"
     """Path of the tower: what module patterns match."""
     projector_path: str = "visual.merger"
+
+    @property
+    def checkpointed(self) -> bool:
+        """Whether activation checkpointing reaches the layers: not those of ``MllamaVisionModel``."""
+        return self.cross is None
+
+    @property
+    def crosses(self) -> tuple[int, ...]:
+        """Layers of the language model that read the image tokens by cross attention."""
+        return self.cross.layers if self.cross is not None else ()
+
+    @property
+    def between_tensors(self) -> tuple[ParameterTensor, ...]:
+        """The tensors between the two kinds of layers."""
+        return self.between.tensors if self.between is not None else ()

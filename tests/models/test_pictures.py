@@ -12,7 +12,7 @@ from memcheck.families.pictures import Limits, PictureError, Seen, tokens_of
 from memcheck.families.towers import pixtral, processors
 from memcheck.families.towers.siglip import idefics3_grid
 from memcheck.families.wrappers import TOWERS
-from memcheck.models.vision import Vision
+from memcheck.models.vision import CrossReading, Vision
 from tests.models.multimodal import MODELS, facts
 
 EMPTY = Vision(
@@ -45,7 +45,9 @@ TILED = {
     "llava_onevision": EMPTY._replace(tile=729, tile_tokens=729, patch=14, side=384, processor="llava:see_onevision"),
     "got_ocr2": EMPTY._replace(tile=4096, tile_tokens=256, patch=16, separators=2, processor="processors:see_square"),
     "deepseek_vl": EMPTY._replace(tile=576, tile_tokens=576, patch=16, processor="processors:see_square"),
-    "mllama": EMPTY._replace(tile=1632, tile_tokens=1604, patch=14, crosses=(1,), processor="mllama:see"),
+    "mllama": EMPTY._replace(
+        tile=1632, tile_tokens=1604, patch=14, cross=CrossReading((1,), 4), processor="mllama:see"
+    ),
     "lfm2_vl": EMPTY._replace(tile=1024, tile_tokens=256, merge=4, patch=16, separators=2, processor="lfm2:see"),
     "internvl": EMPTY._replace(tile=1025, tile_tokens=256, classes=1, patch=14, processor="processors:see_internvl"),
     "idefics3": EMPTY._replace(tile=676, tile_tokens=169, patch=14, processor="siglip:see_idefics3"),

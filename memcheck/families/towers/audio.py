@@ -17,7 +17,7 @@ from memcheck.families.towers.parts import norm_pair
 from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, ParameterTensor
-from memcheck.models.vision import OtherTower, RestingTowers
+from memcheck.models.vision import Buffers, OtherTower, RestingTowers
 from memcheck.record import Record
 
 WIDTH = 1280
@@ -79,7 +79,7 @@ def read_music(config: ConfigReader, around: AroundTower) -> RestingTowers:
     rotary.ignore("rope_type", "partial_rotary_factor")
     turned = int(config.integer("d_model", "hidden_size", default=WIDTH) * fraction)
     tower, projector = found.others
-    return RestingTowers((tower._replace(table=int(base) * turned + 2 * (turned // 2)), projector))
+    return RestingTowers((tower._replace(buffers=(Buffers(1, int(base) * turned + 2 * (turned // 2)),)), projector))
 
 
 def read_moss(config: ConfigReader, around: AroundTower) -> RestingTowers:
@@ -114,7 +114,7 @@ def _tower(config: ConfigReader, silent: WhisperSizes = LARGE) -> tuple[OtherTow
         *norm_pair("layer_norm", width),
     )
     found = whisper_tower(config, tensors, width, key_bias=False, depth=silent.depth, inner=silent.inner)
-    return found._replace(table=0), width
+    return found._replace(buffers=()), width
 
 
 def read_qwen3(config: ConfigReader, around: AroundTower) -> RestingTowers:
@@ -127,7 +127,7 @@ def read_qwen3(config: ConfigReader, around: AroundTower) -> RestingTowers:
     first = linear("multi_modal_projector.linear_1", width, width, "projector", "none", bias=True)
     second = linear("multi_modal_projector.linear_2", made, width, "projector", "none", bias=True)
     projector = OtherTower(part="projector", blocks=(), tensors=first + second)
-    return RestingTowers((tower._replace(table=positions * width), projector))
+    return RestingTowers((tower._replace(buffers=(Buffers(1, positions * width),)), projector))
 
 
 def read_glm(config: ConfigReader, around: AroundTower) -> RestingTowers:

@@ -13,7 +13,7 @@ from memcheck.families.multimodal import AroundTower
 from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, ParameterTensor
-from memcheck.models.vision import Embedder, OtherTower, RestingTowers
+from memcheck.models.vision import Buffers, Embedder, OtherTower, RestingTowers
 from memcheck.record import Record
 
 ARCHITECTURE = "mobilenetv5_300m_enc"
@@ -169,7 +169,10 @@ def _audio(config: ConfigReader) -> tuple[OtherTower, Embedder]:
     )
     # of each layer: five bounds of gradients, a scale and a cap of scores, a small mask, and a table of time scales
     tower = OtherTower(
-        part="audio", blocks=((block, depth),), tensors=tensors, scalars=8 * depth, table=depth * (width // 2)
+        part="audio",
+        blocks=((block, depth),),
+        tensors=tensors,
+        buffers=(Buffers(8 * depth, 1, fp32=False), Buffers(1, depth * (width // 2))),
     )
     return tower, Embedder(name="embed_audio", rows=config.integer("vocab_size", default=128), width=width)
 

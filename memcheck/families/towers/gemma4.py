@@ -36,7 +36,7 @@ from memcheck.models.parts.decoder import rms_norm
 from memcheck.models.parts.matrices import linear, norm_tensors, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, Mlp, Norm, ParameterTensor
-from memcheck.models.vision import OtherTower, TowerAttention, Vision
+from memcheck.models.vision import Buffers, OtherTower, TowerAttention, Vision
 
 
 def read_audio(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
@@ -75,7 +75,9 @@ def read_audio(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
         extra_tensors=_layer(width, width // heads, kernel),
     )
     scalars = 10 * 4 * depth if clipped else 0
-    return (OtherTower(part="audio", blocks=((block, depth),), tensors=tensors, scalars=scalars),)
+    return (
+        OtherTower(part="audio", blocks=((block, depth),), tensors=tensors, buffers=(Buffers(scalars, 1, fp32=False),)),
+    )
 
 
 def _channels(config: ConfigReader) -> tuple[int, int]:
@@ -124,6 +126,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
     config.ignore(*HARMLESS, "max_position_embeddings", "attention_bias", "rms_norm_eps")
     config.ignore("default_output_length", "image_seq_length", "video_seq_length", "global_head_dim")
     clipped, block = _block(config, width)
+    shifted, of_rows = config.flag("standardize"), Buffers(2, width, fp32=False)
     depth = config.integer("num_hidden_layers", default=16, maximum=MAX_LAYERS)
     stem = (
         *linear("patch_embedder.input_proj", width, 3 * patch * patch, "vision", "none"),
@@ -147,8 +150,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         processor="gemma4:see",
         separators=2,
         heads=block.mixer.heads if isinstance(block.mixer, TowerAttention) else 0,
-        standardized=config.flag("standardize"),
-        held_scalars=7 * 4 * depth if clipped else 0,
+        buffers=(Buffers(7 * 4 * depth if clipped else 0, 1, fp32=False), *((of_rows,) if shifted else ())),
         others=read_audio(outer, outputs),
         path="vision_tower",
         projector_path="embed_vision",
@@ -260,7 +262,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     del pooled
     where = tape.new((wide.shape[0], 2), "int64", "pooler mask")
     wide = index(tape, wide, where, wide.shape, "hidden_states[pooler_mask]")
-    if vision.standardized:
+    if Buffers(2, vision.hidden, fp32=False) in vision.buffers:  # `std_bias` and `std_scale`
         wide = scale(tape, shift(tape, wide, "- std_bias"), "* std_scale")
     x = cast(tape, wide, dtype)
     del wide

@@ -19,7 +19,7 @@ from memcheck.families.towers.qwen import embedded_patches, merge, packed_block,
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
-from memcheck.models.vision import TowerAttention, Vision
+from memcheck.models.vision import Buffers, TowerAttention, Vision
 
 
 def read(config: ConfigReader, around: AroundTower) -> Vision:
@@ -78,7 +78,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         narrow=True,
         cast=False,
         closing=norm_pair("final_layernorm", width),
-        held_table=(frames + 1) * width,
+        buffers=(Buffers(1, (frames + 1) * width),),
         patch=patch,
         separators=2,
         gives_out=False,

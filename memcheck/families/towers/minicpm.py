@@ -30,7 +30,7 @@ from memcheck.families.towers.parts import norm_pair, split_width, square, tower
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
-from memcheck.models.vision import TowerAttention, Vision
+from memcheck.models.vision import Between, TowerAttention, Vision
 
 MODES = ("16x", "4x")
 """Patches that become one image token: with the merger between the layers, and without it."""
@@ -91,8 +91,7 @@ def _tower(config: ConfigReader, around: AroundTower, silent: str) -> Vision:
             ParameterTensor("embeddings.patch_embedding.bias", (width,), "vision"),
             ParameterTensor("embeddings.position_embedding.weight", (side * side, width), "position"),
         ),
-        between=merger if merges else (),
-        shrinks=unit if merges else 1,
+        between=Between(merger, unit) if merges else None,
         unused=() if merges else merger,
         closing=norm_pair("post_layernorm", width),
         projector=(
@@ -150,7 +149,7 @@ def _positions(ctx: Context, table: ParameterTensor) -> Value:
 def between(ctx: Context, vision: Vision, x: Value) -> Value:
     """``vit_merger``: attention in windows of four patches, their mean, and what two matrices make of all four."""
     tape, shape = ctx.tape, x.shape
-    own = vision.between
+    own = vision.between_tensors
     matrices = [t for t in own if t.linear]
     order = tape.new((shape[0],), "int64", "places of windows")
     h = layer_norm(ctx, x, _norm(own, "layer_norm1"))

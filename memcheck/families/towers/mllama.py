@@ -23,7 +23,7 @@ from memcheck.models.families.mllama import crossing_layers
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, ParameterTensor
-from memcheck.models.vision import TowerAttention, Vision
+from memcheck.models.vision import Between, CrossReading, TowerAttention, Vision
 
 ALIGNMENT = 8
 """Rows of a tile are padded to a multiple of it."""
@@ -82,15 +82,15 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         ),
         closing=(),
         projector=linear("multi_modal_projector", outputs, wide, "projector", "none", bias=True),
-        between=(
-            *norm_pair("layernorm_post", width),
-            *_by_ratio("post_tile_positional_embedding", grids, tiles * width),
+        between=Between(
+            (
+                *norm_pair("layernorm_post", width),
+                *_by_ratio("post_tile_positional_embedding", grids, tiles * width),
+            )
         ),
         gathered=tuple(sorted(index % depth for index in earlier)),
         hooked=True,
-        checkpointed=False,
-        tiles=tiles,
-        crosses=tuple(i for i in crossing_layers(section) if i < _layers(around)),
+        cross=CrossReading(tuple(i for i in crossing_layers(section) if i < _layers(around)), tiles),
         tile=tiles * padded,
         tile_tokens=tiles * rows,
         budgets=(tiles * padded,),
@@ -191,7 +191,7 @@ def _padded(ctx: Context, x: Value, rows: int) -> Value:
 
 def between(ctx: Context, vision: Vision, x: Value) -> Value:
     """``layernorm_post`` and ``post_tile_positional_embedding``, in front of the global layers."""
-    *norm, table, gate = vision.between
+    *norm, table, gate = vision.between_tensors
     return _by_grid(ctx, layer_norm(ctx, x, tuple(norm)), table, gate)
 
 

@@ -101,7 +101,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
             head_dim=width // over,
             activation=adapter.activation(default="silu"),
         ),
-        adds=True,
+        placement="added",
         tile=rows,
         tile_tokens=(-(-(side // patch) // 2)) ** 2,
         patch=patch,

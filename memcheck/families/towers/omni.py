@@ -13,7 +13,7 @@ from memcheck.families.towers.qwen import read_2_5 as read_windowed
 from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, ParameterTensor
-from memcheck.models.vision import OtherTower, TowerAttention, Vision
+from memcheck.models.vision import Buffers, OtherTower, TowerAttention, Vision
 
 HARMLESS = (
     "position_id_per_seconds", "seconds_per_chunk", "audio_start_token_id", "audio_end_token_id", "user_token_id",
@@ -129,4 +129,6 @@ def whisper_tower(
         *norm_pair("final_layer_norm", width),
     )
     block = Block(mixer=None, mlp=None, input_norm=None, mlp_norm=None, extra_tensors=found)
-    return OtherTower(part="audio", blocks=((block, layers),), tensors=tensors, table=positions * width)
+    return OtherTower(
+        part="audio", blocks=((block, layers),), tensors=tensors, buffers=(Buffers(1, positions * width),)
+    )

@@ -140,7 +140,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         tile_tokens=tower.tile // (POOLED * POOLED),
         position_bytes=4,
         processor="phi4:see",
-        puts=True,
+        placement="put",
         gives_out=False,
         activation="gelu",
         others=(read_audio(outer.section("audio_config"), outputs),),

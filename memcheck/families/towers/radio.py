@@ -35,7 +35,7 @@ from memcheck.families.towers.parts import LayerNames, norm_pair, split_width, t
 from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, ParameterTensor
-from memcheck.models.vision import OtherTower, TowerAttention, Vision
+from memcheck.models.vision import Buffers, OtherTower, TowerAttention, Vision
 
 HARMLESS_OF_SOUNDS = (
     "model_type", "hidden_act", "initializer_range", "dropout", "dropout_positions", "layerdrop", "scale_input",
@@ -83,7 +83,7 @@ def read_sounds(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
         *linear("embed_audio.linear_1", between, width, "projector", "none", bias=biased),
         *linear("embed_audio.linear_2", outputs, between, "projector", "none", bias=biased),
     )
-    tower = OtherTower(part="audio", blocks=((block, depth),), tensors=stem, table=width // 2)
+    tower = OtherTower(part="audio", blocks=((block, depth),), tensors=stem, buffers=(Buffers(1, width // 2),))
     return (tower, OtherTower(part="projector", blocks=(), tensors=projector))
 
 

@@ -37,7 +37,7 @@ class Reading(Record):
 
 def between_unit(job: TrainingJob, vision: Vision, setting: Setting, *, adds: bool, inventory: bool) -> Unit:
     """What runs between the two kinds of layers."""
-    block = as_block(vision.between)
+    block = as_block(vision.between_tensors)
     run = tower_forward(vision.kind).between
     seen = touched_by(lambda ctx, x: run(ctx, vision, x), whole(setting))
     require_covered(seen, elements(block), "what stands between a tower's layers", job.framework.name)

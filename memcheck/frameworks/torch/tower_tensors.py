@@ -37,7 +37,7 @@ def part_setting(job: TrainingJob, base: Setting, part: str) -> Setting:
 
 def shrunk(vision: Vision, setting: Setting) -> Setting:
     """The setting after the module that merges ``shrinks`` rows into one."""
-    each = vision.shrinks
+    each = vision.between.merges if vision.between is not None else 1
     sizes = tuple(rows // each for rows in setting.picture_rows)
     return setting._replace(sequence=setting.sequence // each, picture_rows=sizes)
 
@@ -109,7 +109,10 @@ def idle_blocks(a: Architecture, *, sees: bool) -> list[tuple[Block, int, str]]:
         found.append((as_block(v.unused), 1, "vision"))
     if not sees:
         found += [(block, n, "vision") for block, n in v.blocks + v.idle]
-        found += [(as_block(v.stem + v.between + v.closing), 1, "vision"), (as_block(v.projector), 1, "projector")]
+        found += [
+            (as_block(v.stem + v.between_tensors + v.closing), 1, "vision"),
+            (as_block(v.projector), 1, "projector"),
+        ]
     return found
 
 
@@ -129,7 +132,7 @@ def side_tensors(job: TrainingJob, a: Architecture) -> Iterator[tuple[LocalTenso
     tower, projector = holding_of(job, "vision"), holding_of(job, "projector")
     yield _of("vision", block_tensors(as_block(v.stem), tower))
     if v.between:
-        yield _of("vision", block_tensors(as_block(v.between), tower))
+        yield _of("vision", block_tensors(as_block(v.between.tensors), tower))
     for block, n in v.idle:
         yield from n * [idle_tensors(job, block, tower.adapter, trained=tower.trained)]
     for block, n in v.blocks:
@@ -147,14 +150,9 @@ def _of(part: str, tensors: tuple[LocalTensor, ...]) -> tuple[LocalTensor, ...]:
 
 def side_buffers(a: Architecture, dtype: str) -> int:
     """Buffers of the towers: bounds of clamped projections, one number each, and what standardises pooled rows."""
-    vision = a.vision
-    found = sum(other.scalars for other in a.others) * rounded_bytes((1,), dtype)
-    found += sum(rounded_bytes((other.table,), "fp32") for other in a.others if other.table)
-    if vision is None:
-        return found
-    found += vision.held_scalars * rounded_bytes((1,), dtype)
-    found += rounded_bytes((vision.held_table,), "fp32") if vision.held_table else 0
-    return found + (2 * rounded_bytes((vision.hidden,), dtype) if vision.standardized else 0)
+    held = [each for other in a.others for each in other.buffers]
+    held += a.vision.buffers if a.vision is not None else ()
+    return sum(each.number * rounded_bytes((each.elements,), "fp32" if each.fp32 else dtype) for each in held)
 
 
 def pixel_bytes(job: TrainingJob, a: Architecture) -> int:
@@ -169,7 +167,13 @@ def pixel_bytes(job: TrainingJob, a: Architecture) -> int:
         return 0
     mask = rounded(vision.mask_bytes * rows * vision.patch * vision.patch)
     positions = rounded(vision.position_bytes * rows)
-    crossing = rounded(8 * job.rows * job.sequence_length * vision.tiles * (found.pictures // job.rows))
+    crossing = rounded(
+        8
+        * job.rows
+        * job.sequence_length
+        * (vision.cross.tiles if vision.cross is not None else 0)
+        * (found.pictures // job.rows)
+    )
     pixels = rounded_bytes((rows, vision.channels), "fp32" if vision.cast else job.recipe.params)
     return pixels + mask + positions + crossing
 

@@ -208,7 +208,7 @@ def _entered(unit: Unit) -> Unit:
 
 def _listed(vision: Vision, unit: Unit) -> Unit:
     """A layer without a graph, whose output is in a list until the projector has run, where there is one."""
-    if not (vision.crosses or vision.adds):
+    if not (vision.crosses or vision.placement == "added"):
         return unit
     fresh = unit.fresh._replace(returned=unit.fresh.freed_input)
     return unit._replace(kind="gathered", fresh=fresh, again=fresh)
@@ -231,7 +231,9 @@ def _passing(
     found = []
     for block, n in vision.idle:
         unit = kept_unit(job, vision, passing_unit(job, block, setting, recompute_mode(job, first), inventory))
-        found.append((unit._replace(kind="gathered") if vision.puts else unit, n, 0))  # "gathered": to the projector
+        found.append(
+            (unit._replace(kind="gathered") if vision.placement == "put" else unit, n, 0)
+        )  # "gathered": to the projector
         first += n
     return found
 
@@ -337,7 +339,7 @@ def _handing(vision: Vision, curve: Curve, setting: Setting, end: _Ending) -> Cu
 
     After a norm of the tower's own, the norm's result is the output, and not the rows in front of it.
     """
-    if vision.closing or vision.puts:
+    if vision.closing or vision.placement == "put":
         curve = curve._replace(freed_input=0)
     if end.gives_out:  # in the model's output, to the end of the backward
         lingers = curve.lingers + rounded_bytes((end.tokens, end.shape[1]), setting.params)
@@ -380,7 +382,7 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
         features = Value(features.storage, (end.tokens, end.shape[1]), features.dtype, features.origin)
         if features.dtype != stream:  # `image_features.to(inputs_embeds.dtype)`, which has a variable, too
             features = cast(ctx.tape, features, stream)
-            if not vision.puts:
+            if vision.placement != "put":
                 ctx.returned.append(Value(features.storage, features.shape, features.dtype))
         if end.gives_out:
             held.append(features)
@@ -389,9 +391,9 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
             held.extend(kept)
             lingers.append(size)
         rows = Value(None, end.shape, stream, Leaf() if end.rows_grad else None)
-        if vision.adds:
+        if vision.placement == "added":
             features = added(ctx, rows, features)
-        rows = (put if vision.puts else scatter)(ctx, rows, features)
+        rows = (put if vision.placement == "put" else scatter)(ctx, rows, features)
         if end.scaled:
             ctx.returned.append(Value(rows.storage, rows.shape, rows.dtype))
         return rows
