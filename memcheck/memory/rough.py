@@ -16,8 +16,7 @@ from memcheck.errors import UnsupportedError
 from memcheck.frameworks.deepspeed.engine import EngineBuffers
 from memcheck.frameworks.torch.optimizer import step_temporaries
 from memcheck.frameworks.torch.pipelining import in_flight
-from memcheck.frameworks.torch.resident import sharding
-from memcheck.frameworks.torch.states import engine_of
+from memcheck.frameworks.torch.resident import engine_of, sharding
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Rough
 from memcheck.record import Record

@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.frameworks.torch.padding import PaddedLayer, filled_group, padded_layer
+from memcheck.frameworks.torch.shards import PaddedLayer, filled_group, padded_layer
 from memcheck.job.types import TrainingJob
 from memcheck.rules.place import stated
 from memcheck.rules.types import Rule, RuleContext

@@ -12,11 +12,10 @@ import pytest
 from benchmarks.engine_speed import forget
 from memcheck.check import Gate
 from memcheck.errors import MemcheckError
-from memcheck.frameworks.megatron import candidates as megatron_candidates
 from memcheck.frameworks.megatron import ranks as megatron_ranks
+from memcheck.frameworks.megatron import schedule as megatron_candidates
 from memcheck.frameworks.megatron import step as megatron_step
-from memcheck.frameworks.megatron.candidates import WARM_INPUT, InFlight, Pass
-from memcheck.frameworks.megatron.schedule import PassRun
+from memcheck.frameworks.megatron.schedule import WARM_INPUT, InFlight, Pass, PassRun
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch import host, load_and_save, rank_steps, ranks
 from memcheck.job.resolve import resolve

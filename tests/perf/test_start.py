@@ -165,7 +165,7 @@ def test_a_clean_check_leaves_the_rest_of_the_package_alone(root: Path, clean: s
         "memcheck.job.layout_text",
         "memcheck.frameworks.torch.ddp",
         "memcheck.frameworks.deepspeed",
-        "memcheck.frameworks.torch.formulas",
+        "memcheck.frameworks.torch.inventory",
         "memcheck.frameworks.transformers.moe",
         "memcheck.frameworks.torchtitan",
         "memcheck.frameworks.megatron",

@@ -14,8 +14,7 @@ from itertools import groupby
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.deepspeed.gathering import GatherLimits, most_gathered, persists
-from memcheck.frameworks.deepspeed.modules import LEAVES
+from memcheck.frameworks.deepspeed.gathering import LEAVES, GatherLimits, most_gathered, persists
 from memcheck.frameworks.deepspeed.reduction import NORM, Early, Reducing, as_they_appear, late, left_behind, scattered
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture
@@ -382,3 +381,22 @@ def _partitions(numels: tuple[int, ...], ways: int) -> tuple[tuple[tuple[int, in
 def fullest_partition(numels: Sequence[int], ways: int) -> int:
     """Elements of the whole tensors that the fullest partition touches: ``grads_in_partition`` holds them uncut."""
     return max((sum(n for n, _ in mine) for mine in partitions(numels, ways)), default=0)
+
+
+def kept_whole(job: TrainingJob, tensors: Sequence[LocalTensor]) -> int:
+    """Bytes of a model other than the trained one that an engine of ZeRO-3 does not divide.
+
+    ``job``: the one that would train it. The plan's limits hold for it, too: TRL writes others under names that
+    DeepSpeed does not read (``models/utils.py``, ``prepare_deepspeed``).
+    """
+    return engine_buffers(job, [tensors]).persistent
+
+
+def gathered_at_once(job: TrainingJob, tensors: Sequence[LocalTensor], dtype: str) -> int:
+    """Bytes of such a model that are gathered: the parameter in use, and those ahead of it with their flat buffer.
+
+    A pass without a backward uses nothing again, so that each parameter is released after its layer.
+    """
+    numels = [t.numel for t in tensors]
+    ahead = min(sum(numels), elements(job, "stage3_prefetch_bucket_size", job.architecture.hidden_size))
+    return rounded((max(numels, default=0) + 2 * ahead) * DTYPE_BYTES[dtype])

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from memcheck.accounts.program import NOTHING, Amount, Recorder
 from memcheck.accounts.sizes import NamedCurve
 from memcheck.accounts.state import LocalTensor
-from memcheck.frameworks.deepspeed.engine import EngineBuffers, engine_buffers, sums_apart
-from memcheck.frameworks.deepspeed.reference import gathered_at_once, kept_whole
+from memcheck.frameworks.deepspeed.engine import EngineBuffers, engine_buffers, gathered_at_once, kept_whole, sums_apart
 from memcheck.frameworks.engine import Engine
 from memcheck.frameworks.torch.data_parallel import FIRST_OF_PAIR, DataParallel, MicroBatch, NamedUnit, StepUnits
 from memcheck.job.types import TrainingJob

@@ -33,7 +33,7 @@ def attention_mask(job: TrainingJob, _setting: Setting) -> int:
 def resident(job: TrainingJob, tensors: list[Counted]) -> ResidentStates:
     """Contiguous buffers, or Megatron-FSDP's."""
     if job.optimizer.name == "muon":
-        from memcheck.frameworks.megatron.muon import demand_muon
+        from memcheck.frameworks.megatron.buffers import demand_muon
 
         demand_muon(job)
     sharded = fsdp.is_sharded(job)

@@ -7,9 +7,11 @@ that a search looks at.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from memcheck.accounts.state import LocalTensor
+from memcheck.accounts.unit import Unit
 from memcheck.record import Record
 
 
@@ -70,3 +72,8 @@ def _kinds(tensors: tuple[LocalTensor, ...]) -> dict[_Kind, int]:
 def elements(tensors: Iterable[Counted]) -> int:
     """Elements of all of them."""
     return sum([t.numel * t.times for t in tensors])
+
+
+def runs_of(units: Sequence[Unit]) -> list[tuple[Unit, int]]:
+    """Units in a row that are one object: each once, and how many they are."""
+    return [(alike[0], len(alike)) for alike in (list(same) for _, same in groupby(units, key=id))]

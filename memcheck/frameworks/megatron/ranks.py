@@ -21,8 +21,7 @@ from memcheck.accounts.unit import Unit
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron import fsdp
 from memcheck.frameworks.megatron.building import laying_out, with_building
-from memcheck.frameworks.megatron.counted import counted
-from memcheck.frameworks.megatron.in_a_row import runs_of
+from memcheck.frameworks.megatron.counted import counted, runs_of
 from memcheck.frameworks.megatron.own_code import code_of
 from memcheck.frameworks.megatron.schedule import PassRun, Place, runs, settled, warm_up
 from memcheck.frameworks.megatron.setting import megatron_setting

@@ -11,10 +11,9 @@ from memcheck.accounts.ranks import Components, Moment
 from memcheck.accounts.sizes import NamedCurve, named_curve, sizes_of
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.curve import Peak
-from memcheck.frameworks.megatron.candidates import WARM_INPUT, InFlight, candidates
+from memcheck.frameworks.megatron.counted import runs_of
 from memcheck.frameworks.megatron.fsdp import Extra
-from memcheck.frameworks.megatron.in_a_row import runs_of
-from memcheck.frameworks.megatron.schedule import PassRun
+from memcheck.frameworks.megatron.schedule import WARM_INPUT, InFlight, PassRun, candidates
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from memcheck.accounts.state import LocalTensor, adapter_tensors, block_component_tensors
 from memcheck.autograd.context import Adapter, adapts
 from memcheck.frameworks.stacked_adapters import expert_adapters
-from memcheck.frameworks.torch.fp32_params import unquantised
+from memcheck.frameworks.torch.dtypes import unquantised
 from memcheck.frameworks.torch.fsdp import gathered_dtype
 from memcheck.frameworks.torch.trained_parts import HEAD
 from memcheck.job.types import Lora, TrainingJob

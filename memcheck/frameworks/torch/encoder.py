@@ -14,9 +14,9 @@ from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, keeping, replay
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Value, rounded, rounded_bytes
 from memcheck.frameworks.encoder import encoder_code
-from memcheck.frameworks.torch.cast_inputs import casts_inputs
+from memcheck.frameworks.torch.dtypes import stream_dtype, widens_inside
+from memcheck.frameworks.torch.fsdp import casts_inputs
 from memcheck.frameworks.torch.rank_tensors import as_block
-from memcheck.frameworks.torch.stream import stream_dtype, widens_inside
 from memcheck.frameworks.torch.tower_tensors import part_setting, part_tensors, reaches
 from memcheck.frameworks.torch.trained_parts import is_hooked, recompute_mode
 from memcheck.frameworks.torch.units import block_unit

@@ -7,22 +7,20 @@ from memcheck.autograd.completeness import require_covered, touched, whole
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.tensor import Leaf, Value
 from memcheck.frameworks.layers import layers_of
-from memcheck.frameworks.torch.end_tensors import (
+from memcheck.frameworks.torch.dtypes import embedded_dtype, stream_dtype
+from memcheck.frameworks.torch.rank_tensors import (
+    closing_tensors,
     embedding_tensors,
     head_tensors,
+    holding,
+    holding_of,
     idle,
     idle_in_head,
+    lookup_tensors,
     multiplied_by_head,
     saves,
     transform_biases,
 )
-from memcheck.frameworks.torch.rank_tensors import (
-    closing_tensors,
-    holding,
-    holding_of,
-    lookup_tensors,
-)
-from memcheck.frameworks.torch.stream import embedded_dtype, stream_dtype
 from memcheck.frameworks.torch.trained_parts import HEAD, TABLE, is_head_frozen, is_hooked, is_tied, leaves_beside
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
 from memcheck.frameworks.transformers.head import Head, head_forward

@@ -1,17 +1,23 @@
-"""FSDP1's hooks around the units of a step: each unit's parameters are one flat tensor.
-
-Sources: torch 2.13 distributed/fsdp/_flat_param.py (pre_unshard, unshard, post_unshard), _runtime_utils.py
-(_prefetch_handle, _post_backward_hook, _reduce_grad).
-"""
+"""FSDP1: each unit's parameters are one flat tensor, which is what is cut, gathered and reduced."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from memcheck.accounts.program import NOTHING, Amount, Recorder
 from memcheck.accounts.sizes import NamedCurve
+from memcheck.accounts.state import FOUR_BITS, LocalTensor
+from memcheck.autograd.context import is_frozen
+from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.torch.data_parallel import SECOND_OF_PAIR, MicroBatch, NamedUnit, StepUnits
-from memcheck.frameworks.torch.fsdp import Group
+from memcheck.frameworks.torch.fsdp import Group, leaves_apart, mixes_adapters
 from memcheck.frameworks.torch.fully_shard import ROOT, WHERE, FullyShard, FullyShardHooks
+from memcheck.frameworks.torch.trained_parts import LAYERS, is_head_frozen, is_table_frozen
+from memcheck.job.types import DTYPE_BYTES, Recipe, TrainingJob
+from memcheck.models.task import is_saved
+from memcheck.models.types import Architecture
 from memcheck.record import Record
+from memcheck.remembered import lru_cache
 
 
 class FlatShard(Record):
@@ -141,3 +147,230 @@ class FlatShardHooks(FullyShardHooks):
         recorder.release("gradients", g.accumulated)
         recorder.release("gradients", added)
         return NOTHING
+
+
+ALIGNMENT = 16
+"""Bytes to which every parameter begins in the flat tensor (_get_aligned_numel)."""
+
+
+ENDS = ("embed", "head", "norm")
+PARTS = ("language", "vision", "projector", "encoder")
+ADAPTERS = (".lora_", ".modules_to_save.")
+"""Parts of the names of tensors that peft or LitGPT adds to a frozen model."""
+NAMED_ENDS = {"embed_": "embed", "embedding_norm": "embed", "lm_head": "head", "final_norm": "norm"}
+"""How names of tensors begin, and the words of ``freeze`` for them."""
+
+
+def flat_group(tensors: Iterable[LocalTensor], recipe: Recipe, ways: int, *, casts: bool, whole: bool) -> Group:
+    """Sizes of a unit whose parameters are cut into ``ways``.
+
+    ``casts``: tensors with a dtype of their own are gathered in the recipe's dtype, too. ``whole``: all views of one
+    flat tensor want a gradient together (_use_unsharded_views), so that frozen tensors which share a unit with trained
+    ones get one. Without it trained tensors are units of their own (peft ``fsdp_auto_wrap_policy``).
+    """
+    every = tuple(tensors)
+    trained = every if whole else tuple(t for t in every if t.trained)
+    compute = DTYPE_BYTES[recipe.compute]
+    cast = gathered = 0
+    for part in {trained, tuple(t for t in every if t not in trained)} if not whole else {every}:
+        numel = flat_numel(part, compute, ways)
+        item = max((_item(t, recipe, casts) for t in part), default=compute)
+        gathered += rounded(numel * item)
+        narrows = any(t.dtype not in FOUR_BITS and DTYPE_BYTES[t.dtype or recipe.params] != item for t in part)
+        cast += rounded(numel // ways * item) if narrows else 0
+    numel = flat_numel(trained, compute, ways)
+    item = max((_item(t, recipe, casts) for t in trained), default=compute)
+    rests = max((DTYPE_BYTES[t.dtype or recipe.params] for t in trained), default=0)
+    reduce = DTYPE_BYTES[recipe.reduce] if casts or item == compute else item
+    return Group(
+        flat=cast,
+        gathered=gathered,
+        reduce_input=rounded(numel * reduce) if reduce != item else 0,
+        reduce_output=rounded(numel // ways * reduce),
+        sharded=rounded(numel // ways * rests),
+        accumulated=rounded(numel * item),
+    )
+
+
+def flat_numel(tensors: Iterable[LocalTensor], item: int, ways: int) -> int:
+    """Elements of the flat tensor: each parameter aligned, the whole a multiple of the ranks."""
+    aligned, total = ALIGNMENT // item, 0
+    for t in tensors:
+        total += -total % aligned + t.numel
+    return total + -total % ways
+
+
+def updated(job: TrainingJob, tensor: LocalTensor, unit: Iterable[LocalTensor]) -> int:
+    """Elements of a tensor that the rank with most of what is stepped on updates.
+
+    A rank has a row of the flat tensor, not a part of each parameter: where some are frozen, all of its row may be of
+    those that are not. ``unit``: those of its layer, or any of the ends.
+    """
+    ways, a, every = job.layout.shard_group, job.architecture, tuple(unit)
+    even = -(-tensor.numel // ways)
+    if not isinstance(a, Architecture) or not (job.freeze or mixes_adapters(job)):
+        return even
+    if mixes_adapters(job):
+        rows = _rows(job, _end_tensors(job, a) if is_end(tensor) else every)
+        return next(parts[fullest_row(job)] for each, parts in rows if each.name == tensor.name)
+    if is_end(tensor) or tensor.part:
+        mixed = any(word in ENDS or word in PARTS for word in job.freeze)
+        total, stepped = _ends(job._replace(freeze=flattened_freeze(job)), a, job.freeze)
+    else:
+        moved = [t.numel for t in every if is_stepped(job, t)]
+        mixed, total, stepped = len(moved) < len(every), sum(t.numel for t in every), sum(moved)
+    return -(-tensor.numel * min(-(-total // ways), stepped) // stepped) if mixed and stepped else even
+
+
+@lru_cache(maxsize=256)
+def _ends(job: TrainingJob, a: Architecture, freeze: tuple[str, ...]) -> tuple[int, int]:
+    """Elements of embedding, positions, final norm and head, of what of towers is no layer, and those of them that are
+    stepped on.
+    """
+    ends, stated = _end_tensors(job, a), job._replace(freeze=freeze)
+    return sum(t.numel for t in ends), sum(t.numel for t in ends if is_stepped(stated, t))
+
+
+def _end_tensors(job: TrainingJob, a: Architecture) -> tuple[LocalTensor, ...]:
+    """The tensors of no layer: those of embedding, positions, final norm and head, and of towers what is no layer."""
+    from memcheck.frameworks.torch.whole_model import model_tensors
+
+    return tuple([t for tensors in model_tensors(job, a) for t in tensors if is_end(t) or t.part])
+
+
+@lru_cache(maxsize=256)
+def fullest_row(job: TrainingJob) -> int:
+    """The rank that holds most elements of adapters, where flat parameters mix these and frozen weights."""
+    from memcheck.frameworks.torch.whole_model import model_tensors
+
+    a, held = job.architecture, [0] * job.layout.shard_group
+    assert isinstance(a, Architecture)  # noqa: S101 - only such have flat parameters
+    ends = _end_tensors(job, a)
+    layers = [t for t in model_tensors(job, a) if not any(is_end(each) for each in t)]
+    alike: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}
+    for tensors in (ends, *layers):
+        alike[id(tensors)] = (tensors, alike.get(id(tensors), (tensors, 0))[1] + 1)
+    for tensors, times in alike.values():
+        for tensor, parts in _rows(job, tensors):
+            for rank, numel in enumerate(parts if is_stepped(job, tensor) else ()):
+                held[rank] += times * numel
+    return held.index(max(held))
+
+
+def _rows(job: TrainingJob, unit: tuple[LocalTensor, ...]) -> list[tuple[LocalTensor, tuple[int, ...]]]:
+    """Each tensor of a unit with the elements of it in each rank's row of the flat parameter.
+
+    A module's own parameters come before those of the modules inside it (_flat_param.py,
+    ``_init_flat_param_and_metadata``): peft's adapters after the layer that they wrap, LitGPT's before it.
+    """
+    ways = job.layout.shard_group
+    order = list(unit)
+    if job.framework.adapters.own:
+        names = [_layer_of(t) for t in unit]
+        order.sort(key=lambda t: (names.index(_layer_of(t)), ".lora_" not in t.name))
+    row, at = -(-sum(t.numel for t in unit) // ways), 0
+    found = []
+    for t in order:
+        begin, end = at, at + t.numel
+        at = end
+        parts = [max(0, min(end, (rank + 1) * row) - max(begin, rank * row)) for rank in range(ways)]
+        found.append((t, tuple(parts)))
+    return found
+
+
+def _layer_of(tensor: LocalTensor) -> str:
+    """The name of the layer that a tensor or its adapter belongs to."""
+    return tensor.name.partition(".lora_")[0].removesuffix(".weight").removesuffix(".bias")
+
+
+def flat_pieces(
+    job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]], *, whole: bool
+) -> list[tuple[LocalTensor, int]]:
+    """Each tensor that is stepped on, of one dimension, with the elements that a rank updates.
+
+    ``whole``: the largest number of elements that one rank may hold, which is the whole tensor if a rank's row of the
+    unit is that long; else the rank's part of the sum over all. The ends, which are no layers, share a unit; trained
+    tensors and the frozen modules around them form one unit.
+    """
+    ways = job.layout.shard_group
+    ends = sum(t.numel for tensors, count in kinds for t in tensors if count == 1)
+    found: list[tuple[LocalTensor, int]] = []
+    for tensors, count in kinds:
+        row = -(-(ends if count == 1 else sum(t.numel for t in tensors)) // ways)
+        for t in tensors:
+            even = leaves_apart(job)  # each adapter is a unit of its own
+            numel = min(t.numel, row) if whole and not even else updated(job, t, tensors)
+            found += count * [(t._replace(shape=(t.numel,), matrix=False), numel)] if is_stepped(job, t) else []
+    return found
+
+
+def _item(tensor: LocalTensor, recipe: Recipe, casts: bool) -> int:
+    """Bytes of an element as it is gathered."""
+    if tensor.dtype in FOUR_BITS:
+        return 1
+    return DTYPE_BYTES[recipe.compute if tensor.dtype is None or casts else tensor.dtype]
+
+
+def flattened_freeze(job: TrainingJob) -> tuple[str, ...]:
+    """What of ``freeze`` leaves tensors without a gradient where FSDP1 flattens units.
+
+    If a part of a flat tensor is trained, all its views want a gradient (torch 2.13 distributed/fsdp/_flat_param.py,
+    _use_unsharded_views), and so do the activations after them. Embedding, final norm and head are one unit; so is each
+    layer.
+    """
+    a = job.architecture
+    if not job.freeze or not isinstance(a, Architecture):
+        return job.freeze
+    table, head = is_table_frozen(job, a), is_head_frozen(job, a)
+    kept = ENDS if table and head and (a.final_norm is None or "norm" in job.freeze) else ()
+    freeze = tuple(word for word in job.freeze if word in (*kept, *PARTS) or word.startswith(LAYERS))
+    if a.vision is None or job.lora is not None or not _roots_train(job, kept):
+        return freeze
+    from memcheck.frameworks.torch.tower_tensors import flattened_parts
+
+    return flattened_parts(job, a, a.vision, freeze)
+
+
+def frozen_ends(job: TrainingJob) -> tuple[str, ...]:
+    """``freeze`` for the units of a job whose flat parameters mix adapters and frozen weights: embedding, norm and head
+    share one flat parameter, which wants no gradient where it holds no adapter.
+    """
+    a = job.architecture
+    trains = isinstance(a, Architecture) and any(t.trained for t in _end_tensors(job, a))
+    return () if trains else ENDS
+
+
+def _roots_train(job: TrainingJob, kept: tuple[str, ...]) -> bool:
+    """Whether something is trained of what is no layer of a model of pictures."""
+    return not {"vision", "projector"} <= {*job.freeze} or ("language" not in job.freeze and not kept)
+
+
+def is_stepped(job: TrainingJob, tensor: LocalTensor) -> bool:
+    """Whether the optimizer steps on a tensor that gets a gradient: one of zeros, too, of what lies in the root's flat
+    tensor and does not run, for the views of its gradient are those of all that want one (_flat_param.py,
+    _use_sharded_grad_views).
+    """
+    if mixes_adapters(job):
+        return any(word in tensor.name for word in ADAPTERS) or (tensor.trained and is_saved(tensor.name))
+    if tensor.part in job.freeze and job.lora is None:
+        return False
+    if tensor.waits == "beside" and job.lora is None:
+        return True
+    if not tensor.trained or not job.freeze:
+        return tensor.trained
+    end, a = _end(tensor), job.architecture
+    if tensor.name.startswith("embed_tokens") and isinstance(a, Architecture):
+        return not is_table_frozen(job, a) and "language" not in job.freeze
+    if end:
+        return end not in job.freeze and "language" not in job.freeze
+    patterns = tuple(w for w in job.freeze if w not in (*ENDS, *PARTS) and not w.startswith(LAYERS))
+    return not is_frozen(tensor.name.removesuffix(".weight").removesuffix(".bias"), patterns)
+
+
+def is_end(tensor: LocalTensor) -> bool:
+    """Whether it is of the embedding, the final norm or the head."""
+    return bool(_end(tensor))
+
+
+def _end(tensor: LocalTensor) -> str:
+    return next((word for begin, word in NAMED_ENDS.items() if tensor.name.startswith(begin)), "")

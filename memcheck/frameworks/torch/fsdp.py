@@ -3,6 +3,8 @@
 Source: torch 2.13 torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py and _fsdp_collectives.py. Each tensor is cut
 along dim 0 and padded to a multiple of the ranks; a group gathers into one flat buffer, copies out into full parameters
 and reduces gradients through one flat input in the reduce dtype.
+
+What FSDP casts for the root's forward.
 """
 
 from __future__ import annotations
@@ -256,3 +258,11 @@ def group(
 
 
 NO_GROUP = Group(flat=0, gathered=0, reduce_input=0, reduce_output=0, sharded=0, accumulated=0)
+
+
+def casts_inputs(job: TrainingJob, brought: str) -> bool:
+    """Whether FSDP narrows what the batch brings in this dtype, for the root's forward: ``cast_forward_inputs`` of
+    FSDP2, and ``cast_root_forward_inputs`` of FSDP1 (torch/distributed/fsdp).
+    """
+    dtype = gathered_dtype(job)
+    return dtype is not None and DTYPE_BYTES[dtype] < DTYPE_BYTES[brought]

@@ -8,7 +8,7 @@ from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, Peak, checkpointed, high
 from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
 from memcheck.frameworks.layers import layers_of
-from memcheck.frameworks.torch.stream import stream_dtype
+from memcheck.frameworks.torch.dtypes import stream_dtype
 from memcheck.frameworks.torch.tower_setup import gives_towers
 from memcheck.frameworks.torch.tower_tensors import PROBE, idle_blocks, idle_tensors, part_setting, stands
 from memcheck.job.images import Pictures

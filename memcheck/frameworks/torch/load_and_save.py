@@ -1,18 +1,4 @@
-"""Device memory before and after the steps, where it is not a part of what a step holds.
-
-Two moments can exceed every moment of a step:
-
-- ``load``: each process makes the whole model on its GPU and shards it afterwards. bitsandbytes always does so:
-  transformers' quantizer sets a device map, and accelerate cannot keep 4-bit parameters on the meta device
-  (utils/fsdp_utils.py, ``fsdp2_prepare_model``: "will still cause the VRAM spike").
-- ``save``: ``get_state_dict`` with ``full_state_dict`` and without ``cpu_offload`` gathers every tensor on every rank
-  and keeps them (torch 2.13 distributed/_state_dict_utils.py, ``_gather_state_dict``: no rank is left out).
-
-All others hold a subset of a step's tensors: a model on the meta device gets its shards only (``to_empty``); FSDP2
-moves a module to the GPU, shards it, and a step gathers as much twice, flat and copied out; DeepSpeed's fp32 partitions
-and the gradients of its first, empty step are there in every optimizer step, and it flattens on the GPU only where
-there is room; a gather that offloads holds one tensor.
-"""
+"""Moments before and after a step: loading the model, saving it, and evaluating it."""
 
 from __future__ import annotations
 
@@ -20,10 +6,28 @@ from memcheck.accounts.estimate import Instant
 from memcheck.accounts.ranks import ResidentTensors
 from memcheck.accounts.segments import unfilled
 from memcheck.accounts.state import optimizer_state_bytes, weight_bytes
-from memcheck.frameworks.torch.resident import Sharding, is_updated, resident_dtype, sharding, states_dtype
-from memcheck.frameworks.torch.states import PACKED, counted, engine_of
+from memcheck.accounts.unit import Part
+from memcheck.autograd.context import Context
+from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded
+from memcheck.frameworks.torch.end_units import head_of, run_head
+from memcheck.frameworks.torch.forward_only_pass import layer_gathers, passing
+from memcheck.frameworks.torch.fsdp import gathered_dtype, group, wraps
+from memcheck.frameworks.torch.rank_tensors import as_built, embedding_tensors, head_tensors
+from memcheck.frameworks.torch.resident import (
+    PACKED,
+    Sharding,
+    counted,
+    engine_of,
+    is_updated,
+    resident_dtype,
+    sharding,
+    states_dtype,
+)
+from memcheck.frameworks.torch.trained_parts import is_tied
+from memcheck.frameworks.torch.units import base_setting
 from memcheck.job.keys import state_key
-from memcheck.job.types import TrainingJob
+from memcheck.job.types import Objective, TrainingJob
+from memcheck.models.types import Architecture
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
 
@@ -51,8 +55,6 @@ def around(job: TrainingJob, held: ResidentTensors, steps: tuple[Instant, ...]) 
         return steps
     found = list(steps)
     if evaluates:
-        from memcheck.frameworks.torch.evaluation import evaluation_instant
-
         engine = engine_of(job, held.units, recomputes=True)  # type: ignore[arg-type]  # a rank's tensors
         gathered = engine.live_parameters if engine is not None else 0
         found.append(evaluation_instant(job, next(i for i in steps if i.name == "init"), gathered))
@@ -106,3 +108,78 @@ def _instant(name: str, operation: str, whole: Whole, beside: dict[str, int] | N
         if count:
             components[component] = components.get(component, 0) + count
     return Instant(name, operation, sum(components.values()), components)
+
+
+def evaluation_instant(job: TrainingJob, rests: Instant, gathered: int = 0) -> Instant:
+    """The highest moment of the evaluation. ``rests``: what is allocated between steps.
+
+    ``gathered``: bytes of the parameters that DeepSpeed's engine has gathered while it runs forward (ZeRO-3).
+    """
+    found = job.evaluation
+    architecture = job.architecture
+    assert found is not None and isinstance(architecture, Architecture)  # noqa: S101, PT018 - the caller asks for both
+    job = job._replace(
+        micro_batch_size=found.micro_batch_size, sequence_length=found.sequence_length or job.sequence_length
+    )
+    if found.keeps_logits and job.objective.name == "sft":
+        job = job._replace(objective=Objective())  # a fused head makes them after all
+    high, kept = _step(job, as_built(job, architecture))
+    steps = found.steps if found.keeps_logits else 1
+    kept = kept if found.keeps_logits else 0
+    last = steps - 1
+    forward = high + kept * (last + (last >= 2))
+    concatenated = kept * (2 * last + 2)
+    tokens = job.rows * job.sequence_length
+    inputs = 3 * rounded(8 * tokens)
+    components = dict(rests.components_bytes)
+    most, operation = max((forward, "forward pass of the evaluation"), (concatenated, "concatenating kept logits"))
+    for name, count in (("logits_and_loss", most), ("activations", inputs), ("communication_buffers", gathered)):
+        if count:
+            components[name] = components.get(name, 0) + count
+    return Instant(
+        name="evaluation", operation=operation, allocated_bytes=sum(components.values()), components_bytes=components
+    )
+
+
+def _step(job: TrainingJob, a: Architecture) -> tuple[int, int]:
+    """A batch at its highest, and the bytes of the logits that it returns."""
+    base = base_setting(job, a, None)._replace(input_grad=False)
+    layers, casts = passing(a, base)
+    tape = Tape(autocast=base.autocast)
+    tape.grad_enabled = False
+    ctx = Context(tape, base)
+    part = Part(0, a.num_layers, embedding=True, head=True)
+    head = head_of(job, a, base, part, None, (0, 0))
+    tied = is_tied(a, base.tensor)
+    gathered = 0
+    if wraps(job):
+        ends = (
+            *embedding_tensors(a, base.tensor, base.trained),
+            *head_tensors(a, base.tensor, tied, head.trained, (base.trained, base.trained), base.adapter is not None),
+        )
+        divided = [(t, job.layout.shard_group) for t in ends]
+        found = group(divided, job.recipe, casts=gathered_dtype(job) is not None, waits=job.recipe.reduce)
+        gathered = found.gathered
+        layers += layer_gathers(job, a, base)
+        layers = max(layers, found.flat)
+    held = tape.new((gathered,), "int8", "gathered parameters of the root") if gathered else None
+    before = tape.new((layers,), "int8", "layers")
+    del before
+    copies = [tape.new((casts,), "int8", "autocast copies")] if casts else []
+    shape = (ctx.residual_tokens * base.streams, ctx.hidden)
+    x = Value(tape.new(shape, base.params, "last hidden state"), shape, base.params)
+    loss = run_head(ctx, head, x)
+    high = tape.peak
+    wide = job.framework.wide_outputs and job.recipe.recipe.endswith("-mixed")
+    logits = 0
+    for value in ctx.kept:
+        item = 4 if wide else ITEM_BYTES[value.dtype]
+        logits += rounded(value.numel * item)
+    if wide and ctx.kept:
+        # convert_outputs_to_fp32 after the loss: the logits in both dtypes, and autocast's copies still there
+        high = max(high, tape.live + logits)
+    if head.objective.outside and job.objective.code == "trl-0.29" and job.objective.name in ("dpo", "ipo"):
+        logits = rounded(ctx.tokens * a.vocab_size * ITEM_BYTES["fp32" if wide else base.params])
+    ctx.kept.clear()
+    del held, copies, loss
+    return high, logits

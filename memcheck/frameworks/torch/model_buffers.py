@@ -9,9 +9,9 @@ from memcheck.accounts.unit import Part
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.layers import model_states_of
+from memcheck.frameworks.torch.dtypes import stream_dtype
 from memcheck.frameworks.torch.fsdp import runs_chunks
 from memcheck.frameworks.torch.pipelining import NO_BORDER, Border
-from memcheck.frameworks.torch.stream import stream_dtype
 from memcheck.frameworks.transformers.states import wide_width
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.attention_types import HeldMask, PositionTable
@@ -44,9 +44,9 @@ class ModelBuffers:
             tables, variables = 0, variables + tables
         handed = last = 0
         if any(isinstance(b.mixer, LatentAttention) and b.mixer.indexer is not None for b, _ in architecture.blocks):
-            from memcheck.frameworks.torch.choices import choices
+            from memcheck.frameworks.torch.layer_buffers import dsa_indices
 
-            handed, last = choices(job, architecture, part, setting)
+            handed, last = dsa_indices(job, architecture, part, setting)
         self.per_micro_batch = tables + self._received_input() + held + handed
         """What each micro-batch in flight makes for itself."""
         self.masks = variables + last
@@ -67,7 +67,7 @@ class ModelBuffers:
 
             found.append(Always("parameters", companion_caches(self.job)))
         if any(_may_have_tables(block) for block, _ in self.architecture.blocks):
-            from memcheck.frameworks.torch.layer_tables import layer_tables
+            from memcheck.frameworks.torch.layer_buffers import layer_tables
 
             found += [Always("activations", size) for size in layer_tables(self.job, self.architecture, self.part)]
         beside = self.architecture.encoder.sinusoids if self.architecture.encoder is not None else 0

@@ -39,8 +39,7 @@ from memcheck.frameworks.torch.recording import (
     outside_sizes,
     run_sizes,
 )
-from memcheck.frameworks.torch.resident import divided_over
-from memcheck.frameworks.torch.states import resident_states
+from memcheck.frameworks.torch.resident import divided_over, resident_states
 from memcheck.frameworks.torch.step_options import step_options, step_sizes, wrapped_kinds
 from memcheck.job.keys import UNREAD
 from memcheck.job.types import Layout, Optimizer, TrainingJob
@@ -210,7 +209,7 @@ class Steps:
         options, own_sizes, others = step_options(job, rank, buffers.border, units.held)
         always = tuple(buffers.always())
         if chunked:
-            from memcheck.frameworks.torch.chunks import chunked_step, left_gradients
+            from memcheck.frameworks.torch.interleaved import chunked_step, left_gradients
 
             always += left_gradients(job, rank, buffers)
             schedule, sizes = chunked_step(job, self._units, options.schedule, held, rank)
@@ -242,12 +241,12 @@ def _unit_job(job: TrainingJob) -> TrainingJob:
         alone = alone._replace(zero_stage=layout.zero_stage, shard_group=layout.shard_group)
     freeze = job.freeze
     if freeze and flattens(job):
-        from memcheck.frameworks.torch.flat_parameters import flattened_freeze
+        from memcheck.frameworks.torch.flat_shard import flattened_freeze
 
         freeze = flattened_freeze(job)
     mixes = mixes_adapters(job)
     if mixes:
-        from memcheck.frameworks.torch.flat_parameters import frozen_ends
+        from memcheck.frameworks.torch.flat_shard import frozen_ends
 
         freeze = frozen_ends(job)
     return job._replace(
@@ -333,7 +332,7 @@ def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...], *, trains: bool
     """The group that FSDP makes of a unit's tensors. ``trains``: some that FSDP1 flattens with them are trained."""
     ways = job.layout.shard_group
     if flattens(job):
-        from memcheck.frameworks.torch.flat_parameters import flat_group
+        from memcheck.frameworks.torch.flat_shard import flat_group
 
         whole = not leaves_apart(job) and (trains or any(t.trained for t in tensors))
         return flat_group(tensors, job.recipe, ways, casts=gathered_dtype(job) is not None, whole=whole)

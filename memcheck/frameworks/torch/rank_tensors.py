@@ -5,10 +5,11 @@ from __future__ import annotations
 from memcheck.accounts.state import LocalTensor, block_component_tensors, expert_slices, local_tensor
 from memcheck.autograd.context import Adapter, Setting, is_frozen
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.torch.end_tensors import output_tensors, saves, table_tensors
-from memcheck.frameworks.torch.fp32_params import as_stored
+from memcheck.frameworks.torch.dtypes import as_stored
 from memcheck.frameworks.torch.trained_parts import (
+    HEAD,
     TABLE,
+    is_head_frozen,
     is_table_frozen,
     is_tied,
     leaves_beside,
@@ -16,9 +17,127 @@ from memcheck.frameworks.torch.trained_parts import (
 )
 from memcheck.job.types import TrainingJob
 from memcheck.models.embedders import embedder_tensors
-from memcheck.models.types import Architecture, Block, ParameterTensor
+from memcheck.models.parameters import head_width, task_tensors
+from memcheck.models.task import is_saved
+from memcheck.models.types import Architecture, Block, Norm, ParameterTensor
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
+
+
+def _norm_tensors(norm: Norm | None, name: str, trained: bool) -> list[LocalTensor]:
+    if norm is None:
+        return []
+    shape = (norm.rows, norm.size) if norm.rows > 1 else (norm.size,)
+    found = [LocalTensor(name + ".weight", shape, trained)] if norm.weight else []
+    return found + ([LocalTensor(name + ".bias", shape, trained)] if norm.bias else [])
+
+
+def saves(job: TrainingJob, *names: str) -> bool:
+    """Whether peft trains a copy of one of these modules and keeps the frozen original (ModulesToSaveWrapper)."""
+    return job.lora is not None and any(name in job.lora.modules_to_save for name in names)
+
+
+def _saved_copy(job: TrainingJob, a: Architecture, tensor: int, name: str) -> LocalTensor:
+    """The trained copy, in the original's dtype; ``prepare_model_for_kbit_training`` has made that fp32."""
+    shape = (-(-a.vocab_size // tensor), a.embedding_size)
+    name += ".modules_to_save.weight"
+    return LocalTensor(name=name, shape=shape, trained=True, dtype="fp32" if job.prepares_kbit else None)
+
+
+def table_tensors(job: TrainingJob, a: Architecture, tensor: int, trained: bool) -> tuple[LocalTensor, ...]:
+    """The embedding's parameter tensors on one rank, with the copy of it that adapters' config may ask for.
+
+    ``trained``: something of them is, whether or not the table is.
+    """
+    adapters: tuple[LocalTensor, ...] = ()
+    if job.lora is not None:
+        from memcheck.frameworks.torch.adapters import table_adapters
+
+        adapters = table_adapters(job.lora, a)
+    if not saves(job, TABLE):
+        return (*embedding_tensors(a, tensor, trained, trained and not is_table_frozen(job, a)), *adapters)
+    return (*embedding_tensors(a, tensor, False), _saved_copy(job, a, tensor, TABLE), *adapters)
+
+
+def output_tensors(job: TrainingJob, a: Architecture, tensor: int, tied: bool, body: bool) -> tuple[LocalTensor, ...]:
+    """The final norm's and the head's parameter tensors on one rank, with the copy that adapters' config may ask for.
+
+    ``tied``: the original is the embedding's matrix; a copy never is. ``body``: what nothing freezes is trained.
+    """
+    norm = body and "norm" not in job.freeze
+    if job.lora is None:
+        return head_tensors(a, tensor, tied, body and not is_head_frozen(job, a), (norm, body), False)
+    from memcheck.frameworks.torch.adapters import head_adapters
+
+    if not saves(job, HEAD):
+        return (*head_tensors(a, tensor, tied, False, (norm, body), True), *head_adapters(job.lora, a, tensor))
+    return (*head_tensors(a, tensor, tied, False, (norm, body), True), _saved_copy(job, a, tensor, HEAD))
+
+
+@lru_cache(maxsize=256)
+def embedding_tensors(a: Architecture, tensor: int, trained: bool, table: bool = True) -> tuple[LocalTensor, ...]:
+    """The embedding's parameter tensors on one rank. ``table``: that of the words is trained as the others are."""
+    shape = (-(-a.table_rows // tensor), a.embedding_size)
+    tensors = [LocalTensor("embed_tokens.weight", shape, trained and table)]
+    if a.learned_positions:
+        width = a.embedding_size if a.projects_last else a.hidden_size
+        wanted = trained and not a.fixed_positions
+        tensors.append(LocalTensor("embed_positions.weight", (a.learned_positions, width), wanted))
+    tensors += _norm_tensors(a.embedding_norm, "embedding_norm", trained)
+    tensors += [LocalTensor(t.name, t.shape, trained and not t.fixed, matrix=len(t.shape) > 1) for t in a.extra_tensors]
+    return tuple(tensors)
+
+
+def multiplied_by_head(a: Architecture) -> int:
+    """Elements that are resident with the embedding, and that the head multiplies."""
+    return sum(t.count for t in a.extra_tensors if "project_out" in t.name or "altup_unembed" in t.name)
+
+
+def idle(a: Architecture) -> int:
+    """Elements that are resident with the embedding, and that no loss reads (ESM's head for contacts) or gradient
+    reaches.
+    """
+    return sum(t.count for t in a.extra_tensors if "contact_head" in t.name or t.fixed)
+
+
+def idle_in_head(a: Architecture) -> int:
+    """Elements that are resident with the head, and whose result is unused."""
+    return sum(t.count for t in a.task.idle) if a.task is not None else 0
+
+
+@lru_cache(maxsize=256)
+def head_tensors(
+    a: Architecture, tensor: int, tied: bool, trained: bool, beside: tuple[bool, bool], adapts: bool = False
+) -> tuple[LocalTensor, ...]:
+    """The final norm's and the head's parameter tensors on one rank.
+
+    ``beside``: whether the final norm is trained, and whether what stands in front of the head is. What ``freeze``
+    calls the head is the output embedding alone, and what it calls the norm the final one.
+    """
+    tensors = _norm_tensors(a.final_norm, "final_norm", beside[0])
+    vocab = -(-a.vocab_size // tensor)
+    if not tied and a.head:
+        tensors.append(LocalTensor("lm_head.weight", (vocab, head_width(a)), trained))
+    if a.head_bias:
+        tensors.append(LocalTensor("lm_head.bias", (vocab,), trained))
+    tensors += [LocalTensor(t.name, t.shape, beside[1], matrix=len(t.shape) > 1) for t in a.head_tensors]
+    for t in task_tensors(a):
+        copied = adapts and is_saved(t.name)
+        if copied:
+            tensors.append(LocalTensor("frozen " + t.name, t.shape, False, matrix=len(t.shape) > 1))
+        tensors.append(LocalTensor(t.name, t.shape, trained or copied, matrix=len(t.shape) > 1))
+    idle = a.task.idle if a.task is not None else ()
+    tensors += [LocalTensor(t.name, t.shape, False, matrix=len(t.shape) > 1) for t in idle]
+    return tuple(tensors)
+
+
+def transform_biases(a: Architecture) -> tuple[bool, bool, int]:
+    """Whether the layer in front of the head and its norm have a bias: one-dimensional tensors after the matrix, the
+    norm's weight last or last but one. The third: width between two layers without a norm (UltraBERT); 0 = one layer.
+    """
+    names = [t.name for t in a.head_tensors]
+    inner = a.head_tensors[0].shape[0] if sum(t.linear for t in a.head_tensors) > 1 else 0
+    return len(names) > 1 and names[1].endswith(".bias"), bool(names) and names[-1].endswith(".bias"), inner
 
 
 class Holding(Record):

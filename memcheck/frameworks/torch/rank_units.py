@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from memcheck.accounts.unit import NUMBERED, Part, Unit
 from memcheck.autograd.context import Setting
 from memcheck.frameworks.engine import engine_code
-from memcheck.frameworks.torch.end_tensors import saves
+from memcheck.frameworks.torch.dtypes import embedded_dtype, stream_dtype
 from memcheck.frameworks.torch.end_units import embedding_unit, head_unit
 from memcheck.frameworks.torch.fsdp import (
     accumulated_dtype,
@@ -21,8 +21,7 @@ from memcheck.frameworks.torch.fsdp import (
     skips_reduction,
     wraps,
 )
-from memcheck.frameworks.torch.rank_tensors import as_built, holding, layer_tensors, trains_table
-from memcheck.frameworks.torch.stream import embedded_dtype, stream_dtype
+from memcheck.frameworks.torch.rank_tensors import as_built, holding, layer_tensors, saves, trains_table
 from memcheck.frameworks.torch.trained_parts import (
     HEAD,
     TABLE,

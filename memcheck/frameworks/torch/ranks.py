@@ -17,7 +17,7 @@ from memcheck.frameworks.torch.rank_steps import (
     step_key,
     unsharded_step_key,
 )
-from memcheck.frameworks.torch.states import engine_of
+from memcheck.frameworks.torch.resident import engine_of
 from memcheck.job.keys import AnyBatch, any_batch, state_key
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.types import Architecture

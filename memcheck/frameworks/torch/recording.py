@@ -289,13 +289,13 @@ def recorded(
     each, root = (found[:-1], found[-1].whole) if groups else ([NO_UNIT_GROUPS] * len(runs), NO_GROUP)
     recorder = Recorder()
     if options.schedule.passes:
-        from memcheck.frameworks.torch.chunks import record_chunks
+        from memcheck.frameworks.torch.interleaved import record_chunks
 
         record_chunks(options, runs, each, root, beyond, recorder, own_sizes)
         return recorder.program(units)
     kind = Step
     if options.schedule.paired:
-        from memcheck.frameworks.torch.paired_step import PairedStep
+        from memcheck.frameworks.torch.step import PairedStep
 
         kind = PairedStep
     elif options.keeps.sinks:

@@ -23,7 +23,7 @@ def worst(job: TrainingJob, architecture: Architecture, _arch: str | None) -> Wo
 
 def states_floor(job: TrainingJob, architecture: Architecture) -> int:
     """A lower bound of the peak, which searches ask for and a check does not."""
-    from memcheck.frameworks.torch.floor import states_floor as found
+    from memcheck.frameworks.torch.shards import states_floor as found
 
     return found(job, architecture)
 

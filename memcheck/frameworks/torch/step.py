@@ -2,6 +2,13 @@
 
 It is recorded for all sizes: in place of bytes every record has the place of a size. What data parallelism adds is in
 the hooks of :class:`memcheck.frameworks.torch.data_parallel.DataParallel`, which run where they do in PyTorch.
+
+A micro-batch of a pair of texts, embedded apart, has two forward passes before its backward (``PairedStep``). Every
+weight has two uses in one graph, and its ``AccumulateGrad`` waits for the gradients of both
+(torch/csrc/autograd/engine.cpp, ``GraphTask::dependencies_`` and ``InputBuffer``). Until the backward of the first
+column arrives, the second column's gradients wait whole in autograd's buffers. They are not summed with those of
+earlier micro-batches, are in no DDP bucket and are unsharded. FSDP2 reduces what ``AccumulateGrad`` has stored
+(_fsdp_param_group.py, ``post_backward``). FSDP1's hook belongs to that node, so that its parameters stay gathered, too.
 """
 
 from __future__ import annotations
@@ -9,7 +16,14 @@ from __future__ import annotations
 from memcheck.accounts.program import NOTHING, Bundle, Recorder
 from memcheck.accounts.sizes import NamedCurve
 from memcheck.accounts.unit import OF_TOWER
-from memcheck.frameworks.torch.data_parallel import SECOND_OF_PAIR, DataParallel, MicroBatch, NamedUnit, StepUnits
+from memcheck.frameworks.torch.data_parallel import (
+    FIRST_OF_PAIR,
+    SECOND_OF_PAIR,
+    DataParallel,
+    MicroBatch,
+    NamedUnit,
+    StepUnits,
+)
 from memcheck.frameworks.torch.step_options import StepOptions
 from memcheck.frameworks.torch.variables import Variables
 
@@ -195,3 +209,19 @@ class Step:
             for size in [unit.fresh.input, unit.fresh.output_gradient] if follows else [unit.fresh.input]:
                 self.recorder.hold("activations", size)
                 kept.append((size, times))
+
+
+class PairedStep(Step):
+    """Records the passes in turn: the one whose gradients wait, and the one that they are joined with."""
+
+    def walk(self, each: MicroBatch, held: int, *, muted: bool) -> None:
+        """One pass. A pair's gradients are new, and go where there are others: earlier ones, or DDP's buckets."""
+        self.parallel.pair = FIRST_OF_PAIR if each.first else SECOND_OF_PAIR
+        super().walk(each, held, muted=not each.first)  # both forwards came before
+        self.parallel.earlier = self.parallel.earlier or not each.first
+
+    def retain(self, i: int, curve: NamedCurve) -> None:
+        """After the backward of a unit's second use, the pending gradient is summed with its own."""
+        unit = self.units[i]
+        if curve is not unit.fresh and self.parallel.drops_pending(self.parallel.earlier):
+            self.recorder.release("gradients", unit.fresh.gradients)

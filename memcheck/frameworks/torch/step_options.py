@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from memcheck.accounts.ranks import ResidentTensors
 from memcheck.accounts.unit import WRAPPED
-from memcheck.autograd.tensor import rounded
+from memcheck.autograd.tensor import rounded, rounded_bytes
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.engine import engine_code
 from memcheck.frameworks.torch.data_parallel import MicroBatch, StepSizes, Strategy
+from memcheck.frameworks.torch.dtypes import stream_dtype
 from memcheck.frameworks.torch.fsdp import (
     adds_in_place,
     carves_ends,
@@ -22,6 +23,7 @@ from memcheck.frameworks.torch.fsdp import (
 from memcheck.frameworks.torch.model_buffers import ModelBuffers
 from memcheck.frameworks.torch.pipelining import Border, in_flight, pairs_of, walks_of
 from memcheck.frameworks.torch.rank_units import Run
+from memcheck.frameworks.torch.trained_parts import is_hooked
 from memcheck.frameworks.torch.variables import Lifetimes
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture, Mixer
@@ -31,6 +33,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.frameworks.torch.fully_shard import FullyShard
     from memcheck.frameworks.torch.interleaved import ChunkPass
+
 
 INSIDE = ("standard", "in-place", "fused-linear")
 """Kinds of loss that the model's own forward computes."""
@@ -218,7 +221,24 @@ def step_sizes(job: TrainingJob, runs: list[Run], buffers: ModelBuffers, others:
     held = tuple([int(count * saved) for count in others])
     waiting, features = (0, 0), 0
     if job.head.columns > 1 or any(run.unit.kind == "projector" for run in runs):
-        from memcheck.frameworks.torch.waiting import features_of, waiting_rows
-
         waiting, features = waiting_rows(job, buffers, runs), features_of(job, buffers)
     return StepSizes(own, held, border, whole, rows, buffers.masks, *waiting, features)
+
+
+def features_of(job: TrainingJob, buffers: ModelBuffers) -> int:
+    """``features["token_embeddings"]`` of the caller (sentence-transformers 6.2, base/modules/transformer.py)."""
+    shape = job.micro_batch_size * job.sequence_length, buffers.architecture.hidden_size
+    return (job.head.columns - 1) * rounded_bytes(shape, stream_dtype(buffers.setting))
+
+
+def waiting_rows(job: TrainingJob, buffers: ModelBuffers, runs: list[Run]) -> tuple[int, int]:
+    """Bytes of the looked-up rows while a tower runs, and of their gradient while its backward does."""
+    a = buffers.architecture
+    crossed = a.vision is not None and a.vision.crosses  # pictures come first, and the text waits for none
+    if crossed or not any(run.unit.kind == "projector" for run in runs):
+        return 0, 0
+    tokens = job.rows * job.sequence_length
+    size = rounded(tokens * a.hidden_size * DTYPE_BYTES[stream_dtype(buffers.setting)])
+    trained = any(t.trained for t in runs[0].unit.tensors)
+    hooked = is_hooked(job, a)
+    return 0 if hooked and not trained else size, size if trained or hooked else 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from memcheck.accounts.unit import Part
 from memcheck.frameworks.timing import Timing
-from memcheck.frameworks.torch.padding import experts_padding
 from memcheck.frameworks.torch.pipelining import parts
+from memcheck.frameworks.torch.shards import experts_padding
 from memcheck.job.types import TrainingJob
 
 

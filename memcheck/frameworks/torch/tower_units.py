@@ -16,11 +16,11 @@ from memcheck.autograd.elementwise import cast
 from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
 from memcheck.families.tower import tower_forward
 from memcheck.families.towers.forward_parts import added, put, scatter
-from memcheck.frameworks.torch.cast_inputs import casts_inputs
+from memcheck.frameworks.torch.dtypes import stream_dtype, widened_tower
+from memcheck.frameworks.torch.fsdp import casts_inputs
 from memcheck.frameworks.torch.idle_towers import idle_units, passing_unit, told_apart
 from memcheck.frameworks.torch.image_cross_attention import between_unit, reading_of, reading_unit
 from memcheck.frameworks.torch.rank_tensors import as_block
-from memcheck.frameworks.torch.stream import stream_dtype, widened_tower
 from memcheck.frameworks.torch.tower_setup import gives_towers
 from memcheck.frameworks.torch.tower_tensors import (
     closing_norms,

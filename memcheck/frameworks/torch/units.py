@@ -8,7 +8,14 @@ from memcheck.autograd.context import Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Dim
 from memcheck.frameworks.layers import layers_of
-from memcheck.frameworks.torch.fp32_params import kept_names, upcasts_ends
+from memcheck.frameworks.torch.dtypes import (
+    kept_names,
+    stream_dtype,
+    upcasts_ends,
+    widens_encoded,
+    widens_inside,
+    widens_stream,
+)
 from memcheck.frameworks.torch.fsdp import autocast_of, gathered_dtype
 from memcheck.frameworks.torch.optimizer import step_in_backward
 from memcheck.frameworks.torch.rank_tensors import (
@@ -17,7 +24,6 @@ from memcheck.frameworks.torch.rank_tensors import (
     holding_of,
     layer_tensors,
 )
-from memcheck.frameworks.torch.stream import stream_dtype, widens_encoded, widens_inside, widens_stream
 from memcheck.frameworks.transformers.kernel_choice import fused_kernels
 from memcheck.frameworks.transformers.states import wide_width
 from memcheck.job.types import TrainingJob

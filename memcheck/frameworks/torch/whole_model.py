@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Part
-from memcheck.frameworks.torch.fp32_params import as_stored
+from memcheck.frameworks.torch.dtypes import as_stored
 from memcheck.frameworks.torch.rank_tensors import as_held, closing_tensors, holding_of, layer_tensors, lookup_tensors
 from memcheck.frameworks.torch.trained_parts import frozen_layers
 from memcheck.job.types import TrainingJob

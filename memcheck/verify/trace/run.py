@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from memcheck.accounts.estimate import Instant, TensorGroup
-from memcheck.frameworks.torch.flat_parameters import fullest_row
+from memcheck.frameworks.torch.flat_shard import fullest_row
 from memcheck.frameworks.torch.fsdp import flattens, mixes_adapters, outside_dtype
-from memcheck.frameworks.torch.states import divides_optimizer, fullest_share
+from memcheck.frameworks.torch.resident import divides_optimizer, fullest_share
 from memcheck.frameworks.torch.whole_model import model_tensors
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Attention, Mixer

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from memcheck.frameworks.torch.ddp import buckets
 from memcheck.frameworks.torch.fsdp import skips_reduction
-from memcheck.frameworks.torch.padding import filled_group, padded_layer
+from memcheck.frameworks.torch.shards import filled_group, padded_layer
 from memcheck.job.framework import Framework
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture

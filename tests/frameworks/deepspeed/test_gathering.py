@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor
-from memcheck.frameworks.deepspeed.gathering import GatheredMost, GatheredWeight, GatherLimits, gathered
-from memcheck.frameworks.deepspeed.modules import Module, ModuleUnit, module_units
+from memcheck.frameworks.deepspeed.gathering import (
+    GatheredMost,
+    GatheredWeight,
+    GatherLimits,
+    Module,
+    ModuleUnit,
+    gathered,
+    module_units,
+)
 
 PLAIN = GatheredWeight(10, persists=False, is_kept=False)
 

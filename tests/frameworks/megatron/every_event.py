@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from memcheck.accounts.unit import Unit
-from memcheck.frameworks.megatron.candidates import Pass
-from memcheck.frameworks.megatron.schedule import PassRun, Place, warm_up
+from memcheck.frameworks.megatron.schedule import Pass, PassRun, Place, warm_up
 from memcheck.frameworks.megatron.step import NO_EXTRA, Rank
 from memcheck.record import Record
 

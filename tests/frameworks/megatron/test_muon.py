@@ -9,9 +9,9 @@ import pytest
 from memcheck.accounts.state import LocalTensor
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron import buffers
+from memcheck.frameworks.megatron.buffers import dealt, fullest_shard
 from memcheck.frameworks.megatron.code import resident
 from memcheck.frameworks.megatron.counted import counted
-from memcheck.frameworks.megatron.muon import dealt, fullest_shard
 from memcheck.frameworks.megatron.profile import FRAMEWORK
 from memcheck.job.types import TrainingJob
 from tests.frameworks.megatron.models import grid, job, llama_8b

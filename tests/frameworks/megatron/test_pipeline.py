@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.megatron.candidates import Pass
 from memcheck.frameworks.megatron.head import MegatronHead, megatron_head_curve
 from memcheck.frameworks.megatron.prediction import prediction_tensors
 from memcheck.frameworks.megatron.ranks import megatron_ranks
-from memcheck.frameworks.megatron.schedule import Place, runs
+from memcheck.frameworks.megatron.schedule import Pass, Place, runs
 from memcheck.frameworks.megatron.setting import megatron_setting
 from memcheck.frameworks.megatron.stages import stages
 from memcheck.frameworks.megatron.units import recompute_groups

@@ -8,7 +8,7 @@ import pytest
 
 from memcheck.accounts.estimate import RankEstimate
 from memcheck.accounts.state import LocalTensor, orthogonalised
-from memcheck.frameworks.torch.states import fullest_share
+from memcheck.frameworks.torch.resident import fullest_share
 from memcheck.verify.subject import Subject
 from tests.verify.plans import layers, plan, subject
 

@@ -12,7 +12,7 @@ from benchmarks.drawn import predicted
 from benchmarks.score import answer, resolved
 from memcheck.accounts.state import LocalTensor
 from memcheck.check import Gate, check_file
-from memcheck.frameworks.torch.flat_parameters import flat_numel
+from memcheck.frameworks.torch.flat_shard import flat_numel
 from memcheck.job.types import TrainingJob
 
 GIB = 2**30

@@ -1,0 +1,49 @@
+"""Tables and indices that layers hold in addition to parameters."""
+
+from __future__ import annotations
+
+from memcheck.accounts.unit import Part
+from memcheck.autograd.context import Setting
+from memcheck.autograd.tensor import ITEM_BYTES, rounded
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.models.attention_types import HeldMask, PositionTable
+from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Moe
+
+
+def layer_tables(job: TrainingJob, architecture: Architecture, part: Part) -> list[int]:
+    """Bytes of a rank's: ``embed_positions``, [positions, rotary_dim] in fp32 (modeling_gptj.py, GPTJAttention); decays
+    in the dtype in which the model is made (modeling_minimax.py, MiniMaxLightningAttention).
+    """
+    total = sum(_table(job, block) for block in architecture.layers()[part.first : part.last])
+    return [total] if total else []
+
+
+def _table(job: TrainingJob, block: Block) -> int:
+    mixer = block.mixer
+    if isinstance(block.mlp, Moe) and block.mlp.table:
+        return rounded(block.mlp.table * ITEM_BYTES["int64"])
+    if isinstance(mixer, Mixer):
+        return rounded(mixer.buffer_numel * DTYPE_BYTES[job.recipe.params])
+    if not isinstance(mixer, Attention):
+        return 0
+    if isinstance(mixer.own, PositionTable):
+        return rounded(4 * mixer.own.positions * mixer.rotary_dim)
+    return rounded(mixer.own.rows**2) if isinstance(mixer.own, HeldMask) else 0
+
+
+def dsa_indices(job: TrainingJob, architecture: Architecture, part: Part, setting: Setting) -> tuple[int, int]:
+    """Bytes of int32 indices that each layer hands to the next (modeling_glm_moe_dsa.py, ``prev_topk_indices``): of
+    arguments, which checkpointed layers hold to their backward, and of the variable of the model's forward. A layer
+    without an indexer hands on what it was given.
+    """
+    tokens = setting.batch * setting.sequence
+    layers = architecture.layers()[part.first : part.last]
+    mixers = [b.mixer for b in layers if isinstance(b.mixer, LatentAttention)]
+    indexers = [m.indexer for m in mixers if m.indexer is not None and m.indexer.passes]
+    sizes = [rounded(4 * tokens * min(setting.sequence, each.topk)) for each in indexers if each.heads]
+    if not sizes:
+        return 0, 0
+    if job.checkpointing.mode == "none":  # a layer that chooses is given the choice before it, too
+        return 0, sizes[-1] + (sizes[-2] if indexers[-1].heads and len(sizes) > 1 else 0)
+    own = sizes.pop() if indexers[-1].heads else 0  # which no layer is given
+    return sum(sizes), own
