@@ -30,7 +30,7 @@ class AmbiguousNameError(UnknownNameError):
 
     def __init__(self, kind: str, name: str, records: tuple[str, ...]) -> None:
         super().__init__(kind, name, records)
-        self.message = f"{kind} {name!r} stands for several: {', '.join(records)}"
+        self.message = f"{kind} {name!r} is the name of several: {', '.join(records)}"
         self.help = f"write {' or '.join(records)}"
 
 

@@ -95,7 +95,7 @@ def command(
 
     Both states are checked as `check` does it, with the configuration and the baseline of their time.
 
-    Exit code 0 whatever changed, unless a threshold says otherwise.
+    Exit code 0 for any change, unless a threshold is set.
     """
     options = DiffOptions(**{name: rest.pop(name) for name in DiffOptions._fields})
     judging = CheckOptions(select=sum(select, ()), ignore=sum(ignore, ()), **rest)

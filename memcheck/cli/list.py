@@ -101,7 +101,7 @@ def frameworks() -> Listing:
 
     found = FRAMEWORKS.values()
     return Listing(
-        ("name", "ZeRO stages", "default precision", "what it stands for"),
+        ("name", "ZeRO stages", "default precision", "what runs it"),
         [(f.name, ", ".join(map(str, f.parallelism.zero_stages)), f.precisions.default, f.title) for f in found],
         [
             {

@@ -183,7 +183,7 @@ def _batch(draft: Draft, world: int | None) -> None:
         message = f"train_batch_size is {total}, not micro-batch {micro} x accumulation {steps} x data {data}"
         fits = total // (micro * steps)
         help = (
-            f"as it stands it takes {fits} data-parallel GPUs" if fits * micro * steps == total else "mend one of them"
+            f"as written it takes {fits} data-parallel GPUs" if fits * micro * steps == total else "mend one of them"
         )
         draft.refuse(TOTAL, message, help, (steps_key,))
 

@@ -388,7 +388,7 @@ def _precision(draft: Draft) -> None:
         draft.note(REDUCED_DTYPE, f"{what}, are estimated in float32 as torchtitan's: an upper bound")
     path = next((name for name in (STORED_DTYPE, COMPUTE_DTYPE) if config.has(name)), "")
     if stored is None or compute is None:
-        draft.refuse(path, "the dtype is none of torchtitan's", "bfloat16 or float32", (key,))
+        draft.refuse(path, "torchtitan does not have this dtype", "bfloat16 or float32", (key,))
         return
     recipe = "bf16-pure" if stored == "bf16" else "fp32" if compute == "fp32" else "bf16-mixed"
     if float8:

@@ -43,7 +43,7 @@ def of_python(path: str, text: str, beside: Mapping[str, object]) -> ConfigError
     if not kind:
         return None
     line, help = python_source.way_on(text, NO_MACHINE.stated(beside))
-    what = "a launch stands on this line, and the file is not run" if line > 1 else "it is not run"
+    what = "this line launches a job, and the file is not run" if line > 1 else "it is not run"
     return located(Location(path, Span(line, 1, line, 2)), f"this is {kind}: {what}", help)
 
 

@@ -32,7 +32,7 @@ def resolve_torch(
         return (found or TORCH_2_13,)
     if found is not None:
         return (found,)
-    defaults.note("training.torch_version", f"{ALL[0]} to {ALL[-1]}", "unknown: whichever needs more memory")
+    defaults.note("training.torch_version", f"{ALL[0]} to {ALL[-1]}", "unknown: the one that needs more memory")
     return ALL
 
 

@@ -277,7 +277,7 @@ class Composer:
         if found is None:
             if any(frame.start.anchor == name for frame in self._stack):
                 raise ComposeError(
-                    ComposeProblem(codes.INVALID_YAML, f"the alias `*{name}` stands inside the value it repeats", event)
+                    ComposeProblem(codes.INVALID_YAML, f"the alias `*{name}` is inside the value it repeats", event)
                 )
             if name in self._earlier:
                 message = f"the alias `*{name}` repeats nothing: `&{name}` belongs to an earlier document"

@@ -25,7 +25,7 @@ _KNOWN = (
     (
         "alphabetic or numeric",
         False,
-        "a `*` or `&` stands before the name of an anchor, and there is no name",
+        "a `*` or `&` comes before the name of an anchor, and there is no name",
         "quote the value if it is text",
     ),
     (

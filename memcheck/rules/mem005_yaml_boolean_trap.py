@@ -2,7 +2,7 @@
 
 ## What it does
 
-Reports `yes`, `no`, `on` and `off` where true or false stands.
+Reports `yes`, `no`, `on` and `off` in place of true or false.
 
 ## Why it matters
 

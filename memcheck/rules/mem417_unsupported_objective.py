@@ -194,7 +194,7 @@ def _reference(context: RuleContext, job: TrainingJob, stated: TrainingSpec) -> 
     elif reference == "none":
         message, help = f"`{name}` compares the policy with a reference", "write `reference: resident`"
     elif reference == "adapter-off" and job.method == "full":
-        message = "without adapters there is none to turn off: the model itself is trained"
+        message = "there are no adapters to turn off: the model itself is trained"
         help = "write `reference: resident`, or `method: lora`"
     elif job.objective.code == OWN and reference != ("resident" if job.method == "full" else "adapter-off"):
         message = "the recipes compare with the model without its adapters, or with a second model in full training"

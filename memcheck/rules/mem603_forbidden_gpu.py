@@ -18,7 +18,7 @@ Take one of the GPUs that the finding lists, or have the policy changed.
 
 ## Options
 
-`[policy] allowed-gpus`: names, aliases, or patterns in which `*` stands for anything.
+`[policy] allowed-gpus`: names, aliases, or patterns in which `*` matches anything.
 
 ## Source
 

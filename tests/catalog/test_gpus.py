@@ -146,7 +146,7 @@ def test_a_name_of_two_cards_is_an_error(name: str, cards: tuple[str, ...]) -> N
     """Cards that differ in memory and share a name are listed; neither is taken without a word."""
     with pytest.raises(AmbiguousNameError) as caught:
         find_gpu(name)
-    assert caught.value.message == f"gpu {name!r} stands for several: {', '.join(cards)}"
+    assert caught.value.message == f"gpu {name!r} is the name of several: {', '.join(cards)}"
     assert caught.value.help == f"write {' or '.join(cards)}"
 
 

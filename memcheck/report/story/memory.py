@@ -206,7 +206,7 @@ def host(plan: PlanResult, estimate: Estimate) -> Section | None:
     bars = tuple(host_bar(moment, capacity) for moment in estimate.host_moments)
     told = ", ".join(f"{bar.label} {bar.figure}" for bar in bars)
     chart = Chart(id="host-chart", title=f"GiB of the {gib(capacity)} GiB of a node: {told}", bars=bars, scale=axis)
-    note = f"A node has {gib(capacity)} GiB, which is where the line stands."
+    note = f"The line is the {gib(capacity)} GiB of a node."
     return Section("host", "Memory of a node", (chart, Prose(note), table))
 
 
@@ -251,7 +251,7 @@ def ranks(plan: PlanResult, estimate: Estimate) -> Section | None:
         bars=bars,
         scale=scale(plan, *(bar.bytes for bar in bars)),
     )
-    note = "Every pipeline rank at its own peak, in GiB; each stands for the worst of its data and tensor peers."
+    note = "Every pipeline rank at its own peak, in GiB; each is the worst of its data and tensor peers."
     return Section("ranks", "Every rank", (Prose(note), chart))
 
 
