@@ -213,7 +213,7 @@ class FullyShardHooks(DataParallel):
             self.prefetched, self.stays = NOTHING, self.stays or self.prefetched
 
     def arrive(self, i: int, curve: NamedCurve) -> Amount:
-        """Of a gradient of the whole table the rank's own rows are cloned."""
+        """Clones of the rank's own rows, from a gradient of the whole table."""
         gradients: Amount = ((curve.gradients, 1),)
         if not (self.units[i].kind == "embedding" and self.options.whole_table):
             return gradients
