@@ -34,7 +34,7 @@ def test_every_block_prints_what_stands_behind_it(walk: str, root: Path, monkeyp
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(block, names)  # noqa: S102 - our own page
-        said = re.findall(r"^print\(.*\)  # (.*)$", block, flags=re.MULTILINE)
+        said = re.findall(r"^(?:print\(.*\)|\))  # (.*)$", block, flags=re.MULTILINE)
         assert said
         assert printed.getvalue().splitlines() == said, block
 
