@@ -10,6 +10,8 @@ A LLaMA-Factory YAML config in the plan's words.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from memcheck.configs import trainer_arguments as arguments
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
@@ -20,12 +22,30 @@ from memcheck.configs.launch_lines import training_alone
 from memcheck.configs.pictures import IMAGES, scaled, shown
 from memcheck.configs.pictures import parts as sides
 from memcheck.configs.recipe_launch import evidence, join_launch, join_recipe
-from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, resumed, starts, unused
-from memcheck.configs.trainer_objective import liger_kernels, objective, trainer
+from memcheck.configs.trainer_adapters import resumed
+from memcheck.configs.trainer_job import (
+    LIGER,
+    Attention,
+    Batch,
+    Collated,
+    Evaluation,
+    Known,
+    Loss,
+    Objective,
+    Precision,
+    Recompute,
+    Rows,
+    Runs,
+    Said,
+    Starts,
+    Tuning,
+    plan_of,
+)
+from memcheck.configs.trainer_objective import liger_kernels
 from memcheck.configs.trainer_parts import Division, last_layers, on, text
-from memcheck.configs.trainer_settled import masked, settle
 from memcheck.configs.trainer_split import GROUP, LLAMA_FACTORY, RESHARDED, STAGE, deepspeed, replicas
 from memcheck.configs.types import KeyRow, ReadConfig
+from memcheck.record import Record
 
 KEYS = key_table("llamafactory")
 
@@ -50,11 +70,10 @@ def is_second(config: ConfigFile) -> bool:
     return config.has("model") and any(key.startswith(KEYS.names["second"]) for key in config.values)
 
 
-def read_second(draft: Draft, world: int | None) -> ReadConfig:
-    """The settings of one job."""
+def _second(draft: Draft, world: int | None) -> Iterator[Record]:
+    """A job of the second generation in the normal form."""
     config = draft.config
-    draft.derive("training.framework", "pytorch", "LLaMA-Factory's second generation has a loop of its own")
-    trainer(draft, "llama-factory")
+    yield Runs("pytorch", "LLaMA-Factory's second generation has a loop of its own", "llama-factory")
     if not config.has("train_dataset"):
         draft.refuse("", "no `train_dataset`: the config trains nothing")
     if text(draft, "model_class") not in ("", "llm"):
@@ -62,22 +81,24 @@ def read_second(draft: Draft, world: int | None) -> ReadConfig:
         draft.refuse("model_class", message)
     parts.model(draft, "model")
     split = _split(draft, world)
-    adapted = _second_method(draft)
+    tuning = _second_method(draft)
+    if tuning is not None:
+        yield tuning
+    adapted = draft.value("training.method") != "full"
     parts.whole(draft, KeyRow("micro_batch_size", "training.micro_batch_size"), 1)
     if config.has("global_batch_size"):
         draft.rows((KeyRow("global_batch_size", "training.global_batch_size"),))
     else:
         draft.assume("training.gradient_accumulation_steps", 1)
     strategy = text(draft, "batching_strategy").lower()
-    parts.length(draft, ("cutoff_len",), 2048, strategy not in ("", "normal"))
+    yield Rows(("cutoff_len",), 2048, packed=strategy not in ("", "normal"))
     if strategy not in ("", "normal"):
         draft.note("batching_strategy", f"rows of strategy `{strategy}` are estimated as full ones: an upper bound")
     _second_precision(draft, split, adapted=adapted)
-    _step(draft)
+    yield from _step(draft)
     draft.irrelevant(KEYS.irrelevant)
     parts.irrelevant(draft, {})
-    settle(draft)
-    return draft.finish()
+    yield Collated()
 
 
 def _split(draft: Draft, world: int | None) -> Division:
@@ -109,30 +130,32 @@ def _split(draft: Draft, world: int | None) -> Division:
     return Division()
 
 
-def _second_method(draft: Draft) -> bool:
-    """Whether adapters are trained alone."""
-    kind, bits = text(draft, "peft_config.name").lower(), draft.whole("quant_config.quantization_bit", "training.base")
+def _second_method(draft: Draft) -> Tuning | None:
+    """The adapters; None: everything trains, or the kind is refused."""
+    name, path = "peft_config.name", "quant_config.quantization_bit"
+    kind, bits = text(draft, name).lower(), draft.whole(path, "training.base")
     how = text(draft, "quant_config.name")
     draft.config.see("quant_config", "peft_config", "quant_config.name")
     if kind in ("", "none"):
         draft.derive("training.method", "full", "no peft_config")
-        return False
+        return None
     if kind == "freeze":
-        draft.set("training.method", "full", "peft_config.name")
-        last_layers(draft, "peft_config.name", "peft_config.")
-        draft.note("peft_config.name", "frozen layers are estimated in fp32, as trained ones are: an upper bound")
+        draft.set("training.method", "full", name)
+        last_layers(draft, name, "peft_config.")
+        draft.note(name, "frozen layers are estimated in fp32, as trained ones are: an upper bound")
         draft.harmless((), ("peft_config.freeze_",))
-        return False
+        return None
     if kind != "lora":
-        draft.refuse("peft_config.name", f"`{kind}` has no memory model here", keys=("training.method",))
-        return True
-    draft.set("training.method", "qlora" if bits == 4 else "lora", "peft_config.name")
-    if bits and bits != 4:
-        base(draft, "int8" if bits == 8 else f"{how}-{bits}bit", "quant_config.quantization_bit")
-    constants(draft, "quant_config.double_quantization", default=True)
-    leaves_casts(draft, "LLaMA-Factory casts adapters alone")
-    adapters(draft, KEYS.adapters["second_adapters"])
-    return True
+        draft.refuse(name, f"`{kind}` has no memory model here", keys=("training.method",))
+        return None
+    return Tuning(
+        method="qlora" if bits == 4 else "lora",
+        path=name,
+        adapters=KEYS.adapters["second_adapters"],
+        base=Said("int8" if bits == 8 else f"{how}-{bits}bit" if bits and bits != 4 else "", path),
+        double=Said(True, "quant_config.double_quantization"),
+        casts="LLaMA-Factory casts adapters alone",
+    )
 
 
 def _second_precision(draft: Draft, split: Division, *, adapted: bool) -> None:
@@ -158,7 +181,7 @@ def _second_precision(draft: Draft, split: Division, *, adapted: bool) -> None:
     draft.config.see("bf16")
 
 
-def _step(draft: Draft) -> None:
+def _step(draft: Draft) -> Iterator[Record]:
     config = draft.config
     optimizer = text(draft, "optim_config.name").lower()
     if optimizer in ("", "adamw"):
@@ -166,60 +189,61 @@ def _step(draft: Draft) -> None:
     else:
         message = f"the states of `optim_config.name: {optimizer}` have no memory model"
         draft.refuse("optim_config.name", message, keys=("training.optimizer", "training.optimizer.name"))
-    parts.recompute(draft, "enable_activation_checkpointing", default=True, reentrant=False)
-    parts.attention(draft, "flash_attn")
+    yield Recompute("enable_activation_checkpointing", default=True, reentrant=False)
+    yield Attention("flash_attn")
     parts.clipping(draft, "max_grad_norm")
     kernels = text(draft, "kernel_config.name")
     if kernels == "liger_kernel":
-        liger_kernels(draft, dict.fromkeys(("rope", "rms_norm", "glu"), "kernel_config.name"))
+        liger_kernels(draft, dict.fromkeys(LIGER, "kernel_config.name"))
     elif kernels:
         draft.note("kernel_config.name", "LLaMA-Factory's kernels are estimated as transformers' code: an upper bound")
     draft.harmless((), ("kernel_config.", "optim_config."))
     if config.has("pref_loss"):
         kind = KEYS.words["preferences"].get(text(draft, "pref_loss").lower(), "dpo")
-        objective(draft, kind, "pref_loss")
+        yield Objective(kind, "pref_loss")
     if config.has("eval_dataset"):
-        parts.evaluation(draft, "eval_dataset", batch=(), default=1, runs=True)
+        yield Evaluation("eval_dataset", runs=True, default=1, batch=())
 
 
 def read_llamafactory(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one job. ``world``: how many GPUs run it, where that is known."""
     draft = Draft(config, "llamafactory", KEYS.title)
     join_recipe(draft)
-    if is_second(config):
-        return read_second(draft, world)
-    draft.derive("training.framework", "huggingface", "LLaMA-Factory runs transformers.Trainer")
-    trainer(draft, "llama-factory")
+    return plan_of(draft, (_second if is_second(config) else _job)(draft, world))
+
+
+def _job(draft: Draft, world: int | None) -> Iterator[Record]:
+    """A job of the first generation in the normal form."""
+    yield Runs("huggingface", "LLaMA-Factory runs transformers.Trainer", "llama-factory")
     _refuse(draft)
     parts.launcher(draft)
     draft.rows((KeyRow("ray_num_workers", "hardware.gpus_per_node"),))
     parts.model(draft, "model_name_or_path")
     split = join_launch(draft, world) or arguments.split(draft, world, LLAMA_FACTORY, version=1)
     devices(draft)
-    trains_all = _method(draft)
+    yield from _tuning(draft)
+    trains_all = draft.value("training.method") == "full"
     _pictures(draft)
-    arguments.batch(draft)
+    yield Batch()
     packed = on(draft, "packing") or on(draft, "neat_packing")
     pretrains = text(draft, "stage") == "pt" and not parts.off(draft, "packing")
     draft.config.see("packing", "neat_packing")
-    parts.length(draft, ("cutoff_len",), 2048, packed or pretrains)
-    _precision(draft, split, trains_all=trains_all)
+    yield Rows(("cutoff_len",), 2048, packed=packed or pretrains)
+    yield _precision(draft, split, trains_all=trains_all)
     arguments.step(draft, split)
     if on(draft, "use_muon"):
         draft.set("training.optimizer.name", "muon", "use_muon")
         draft.settings.pop("training.optimizer.implementation", None)
     _recompute(draft)
-    parts.attention(draft, "flash_attn")
-    _objective(draft)
-    _evaluation(draft)
+    yield Attention("flash_attn")
+    yield from _objective(draft)
+    yield _evaluation(draft)
     arguments.one_job(draft)
-    draft.unmodelled(KEYS.unmodelled)
-    parts.irrelevant(draft, KEYS.irrelevant)
+    yield Known(KEYS)
     draft.harmless((*KEYS.refused, *KEYS.names["vision"], "do_train", "stage", "ref_model"))
-    settle(draft, 8)  # `pad_to_multiple_of` of its collators (train/sft/workflow.py)
-    if on(draft, "neat_packing"):  # src/llamafactory/data/collator.py
-        masked(draft, "neat_packing", "masked", "without FlashAttention 2 neat_packing masks a row's parts")
-    return draft.finish()
+    why = "without FlashAttention 2 neat_packing masks a row's parts"  # src/llamafactory/data/collator.py
+    # `pad_to_multiple_of` of its collators (train/sft/workflow.py)
+    yield Collated(8, masked="neat_packing" if on(draft, "neat_packing") else "", why=why)
 
 
 def _refuse(draft: Draft) -> None:
@@ -239,38 +263,41 @@ def _refuse(draft: Draft) -> None:
         draft.refuse("stage", message, keys=("training.objective",))
 
 
-def _method(draft: Draft) -> bool:
-    kind = text(draft, "finetuning_type").lower() or "lora"
-    path = "finetuning_type"
-    bits = draft.whole("quantization_bit", "training.base")
+def _tuning(draft: Draft) -> Iterator[Record]:
+    """Which weights train; nothing for a kind that is refused."""
+    path, stated = "finetuning_type", "quantization_bit"
+    kind = text(draft, path).lower() or "lora"
+    bits = draft.whole(stated, "training.base")
     how = text(draft, "quantization_method").lower().rpartition(".")[2] or "bnb"
     draft.config.see("quantization_type", "double_quantization", "lora_alpha")
+    names = KEYS.adapters["adapters"]
     if kind in ("full", "freeze"):
-        draft.set("training.method", "full", path)
-        unused(draft, KEYS.adapters["adapters"])
+        yield Tuning("full", path, names)
         if kind == "freeze":
             last_layers(draft)
-        draft.config.see("freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules")
-        return True
-    draft.config.see("freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules")
-    if kind != "lora":
-        message = f"`finetuning_type: {kind}` has no memory model here"
+    elif kind == "lora":
+        by_bnb = how in ("bnb", "bitsandbytes")
+        four = bits == 4 and by_bnb
+        held = "int8" if bits == 8 and by_bnb else f"{how}-{bits}bit"
+        upcast = on(draft, "upcast_layernorm")
+        yield Tuning(
+            method="qlora" if four else "lora",
+            path=stated if four else path,
+            adapters=names,
+            base=Said(held if bits and not four else "", stated),
+            double=Said(True, "double_quantization"),
+            casts=""
+            if upcast
+            else "LLaMA-Factory casts adapters alone (model/adapter.py, model_utils/checkpointing.py)",
+        )
+        _grown(draft)
+        yield Starts(("pissa_init",), off=False)
+        if not on(draft, "create_new_adapter"):  # else those there are merged first (model/adapter.py)
+            resumed(draft, "adapter_name_or_path")
+    else:
+        message = f"`{path}: {kind}` has no memory model here"
         draft.refuse(path, message, parts.STATE_IT.format("training.method"), ("training.method",))
-        return False
-    four = bits == 4 and how in ("bnb", "bitsandbytes")
-    draft.set("training.method", "qlora" if four else "lora", "quantization_bit" if four else path)
-    if bits and not four:
-        held = "int8" if bits == 8 and how in ("bnb", "bitsandbytes") else f"{how}-{bits}bit"
-        base(draft, held, "quantization_bit")
-    constants(draft, "double_quantization", default=True)
-    if not on(draft, "upcast_layernorm"):
-        leaves_casts(draft, "LLaMA-Factory casts adapters alone (model/adapter.py, model_utils/checkpointing.py)")
-    adapters(draft, KEYS.adapters["adapters"])
-    _grown(draft)
-    starts(draft, "pissa_init", off=False)
-    if not on(draft, "create_new_adapter"):  # else those there are merged first (model/adapter.py)
-        resumed(draft, "adapter_name_or_path")
-    return False
+    draft.config.see("freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules")
 
 
 def _grown(draft: Draft) -> None:
@@ -310,18 +337,17 @@ def _scaled(draft: Draft) -> None:
     scaled(draft, "image_min_pixels", least or KEYS.words["pixels"]["image_min_pixels"], up=True)
 
 
-def _precision(draft: Draft, split: Division, *, trains_all: bool) -> None:
+def _precision(draft: Draft, split: Division, *, trains_all: bool) -> Precision:
     """What is trained is upcast to fp32 (``init_adapter``), but for ``pure_bf16``, and for the engine's own copies."""
     amp, path = arguments.mixed(draft)
-    if on(draft, "pure_bf16"):
-        parts.precision(draft, "pure_bf16", split, amp="", weights="bf16", trains_all=trains_all)
-    elif not (amp or trains_all or split.engine or split.sharded):  # extras/misc.py, infer_optim_dtype
-        parts.precision(draft, "bf16", split, amp="", weights="bf16", trains_all=trains_all)
-        draft.derive("training.lora.dtype", "fp32", "LLaMA-Factory upcasts adapters, in a step without autocast")
-    else:
-        weights = "fp32" if trains_all or not amp else amp
-        parts.precision(draft, path or "bf16", split, amp=amp, weights=weights, trains_all=trains_all)
+    pure = on(draft, "pure_bf16")
     draft.config.see("pure_bf16")
+    if pure:
+        return Precision("pure_bf16", "", "bf16", split, trains_all)
+    if not (amp or trains_all or split.engine or split.sharded):  # extras/misc.py, infer_optim_dtype
+        draft.derive("training.lora.dtype", "fp32", "LLaMA-Factory upcasts adapters, in a step without autocast")
+        return Precision("bf16", "", "bf16", split, trains_all)
+    return Precision(path or "bf16", amp, "fp32" if trains_all or not amp else amp, split, trains_all)
 
 
 def _recompute(draft: Draft) -> None:
@@ -346,34 +372,31 @@ def _recompute(draft: Draft) -> None:
     parts.recomputed(draft, "gradient_checkpointing")
 
 
-def _objective(draft: Draft) -> None:
+def _objective(draft: Draft) -> Iterator[Record]:
     stage = text(draft, "stage").lower() or "sft"
     kind = KEYS.words["stages"].get(stage, stage)
     if stage == "dpo":
         written = text(draft, "pref_loss").lower() or text(draft, "dpo_loss").lower()
         kind = KEYS.words["preferences"].get(written or "sigmoid", "dpo")
     draft.config.see("pref_loss", "dpo_loss")
-    supervised = kind == "sft"
     liger = next((name for name in ("enable_liger_kernel", "use_liger_kernel") if on(draft, name)), "")
-    if liger and supervised:
-        draft.set("training.loss.kind", "fused-linear", liger)
-        liger_kernels(draft, dict.fromkeys(("rope", "rms_norm", "glu"), liger))
+    if liger and kind == "sft":
+        yield Loss(Said("fused-linear", liger), dict.fromkeys(LIGER, liger))
     else:
-        draft.assume("training.loss.kind", "standard")
+        yield Loss(Said("standard"))
     draft.config.see("enable_liger_kernel", "use_liger_kernel")
     if kind in ("dpo", "ipo", "orpo", "kto", "simpo", "reward"):
-        objective(draft, kind, "stage", reference="ref_model")
+        yield Objective(kind, "stage", reference="ref_model")
 
 
-def _evaluation(draft: Draft) -> None:
+def _evaluation(draft: Draft) -> Evaluation:
     share = str(draft.config.values.get("val_size") or 0)
     held = draft.config.has("eval_dataset") or share not in ("0", "0.0")
     strategy = text(draft, "eval_strategy").lower() or text(draft, "evaluation_strategy").lower()
     path = "eval_dataset" if draft.config.has("eval_dataset") else "val_size"
-    batches = ("per_device_eval_batch_size", "per_gpu_eval_batch_size")
     runs = held and (strategy not in ("", "no", "none") or on(draft, "do_eval"))  # `do_eval` runs after the training
-    parts.evaluation(draft, path, batch=batches, default=8, runs=runs)
     draft.config.see("eval_strategy", "evaluation_strategy", "do_eval")
+    return Evaluation(path, runs=runs, default=8)
 
 
 READER = Reader(

@@ -13,7 +13,7 @@ An ms-swift launch in the plan's words: a shell line, or the same keys as YAML o
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from memcheck.configs import trainer_arguments as arguments
 from memcheck.configs import trainer_parts as parts
@@ -26,17 +26,34 @@ from memcheck.configs.launch_lines import swift_training_alone
 from memcheck.configs.pictures import IMAGES, limited, scaled, sees, shown
 from memcheck.configs.pictures import parts as sides
 from memcheck.configs.recipe_launch import join_launch
-from memcheck.configs.trainer_adapters import adapters, base, computed, constants, leaves_casts, starts, unused
-from memcheck.configs.trainer_objective import liger_kernels, objective, trainer
+from memcheck.configs.trainer_job import (
+    LIGER,
+    Attention,
+    Batch,
+    Collated,
+    Evaluation,
+    Known,
+    Loss,
+    Objective,
+    Precision,
+    Recompute,
+    Rows,
+    Runs,
+    Said,
+    Starts,
+    Tuning,
+    plan_of,
+)
 from memcheck.configs.trainer_parts import TRUE, Division, on, text
 from memcheck.configs.trainer_script import commands, spelled_with_underscores
-from memcheck.configs.trainer_settled import settle
 from memcheck.configs.trainer_split import STAGE, SWIFT, load_named
 from memcheck.configs.types import ConfigProblem, KeyRow, Note, ReadConfig
 from memcheck.edge.text import whole_number
 from memcheck.finding import Location
+from memcheck.record import Record
 
 KEYS = key_table("ms-swift")
+DTYPES = key_table("transformers").words["dtypes"]
 
 
 OWN_COMMAND = re.compile(r"[^#]*?(?:^|[\s;&])swift\s+((?:sft|pt|rlhf)-[\w-]+)")
@@ -167,10 +184,15 @@ def longest_row(draft: Draft) -> tuple[str, bool]:
 
 def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one job. ``world``: how many GPUs run it, where that is known."""
-    draft = Draft(config, "ms-swift", KEYS.title)
     spelled_with_underscores(config)
-    draft.derive("training.framework", "huggingface", "ms-swift runs transformers.Trainer")
-    trainer(draft, "ms-swift")
+    draft = Draft(config, "ms-swift", KEYS.title)
+    return plan_of(draft, _job(draft, world))
+
+
+def _job(draft: Draft, world: int | None) -> Iterator[Record]:
+    """The job in the normal form."""
+    config = draft.config
+    yield Runs("huggingface", "ms-swift runs transformers.Trainer", "ms-swift")
     parts.launcher(draft)
     environment(draft, KEYS.words["environment"])
     visible(draft)
@@ -184,9 +206,9 @@ def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
     _refuse(draft)
     adopt_fsdp(draft)
     split = join_launch(draft, world) or arguments.split(draft, world, SWIFT, version=2)
-    trains_all = _method(draft)
+    yield from _tuning(draft)
     _pictures(draft)
-    arguments.batch(draft, 1, "ms-swift's default")
+    yield Batch(default=1, why="ms-swift's default")
     if not config.has("gradient_accumulation_steps") and world:
         micro = draft.value("training.micro_batch_size")
         steps = max(1, 16 // (world * micro)) if isinstance(micro, int) and micro else 1
@@ -196,25 +218,23 @@ def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
     if split.engine:
         draft.rows((KeyRow("deepspeed_autotp_size", "parallelism.tensor"),))
     path, packed = longest_row(draft)
-    parts.length(draft, (path,), None, packed)
+    yield Rows((path,), None, packed)
     draft.ask("training.sequence_length", "how long a sequence is", "state it: --sequence-length 4096")
-    _precision(draft, split, trains_all=trains_all)
+    yield _precision(draft, split)
     arguments.step(draft, split)
     _optimizer(draft)
-    _recompute(draft)
+    yield from _recompute(draft)
     old = "use_flash_attn"
     if on(draft, old):
         draft.set("training.attention", "flash", old)
         config.see("attn_impl")
     else:
-        parts.attention(draft, "attn_impl")
-    _objective(draft)
-    _evaluation(draft)
+        yield Attention("attn_impl")
+    yield from _objective(draft)
+    yield _evaluation(draft)
     arguments.one_job(draft)
-    draft.unmodelled(KEYS.unmodelled)
-    parts.irrelevant(draft, KEYS.irrelevant)
-    settle(draft)
-    return draft.finish()
+    yield Known(KEYS)
+    yield Collated()
 
 
 def _refuse(draft: Draft) -> None:
@@ -254,56 +274,55 @@ def _refuse(draft: Draft) -> None:
     config.see("num_labels")
 
 
-def _method(draft: Draft) -> bool:
-    path = next((name for name in KEYS.names["tuners"] if draft.config.has(name)), KEYS.names["tuners"][0])
+def _tuning(draft: Draft) -> Iterator[Record]:
+    """Which weights train; nothing for a kind that is refused."""
+    tuners, names, dtype = KEYS.names["tuners"], KEYS.adapters["adapters"], "lora_dtype"
+    path = next((name for name in tuners if draft.config.has(name)), tuners[0])
     kind = text(draft, path).lower() or "lora"
     bits = text(draft, "quant_bits") or text(draft, "quantization_bit")
     how = text(draft, "quant_method").lower() or "bnb"
-    fp8 = how == "fp8" and not bits
-    name = "quant_bits" if draft.config.has("quant_bits") else "quantization_bit"
-    draft.config.see(*KEYS.names["tuners"], "quantization_bit")
+    four = bits == "4" and how == "bnb"
+    base = Said("")
+    if bits not in ("", "0") and not four:
+        stated = "quant_bits" if draft.config.has("quant_bits") else "quantization_bit"
+        base = Said("int8" if bits == "8" and how == "bnb" else f"{how}-{bits}bit", stated)
+    if how == "fp8" and not bits:  # FineGrainedFP8Config takes no number of bits (quant_args.py)
+        base = Said("fp8", "quant_method")
+    draft.config.see(*tuners, "quantization_bit")
     if kind == "full":
-        draft.set("training.method", "full", path)
-        unused(draft, KEYS.adapters["adapters"])
-        return True
-    if kind != "lora":
+        yield Tuning("full", path, names)
+    elif kind == "lora":
+        yield Tuning(
+            method="qlora" if four else "lora",
+            path=path,
+            adapters=names,
+            base=base,
+            double=Said(True, "bnb_4bit_use_double_quant"),
+            computed="bnb_4bit_compute_dtype",
+            casts="ms-swift does not call it",
+        )
+        yield Starts(("init_weights",))
+        if draft.config.has(dtype):
+            draft.set("training.lora.dtype", DTYPES.get(text(draft, dtype), "fp32"), dtype)
+    else:
         message = f"`{path}: {kind}` has no memory model here"
         draft.refuse(path, message, parts.STATE_IT.format("training.method"), ("training.method",))
-        return False
-    four = bits == "4" and how == "bnb"
-    draft.set("training.method", "qlora" if four else "lora", path)
-    if bits not in ("", "0") and not four:
-        base(draft, "int8" if bits == "8" and how == "bnb" else f"{how}-{bits}bit", name)
-    if fp8:  # FineGrainedFP8Config takes no number of bits (quant_args.py)
-        base(draft, "fp8", "quant_method")
-    constants(draft, "bnb_4bit_use_double_quant", default=True)
-    computed(draft, "bnb_4bit_compute_dtype")
-    leaves_casts(draft, "ms-swift does not call it")
-    adapters(draft, KEYS.adapters["adapters"])
-    starts(draft, "init_weights")
-    if draft.config.has("lora_dtype"):
-        draft.set(
-            "training.lora.dtype",
-            key_table("transformers").words["dtypes"].get(text(draft, "lora_dtype"), "fp32"),
-            "lora_dtype",
-        )
-    return False
 
 
-def _precision(draft: Draft, split: Division, *, trains_all: bool) -> None:
+def _precision(draft: Draft, split: Division) -> Precision:
     """``torch_dtype`` is the checkpoint's unless stated, and decides bf16 or fp16 where neither is."""
     written = text(draft, "torch_dtype").lower()
     amp, path = arguments.mixed(draft)
-    weights = key_table("transformers").words["dtypes"].get(written, "bf16")
-    if written not in (*key_table("transformers").words["dtypes"], "", "auto"):
+    weights = DTYPES.get(written, "bf16")
+    if written not in (*DTYPES, "", "auto"):
         parts.no_dtype(draft, "torch_dtype")
     switch = "bf16" if weights == "bf16" else "fp16"  # model_args.py: fp32 weights are trained under fp16
     if not amp and not parts.off(draft, switch):
         amp, path = switch, "torch_dtype"
-    parts.precision(draft, path or "torch_dtype", split, amp=amp, weights=weights, trains_all=trains_all)
+    return Precision(path or "torch_dtype", amp, weights, split, draft.value("training.method") == "full")
 
 
-def _objective(draft: Draft) -> None:
+def _objective(draft: Draft) -> Iterator[Record]:
     kind = text(draft, "rlhf_type").lower() or ("dpo" if "rlhf" in commands(draft.config) else "")
     if kind in ("cpo", "simpo"):  # simpo is a loss of cpo's trainer, whose cross-entropy `cpo_alpha` weighs
         kind = "simpo" if str(draft.config.take("cpo_alpha")) in ("0", "0.0") else "cpo"
@@ -313,17 +332,16 @@ def _objective(draft: Draft) -> None:
         message = "`rlhf_type: gkd`: a teacher, and texts that are generated between steps, have no memory model here"
         draft.refuse("rlhf_type", message, keys=("training.objective",))
     elif kind == "rm":
-        objective(draft, "reward", "rlhf_type")
+        yield Objective("reward", "rlhf_type")
     elif kind:
-        objective(draft, kind, "rlhf_type", reference="ref_model")
+        yield Objective(kind, "rlhf_type", reference="ref_model")
     draft.config.see("cpo_alpha")
     name = "use_liger_kernel"
     if on(draft, name) and not kind:
         whole = _takes_logits(draft)
-        draft.set("training.loss.kind", "standard" if whole else "fused-linear", whole or name)
-        liger_kernels(draft, dict.fromkeys(("rope", "rms_norm", "glu"), name))
+        yield Loss(Said("standard" if whole else "fused-linear", whole or name), dict.fromkeys(LIGER, name))
     else:
-        draft.assume("training.loss.kind", "standard")
+        yield Loss(Said("standard"))
     draft.config.see("use_liger", "loss_type")
 
 
@@ -365,13 +383,13 @@ def _pictures(draft: Draft) -> None:
     config.see(*KEYS.names["frozen"])
 
 
-def _recompute(draft: Draft) -> None:
+def _recompute(draft: Draft) -> Iterator[Record]:
     """``vit_gradient_checkpointing`` is ``gradient_checkpointing`` unless stated (``swift/trainers/arguments.py``)."""
     if draft.value(f"{parts.RECOMPUTE}.mode") == "full":  # FSDP's
         draft.config.see("gradient_checkpointing")
     else:
         name, kwargs = "gradient_checkpointing", "gradient_checkpointing_kwargs"
-        parts.recompute(draft, name, default=True, reentrant=False, kwargs=kwargs, why="ms-swift's default")
+        yield Recompute(name, default=True, reentrant=False, kwargs=kwargs, why="ms-swift's default")
     name, key = "vit_gradient_checkpointing", "training.options.vit_gradient_checkpointing"
     if sees(draft) is None or draft.value(f"{parts.RECOMPUTE}.mode") in (None, "none"):
         draft.config.see(name)
@@ -393,7 +411,7 @@ def _optimizer(draft: Draft) -> None:
         draft.refuse(name, message, parts.STATE_IT.format("training.optimizer"), ("training.optimizer",))
 
 
-def _evaluation(draft: Draft) -> None:
+def _evaluation(draft: Draft) -> Evaluation:
     """``eval_strategy`` is ``save_strategy``, which is by steps, unless it is stated; without data it is ``no``
     (``swift/arguments/sft_args.py``, _init_eval_strategy).
     """
@@ -404,9 +422,8 @@ def _evaluation(draft: Draft) -> None:
     strategies = ("eval_strategy", "evaluation_strategy", "save_strategy")
     path = next((name for name in strategies if config.has(name)), "")
     runs = bool(data) and text(draft, path).lower() not in ("no", "none", "false")
-    batches = ("per_device_eval_batch_size", "per_gpu_eval_batch_size")
-    parts.evaluation(draft, data, batch=batches, default=1, runs=runs)
     config.see(*strategies[:2], "do_eval", "split_dataset_ratio", *KEYS.names["held_out"])
+    return Evaluation(data, runs=runs, default=1)
 
 
 READER = Reader(recognise=recognise, read=read_swift, lists=LISTS, trains=swift_training_alone)
