@@ -10,6 +10,8 @@ An Axolotl YAML config in the plan's words.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.axolotl_frozen import frozen_but
 from memcheck.configs.config_file import ConfigFile, all_keys
@@ -20,17 +22,29 @@ from memcheck.configs.model_config import override
 from memcheck.configs.pictures import FREEZE, IMAGES, pictures, resized, sees, text_alone
 from memcheck.configs.recipe_launch import evidence, join_recipe
 from memcheck.configs.trainer_adapters import (
-    adapters,
-    base,
-    constants,
     leaves_casts,
     linear_and,
     resumed,
-    starts,
-    unused,
 )
 from memcheck.configs.trainer_arguments import accelerator
-from memcheck.configs.trainer_objective import chosen_apart, liger_kernels, objective, trainer, weighted
+from memcheck.configs.trainer_job import (
+    Attention,
+    Batch,
+    Collated,
+    Evaluation,
+    Known,
+    Loss,
+    Objective,
+    Precision,
+    Recompute,
+    Rows,
+    Runs,
+    Said,
+    Starts,
+    Tuning,
+    plan_of,
+)
+from memcheck.configs.trainer_objective import chosen_apart, liger_kernels, weighted
 from memcheck.configs.trainer_parts import (
     Division,
     architecture_named,
@@ -40,18 +54,15 @@ from memcheck.configs.trainer_parts import (
     same_dimensions,
     text,
 )
-from memcheck.configs.trainer_settled import masked, settle
-from memcheck.configs.trainer_split import AXOLOTL, GROUP, STAGE, deepspeed, engine_batch, fsdp, replicas
+from memcheck.configs.trainer_split import AXOLOTL, GROUP, STAGE, deepspeed, fsdp, replicas
 from memcheck.configs.types import KeyRow, ReadConfig
 from memcheck.job.types import UNPACKED
+from memcheck.record import Record
 
 KEYS = key_table("axolotl")
 
 
 MODEL = "base_model"
-MICRO, STEPS, TOTAL = "micro_batch_size", "gradient_accumulation_steps", "batch_size"
-LENGTH = "sequence_len"
-DEFAULT_LENGTH = 512
 
 
 MULTIPLE = 64
@@ -153,8 +164,13 @@ def quantized_experts(draft: Draft, *, eight: bool) -> None:
 def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one job. ``world``: how many GPUs run it, where that is known."""
     draft = Draft(config, "axolotl", KEYS.title)
-    draft.derive("training.framework", "huggingface", "Axolotl runs transformers.Trainer")
-    trainer(draft, "axolotl")
+    return plan_of(draft, _job(draft, world))
+
+
+def _job(draft: Draft, world: int | None) -> Iterator[Record]:
+    """The job in the normal form."""
+    config = draft.config
+    yield Runs("huggingface", "Axolotl runs transformers.Trainer", "axolotl")
     join_recipe(draft)
     _refuse(draft)
     parts.model(draft, MODEL)
@@ -170,22 +186,22 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
     quantization(draft)
     quantizers(draft)
     split = _split(draft, world)
-    trains_all = _method(draft)
-    _batch(draft)
+    yield from _tuning(draft)
+    yield Batch(micro=("micro_batch_size",), default=1, total="batch_size")
     packed = on(draft, "sample_packing")
-    parts.length(draft, (LENGTH,), DEFAULT_LENGTH, packed)
-    _precision(draft, split, trains_all=trains_all)
+    yield Rows(("sequence_len",), 512, packed)
+    yield from _precision(draft, split)
     if not on(draft, "embeddings_skip_upcast"):  # which leaves them as peft has cast them: in fp32
         leaves_casts(draft, "Axolotl casts norms, embeddings and head back (loaders/model.py)")
     draft.config.see("embeddings_skip_upcast")
     _optimizer(draft, split)
     accelerator(draft)
-    _recompute(draft)
-    _attention(draft)
-    _loss(draft)
+    yield from _recompute(draft)
+    yield from _attention(draft)
+    yield from _loss(draft)
     _upcast(draft, split)
-    _objective(draft)
-    _evaluation(draft)
+    yield from _objective(draft)
+    yield from _evaluation(draft)
     parts.clipping(draft, "max_grad_norm")
     parts.compiled(draft, "torch_compile")
     liger_kernels(draft, {kernel: name for name, kernel in KEYS.words["liger"].items() if on(draft, name)})
@@ -195,14 +211,12 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
         if on(draft, name) and not (name == LIGER_LAYER_NORM and _has_no_layer_norm(draft)):
             draft.note(name, f"{what} keeps less than transformers' own code, as which it is estimated: an upper bound")
         config.see(name)
-    draft.unmodelled(KEYS.unmodelled)
-    parts.irrelevant(draft, KEYS.irrelevant)
-    settle(draft, 1 if off(draft, "pad_to_sequence_len") else MULTIPLE)
+    yield Known(KEYS)
+    # utils/collators/batching.py, monkeypatch/attention/sdpa_varlen.py
+    why = "without FlashAttention a mask keeps documents apart, or a kernel that repeats keys: an upper bound"
+    multiple = 1 if off(draft, "pad_to_sequence_len") else MULTIPLE
+    yield Collated(multiple, masked="sample_packing" if packed else "", why=why)
     _padded(draft)
-    if packed:  # utils/collators/batching.py, monkeypatch/attention/sdpa_varlen.py
-        why = "without FlashAttention a mask keeps documents apart, or a kernel that repeats keys: an upper bound"
-        masked(draft, "sample_packing", "masked", why)
-    return draft.finish()
 
 
 def _padded(draft: Draft) -> None:
@@ -266,53 +280,50 @@ def _split(draft: Draft, world: int | None) -> Division:
     return split or Division()
 
 
-def _method(draft: Draft) -> bool:
-    """Whether everything is trained. ``adapter: lora`` on a 4-bit base is what others call QLoRA."""
-    config = draft.config
+def _tuning(draft: Draft) -> Iterator[Record]:
+    """Which weights train. ``adapter: lora`` on a 4-bit base is what others call QLoRA."""
+    config, names = draft.config, KEYS.adapters["adapters"]
     adapter = text(draft, "adapter").lower()
     bits4, bits8, gptq = on(draft, "load_in_4bit"), on(draft, "load_in_8bit"), on(draft, "gptq")
     config.see("adapter")
     if adapter in ("", "none", "false"):
-        draft.set("training.method", "full", "adapter")
-        unused(draft, KEYS.adapters["adapters"])
+        yield Tuning("full", "adapter", names)
         config.see(*KEYS.names["of_adapters"])
         _frozen(draft)
         config.see("lora_target_linear")
         if bits4 or bits8 or gptq:
             name = "load_in_4bit" if bits4 else "load_in_8bit" if bits8 else "gptq"
             draft.refuse(name, f"`{name}` without an adapter: a quantized base is not trained whole")
-        return True
+        return
     if adapter not in ("lora", "qlora"):
         draft.refuse("adapter", f"adapters of kind `{adapter}` have no memory model", keys=("training.method",))
-        return False
+        return
     config.see("unfrozen_parameters", "freeze_mm_modules")  # everything but the adapters is frozen
-    draft.set("training.method", "qlora" if bits4 or adapter == "qlora" else "lora", "adapter")
-    if bits8:
-        base(draft, "int8", "load_in_8bit")
-    elif gptq:
-        base(draft, "gptq-4bit", "gptq")
-    constants(draft, "bnb_config_kwargs.bnb_4bit_use_double_quant", default=True)
     quantized_experts(draft, eight=bits8)
     resumed(draft, "lora_model_dir")
-    for name in ("peft_init_lora_weights", "peft.loftq_config.loftq_bits"):
-        starts(draft, name)
+    yield Starts(("peft_init_lora_weights", "peft.loftq_config.loftq_bits"))
     if off(draft, "peft_autocast_adapter_dtype"):  # loaders/adapter.py: adapters in the dtype of the base
         draft.set("training.lora.dtype", "fp16" if on(draft, "fp16") else "bf16", "peft_autocast_adapter_dtype")
     config.see("peft_autocast_adapter_dtype")
-    if on(draft, "lora_target_linear"):
-        config.see("lora_target_modules")
-        adapters(draft, KEYS.adapters["adapters"]._replace(targets=(), default_targets="all-linear"))
-        targets = linear_and(draft, parts.words(draft, "lora_target_modules"))
-        draft.set("training.lora.target_modules", targets, "lora_target_linear")
-    elif config.values.get("lora_target_parameters") and not config.has("lora_target_modules"):
-        adapters(draft, KEYS.adapters["adapters"]._replace(targets=(), default_targets=[]))
+    linear, targets = on(draft, "lora_target_linear"), "lora_target_modules"
+    by_name = not linear and config.values.get("lora_target_parameters") and not config.has(targets)
+    if linear or by_name:
+        names = names._replace(targets=(), default_targets="all-linear" if linear else [])
+    yield Tuning(
+        method="qlora" if bits4 or adapter == "qlora" else "lora",
+        path="adapter",
+        adapters=names,
+        base=Said("int8", "load_in_8bit") if bits8 else Said("gptq-4bit" if gptq else "", "gptq"),
+        double=Said(True, "bnb_config_kwargs.bnb_4bit_use_double_quant"),
+    )
+    pattern = str(config.values.get(targets))
+    if linear:
+        config.see(targets)
+        draft.set("training.lora.target_modules", linear_and(draft, parts.words(draft, targets)), "lora_target_linear")
+    elif by_name:
         draft.settings.pop("training.lora.target_modules", None)
-    else:
-        adapters(draft, KEYS.adapters["adapters"])
-        pattern = str(config.values.get("lora_target_modules"))
-        if ("language_model" in pattern or "text_model" in pattern) and sees(draft):
-            draft.set("training.lora.parts", ["language"], "lora_target_modules")
-    return False
+    elif ("language_model" in pattern or "text_model" in pattern) and sees(draft):
+        draft.set("training.lora.parts", ["language"], targets)
 
 
 def _has_no_layer_norm(draft: Draft) -> bool:
@@ -347,43 +358,29 @@ def _frozen(draft: Draft) -> None:
         draft.set(FREEZE, [*beside, *head], name)
 
 
-def _batch(draft: Draft) -> None:
-    micro = parts.whole(draft, KeyRow(MICRO, "training.micro_batch_size"), 1)
-    steps = "training.gradient_accumulation_steps"
-    total = draft.whole(TOTAL, steps)
-    if draft.config.has(STEPS) or not total or not micro:
-        parts.whole(draft, KeyRow(STEPS, steps), 1)
-    else:
-        draft.set(steps, max(1, total // micro), TOTAL)
-    engine_batch(draft)
-
-
-def _precision(draft: Draft, split: Division, *, trains_all: bool) -> None:
+def _precision(draft: Draft, split: Division) -> Iterator[Record]:
     """``resolve_dtype``: weights are loaded in the dtype of the step; ``bf16: full`` is without autocast."""
-    config = draft.config
+    config, trains_all = draft.config, draft.value("training.method") == "full"
     bf16, fp16 = text(draft, "bf16").lower(), on(draft, "fp16")
-    loaded8 = on(draft, "load_in_8bit")
     config.see("bf16", "fp16", "bfloat16", "float16", "float32", "torch_dtype")
-    written = "bf16" in config.values
+    config.see("fp8_enable_fsdp_float8_all_gather")
+    unsaid = bf16 == "auto" or "bf16" not in config.values
     if on(draft, "fp8"):
-        name = "fp8"
-        draft.refuse(name, "`fp8`: which products run in fp8 is not in the config", keys=("training.precision",))
-        config.see("fp8_enable_fsdp_float8_all_gather")
-        return
-    config.see("fp8", "fp8_enable_fsdp_float8_all_gather")
-    if bf16 == "full":
-        parts.precision(draft, "bf16", split, amp="", weights="bf16", trains_all=trains_all)
-    elif bf16 in ("true", "1", "yes") or (bf16 == "auto" and not fp16) or (not written and not fp16):
-        parts.precision(draft, "bf16", split, amp="bf16", weights="bf16", trains_all=trains_all)
+        message = "`fp8`: which products run in fp8 is not in the config"
+        draft.refuse("fp8", message, keys=("training.precision",))
+    elif bf16 == "full":
+        yield Precision("bf16", "", "bf16", split, trains_all)
+    elif bf16 in ("true", "1", "yes") or (unsaid and not fp16):
+        yield Precision("bf16", "bf16", "bf16", split, trains_all)
     elif on(draft, "bfloat16"):
-        parts.precision(draft, "bfloat16", split, amp="bf16", weights="bf16", trains_all=trains_all)
+        yield Precision("bfloat16", "bf16", "bf16", split, trains_all)
     elif fp16:
-        parts.precision(draft, "fp16", split, amp="fp16", weights="fp16", trains_all=trains_all)
-    elif loaded8 or on(draft, "float16"):
+        yield Precision("fp16", "fp16", "fp16", split, trains_all)
+    elif on(draft, "float16") or on(draft, "load_in_8bit"):
         name = "float16" if on(draft, "float16") else "load_in_8bit"
-        parts.precision(draft, name, split, amp="", weights="fp16", trains_all=trains_all)
+        yield Precision(name, "", "fp16", split, trains_all)
     else:
-        parts.precision(draft, "bf16", split, amp="", weights="fp32", trains_all=trains_all)
+        yield Precision("bf16", "", "fp32", split, trains_all)
 
 
 def _optimizer(draft: Draft, split: Division) -> None:
@@ -392,11 +389,11 @@ def _optimizer(draft: Draft, split: Division) -> None:
         draft.settings.pop("training.optimizer.implementation", None)
 
 
-def _recompute(draft: Draft) -> None:
+def _recompute(draft: Draft) -> Iterator[Record]:
     name, offloaded = "gradient_checkpointing", f"{parts.RECOMPUTE}.offload"
     by_fsdp = draft.value(f"{parts.RECOMPUTE}.mode") == "full"
     if not by_fsdp or on(draft, name):
-        parts.recompute(draft, name, default=False, reentrant=False, kwargs="gradient_checkpointing_kwargs")
+        yield Recompute(name, default=False, reentrant=False, kwargs="gradient_checkpointing_kwargs")
     parts.recomputed(draft, name)
     if text(draft, name) in ("offload", "offload_disk"):
         draft.set(offloaded, "cpu", name)
@@ -409,11 +406,11 @@ def _recompute(draft: Draft) -> None:
             draft.refuse(other, message, "turn gradient_checkpointing on", (parts.RECOMPUTE,))
 
 
-def _attention(draft: Draft) -> None:
+def _attention(draft: Draft) -> Iterator[Record]:
     old = next((name for name in KEYS.words["old_attentions"] if on(draft, name)), "")
     draft.config.see(*KEYS.words["old_attentions"], *KEYS.names["unknown_attentions"])
     if draft.config.has("attn_implementation") or not old:
-        parts.attention(draft, "attn_implementation")
+        yield Attention("attn_implementation")
     else:
         draft.set("training.attention", KEYS.words["old_attentions"][old], old)
     draft.config.see("attn_implementation")
@@ -450,20 +447,20 @@ def _is_cut(draft: Draft) -> bool:
     return cut and not off(draft, CCE_PLUGIN)
 
 
-def _loss(draft: Draft) -> None:
+def _loss(draft: Draft) -> Iterator[Record]:
     """Liger's fused loss has a switch of its own."""
-    config = draft.config
+    config, chunked = draft.config, "chunked_cross_entropy"
     plugins = [each for each in parts.words(draft, "plugins") if each]
     if _is_cut(draft):
-        draft.set("training.loss.kind", "fused-linear", "plugins")
+        yield Loss(Said("fused-linear", "plugins"))
     elif on(draft, LIGER_FUSED):
-        draft.set("training.loss.kind", "fused-linear", LIGER_FUSED)
-    elif on(draft, "chunked_cross_entropy"):
-        draft.set("training.loss.kind", "chunked", "chunked_cross_entropy")
-        draft.rows((KeyRow("chunked_cross_entropy_num_chunks", "training.loss.chunks"),))
+        yield Loss(Said("fused-linear", LIGER_FUSED))
+    elif on(draft, chunked):
+        yield Loss(Said("chunked", chunked))
+        draft.rows((KeyRow(f"{chunked}_num_chunks", "training.loss.chunks"),))
     else:
-        draft.assume("training.loss.kind", "standard")
-    config.see(CCE_PLUGIN, LIGER_FUSED, "chunked_cross_entropy", "chunked_cross_entropy_num_chunks")
+        yield Loss(Said("standard"))
+    config.see(CCE_PLUGIN, LIGER_FUSED, chunked, f"{chunked}_num_chunks")
     for each in plugins:
         what, switch = KEYS.words["plugins_refused"].get(each.rpartition(".")[2], ("", ""))
         if what and not (switch and off(draft, switch)):
@@ -474,7 +471,7 @@ def _loss(draft: Draft) -> None:
             draft.note("plugins", f"what the plugin `{each}` does to memory is not modelled")
 
 
-def _objective(draft: Draft) -> None:
+def _objective(draft: Draft) -> Iterator[Record]:
     written = text(draft, "rl").lower()
     draft.config.see(*(key for key in draft.config.values if key.startswith(("trl.", "vllm."))))
     if written in KEYS.names["rollouts"]:
@@ -485,7 +482,7 @@ def _objective(draft: Draft) -> None:
         chosen_apart(draft, "rpo_alpha")
         chosen_apart(draft, "dpo_loss_type")
         precomputed, second = "precompute_ref_log_probs", "rl_adapter_ref_model"
-        objective(draft, kind, "rl", precomputed=precomputed, prompt="max_prompt_len")
+        yield Objective(kind, "rl", precomputed=precomputed, prompt="max_prompt_len")
         if "training.reference" in draft.settings and (on(draft, second) or draft.value("training.method") == "full"):
             # train.py, setup_reference_model: a second model is loaded, and TRL keeps one that it is given even where
             # log-probabilities are computed once
@@ -494,14 +491,14 @@ def _objective(draft: Draft) -> None:
     draft.config.see("rl_adapter_ref_model")
     for name in ("reward_model", "process_reward_model"):
         if on(draft, name):
-            objective(draft, "reward", name)
+            yield Objective("reward", name)
     if draft.config.has("num_labels") and not on(draft, "reward_model") and not on(draft, "process_reward_model"):
         parts.labelled(draft, "num_labels", "classification", "num_labels")
     weighted(draft, "dpo_use_weighting")
     draft.config.see("num_labels", "dpo_loss_type")
 
 
-def _evaluation(draft: Draft) -> None:
+def _evaluation(draft: Draft) -> Iterator[Record]:
     config = draft.config
     share = str(config.values.get("val_set_size") or 0)
     held = config.has("test_datasets") or share not in ("0", "0.0")
@@ -510,7 +507,7 @@ def _evaluation(draft: Draft) -> None:
     micro = draft.value("training.micro_batch_size")
     runs = held and strategy not in ("no", "none")
     default = micro if isinstance(micro, int) else 1
-    parts.evaluation(draft, name, batch=("eval_batch_size",), default=default, runs=runs)
+    yield Evaluation(name, runs=runs, default=default, batch=("eval_batch_size",))
     if runs and config.has("eval_sequence_len"):
         draft.rows((KeyRow("eval_sequence_len", "training.evaluation.sequence_length"),))
     config.see("eval_sequence_len", "eval_strategy", "evaluation_strategy")

@@ -16,6 +16,7 @@ TRL, alignment-handbook, open-instruct, and transformers' own examples: Training
 from __future__ import annotations
 
 import re
+from collections.abc import Generator, Iterator
 
 from memcheck.configs import trainer_arguments as arguments
 from memcheck.configs import trainer_parts as parts
@@ -26,9 +27,25 @@ from memcheck.configs.launch_devices import devices
 from memcheck.configs.launch_lines import starts_processes, training_alone
 from memcheck.configs.pictures import shown
 from memcheck.configs.recipe_launch import join_launch, join_named_recipe
-from memcheck.configs.trainer_adapters import HELD, adapters, base, computed, constants, leaves_casts, unused
+from memcheck.configs.trainer_adapters import HELD, adapters, base, leaves_casts
 from memcheck.configs.trainer_arguments import synchronised
-from memcheck.configs.trainer_objective import chosen_apart, liger_kernels, objective, trainer, weighted
+from memcheck.configs.trainer_job import (
+    EVALUATED,
+    Attention,
+    Batch,
+    Collated,
+    Evaluation,
+    Known,
+    Loss,
+    Objective,
+    Precision,
+    Recompute,
+    Runs,
+    Said,
+    Tuning,
+    plan_of,
+)
+from memcheck.configs.trainer_objective import chosen_apart, weighted
 from memcheck.configs.trainer_parts import Division, off, on, text
 from memcheck.configs.trainer_script import (
     ask,
@@ -44,9 +61,10 @@ from memcheck.configs.trainer_script import (
     takes,
     towers,
 )
-from memcheck.configs.trainer_settled import masked, settle
+from memcheck.configs.trainer_settled import masked
 from memcheck.configs.trainer_split import STAGE
 from memcheck.configs.types import AdapterKeys, KeyRow, ReadConfig
+from memcheck.record import Record
 
 KEYS, TRAINER = key_table("trl"), key_table("transformers")
 
@@ -179,8 +197,8 @@ HARMLESS = (
 )
 
 
-def stated_method(draft: Draft, four: str, eight: str, switch: str) -> bool:
-    """Read the adapters; whether everything is trained.
+def stated_method(draft: Draft, four: str, eight: str, switch: str) -> None:
+    """Read the adapters.
 
     ``four``, ``eight``: arguments that hold the base in bits; ``switch``: one that may turn adapters or bits on.
     """
@@ -205,7 +223,6 @@ def stated_method(draft: Draft, four: str, eight: str, switch: str) -> bool:
     draft.harmless(HARMLESS)
     if switch and switch not in {*RANKS, *TARGETS, *DROPOUTS, *SAVED, *DORA, *PARAMETERS, *HARMLESS}:
         draft.note(switch, COUNTS)
-    return False
 
 
 LIGER = "liger_kernel_config"
@@ -213,15 +230,18 @@ LIGER = "liger_kernel_config"
 
 def read_trl(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of a job of TRL, or of what is built on it."""
-    return _read(Draft(config, "trl", KEYS.title), world, alone=True)
+    draft = Draft(config, "trl", KEYS.title)
+    return plan_of(draft, _job(draft, world, alone=True))
 
 
 def read_transformers(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of a job of transformers.Trainer itself."""
-    return _read(Draft(config, "transformers", "transformers"), world, alone=False)
+    draft = Draft(config, "transformers", "transformers")
+    return plan_of(draft, _job(draft, world, alone=False))
 
 
-def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
+def _job(draft: Draft, world: int | None, *, alone: bool) -> Iterator[Record]:
+    """The job in the normal form. ``alone``: TRL or a trainer on top of it runs, not transformers alone."""
     config = draft.config
     spelled_with_underscores(config)
     join_named_recipe(draft)
@@ -232,8 +252,8 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     unknown = not opened and _foreign(config) and not _example(config)
     if alone and _foreign(config):
         alone, draft.title = False, OTHER_TITLE
-    draft.derive("training.framework", "huggingface", f"the config is {draft.title}'s")
-    trainer(draft, "open-instruct" if opened else "trl" if alone else "transformers")
+    name = "open-instruct" if opened else "trl" if alone else "transformers"
+    yield Runs("huggingface", f"the config is {draft.title}'s", name)
     parts.launcher(draft)
     parts.model(draft, otherwise_named(config) or "model_name_or_path")
     if not opened and _foreign(config):
@@ -246,45 +266,43 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     launched = join_launch(draft, world)
     split = launched or arguments.split(draft, world)
     devices(draft)
-    trains_all = _method(draft, opened=opened)
-    arguments.batch(draft)
-    multiple = rows_of(draft, alone=alone, opened=opened)
-    guessed = _precision(draft, split, alone=alone, opened=opened, trains_all=trains_all)
+    yield from _tuning(draft, opened=opened)
+    yield Batch()
+    multiple = yield from rows_of(draft, alone=alone, opened=opened)
+    guessed = yield from _precision(draft, split, alone=alone, opened=opened)
     if opened:
         own_loop(draft, engine=split.engine)
     arguments.step(draft, split)
     synchronised(draft, "sync_each_batch")
     _template(draft)
-    _recompute(draft, alone=alone and not opened)
-    _attention(draft, opened=opened)
-    supervised = _objective(draft, opened=opened)
-    _loss(draft, supervised=supervised)
+    yield from _recompute(draft, alone=alone and not opened)
+    yield from _attention(draft, opened=opened)
+    supervised = yield from _objective(draft, opened=opened)
+    yield from _loss(draft, supervised=supervised)
     if alone and not opened:
         _casts(draft, supervised=supervised)
-    arguments.evaluation(draft, own=unknown)
+    yield _evaluation(draft, own=unknown)
     alike = arguments.one_job(draft)
-    draft.unmodelled(KEYS.unmodelled)
-    parts.irrelevant(draft, KEYS.irrelevant)
+    yield Known(KEYS)
     if alike:
         arguments.other_jobs(draft)
-    settle(draft, multiple)
+    yield Collated(multiple)
     if alone and not opened:
         _flattened(draft)
     if unknown:
         ask(draft, objective=supervised, weights=guessed)
-    return draft.finish()
 
 
-def _method(draft: Draft, *, opened: bool) -> bool:
-    """Whether everything is trained."""
+def _tuning(draft: Draft, *, opened: bool) -> Iterator[Record]:
+    """Which weights train."""
     path = next((name for name in KEYS.names["adapted"] if on(draft, name)), "")
     four = next((name for name in KEYS.names["four_bits"] if on(draft, name)), "")
     eight = next((name for name in KEYS.names["eight_bits"] if on(draft, name)), "")
     draft.config.see(*KEYS.names["adapted"], *KEYS.names["four_bits"], *KEYS.names["eight_bits"], "lora_alpha")
     names = _adapter_keys(draft, path, opened=opened)
     if not path and draft.config.method in STATED:
-        return stated_method(draft, four, eight, "" if opened else _unswitched(draft))
-    if not path:
+        stated_method(draft, four, eight, "" if opened else _unswitched(draft))
+    elif not path:
         ranked = "" if opened else _unswitched(draft)
         if ranked:
             message = f"`{ranked}` is stated, and no switch that memcheck knows says whether adapters are trained"
@@ -302,17 +320,17 @@ def _method(draft: Draft, *, opened: bool) -> bool:
             (name for name in KEYS.names["adapted"] if off(draft, name) and name not in KEYS.names["four_bits"]),
             "use_peft",
         )
-        draft.set("training.method", "full", refused)
-        unused(draft, names, ranked)
-        return True
-    draft.set("training.method", "qlora" if four else "lora", path)
-    if eight:
-        base(draft, "int8", eight)
-    nested = "use_nested_quant"  # of PEFT's examples
-    constants(draft, nested if draft.config.has(nested) else "use_bnb_nested_quant", default=False)
-    computed(draft, "bnb_4bit_compute_dtype")
-    adapters(draft, names)
-    return False
+        yield Tuning("full", refused, names, asked=ranked)
+    else:
+        nested = "use_nested_quant"  # of PEFT's examples
+        yield Tuning(
+            method="qlora" if four else "lora",
+            path=path,
+            adapters=names,
+            base=Said("int8" if eight else "", eight),
+            double=Said(False, nested if draft.config.has(nested) else "use_bnb_nested_quant"),
+            computed="bnb_4bit_compute_dtype",
+        )
 
 
 def _adapter_keys(draft: Draft, switch: str, *, opened: bool) -> AdapterKeys:
@@ -409,9 +427,9 @@ def _flattened(draft: Draft) -> None:
         masked(draft, path, "flattened", "without FlashAttention a mask keeps documents apart (TRL since 0.17)")
 
 
-def _precision(draft: Draft, split: Division, *, alone: bool, opened: bool, trains_all: bool) -> bool:
-    """The recipe; whether the dtype of the weights is a guess that counts."""
-    config = draft.config
+def _precision(draft: Draft, split: Division, *, alone: bool, opened: bool) -> Generator[Record, None, bool]:
+    """The recipe; returns whether the dtype of the weights is a guess that counts."""
+    config, trains_all = draft.config, draft.value("training.method") == "full"
     name = "dtype" if config.has("dtype") else "torch_dtype"
     written = text(draft, name).lower()
     amp, path = arguments.mixed(draft)
@@ -432,7 +450,7 @@ def _precision(draft: Draft, split: Division, *, alone: bool, opened: bool, trai
         parts.no_dtype(draft, name)
         return False
     config.see("dtype", "torch_dtype")
-    parts.precision(draft, path or name, split, amp=amp, weights=weights, trains_all=trains_all)
+    yield Precision(path or name, amp, weights, split, trains_all)
     same = split.engine or (amp and split.sharded and trains_all)  # whatever it was loaded in
     if not (written or same) and _foreign(config) and not _example(config):
         draft.settings.pop("training.precision.params", None)
@@ -442,7 +460,7 @@ def _precision(draft: Draft, split: Division, *, alone: bool, opened: bool, trai
     return False
 
 
-def _recompute(draft: Draft, *, alone: bool) -> None:
+def _recompute(draft: Draft, *, alone: bool) -> Iterator[Record]:
     name = "gradient_checkpointing"
     if draft.config.has("activation_checkpointing"):
         name = "activation_checkpointing"
@@ -454,14 +472,14 @@ def _recompute(draft: Draft, *, alone: bool) -> None:
         return
     reentrant = parts.older(draft, 5) and not alone
     why = "TRL's default" if alone else "transformers' default"
-    parts.recompute(draft, name, default=alone, reentrant=reentrant, kwargs=kwargs, why=why)
+    yield Recompute(name, default=alone, reentrant=reentrant, kwargs=kwargs, why=why)
     own = "use_reentrant"  # of PEFT's and other scripts, which hand it on
     if draft.config.has(own) and draft.value(f"{parts.RECOMPUTE}.mode") == "full":
         draft.set(f"{parts.RECOMPUTE}.reentrant", on(draft, own), own)
     draft.config.see(own)
 
 
-def _attention(draft: Draft, *, opened: bool) -> None:
+def _attention(draft: Draft, *, opened: bool) -> Iterator[Record]:
     names = ("use_flash_attn", "use_flash_attention_2", "use_flash_attention")
     draft.config.see(*names)
     for name in names:
@@ -473,11 +491,11 @@ def _attention(draft: Draft, *, opened: bool) -> None:
     if without and not draft.config.has("attn_implementation"):
         draft.set("training.attention", "sdpa", without)
     else:
-        parts.attention(draft, "attn_implementation", "flash" if opened else "sdpa")
+        yield Attention("attn_implementation", "flash" if opened else "sdpa")
 
 
-def _objective(draft: Draft, *, opened: bool) -> bool:
-    """Whether the job is supervised: the loss is the language model's."""
+def _objective(draft: Draft, *, opened: bool) -> Generator[Record, None, bool]:
+    """What is optimized; returns whether the job is supervised: the loss is the language model's."""
     config = draft.config
     rollout = next(
         (name for name in KEYS.names["rollout_keys"] if config.has(name) and name != "max_completion_length"), ""
@@ -510,14 +528,7 @@ def _objective(draft: Draft, *, opened: bool) -> bool:
     weighted(draft, "use_weighting")
     if opened and loss == "wpo":
         draft.refuse(said, f"`{said}: wpo` weighs pairs by scores of tokens, which has no memory model here")
-    objective(
-        draft,
-        kind,
-        path,
-        precomputed="precompute_ref_log_probs",
-        prompt="max_prompt_length",
-        reference="ref_model",
-    )
+    yield Objective(kind, path, "precompute_ref_log_probs", prompt="max_prompt_length", reference="ref_model")
     if opened and kind == "dpo":
         why = "open-instruct scores all pairs once, before it trains (dpo_utils.py, build_reference_logprobs_cache)"
         draft.assume("training.reference", "precomputed", why)
@@ -552,26 +563,39 @@ def _liger(draft: Draft, name: str) -> dict[str, str]:
     return found
 
 
-def _loss(draft: Draft, *, supervised: bool) -> None:
+def _loss(draft: Draft, *, supervised: bool) -> Iterator[Record]:
     config = draft.config
     name = next((each for each in ("use_liger_kernel", "use_liger", "use_liger_loss") if on(draft, each)), "")
     config.see("use_liger_kernel", "use_liger", "use_liger_loss")
     fused = not off(draft, f"{LIGER}.fused_linear_cross_entropy")
     config.see(f"{LIGER}.fused_linear_cross_entropy")
     if name and supervised:
-        draft.set("training.loss.kind", "fused-linear" if fused else "standard", name)
-        liger_kernels(draft, _liger(draft, name))
+        yield Loss(Said("fused-linear" if fused else "standard", name), _liger(draft, name))
     elif name:
         draft.note(name, "Liger's loss of preferences is estimated as TRL's own: an upper bound")
     elif supervised and text(draft, "loss_type").lower() == "chunked_nll":
-        draft.set("training.loss.kind", "chunked", "loss_type")
+        yield Loss(Said("chunked", "loss_type"))
     elif supervised and config.has("loss_type"):
-        draft.set("training.loss.kind", "standard", "loss_type")
+        yield Loss(Said("standard", "loss_type"))
     elif not (supervised and draft.value("training.trainer.name") == "trl"):  # whose default its version decides
-        draft.assume("training.loss.kind", "standard")
+        yield Loss(Said("standard"))
     if supervised and text(draft, "loss_type").lower() not in ("", "nll", "sft", "chunked_nll"):
         draft.note("loss_type", f"the loss `{text(draft, 'loss_type')}` is estimated as the standard one")
     config.see("loss_type")
+
+
+def _evaluation(draft: Draft, *, own: bool) -> Evaluation:
+    """The pass between steps. ``own``: memcheck does not know the script, which may evaluate although no argument says
+    so.
+    """
+    runs = arguments.evaluates(draft)
+    path = next((name for name in ("eval_strategy", "evaluation_strategy", "do_eval") if draft.config.has(name)), "")
+    batch = next((name for name in EVALUATED if own and not runs and not path and draft.config.has(name)), "")
+    if batch:
+        key = "training.evaluation.micro_batch_size"
+        size = draft.whole(batch, key)
+        draft.note(batch, f"no argument asks for an evaluation pass: where the script has one, --set {key}={size}")
+    return Evaluation(path, runs=runs, default=8)
 
 
 READER = Reader(

@@ -9,7 +9,7 @@ from memcheck.configs.draft import Draft
 from memcheck.configs.launch_lines import several, started_by
 from memcheck.configs.trainer_adapters import HELD, starts
 from memcheck.configs.trainer_parts import KEYS, Division, on, text
-from memcheck.configs.trainer_split import STAGE, deepspeed, engine_batch, fsdp, note_units
+from memcheck.configs.trainer_split import STAGE, deepspeed, fsdp, note_units
 from memcheck.configs.types import ConfigProblem, KeyRow, Note
 from memcheck.frameworks.registry import FRAMEWORKS
 
@@ -64,15 +64,6 @@ def other_jobs(draft: Draft) -> None:
         draft.problems.append(jobs.problem)
     else:
         draft.notes.append(Note(jobs.problem.location, f"{jobs.problem.message}: the last one's are read"))
-
-
-def batch(draft: Draft, default: int = 8, why: str = "") -> None:
-    """Micro-batch and accumulation; the old names go before 3.0."""
-    names = ("per_gpu_train_batch_size", "train_batch_size", "batch_size")
-    row = KeyRow("per_device_train_batch_size", "training.micro_batch_size", aliases=names)
-    parts.whole(draft, row, default, why)
-    parts.whole(draft, KeyRow("gradient_accumulation_steps", "training.gradient_accumulation_steps"), 1)
-    engine_batch(draft)
 
 
 def split(
@@ -170,21 +161,6 @@ def evaluates(draft: Draft, data: tuple[str, ...] = ()) -> bool:
     if strategy:
         return strategy not in ("no", "none", "false")
     return draft.config.values.get("do_eval") in parts.TRUE
-
-
-def evaluation(draft: Draft, default: int = 8, data: tuple[str, ...] = (), *, own: bool = False) -> None:
-    """Read the evaluation between steps. ``own``: a script that memcheck does not know, so that it may evaluate
-    although no argument says so.
-    """
-    runs = evaluates(draft, data)
-    path = next((name for name in ("eval_strategy", "evaluation_strategy", "do_eval") if draft.config.has(name)), "")
-    batches = ("per_device_eval_batch_size", "per_gpu_eval_batch_size")
-    batch = next((name for name in batches if own and not runs and not path and draft.config.has(name)), "")
-    if batch:
-        key = "training.evaluation.micro_batch_size"
-        size = draft.whole(batch, key)
-        draft.note(batch, f"no argument asks for an evaluation pass: where the script has one, --set {key}={size}")
-    parts.evaluation(draft, path, batch=batches, default=default, runs=runs)
 
 
 def mixed(draft: Draft) -> tuple[str, str]:

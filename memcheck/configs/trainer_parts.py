@@ -218,25 +218,6 @@ def older(draft: Draft, major: int, minor: int = 0) -> bool:
     return False
 
 
-def recompute(draft: Draft, path: str, *, default: bool, reentrant: bool, kwargs: str = "", why: str = "") -> None:
-    """``gradient_checkpointing``: every block is computed again in backward."""
-    mode = f"{RECOMPUTE}.mode"
-    if draft.config.has(path):
-        enabled = draft.config.take(path) not in FALSE
-        draft.set(mode, "full" if enabled else "none", path)
-    else:
-        enabled = default
-        draft.assume(mode, "full" if default else "none", why)
-    option = f"{kwargs}.use_reentrant"
-    if enabled:
-        if kwargs and draft.config.has(option):
-            draft.set(f"{RECOMPUTE}.reentrant", on(draft, option), option)
-        else:
-            draft.assume(f"{RECOMPUTE}.reentrant", reentrant, why)
-        _some_layers(draft, kwargs)
-    recomputed(draft, path)
-
-
 def recomputed(draft: Draft, path: str) -> None:
     """Count a switch of recompute and its arguments as read."""
     draft.config.see(path, f"{path}_kwargs", *(f"{path}_kwargs.{name}" for name in RECOMPUTED))
@@ -246,14 +227,6 @@ RECOMPUTED = ("use_reentrant", "every_n_layers", "offload", "preserve_rng_state"
 """What Trainer takes out of ``gradient_checkpointing_kwargs``, and what of the rest, which is an argument of
 ``torch.utils.checkpoint``, keeps no tensor but a generator's state (transformers 5.23 ``trainer.py``; torch 2.13).
 """
-
-
-def _some_layers(draft: Draft, kwargs: str) -> None:
-    """Which layers are recomputed, and where what they keep is held (``modeling_utils.py``)."""
-    if kwargs:
-        draft.rows((KeyRow(f"{kwargs}.every_n_layers", f"{RECOMPUTE}.every_n_layers"),))
-        if on(draft, f"{kwargs}.offload"):
-            draft.set(f"{RECOMPUTE}.offload", "cpu", f"{kwargs}.offload")
 
 
 def attention(draft: Draft, path: str, default: str = "sdpa") -> None:
@@ -268,19 +241,6 @@ def attention(draft: Draft, path: str, default: str = "sdpa") -> None:
     else:
         message = f"the attention kernel `{path}: {written}` has no memory model"
         draft.refuse(path, message, STATE_IT.format(key), (key,))
-
-
-def precision(draft: Draft, path: str, split: Division, *, amp: str, weights: str, trains_all: bool) -> None:
-    """The recipe of the step, and what the weights rest in where that is not what the recipe means.
-
-    ``amp``: the dtype of autocast, empty for none; ``weights``: the dtype in which the model is loaded.
-    """
-    recipe = f"{amp}-mixed" if amp else "fp32" if weights == "fp32" else f"{weights}-pure"
-    draft.set("training.precision.recipe", recipe, path)
-    if not amp or split.engine or (split.sharded and trains_all):
-        return
-    if weights != ("fp32" if trains_all else amp):
-        draft.set("training.precision.params", weights, path)
 
 
 def labelled(draft: Draft, path: str, kind: str, said: str) -> None:
@@ -340,20 +300,6 @@ def launcher(draft: Draft) -> None:
         if asked is not None and "hardware.gpus_per_node" not in draft.settings:
             draft.set("hardware.gpus_per_node", int(asked[1]), name)
     draft.harmless(KEYS.inside["launcher"])
-
-
-def evaluation(draft: Draft, path: str, *, batch: tuple[str, ...], default: int, runs: bool) -> None:
-    """The pass between steps: its batch, and whether its logits are kept."""
-    draft.config.see(path, *batch, "prediction_loss_only")
-    if not runs:
-        return
-    name = next((each for each in batch if draft.config.has(each)), "")
-    size = draft.whole(name, "training.evaluation.micro_batch_size") if name else default
-    at = name or path
-    effect = f"the evaluation pass, of {size} sequences at once, is not in the estimate"
-    say_or_note(draft, "training.evaluation.micro_batch_size", size, at, effect)
-    if speaks("training.evaluation.logits", "dropped") and on(draft, "prediction_loss_only"):
-        draft.set("training.evaluation.logits", "dropped", "prediction_loss_only")
 
 
 def irrelevant(draft: Draft, own: Mapping[str, tuple[str, ...]]) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 
-from memcheck.configs import trainer_parts as parts
 from memcheck.configs.arguments import without_comment
 from memcheck.configs.config_file import ConfigFile, load_json
 from memcheck.configs.draft import Draft
@@ -14,9 +13,11 @@ from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_lines import commands_of, started_by
 from memcheck.configs.read_accelerate import LAUNCHED
 from memcheck.configs.shell_values import resolved
+from memcheck.configs.trainer_job import Rows
 from memcheck.configs.trainer_parts import KEYS, architecture_named, off, on
 from memcheck.configs.types import ConfigError, ConfigProblem
 from memcheck.finding import Location, Span
+from memcheck.record import Record
 from memcheck.remembered import lru_cache
 
 _SCRIPT = re.compile(r"(?:^|[\s/\"'])(?:run[_-])?([\w.-]*?\w)(?:[_-](?:training|trainer|finetune|llm))?\.py\b")
@@ -192,8 +193,8 @@ TO_LIMIT = "pad_to_max_length"
 UNKNOWN = "memcheck does not know how the script makes rows: `padded` if each row is one text of its own length"
 
 
-def rows_of(draft: Draft, *, alone: bool, opened: bool) -> int:
-    """Read how long rows are and how they lie; return the multiple of tokens to which the collator pads each row.
+def rows_of(draft: Draft, *, alone: bool, opened: bool) -> Generator[Record, None, int]:
+    """How long rows are and how they lie; returns the multiple of tokens to which the collator pads each row.
 
     ``alone``: the script is TRL's own; ``opened``: it is open-instruct's.
     """
@@ -202,7 +203,7 @@ def rows_of(draft: Draft, *, alone: bool, opened: bool) -> int:
     default, why = (1024, "TRL's default max_length") if alone and cut and not stated_none else _own_limit(draft)
     packed = on(draft, "packing")
     full = "" if packed or alone or opened else _full(draft)
-    parts.length(draft, LENGTHS, default, packed or bool(full), why, said=full)
+    yield Rows(LENGTHS, default, packed or bool(full), why, full)
     if not (packed or full):
         _pad_to_limit(draft)
     draft.config.see("packing", "line_by_line", TO_LIMIT, *LENGTHS)
