@@ -28,20 +28,20 @@ from memcheck.configs.trainer_adapters import (
 )
 from memcheck.configs.trainer_arguments import accelerator
 from memcheck.configs.trainer_job import (
-    Attention,
-    Batch,
+    AttentionArguments,
+    BatchArguments,
     Collated,
-    Evaluation,
+    EvaluationArguments,
     Known,
-    Loss,
-    Objective,
-    Precision,
-    Recompute,
-    Rows,
+    LossArguments,
+    ObjectiveArguments,
+    PrecisionArguments,
+    RecomputeArguments,
+    RowArguments,
     Runs,
     Said,
     Starts,
-    Tuning,
+    TuningArguments,
     plan_of,
 )
 from memcheck.configs.trainer_objective import chosen_apart, liger_kernels, weighted
@@ -187,9 +187,9 @@ def _job(draft: Draft, world: int | None) -> Iterator[Record]:
     quantizers(draft)
     split = _split(draft, world)
     yield from _tuning(draft)
-    yield Batch(micro=("micro_batch_size",), default=1, total="batch_size")
+    yield BatchArguments(micro=("micro_batch_size",), default=1, total="batch_size")
     packed = on(draft, "sample_packing")
-    yield Rows(("sequence_len",), 512, packed)
+    yield RowArguments(paths=("sequence_len",), default=512, packed=packed)
     yield from _precision(draft, split)
     if not on(draft, "embeddings_skip_upcast"):  # which leaves them as peft has cast them: in fp32
         leaves_casts(draft, "Axolotl casts norms, embeddings and head back (loaders/model.py)")
@@ -287,7 +287,7 @@ def _tuning(draft: Draft) -> Iterator[Record]:
     bits4, bits8, gptq = on(draft, "load_in_4bit"), on(draft, "load_in_8bit"), on(draft, "gptq")
     config.see("adapter")
     if adapter in ("", "none", "false"):
-        yield Tuning("full", "adapter", names)
+        yield TuningArguments(method="full", path="adapter", adapters=names)
         config.see(*KEYS.names["of_adapters"])
         _frozen(draft)
         config.see("lora_target_linear")
@@ -309,7 +309,7 @@ def _tuning(draft: Draft) -> Iterator[Record]:
     by_name = not linear and config.values.get("lora_target_parameters") and not config.has(targets)
     if linear or by_name:
         names = names._replace(targets=(), default_targets="all-linear" if linear else [])
-    yield Tuning(
+    yield TuningArguments(
         method="qlora" if bits4 or adapter == "qlora" else "lora",
         path="adapter",
         adapters=names,
@@ -360,7 +360,7 @@ def _frozen(draft: Draft) -> None:
 
 def _precision(draft: Draft, split: Division) -> Iterator[Record]:
     """``resolve_dtype``: weights are loaded in the dtype of the step; ``bf16: full`` is without autocast."""
-    config, trains_all = draft.config, draft.value("training.method") == "full"
+    config = draft.config
     bf16, fp16 = text(draft, "bf16").lower(), on(draft, "fp16")
     config.see("bf16", "fp16", "bfloat16", "float16", "float32", "torch_dtype")
     config.see("fp8_enable_fsdp_float8_all_gather")
@@ -369,18 +369,18 @@ def _precision(draft: Draft, split: Division) -> Iterator[Record]:
         message = "`fp8`: which products run in fp8 is not in the config"
         draft.refuse("fp8", message, keys=("training.precision",))
     elif bf16 == "full":
-        yield Precision("bf16", "", "bf16", split, trains_all)
+        yield PrecisionArguments(path="bf16", amp="", weights="bf16", split=split)
     elif bf16 in ("true", "1", "yes") or (unsaid and not fp16):
-        yield Precision("bf16", "bf16", "bf16", split, trains_all)
+        yield PrecisionArguments(path="bf16", amp="bf16", weights="bf16", split=split)
     elif on(draft, "bfloat16"):
-        yield Precision("bfloat16", "bf16", "bf16", split, trains_all)
+        yield PrecisionArguments(path="bfloat16", amp="bf16", weights="bf16", split=split)
     elif fp16:
-        yield Precision("fp16", "fp16", "fp16", split, trains_all)
+        yield PrecisionArguments(path="fp16", amp="fp16", weights="fp16", split=split)
     elif on(draft, "float16") or on(draft, "load_in_8bit"):
         name = "float16" if on(draft, "float16") else "load_in_8bit"
-        yield Precision(name, "", "fp16", split, trains_all)
+        yield PrecisionArguments(path=name, amp="", weights="fp16", split=split)
     else:
-        yield Precision("bf16", "", "fp32", split, trains_all)
+        yield PrecisionArguments(path="bf16", amp="", weights="fp32", split=split)
 
 
 def _optimizer(draft: Draft, split: Division) -> None:
@@ -393,7 +393,7 @@ def _recompute(draft: Draft) -> Iterator[Record]:
     name, offloaded = "gradient_checkpointing", f"{parts.RECOMPUTE}.offload"
     by_fsdp = draft.value(f"{parts.RECOMPUTE}.mode") == "full"
     if not by_fsdp or on(draft, name):
-        yield Recompute(name, default=False, reentrant=False, kwargs="gradient_checkpointing_kwargs")
+        yield RecomputeArguments(path=name, default=False, reentrant=False, kwargs="gradient_checkpointing_kwargs")
     parts.recomputed(draft, name)
     if text(draft, name) in ("offload", "offload_disk"):
         draft.set(offloaded, "cpu", name)
@@ -410,7 +410,7 @@ def _attention(draft: Draft) -> Iterator[Record]:
     old = next((name for name in KEYS.words["old_attentions"] if on(draft, name)), "")
     draft.config.see(*KEYS.words["old_attentions"], *KEYS.names["unknown_attentions"])
     if draft.config.has("attn_implementation") or not old:
-        yield Attention("attn_implementation")
+        yield AttentionArguments("attn_implementation")
     else:
         draft.set("training.attention", KEYS.words["old_attentions"][old], old)
     draft.config.see("attn_implementation")
@@ -452,14 +452,14 @@ def _loss(draft: Draft) -> Iterator[Record]:
     config, chunked = draft.config, "chunked_cross_entropy"
     plugins = [each for each in parts.words(draft, "plugins") if each]
     if _is_cut(draft):
-        yield Loss(Said("fused-linear", "plugins"))
+        yield LossArguments(Said("fused-linear", "plugins"))
     elif on(draft, LIGER_FUSED):
-        yield Loss(Said("fused-linear", LIGER_FUSED))
+        yield LossArguments(Said("fused-linear", LIGER_FUSED))
     elif on(draft, chunked):
-        yield Loss(Said("chunked", chunked))
+        yield LossArguments(Said("chunked", chunked))
         draft.rows((KeyRow(f"{chunked}_num_chunks", "training.loss.chunks"),))
     else:
-        yield Loss(Said("standard"))
+        yield LossArguments(Said("standard"))
     config.see(CCE_PLUGIN, LIGER_FUSED, chunked, f"{chunked}_num_chunks")
     for each in plugins:
         what, switch = KEYS.words["plugins_refused"].get(each.rpartition(".")[2], ("", ""))
@@ -482,7 +482,7 @@ def _objective(draft: Draft) -> Iterator[Record]:
         chosen_apart(draft, "rpo_alpha")
         chosen_apart(draft, "dpo_loss_type")
         precomputed, second = "precompute_ref_log_probs", "rl_adapter_ref_model"
-        yield Objective(kind, "rl", precomputed=precomputed, prompt="max_prompt_len")
+        yield ObjectiveArguments(kind=kind, path="rl", precomputed=precomputed, prompt="max_prompt_len")
         if "training.reference" in draft.settings and (on(draft, second) or draft.value("training.method") == "full"):
             # train.py, setup_reference_model: a second model is loaded, and TRL keeps one that it is given even where
             # log-probabilities are computed once
@@ -491,7 +491,7 @@ def _objective(draft: Draft) -> Iterator[Record]:
     draft.config.see("rl_adapter_ref_model")
     for name in ("reward_model", "process_reward_model"):
         if on(draft, name):
-            yield Objective("reward", name)
+            yield ObjectiveArguments(kind="reward", path=name)
     if draft.config.has("num_labels") and not on(draft, "reward_model") and not on(draft, "process_reward_model"):
         parts.labelled(draft, "num_labels", "classification", "num_labels")
     weighted(draft, "dpo_use_weighting")
@@ -507,7 +507,7 @@ def _evaluation(draft: Draft) -> Iterator[Record]:
     micro = draft.value("training.micro_batch_size")
     runs = held and strategy not in ("no", "none")
     default = micro if isinstance(micro, int) else 1
-    yield Evaluation(name, runs=runs, default=default, batch=("eval_batch_size",))
+    yield EvaluationArguments(path=name, runs=runs, default=default, batch=("eval_batch_size",))
     if runs and config.has("eval_sequence_len"):
         draft.rows((KeyRow("eval_sequence_len", "training.evaluation.sequence_length"),))
     config.see("eval_sequence_len", "eval_strategy", "evaluation_strategy")

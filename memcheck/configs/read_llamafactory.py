@@ -25,20 +25,20 @@ from memcheck.configs.recipe_launch import evidence, join_launch, join_recipe
 from memcheck.configs.trainer_adapters import resumed
 from memcheck.configs.trainer_job import (
     LIGER,
-    Attention,
-    Batch,
+    AttentionArguments,
+    BatchArguments,
     Collated,
-    Evaluation,
+    EvaluationArguments,
     Known,
-    Loss,
-    Objective,
-    Precision,
-    Recompute,
-    Rows,
+    LossArguments,
+    ObjectiveArguments,
+    PrecisionArguments,
+    RecomputeArguments,
+    RowArguments,
     Runs,
     Said,
     Starts,
-    Tuning,
+    TuningArguments,
     plan_of,
 )
 from memcheck.configs.trainer_objective import liger_kernels
@@ -91,7 +91,7 @@ def _second(draft: Draft, world: int | None) -> Iterator[Record]:
     else:
         draft.assume("training.gradient_accumulation_steps", 1)
     strategy = text(draft, "batching_strategy").lower()
-    yield Rows(("cutoff_len",), 2048, packed=strategy not in ("", "normal"))
+    yield RowArguments(paths=("cutoff_len",), default=2048, packed=strategy not in ("", "normal"))
     if strategy not in ("", "normal"):
         draft.note("batching_strategy", f"rows of strategy `{strategy}` are estimated as full ones: an upper bound")
     _second_precision(draft, split, adapted=adapted)
@@ -130,7 +130,7 @@ def _split(draft: Draft, world: int | None) -> Division:
     return Division()
 
 
-def _second_method(draft: Draft) -> Tuning | None:
+def _second_method(draft: Draft) -> TuningArguments | None:
     """The adapters; None: everything trains, or the kind is refused."""
     name, path = "peft_config.name", "quant_config.quantization_bit"
     kind, bits = text(draft, name).lower(), draft.whole(path, "training.base")
@@ -148,7 +148,7 @@ def _second_method(draft: Draft) -> Tuning | None:
     if kind != "lora":
         draft.refuse(name, f"`{kind}` has no memory model here", keys=("training.method",))
         return None
-    return Tuning(
+    return TuningArguments(
         method="qlora" if bits == 4 else "lora",
         path=name,
         adapters=KEYS.adapters["second_adapters"],
@@ -189,8 +189,8 @@ def _step(draft: Draft) -> Iterator[Record]:
     else:
         message = f"the states of `optim_config.name: {optimizer}` have no memory model"
         draft.refuse("optim_config.name", message, keys=("training.optimizer", "training.optimizer.name"))
-    yield Recompute("enable_activation_checkpointing", default=True, reentrant=False)
-    yield Attention("flash_attn")
+    yield RecomputeArguments(path="enable_activation_checkpointing", default=True, reentrant=False)
+    yield AttentionArguments("flash_attn")
     parts.clipping(draft, "max_grad_norm")
     kernels = text(draft, "kernel_config.name")
     if kernels == "liger_kernel":
@@ -200,9 +200,9 @@ def _step(draft: Draft) -> Iterator[Record]:
     draft.harmless((), ("kernel_config.", "optim_config."))
     if config.has("pref_loss"):
         kind = KEYS.words["preferences"].get(text(draft, "pref_loss").lower(), "dpo")
-        yield Objective(kind, "pref_loss")
+        yield ObjectiveArguments(kind=kind, path="pref_loss")
     if config.has("eval_dataset"):
-        yield Evaluation("eval_dataset", runs=True, default=1, batch=())
+        yield EvaluationArguments(path="eval_dataset", runs=True, default=1, batch=())
 
 
 def read_llamafactory(config: ConfigFile, world: int | None) -> ReadConfig:
@@ -222,20 +222,19 @@ def _job(draft: Draft, world: int | None) -> Iterator[Record]:
     split = join_launch(draft, world) or arguments.split(draft, world, LLAMA_FACTORY, version=1)
     devices(draft)
     yield from _tuning(draft)
-    trains_all = draft.value("training.method") == "full"
     _pictures(draft)
-    yield Batch()
+    yield BatchArguments()
     packed = on(draft, "packing") or on(draft, "neat_packing")
     pretrains = text(draft, "stage") == "pt" and not parts.off(draft, "packing")
     draft.config.see("packing", "neat_packing")
-    yield Rows(("cutoff_len",), 2048, packed=packed or pretrains)
-    yield _precision(draft, split, trains_all=trains_all)
+    yield RowArguments(paths=("cutoff_len",), default=2048, packed=packed or pretrains)
+    yield _precision(draft, split)
     arguments.step(draft, split)
     if on(draft, "use_muon"):
         draft.set("training.optimizer.name", "muon", "use_muon")
         draft.settings.pop("training.optimizer.implementation", None)
     _recompute(draft)
-    yield Attention("flash_attn")
+    yield AttentionArguments("flash_attn")
     yield from _objective(draft)
     yield _evaluation(draft)
     arguments.one_job(draft)
@@ -272,7 +271,7 @@ def _tuning(draft: Draft) -> Iterator[Record]:
     draft.config.see("quantization_type", "double_quantization", "lora_alpha")
     names = KEYS.adapters["adapters"]
     if kind in ("full", "freeze"):
-        yield Tuning("full", path, names)
+        yield TuningArguments(method="full", path=path, adapters=names)
         if kind == "freeze":
             last_layers(draft)
     elif kind == "lora":
@@ -280,7 +279,7 @@ def _tuning(draft: Draft) -> Iterator[Record]:
         four = bits == 4 and by_bnb
         held = "int8" if bits == 8 and by_bnb else f"{how}-{bits}bit"
         upcast = on(draft, "upcast_layernorm")
-        yield Tuning(
+        yield TuningArguments(
             method="qlora" if four else "lora",
             path=stated if four else path,
             adapters=names,
@@ -337,17 +336,19 @@ def _scaled(draft: Draft) -> None:
     scaled(draft, "image_min_pixels", least or KEYS.words["pixels"]["image_min_pixels"], up=True)
 
 
-def _precision(draft: Draft, split: Division, *, trains_all: bool) -> Precision:
+def _precision(draft: Draft, split: Division) -> PrecisionArguments:
     """What is trained is upcast to fp32 (``init_adapter``), but for ``pure_bf16``, and for the engine's own copies."""
     amp, path = arguments.mixed(draft)
-    pure = on(draft, "pure_bf16")
+    pure, trains_all = on(draft, "pure_bf16"), draft.value("training.method") == "full"
     draft.config.see("pure_bf16")
     if pure:
-        return Precision("pure_bf16", "", "bf16", split, trains_all)
+        return PrecisionArguments(path="pure_bf16", amp="", weights="bf16", split=split)
     if not (amp or trains_all or split.engine or split.sharded):  # extras/misc.py, infer_optim_dtype
         draft.derive("training.lora.dtype", "fp32", "LLaMA-Factory upcasts adapters, in a step without autocast")
-        return Precision("bf16", "", "bf16", split, trains_all)
-    return Precision(path or "bf16", amp, "fp32" if trains_all or not amp else amp, split, trains_all)
+        return PrecisionArguments(path="bf16", amp="", weights="bf16", split=split)
+    return PrecisionArguments(
+        path=path or "bf16", amp=amp, weights="fp32" if trains_all or not amp else amp, split=split
+    )
 
 
 def _recompute(draft: Draft) -> None:
@@ -381,22 +382,22 @@ def _objective(draft: Draft) -> Iterator[Record]:
     draft.config.see("pref_loss", "dpo_loss")
     liger = next((name for name in ("enable_liger_kernel", "use_liger_kernel") if on(draft, name)), "")
     if liger and kind == "sft":
-        yield Loss(Said("fused-linear", liger), dict.fromkeys(LIGER, liger))
+        yield LossArguments(Said("fused-linear", liger), dict.fromkeys(LIGER, liger))
     else:
-        yield Loss(Said("standard"))
+        yield LossArguments(Said("standard"))
     draft.config.see("enable_liger_kernel", "use_liger_kernel")
     if kind in ("dpo", "ipo", "orpo", "kto", "simpo", "reward"):
-        yield Objective(kind, "stage", reference="ref_model")
+        yield ObjectiveArguments(kind=kind, path="stage", reference="ref_model")
 
 
-def _evaluation(draft: Draft) -> Evaluation:
+def _evaluation(draft: Draft) -> EvaluationArguments:
     share = str(draft.config.values.get("val_size") or 0)
     held = draft.config.has("eval_dataset") or share not in ("0", "0.0")
     strategy = text(draft, "eval_strategy").lower() or text(draft, "evaluation_strategy").lower()
     path = "eval_dataset" if draft.config.has("eval_dataset") else "val_size"
     runs = held and (strategy not in ("", "no", "none") or on(draft, "do_eval"))  # `do_eval` runs after the training
     draft.config.see("eval_strategy", "evaluation_strategy", "do_eval")
-    return Evaluation(path, runs=runs, default=8)
+    return EvaluationArguments(path=path, runs=runs, default=8)
 
 
 READER = Reader(

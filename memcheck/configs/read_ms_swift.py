@@ -28,20 +28,20 @@ from memcheck.configs.pictures import parts as sides
 from memcheck.configs.recipe_launch import join_launch
 from memcheck.configs.trainer_job import (
     LIGER,
-    Attention,
-    Batch,
+    AttentionArguments,
+    BatchArguments,
     Collated,
-    Evaluation,
+    EvaluationArguments,
     Known,
-    Loss,
-    Objective,
-    Precision,
-    Recompute,
-    Rows,
+    LossArguments,
+    ObjectiveArguments,
+    PrecisionArguments,
+    RecomputeArguments,
+    RowArguments,
     Runs,
     Said,
     Starts,
-    Tuning,
+    TuningArguments,
     plan_of,
 )
 from memcheck.configs.trainer_parts import TRUE, Division, on, text
@@ -208,7 +208,7 @@ def _job(draft: Draft, world: int | None) -> Iterator[Record]:
     split = join_launch(draft, world) or arguments.split(draft, world, SWIFT, version=2)
     yield from _tuning(draft)
     _pictures(draft)
-    yield Batch(default=1, why="ms-swift's default")
+    yield BatchArguments(default=1, why="ms-swift's default")
     if not config.has("gradient_accumulation_steps") and world:
         micro = draft.value("training.micro_batch_size")
         steps = max(1, 16 // (world * micro)) if isinstance(micro, int) and micro else 1
@@ -218,7 +218,7 @@ def _job(draft: Draft, world: int | None) -> Iterator[Record]:
     if split.engine:
         draft.rows((KeyRow("deepspeed_autotp_size", "parallelism.tensor"),))
     path, packed = longest_row(draft)
-    yield Rows((path,), None, packed)
+    yield RowArguments(paths=(path,), default=None, packed=packed)
     draft.ask("training.sequence_length", "how long a sequence is", "state it: --sequence-length 4096")
     yield _precision(draft, split)
     arguments.step(draft, split)
@@ -229,7 +229,7 @@ def _job(draft: Draft, world: int | None) -> Iterator[Record]:
         draft.set("training.attention", "flash", old)
         config.see("attn_impl")
     else:
-        yield Attention("attn_impl")
+        yield AttentionArguments("attn_impl")
     yield from _objective(draft)
     yield _evaluation(draft)
     arguments.one_job(draft)
@@ -290,9 +290,9 @@ def _tuning(draft: Draft) -> Iterator[Record]:
         base = Said("fp8", "quant_method")
     draft.config.see(*tuners, "quantization_bit")
     if kind == "full":
-        yield Tuning("full", path, names)
+        yield TuningArguments(method="full", path=path, adapters=names)
     elif kind == "lora":
-        yield Tuning(
+        yield TuningArguments(
             method="qlora" if four else "lora",
             path=path,
             adapters=names,
@@ -309,7 +309,7 @@ def _tuning(draft: Draft) -> Iterator[Record]:
         draft.refuse(path, message, parts.STATE_IT.format("training.method"), ("training.method",))
 
 
-def _precision(draft: Draft, split: Division) -> Precision:
+def _precision(draft: Draft, split: Division) -> PrecisionArguments:
     """``torch_dtype`` is the checkpoint's unless stated, and decides bf16 or fp16 where neither is."""
     written = text(draft, "torch_dtype").lower()
     amp, path = arguments.mixed(draft)
@@ -319,7 +319,7 @@ def _precision(draft: Draft, split: Division) -> Precision:
     switch = "bf16" if weights == "bf16" else "fp16"  # model_args.py: fp32 weights are trained under fp16
     if not amp and not parts.off(draft, switch):
         amp, path = switch, "torch_dtype"
-    return Precision(path or "torch_dtype", amp, weights, split, draft.value("training.method") == "full")
+    return PrecisionArguments(path=path or "torch_dtype", amp=amp, weights=weights, split=split)
 
 
 def _objective(draft: Draft) -> Iterator[Record]:
@@ -332,16 +332,16 @@ def _objective(draft: Draft) -> Iterator[Record]:
         message = "`rlhf_type: gkd`: a teacher, and texts that are generated between steps, have no memory model here"
         draft.refuse("rlhf_type", message, keys=("training.objective",))
     elif kind == "rm":
-        yield Objective("reward", "rlhf_type")
+        yield ObjectiveArguments(kind="reward", path="rlhf_type")
     elif kind:
-        yield Objective(kind, "rlhf_type", reference="ref_model")
+        yield ObjectiveArguments(kind=kind, path="rlhf_type", reference="ref_model")
     draft.config.see("cpo_alpha")
     name = "use_liger_kernel"
     if on(draft, name) and not kind:
         whole = _takes_logits(draft)
-        yield Loss(Said("standard" if whole else "fused-linear", whole or name), dict.fromkeys(LIGER, name))
+        yield LossArguments(Said("standard" if whole else "fused-linear", whole or name), dict.fromkeys(LIGER, name))
     else:
-        yield Loss(Said("standard"))
+        yield LossArguments(Said("standard"))
     draft.config.see("use_liger", "loss_type")
 
 
@@ -389,7 +389,7 @@ def _recompute(draft: Draft) -> Iterator[Record]:
         draft.config.see("gradient_checkpointing")
     else:
         name, kwargs = "gradient_checkpointing", "gradient_checkpointing_kwargs"
-        yield Recompute(name, default=True, reentrant=False, kwargs=kwargs, why="ms-swift's default")
+        yield RecomputeArguments(path=name, default=True, reentrant=False, kwargs=kwargs, why="ms-swift's default")
     name, key = "vit_gradient_checkpointing", "training.options.vit_gradient_checkpointing"
     if sees(draft) is None or draft.value(f"{parts.RECOMPUTE}.mode") in (None, "none"):
         draft.config.see(name)
@@ -411,7 +411,7 @@ def _optimizer(draft: Draft) -> None:
         draft.refuse(name, message, parts.STATE_IT.format("training.optimizer"), ("training.optimizer",))
 
 
-def _evaluation(draft: Draft) -> Evaluation:
+def _evaluation(draft: Draft) -> EvaluationArguments:
     """``eval_strategy`` is ``save_strategy``, which is by steps, unless it is stated; without data it is ``no``
     (``swift/arguments/sft_args.py``, _init_eval_strategy).
     """
@@ -423,7 +423,7 @@ def _evaluation(draft: Draft) -> Evaluation:
     path = next((name for name in strategies if config.has(name)), "")
     runs = bool(data) and text(draft, path).lower() not in ("no", "none", "false")
     config.see(*strategies[:2], "do_eval", "split_dataset_ratio", *KEYS.names["held_out"])
-    return Evaluation(data, runs=runs, default=1)
+    return EvaluationArguments(path=data, runs=runs, default=1)
 
 
 READER = Reader(recognise=recognise, read=read_swift, lists=LISTS, trains=swift_training_alone)

@@ -31,18 +31,18 @@ from memcheck.configs.trainer_adapters import HELD, adapters, base, leaves_casts
 from memcheck.configs.trainer_arguments import synchronised
 from memcheck.configs.trainer_job import (
     EVALUATED,
-    Attention,
-    Batch,
+    AttentionArguments,
+    BatchArguments,
     Collated,
-    Evaluation,
+    EvaluationArguments,
     Known,
-    Loss,
-    Objective,
-    Precision,
-    Recompute,
+    LossArguments,
+    ObjectiveArguments,
+    PrecisionArguments,
+    RecomputeArguments,
     Runs,
     Said,
-    Tuning,
+    TuningArguments,
     plan_of,
 )
 from memcheck.configs.trainer_objective import chosen_apart, weighted
@@ -267,7 +267,7 @@ def _job(draft: Draft, world: int | None, *, alone: bool) -> Iterator[Record]:
     split = launched or arguments.split(draft, world)
     devices(draft)
     yield from _tuning(draft, opened=opened)
-    yield Batch()
+    yield BatchArguments()
     multiple = yield from rows_of(draft, alone=alone, opened=opened)
     guessed = yield from _precision(draft, split, alone=alone, opened=opened)
     if opened:
@@ -320,10 +320,10 @@ def _tuning(draft: Draft, *, opened: bool) -> Iterator[Record]:
             (name for name in KEYS.names["adapted"] if off(draft, name) and name not in KEYS.names["four_bits"]),
             "use_peft",
         )
-        yield Tuning("full", refused, names, asked=ranked)
+        yield TuningArguments(method="full", path=refused, adapters=names, asked=ranked)
     else:
         nested = "use_nested_quant"  # of PEFT's examples
-        yield Tuning(
+        yield TuningArguments(
             method="qlora" if four else "lora",
             path=path,
             adapters=names,
@@ -450,7 +450,7 @@ def _precision(draft: Draft, split: Division, *, alone: bool, opened: bool) -> G
         parts.no_dtype(draft, name)
         return False
     config.see("dtype", "torch_dtype")
-    yield Precision(path or name, amp, weights, split, trains_all)
+    yield PrecisionArguments(path=path or name, amp=amp, weights=weights, split=split)
     same = split.engine or (amp and split.sharded and trains_all)  # whatever it was loaded in
     if not (written or same) and _foreign(config) and not _example(config):
         draft.settings.pop("training.precision.params", None)
@@ -472,7 +472,7 @@ def _recompute(draft: Draft, *, alone: bool) -> Iterator[Record]:
         return
     reentrant = parts.older(draft, 5) and not alone
     why = "TRL's default" if alone else "transformers' default"
-    yield Recompute(name, default=alone, reentrant=reentrant, kwargs=kwargs, why=why)
+    yield RecomputeArguments(path=name, default=alone, reentrant=reentrant, kwargs=kwargs, why=why)
     own = "use_reentrant"  # of PEFT's and other scripts, which hand it on
     if draft.config.has(own) and draft.value(f"{parts.RECOMPUTE}.mode") == "full":
         draft.set(f"{parts.RECOMPUTE}.reentrant", on(draft, own), own)
@@ -491,7 +491,7 @@ def _attention(draft: Draft, *, opened: bool) -> Iterator[Record]:
     if without and not draft.config.has("attn_implementation"):
         draft.set("training.attention", "sdpa", without)
     else:
-        yield Attention("attn_implementation", "flash" if opened else "sdpa")
+        yield AttentionArguments("attn_implementation", "flash" if opened else "sdpa")
 
 
 def _objective(draft: Draft, *, opened: bool) -> Generator[Record, None, bool]:
@@ -528,7 +528,9 @@ def _objective(draft: Draft, *, opened: bool) -> Generator[Record, None, bool]:
     weighted(draft, "use_weighting")
     if opened and loss == "wpo":
         draft.refuse(said, f"`{said}: wpo` weighs pairs by scores of tokens, which has no memory model here")
-    yield Objective(kind, path, "precompute_ref_log_probs", prompt="max_prompt_length", reference="ref_model")
+    yield ObjectiveArguments(
+        kind=kind, path=path, precomputed="precompute_ref_log_probs", prompt="max_prompt_length", reference="ref_model"
+    )
     if opened and kind == "dpo":
         why = "open-instruct scores all pairs once, before it trains (dpo_utils.py, build_reference_logprobs_cache)"
         draft.assume("training.reference", "precomputed", why)
@@ -570,21 +572,21 @@ def _loss(draft: Draft, *, supervised: bool) -> Iterator[Record]:
     fused = not off(draft, f"{LIGER}.fused_linear_cross_entropy")
     config.see(f"{LIGER}.fused_linear_cross_entropy")
     if name and supervised:
-        yield Loss(Said("fused-linear" if fused else "standard", name), _liger(draft, name))
+        yield LossArguments(Said("fused-linear" if fused else "standard", name), _liger(draft, name))
     elif name:
         draft.note(name, "Liger's loss of preferences is estimated as TRL's own: an upper bound")
     elif supervised and text(draft, "loss_type").lower() == "chunked_nll":
-        yield Loss(Said("chunked", "loss_type"))
+        yield LossArguments(Said("chunked", "loss_type"))
     elif supervised and config.has("loss_type"):
-        yield Loss(Said("standard", "loss_type"))
+        yield LossArguments(Said("standard", "loss_type"))
     elif not (supervised and draft.value("training.trainer.name") == "trl"):  # whose default its version decides
-        yield Loss(Said("standard"))
+        yield LossArguments(Said("standard"))
     if supervised and text(draft, "loss_type").lower() not in ("", "nll", "sft", "chunked_nll"):
         draft.note("loss_type", f"the loss `{text(draft, 'loss_type')}` is estimated as the standard one")
     config.see("loss_type")
 
 
-def _evaluation(draft: Draft, *, own: bool) -> Evaluation:
+def _evaluation(draft: Draft, *, own: bool) -> EvaluationArguments:
     """The pass between steps. ``own``: memcheck does not know the script, which may evaluate although no argument says
     so.
     """
@@ -595,7 +597,7 @@ def _evaluation(draft: Draft, *, own: bool) -> Evaluation:
         key = "training.evaluation.micro_batch_size"
         size = draft.whole(batch, key)
         draft.note(batch, f"no argument asks for an evaluation pass: where the script has one, --set {key}={size}")
-    return Evaluation(path, runs=runs, default=8)
+    return EvaluationArguments(path=path, runs=runs, default=8)
 
 
 READER = Reader(

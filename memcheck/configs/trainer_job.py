@@ -48,7 +48,7 @@ class Runs(Record):
     """The value of ``training.trainer.name``."""
 
 
-class Tuning(Record):
+class TuningArguments(Record):
     """Which weights train: ``LoraConfig``, and ``BitsAndBytesConfig`` of the frozen base."""
 
     method: str
@@ -76,7 +76,7 @@ class Starts(Record):
     """The value that turns a switch of one such start off."""
 
 
-class Batch(Record):
+class BatchArguments(Record):
     """``per_device_train_batch_size`` and ``gradient_accumulation_steps``."""
 
     micro: tuple[str, ...] = (
@@ -93,7 +93,7 @@ class Batch(Record):
     """The key of the sequences per GPU and step, which counts where ``steps`` has no value."""
 
 
-class Rows(Record):
+class RowArguments(Record):
     """How long rows are, in tokens, and whether each is full."""
 
     paths: tuple[str, ...]
@@ -105,7 +105,7 @@ class Rows(Record):
     """Why every row is full, where no key packs rows."""
 
 
-class Precision(Record):
+class PrecisionArguments(Record):
     """``bf16``, ``fp16``, and the dtype in which the model is loaded."""
 
     path: str
@@ -114,10 +114,9 @@ class Precision(Record):
     weights: str
     """The dtype of the loaded weights: bf16, fp16 or fp32."""
     split: Division
-    trains_all: bool
 
 
-class Recompute(Record):
+class RecomputeArguments(Record):
     """``gradient_checkpointing`` and ``gradient_checkpointing_kwargs``."""
 
     path: str
@@ -129,14 +128,14 @@ class Recompute(Record):
     why: str = ""
 
 
-class Attention(Record):
+class AttentionArguments(Record):
     """``attn_implementation``."""
 
     path: str
     default: str = "sdpa"
 
 
-class Loss(Record):
+class LossArguments(Record):
     """The loss of a supervised job, and the layers that run Liger's kernels."""
 
     kind: Said
@@ -145,7 +144,7 @@ class Loss(Record):
     """The config's key by Liger's kernel."""
 
 
-class Objective(Record):
+class ObjectiveArguments(Record):
     """What TRL's trainers optimize in place of the next token."""
 
     kind: str
@@ -158,7 +157,7 @@ class Objective(Record):
     """The key of a reference model of its own."""
 
 
-class Evaluation(Record):
+class EvaluationArguments(Record):
     """The pass between steps: ``eval_strategy`` and its batch."""
 
     path: str
@@ -206,7 +205,7 @@ def _runs(draft: Draft, runs: Runs) -> None:
     trainer(draft, runs.trainer)
 
 
-def _tuning(draft: Draft, tuning: Tuning) -> None:
+def _tuning(draft: Draft, tuning: TuningArguments) -> None:
     draft.set("training.method", tuning.method, tuning.path)
     if tuning.method == "full":
         unused(draft, tuning.adapters, tuning.asked)
@@ -226,7 +225,7 @@ def _starts(draft: Draft, started: Starts) -> None:
         starts(draft, path, off=started.off)
 
 
-def _batch(draft: Draft, batch: Batch) -> None:
+def _batch(draft: Draft, batch: BatchArguments) -> None:
     row = KeyRow(batch.micro[0], MICRO, aliases=batch.micro[1:])
     micro = parts.whole(draft, row, batch.default, batch.why)
     total = draft.whole(batch.total, STEPS) if batch.total else None
@@ -237,21 +236,22 @@ def _batch(draft: Draft, batch: Batch) -> None:
     engine_batch(draft)
 
 
-def _rows(draft: Draft, rows: Rows) -> None:
+def _rows(draft: Draft, rows: RowArguments) -> None:
     parts.length(draft, rows.paths, rows.default, rows.packed, rows.why, said=rows.full)
 
 
-def _precision(draft: Draft, found: Precision) -> None:
+def _precision(draft: Draft, found: PrecisionArguments) -> None:
     """The recipe, and the dtype in which the weights are resident where that is not what the recipe means."""
     recipe = f"{found.amp}-mixed" if found.amp else "fp32" if found.weights == "fp32" else f"{found.weights}-pure"
     draft.set("training.precision.recipe", recipe, found.path)
-    if not found.amp or found.split.engine or (found.split.sharded and found.trains_all):
+    trains_all = draft.value("training.method") == "full"
+    if not found.amp or found.split.engine or (found.split.sharded and trains_all):
         return
-    if found.weights != ("fp32" if found.trains_all else found.amp):
+    if found.weights != ("fp32" if trains_all else found.amp):
         draft.set("training.precision.params", found.weights, found.path)
 
 
-def _recompute(draft: Draft, found: Recompute) -> None:
+def _recompute(draft: Draft, found: RecomputeArguments) -> None:
     """Every block is computed again in backward, or every N-th; what it keeps may be held on the host."""
     mode, path, config = f"{RECOMPUTE}.mode", found.path, draft.config
     enabled = config.take(path) not in parts.FALSE if config.has(path) else found.default
@@ -268,23 +268,23 @@ def _recompute(draft: Draft, found: Recompute) -> None:
     parts.recomputed(draft, path)
 
 
-def _attention(draft: Draft, attention: Attention) -> None:
+def _attention(draft: Draft, attention: AttentionArguments) -> None:
     parts.attention(draft, attention.path, attention.default)
 
 
-def _loss(draft: Draft, loss: Loss) -> None:
+def _loss(draft: Draft, loss: LossArguments) -> None:
     said(draft, "training.loss.kind", loss.kind)
     if loss.kernels:
         liger_kernels(draft, loss.kernels)
 
 
-def _objective(draft: Draft, found: Objective) -> None:
+def _objective(draft: Draft, found: ObjectiveArguments) -> None:
     objective(
         draft, found.kind, found.path, precomputed=found.precomputed, prompt=found.prompt, reference=found.reference
     )
 
 
-def _evaluation(draft: Draft, found: Evaluation) -> None:
+def _evaluation(draft: Draft, found: EvaluationArguments) -> None:
     """The pass between steps: its batch, and whether its logits are kept."""
     draft.config.see(found.path, *found.batch, "prediction_loss_only")
     if not found.runs:
@@ -311,16 +311,16 @@ def _collated(draft: Draft, found: Collated) -> None:
 
 WRITERS: dict[type[Record], Callable[[Draft, Any], None]] = {
     Runs: _runs,
-    Tuning: _tuning,
+    TuningArguments: _tuning,
     Starts: _starts,
-    Batch: _batch,
-    Rows: _rows,
-    Precision: _precision,
-    Recompute: _recompute,
-    Attention: _attention,
-    Loss: _loss,
-    Objective: _objective,
-    Evaluation: _evaluation,
+    BatchArguments: _batch,
+    RowArguments: _rows,
+    PrecisionArguments: _precision,
+    RecomputeArguments: _recompute,
+    AttentionArguments: _attention,
+    LossArguments: _loss,
+    ObjectiveArguments: _objective,
+    EvaluationArguments: _evaluation,
     Known: _known,
     Collated: _collated,
 }

@@ -13,7 +13,7 @@ from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_lines import commands_of, started_by
 from memcheck.configs.read_accelerate import LAUNCHED
 from memcheck.configs.shell_values import resolved
-from memcheck.configs.trainer_job import Rows
+from memcheck.configs.trainer_job import RowArguments
 from memcheck.configs.trainer_parts import KEYS, architecture_named, off, on
 from memcheck.configs.types import ConfigError, ConfigProblem
 from memcheck.finding import Location, Span
@@ -203,7 +203,7 @@ def rows_of(draft: Draft, *, alone: bool, opened: bool) -> Generator[Record, Non
     default, why = (1024, "TRL's default max_length") if alone and cut and not stated_none else _own_limit(draft)
     packed = on(draft, "packing")
     full = "" if packed or alone or opened else _full(draft)
-    yield Rows(LENGTHS, default, packed or bool(full), why, full)
+    yield RowArguments(paths=LENGTHS, default=default, packed=packed or bool(full), why=why, full=full)
     if not (packed or full):
         _pad_to_limit(draft)
     draft.config.see("packing", "line_by_line", TO_LIMIT, *LENGTHS)
