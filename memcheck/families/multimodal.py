@@ -11,7 +11,7 @@ from memcheck.models.errors import ArchitectureError
 from memcheck.models.named_experts import with_names
 from memcheck.models.reader import ConfigReader, shown
 from memcheck.models.types import Architecture, Attention, Block
-from memcheck.models.vision import RestingTowers, Vision
+from memcheck.models.vision import IdleTowers, Vision
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -147,9 +147,9 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
     path = TEXT if outer.model_type in NAMED_TEXT else BARE if outer.model_type in AMONG else LANGUAGE
     sees = text.get("use_bidirectional_attention") == "vision"  # Gemma 4's larger sizes, in their sliding layers
     if vision is not None and vision.crosses:
-        from memcheck.models.cross_attention import crossing
+        from memcheck.models.cross_attention import with_pictures
 
-        language = crossing(language, vision.crosses)
+        language = with_pictures(language, vision.crosses)
     if outer.model_type in COPYING:
         language = language._replace(narrow_loss=True, copied_logits=True)
     return language._replace(
@@ -221,9 +221,9 @@ def _in_text(text: Mapping[str, Any], key: str, value: object) -> str:
     return key
 
 
-def _tower(model_type: str) -> Callable[[ConfigReader, AroundTower], Vision | RestingTowers]:
+def _tower(model_type: str) -> Callable[[ConfigReader, AroundTower], Vision | IdleTowers]:
     module, function = TOWERS[model_type].split(":")
-    found: Callable[[ConfigReader, AroundTower], Vision | RestingTowers] = getattr(
+    found: Callable[[ConfigReader, AroundTower], Vision | IdleTowers] = getattr(
         import_module("memcheck.families.towers." + module), function
     )
     return found

@@ -23,7 +23,7 @@ class PictureError(MemcheckError):
     """No processor takes such a picture, or takes such a setting."""
 
 
-class Seen(Record):
+class ProcessedPicture(Record):
     """What a processor makes of one picture or clip."""
 
     pictures: int
@@ -42,7 +42,7 @@ class Seen(Record):
     """Rows of each of what the tower sees apart, where these differ; none: they are alike."""
 
 
-def tokens_of(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+def tokens_of(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """What the released checkpoints' processor makes of a picture, or of a clip of ``frames`` frames.
 
     Raises:
@@ -54,10 +54,10 @@ def tokens_of(vision: Vision, height: int, width: int, frames: int | None, limit
             "write `patches` and `tokens` as the processor counts them",
         )
     module, function = vision.processor.split(":")
-    see: Callable[[Vision, int, int, int | None, Limits], Seen] = getattr(
+    process: Callable[[Vision, int, int, int | None, Limits], ProcessedPicture] = getattr(
         import_module("memcheck.families.towers." + module), function
     )
-    return see(vision, height, width, frames, limits)
+    return process(vision, height, width, frames, limits)
 
 
 def no_limits(limits: Limits) -> None:

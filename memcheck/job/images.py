@@ -97,7 +97,7 @@ def resolve_pictures(
     """The pictures of a sample, of a model that has a tower, or where the plan asks for some."""
     vision = None if isinstance(a, Rough) else a.vision
     if vision is None and not isinstance(a, Rough) and any(o.part in ("vision", "audio") for o in a.others):
-        return resolve_resting(training, a, defaults)
+        return resolve_idle(training, a, defaults)
     if vision is None and training.images is None:
         return None
     stated = training.images
@@ -225,7 +225,7 @@ def _stated(
     return found
 
 
-def resolve_resting(training: plan_types.TrainingSpec, a: Architecture, defaults: Defaults) -> Images:
+def resolve_idle(training: plan_types.TrainingSpec, a: Architecture, defaults: Defaults) -> Images:
     """The pictures for a tower that has no memory model with a graph: as many image tokens of each, or none at all.
 
     Raises:

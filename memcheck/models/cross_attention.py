@@ -13,21 +13,21 @@ from memcheck.models.vision import OtherTower
 PART = "language"
 
 
-def crosses(block: Block) -> bool:
+def reads_pictures(block: Block) -> bool:
     """Whether the layer's attention reads what a tower made, and no text."""
     return isinstance(block.mixer, Attention) and block.mixer.cross
 
 
-def resting(a: Architecture) -> Architecture:
+def without_pictures(a: Architecture) -> Architecture:
     """The model of a step without pictures: its crossing layers hold their weights and do not run."""
-    found = tuple((block, n) for block, n in a.blocks if crosses(block))
+    found = tuple((block, n) for block, n in a.blocks if reads_pictures(block))
     if not found:
         return a
-    own = tuple((block, n) for block, n in a.blocks if not crosses(block))
+    own = tuple((block, n) for block, n in a.blocks if not reads_pictures(block))
     return a._replace(blocks=own, others=(*a.others, OtherTower(part=PART, blocks=found, tensors=())))
 
 
-def crossing(a: Architecture, layers: tuple[int, ...]) -> Architecture:
+def with_pictures(a: Architecture, layers: tuple[int, ...]) -> Architecture:
     """The model of a step with pictures. ``layers``: numbers of those that read them."""
     others = [block for other in a.others if other.part == PART for block, n in other.blocks for _ in range(n)]
     own = iter(a.layers())

@@ -62,7 +62,7 @@ class Embedder(Record):
     """Pixels of the side of every picture."""
 
 
-class RestingTowers(Record):
+class IdleTowers(Record):
     """Towers that have no memory model of their run: they are idle, in steps of text alone."""
 
     others: tuple[OtherTower, ...]

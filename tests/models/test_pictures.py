@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from memcheck.families.architecture import read_architecture
-from memcheck.families.pictures import Limits, PictureError, Seen, tokens_of
+from memcheck.families.pictures import Limits, PictureError, ProcessedPicture, tokens_of
 from memcheck.families.towers import pixtral, processors
 from memcheck.families.towers.siglip import idefics3_grid
 from memcheck.families.wrappers import TOWERS
@@ -25,37 +25,43 @@ EMPTY = Vision(
     stem=(),
     projector=(),
     hooked=True,
-    processor="none:see",
+    processor="none:process",
 )
 CLIP = EMPTY._replace(tile=577, tile_tokens=576, classes=1, patch=14)
 TILED = {
-    "aria": EMPTY._replace(resampled=256, side=4900, patch=14, processor="aria:see"),
+    "aria": EMPTY._replace(resampled=256, side=4900, patch=14, processor="aria:process"),
     "gemma3": EMPTY._replace(
-        kind="gemma3", tile=4096, tile_tokens=256, separators=4, processor="processors:see_square"
+        kind="gemma3", tile=4096, tile_tokens=256, separators=4, processor="processors:process_square"
     ),
     "shieldgemma2": EMPTY._replace(
-        kind="gemma3", tile=4096, tile_tokens=256, separators=4, processor="processors:see_square"
+        kind="gemma3", tile=4096, tile_tokens=256, separators=4, processor="processors:process_square"
     ),
-    "gemma4": EMPTY._replace(tile=2520, tile_tokens=280, merge=9, patch=16, separators=2, processor="gemma4:see"),
+    "gemma4": EMPTY._replace(tile=2520, tile_tokens=280, merge=9, patch=16, separators=2, processor="gemma4:process"),
     "gemma4_unified": EMPTY._replace(
-        tile=280, tile_tokens=280, channels=6912, patch=16, separators=2, processor="gemma4:see_merged"
+        tile=280, tile_tokens=280, channels=6912, patch=16, separators=2, processor="gemma4:process_merged"
     ),
-    "llava": CLIP._replace(processor="processors:see_square"),
-    "llava_next": CLIP._replace(processor="llava:see"),
-    "llava_onevision": EMPTY._replace(tile=729, tile_tokens=729, patch=14, side=384, processor="llava:see_onevision"),
-    "got_ocr2": EMPTY._replace(tile=4096, tile_tokens=256, patch=16, separators=2, processor="processors:see_square"),
-    "deepseek_vl": EMPTY._replace(tile=576, tile_tokens=576, patch=16, processor="processors:see_square"),
+    "llava": CLIP._replace(processor="processors:process_square"),
+    "llava_next": CLIP._replace(processor="llava:process"),
+    "llava_onevision": EMPTY._replace(
+        tile=729, tile_tokens=729, patch=14, side=384, processor="llava:process_onevision"
+    ),
+    "got_ocr2": EMPTY._replace(
+        tile=4096, tile_tokens=256, patch=16, separators=2, processor="processors:process_square"
+    ),
+    "deepseek_vl": EMPTY._replace(tile=576, tile_tokens=576, patch=16, processor="processors:process_square"),
     "mllama": EMPTY._replace(
-        tile=1632, tile_tokens=1604, patch=14, cross=CrossReading((1,), 4), processor="mllama:see"
+        tile=1632, tile_tokens=1604, patch=14, cross=CrossReading((1,), 4), processor="mllama:process"
     ),
-    "lfm2_vl": EMPTY._replace(tile=1024, tile_tokens=256, merge=4, patch=16, separators=2, processor="lfm2:see"),
-    "internvl": EMPTY._replace(tile=1025, tile_tokens=256, classes=1, patch=14, processor="processors:see_internvl"),
-    "idefics3": EMPTY._replace(tile=676, tile_tokens=169, patch=14, processor="siglip:see_idefics3"),
-    "smolvlm": EMPTY._replace(tile=729, tile_tokens=81, patch=14, processor="siglip:see_idefics3"),
-    "mistral3": EMPTY._replace(patch=14, merge=4, side=1540, processor="pixtral:see"),
-    "pixtral": EMPTY._replace(patch=16, side=1024, processor="pixtral:see"),
-    "muse_glimmer": EMPTY._replace(patch=14, merge=4, processor="muse_glimmer:see"),
-    "llama4": EMPTY._replace(tile=577, tile_tokens=144, classes=1, patch=14, processor="llama4:see"),
+    "lfm2_vl": EMPTY._replace(tile=1024, tile_tokens=256, merge=4, patch=16, separators=2, processor="lfm2:process"),
+    "internvl": EMPTY._replace(
+        tile=1025, tile_tokens=256, classes=1, patch=14, processor="processors:process_internvl"
+    ),
+    "idefics3": EMPTY._replace(tile=676, tile_tokens=169, patch=14, processor="siglip:process_idefics3"),
+    "smolvlm": EMPTY._replace(tile=729, tile_tokens=81, patch=14, processor="siglip:process_idefics3"),
+    "mistral3": EMPTY._replace(patch=14, merge=4, side=1540, processor="pixtral:process"),
+    "pixtral": EMPTY._replace(patch=16, side=1024, processor="pixtral:process"),
+    "muse_glimmer": EMPTY._replace(patch=14, merge=4, processor="muse_glimmer:process"),
+    "llama4": EMPTY._replace(tile=577, tile_tokens=144, classes=1, patch=14, processor="llama4:process"),
 }
 """The tiles of released checkpoints."""
 ROWS = facts("image_tokens")
@@ -78,7 +84,7 @@ def limits_of(processor: dict[str, Any]) -> Limits:
     )
 
 
-def seen(row: dict[str, Any]) -> Seen:
+def seen(row: dict[str, Any]) -> ProcessedPicture:
     """What the arithmetic says of a row."""
     kind, settings, clip = row["model_type"], row["processor"], row.get("video")
     height, width = (clip["height"], clip["width"]) if clip else row["image"]
@@ -86,7 +92,7 @@ def seen(row: dict[str, Any]) -> Seen:
         return tokens_of(vision_of(kind), height, width, clip and clip["frames"], limits_of(settings))
     if kind == "paligemma":
         tile = (settings["size"]["height"] // 14) ** 2
-        return processors.see_square(EMPTY._replace(tile=tile, tile_tokens=tile), height, width, None, Limits())
+        return processors.process_square(EMPTY._replace(tile=tile, tile_tokens=tile), height, width, None, Limits())
     vision = TILED[kind]
     if "max_soft_tokens" in settings:
         most = settings["max_soft_tokens"]
@@ -105,7 +111,7 @@ def seen(row: dict[str, Any]) -> Seen:
         return pixtral.resized(vision, height, width, settings["size"]["longest_edge"])
     else:
         return tokens_of(vision, height, width, clip and clip["frames"], Limits())
-    return Seen(pictures=count, patches=count * vision.tile, tokens=count * vision.tile_tokens)
+    return ProcessedPicture(pictures=count, patches=count * vision.tile, tokens=count * vision.tile_tokens)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +131,7 @@ def test_processors(row: dict[str, Any]) -> None:
 )
 def test_tiles_of_command_a_vision(height: int, width: int, count: int) -> None:
     """As many tiles as Cohere2VisionImageProcessor returned, the thumbnail of several included."""
-    vision = EMPTY._replace(tile=1024, tile_tokens=256, patch=16, processor="cohere:see_cohere2")
+    vision = EMPTY._replace(tile=1024, tile_tokens=256, patch=16, processor="cohere:process_cohere2")
     found = tokens_of(vision, height, width, None, Limits())
     assert (found.pictures, found.tokens) == (count, 256 * count)
 

@@ -16,9 +16,9 @@ from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
-from memcheck.families.pictures import Limits, Seen, no_clips, no_limits
+from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
-from memcheck.families.towers.forward_parts import convolve, given_out, layer_norm, plain
+from memcheck.families.towers.forward_parts import convolve, given_out, layer_norm, linear_layer
 from memcheck.families.towers.idefics2 import with_positions_of_rows
 from memcheck.families.towers.parts import norm_pair
 from memcheck.families.towers.siglip import IDEFICS3, masked, siglip
@@ -77,7 +77,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         cast=False,
         gives_out=False,
         mask_bytes=1,
-        processor="aria:see",
+        processor="aria:process",
     )
 
 
@@ -117,11 +117,11 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     query, *cross, weight, bias, first, second = vision.projector
     tokens = ctx.setting.image_tokens or max(1, ctx.setting.pictures) * vision.resampled
     out = _crossed(ctx, reader, tuple(cross), _grown_queries(ctx, query, tokens), x)
-    inner = plain(ctx, layer_norm(ctx, out, (weight, bias)), first)
+    inner = linear_layer(ctx, layer_norm(ctx, out, (weight, bias)), first)
     del out
     acted = activation(ctx.tape, inner, reader.activation)
     del inner
-    return given_out(ctx, plain(ctx, acted, second), joins=False)
+    return given_out(ctx, linear_layer(ctx, acted, second), joins=False)
 
 
 def _beside(ctx: Context, vision: Vision, x: Value) -> None:
@@ -146,9 +146,9 @@ def _crossed(ctx: Context, p: Perceiver, tensors: tuple[ParameterTensor, ...], y
     norms, (query, key, value) = tensors[:4], tensors[4:7]
     joined, offsets, output, output_bias, last, _ = tensors[7:]
     several = n > 1
-    q = plain(ctx, layer_norm(ctx, y, norms[:2]), query)
+    q = linear_layer(ctx, layer_norm(ctx, y, norms[:2]), query)
     rows = layer_norm(ctx, x, norms[2:])
-    k, v = plain(ctx, rows, key), plain(ctx, rows, value)
+    k, v = linear_layer(ctx, rows, key), linear_layer(ctx, rows, value)
     arguments = [rows, q, k, v]  # variables of the module's forward
     del rows
     width, few, many = q.shape[1], q.shape[0] // n, k.shape[0] // n
@@ -175,7 +175,7 @@ def _crossed(ctx: Context, p: Perceiver, tensors: tuple[ParameterTensor, ...], y
     mean = tape.new((n, few, many), scores.dtype, "average weights")
     del scores, mask, boolean
     out = copy(tape, out, "contiguous") if several else out
-    out = plain(ctx, out, last, bias=True)
+    out = linear_layer(ctx, out, last, bias=True)
     del mean, arguments
     return out
 
@@ -193,10 +193,10 @@ FORWARDS = {
 """By name, the forward passes of a kind of tower."""
 
 
-def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """Aria: a square that every picture is padded to (image_processing_aria.py)."""
     no_clips(frames)
     no_limits(limits)
     why = "the processor's default: split_image adds crops, and max_image_size 490 makes a quarter of the rows"
     defaults = (("max_image_size", math.isqrt(vision.side) * vision.patch, why),)
-    return Seen(pictures=1, patches=vision.side, tokens=vision.resampled, defaults=defaults)
+    return ProcessedPicture(pictures=1, patches=vision.side, tokens=vision.resampled, defaults=defaults)

@@ -12,7 +12,7 @@ from memcheck.autograd.modules import normalise
 from memcheck.autograd.rotary import rotate_complex, rotate_half
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.edge.modules import import_module
-from memcheck.families.towers.forward_parts import plain, widened_tables
+from memcheck.families.towers.forward_parts import linear_layer, widened_tables
 from memcheck.models.vision import TowerAttention
 
 TYPE_CHECKING = False
@@ -42,7 +42,7 @@ def _packed(ctx: Context, a: TowerAttention, x: Value) -> Value:
     """
     tape, rows, heads, d = ctx.tape, ctx.tokens, a.heads, a.head_dim
     first = a.tensors[0]
-    qkv = plain(ctx, x, first, bias=a.bias)
+    qkv = linear_layer(ctx, x, first, bias=a.bias)
     del x
     shape = (rows, heads, d)
     q, k, v = tape.views(head_view(tape, qkv, qkv.shape), shape, shape, shape)
@@ -64,7 +64,7 @@ def projections(ctx: Context, a: TowerAttention, x: Value) -> list[Value]:
     """Queries, keys and values [rows, heads, head_dim] of all pictures, from a matrix each."""
     shape = (ctx.tokens, a.heads, a.head_dim)
     matrices = [t for t in a.tensors if t.linear]
-    return [plain(ctx, x, t, bias=a.bias).view(*shape) for t in matrices[:3]]
+    return [linear_layer(ctx, x, t, bias=a.bias).view(*shape) for t in matrices[:3]]
 
 
 def rotated_and_attended(ctx: Context, a: TowerAttention, q: Value, k: Value, v: Value) -> Value:
@@ -102,7 +102,7 @@ def output_of(ctx: Context, a: TowerAttention, out: Value) -> Value:
     last = [t for t in a.tensors if t.linear][-1]
     biased = any(t.name == last.name.removesuffix("weight") + "bias" for t in a.tensors)
     out = out.view(ctx.tokens, a.heads * a.head_dim)
-    return plain(ctx, out, last, bias=biased)
+    return linear_layer(ctx, out, last, bias=biased)
 
 
 def _separate(ctx: Context, a: TowerAttention, x: Value) -> Value:
@@ -134,7 +134,7 @@ def projected(
     tape, rows, heads, d = ctx.tape, ctx.tokens, a.heads, a.head_dim
     matrices = [t for t in a.tensors if t.linear]
     q, k, v = (
-        plain(ctx, copy(tape, x, "contiguous") if copied else x, t, bias=a.bias).view(rows, heads, d)
+        linear_layer(ctx, copy(tape, x, "contiguous") if copied else x, t, bias=a.bias).view(rows, heads, d)
         for t in matrices[:3]
     )
     del x
@@ -147,7 +147,7 @@ def projected(
     pieces = 1 if one and not apart else max(1, ctx.setting.pictures)
     out = attend(ctx, q, k, v, pieces, masked=masked, one=one, wide=a.softmax_fp32).view(rows, heads * d)
     biased = any(t.name == matrices[3].name.removesuffix("weight") + "bias" for t in a.tensors)
-    return plain(ctx, out, matrices[3], bias=biased)
+    return linear_layer(ctx, out, matrices[3], bias=biased)
 
 
 def attend(  # noqa: PLR0913 - the switches of one call

@@ -17,7 +17,7 @@ from memcheck.families.towers.parts import norm_pair
 from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, ParameterTensor
-from memcheck.models.vision import Buffers, OtherTower, RestingTowers
+from memcheck.models.vision import Buffers, IdleTowers, OtherTower
 from memcheck.record import Record
 
 WIDTH = 1280
@@ -36,14 +36,14 @@ LARGE = WhisperSizes()
 MEDIUM = WhisperSizes(width=1024, depth=24, inner=4096, bins=80)
 
 
-def read_qwen2(config: ConfigReader, around: AroundTower) -> RestingTowers:
+def read_qwen2(config: ConfigReader, around: AroundTower) -> IdleTowers:
     """``model_type: qwen2_audio``: one matrix after the tower."""
     tower, width = _tower(config)
     outputs = around.language.hidden_size
     return _with(tower, linear("multi_modal_projector.linear", outputs, width, "projector", "none", bias=True))
 
 
-def read_voxtral(config: ConfigReader, around: AroundTower) -> RestingTowers:
+def read_voxtral(config: ConfigReader, around: AroundTower) -> IdleTowers:
     """``model_type: voxtral``: frames side by side, two matrices without biases."""
     outputs = around.language.hidden_size
     around.outer.activation("projector_hidden_act", default="gelu")
@@ -55,7 +55,7 @@ def read_voxtral(config: ConfigReader, around: AroundTower) -> RestingTowers:
     return _with(tower, first + linear("multi_modal_projector.linear_2", outputs, outputs, "projector", "none"))
 
 
-def read_flamingo(config: ConfigReader, around: AroundTower) -> RestingTowers:
+def read_flamingo(config: ConfigReader, around: AroundTower) -> IdleTowers:
     """``model_type: audioflamingo3``: two matrices with biases."""
     outputs, outer = around.language.hidden_size, around.outer
     outer.activation("projector_hidden_act", default="gelu")
@@ -66,7 +66,7 @@ def read_flamingo(config: ConfigReader, around: AroundTower) -> RestingTowers:
     return _with(tower, first + second)
 
 
-def read_music(config: ConfigReader, around: AroundTower) -> RestingTowers:
+def read_music(config: ConfigReader, around: AroundTower) -> IdleTowers:
     """``model_type: musicflamingo``: Audio Flamingo 3's tower, and buffers of angles. The rotary base gives their
     number of places, a share of the tower's width their channels.
     """
@@ -79,10 +79,10 @@ def read_music(config: ConfigReader, around: AroundTower) -> RestingTowers:
     rotary.ignore("rope_type", "partial_rotary_factor")
     turned = int(config.integer("d_model", "hidden_size", default=WIDTH) * fraction)
     tower, projector = found.others
-    return RestingTowers((tower._replace(buffers=(Buffers(1, int(base) * turned + 2 * (turned // 2)),)), projector))
+    return IdleTowers((tower._replace(buffers=(Buffers(1, int(base) * turned + 2 * (turned // 2)),)), projector))
 
 
-def read_moss(config: ConfigReader, around: AroundTower) -> RestingTowers:
+def read_moss(config: ConfigReader, around: AroundTower) -> IdleTowers:
     """``model_type: moss_transcribe_diarize``: Whisper medium; frames side by side, two matrices, a norm."""
     outputs, outer = around.language.hidden_size, around.outer
     outer.activation("projector_hidden_act", default="silu")
@@ -95,8 +95,8 @@ def read_moss(config: ConfigReader, around: AroundTower) -> RestingTowers:
     return _with(tower, first + second + norm_pair("multi_modal_projector.norm", outputs))
 
 
-def _with(tower: OtherTower, projector: tuple[ParameterTensor, ...]) -> RestingTowers:
-    return RestingTowers((tower, OtherTower(part="projector", blocks=(), tensors=projector)))
+def _with(tower: OtherTower, projector: tuple[ParameterTensor, ...]) -> IdleTowers:
+    return IdleTowers((tower, OtherTower(part="projector", blocks=(), tensors=projector)))
 
 
 def _tower(config: ConfigReader, silent: WhisperSizes = LARGE) -> tuple[OtherTower, int]:
@@ -117,7 +117,7 @@ def _tower(config: ConfigReader, silent: WhisperSizes = LARGE) -> tuple[OtherTow
     return found._replace(buffers=()), width
 
 
-def read_qwen3(config: ConfigReader, around: AroundTower) -> RestingTowers:
+def read_qwen3(config: ConfigReader, around: AroundTower) -> IdleTowers:
     """``model_type: qwen3_asr``: Qwen3-Omni's tower, whose last two matrices are a projector."""
     outer = around.outer
     outer.ignore("timestamp_token_id", "initializer_range", "token_classification_bias")
@@ -127,10 +127,10 @@ def read_qwen3(config: ConfigReader, around: AroundTower) -> RestingTowers:
     first = linear("multi_modal_projector.linear_1", width, width, "projector", "none", bias=True)
     second = linear("multi_modal_projector.linear_2", made, width, "projector", "none", bias=True)
     projector = OtherTower(part="projector", blocks=(), tensors=first + second)
-    return RestingTowers((tower._replace(buffers=(Buffers(1, positions * width),)), projector))
+    return IdleTowers((tower._replace(buffers=(Buffers(1, positions * width),)), projector))
 
 
-def read_glm(config: ConfigReader, around: AroundTower) -> RestingTowers:
+def read_glm(config: ConfigReader, around: AroundTower) -> IdleTowers:
     """``model_type: glmasr``: Whisper's convolutions, layers with rotary positions; rows side by side are projected."""
     outputs = around.language.hidden_size
     around.outer.activation("projector_hidden_act", default="gelu")
@@ -169,4 +169,4 @@ def read_glm(config: ConfigReader, around: AroundTower) -> RestingTowers:
     first = linear("multi_modal_projector.linear_1", 2 * outputs, inner, "projector", "none", bias=True)
     second = linear("multi_modal_projector.linear_2", outputs, 2 * outputs, "projector", "none", bias=True)
     tower = OtherTower(part="audio", blocks=((block, depth),), tensors=ends)
-    return RestingTowers((tower, OtherTower(part="projector", blocks=(), tensors=first + second)))
+    return IdleTowers((tower, OtherTower(part="projector", blocks=(), tensors=first + second)))

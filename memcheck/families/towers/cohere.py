@@ -16,9 +16,9 @@ from memcheck.autograd.elementwise import mul
 from memcheck.autograd.modules import activation
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
-from memcheck.families.pictures import Limits, Seen, no_clips, no_limits
+from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
-from memcheck.families.towers.forward_parts import given_out, last_rows, layer_norm, plain, shuffled
+from memcheck.families.towers.forward_parts import given_out, last_rows, layer_norm, linear_layer, shuffled
 from memcheck.families.towers.parts import norm_pair
 from memcheck.families.towers.processors import WHY, tiled
 from memcheck.families.towers.siglip import pooling_head, siglip, siglip_stem
@@ -48,7 +48,7 @@ def read_aya(config: ConfigReader, around: AroundTower) -> Vision:
             *norm_pair("layernorm", tower.hidden * factor),
             *_matrices(around, tower.hidden * factor, inner),
         ),
-        processor="processors:see_internvl",
+        processor="processors:process_internvl",
     )
 
 
@@ -60,7 +60,7 @@ def read_cohere2(config: ConfigReader, around: AroundTower) -> Vision:
     return _projected(config, around, tower, factor, inner)._replace(
         unused=pooling_head(config, tower),
         projector=_matrices(around, tower.hidden * factor, inner),
-        processor="cohere:see_cohere2",
+        processor="cohere:process_cohere2",
     )
 
 
@@ -88,13 +88,13 @@ def gated_halves(ctx: Context, x: Value, tensors: tuple[ParameterTensor, ...]) -
     """``linear_2(silu(gate) * x)``, where ``x, gate`` are the halves of what ``linear_1`` makes."""
     tape = ctx.tape
     first, _, second, _ = tensors
-    both = plain(ctx, x, first, bias=True)
+    both = linear_layer(ctx, x, first, bias=True)
     del x
     half = (*both.shape[:-1], both.shape[-1] // 2)
     up, gate = tape.views(both, half, half)
     del both
     inner = mul(tape, activation(tape, gate, "silu"), up)
-    return plain(ctx, inner, second, bias=True)
+    return linear_layer(ctx, inner, second, bias=True)
 
 
 def aya_vision_project(ctx: Context, vision: Vision, x: Value) -> Value:
@@ -113,7 +113,7 @@ FORWARDS = {
 }
 
 
-def see_cohere2(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+def process_cohere2(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """Command A Vision: the grid that enlarges least, and a thumbnail; a line break after each tile.
 
     transformers 5.23 models/cohere2_vision/image_processing_cohere2_vision.py (``get_optimal_tiled_canvas``).

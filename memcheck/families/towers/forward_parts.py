@@ -183,11 +183,11 @@ def two_matrices(
     bias = any(t.name.endswith(".bias") for t in others)
     if copies:
         x = copy(tape, x, "contiguous")
-    inner = plain(ctx, x, first, bias=bias)
+    inner = linear_layer(ctx, x, first, bias=bias)
     del x
     acted = activation(tape, inner, vision.activation)
     del inner
-    return plain(ctx, acted, second, bias=bias)
+    return linear_layer(ctx, acted, second, bias=bias)
 
 
 def given_out(ctx: Context, tokens: Value, *, joins: bool) -> Value:
@@ -201,7 +201,7 @@ def given_out(ctx: Context, tokens: Value, *, joins: bool) -> Value:
     return out
 
 
-def plain(ctx: Context, x: Value, tensor: ParameterTensor, *, bias: bool = False) -> Value:
+def linear_layer(ctx: Context, x: Value, tensor: ParameterTensor, *, bias: bool = False) -> Value:
     """One matrix."""
     return linear(ctx.tape, x, ctx.weights(tensor, bias, adaptable=tensor.linear), tensor.name)
 

@@ -13,7 +13,7 @@ from memcheck.families.multimodal import AroundTower
 from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, ParameterTensor
-from memcheck.models.vision import Buffers, Embedder, OtherTower, RestingTowers
+from memcheck.models.vision import Buffers, Embedder, IdleTowers, OtherTower
 from memcheck.record import Record
 
 ARCHITECTURE = "mobilenetv5_300m_enc"
@@ -110,7 +110,7 @@ def _attention(name: str, width: int, a: _Attention) -> tuple[ParameterTensor, .
     return found + _conv(f"{name}.attn.output.proj", width, a.heads * a.width, 1)
 
 
-def read(config: ConfigReader, around: AroundTower) -> RestingTowers:
+def read(config: ConfigReader, around: AroundTower) -> IdleTowers:
     """``model_type: gemma3n``."""
     outer = around.outer
     outer.ignore("initializer_range", "audio_soft_tokens_per_image")
@@ -135,7 +135,7 @@ def read(config: ConfigReader, around: AroundTower) -> RestingTowers:
     outer.notes += [note for note in section.notes if note not in outer.notes]
     norms = tuple(vector(f"{e.name}.soft_embedding_norm.weight", e.width, "norm") for e in (seen, heard))
     tower = OtherTower(part="vision", blocks=(), tensors=tensors())
-    return RestingTowers((tower, OtherTower(part="projector", blocks=(), tensors=norms), audio), (seen, heard))
+    return IdleTowers((tower, OtherTower(part="projector", blocks=(), tensors=norms), audio), (seen, heard))
 
 
 def _audio(config: ConfigReader) -> tuple[OtherTower, Embedder]:

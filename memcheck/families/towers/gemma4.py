@@ -27,10 +27,10 @@ from memcheck.autograd.operator import operator
 from memcheck.autograd.rotary import rotate_half
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import AroundTower
-from memcheck.families.pictures import Limits, PictureError, Seen, no_limits
+from memcheck.families.pictures import Limits, PictureError, ProcessedPicture, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.attention import attend
-from memcheck.families.towers.forward_parts import given_out, layer_norm, plain
+from memcheck.families.towers.forward_parts import given_out, layer_norm, linear_layer
 from memcheck.families.towers.parts import HARMLESS, norm_pair, square
 from memcheck.models.parts.decoder import rms_norm
 from memcheck.models.parts.matrices import linear, norm_tensors, vector
@@ -147,7 +147,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         budgets=BUDGETS,
         position_bytes=2 * 8,
         patch=patch,
-        processor="gemma4:see",
+        processor="gemma4:process",
         separators=2,
         heads=block.mixer.heads if isinstance(block.mixer, TowerAttention) else 0,
         buffers=(Buffers(7 * 4 * depth if clipped else 0, 1, fp32=False), *((of_rows,) if shifted else ())),
@@ -211,7 +211,7 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     target = ctx.setting.params
     narrow = pixels if target == "fp32" else tape.value(shape, target, "pixel_values")
     del pixels
-    x = plain(ctx, narrow, matrix)
+    x = linear_layer(ctx, narrow, matrix)
     del narrow
     x = add(tape, x, _positions(ctx, table, (rows, vision.hidden)), "add positions")
     width = vision.blocks[0][0].mixer
@@ -268,7 +268,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     del wide
     ctx.returned.append(x)  # `last_hidden_state`
     x = rms_norm_pieces(tape, x, None)
-    return given_out(ctx, plain(ctx, x, vision.projector[0]), joins=True)
+    return given_out(ctx, linear_layer(ctx, x, vision.projector[0]), joins=True)
 
 
 def _pooled(ctx: Context, vision: Vision, x: Value) -> Value:
@@ -309,7 +309,7 @@ FRAME_TOKENS = 70
 """Image tokens to which each frame of a clip is scaled and padded (video_processing_gemma4.py)."""
 
 
-def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """Rows of the whole budget, and the image tokens of the patches that are real.
 
     Raises:
@@ -320,7 +320,7 @@ def see(vision: Vision, height: int, width: int, frames: int | None, limits: Lim
     each, count = budget * vision.merge, frames or 1
     rows, columns = scaled(height, width, each, vision.patch, math.isqrt(vision.merge))
     why = "the released checkpoint's processor; the model's own preprocessor_config.json may say another"
-    return Seen(
+    return ProcessedPicture(
         pictures=count,
         patches=count * each,
         tokens=count * rows * columns // vision.merge,
@@ -329,14 +329,14 @@ def see(vision: Vision, height: int, width: int, frames: int | None, limits: Lim
     )
 
 
-def see_merged(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+def process_merged(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """Gemma 4 without towers: patches are merged as pixels, so that a row is an image token.
 
     transformers 5.23 models/gemma4_unified/image_processing_gemma4_unified.py.
     """
     pooled = math.isqrt(vision.channels // 3) // vision.patch
     several = pooled * pooled
-    found = see(vision._replace(merge=several), height, width, frames, limits)
+    found = process(vision._replace(merge=several), height, width, frames, limits)
     return found._replace(patches=found.patches // several)
 
 
@@ -394,7 +394,7 @@ def read_unified(config: ConfigReader, around: AroundTower) -> Vision:
         budgets=BUDGETS,
         position_bytes=2 * 8,
         patch=patch,
-        processor="gemma4:see_merged",
+        processor="gemma4:process_merged",
         separators=2,
         others=_sounds(outer, outputs),
         path="embed_vision",
@@ -425,7 +425,7 @@ def gemma4_unified_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value
     ctx.returned.append(Value(pixels.storage, shape, target))
     x = layer_norm(ctx, pixels, (weight, bias))
     del pixels
-    x = plain(ctx, x, dense, bias=bool(offset))
+    x = linear_layer(ctx, x, dense, bias=bool(offset))
     x = layer_norm(ctx, x, (weight_2, bias_2))
     positions = gemma4_unified__positions(ctx, table)
     ctx.returned.append(Value(positions.storage, positions.shape, positions.dtype))
@@ -456,7 +456,7 @@ def gemma4_unified_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``multimodal_embedder``, and the rows that are no padding; their tokens are split and put together again."""
     ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
     x = rms_norm_pieces(ctx.tape, x, None)
-    x = plain(ctx, x, vision.projector[0])
+    x = linear_layer(ctx, x, vision.projector[0])
     tokens = ctx.setting.image_tokens or x.shape[0]
     where = ctx.tape.new((tokens,), "int64", "non_pad_mask")
     x = index(ctx.tape, x, where, (tokens, x.shape[1]), "pooler_output[non_pad_mask]")

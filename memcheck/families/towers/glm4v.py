@@ -18,7 +18,7 @@ from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.tower import TowerForward
-from memcheck.families.towers.forward_parts import features, kept_input, plain
+from memcheck.families.towers.forward_parts import features, kept_input, linear_layer
 from memcheck.families.towers.parts import norm_pair, square
 from memcheck.families.towers.qwen import (
     channels,
@@ -127,7 +127,7 @@ def _tower(
         hooked=False,
         narrow=ocr,  # the norm after the others' patches multiplies by fp32 weights under autocast
         patch=square(config, "patch_size", 14),
-        processor="processors:see_glm",
+        processor="processors:process_glm",
         separators=2,
         gives_out=False,
         heads=heads,
@@ -156,13 +156,13 @@ def glm_ocr_project(ctx: Context, vision: Vision, x: Value) -> Value:
     shift = tape.parameter(ctx.parameter(offset.name, offset.shape))
     x = kept_input(ctx, x, product(tape, x, merging, "downsample", shift), trained=weights.requires_grad)
     ctx.returned.append(Value(x.storage, x.shape, x.dtype))
-    x = plain(ctx, x, matrix)
+    x = linear_layer(ctx, x, matrix)
     x = fused_norm(tape, x, ctx.parameter(weight.name, weight.shape), ctx.parameter(bias.name, bias.shape), "layernorm")
     x = unary(tape, x, "gelu")
-    acted = activation(tape, plain(ctx, x, gate), vision.activation)
-    gated = mul(tape, acted, plain(ctx, x, up))
+    acted = activation(tape, linear_layer(ctx, x, gate), vision.activation)
+    gated = mul(tape, acted, linear_layer(ctx, x, up))
     del x, acted
-    return features(ctx, plain(ctx, gated, down))
+    return features(ctx, linear_layer(ctx, gated, down))
 
 
 def glm4v_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:

@@ -28,8 +28,8 @@ from memcheck.families.towers.forward_parts import (
     hooked,
     laid_out,
     layer_norm,
+    linear_layer,
     picked,
-    plain,
     with_positions,
 )
 from memcheck.families.towers.parts import norm_pair, split_width, square, tower_mlp
@@ -101,7 +101,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         tile=tile,
         tile_tokens=tile // STRIDES,
         patch=patch,
-        processor="processors:see_square",
+        processor="processors:process_square",
         separators=2,
         heads=size.heads,
         path="vision_tower",
@@ -181,7 +181,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     x = convolution(ctx, x, quartered, rows // vision.merge)
     if ctx.setting.pictures > 1:
         x = copy(ctx.tape, x, "contiguous")
-    return given_out(ctx, plain(ctx, x, matrix, bias=True), joins=False)
+    return given_out(ctx, linear_layer(ctx, x, matrix, bias=True), joins=False)
 
 
 def sam_attention(ctx: Context, a: TowerAttention, x: Value) -> Value:
@@ -217,7 +217,7 @@ def _attended(ctx: Context, a: TowerAttention, x: Value, pieces: int, side: int)
     tape, d = ctx.tape, a.head_dim
     rows, groups = x.shape[0], pieces * a.heads
     first, last = (t for t in a.tensors if t.linear)
-    qkv = plain(ctx, x, first, bias=a.bias)
+    qkv = linear_layer(ctx, x, first, bias=a.bias)
     del x
     shape = (groups, side * side, d)
     q, k, v = tape.views(laid_out(ctx, qkv) if pieces > 1 else head_view(tape, qkv, qkv.shape), shape, shape, shape)
@@ -235,7 +235,7 @@ def _attended(ctx: Context, a: TowerAttention, x: Value, pieces: int, side: int)
     out = kernels.batched(tape, weights, v, shape, "attention output")
     out = laid_out(ctx, out.view(rows, a.heads * d))
     del distances
-    return plain(ctx, out, last, bias=True)
+    return linear_layer(ctx, out, last, bias=True)
 
 
 def _distances(

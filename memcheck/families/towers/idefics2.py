@@ -21,7 +21,7 @@ from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value, promote
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.tower import TowerForward
-from memcheck.families.towers.forward_parts import convolve, given_out, last_rows, picked, plain
+from memcheck.families.towers.forward_parts import convolve, given_out, last_rows, linear_layer, picked
 from memcheck.families.towers.siglip import IDEFICS2, masked, siglip
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
@@ -147,12 +147,12 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
 def _network(ctx: Context, x: Value, tensors: tuple[ParameterTensor, ...], kind: str) -> Value:
     """``down_proj(act_fn(gate_proj(x)) * up_proj(x))``."""
     gate, up, down = tensors
-    acted = activation(ctx.tape, plain(ctx, x, gate), kind)
-    raised = plain(ctx, x, up)
+    acted = activation(ctx.tape, linear_layer(ctx, x, gate), kind)
+    raised = linear_layer(ctx, x, up)
     del x
     inner = mul(ctx.tape, acted, raised)
     del acted, raised
-    return plain(ctx, inner, down)
+    return linear_layer(ctx, inner, down)
 
 
 def _perceiver_layer(
@@ -165,11 +165,11 @@ def _perceiver_layer(
     rows = rms_norm_pieces(tape, context, ctx.parameter(second.name, second.shape))
     both = cat(tape, (rows, normed), (context.shape[0] + latents.shape[0], context.shape[1]))
     del rows
-    q, k, v = plain(ctx, normed, query), plain(ctx, both, key), plain(ctx, both, value)
+    q, k, v = linear_layer(ctx, normed, query), linear_layer(ctx, both, key), linear_layer(ctx, both, value)
     del normed, both
     out = _attended(ctx, perceiver, q, k, v)
     del q, k, v
-    x = add(tape, latents, plain(ctx, out, output), "residual")
+    x = add(tape, latents, linear_layer(ctx, out, output), "residual")
     del out, latents
     normed = rms_norm_pieces(tape, x, ctx.parameter(third.name, third.shape))
     return add(tape, x, _network(ctx, normed, tuple(network), perceiver.activation), "residual")

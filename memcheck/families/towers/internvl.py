@@ -94,7 +94,7 @@ def read(config: ConfigReader, around: AroundTower, *, biased: bool = False) -> 
         tile_tokens=patches // factor,
         classes=1,
         patch=patch,
-        processor="processors:see_internvl",
+        processor="processors:process_internvl",
         separators=0,
         heads=heads,
         activation=outer.activation("projector_hidden_act", default="gelu"),

@@ -18,14 +18,14 @@ from memcheck.autograd.elementwise import add, copy
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import AroundTower
-from memcheck.families.pictures import Limits, Seen, no_clips, no_limits
+from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import (
     given_out,
     hooked,
     last_rows,
     layer_norm,
-    plain,
+    linear_layer,
     rows_of_pixels,
     two_matrices,
 )
@@ -90,7 +90,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         patch=patch,
         heads=heads,
         activation=outer.activation("projector_hidden_act", default="gelu"),
-        processor="lfm2:see",
+        processor="lfm2:process",
         separators=2,
         path="vision_tower",
         projector_path="multi_modal_projector",
@@ -103,7 +103,7 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     tape = ctx.tape
     matrix, _, table = vision.stem
     pixels = rows_of_pixels(ctx, vision)
-    x, held = hooked(plain(ctx, pixels, matrix, bias=True), leaf=leaf)
+    x, held = hooked(linear_layer(ctx, pixels, matrix, bias=True), leaf=leaf)
     del pixels
     x = add(tape, x, _positions(ctx, table, x.shape), "add positions")
     if ctx.setting.attention not in ("flash", "flex"):
@@ -156,7 +156,7 @@ LEAST_TOKENS, TOLERANCE, TILES, SIDE = 64, 2.0, (2, 10), 512
 WHY = "the released checkpoint's processor; the model's own preprocessor_config.json may say another"
 
 
-def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """Rows of every tile, padded, and image tokens of the patches that are real."""
     no_clips(frames)
     no_limits(limits)
@@ -167,10 +167,10 @@ def see(vision: Vision, height: int, width: int, frames: int | None, limits: Lim
     rounded = [max(vision.patch, round(side / factor) * factor) for side in (height, width)]
     defaults = (("max_tiles", TILES[1], WHY),)
     if rounded[0] * rounded[1] <= most * TOLERANCE:
-        return Seen(pictures=1, patches=vision.tile, tokens=overview, separators=2, defaults=defaults)
+        return ProcessedPicture(pictures=1, patches=vision.tile, tokens=overview, separators=2, defaults=defaults)
     tiles = _tiles(height, width)
     tokens = tiles * (SIDE // factor) ** 2 + overview
-    return Seen(
+    return ProcessedPicture(
         pictures=tiles + 1,
         patches=(tiles + 1) * vision.tile,
         tokens=tokens,

@@ -12,15 +12,15 @@ from memcheck.autograd.elementwise import copy
 from memcheck.autograd.modules import activation
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
-from memcheck.families.pictures import Limits, Seen, no_clips, no_limits
+from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.attention import projected
 from memcheck.families.towers.forward_parts import (
     given_out,
     hooked,
     layer_norm,
+    linear_layer,
     patches_alone,
-    plain,
     shuffled,
     with_class,
     with_positions,
@@ -85,7 +85,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         tile_tokens=patches // factor,
         classes=1,
         patch=patch,
-        processor="llama4:see",
+        processor="llama4:process",
         heads=heads,
         path="vision_model",
         projector_path="multi_modal_projector",
@@ -98,7 +98,7 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     token, table, matrix, *norm = vision.stem
     patches = ctx.tokens - ctx.setting.pictures * vision.classes
     unfolded = tape.value((patches, vision.channels), ctx.setting.params, "unfold")
-    x, held = hooked(plain(ctx, copy(tape, unfolded, "contiguous"), matrix), leaf=leaf)
+    x, held = hooked(linear_layer(ctx, copy(tape, unfolded, "contiguous"), matrix), leaf=leaf)
     del unfolded
     x = with_positions(ctx, with_class(ctx, x, token, ctx.tokens), table, looked_up=False)
     return layer_norm(ctx, x, tuple(norm)), held
@@ -109,10 +109,10 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     tape = ctx.tape
     first, second = vision.closing[2:]
     x = patches_alone(ctx, vision, layer_norm(ctx, x, vision.closing))
-    x = activation(tape, plain(ctx, shuffled(ctx, vision, x), first), "gelu")
-    x = activation(tape, plain(ctx, x, second), "gelu")
+    x = activation(tape, linear_layer(ctx, shuffled(ctx, vision, x), first), "gelu")
+    x = activation(tape, linear_layer(ctx, x, second), "gelu")
     ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
-    return given_out(ctx, plain(ctx, x, vision.projector[0]), joins=False)
+    return given_out(ctx, linear_layer(ctx, x, vision.projector[0]), joins=False)
 
 
 def rotated_as_complex(ctx: Context, a: TowerAttention, x: Value) -> Value:
@@ -126,7 +126,7 @@ FORWARDS = {
 """By name, the forward passes of a kind of tower."""
 
 
-def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """The canvas of at most sixteen tiles that enlarges least, and an overview if it has several."""
     no_clips(frames)
     no_limits(limits)

@@ -22,7 +22,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import copy
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
-from memcheck.families.pictures import Limits, Seen, no_clips, no_limits
+from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import (
     convolve,
@@ -52,10 +52,10 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
 
         tower = pixtral(config, around, "pixtral:pixtral")
         _feature_layer(around, -1)
-        return tower._replace(projector=projector(around, tower.hidden), merge=1, processor="pixtral:see")
+        return tower._replace(projector=projector(around, tower.hidden), merge=1, processor="pixtral:process")
     if kind != "clip_vision_model":
         config.fail("model_type", f"memcheck reads no LLaVA with a {kind} tower", "read are CLIP's and Pixtral's")
-    return _clip(config, around, "llava:llava")._replace(processor="processors:see_square")
+    return _clip(config, around, "llava:llava")._replace(processor="processors:process_square")
 
 
 def read_next(config: ConfigReader, around: AroundTower) -> Vision:
@@ -65,7 +65,7 @@ def read_next(config: ConfigReader, around: AroundTower) -> Vision:
     around.outer.ignore("use_image_newline_parameter")
     newline = ParameterTensor("image_newline", (outputs,), "projector")
     tower = _clip(config, around, "llava:llava_next")
-    return tower._replace(projector=(newline, *tower.projector), processor="llava:see")
+    return tower._replace(projector=(newline, *tower.projector), processor="llava:process")
 
 
 def read_next_video(config: ConfigReader, around: AroundTower) -> Vision:
@@ -82,7 +82,7 @@ def read_video(config: ConfigReader, around: AroundTower) -> Vision:
     tower = _clip(config, around, "llava:llava")
     layers = (*tower.blocks, *tower.idle)
     clips = OtherTower(part="vision", blocks=layers, tensors=(*tower.stem, *tower.unused))
-    return tower._replace(processor="processors:see_square", others=(clips,), path="image_tower")
+    return tower._replace(processor="processors:process_square", others=(clips,), path="image_tower")
 
 
 def read_onevision(config: ConfigReader, around: AroundTower) -> Vision:
@@ -108,7 +108,7 @@ def read_onevision(config: ConfigReader, around: AroundTower) -> Vision:
         tile_tokens=tower.tile,
         activation=outer.activation("projector_hidden_act", default="gelu"),
         side=square(config, "image_size", SIDE),
-        processor="llava:see_onevision",
+        processor="llava:process_onevision",
     )
 
 
@@ -246,7 +246,7 @@ patches are dropped.
 WHY = "image_grid_pinpoints of the released checkpoint's processor"
 
 
-def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """Tiles of a grid and an overview; a learned token ends each row of what is left of the grid."""
     no_clips(frames)
     no_limits(limits)
@@ -255,7 +255,7 @@ def see(vision: Vision, height: int, width: int, frames: int | None, limits: Lim
     left = _unpadded(height, width, rows * edge, columns * edge)
     tiles = rows * columns + 1
     default = ("image_grid_pinpoints", [list(grid) for grid in GRIDS], WHY)
-    return Seen(
+    return ProcessedPicture(
         pictures=tiles,
         patches=tiles * vision.tile,
         tokens=vision.tile_tokens + left[0] * left[1] + left[0],
@@ -263,7 +263,7 @@ def see(vision: Vision, height: int, width: int, frames: int | None, limits: Lim
     )
 
 
-def see_onevision(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+def process_onevision(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """Tiles of a grid of up to six by six and an overview; more than nine tiles' patches are made fewer
     (processing_llava_onevision.py, ``_get_number_of_features``). Each of several pictures of a sample is one tile.
     """
@@ -277,7 +277,7 @@ def see_onevision(vision: Vision, height: int, width: int, frames: int | None, l
     ratio = math.sqrt(left[0] * left[1] / (MOST_TILES * vision.tile_tokens))
     if ratio > BEYOND:
         left = int(left[0] // ratio), int(left[1] // ratio)
-    return Seen(
+    return ProcessedPicture(
         pictures=tiles,
         patches=tiles * vision.tile,
         tokens=vision.tile_tokens + left[0] * left[1] + left[0],

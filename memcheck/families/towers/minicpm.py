@@ -22,10 +22,10 @@ from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
-from memcheck.families.pictures import Limits, Seen, no_clips, no_limits
+from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.attention import in_pictures, projections, tower_attention
-from memcheck.families.towers.forward_parts import convolve, features, hooked, last_rows, layer_norm, plain
+from memcheck.families.towers.forward_parts import convolve, features, hooked, last_rows, layer_norm, linear_layer
 from memcheck.families.towers.parts import norm_pair, split_width, square, tower_layer, tower_mlp
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
@@ -102,7 +102,7 @@ def _tower(config: ConfigReader, around: AroundTower, silent: str) -> Vision:
         hooked=True,
         gives_out=False,
         patch=patch,
-        processor="minicpm:see",
+        processor="minicpm:process",
         separators=2,
         heads=heads,
         activation=activation,
@@ -162,11 +162,11 @@ def between(ctx: Context, vision: Vision, x: Value) -> Value:
     del h
     mean = _mean(ctx, merged)
     flat = layer_norm(ctx, merged.view(shape[0] // MERGED_WINDOW, shape[1] * MERGED_WINDOW), _norm(own, "pre_norm"))
-    inner = plain(ctx, flat, matrices[-2], bias=True)
+    inner = linear_layer(ctx, flat, matrices[-2], bias=True)
     del flat
     acted = unary(tape, inner, "gelu_pytorch_tanh")
     del inner
-    out = plain(ctx, acted, matrices[-1], bias=True)
+    out = linear_layer(ctx, acted, matrices[-1], bias=True)
     del acted
     return add(tape, out, mean, "mean of a window")
 
@@ -191,11 +191,11 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     x = copy(tape, x, "merge patches").view(x.shape[0] // MERGED_WINDOW, x.shape[1] * MERGED_WINDOW)
     x = layer_norm(ctx, x, vision.projector[:2])
     first, second = (t for t in vision.projector if t.linear)
-    inner = plain(ctx, x, first, bias=True)
+    inner = linear_layer(ctx, x, first, bias=True)
     del x
     acted = activation(tape, inner, "gelu")
     del inner
-    return features(ctx, plain(ctx, acted, second, bias=True))
+    return features(ctx, linear_layer(ctx, acted, second, bias=True))
 
 
 RESOLUTION, SLICES = 448, 9
@@ -205,7 +205,7 @@ NUMBER = 3
 """Tokens in front of a picture that say its number."""
 
 
-def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """Patches and image tokens of the picture as a whole and of its slices."""
     no_clips(frames)
     no_limits(limits)
@@ -218,7 +218,7 @@ def see(vision: Vision, height: int, width: int, frames: int | None, limits: Lim
         refined = _near(height, rows) / rows, _near(width, columns) / columns
         sizes += rows * columns * (_patches(vision, _resized(*refined, factor, grows=True)),)
     patches = sum(sizes)
-    return Seen(
+    return ProcessedPicture(
         pictures=len(sizes),
         patches=patches,
         tokens=patches // vision.merge,

@@ -68,7 +68,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         ),
         hooked=False,
         patch=patch,
-        processor="processors:see_minimax",
+        processor="processors:process_minimax",
         separators=2,
         heads=heads,
         path="vision_tower",

@@ -14,10 +14,17 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value, promote
 from memcheck.families.multimodal import AroundTower
-from memcheck.families.pictures import Limits, Seen, no_clips, no_limits
+from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.attention import projected
-from memcheck.families.towers.forward_parts import convolve, hooked, layer_norm, plain, with_class, with_positions
+from memcheck.families.towers.forward_parts import (
+    convolve,
+    hooked,
+    layer_norm,
+    linear_layer,
+    with_class,
+    with_positions,
+)
 from memcheck.families.towers.parts import LayerNames, norm_pair, split_width, square, tower_layer, tower_mlp
 from memcheck.models.families.mllama import crossing_layers
 from memcheck.models.parts.matrices import linear
@@ -98,7 +105,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         gives_out=False,
         patch=patch,
         heads=heads,
-        processor="mllama:see",
+        processor="mllama:process",
         path="vision_model",
         projector_path="multi_modal_projector",
     )
@@ -207,7 +214,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     stack = ((shape[0], hidden * count), dtype, "stack backward")  # earlier layers' parts of it wait for them
     x = operator(tape, out, x, "slice backward", later=[stack])
     ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
-    return plain(ctx, x, vision.projector[0], bias=True)
+    return linear_layer(ctx, x, vision.projector[0], bias=True)
 
 
 def additive_mask(ctx: Context, a: TowerAttention, x: Value) -> Value:
@@ -221,10 +228,10 @@ FORWARDS = {
 """By name, the forward passes of a kind of tower."""
 
 
-def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """Llama 3.2 Vision: as many tiles of every picture, of which those that it does not fill are masked, and one token
     in the text (image_processing_mllama.py).
     """
     no_clips(frames)
     no_limits(limits)
-    return Seen(pictures=1, patches=vision.tile, tokens=1)
+    return ProcessedPicture(pictures=1, patches=vision.tile, tokens=1)

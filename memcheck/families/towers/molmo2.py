@@ -20,9 +20,9 @@ from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
-from memcheck.families.pictures import Limits, Seen, no_clips, no_limits
+from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
-from memcheck.families.towers.forward_parts import hooked, plain, with_positions
+from memcheck.families.towers.forward_parts import hooked, linear_layer, with_positions
 from memcheck.families.towers.parts import SIGLIP, LayerNames, split_width, square, tower_layer, tower_mlp
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
@@ -105,7 +105,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         tile=rows,
         tile_tokens=(-(-(side // patch) // 2)) ** 2,
         patch=patch,
-        processor="molmo2:see",
+        processor="molmo2:process",
         separators=4,
         heads=heads,
         path="vision_tower",
@@ -154,16 +154,16 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     patches = index(tape, joined, places, (tokens * vision.merge, joined.shape[1]), "patches to pool")
     patches = _masked(ctx, patches)
     summed = _summed(ctx, patches, tokens)
-    q = plain(ctx, summed, query, bias=True)
+    q = linear_layer(ctx, summed, query, bias=True)
     del summed
-    k, v = plain(ctx, patches, key, bias=True), plain(ctx, patches, value, bias=True)
+    k, v = linear_layer(ctx, patches, key, bias=True), linear_layer(ctx, patches, value, bias=True)
     del patches
-    pooled = plain(ctx, _attended(ctx, reader, q, k, v), output, bias=True)
+    pooled = linear_layer(ctx, _attended(ctx, reader, q, k, v), output, bias=True)
     del q, k, v
-    acted = activation(tape, plain(ctx, pooled, gate), reader.activation)
-    raised = plain(ctx, pooled, up)
+    acted = activation(tape, linear_layer(ctx, pooled, gate), reader.activation)
+    raised = linear_layer(ctx, pooled, up)
     del pooled
-    made = plain(ctx, mul(tape, acted, raised), down)
+    made = linear_layer(ctx, mul(tape, acted, raised), down)
     del acted, raised
     picked = index(tape, made, tape.new((tokens,), "int64", "tokens with patches"), made.shape, "pooled_features")
     del made
@@ -212,7 +212,7 @@ MOST, MARGINS = 8, 8
 WHY = "the processor's default; the model's own preprocessor_config.json may say another"
 
 
-def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """Rows of every square; image tokens are four patches each of the whole picture and of the canvas."""
     no_clips(frames)
     no_limits(limits)
@@ -222,7 +222,7 @@ def see(vision: Vision, height: int, width: int, frames: int | None, limits: Lim
     down, along = (-(-(n * (across - MARGINS) + MARGINS) // 2) for n in (rows, columns))
     squares = rows * columns + 1
     tokens = vision.tile_tokens + down * along
-    return Seen(
+    return ProcessedPicture(
         pictures=squares,
         patches=squares * vision.tile,
         tokens=tokens,

@@ -21,10 +21,10 @@ from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.rotary import rotate_half
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import AroundTower
-from memcheck.families.pictures import Limits, Seen, no_clips, no_limits
+from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.attention import in_pictures, projections
-from memcheck.families.towers.forward_parts import features, layer_norm, plain, rows_of_pixels
+from memcheck.families.towers.forward_parts import features, layer_norm, linear_layer, rows_of_pixels
 from memcheck.families.towers.parts import LayerNames, norm_pair, split_width, tower_layer, tower_mlp
 from memcheck.families.towers.qwen import interpolated_positions
 from memcheck.models.parts.matrices import linear
@@ -91,7 +91,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         hooked=False,
         closing=norm_pair("ln_post", width),
         patch=patch,
-        processor="muse_glimmer:see",
+        processor="muse_glimmer:process",
         separators=2,
         gives_out=False,
         heads=heads,
@@ -105,7 +105,7 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``patch_embedder``, ``ln_pre``, and rows picked by ``window_index``; no hook finds the patches."""
     tape = ctx.tape
     weight, table, *norm = vision.stem
-    x = plain(ctx, rows_of_pixels(ctx, vision), weight)
+    x = linear_layer(ctx, rows_of_pixels(ctx, vision), weight)
     x = add(tape, x, cast(tape, interpolated_positions(ctx, table), x.dtype), "add positions")
     x = layer_norm(ctx, x, tuple(norm))
     order = tape.new((ctx.tokens,), "int64", "window index")
@@ -143,8 +143,8 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
     *adapter, last = vision.projector
     for tensor in adapter:
-        x = activation(tape, plain(ctx, x, tensor), vision.activation)
-    x = plain(ctx, x, last)
+        x = activation(tape, linear_layer(ctx, x, tensor), vision.activation)
+    x = linear_layer(ctx, x, last)
     return features(ctx, rms_norm_pieces(tape, x, None))
 
 
@@ -152,12 +152,12 @@ MOST = 4096
 WHY = "the processor's default; the model's own preprocessor_config.json may say another"
 
 
-def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """Patches of the grid, a start and an end around its tokens."""
     no_clips(frames)
     no_limits(limits)
     rows, columns = grid(height, width, vision.patch * math.isqrt(vision.merge))
-    return Seen(
+    return ProcessedPicture(
         pictures=1,
         patches=rows * columns * vision.merge,
         tokens=rows * columns,

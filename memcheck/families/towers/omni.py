@@ -38,7 +38,9 @@ def read_3(config: ConfigReader, around: AroundTower) -> Vision:
     names = MergerNames(norm="ln_q", matrices=("mlp.0", "mlp.2"), stacked="merger_list")
     tower = positioned(config, around, names, (8, 16, 24))
     others = _audio_3(around.outer, around.language.hidden_size)
-    return tower._replace(others=others, processor="processors:see_2")  # Qwen2-VL's image processor, with patches of 16
+    return tower._replace(
+        others=others, processor="processors:process_2"
+    )  # Qwen2-VL's image processor, with patches of 16
 
 
 def _separate(block: Block, width: int) -> Block:

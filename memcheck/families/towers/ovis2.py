@@ -15,7 +15,7 @@ from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.attention import projected
-from memcheck.families.towers.forward_parts import convolve, given_out, hooked, layer_norm, plain, with_positions
+from memcheck.families.towers.forward_parts import convolve, given_out, hooked, layer_norm, linear_layer, with_positions
 from memcheck.families.towers.parts import LayerNames, norm_pair, split_width, square, tower_layer, tower_mlp
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
@@ -108,7 +108,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
         x = _padded(ctx, x, (tokens * vision.merge, x.shape[1]))
         x = copy(tape, x, "permute").view(tokens, vision.hidden * vision.merge)
     ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
-    logits = layer_norm(ctx, plain(ctx, x, head), tuple(norms))
+    logits = layer_norm(ctx, linear_layer(ctx, x, head), tuple(norms))
     del x
     chances = softmax(tape, logits, "fp32" if tape.autocast else None)  # on autocast's fp32 list
     del logits

@@ -36,7 +36,7 @@ def read_paddle(config: ConfigReader, around: AroundTower) -> Vision:
         hooked=False,
         tile=0,
         projector=(*norm_pair("pre_norm", tower.hidden), *first, *second),
-        processor="processors:see_paddle",
+        processor="processors:process_paddle",
         separators=2,
         gives_out=False,
         activation="gelu",

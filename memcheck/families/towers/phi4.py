@@ -26,7 +26,7 @@ from memcheck.autograd.indexing import gradient_copied
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
-from memcheck.families.pictures import Limits, PictureError, Seen, no_clips, no_limits
+from memcheck.families.pictures import Limits, PictureError, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.attention import masked_attention
 from memcheck.families.towers.forward_parts import convolve, hooked, pooled_beside, pooling, two_matrices, with_class
@@ -139,7 +139,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         merge=POOLED * POOLED,
         tile_tokens=tower.tile // (POOLED * POOLED),
         position_bytes=4,
-        processor="phi4:see",
+        processor="phi4:process",
         placement="put",
         gives_out=False,
         activation="gelu",
@@ -187,7 +187,7 @@ NARROWEST = 10
 """Pixels that a side has at least when the picture is scaled."""
 
 
-def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """Rows of every square, and image tokens of what a picture fills of them, a token after each row of these."""
     no_clips(frames)
     no_limits(limits)
@@ -205,7 +205,9 @@ def see(vision: Vision, height: int, width: int, frames: int | None, limits: Lim
     each = across // 2
     tokens = down * (along + 1) + 1 + each * (each + 1)
     squares = columns * rows + 1
-    return Seen(pictures=squares, patches=squares * vision.tile, tokens=tokens, defaults=(("max_tiles", MOST, WHY),))
+    return ProcessedPicture(
+        pictures=squares, patches=squares * vision.tile, tokens=tokens, defaults=(("max_tiles", MOST, WHY),)
+    )
 
 
 def _filled(padding: int, patches: int, vision: Vision) -> int:

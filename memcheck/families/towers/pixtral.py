@@ -21,10 +21,10 @@ from memcheck.autograd.elementwise import copy
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
-from memcheck.families.pictures import Limits, Seen, no_clips, no_limits
+from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.attention import projected
-from memcheck.families.towers.forward_parts import convolve, given_out, hooked, plain, two_matrices
+from memcheck.families.towers.forward_parts import convolve, given_out, hooked, linear_layer, two_matrices
 from memcheck.families.towers.parts import LayerNames, split_width, square, tower_layer, tower_mlp
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
@@ -56,7 +56,7 @@ def read_mistral3(config: ConfigReader, around: AroundTower) -> Vision:
         *linear("linear_1", outputs, width, "projector", "none", bias=bias),
         *linear("linear_2", outputs, outputs, "projector", "none", bias=bias),
     )
-    return tower._replace(projector=projector, merge=merge, processor="pixtral:see")
+    return tower._replace(projector=projector, merge=merge, processor="pixtral:process")
 
 
 def read_lighton(config: ConfigReader, around: AroundTower) -> Vision:
@@ -133,11 +133,11 @@ def mistral3_project(ctx: Context, vision: Vision, x: Value) -> Value:
     norm, merging, *matrices = vision.projector
     x = rms_norm_pieces(tape, x, ctx.parameter(norm.name, norm.shape))
     x = copy(tape, copy(tape, x, "unfold"), "cat pictures")
-    x = plain(ctx, x.view(x.shape[0] // vision.merge, x.shape[1] * vision.merge), merging)
+    x = linear_layer(ctx, x.view(x.shape[0] // vision.merge, x.shape[1] * vision.merge), merging)
     return given_out(ctx, two_matrices(ctx, vision, x, tuple(matrices)), joins=True)
 
 
-def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """One picture, and a break after each row of image tokens."""
     no_clips(frames)
     no_limits(limits)
@@ -145,7 +145,7 @@ def see(vision: Vision, height: int, width: int, frames: int | None, limits: Lim
     return resized(vision, height, width, vision.side)._replace(defaults=(("longest_edge", vision.side, why),))
 
 
-def resized(vision: Vision, height: int, width: int, longest: int) -> Seen:
+def resized(vision: Vision, height: int, width: int, longest: int) -> ProcessedPicture:
     """The picture under a limit of its longest side."""
     factor = vision.patch * math.isqrt(vision.merge)
     ratio = max(height, width) / longest
@@ -153,7 +153,7 @@ def resized(vision: Vision, height: int, width: int, longest: int) -> Seen:
         height, width = math.floor(height / ratio), math.floor(width / ratio)
     rows, columns = (height - 1) // factor + 1, (width - 1) // factor + 1
     tokens = rows * columns
-    return Seen(pictures=1, patches=tokens * vision.merge, tokens=tokens, separators=rows)
+    return ProcessedPicture(pictures=1, patches=tokens * vision.merge, tokens=tokens, separators=rows)
 
 
 def one_sequence(ctx: Context, a: TowerAttention, x: Value) -> Value:

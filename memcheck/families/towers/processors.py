@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 
-from memcheck.families.pictures import Limits, PictureError, Seen, no_clips, no_limits
+from memcheck.families.pictures import Limits, PictureError, ProcessedPicture, no_clips, no_limits
 from memcheck.models.vision import Vision
 
 
-def see_square(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+def process_square(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """One tile, whatever the size."""
     no_clips(frames)
     no_limits(limits)
     why = "one square a picture: the processor's do_pan_and_scan adds crops"
     crops = (("crops", 1, why),) if vision.kind == "siglip:gemma3" else ()
-    return Seen(
+    return ProcessedPicture(
         pictures=1, patches=vision.tile, tokens=vision.tile_tokens, separators=vision.separators, defaults=crops
     )
 
@@ -33,7 +33,7 @@ INTERNVL_TILES = 12
 WHY = "the released checkpoint's processor; the model's own preprocessor_config.json may say another"
 
 
-def see_internvl(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+def process_internvl(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """The grid whose sides are most like the picture's, and a thumbnail; a clip's frames are one tile each."""
     no_limits(limits)
     if frames is not None:
@@ -62,9 +62,11 @@ def closest_grid(height: int, width: int, side: int, most: int) -> tuple[int, in
     return best
 
 
-def tiled(vision: Vision, tiles: int, separators: int) -> Seen:
+def tiled(vision: Vision, tiles: int, separators: int) -> ProcessedPicture:
     """Equal tiles, each with the tower's rows and image tokens of a tile."""
-    return Seen(pictures=tiles, patches=tiles * vision.tile, tokens=tiles * vision.tile_tokens, separators=separators)
+    return ProcessedPicture(
+        pictures=tiles, patches=tiles * vision.tile, tokens=tiles * vision.tile_tokens, separators=separators
+    )
 
 
 IMAGE_2, IMAGE_3 = (56 * 56, 28 * 28 * 16384), (256 * 256, 4096 * 4096)
@@ -83,14 +85,14 @@ JOINED = 2
 """Frames that become one row of patches (``temporal_patch_size``)."""
 
 
-def see_2(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+def process_2(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """Qwen2-VL and Qwen2.5-VL. A clip's frames are scaled one by one, and a last odd one is there twice."""
     own = _limits(IMAGE_2 if frames is None else VIDEO_2, limits)
     sides = resize(height, width, vision.patch * 2, own)
     return _seen(vision, sides, 1 if frames is None else -(-frames // JOINED), own, limits)
 
 
-def see_3(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+def process_3(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """Qwen3-VL and Qwen3.5. The limits of a clip are those of all its frames; each pair also has a timestamp."""
     own = _limits(IMAGE_3 if frames is None else VIDEO_3, limits)
     if frames is None:
@@ -101,7 +103,7 @@ def see_3(vision: Vision, height: int, width: int, frames: int | None, limits: L
     return _seen(vision, sides, -(-frames // JOINED), own, limits)
 
 
-def see_glm(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+def process_glm(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """GLM-4.1V and its successors: the limits are those of the two frames that a picture is repeated to.
 
     transformers 5.23 models/glm4v/image_processing_glm4v.py.
@@ -111,7 +113,7 @@ def see_glm(vision: Vision, height: int, width: int, frames: int | None, limits:
     return _seen(vision, resize(height, width, vision.patch * 2, own, JOINED), 1, own, limits)
 
 
-def see_paddle(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+def process_paddle(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """PaddleOCR-VL: transformers 5.23 models/paddleocr_vl/image_processing_paddleocr_vl.py."""
     no_clips(frames)
     own, factor = _limits(IMAGE_PADDLE, limits), vision.patch * 2
@@ -122,7 +124,7 @@ def see_paddle(vision: Vision, height: int, width: int, frames: int | None, limi
     return _seen(vision, resize(height, width, factor, own), 1, own, limits)
 
 
-def see_minimax(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+def process_minimax(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """MiniMax M3 VL: transformers 5.23 models/minimax_m3_vl/image_processing_minimax_m3_vl.py."""
     no_clips(frames)
     own = _limits(IMAGE_MINIMAX, limits)
@@ -168,9 +170,13 @@ def _limits(released: tuple[int, int], stated: Limits) -> tuple[int, int]:
     return released[0] if least is None else least, released[1] if most is None else most
 
 
-def _seen(vision: Vision, sides: tuple[int, int], grids: int, limits: tuple[int, int], stated: Limits) -> Seen:
+def _seen(
+    vision: Vision, sides: tuple[int, int], grids: int, limits: tuple[int, int], stated: Limits
+) -> ProcessedPicture:
     patches = grids * (sides[0] // vision.patch) * (sides[1] // vision.patch)
     why = "the released checkpoint's processor; the model's own preprocessor_config.json may say another"
     named = zip(("min_pixels", "max_pixels"), limits, stated, strict=True)
     defaults = tuple((name, value, why) for name, value, mine in named if mine is None)
-    return Seen(pictures=grids, patches=patches, tokens=patches // vision.merge, separators=2, defaults=defaults)
+    return ProcessedPicture(
+        pictures=grids, patches=patches, tokens=patches // vision.merge, separators=2, defaults=defaults
+    )

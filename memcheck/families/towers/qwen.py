@@ -23,7 +23,7 @@ from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.tower import TowerForward
-from memcheck.families.towers.forward_parts import features, hooked, layer_norm, narrow_pixels, plain
+from memcheck.families.towers.forward_parts import features, hooked, layer_norm, linear_layer, narrow_pixels
 from memcheck.models.parts.matrices import linear
 from memcheck.models.parts.stack import stack
 from memcheck.models.reader import MAX_LAYERS, REQUIRED, ConfigReader, Required
@@ -60,7 +60,7 @@ def read_2(config: ConfigReader, around: AroundTower) -> Vision:
         hooked=True,
         narrow=True,
         patch=config.integer("patch_size", default=14),
-        processor="processors:see_2",
+        processor="processors:process_2",
         separators=2,
         gives_out=False,
         heads=heads,
@@ -102,7 +102,7 @@ def windowed(config: ConfigReader, around: AroundTower, merger_path: str) -> Vis
         hooked=True,
         narrow=True,
         patch=config.integer("patch_size", default=14),
-        processor="processors:see_2",
+        processor="processors:process_2",
         separators=2,
         gives_out=False,
         heads=heads,
@@ -160,7 +160,7 @@ def positioned(config: ConfigReader, around: AroundTower, names: MergerNames, de
         deepstack=runs,
         unused=unused,
         patch=config.integer("patch_size", default=16),
-        processor="processors:see_3",
+        processor="processors:process_3",
         separators=2,
         gives_out=False,
         heads=heads,
@@ -298,10 +298,10 @@ def merge(ctx: Context, vision: Vision, x: Value, tensors: tuple[ParameterTensor
     tape = ctx.tape
     first, _, second, _ = tensors
     x = x.view(ctx.tokens // vision.merge, vision.hidden * vision.merge)
-    inner = plain(ctx, x, first, bias=True)
+    inner = linear_layer(ctx, x, first, bias=True)
     acted = unary(tape, inner, vision.activation)
     del inner
-    return plain(ctx, acted, second, bias=True)
+    return linear_layer(ctx, acted, second, bias=True)
 
 
 def qwen2_5_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:

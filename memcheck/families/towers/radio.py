@@ -25,8 +25,8 @@ from memcheck.families.towers.attention import attend, in_pictures, output_of, p
 from memcheck.families.towers.forward_parts import (
     features,
     layer_norm,
+    linear_layer,
     picked,
-    plain,
     shuffled,
     two_matrices,
     with_class,
@@ -192,7 +192,7 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     patches = _patches(ctx, vision)
     params, shape = ctx.setting.params, (patches, vision.channels)
     pixels = Value(None, shape, "fp32") if params == "fp32" else picked(ctx, vision, patches, params)
-    x = plain(ctx, pixels, weight)
+    x = linear_layer(ctx, pixels, weight)
     del pixels
     rows = add(ctx.tape, x, grid_positions(ctx, table, patches, x.dtype), "add positions")
     joined = with_class(ctx, rows, learned, ctx.tokens)

@@ -23,15 +23,15 @@ from memcheck.autograd.matrix import product
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
-from memcheck.families.pictures import Limits, Seen, no_clips, no_limits
+from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import (
     convolve,
     given_out,
     hooked,
     last_rows,
+    linear_layer,
     picked,
-    plain,
     pooling,
     shuffled,
     two_matrices,
@@ -78,7 +78,7 @@ def read_gemma3(config: ConfigReader, around: AroundTower) -> Vision:
         projector=projector,
         tile_tokens=tokens,
         merge=tower.tile // tokens,
-        processor="processors:see_square",
+        processor="processors:process_square",
         separators=4,
         unused=pooling_head(config, tower),
     )
@@ -93,7 +93,7 @@ def read_paligemma(config: ConfigReader, around: AroundTower) -> Vision:
         projector=linear("linear", outputs, tower.hidden, "projector", "none", bias=True),
         tile_tokens=tower.tile,
         merge=1,
-        processor="processors:see_square",
+        processor="processors:process_square",
         unused=pooling_head(config, tower),
     )
 
@@ -109,7 +109,7 @@ def read_idefics3(config: ConfigReader, around: AroundTower) -> Vision:
         projector=linear("modality_projection.proj", around.language.hidden_size, wide, "projector", "none"),
         tile_tokens=tower.tile // (scale * scale),
         merge=scale * scale,
-        processor="siglip:see_idefics3",
+        processor="siglip:process_idefics3",
         mask_bytes=8,
         path="vision_model",
         projector_path="connector",
@@ -124,7 +124,7 @@ def read_deepseek(config: ConfigReader, around: AroundTower) -> Vision:
         projector=first + linear("linear2", outputs, outputs, "projector", "none", bias=True),
         tile_tokens=tower.tile,
         merge=1,
-        processor="processors:see_square",
+        processor="processors:process_square",
         unused=pooling_head(config, tower),
         path="vision_model",
         projector_path="aligner",
@@ -209,7 +209,7 @@ def gemma3_project(ctx: Context, vision: Vision, x: Value) -> Value:
 def paligemma_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``post_layernorm`` and ``multi_modal_projector``."""
     x = last_rows(ctx, vision, x)
-    return given_out(ctx, plain(ctx, x, vision.projector[0], bias=True), joins=False)
+    return given_out(ctx, linear_layer(ctx, x, vision.projector[0], bias=True), joins=False)
 
 
 def deepseek_vl_project(ctx: Context, vision: Vision, x: Value) -> Value:
@@ -242,7 +242,7 @@ def masked(ctx: Context, x: Value, *, leaf: bool) -> tuple[Value, list[Value]]:
 def idefics3_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``post_layernorm`` and ``connector``."""
     x = shuffled(ctx, vision, last_rows(ctx, vision, x))
-    return given_out(ctx, plain(ctx, x, vision.projector[0]), joins=True)
+    return given_out(ctx, linear_layer(ctx, x, vision.projector[0]), joins=True)
 
 
 FORWARDS = {
@@ -253,7 +253,7 @@ FORWARDS = {
 }
 
 
-def see_idefics3(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+def process_idefics3(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """The longest side is scaled to four tiles, the other rounded up to whole ones; an overview comes with them."""
     no_clips(frames)
     no_limits(limits)

@@ -11,14 +11,14 @@ from memcheck.families.towers.parts import LayerNames, norm_pair, split_width, s
 from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
-from memcheck.models.vision import OtherTower, RestingTowers
+from memcheck.models.vision import IdleTowers, OtherTower
 
 NAMES = LayerNames(norms=("layernorm_before", "layernorm_after"))
 WIDER = 8960 / 1536
 """``mlp_ratio`` of the class."""
 
 
-def read(config: ConfigReader, around: AroundTower) -> RestingTowers:
+def read(config: ConfigReader, around: AroundTower) -> IdleTowers:
     """``model_type: step3p7``. Its inner width is always the ratio's."""
     width = config.integer("hidden_size", "width", default=1536)
     heads = config.integer("num_attention_heads", "heads", default=16)
@@ -42,7 +42,7 @@ def read(config: ConfigReader, around: AroundTower) -> RestingTowers:
         tensors.append(vector(f"{name}.bias", 2 * rows, "vision"))
     outputs, bias = around.language.hidden_size, around.outer.flag("projector_bias")
     projector = linear("multi_modal_projector", outputs, 4 * width, "projector", "none", bias=bias)
-    return RestingTowers(
+    return IdleTowers(
         (
             OtherTower(part="vision", blocks=((block, depth),), tensors=tuple(tensors)),
             OtherTower(part="projector", blocks=(), tensors=projector),

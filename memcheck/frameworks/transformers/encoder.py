@@ -9,9 +9,9 @@ from memcheck.autograd.curve import Curve
 from memcheck.autograd.elementwise import dropout
 from memcheck.autograd.modules import normalise
 from memcheck.autograd.tensor import Value
+from memcheck.frameworks.transformers.audio_stem import audio_stem_curve, convolutions
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
 from memcheck.frameworks.transformers.masks import model_masks
-from memcheck.frameworks.transformers.sound import convolutions, sound_curve
 from memcheck.models.encoder import Encoder, Words
 
 
@@ -26,7 +26,7 @@ def source(ctx: Context, encoder: Encoder, words: Words) -> Value:
 def source_curve(encoder: Encoder, words: Words, setting: Setting, inventory: bool) -> Curve:
     """The curve of what makes these rows; ``returned`` is ``inputs_embeds``, a variable of the encoder's forward."""
     if encoder.channels:
-        return sound_curve(encoder, setting, inventory=inventory)
+        return audio_stem_curve(encoder, setting, inventory=inventory)
     dtype = setting.stream or setting.params
     found = embedding_curve(_embedding(encoder, words, setting), setting, dtype, inventory=inventory)
     return found._replace(returned=found.freed_input, freed_input=0)

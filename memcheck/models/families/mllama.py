@@ -7,7 +7,7 @@ run (MllamaTextModel.forward), which is what this reads.
 
 from __future__ import annotations
 
-from memcheck.models.cross_attention import resting
+from memcheck.models.cross_attention import without_pictures
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_mlp
@@ -31,7 +31,7 @@ def read(config: ConfigReader) -> Architecture:
     other = _crossing(size, mlp)
     crossing = crossing_layers(config)
     blocks = stack((i in crossing for i in range(size.layers)), lambda crosses: other if crosses else own)
-    return resting(decoder(config, size, blocks, tied=False, extra_rows=EXTRA_ROWS))
+    return without_pictures(decoder(config, size, blocks, tied=False, extra_rows=EXTRA_ROWS))
 
 
 def crossing_layers(config: ConfigReader) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ STRIDE = 2
 
 
 @lru_cache(maxsize=256)
-def sound_curve(encoder: Encoder, setting: Setting, *, inventory: bool = False) -> Curve:
+def audio_stem_curve(encoder: Encoder, setting: Setting, *, inventory: bool = False) -> Curve:
     """Replay what runs in front of the first layer, whose input the output is; ``returned``: ``inputs_embeds``."""
     tape = Tape(autocast=setting.autocast, inventory=inventory)
     ctx = Context(tape, setting)
