@@ -19,17 +19,12 @@ class Style(Record):
     """What its forward passes were read from, as formulas name it."""
     dtensor: bool = False
     """Tensor parallelism makes DTensors, a subclass; else shards are plain tensors."""
-    whole_table_gradient: bool = False
-    """A tensor-parallel rank's embedding gradient is made for the whole table, as RowwiseParallel's is."""
-    makes_masks: bool = False
-    """The model makes attention masks once, and hands them to its layers."""
-    holds_rows: bool = False
-    """The model's forward has a variable for the rows that were looked up (``inputs_embeds``)."""
-    head_behind_model: bool = False
-    """With a chunked loss the model returns hidden states, and the head runs after its forward."""
+    modeling_files: bool = False
+    """The code is transformers' modeling files. The model makes attention masks once and hands them to its layers. Its
+    forward has a variable for the embedded rows (``inputs_embeds``). With a chunked loss it returns hidden states, and
+    the head runs after it. A tensor-parallel rank's embedding gradient has the whole table, as RowwiseParallel's has.
+    """
     compiles_blocks: bool = False
     """torch.compile runs each block as a graph of its own."""
     compiled_losses: tuple[str, ...] = ()
     """Kinds of loss that torch.compile runs as one graph."""
-    caps_hidden: bool = False
-    """A cap of the logits is put on what the head reads, after the final norm (torchtune's Gemma2FinalNorm)."""

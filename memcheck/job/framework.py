@@ -422,6 +422,11 @@ class Framework(Profile):
         return False
 
     @property
+    def caps_hidden(self) -> bool:
+        """Whether a cap of the logits is put on what the head reads, after the final norm."""
+        return False
+
+    @property
     def unties_head(self) -> bool:
         """Whether the head is a module of its own, whatever the model's configuration ties."""
         return False

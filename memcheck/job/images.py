@@ -32,7 +32,7 @@ def has_outputs(vision: Vision, framework: Framework) -> bool:
     """Whether the class has such an output since then: transformers' own, but for those that have none of their own
     (Phi-4), whose language model has a head inside (C-RADIO), or that read pictures by cross attention.
     """
-    return framework.style.makes_masks and not (vision.placement == "put" or vision.crosses or vision.to_loss)
+    return framework.style.modeling_files and not (vision.placement == "put" or vision.crosses or vision.to_loss)
 
 
 def gives(version: str | None) -> bool:

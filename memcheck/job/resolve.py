@@ -170,9 +170,9 @@ def framed(
 
             teacher = resolve_teacher(plan.training.teacher, base_dir)
         job, notes = _training_job(plan, plan.training, architecture, framework, defaults, teacher)
-        behind = Defaults()
-        overhead = _overhead(plan.policy, behind)
-        return JobFrame(job=job, gpu=gpu, overhead=overhead, framework=framework, notes=(*notes, behind.taken()))
+        policy = Defaults()
+        overhead = _overhead(plan.policy, policy)
+        return JobFrame(job=job, gpu=gpu, overhead=overhead, framework=framework, notes=(*notes, policy.taken()))
 
     serving = inference_job(plan, plan.inference or plan_types.InferenceSpec(), architecture, defaults)
     overhead = _overhead(plan.policy, defaults)
@@ -185,7 +185,7 @@ def with_batch(frame: JobFrame, training: plan_types.TrainingSpec | None) -> Res
     Raises:
         ResolutionError: no sequence length.
     """
-    job, framework, (before, between, after, behind) = frame.job, frame.framework, frame.notes
+    job, framework, (before, between, after, policy) = frame.job, frame.framework, frame.notes
     if training is None or framework is None or isinstance(job, InferenceJob):
         return Resolved(job=job, gpu=frame.gpu, overhead=frame.overhead, assumptions=before)
     batch, steps, torch = Defaults(), Defaults(), Defaults()
@@ -202,7 +202,7 @@ def with_batch(frame: JobFrame, training: plan_types.TrainingSpec | None) -> Res
     behaviours = resolve_torch(training, job, framework, torch)
     if behaviours != job.torch:
         job = job._replace(torch=behaviours)
-    notes = (*before, *batch.taken(), *between, *steps.taken(), *after, *torch.taken(), *behind)
+    notes = (*before, *batch.taken(), *between, *steps.taken(), *after, *torch.taken(), *policy)
     return Resolved(job=job, gpu=frame.gpu, overhead=frame.overhead, assumptions=notes)
 
 

@@ -196,10 +196,10 @@ def allocator_group(job: TrainingJob | InferenceJob) -> str:
     """Kind of plan as the caching allocator sees it: ``streams/recompute/allocator``, sharded ``streams/allocator``."""
     if isinstance(job, InferenceJob):
         return "serving"
-    profile = job.framework
-    streams = profile.measured_as
+    framework = job.framework
+    streams = framework.measured_as
     if not streams and job.layout.zero_stage >= 2 and job.layout.shard_group > 1:
-        apart = ends_apart(job, profile)
+        apart = ends_apart(job, framework)
         streams = _sharded(job, apart=apart)
         if _adapters(job) and not apart:
             streams += ADAPTERS

@@ -117,7 +117,7 @@ def _shorter_ends(context: RuleContext, layers: int) -> str:
 
 def _disagrees(context: RuleContext, job: TrainingJob) -> Iterator[Finding]:
     """A written layout with other stages or layers than the plan has."""
-    from memcheck.job.layout_text import stages_of_layout
+    from memcheck.frameworks.megatron.layout_text import stages_of_layout
 
     written = stages_of_layout(job.option(WRITTEN))
     if written:

@@ -7,8 +7,8 @@ Sources: Megatron-core ``transformer/transformer_block.py`` (get_num_layers_to_b
 from __future__ import annotations
 
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.megatron.layout_text import stages_of_layout
 from memcheck.frameworks.megatron.own_code import code_of
-from memcheck.job.layout_text import stages_of_layout
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.record import Record
 from memcheck.remembered import lru_cache

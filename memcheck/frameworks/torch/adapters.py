@@ -28,7 +28,7 @@ quantises."""
 
 def adapter_of(job: TrainingJob, lora: Lora, part: str) -> Adapter:
     """The adapters of one part of the model, which ``lora.parts`` may leave out."""
-    profile = job.framework
+    framework = job.framework
     return Adapter(
         rank=lora.rank,
         targets=lora.targets_in(part),
@@ -40,7 +40,7 @@ def adapter_of(job: TrainingJob, lora: Lora, part: str) -> Adapter:
         dora=lora.dora,
         parameters=lora.target_parameters if not lora.parts or part in lora.parts else (),
         expert_rank=lora.expert_rank,
-        quantizes_experts=is_before(version_of_models(job, profile), STACKED),
+        quantizes_experts=is_before(version_of_models(job, framework), STACKED),
         stacked=bool(job.option("quantize_experts", default=False)),
         computes=job.recipe.compute if job.prepares_kbit else None,
         gathered=gathered_dtype(job),

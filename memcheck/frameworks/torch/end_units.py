@@ -41,7 +41,7 @@ def embedding_unit(
     e = Embedding(
         # RowwiseParallel on nn.Embedding: the local rows' gradient is a view of the whole table's; else embeddings are
         # vocabulary-parallel modules of their own
-        a.table_rows if base.style.whole_table_gradient else vocab,
+        a.table_rows if base.style.modeling_files else vocab,
         a.embedding_size,
         a.learned_positions,
         a.embedding_norm,
@@ -143,10 +143,10 @@ def head_of(
     trained = (base.trained and not is_head_frozen(job, a)) or saves(job, HEAD)
     loss = job.loss._replace(upcast=False) if a.narrow_loss else job.loss
     loss = loss._replace(shifts="copied") if a.copied_logits else loss
-    capped = a.final_softcap and not base.style.caps_hidden
+    capped = a.final_softcap and not job.framework.caps_hidden
     head = Head(a.vocab_size, a.head_bias, a.final_norm, capped, tied, loss, trained, a.logit_scale)
     head = head._replace(
-        hidden_cap=a.final_softcap and base.style.caps_hidden,
+        hidden_cap=a.final_softcap and job.framework.caps_hidden,
         widened=a.logits_fp32,
         divided=a.head_input_scale,
         transform=a.head_transform,

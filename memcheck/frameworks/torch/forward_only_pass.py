@@ -91,7 +91,7 @@ def passing(architecture: Architecture, setting: Setting) -> tuple[int, int]:
     tokens, a = setting.batch * setting.sequence, architecture
     stream = rounded_bytes((tokens, a.hidden_size), setting.params)
     around = model_states_of(setting.style).rotary_tables(a, setting)
-    around += stream if setting.style.holds_rows else 0  # `inputs_embeds`
+    around += stream if setting.style.modeling_files else 0  # `inputs_embeds`
     around += masks_of(a, setting)
     most = casts = 0
     for block, times in a.blocks:

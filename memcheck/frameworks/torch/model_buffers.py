@@ -20,7 +20,7 @@ from memcheck.models.types import Architecture, Attention, Block, LatentAttentio
 
 def masks_of(architecture: Architecture, setting: Setting) -> int:
     """Bytes of all attention masks of one forward pass."""
-    if not setting.style.makes_masks:
+    if not setting.style.modeling_files:
         return 0
     from memcheck.frameworks.transformers.masks import model_masks
 
@@ -113,7 +113,7 @@ class ModelBuffers:
         """Bytes of the model's attention masks: those that a micro-batch in flight holds, and those that nothing but
         variables of the model's forward hold.
         """
-        if not self.setting.style.makes_masks:
+        if not self.setting.style.modeling_files:
             return 0, 0
         from memcheck.frameworks.transformers.masks import model_masks
 

@@ -181,7 +181,7 @@ class Steps:
     def __init__(self, job: TrainingJob, architecture: Architecture, *, inventory: bool = False) -> None:
         """``job``: a :func:`step_key` one."""
         self._job, self._architecture = job, architecture
-        self._units = units_of(_unit_job(job), architecture, accumulation(job), inventory)
+        self._units = units_of(unit_key(job), architecture, accumulation(job), inventory)
         self._steps: dict[int, _RankStep] = {}
 
     def peak(self, rank: int, states: TorchStates) -> TorchRank:
@@ -227,7 +227,7 @@ class Steps:
         )
 
 
-def _unit_job(job: TrainingJob) -> TrainingJob:
+def unit_key(job: TrainingJob) -> TrainingJob:
     """The job without what its units do not depend on, :class:`Accumulation` aside."""
     layout = job.layout
     alone = Layout(

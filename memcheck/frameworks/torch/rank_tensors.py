@@ -211,7 +211,7 @@ def as_built(job: TrainingJob, a: Architecture) -> Architecture:
     if job.checkpointing.mode != "none" and not a.checkpointable:
         said = f"{a.model_type} does not support gradient checkpointing in transformers"
         raise UnsupportedError(said, "write activation_checkpointing: none", "/training/activation_checkpointing")
-    if job.masks and job.framework.style.makes_masks:
+    if job.masks and job.framework.style.modeling_files:
         from memcheck.models.padding import padded
 
         a = padded(a)

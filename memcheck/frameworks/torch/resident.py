@@ -74,11 +74,11 @@ def divided_over(job: TrainingJob, tensor: LocalTensor, ways: int) -> tuple[Loca
     """
     if not tensor.expert or ways <= 1:
         return tensor, ways
-    own, profile = expert_ways(job, ways), job.framework
-    cuts = profile.fsdp2.cuts_expert_matrices
+    own, framework = expert_ways(job, ways), job.framework
+    cuts = framework.fsdp2.cuts_expert_matrices
     if not cuts or len(tensor.shape) != MATRICES or tensor.divided:
         return tensor, own
-    whole = "expert matrices" not in profile.since or profile.predates(job.framework_version, "expert matrices")
+    whole = "expert matrices" not in framework.since or framework.predates(job.framework_version, "expert matrices")
     if job.layout.expert == 1 and whole:
         return tensor, own
     if cuts == "always":
@@ -149,18 +149,18 @@ def offloads_states(job: TrainingJob) -> bool:
 
 def own_adafactor(job: TrainingJob) -> bool:
     """Whether Adafactor is transformers' own, whose states and steps are in fp32 (optimization.py)."""
-    profile = job.framework
-    return job.optimizer.name == "adafactor" and bool(profile.trainers) and not profile.own_engine
+    framework = job.framework
+    return job.optimizer.name == "adafactor" and bool(framework.trainers) and not framework.own_engine
 
 
 def states_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
     """Dtype of the optimizer's states of one tensor: a master copy's, or the tensor's own."""
-    profile = job.framework
+    framework = job.framework
     if own_adafactor(job):
         return "fp32"
-    if tensor.dtype is None or profile.masters_adapters:
+    if tensor.dtype is None or framework.masters_adapters:
         return job.recipe.optimizer_states
-    if keeps_full_states(job.optimizer, profile):
+    if keeps_full_states(job.optimizer, framework):
         return job.recipe.optimizer_states
     return tensor.dtype
 
@@ -390,6 +390,6 @@ def momentum_of_table(job: TrainingJob, kinds: Sequence[tuple[tuple[LocalTensor,
 
 
 def _is_replicated(job: TrainingJob) -> bool:
-    profile = job.framework
-    divided = job.layout.tensor > 1 and not wraps(job) and not profile.own_engine
-    return divided and profile.style.whole_table_gradient
+    framework = job.framework
+    divided = job.layout.tensor > 1 and not wraps(job) and not framework.own_engine
+    return divided and framework.style.modeling_files

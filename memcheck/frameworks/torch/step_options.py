@@ -115,7 +115,7 @@ def _fully_shard(job: TrainingJob) -> FullyShard:
     pipelined, unsynchronised, carved = layout.pipeline > 1, skips_reduction(job), carves_ends(job)
     returned = job.objective.outside and not job.objective.fused
     inside = job.objective.fused or (job.loss.kind in INSIDE and job.loss.upcast)
-    outside = not pipelined and job.loss.kind == "chunked" and profile.style.head_behind_model
+    outside = not pipelined and job.loss.kind == "chunked" and profile.style.modeling_files
     stays = flattens(job) and unsynchronised and not layout.reshard_after_forward
     return FullyShard(
         reshards=layout.reshard_after_forward and layout.zero_stage == 3,
@@ -127,7 +127,7 @@ def _fully_shard(job: TrainingJob) -> FullyShard:
         frees_early=job.casts_gradients,
         loss_inside_root=not (pipelined or tied or job.carves_ends or returned) and inside,
         loss_after_root=(tied and not job.carves_ends) or reduces_head(job) or outside,
-        whole_table=layout.tensor > 1 and profile.style.whole_table_gradient,
+        whole_table=layout.tensor > 1 and profile.style.modeling_files,
         offloads=job.parameter_offload != "none",
         carved=carved,
         collapses=carved and isinstance(a, Architecture) and a.collapses,
@@ -160,7 +160,7 @@ def _lifetimes(job: TrainingJob) -> Lifetimes:
         loss_after_model=job.objective.outside or job.objective.watched or job.head.columns > 1,
         keeps_graph=profile.keeps_graph,
         keeps_outputs=job.objective.holds_reference,
-        holds_rows=job.layout.pipeline == 1 and profile.style.holds_rows,
+        holds_rows=job.layout.pipeline == 1 and profile.style.modeling_files,
         keeps_states=isinstance(a, Architecture) and a.keeps_states,
         leaves_graphs=isinstance(a, Architecture) and _leaves_graphs(a),
         saved_inputs=wraps(job) and job.fsdp == 1 and checkpointing.mode == "full" and checkpointing.reentrant,

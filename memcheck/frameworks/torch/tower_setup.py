@@ -69,10 +69,10 @@ def own_parts(job: TrainingJob, vision: Vision) -> dict[str, tuple[str, ...]]:
 
 def gives_towers(job: TrainingJob, vision: Vision) -> bool:
     """Whether the model's output carries the tower's rows and image tokens."""
-    profile = job.framework
-    if not has_outputs(vision, profile):
+    framework = job.framework
+    if not has_outputs(vision, framework):
         return False
-    return gives(version_of_models(job, profile))
+    return gives(version_of_models(job, framework))
 
 
 def stays(job: TrainingJob, vision: Vision) -> bool:

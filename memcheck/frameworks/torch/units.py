@@ -82,7 +82,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
     )
     if widens_inside(architecture, found):  # a norm after the encoder's layers makes its output as narrow as itself
         found = found._replace(stream="fp32", encoded_dtype=found.params)
-    if gathered_dtype(job) is not None and job.fsdp == 2 and style.makes_masks:  # of transformers' own classes
+    if gathered_dtype(job) is not None and job.fsdp == 2 and style.modeling_files:  # of transformers' own classes
         found = found._replace(table_rows=found.sequence * (found.batch if architecture.rotary_each else 1))
     vision = architecture.vision
     if vision is None or not vision.crosses:

@@ -42,6 +42,11 @@ class Torchtune(Framework):
 
         return unfused(architecture)
 
+    @property
+    def caps_hidden(self) -> bool:
+        """True: Gemma 2's cap is a part of its final norm (Gemma2FinalNorm)."""
+        return True
+
     def chunks(self, loss: str) -> bool:
         """Both losses that contain the head run on chunks of the tokens."""
         return loss in ("chunked", "fused-linear")
@@ -58,7 +63,6 @@ FRAMEWORK = Torchtune(
         source="torchtune/modules and torch 2.13 derivatives.yaml, replayed by memcheck.frameworks",
         compiles_blocks=True,
         compiled_losses=("chunked", "fused-linear"),
-        caps_hidden=True,
     ),
     families=FAMILIES,
     precisions=Precisions(default="bf16-pure", recipes={"bf16-pure": r.BF16_PURE, "fp32": r.FP32}),

@@ -27,8 +27,5 @@ STYLE = Style(
     layout="batch-first",
     source="transformers 5.23 modeling files and torch 2.13 derivatives.yaml (memcheck.frameworks)",
     dtensor=True,
-    whole_table_gradient=True,
-    makes_masks=True,
-    holds_rows=True,
-    head_behind_model=True,
+    modeling_files=True,
 )

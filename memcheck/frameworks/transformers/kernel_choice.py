@@ -87,7 +87,7 @@ def needs_mask(a: Attention, sequence: int, style: Style) -> bool:
     """transformers builds an explicit mask for padding, and for a sliding window not longer than the sequence
     (masking_utils.py).
     """
-    if not style.makes_masks:
+    if not style.modeling_files:
         return False
     every = a.masked or a.padded or a.alibi or a.pictures or isinstance(a.own, BlockIndexer)
     return every or (a.window is not None and sequence >= a.window)
