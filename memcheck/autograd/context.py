@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Adapter(Record):
-    """The adapters of one part of a model, over base weights that may rest quantised."""
+    """The adapters of one part of a model, over base weights that may be stored quantised."""
 
     rank: int
     targets: str | tuple[str, ...]
@@ -35,9 +35,9 @@ class Adapter(Record):
     quantized: bool
     """The base weights are quantised."""
     storage: str = "nf4"
-    """What those rest in, a word of ``memcheck.accounts.state``."""
+    """The format in which those are stored, a word of ``memcheck.accounts.state.KINDS``."""
     held: str = ""
-    """What the base weights rest in where peft adapts another library's layers; empty: they are the framework's own."""
+    """The format of the base weights where peft adapts another library's layers; empty: the framework has its own."""
     dropout: float = 0.0
     dora: bool = False
     parameters: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Adapter(Record):
     quantizes_experts: bool = False
     """Experts are linear layers, whose weights are 4-bit as the others."""
     stacked: bool = False
-    """Stacked experts rest as the linear layers do, and are dequantised whole where a forward reads them."""
+    """Stacked experts are stored as the linear layers are, and are dequantised whole where a forward reads them."""
     computes: str | None = None
     """The dtype in which 4-bit products are computed; None: that of their input."""
     gathered: str | None = None
@@ -343,7 +343,7 @@ class Context:
         return weights
 
     def adapted(self, name: str, plain: Weights, adapter: Adapter) -> Weights:
-        """A linear layer with the two matrices of its adapter, which do not rest quantised."""
+        """A linear layer with the two matrices of its adapter, which are not stored quantised."""
         s, others = self.setting, (self.borrowed, self.reused)
         if self.own_adapters:
             self.borrowed = self.reused = False

@@ -7,7 +7,7 @@ a head. Sources with each function: transformers 5.23, the family's eager_attent
 from __future__ import annotations
 
 from memcheck.autograd.attention import Copied, batched, softmax
-from memcheck.autograd.elementwise import cast, cat, dropout, mul, scale, shift, unary
+from memcheck.autograd.elementwise import cast, cat, dropout, mul, scale, scale_in_place, shift, unary
 from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Tape, Value
 
@@ -85,13 +85,13 @@ def eager_with_names(
     named = []
     if alibi:
         wide = cast(tape, scores, "fp32")
-        logits = _scale_in_place(tape, shift(tape, wide, "alibi", mask_dtype))
+        logits = scale_in_place(tape, shift(tape, wide, "alibi", mask_dtype), "attention scaling")
         named = [scores, wide, logits]
         dtype = "fp32" if tape.autocast else v.dtype
         scores = logits
         del wide, logits
     else:
-        scores = _scale_in_place(tape, scores)
+        scores = scale_in_place(tape, scores, "attention scaling")
         dtype = "fp32" if tape.autocast else q.dtype
     masked = shift(tape, scores, "attention mask", mask_dtype)
     probabilities = softmax(tape, masked, dtype)
@@ -99,11 +99,6 @@ def eager_with_names(
     probabilities = dropout(tape, probabilities, p_dropout)
     out = batched(tape, probabilities, v, (b, h, s, v.shape[-1]), "attention output", (False, copied[2]))
     return out, probabilities, named
-
-
-def _scale_in_place(tape: Tape, x: Value) -> Value:
-    """``x /= number``: its gradient is a new tensor all the same."""
-    return operator(tape, Value(x.storage, x.shape, x.dtype), x, "attention scaling backward")
 
 
 def _score_step(tape: Tape, weights: Value, step: str, mask_dtype: str) -> Value:

@@ -116,13 +116,13 @@ def held_until_backward(tape: Tape, x: Value, kept: list[Storage]) -> Value:
     return tape.record(out, (x,), backward)
 
 
-def with_gradient_of(tape: Tape, y: Value, handed: Value, behind: tuple[int, ...]) -> Value:
+def with_gradient_of(tape: Tape, y: Value, handed: Value, arriving: tuple[int, ...]) -> Value:
     """A unit's output ``y``; backward first sends the gradient of ``handed`` that later units have left.
 
-    ``behind``: the shape of the gradient that later units have left.
+    ``arriving``: the shape of the gradient that later units have left.
     """
     if handed.origin is None:
         return y
-    leaf = Waiting(tape, handed.shape, handed.dtype, behind)
+    leaf = Waiting(tape, handed.shape, handed.dtype, arriving)
     out = Value(y.storage, y.shape, y.dtype)
     return tape.record(out, (y, handed), lambda grad: [grad, leaf.take()])

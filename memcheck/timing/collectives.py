@@ -70,9 +70,11 @@ def group(rates: Rates, ranks: int, stride: int) -> GroupLinks:
     )
 
 
-def behind(exchange: float, work: float, taken: float) -> float:
-    """What an exchange adds to the work that runs at the same time: what is longer than it, or the share ``taken`` of
-    the multiprocessors that carry the exchange and do no work meanwhile.
+def exposed(exchange: float, work: float, taken: float) -> float:
+    """Seconds that an exchange adds to the work that runs at the same time.
+
+    It adds its time beyond the work's, or the time that the share ``taken`` of the multiprocessors, which carry the
+    exchange, is lost for the work.
     """
     return max(taken * exchange, exchange - work)
 

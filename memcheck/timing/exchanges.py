@@ -29,7 +29,7 @@ from memcheck.frameworks.registry import timing_of
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
-from memcheck.timing.collectives import all_to_all, behind, gather, group, send
+from memcheck.timing.collectives import all_to_all, exposed, gather, group, send
 from memcheck.timing.layer import LayerCost
 from memcheck.timing.rates import Rates
 from memcheck.timing.tensor_parallel import TensorWires, tensor_wires
@@ -50,8 +50,8 @@ def context_seconds(job: TrainingJob, cost: LayerCost, kind: str, rates: Rates) 
     g = group(rates, layout.context, layout.tensor)
     steps = layout.context - 1
     if kind == ENGINE:
-        forward = behind(steps * send(g, cost.kv_bytes), cost.attention_seconds, rates.taken)
-        return forward, behind(steps * send(g, 2 * cost.kv_bytes), cost.attention_backward, rates.taken)
+        forward = exposed(steps * send(g, cost.kv_bytes), cost.attention_seconds, rates.taken)
+        return forward, exposed(steps * send(g, 2 * cost.kv_bytes), cost.attention_backward, rates.taken)
     if kind == ULYSSES:
         both = 2 * all_to_all(g, 2 * cost.kv_bytes)
         return both, both
@@ -62,8 +62,8 @@ def context_seconds(job: TrainingJob, cost: LayerCost, kind: str, rates: Rates) 
     summed = send(g, 4 / DTYPE_BYTES[job.recipe.compute] * cost.kv_bytes)
     if job.compile:
         return one, one + layout.context * summed
-    hidden = steps * behind(summed, back, rates.taken)
-    return behind(one, block, rates.taken), behind(one, back, rates.taken) + hidden + summed
+    hidden = steps * exposed(summed, back, rates.taken)
+    return exposed(one, block, rates.taken), exposed(one, back, rates.taken) + hidden + summed
 
 
 class Wires(Record):

@@ -229,9 +229,9 @@ def _summed(linear: list[Product], s: Shape) -> float:
         return 0.0
     moved = 0.0
     readers = 1
-    for p, behind in zip(linear, [*linear[1:], None], strict=True):
+    for p, following in zip(linear, [*linear[1:], None], strict=True):
         readers = readers + 1 if p.shares else 1
-        if readers > 1 and (behind is None or not behind.shares) and s.one_product != p.group:
+        if readers > 1 and (following is None or not following.shares) and s.one_product != p.group:
             each = readers + 1 if s.fused else 3 * (readers - 1)
             moved += float(each * s.item * p.tokens * p.inputs)
     return moved

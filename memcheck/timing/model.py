@@ -231,11 +231,11 @@ def stages_of(architecture: Architecture, job: TrainingJob, ways: int) -> tuple[
     if found is not None and found[0] is architecture:
         return found[1]
     runs = [count for _, _, _, count in kinds(architecture, freeze)]
-    beside = []
+    at_side: list[int] = []
     if _tower(job) is not None:
         from memcheck.timing.towers import side_kinds
 
-        beside = [n for _, n, _ in side_kinds(architecture)]
+        at_side = [n for _, n, _ in side_kinds(architecture)]
     distinct: dict[tuple[tuple[int, ...], bool, bool, int], int] = {}
     for pieces in timing_of(job.framework).ranks(architecture.num_layers, job, ways):
         layers, start = [], 0
@@ -244,7 +244,7 @@ def stages_of(architecture: Architecture, job: TrainingJob, ways: int) -> tuple[
             start += count
         predictions = sum(more for _, more in pieces)
         layers[-1] += predictions
-        layers += beside
+        layers += at_side
         ends = any(p.embedding for p, _ in pieces), any(p.head for p, _ in pieces)
         place = (tuple(layers), *ends, predictions)
         distinct[place] = distinct.get(place, 0) + 1

@@ -5,7 +5,7 @@ is a forward pass. Source: Pope et al. 2022 (arXiv 2211.05102), section 2: memor
 of tensor parallelism. Latent attention multiplies the compressed cache itself (DeepSeek-V2 report, section 2.1).
 
 A batch passes the stages of a pipeline one after another. Kernels' launches, sampling and the scheduler are not
-counted. Quantised weights are read as they rest and multiplied in 16 bits.
+counted. Quantised weights are read as they are stored and multiplied in 16 bits.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.record import Record
-from memcheck.timing.collectives import behind
+from memcheck.timing.collectives import exposed
 from memcheck.timing.data_parallel import Copies, ExchangedBytes, gather_seconds, reduce_seconds
 from memcheck.timing.exchanges import Wires, context_seconds, expert_seconds
 from memcheck.timing.layer import LayerCost
@@ -99,7 +99,7 @@ def layer_time(job: TrainingJob, cost: LayerCost, w: Wires, share: float, sharin
     if layout.expert * layout.expert_tensor > 1 and cost.routed_bytes:
         expert = expert_seconds(job, cost, rates) * (4 + (2 * share if cost.again_routed else 0.0))
         if w.hidden_routing:
-            expert = behind(expert, arithmetic + memory, ROUTING * rates.taken / CHANNELS)
+            expert = exposed(expert, arithmetic + memory, ROUTING * rates.taken / CHANNELS)
     data = last = 0.0
     if sharing.precision.stage == 3:
         gathered, trained = cost.experts * sharing.padding, cost.experts_trained * sharing.padding
@@ -128,9 +128,9 @@ def _exposed(cost: LayerCost, ahead: float, back: float, s: Sharing, taken: floa
     one += gather_seconds(s.experts, cost.experts * s.padding, s.precision)
     reduce = reduce_seconds(s.dense, cost.dense_trained, s.precision)
     reduce += reduce_seconds(s.experts, cost.experts_trained * s.padding, s.precision)
-    forward = behind(one, ahead, taken) if s.gathers else 0.0
+    forward = exposed(one, ahead, taken) if s.gathers else 0.0
     again = one if s.gathers and s.reshards else 0.0
-    quiet, busy = behind(again, back, taken), behind(again + reduce, back, taken)
+    quiet, busy = exposed(again, back, taken), exposed(again + reduce, back, taken)
     return (forward + busy, 0.0) if s.reduces else (forward + quiet, busy - quiet)
 
 

@@ -9,7 +9,7 @@ from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import timing_of
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture, Moe, Rough
-from memcheck.timing.collectives import all_reduce, behind
+from memcheck.timing.collectives import all_reduce, exposed
 from memcheck.timing.data_parallel import (
     dense_copies,
     expert_copies,
@@ -208,13 +208,13 @@ def _after(job: TrainingJob, t: StageTime, s: Sharing, r: Rates) -> float:
         reduce = all_reduce(s.dense.shard, t.dense_trained * p.reduced)
     hides_reduce, hides_gather = overlaps(job)
     backward = (t.arithmetic + t.memory) * 2 / 3
-    exposed = behind(reduce, backward, r.taken) if hides_reduce else reduce
+    waits = exposed(reduce, backward, r.taken) if hides_reduce else reduce
     repeats = job.gradient_accumulation_steps if s.reduces else 1
-    exposed *= repeats
+    waits *= repeats
     if stage:
         back = gather_seconds(s.dense, t.dense_trained, p) + gather_seconds(s.experts, t.experts_trained, p)
-        exposed += behind(back, backward / 2, r.taken) if hides_gather else back
-    return exposed
+        waits += exposed(back, backward / 2, r.taken) if hides_gather else back
+    return waits
 
 
 def _activation_offload(job: TrainingJob, architecture: Architecture, t: StageTime, r: Rates) -> float:

@@ -27,7 +27,7 @@ from memcheck.frameworks.registry import timing_of
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import LatentAttention, Rough
 from memcheck.record import Record
-from memcheck.timing.collectives import all_reduce, behind, gather, group
+from memcheck.timing.collectives import all_reduce, exposed, gather, group
 from memcheck.timing.rates import Rates, matmul
 from memcheck.timing.shape import Product
 
@@ -161,7 +161,7 @@ def tensor_seconds(w: TensorWires, parts: tuple[Half, ...], exchanges: int, agai
         total = w.pair * (2 * exchanges + again)
         for half in parts:
             if w.again:
-                total += behind(w.latent if half.latent else w.gather, half.column_inputs, w.taken)
+                total += exposed(w.latent if half.latent else w.gather, half.column_inputs, w.taken)
             if half.latent:
                 total -= _narrower(w, half, again / exchanges)
         return total

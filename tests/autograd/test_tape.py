@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 from memcheck.autograd import Parameter, Storage, Tape, Value, backward, rounded
 from memcheck.autograd.checkpoint import checkpoint
 from memcheck.autograd.elementwise import add, cast, divide_rows, dropout, mul, power, unary
@@ -311,3 +314,17 @@ def test_the_gradient_of_a_divisor_of_rows_takes_four_tensors() -> None:
     tape.reset_peak()
     backward(tape, y, [tape.new(SHAPE, "fp32", "gradient")])
     assert tape.peak - before == 5 * 2 * HALF
+
+
+def test_what_a_backward_saves_is_stated(root: Path) -> None:
+    """A checkpoint sees what ``saves`` names, and not a default argument of the backward function."""
+    found = []
+    for path in sorted((root / "memcheck").rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        named = {n.name: n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "record":
+                runs = [named.get(a.id) if isinstance(a, ast.Name) else a for a in call.args[2:3]]
+                runs = [run for run in runs if isinstance(run, (ast.FunctionDef, ast.Lambda))]
+                found += [f"{path.name}:{call.lineno}" for run in runs if run.args.defaults]
+    assert found == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.catalog.gpus import find_gpu, gpu_names
-from memcheck.timing.collectives import all_reduce, all_to_all, behind, gather, group, send
+from memcheck.timing.collectives import all_reduce, all_to_all, exposed, gather, group, send
 from memcheck.timing.exchanges import touched
 from memcheck.timing.rates import Rates, filled, matmul, rates
 from memcheck.timing.types import MissingRateError
@@ -132,9 +132,9 @@ def test_two_rates_tell_a100_and_h100_apart() -> None:
 
 def test_what_hides_takes_its_multiprocessors() -> None:
     """An exchange behind longer work costs the share of the GPU that carries it; a longer one is waited for."""
-    assert behind(1.0, 10.0, 0.125) == 0.125
-    assert behind(10.0, 1.0, 0.125) == 9.0
-    assert behind(0.0, 1.0, 0.125) == 0.0
+    assert exposed(1.0, 10.0, 0.125) == 0.125
+    assert exposed(10.0, 1.0, 0.125) == 9.0
+    assert exposed(0.0, 1.0, 0.125) == 0.0
     assert h100().taken == pytest.approx(16 / 132)
 
 

@@ -7,7 +7,7 @@ import pytest
 from memcheck.catalog.gpus import find_gpu
 from memcheck.frameworks.registry import FRAMEWORKS, timing_of
 from memcheck.frameworks.torchtitan.timing import is_batched, repeats_keys
-from memcheck.timing.collectives import behind
+from memcheck.timing.collectives import exposed
 from memcheck.timing.model import parts_of, shape_of
 from memcheck.timing.rates import matmul, rates
 from memcheck.timing.tensor_parallel import ENGINE, TORCH, Half, TensorWires, tensor_seconds, tensor_wires
@@ -47,7 +47,7 @@ def test_a_gradient_that_is_added_up_is_scattered_on_its_own() -> None:
 def test_megatron_gathers_inputs_again_for_the_gradients_of_weights() -> None:
     """Behind the gradient of the input; with ``tp_comm_overlap`` the chunks do it."""
     w = TensorWires(8, gather=7.0, scatter=7.0, again=True, taken=0.1)
-    assert tensor_seconds(w, (Half(column_inputs=4.0),), 1, 0.0) == 28.0 + behind(7.0, 4.0, 0.1)
+    assert tensor_seconds(w, (Half(column_inputs=4.0),), 1, 0.0) == 28.0 + exposed(7.0, 4.0, 0.1)
     plain, overlapped = (
         tensor_wires(job(framework="megatron", tensor=8, **keys), 1e9, 2, H100)
         for keys in ({}, {"options": {"tp_comm_overlap": True}})

@@ -138,9 +138,7 @@ def _joined(owner: Discarded, outs: tuple[Value, ...], inputs: tuple[Value, ...]
         values, leaves = owner.recomputed.pop()
         gradients = list(arrived)
         arrived[:] = [None] * len(arrived)
-        root = tape.record(
-            Value(None, (1,), "bf16"), values, lambda g, gs=gradients: [gs.pop(0) for _ in range(len(gs))]
-        )
+        root = tape.record(Value(None, (1,), "bf16"), values, _giving(gradients))
         del values
         gradients_box = [tape.new((1,), "bf16", "root")]
         del gradients
@@ -159,6 +157,11 @@ def _joined(owner: Discarded, outs: tuple[Value, ...], inputs: tuple[Value, ...]
         return tape.record(Value(o.storage, o.shape, o.dtype), (carrier,), keep)
 
     return tuple(part(i, o) for i, o in enumerate(outs))
+
+
+def _giving(gradients: list[Storage | None]) -> Callable[[Storage], list[Storage | None]]:
+    """A backward function that gives these gradients away, one for each input."""
+    return lambda grad: [gradients.pop(0) for _ in range(len(gradients))]
 
 
 def resize(storage: Storage, n_bytes: int) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, cast, clamp, mul, scale, shift, unary
+from memcheck.autograd.elementwise import add, add_in_place, cast, clamp, mul, scale, shift, unary
 from memcheck.autograd.indexing import grouped_mm, index, slices, sum_groups
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import activation, normalise
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import operator
 from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.tensor import Dim, Storage, Tape, Value
 from memcheck.frameworks.transformers.adapters import factors_of, folded
@@ -255,11 +255,6 @@ def _row_bias(ctx: Context, m: Moe, tensor: ParameterTensor, ids: Storage, width
         return None
     bias = ctx.tape.parameter(ctx.parameter(tensor.name + "_bias", (tensor.shape[0], width)))
     return index(ctx.tape, bias, ids, (ids.shape[0], width), "gather biases")
-
-
-def add_in_place(tape: Tape, x: Value, y: Value) -> Value:
-    """``x.add_(y)``: no new tensor; both get the same gradient."""
-    return operator(tape, Value(x.storage, x.shape, x.dtype), (x, y), PASSED)
 
 
 def gate(tape: Tape, m: Moe, both: Value) -> Value:
