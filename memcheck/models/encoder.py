@@ -37,10 +37,8 @@ class Encoder(Record):
     fixed_positions: bool = False
     """The table of positions is a parameter without a gradient."""
     embedding_norm: Norm | None = None
-    embedding_scale: bool = False
-    """The looked-up rows are multiplied by a constant."""
-    scales_behind: bool = False
-    """The multiplied rows have a variable of their own, as well as the looked-up rows (T5Gemma)."""
+    embedding_scale: str = ""
+    """Who multiplies the looked-up rows by a constant, in the words of ``Architecture.embedding_scale``."""
     words: int = 0
     """Rows of a table of words of its own, the first of ``tensors``; 0 = it looks words up in the decoder's."""
     rotary_dim: int = 0

@@ -12,3 +12,5 @@ class PerLayer(Record):
     """Elements of one layer's part."""
     total: int
     """Elements of all layers' parts together."""
+    activation: str
+    """Hugging Face's name of the function that a layer's gate goes through."""

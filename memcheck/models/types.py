@@ -72,7 +72,6 @@ class Block(Record):
     extra_tensors: tuple[ParameterTensor, ...] = ()
     per_layer: PerLayer | None = None
     """An embedding of its own is multiplied in after the feed-forward network (Gemma 4)."""
-    per_layer_activation: str = ""
     connections: int | None = None
     """Rounds in which what mixes the streams is normed (DeepSeek V4); 0: none does (Hy 4); None: one stream."""
     scaled_output: bool = False
@@ -190,12 +189,11 @@ class Architecture(Record):
     """0 = unbounded (ALiBi, no positions)."""
     final_softcap: bool = False
     """tanh soft-capping of the logits (Gemma 2)."""
-    embedding_scale: bool = False
-    """The embedding output is multiplied by a constant or tensor (Gemma, Granite)."""
-    scales_outside: bool = False
-    """In the model's forward (Granite, ESM) instead of the embedding module's (Gemma)."""
-    scales_behind: bool = False
-    """The multiplied rows get a variable of their own; the looked-up rows keep theirs (T5Gemma)."""
+    embedding_scale: str = ""
+    """Who multiplies the looked-up rows by a constant: ``module`` (the embedding's own: Gemma) | ``model`` (the model's
+    forward: Granite) | ``named`` (the model's forward, with a variable of the rows' own as well: T5Gemma) | ``tokens``
+    (ESM: the model's forward, by the share of tokens that are not masked); empty: nobody.
+    """
     embedding_dropout: float = 0.0
     rotary_dim: int = 0
     """Width of the rotary tables, where no block says it."""

@@ -18,12 +18,13 @@ from memcheck.job.families import FORMS, stated
 from memcheck.job.types import Lora, Recipe
 from memcheck.memory.estimate import estimate
 from memcheck.memory.unmodelled import refuse_model
-from memcheck.models.attention_types import Compressed
+from memcheck.models.attention_types import BlockIndexer, Compressed, HeldMask, Indexer, PositionTable
 from memcheck.models.parameters import block_tensors
 from memcheck.models.types import (
     Architecture,
     Attention,
     Block,
+    CrossAttention,
     Disentangled,
     LatentAttention,
     Mixer,
@@ -76,6 +77,7 @@ ELSEWHERE = {
     "Attention.returns_weights",
     "Attention.softmax_fp32",
     "Block.named_output",
+    "Disentangled.shared",
     "Indexer.passes",
     "Moe.scores_fp32",
 }
@@ -103,8 +105,12 @@ RECORDING = {
     cls: _recording(cls)
     for cls in (
         Attention,
+        BlockIndexer,
         Compressed,
+        CrossAttention,
         Disentangled,
+        HeldMask,
+        Indexer,
         LatentAttention,
         Mixer,
         Mlp,
@@ -112,6 +118,7 @@ RECORDING = {
         Block,
         Norm,
         PerLayer,
+        PositionTable,
     )
 }
 

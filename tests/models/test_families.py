@@ -270,10 +270,10 @@ def test_class_defaults_of_gpt2() -> None:
 def test_constants_on_the_stream() -> None:
     """Gemma scales the embedding, Granite everything, Command R its logits; Gemma 2 caps them."""
     gemma, granite, command = catalog("gemma-2-2b"), catalog("granite-3.1-2b"), catalog("command-r")
-    assert (gemma.embedding_scale, gemma.final_softcap, gemma.logit_scale) == (True, True, False)
-    assert (granite.embedding_scale, granite.logit_scale) == (True, True)
+    assert (gemma.embedding_scale, gemma.final_softcap, gemma.logit_scale) == ("module", True, False)
+    assert (granite.embedding_scale, granite.logit_scale) == ("model", True)
     assert granite.blocks[0][0].residual_scale
-    assert (command.embedding_scale, command.logit_scale) == (False, True)
+    assert (command.embedding_scale, command.logit_scale) == ("", True)
 
 
 def test_hybrid_stacks() -> None:

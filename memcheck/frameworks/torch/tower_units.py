@@ -325,7 +325,7 @@ def _projector_unit(
         rows_grad=rows_grad,
         gives_out=vision.gives_out and job.loss.keep_logits and not gives_towers(job, vision),
         gives_all=gives_towers(job, vision) and job.loss.keep_logits,
-        scaled=a.embedding_scale and a.scales_outside,
+        scaled=a.embedding_scale == "model",
     )
     fresh = _handing(vision, projector_curve(own, setting, end, inventory), setting, end)
     again = _handing(vision, projector_curve(own, setting.later(), end, inventory), setting, end) if adds else fresh

@@ -59,7 +59,7 @@ def per_layer_part(ctx: Context, block: Block, x: Value) -> Value:
     tensors = {t.name.removesuffix(".weight"): t for t in block.extra_tensors}
     gate, projection = tensors["per_layer_input_gate"], tensors["per_layer_projection"]
     h = linear(tape, x, ctx.replicated(gate), gate.name)
-    h = activation(tape, h, block.per_layer_activation)
+    h = activation(tape, h, p.activation)
     whole, part, dtype = (ctx.tokens, p.total), (ctx.tokens, p.width), ctx.setting.params
     all_inputs = Value(None, whole, dtype, Leaf())
     own = operator(tape, Value(None, part, dtype), all_inputs, (whole, dtype, "slice of per-layer inputs"))

@@ -69,7 +69,6 @@ def read(config: ConfigReader) -> Architecture:
         tied=False,
         final_norm=rms_norm(h, "model.norm", NORM),
         mask_windows=(None, window),
-        embedding_scale=scaled,
-        scales_outside=scaled,
+        embedding_scale="model" if scaled else "",
         kept_fp16=("norm", "expert_bias"),
     )

@@ -65,11 +65,10 @@ def read_granite(config: ConfigReader) -> Architecture:
         block = pre_norm_block(h, mamba if kind == "linear_attention" else attention, mlp)
         return block._replace(residual_scale=True)
 
-    found = decoder(
-        config, size, stack(types, make), tied=False, embedding_scale=True, logit_scale=True,
+    return decoder(
+        config, size, stack(types, make), tied=False, embedding_scale="model", logit_scale=True,
         rotary_dim=attention.rotary_dim,
     )  # fmt: skip
-    return found._replace(scales_outside=True)
 
 
 def granite_experts(config: ConfigReader, hidden: int, shared: int) -> Mlp | Moe:
@@ -138,11 +137,10 @@ def read_falcon_h1(config: ConfigReader) -> Architecture:
         mlp_norm=rms_norm(h, "pre_ff_layernorm"),
         beside=mamba,
     )
-    found = decoder(
+    return decoder(
         config, size, ((block, size.layers),), tied=False, final_norm=rms_norm(h, "model.final_layernorm"),
-        embedding_scale=True, logit_scale=True,
+        embedding_scale="model", logit_scale=True,
     )  # fmt: skip
-    return found._replace(scales_outside=True)
 
 
 def _types(config: ConfigReader, usual: tuple[str, ...]) -> tuple[str, ...]:

@@ -106,7 +106,7 @@ def _text(config: ConfigReader, kind: _Kind) -> Architecture:
         sinusoids=rows if kind.sinusoids else 0,
         fixed_positions=not kind.trained_positions,
         embedding_norm=norm,
-        embedding_scale=True,
+        embedding_scale="module",
         dropout=parts.dropout,
         final_norm=final,
         tensors=(*(() if kind.sinusoids else (table,)), *norm_tensors(norm), *norm_tensors(final)),
@@ -115,7 +115,7 @@ def _text(config: ConfigReader, kind: _Kind) -> Architecture:
     return _whole(config, parts, encoder, 0 if kind.sinusoids else rows)._replace(
         sinusoids=rows if kind.sinusoids else 0,
         embedding_norm=layer_norm(hidden, "model.decoder.layernorm_embedding") if kind.embedding_norm else None,
-        embedding_scale=True,
+        embedding_scale="module",
         logit_bias=kind.logit_bias,
         fixed_positions=not kind.trained_positions,
         max_position_embeddings=0 if kind.sinusoids else rows - kind.position_offset,

@@ -63,7 +63,7 @@ def read(config: ConfigReader) -> Architecture:
         positions_each=True,
         embedding_norm=layer_norm(h, "esm.embeddings.layer_norm") if before else None,
         embeddings_apart=True,
-        scales_outside=config.flag("token_dropout"),
+        embedding_scale="tokens" if config.flag("token_dropout") else "",
         head_bias=True,
         head_transform=GELU,
         head_tensors=(

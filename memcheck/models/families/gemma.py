@@ -106,4 +106,4 @@ def sandwich_block(hidden: int, attention: Attention, mlp: Mlp) -> Block:
 
 def _decoder(config: ConfigReader, size: StackDimensions, blocks: tuple[tuple[Block, int], ...]) -> Architecture:
     final = rms_norm(size.hidden, "model.norm", NORM)
-    return decoder(config, size, blocks, tied=True, final_norm=final, embedding_scale=True)
+    return decoder(config, size, blocks, tied=True, final_norm=final, embedding_scale="module")

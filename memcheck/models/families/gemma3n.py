@@ -35,7 +35,7 @@ def read(config: ConfigReader) -> Architecture:
     scaled = config.flag("altup_correct_scale", default=True)
     each = config.integer("hidden_size_per_layer_input", default=256)
     rows = config.integer("vocab_size_per_layer_input", default=size.vocab, null=size.vocab)
-    per_layer = PerLayer(each, size.layers * each)
+    per_layer = PerLayer(width=each, total=size.layers * each, activation=activation)
     bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
     extra = (*_altup_tensors(h, streams), *_laurel_tensors(h, rank), *per_layer_tensors(h, each))
 
@@ -51,7 +51,6 @@ def read(config: ConfigReader) -> Architecture:
             mlp_output_norm=rms_norm(h, "post_feedforward_layernorm", NORM),
             extra_tensors=extra,
             per_layer=per_layer,
-            per_layer_activation=activation,
         )
 
     modes = sharing_modes(types, shared)
@@ -68,7 +67,7 @@ def read(config: ConfigReader) -> Architecture:
         stack(zip(types, modes, widths, sparse, strict=True), make),
         tied=True,
         final_norm=rms_norm(h, "model.norm", NORM),
-        embedding_scale=True,
+        embedding_scale="module",
         final_softcap=not uncapped,
         rotary_tables=len(set(types)),
         mask_windows=(None, window),

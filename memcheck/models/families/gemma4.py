@@ -60,7 +60,7 @@ def _read(config: ConfigReader, *, each: int) -> Architecture:
     wide = _wide(config, size)
     same = config.flag("attention_k_eq_v")
     rows = config.integer("vocab_size_per_layer_input", default=size.vocab, null=size.vocab)
-    per_layer = PerLayer(each, size.layers * each) if each else None
+    per_layer = PerLayer(width=each, total=size.layers * each, activation=activation) if each else None
     bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
 
     def make(kind: Kind) -> Block:
@@ -76,7 +76,6 @@ def _read(config: ConfigReader, *, each: int) -> Architecture:
             mlp_output_norm=rms_norm(h, "post_feedforward_layernorm", NORM),
             extra_tensors=per_layer_tensors(h, each),
             per_layer=per_layer,
-            per_layer_activation=activation if per_layer is not None else "",
             scaled_output=True,
         )
 
@@ -87,7 +86,7 @@ def _read(config: ConfigReader, *, each: int) -> Architecture:
         stack(kinds, make),
         tied=True,
         final_norm=rms_norm(h, "model.norm", NORM),
-        embedding_scale=True,
+        embedding_scale="module",
         final_softcap=capped,
         rotary_dims=tuple(dict.fromkeys(wide.head_dim if k.full else size.head_dim for k in kinds)),
         mask_windows=(None, window),

@@ -19,5 +19,5 @@ def read(config: ConfigReader) -> Architecture:
     block = pre_norm_block(size.hidden, attention, mlp)._replace(residual_scale=True)
     return decoder(
         config, size, ((block, size.layers),), tied=True, rotary_dim=attention.qk_rope_head_dim,
-        embedding_scale=True, head_input_scale=True,
+        embedding_scale="module", head_input_scale=True,
     )  # fmt: skip

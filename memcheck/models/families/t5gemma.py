@@ -35,8 +35,7 @@ def read(config: ConfigReader) -> Architecture:
     )
     encoder = Encoder(
         blocks=first.blocks(crosses=False),
-        embedding_scale=True,
-        scales_behind=True,
+        embedding_scale="named",
         words=first.size.vocab,
         dropout=dropout,
         final_norm=norm,
@@ -53,8 +52,7 @@ def read(config: ConfigReader) -> Architecture:
         second.blocks(crosses=True),
         tied=True,
         final_norm=rms_norm(second.size.hidden, "model.decoder.norm", NORM),
-        embedding_scale=True,
-        scales_behind=True,
+        embedding_scale="named",
         embedding_dropout=dropout,
         final_dropout=dropout,
         final_softcap=capped(cap, "final_logit_softcapping", 30.0),
