@@ -11,39 +11,6 @@ from memcheck.models.types import Architecture, Block
 from memcheck.models.vision import OtherTower, Vision
 from memcheck.record import Record
 
-LAYERS = {
-    "got_ocr2:got_ocr2": "layers",
-    "internvl:internvl": "encoder.layer",
-    "kimi:kimi": "layers",
-    "llama4:llama4": "model.layers",
-    "minimax_m3:minimax_m3": "layers",
-    "pixtral:mistral3": "transformer.layers",
-    "mllama:mllama": "transformer.layers",
-    "muse_glimmer:muse_glimmer": "layers",
-    "ovis2:ovis2": "transformer.encoder.layers",
-    "paddleocr:paddleocr": "vision_model.encoder.layers",
-    "pixtral:pixtral": "transformer.layers",
-    "radio:radio": "encoder.layer",
-}
-"""Where a tower keeps its layers, by its kind. Other towers: ``blocks`` if they have a merger, else
-``encoder.layers``.
-"""
-BARE = {
-    "llama4:llama4": "language_model.model.layers",
-    "radio:radio": "language_model.model.layers",
-}
-"""Kinds of towers whose model has no ``model.`` in front of its parts: where its language model's layers are."""
-AUDIO_LAYERS = {"gemma3n": "conformer", "phi4_multimodal": "encoder.encoders"}
-"""Where an audio tower keeps its layers, by the model's type; others in ``layers``."""
-AUDIO_ROOTS = {
-    "nemotron_h_omni": "audio_tower.",
-    "phi4_multimodal": "model.embed_tokens_extend.audio_embed.",
-}
-"""Path of an audio tower, by the model's type; other models have it in ``model.audio_tower``."""
-RESTING = {"step3p7": ("model.vision_model.", "layers")}
-"""Path of an idle tower for pictures, and the name of its layers there. Other idle towers, as Video-LLaVA's for clips,
-have a module of that name.
-"""
 OUTSIDE = ("embed_audio.", "generation_")
 """Beginnings of the names of modules outside a tower that stay idle with it."""
 PROJECTIONS = ("per_layer_model_projection", "altup_projections", "altup_unembed_projections")
@@ -77,8 +44,9 @@ def matching(pattern: str, layers: tuple[Linear, ...]) -> list[Linear]:
 def linear_layers(a: Architecture) -> Iterator[Linear]:
     """Every linear layer of the model, layer by layer."""
     index = 0
-    bare = BARE.get(a.vision.kind, "") if a.vision is not None else ""
-    layers, head = (bare, "language_model.lm_head") if bare else (a.paths.layers, a.paths.head)
+    layers, head = a.paths.layers, a.paths.head
+    if a.vision is not None and a.vision.bare:
+        layers, head = "language_model.model.layers", "language_model.lm_head"
     for block, times in a.blocks:
         names = [t.name.removesuffix(".weight") for t in block_tensors(block) if t.linear]
         for _ in range(times):
@@ -99,26 +67,25 @@ def linear_layers(a: Architecture) -> Iterator[Linear]:
     if a.vision is not None:
         yield from _of_tower(a.vision)
     for other in a.others:
-        yield from _of_resting(a, other)
+        yield from _of_idle(other)
     for e in a.embedders:  # Gemma 3n's
         name = f"{e.name}.embedding_projection"
         yield Linear("projector", name, f"model.{name}")
 
 
 def _of_tower(v: Vision) -> Iterator[Linear]:
-    root = ("" if v.kind in BARE else "model.") + (v.path and v.path + ".")
-    layers = LAYERS.get(v.kind, "blocks" if v.path == "visual" else "encoder.layers")
+    root = ("" if v.bare else "model.") + (v.path and v.path + ".")
     index = 0
     for block, times in (*v.blocks, *v.idle):
         for _ in range(times):
             for name in _names(block):
-                yield Linear("vision", name, f"{root}{layers}.{index}.{name}")
+                yield Linear("vision", name, f"{root}{v.layers}.{index}.{name}")
             index += 1
     for tensor in (*v.stem, *v.between_tensors, *v.closing, *v.unused):
         if tensor.linear:
             name = tensor.name.removesuffix(".weight")
             yield Linear("vision", name, root + name)
-    before = ("" if v.kind in BARE else "model.") + (v.projector_path and v.projector_path + ".")
+    before = ("" if v.bare else "model.") + (v.projector_path and v.projector_path + ".")
     for tensor in v.projector:
         if tensor.linear:
             name = tensor.name.removesuffix(".weight")
@@ -126,23 +93,17 @@ def _of_tower(v: Vision) -> Iterator[Linear]:
             yield Linear("projector", name, root + name if "_list." in name else before + inside)
 
 
-def _of_resting(a: Architecture, other: OtherTower) -> Iterator[Linear]:
-    root, layers = "model.", "encoder.layers"
-    if other.part == "audio":
-        root = AUDIO_ROOTS.get(a.model_type, "model.audio_tower.")
-        layers = AUDIO_LAYERS.get(a.model_type, "layers")
-    elif other.part == "vision" and other.blocks:  # Video-LLaVA's tower for clips
-        root, layers = RESTING.get(a.model_type, ("model.video_tower.", layers))
+def _of_idle(other: OtherTower) -> Iterator[Linear]:
     index = 0
     for block, times in other.blocks if other.part != "language" else ():
         for _ in range(times):
             for name in _names(block):
-                yield Linear(other.part, name, f"{root}{layers}.{index}.{name}")
+                yield Linear(other.part, name, f"{other.path}{other.layers}.{index}.{name}")
             index += 1
     for tensor in other.tensors:
         if tensor.linear:
             name = tensor.name.removesuffix(".weight")
-            yield Linear(other.part, name, ("model." if name.startswith(OUTSIDE) else root) + name)
+            yield Linear(other.part, name, ("model." if name.startswith(OUTSIDE) else other.path) + name)
 
 
 def _names(block: Block) -> list[str]:

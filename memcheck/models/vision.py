@@ -46,6 +46,10 @@ class OtherTower(Record):
     blocks: tuple[tuple[Block, int], ...]
     tensors: tuple[ParameterTensor, ...]
     buffers: tuple[Buffers, ...] = ()
+    path: str = "model."
+    """Where the model keeps it: what module patterns match, with the dot."""
+    layers: str = "encoder.layers"
+    """Path of its layers in it."""
 
 
 class Embedder(Record):
@@ -176,6 +180,10 @@ class Vision(Record):
     activation: str = "gelu"
     path: str = "visual"
     """Path of the tower: what module patterns match."""
+    layers: str = "encoder.layers"
+    """Path of the layers in the tower."""
+    bare: bool = False
+    """The model's class has no ``model.`` in front of its parts (Llama 4, Nemotron 3 Nano Omni)."""
     projector_path: str = "visual.merger"
 
     @property

@@ -168,5 +168,5 @@ def read_glm(config: ConfigReader, around: AroundTower) -> IdleTowers:
     )
     first = linear("multi_modal_projector.linear_1", 2 * outputs, inner, "projector", "none", bias=True)
     second = linear("multi_modal_projector.linear_2", outputs, 2 * outputs, "projector", "none", bias=True)
-    tower = OtherTower(part="audio", blocks=((block, depth),), tensors=ends)
+    tower = OtherTower(part="audio", path="model.audio_tower.", layers="layers", blocks=((block, depth),), tensors=ends)
     return IdleTowers((tower, OtherTower(part="projector", blocks=(), tensors=first + second)))

@@ -170,6 +170,8 @@ def _audio(config: ConfigReader) -> tuple[OtherTower, Embedder]:
     # of each layer: five bounds of gradients, a scale and a cap of scores, a small mask, and a table of time scales
     tower = OtherTower(
         part="audio",
+        path="model.audio_tower.",
+        layers="conformer",
         blocks=((block, depth),),
         tensors=tensors,
         buffers=(Buffers(8 * depth, 1, fp32=False), Buffers(1, depth * (width // 2))),

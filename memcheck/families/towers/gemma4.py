@@ -76,7 +76,14 @@ def read_audio(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
     )
     scalars = 10 * 4 * depth if clipped else 0
     return (
-        OtherTower(part="audio", blocks=((block, depth),), tensors=tensors, buffers=(Buffers(scalars, 1, fp32=False),)),
+        OtherTower(
+            part="audio",
+            path="model.audio_tower.",
+            layers="layers",
+            blocks=((block, depth),),
+            tensors=tensors,
+            buffers=(Buffers(scalars, 1, fp32=False),),
+        ),
     )
 
 
@@ -409,7 +416,7 @@ def _sounds(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
     width = config.integer("audio_embed_dim", "audio_samples_per_token", "hidden_size", "output_proj_dims", default=640)
     config.ignore("model_type", "rms_norm_eps", "initializer_range")
     projection = linear("embed_audio.embedding_projection", outputs, width, "projector", "none")
-    return (OtherTower(part="audio", blocks=(), tensors=projection),)
+    return (OtherTower(part="audio", path="model.audio_tower.", layers="layers", blocks=(), tensors=projection),)
 
 
 AXES = 2

@@ -110,6 +110,7 @@ def _tower(
     block = packed_block(width, heads, mlp._replace(adaptable=named), "rmsnorm", attention=attention)
     return Vision(
         kind=kind,
+        layers="blocks",
         hidden=width,
         blocks=((block, depth),),
         channels=channels(config, 14),

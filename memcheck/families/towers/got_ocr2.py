@@ -105,6 +105,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         separators=2,
         heads=size.heads,
         path="vision_tower",
+        layers="layers",
         projector_path="multi_modal_projector",
     )
 

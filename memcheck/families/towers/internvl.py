@@ -99,6 +99,7 @@ def read(config: ConfigReader, around: AroundTower, *, biased: bool = False) -> 
         heads=heads,
         activation=outer.activation("projector_hidden_act", default="gelu"),
         path="vision_tower",
+        layers="encoder.layer",
         projector_path="multi_modal_projector",
     )
 

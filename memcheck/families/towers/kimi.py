@@ -84,6 +84,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         gives_out=False,
         heads=heads,
         path="vision_tower",
+        layers="layers",
         projector_path="mm_projector",
     )
 

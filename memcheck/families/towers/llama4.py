@@ -88,6 +88,8 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         processor="llama4:process",
         heads=heads,
         path="vision_model",
+        bare=True,
+        layers="model.layers",
         projector_path="multi_modal_projector",
     )
 

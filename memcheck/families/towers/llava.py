@@ -81,7 +81,7 @@ def read_video(config: ConfigReader, around: AroundTower) -> Vision:
         config.fail("model_type", "memcheck reads no Video-LLaVA with another tower than CLIP's")
     tower = _clip(config, around, "llava:llava")
     layers = (*tower.blocks, *tower.idle)
-    clips = OtherTower(part="vision", blocks=layers, tensors=(*tower.stem, *tower.unused))
+    clips = OtherTower(part="vision", blocks=layers, tensors=(*tower.stem, *tower.unused), path="model.video_tower.")
     return tower._replace(processor="processors:process_square", others=(clips,), path="image_tower")
 
 

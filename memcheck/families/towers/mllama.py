@@ -107,6 +107,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         heads=heads,
         processor="mllama:process",
         path="vision_model",
+        layers="transformer.layers",
         projector_path="multi_modal_projector",
     )
 

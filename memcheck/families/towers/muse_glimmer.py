@@ -97,6 +97,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         heads=heads,
         activation=outer.activation("projector_hidden_act", default="gelu"),
         path="vision_tower",
+        layers="layers",
         projector_path="",
     )
 

@@ -132,5 +132,10 @@ def whisper_tower(
     )
     block = Block(mixer=None, mlp=None, input_norm=None, mlp_norm=None, extra_tensors=found)
     return OtherTower(
-        part="audio", blocks=((block, layers),), tensors=tensors, buffers=(Buffers(1, positions * width),)
+        part="audio",
+        path="model.audio_tower.",
+        layers="layers",
+        blocks=((block, layers),),
+        tensors=tensors,
+        buffers=(Buffers(1, positions * width),),
     )

@@ -85,6 +85,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         separators=2,
         heads=heads,
         path="vision_tower",
+        layers="transformer.encoder.layers",
         projector_path="vision_tower",
     )
 

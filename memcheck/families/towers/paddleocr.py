@@ -41,6 +41,7 @@ def read_paddle(config: ConfigReader, around: AroundTower) -> Vision:
         gives_out=False,
         activation="gelu",
         path="visual",
+        layers="vision_model.encoder.layers",
         projector_path="projector",
     )
 

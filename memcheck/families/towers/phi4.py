@@ -69,7 +69,13 @@ def read_audio(config: ConfigReader, outputs: int) -> OtherTower:
         tensors += linear(f"up_proj_for_{kind}", outputs, stacked, "audio", "none", bias=True)
         tensors += linear(f"down_proj_for_{kind}", outputs, outputs, "audio", "none", bias=True)
     block = Block(mixer=None, mlp=None, input_norm=None, mlp_norm=None, extra_tensors=_layer(config, width, inner))
-    return OtherTower(part="audio", blocks=((block, layers),), tensors=tensors)
+    return OtherTower(
+        part="audio",
+        path="model.embed_tokens_extend.audio_embed.",
+        layers="encoder.encoders",
+        blocks=((block, layers),),
+        tensors=tensors,
+    )
 
 
 def _layer(config: ConfigReader, width: int, inner: int) -> tuple[ParameterTensor, ...]:

@@ -98,6 +98,7 @@ def pixtral(config: ConfigReader, around: AroundTower, kind: str) -> Vision:
         heads=heads,
         activation=around.outer.activation("projector_hidden_act", default="gelu"),
         path="vision_tower",
+        layers="transformer.layers",
         projector_path="multi_modal_projector",
     )
 

@@ -50,6 +50,7 @@ def read_2(config: ConfigReader, around: AroundTower) -> Vision:
     depth = config.integer("depth", maximum=MAX_LAYERS)
     return Vision(
         kind="qwen:qwen",
+        layers="blocks",
         hidden=width,
         blocks=((block, depth),),
         channels=channels(config, 14),
@@ -92,6 +93,7 @@ def windowed(config: ConfigReader, around: AroundTower, merger_path: str) -> Vis
     }
     return Vision(
         kind="qwen:qwen2_5",
+        layers="blocks",
         hidden=width,
         blocks=stack([i not in unwindowed for i in range(depth)], made.__getitem__),
         channels=channels(config, 14),
@@ -148,6 +150,7 @@ def positioned(config: ConfigReader, around: AroundTower, names: MergerNames, de
     table = ParameterTensor("pos_embed.weight", (positions, width), "position")
     return Vision(
         kind="qwen:qwen3",
+        layers="blocks",
         hidden=width,
         blocks=((packed_block(width, heads, mlp, "layernorm"), depth),),
         channels=channels(config, 16),

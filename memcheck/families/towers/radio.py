@@ -83,7 +83,14 @@ def read_sounds(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
         *linear("embed_audio.linear_1", between, width, "projector", "none", bias=biased),
         *linear("embed_audio.linear_2", outputs, between, "projector", "none", bias=biased),
     )
-    tower = OtherTower(part="audio", blocks=((block, depth),), tensors=stem, buffers=(Buffers(1, width // 2),))
+    tower = OtherTower(
+        part="audio",
+        path="audio_tower.",
+        layers="layers",
+        blocks=((block, depth),),
+        tensors=stem,
+        buffers=(Buffers(1, width // 2),),
+    )
     return (tower, OtherTower(part="projector", blocks=(), tensors=projector))
 
 
@@ -182,6 +189,8 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         heads=heads,
         activation="relu2",
         path="vision_model",
+        bare=True,
+        layers="encoder.layer",
         projector_path="multi_modal_projector",
     )
 

@@ -44,7 +44,13 @@ def read(config: ConfigReader, around: AroundTower) -> IdleTowers:
     projector = linear("multi_modal_projector", outputs, 4 * width, "projector", "none", bias=bias)
     return IdleTowers(
         (
-            OtherTower(part="vision", blocks=((block, depth),), tensors=tuple(tensors)),
+            OtherTower(
+                part="vision",
+                path="model.vision_model.",
+                layers="layers",
+                blocks=((block, depth),),
+                tensors=tuple(tensors),
+            ),
             OtherTower(part="projector", blocks=(), tensors=projector),
         )
     )
