@@ -129,7 +129,7 @@ def rendered(form: str, report: Report, screen: Screen, *, formulas: bool) -> st
         return "\n".join(section(plan, screen, formulas=formulas) for plan in report.plans)
     from memcheck.report import renderer
 
-    return renderer(form)(report, screen, judged=False)
+    return renderer(form)(report, screen, checked=False)
 
 
 def section(plan: PlanResult, screen: Screen, *, formulas: bool) -> str:

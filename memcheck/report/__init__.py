@@ -41,7 +41,7 @@ BINARY = frozenset({"pdf"})
 
 
 def renderer(name: str) -> Callable[..., str | bytes]:
-    """The render function of one of :data:`FORMATS`; those that ``estimate`` has, too, also take ``judged``."""
+    """The render function of one of :data:`FORMATS`; those that ``estimate`` has, too, also take ``checked``."""
     from memcheck.edge.modules import import_module
 
     module, _, function = FORMATS[name].partition(":")

@@ -10,8 +10,7 @@ from memcheck.edge.screen import Screen, without_commands
 from memcheck.edge.text import clean, gib, percent
 from memcheck.finding import OTHER_HARDWARE, Edit, Finding, Location, Span
 from memcheck.report import text, text_blocks
-from memcheck.report.forge import identified, published, repository_path
-from memcheck.report.neutral import neutral
+from memcheck.report.forge import identified, neutral, published, repository_path
 from memcheck.report.story.findings import excerpt
 from memcheck.report.story.memory import host_ledger, ledger
 from memcheck.report.story.remedies import advice_lines

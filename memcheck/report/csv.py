@@ -48,17 +48,17 @@ _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "::")
 command."""
 
 
-def render(report: Report, screen: Screen | None = None, *, judged: bool = True) -> str:
+def render(report: Report, screen: Screen | None = None, *, checked: bool = True) -> str:
     """The rows under one line of names; the screen plays no part.
 
-    Not ``judged``, what ``estimate`` has to say: in place of the findings what the figures are made of.
+    Not ``checked``, what ``estimate`` has to say: in place of the findings what the figures are made of.
     """
     out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS if judged else (*COLUMNS, *PARTS), restval="", lineterminator="\n")
+    writer = csv.DictWriter(out, COLUMNS if checked else (*COLUMNS, *PARTS), restval="", lineterminator="\n")
     writer.writeheader()
     for plan in report.plans:
-        rows = [plan_row(plan, judged=judged)]
-        if judged or plan.estimate is None:
+        rows = [plan_row(plan, checked=checked)]
+        if checked or plan.estimate is None:
             rows += [finding_row(plan, finding) for finding in plan.findings]
         else:
             rows += [{**owner(kind, plan), **row} for kind, row in parts(plan, plan.estimate)]
@@ -70,11 +70,11 @@ def render(report: Report, screen: Screen | None = None, *, judged: bool = True)
     return out.getvalue()
 
 
-def plan_row(plan: PlanResult, *, judged: bool = True) -> dict[str, object]:
+def plan_row(plan: PlanResult, *, checked: bool = True) -> dict[str, object]:
     """A plan and what it needs."""
     job = {"model": plan.model, "gpu": plan.gpu, "gpus": plan.gpus or "", "framework": plan.framework}
     row = {**owner("plan", plan), **job}
-    row["verdict"] = verdict(plan, judged=judged).word
+    row["verdict"] = verdict(plan, checked=checked).word
     if plan.estimate is None:
         return row
     host = {} if plan.host_capacity_bytes is None else {"host_capacity_bytes": plan.host_capacity_bytes}
@@ -187,7 +187,7 @@ def gpus(plan: PlanResult) -> Iterator[Row]:
         if there.refused:
             yield {"item": there.gpu, "value": "Not possible", "detail": there.refused}
             continue
-        verdict = verdict_on(plan, there, judged=False)
+        verdict = verdict_on(plan, there, checked=False)
         speed = "" if there.relative_speed is None else f"{there.relative_speed:.2f} x the speed"
         cells = _row(there.gpu, verdict.word, speed, there.needed_bytes)
         yield {**cells, "share": round(there.utilization, 6)}

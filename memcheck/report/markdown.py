@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Sequence
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, gib, percent, plural, value
 from memcheck.finding import Finding
-from memcheck.report.neutral import broken
+from memcheck.report.forge import broken
 from memcheck.report.story.blocks import Comparison, Ledger, LedgerRow, Remedies
 from memcheck.report.story.memory import cache_note, host_ledger, interval, ledger, peak
 from memcheck.report.story.remedies import change_lines, offered, price

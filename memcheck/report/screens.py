@@ -291,9 +291,9 @@ def rule_key(finding: Finding) -> tuple[str, str, str]:
 
 
 def fullest(report: Report, screen: Screen) -> list[str]:
-    """The plans whose memory is fullest, of a GPU or of a node that lacks it, and how many could not be judged."""
-    judged = [(plan, plan.estimate) for plan in report.plans if plan.estimate is not None]
-    ranked = sorted(judged, key=lambda pair: -pressure(pair[0]))[:FULLEST]
+    """The plans whose memory is fullest, of a GPU or of a node that lacks it, and how many have no estimate."""
+    estimated = [(plan, plan.estimate) for plan in report.plans if plan.estimate is not None]
+    ranked = sorted(estimated, key=lambda pair: -pressure(pair[0]))[:FULLEST]
     lines = [screen.paint("highest utilization", "dim")] if ranked else []
     rows = [fullest_row(plan, estimate) for plan, estimate in ranked]
     longest = max((width(told) for _, told, _ in rows), default=0)
@@ -302,7 +302,7 @@ def fullest(report: Report, screen: Screen) -> list[str]:
         style = "error" if pressure(plan) > 1 else "warning" if plan.status != "passed" else "strong"
         pad = " " * (longest - width(told) + 2)
         lines.append(f"{screen.paint(share, style)}  {told}" + (pad + screen.paint(path, "dim") if wide else ""))
-    without = len(report.plans) - len(judged)
+    without = len(report.plans) - len(estimated)
     return [*lines, f"{plural(without, 'plan')} without an estimate"] if without else lines
 
 

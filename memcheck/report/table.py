@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, width, wrap
 from memcheck.record import Record
-from memcheck.report.story.blocks import Comparison, Table
+from memcheck.report.story.blocks import Table
 from memcheck.report.text import painted
 
 GAP = "  "
@@ -145,20 +145,3 @@ def fitting(found: Sequence[int], optional: Sequence[int], room: int) -> list[in
             break
         kept.remove(index)
     return kept
-
-
-def of_comparison(found: Comparison) -> Table:
-    """A comparison as a table: a row per subject."""
-    return Table(
-        caption="",
-        heads=found.heads,
-        rows=tuple(
-            (f"{each.label} {found.own_mark}" if each.own else each.label, *each.figures) for each in found.subjects
-        ),
-        right=tuple(range(2, len(found.heads))),
-        optional=found.optional,
-        tones=tuple(each.tone for each in found.subjects),
-        groups=tuple(each.group for each in found.subjects) if any(each.group for each in found.subjects) else (),
-        notes=found.notes,
-        one_note=True,
-    )

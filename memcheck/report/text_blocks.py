@@ -10,11 +10,14 @@ from memcheck.report import table
 from memcheck.report.excerpt import rows as source_rows
 from memcheck.report.story.blocks import (
     Block,
+    Cards,
     Chart,
     Comparison,
     Excerpt,
+    Excerpts,
     Facts,
     Formulas,
+    Grid,
     Item,
     Ledger,
     LedgerRow,
@@ -48,8 +51,8 @@ def drawn(item: Block, screen: Screen, indent: int = 0) -> list[str]:
     """The lines of one block."""
     if isinstance(item, Table):
         return table.lines(item, screen, indent)
-    if isinstance(item, Comparison):
-        return table.lines(table.of_comparison(item), screen, indent)
+    if isinstance(item, (Comparison, Grid)):
+        return table.lines(item.as_table(), screen, indent)
     if isinstance(item, Facts):
         return facts(item, screen, indent)
     if isinstance(item, Item):
@@ -67,6 +70,12 @@ def excerpt(item: Excerpt, screen: Screen) -> list[str]:
 def help_lines(text: str, screen: Screen, indent: int = 0) -> list[str]:
     """What to do about a finding; no lines without a text."""
     return labelled("help", text, screen, "note", indent) if text else []
+
+
+def cards(item: Cards, screen: Screen) -> list[str]:
+    """A row per card, with its first line."""
+    rows = tuple((each.title, each.word, each.figure, each.lines[0] if each.lines else "") for each in item.cards)
+    return table.lines(Table("", (), rows, right=(2,), tones=tuple(each.tone for each in item.cards)), screen)
 
 
 def facts(item: Facts, screen: Screen, indent: int = 0) -> list[str]:
@@ -330,8 +339,10 @@ class CellScale:
 
 LAYOUTS: dict[str, Callable[[Remedies, Screen], list[str]]] = {"long": remedies_in_full, "ranked": ranked_remedies}
 DRAWN: dict[type, Callable[[Any, Screen], list[str]]] = {
+    Cards: cards,
     Chart: chart,
     Excerpt: excerpt,
+    Excerpts: lambda item, screen: [line for each in item.excerpts for line in excerpt(each, screen)],
     Formulas: formulas,
     Ledger: ledger,
 }

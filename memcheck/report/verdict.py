@@ -67,15 +67,15 @@ def said(answer: str, gpu: str, *, host: bool = True) -> Verdict:
     return Verdict(WORDS[answer], "bad" if gpu not in RUNS else TONES[answer])
 
 
-def verdict(plan: PlanResult, *, judged: bool = True) -> Verdict:
+def verdict(plan: PlanResult, *, checked: bool = True) -> Verdict:
     """What the figures and, where they are shown, the findings say together."""
     estimate = plan.estimate
     if estimate is None:
         return Verdict(NOT_ESTIMATED, "bad")
-    if judged and plan.accepted:
+    if checked and plan.accepted:
         return Verdict(ACCEPTED, "note")
     found = on_figures(plan, estimate)
-    if not judged or found.word in (WORDS[DOES_NOT_FIT], HOST_TOO_SMALL):
+    if not checked or found.word in (WORDS[DOES_NOT_FIT], HOST_TOO_SMALL):
         return found
     if plan.status != PASSED:
         return failed(found)
@@ -103,14 +103,14 @@ def pressure(plan: PlanResult) -> float:
     return max(plan.estimate.utilization, host / capacity if capacity and short_of_host(plan) else 0.0)
 
 
-def lead(plan: PlanResult, *, judged: bool = True) -> str:
+def lead(plan: PlanResult, *, checked: bool = True) -> str:
     """The answer in a few sentences: what is missing where and by how much, what there is room for, what else fails."""
     estimate = plan.estimate
     if estimate is None:
         return unjudged(plan)
     sentences = [*host_sentences(plan), gpu_sentence(plan, estimate)]
     sentences = sentences if host_decides(plan) else [sentences[-1], *sentences[:-1]]
-    if judged:
+    if checked:
         others = failing(plan, estimate)
         if plan.accepted:
             sentences = [f"Accepted: {'; '.join(accepted(plan))}.", *sentences]
@@ -122,7 +122,7 @@ def lead(plan: PlanResult, *, judged: bool = True) -> str:
 
 
 def unjudged(plan: PlanResult) -> str:
-    """What keeps a plan from being judged."""
+    """What keeps a plan from being checked."""
     found = [each for each in plan.findings if each.severity == "error"]
     mend = f"{plural(len(found), 'error')} to mend before the memory of this plan can be predicted"
     return f"{mend}: {named(found[0])}" if found else f"{mend}."

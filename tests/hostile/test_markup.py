@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from memcheck.__main__ import main
+from memcheck.report.forge import neutral
 from memcheck.report.markdown import code, escape
-from memcheck.report.neutral import neutral
 
 Capture = pytest.CaptureFixture[str]
 HOSTILE = (

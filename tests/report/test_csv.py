@@ -74,7 +74,7 @@ def test_nothing_is_run_as_a_formula() -> None:
 
 def test_estimates_hold_what_the_page_shows() -> None:
     """Every instant, rank, tensor, remedy, GPU, assumption and formula is a row, and the bytes of each kind add up."""
-    found = list(csv.DictReader(io.StringIO(render(forwarded(), judged=False)), strict=True))
+    found = list(csv.DictReader(io.StringIO(render(forwarded(), checked=False)), strict=True))
     assert tuple(found[0]) == (*COLUMNS, *PARTS)
     for number, plan in enumerate(forwarded().plans[:-1]):
         start = [i for i, row in enumerate(found) if row["kind"] == "plan"]

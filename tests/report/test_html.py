@@ -274,7 +274,7 @@ def test_every_colour_of_a_bar_is_explained_beside_it() -> None:
 
 def test_estimates_have_figures_and_no_findings() -> None:
     """What ``estimate`` shows: everything but the findings, except for a plan of which they are all there is."""
-    parsed = Page(render(forwarded(), judged=False)).root
+    parsed = Page(render(forwarded(), checked=False)).root
     headings = [heading.text for heading in parsed.all("h3")]
     assert [heading for heading in headings if "finding" in heading] == ["1 finding in the plan"]
     assert "What would help" in headings

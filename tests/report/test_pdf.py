@@ -34,7 +34,7 @@ def render(report: Report, *, judged: bool = True) -> bytes:
     """The file."""
     from memcheck.report import pdf
 
-    return pdf.render(report, judged=judged)
+    return pdf.render(report, checked=judged)
 
 
 def report(name: str) -> Report:

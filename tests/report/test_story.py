@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,10 +15,13 @@ import pytest
 from benchmarks.over_budget import plans as over_budget
 from docs.story_schema import story_schema
 from memcheck.check import Gate, check_file
+from memcheck.edge.screen import Screen
 from memcheck.edge.text import gib
+from memcheck.finding import Edit, FileEdits, Span
 from memcheck.plan.file_edits import edited
-from memcheck.report import story, text_blocks
+from memcheck.report import story, text
 from memcheck.report.html import render as page
+from memcheck.report.html.document import block as draw_html
 from memcheck.report.story import blocks
 from memcheck.report.story.build import BLOCKS, LONGEST_LINE, document, render
 from memcheck.report.story.build import story as told
@@ -71,8 +75,8 @@ def test_reports_follow_the_schema(name: str) -> None:
 def test_examples_follow_the_schema(path: Path) -> None:
     """Every example, with its remedies, and with the findings left out."""
     report = checked(str(path), path.read_bytes())
-    for judged in (True, False):
-        validator().validate(json.loads(render(report, judged=judged)))
+    for checked_ in (True, False):
+        validator().validate(json.loads(render(report, checked=checked_)))
 
 
 @pytest.mark.slow
@@ -90,9 +94,134 @@ def test_every_block_has_a_kind_and_a_place_in_the_schema() -> None:
     kinds = set(blocks.Block.__args__)  # type: ignore[attr-defined]
     assert kinds == set(BLOCKS)
     assert len(set(BLOCKS.values())) == len(BLOCKS)
-    drawn = {*text_blocks.DRAWN, blocks.Table, blocks.Comparison, blocks.Item, blocks.Remedies, blocks.Facts}
-    drawn |= {story.Prose, story.Fitting, story.Gauge, story.PlanHead, story.PlanSummary}
-    assert kinds - drawn == {blocks.Cards, blocks.Excerpts, blocks.Grid}
+
+
+EDIT = Edit(Span(1, 1, 1, 2), "b")
+LINE = blocks.SourceLine(1, "tensor: 4", (blocks.SourceMark(column=1, end_column=7, label="here", primary=True),))
+CHART = blocks.Chart(
+    id="c", title="t", bars=(blocks.Bar("one", (blocks.Segment("parameters", 5),), "5.00"),), scale=blocks.Scale(9, 9)
+)
+TABLE = blocks.Table("caption", ("key", "GiB"), (("word of the table", "1.00"),), right=(1,))
+EXCERPT = blocks.Excerpt(
+    id="e",
+    severity="error",
+    tone="bad",
+    code="MEM203",
+    name="rule",
+    message="word of the excerpt",
+    files=(blocks.SourceFile("a.yaml", 1, 1, (LINE,)),),
+)
+STEP = blocks.RemedyStep(
+    id="r",
+    title="word of the step",
+    group="other_hardware",
+    asks="other hardware",
+    changes=(blocks.KeyChange(key="hardware.nodes", before="1", after="2", value=2),),
+    measures=(blocks.Measure(name="of capacity", title="of capacity", before="110%", after="55%"),),
+    effect="110% -> 55%",
+    time="0%",
+    purpose="",
+    takes=(),
+    paid="",
+    costs=(blocks.Cost("good", "same results"),),
+    tone="good",
+    edits=(FileEdits("a.yaml", (EDIT,)),),
+)
+GAUGE = story.Gauge(
+    needed_bytes=4,
+    seen_bytes=5,
+    capacity_bytes=9,
+    limit_bytes=8,
+    tone="good",
+    share="44.4%",
+    numbers="word of the gauge",
+)
+HEAD = story.PlanHead(name="word of the head", path="a.yaml", word="pass", tone="good")
+CELL = blocks.GridCell("44.4%", "fits-50", "1,234", "detail")
+SAMPLES = {
+    story.Prose: (story.Prose("word of the text"), "word of the text"),
+    story.Fitting: (story.Fitting("word of", (" the line",)), "word of the line"),
+    story.Gauge: (GAUGE, "word of the gauge"),
+    story.PlanHead: (HEAD, "word of the head"),
+    story.PlanSummary: (story.PlanSummary(HEAD, GAUGE, (story.Prose("word below"),)), "word below"),
+    blocks.Facts: (blocks.Facts((blocks.Fact("label", "word of the fact"),)), "word of the fact"),
+    blocks.Item: (blocks.Item(story.Prose("head"), (story.Prose("word of the item"),)), "word of the item"),
+    blocks.Chart: (CHART, "5.00"),
+    blocks.Table: (TABLE, "word of the table"),
+    blocks.Cards: (blocks.Cards((blocks.Card("g", "word of the card", "Fits", "good", ("1 of 2 GiB",)),)), "Fits"),
+    blocks.Remedies: (blocks.Remedies("rs", "remedies", (STEP,)), "hardware.nodes"),
+    blocks.Ledger: (
+        blocks.Ledger(
+            title="memory",
+            caption="caption",
+            share_head="of capacity",
+            parts=(blocks.LedgerRow("parameters", 2**30, "parameters"),),
+            needed=blocks.LedgerRow("word of the need", 2**30),
+            capacity=blocks.LedgerRow("capacity", 2**31),
+        ),
+        "word of the need",
+    ),
+    blocks.Excerpt: (EXCERPT, "word of the excerpt"),
+    blocks.Excerpts: (blocks.Excerpts((EXCERPT,)), "word of the excerpt"),
+    blocks.Formulas: (
+        blocks.Formulas(
+            "formulas",
+            (
+                blocks.ComponentFormula(
+                    key="parameters", name="parameters", figure="1", lines=("word of the formula",), source=""
+                ),
+            ),
+        ),
+        "word of the formula",
+    ),
+    blocks.Comparison: (
+        blocks.Comparison(
+            id="comparison",
+            subject="GPU",
+            quantities=(blocks.Quantity("verdict"), blocks.Quantity("used", "low")),
+            subjects=(
+                blocks.Compared("h100", ("fits", "40%"), (None, 0.4)),
+                blocks.Compared("word of the subject", ("fits", "60%"), (None, 0.6)),
+            ),
+        ),
+        "word of the subject",
+    ),
+    blocks.Grid: (
+        blocks.Grid(
+            id="grid-0",
+            title="word of the map",
+            caption="caption",
+            row_key="batch",
+            rows=("1",),
+            columns=("2048",),
+            cells=((CELL,),),
+        ),
+        "44.4%",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BLOCKS, ids=lambda kind: kind.__name__)
+def test_every_medium_draws_every_block(kind: type) -> None:
+    """Terminal, page and paper show the words of each kind of block, and its data follows the schema."""
+    block, words = SAMPLES[kind]
+    assert type(block) is kind
+    assert words in "\n".join(text.lines([block], Screen()))
+    assert words in re.sub("<[^>]+>", "", draw_html(block, "name")).replace("<wbr>", "")
+    pdf = pytest.importorskip("memcheck.report.pdf.document")
+    assert pdf.block(block, 500.0)
+    section = blocks.Section("s", "title", (block,))
+    plan = told(forwarded()).plans[0]._replace(sections=(section,))
+    validator().validate(document(told(forwarded())._replace(plans=(plan,))))
+
+
+def test_a_comparison_marks_the_best() -> None:
+    """The least of what should be low stands in bold on the page, and what cannot be compared does not."""
+    found, _ = SAMPLES[blocks.Comparison]
+    assert isinstance(found, blocks.Comparison)
+    assert (found.best(0), found.best(1)) == ((), (0,))
+    assert "<b>40%</b>" in draw_html(found, "name")
+    assert "<b>60%</b>" not in draw_html(found, "name")
 
 
 def test_ids_are_unique_and_stay() -> None:

@@ -232,9 +232,9 @@ def test_what_a_comment_accepts_is_told_all_the_same() -> None:
 
 def test_estimates_judge_figures_alone() -> None:
     """Without findings the page still says what the figures do: a node that lacks memory, and no rule."""
-    assert verdict(judged("host-load"), judged=False).word == "Does not fit: host memory"
-    assert verdict(judged("rule"), judged=False).word == "Fits"
-    assert "MEM301" not in lead(judged("rule"), judged=False)
+    assert verdict(judged("host-load"), checked=False).word == "Does not fit: host memory"
+    assert verdict(judged("rule"), checked=False).word == "Fits"
+    assert "MEM301" not in lead(judged("rule"), checked=False)
 
 
 def test_host_memory_is_a_price() -> None:
@@ -315,7 +315,7 @@ def test_warnings_of_a_plan_that_passes_are_named() -> None:
     two = warning._replace(findings=(found, found))
     assert "It passes with 2 warnings, the first: MEM203" in lead(two)
     assert "MEM104" not in lead(judged("uncertain"))
-    assert "warning" not in lead(warning, judged=False)
+    assert "warning" not in lead(warning, checked=False)
 
 
 def test_a_degree_that_is_not_written_is_what_silence_means(root: Path) -> None:

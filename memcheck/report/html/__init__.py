@@ -9,7 +9,7 @@ from memcheck.report.story.build import story
 from memcheck.result import Report
 
 
-def render(report: Report, screen: Screen | None = None, *, judged: bool = True) -> str:
-    """A complete page; the screen plays no part. Not ``judged``: what ``estimate`` has to say."""
-    told = story(report, judged=judged)
+def render(report: Report, screen: Screen | None = None, *, checked: bool = True) -> str:
+    """A complete page; the screen plays no part. Not ``checked``: what ``estimate`` has to say."""
+    told = story(report, checked=checked)
     return page(told.title, body(told), version=told.version)

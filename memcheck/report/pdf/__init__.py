@@ -8,11 +8,11 @@ from memcheck.report.story.build import story
 from memcheck.result import Report
 
 
-def render(report: Report, screen: Screen | None = None, *, judged: bool = True) -> bytes:
-    """A complete file; the screen plays no part. Not ``judged``: what ``estimate`` has to say."""
+def render(report: Report, screen: Screen | None = None, *, checked: bool = True) -> bytes:
+    """A complete file; the screen plays no part. Not ``checked``: what ``estimate`` has to say."""
     from memcheck.report.pdf.document import document
 
-    return document(story(report, judged=judged))
+    return document(story(report, checked=checked))
 
 
 INSTALL = "pip install 'memcheck[pdf]'"

@@ -26,29 +26,34 @@ from reportlab.platypus import (
     SimpleDocTemplate,
     Spacer,
 )
-from reportlab.platypus import Table as Grid
+from reportlab.platypus import Table as Cells
 
 from memcheck.accounts.estimate import CACHE
 from memcheck.edge.text import between, clean, gib, percent, wrap
 from memcheck.edge.text import words as spaced
 from memcheck.report import excerpt as source
 from memcheck.report.html.shell import BACKGROUNDS, BARS, CACHE_OPACITY, LINES, TEXT
-from memcheck.report.story import Prose
+from memcheck.report.story import Fitting, Gauge, PlanHead, PlanSummary, Prose
 from memcheck.report.story.blocks import (
     Bar,
     Block,
     Card,
     Cards,
     Chart,
+    Comparison,
     ComponentFormula,
     Excerpt,
     Excerpts,
+    Facts,
     Formulas,
+    Grid,
+    Item,
     Ledger,
     PlanStory,
     Remedies,
     RemedyStep,
     Scale,
+    Segment,
     Story,
     Table,
 )
@@ -181,7 +186,7 @@ def table(item: Table, width: float) -> list[Flowable]:
     rule = [("LINEBELOW", (0, 0), (-1, -1), 0.4, colour("rule")), ("VALIGN", (0, 0), (-1, -1), "TOP"), *CLOSE]
     if item.foot:
         rule.append(("LINEABOVE", (0, len(rows) - len(item.foot) + 1), (-1, -len(item.foot)), 0.8, colour("soft")))
-    grid = Grid([heads, *rows], colWidths=widths(item, width), repeatRows=1, style=rule, hAlign="LEFT", splitInRow=1)
+    grid = Cells([heads, *rows], colWidths=widths(item, width), repeatRows=1, style=rule, hAlign="LEFT", splitInRow=1)
     return [Paragraph(markup(item.caption), CAPTION_STYLE), grid]
 
 
@@ -211,7 +216,7 @@ def cards(item: Cards, width: float) -> list[Flowable]:
     places = [(i % CARDS_PER_ROW, i // CARDS_PER_ROW) for i in range(len(item.cards))]
     looks: list[tuple[Any, ...]] = [("BOX", place, place, 0.5, colour("rule")) for place in places]
     looks += [("VALIGN", (0, 0), (-1, -1), "TOP"), ("TOPPADDING", (0, 0), (-1, -1), 4)]
-    return [Grid(rows, colWidths=[each] * CARDS_PER_ROW, style=looks, hAlign="LEFT", splitInRow=1)]
+    return [Cells(rows, colWidths=[each] * CARDS_PER_ROW, style=looks, hAlign="LEFT", splitInRow=1)]
 
 
 def card(item: Card, width: float) -> list[Flowable]:
@@ -255,8 +260,9 @@ def step(item: RemedyStep, number: int, width: float) -> Flowable:
         for bar in chart.bars
     ]
     middle = [("VALIGN", (0, 0), (-1, -1), "MIDDLE"), *CLOSE]
-    bars = Grid(rows, colWidths=[54, width - 130, 76], style=middle, hAlign="LEFT", splitInRow=1)
-    return KeepTogether([*parts, bars, Spacer(1, 5)])
+    if rows:
+        parts.append(Cells(rows, colWidths=[54, width - 130, 76], style=middle, hAlign="LEFT", splitInRow=1))
+    return KeepTogether([*parts, Spacer(1, 5)])
 
 
 def excerpts(item: Excerpts, width: float) -> list[Flowable]:
@@ -291,15 +297,47 @@ def formula(item: ComponentFormula) -> list[Flowable]:
     return [Paragraph(head, SUBHEAD), *lines, *source, Spacer(1, 3)]
 
 
+def facts(item: Facts, width: float) -> list[Flowable]:
+    """Values after their labels."""
+    return [Paragraph(f"<b>{markup(row.label)}:</b> {markup(row.text)}", BODY) for row in item.rows]
+
+
+def gauge(item: Gauge, width: float) -> list[Flowable]:
+    """The bar of one memory with its figures."""
+    parts = (Segment(item.tone, item.needed_bytes), Segment(CACHE, max(0, item.seen_bytes - item.needed_bytes)))
+    scale = Scale(max(item.capacity_bytes, item.seen_bytes, 1), item.capacity_bytes)
+    label = Paragraph(f"<b>{markup(item.share)}</b> {markup(item.numbers.strip())}", CELL)
+    return [KeepTogether([label, BarRow(Bar("", parts, item.share), scale, width), Spacer(1, 3)])]
+
+
+def plan_head(item: PlanHead, width: float) -> list[Flowable]:
+    """The name of a plan with the word for its verdict."""
+    return [Paragraph(f"{markup(item.name)} {markup(item.word)}", SUBHEAD)]
+
+
+def plan_summary(item: PlanSummary, width: float) -> list[Flowable]:
+    """A plan in a few lines."""
+    return [flowable for each in (item.head, item.gauge, *item.lines) for flowable in block(each, width)]
+
+
 RENDER: dict[type, Callable[[Any, float], list[Flowable]]] = {
     Prose: prose,
+    Fitting: lambda item, width: prose(Prose(item.with_parts(len(item.parts))), width),
+    Facts: facts,
+    Gauge: gauge,
+    PlanHead: plan_head,
+    PlanSummary: plan_summary,
+    Item: lambda item, width: [found for each in (item.head, *item.blocks) for found in block(each, width)],
     Chart: chart,
     Table: table,
     Cards: cards,
     Remedies: remedies,
     Ledger: ledger,
+    Excerpt: lambda item, width: [KeepTogether(excerpt(item))],
     Excerpts: excerpts,
     Formulas: formulas,
+    Comparison: lambda item, width: table(item.as_table(), width),
+    Grid: lambda item, width: table(item.as_table(), width),
 }
 
 
@@ -498,7 +536,7 @@ def index(story: Story) -> list[Flowable]:
     looks = [("LINEBELOW", (0, 0), (-1, -1), 0.4, colour("rule")), ("VALIGN", (0, 0), (-1, -1), "MIDDLE"), *CLOSE]
     sizes = [WIDTH * share for share in (0.35, 0.18, 0.36, 0.11)]
     rows = [heads, *map(entry, found.entries)]
-    table = Grid(rows, colWidths=sizes, repeatRows=1, style=looks, hAlign="LEFT", splitInRow=1)
+    table = Cells(rows, colWidths=sizes, repeatRows=1, style=looks, hAlign="LEFT", splitInRow=1)
     return [Paragraph(CAPTION, SOFT), table, Spacer(1, 4), legend(found.keys), Paragraph(INDEX_LINES, SOFT)]
 
 
@@ -534,7 +572,7 @@ def plan(story: PlanStory, anchor: str) -> list[Flowable]:
     if story.advice:
         found.append(Paragraph(markup(story.advice), BODY))
     if story.facts:
-        found.append(facts(story))
+        found.append(tiles(story))
     for section in story.sections:
         found.append(CondPageBreak(LEAST_ROOM))
         found += [
@@ -546,7 +584,7 @@ def plan(story: PlanStory, anchor: str) -> list[Flowable]:
     return found
 
 
-def facts(story: PlanStory) -> Flowable:
+def tiles(story: PlanStory) -> Flowable:
     """Labels and values in a grid."""
     cells: list[list[Flowable] | str] = [
         [Paragraph(markup(label), SOFT), Paragraph(f"<b>{markup(value)}</b>", BODY)] for label, value in story.facts
@@ -554,4 +592,4 @@ def facts(story: PlanStory) -> Flowable:
     cells += [""] * (-len(cells) % FACTS_PER_ROW)
     rows = [cells[i : i + FACTS_PER_ROW] for i in range(0, len(cells), FACTS_PER_ROW)]
     looks = [("VALIGN", (0, 0), (-1, -1), "TOP"), *CLOSE]
-    return Grid(rows, colWidths=[WIDTH / FACTS_PER_ROW] * FACTS_PER_ROW, style=looks, hAlign="LEFT", splitInRow=1)
+    return Cells(rows, colWidths=[WIDTH / FACTS_PER_ROW] * FACTS_PER_ROW, style=looks, hAlign="LEFT", splitInRow=1)

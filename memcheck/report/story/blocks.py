@@ -24,8 +24,6 @@ class Fact(Record):
     text: str
     tone: str = "strong"
     """The tone of the label."""
-    indent: int = 0
-    """Columns on the left of the label, on a screen."""
 
 
 class Facts(Record):
@@ -426,6 +424,16 @@ class Grid(Record):
     opened: bool = True
     """Whether the map is shown without being asked for."""
 
+    def as_table(self) -> Table:
+        """The map with a row per value of the row's key; a point is as full as its figure says."""
+        cells = (tuple(cell.figure for cell in row) for row in self.cells)
+        return Table(
+            caption=self.title or self.caption,
+            heads=(self.row_key, *self.columns),
+            rows=tuple((name, *row) for name, row in zip(self.rows, cells, strict=True)),
+            right=tuple(range(1, len(self.columns) + 1)),
+        )
+
 
 class Quantity(Record):
     """A figure that subjects are compared by."""
@@ -473,6 +481,23 @@ class Comparison(Record):
     def heads(self) -> tuple[str, ...]:
         """The subject and the name of every quantity."""
         return (self.subject, *(each.name for each in self.quantities))
+
+    def as_table(self) -> Table:
+        """The comparison with a row per subject."""
+        grouped = any(each.group for each in self.subjects)
+        return Table(
+            caption="",
+            heads=self.heads,
+            rows=tuple(
+                (f"{each.label} {self.own_mark}" if each.own else each.label, *each.figures) for each in self.subjects
+            ),
+            right=tuple(range(2, len(self.heads))),
+            optional=self.optional,
+            tones=tuple(each.tone for each in self.subjects),
+            groups=tuple(each.group for each in self.subjects) if grouped else (),
+            notes=self.notes,
+            one_note=True,
+        )
 
     def best(self, quantity: int) -> tuple[int, ...]:
         """Indices of the subjects that are best in a quantity; none where it is not comparable."""

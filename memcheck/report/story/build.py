@@ -41,35 +41,35 @@ from memcheck.report.verdict import host_decides, lead, pressure, verdict
 from memcheck.result import PlanResult, Report
 
 
-def story(report: Report, *, judged: bool = True) -> Story:
-    """The whole report; not ``judged``: figures without findings, but where findings are all there is."""
+def story(report: Report, *, checked: bool = True) -> Story:
+    """The whole report; not ``checked``: figures without findings, but where findings are all there is."""
     count = len(report.plans)
     only = f" of {report.plans[0].name}" if count == 1 else ""
-    said = summary(report) if judged else f"estimated {plural(count, 'plan')}"
+    said = summary(report) if checked else f"estimated {plural(count, 'plan')}"
     ids = ids_of(report)
     return Story(
         title=f"GPU memory{only}" if count == 1 else f"GPU memory of {plural(count, 'plan')}",
         summary=said,
-        plans=tuple(plan_story(plan, ids, judged=judged or plan.estimate is None) for plan in report.plans),
+        plans=tuple(plan_story(plan, ids, checked=checked or plan.estimate is None) for plan in report.plans),
         unreadable=tuple(UnreadablePath(item.path, item.message) for item in report.unreadable),
         version=report.version,
     )
 
 
-def plan_story(plan: PlanResult, ids: Mapping[int, str], *, judged: bool) -> PlanStory:
-    """The sections of the report on one plan. ``judged``: with findings and a verdict; else figures alone.
+def plan_story(plan: PlanResult, ids: Mapping[int, str], *, checked: bool) -> PlanStory:
+    """The sections of the report on one plan. ``checked``: with findings and a verdict; else figures alone.
 
     ``ids``: ids of the findings, by the identity of each, and of the plan.
     """
     estimate = plan.estimate
-    found: list[Section | None] = [findings.section(plan, ids)] if judged else []
+    found: list[Section | None] = [findings.section(plan, ids)] if checked else []
     if estimate is not None:
         found = [
             memory.components(plan, estimate),
             memory.step(plan, estimate),
             memory.host(plan, estimate),
             remedies.section(plan, estimate),
-            remedies.gpu_section(plan, judged=judged),
+            remedies.gpu_section(plan, checked=checked),
             memory.ranks(plan, estimate),
             memory.tensors(plan, estimate),
             *found,
@@ -82,8 +82,8 @@ def plan_story(plan: PlanResult, ids: Mapping[int, str], *, judged: bool) -> Pla
         name=plan.name,
         path=f"{plan.path}{document}",
         status=plan.status,
-        verdict=verdict(plan, judged=judged),
-        lead=lead(plan, judged=judged),
+        verdict=verdict(plan, checked=checked),
+        lead=lead(plan, checked=checked),
         advice=remedies.advice(plan),
         facts=facts(plan),
         pictures=memory.pictures(plan, estimate) if estimate is not None else (),
@@ -228,9 +228,9 @@ LONGEST_LINE = 2000
 """Characters of a source line; marks beyond them are left out with the rest of the line."""
 
 
-def render(report: Report, screen: Screen | None = None, *, judged: bool = True) -> str:
-    """The document; the screen plays no part. Not ``judged``: what ``estimate`` has to say."""
-    return dumps(document(story(report, judged=judged)), indent=1) + "\n"
+def render(report: Report, screen: Screen | None = None, *, checked: bool = True) -> str:
+    """The document; the screen plays no part. Not ``checked``: what ``estimate`` has to say."""
+    return dumps(document(story(report, checked=checked)), indent=1) + "\n"
 
 
 def document(told: Story) -> dict[str, object]:

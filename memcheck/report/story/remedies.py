@@ -331,14 +331,14 @@ def _assumed(plan: PlanResult, key: str) -> object:
     return next((item.value for item in plan.assumptions if item.key in keys), SILENT.get(key))
 
 
-def gpu_section(plan: PlanResult, *, judged: bool) -> Section | None:
+def gpu_section(plan: PlanResult, *, checked: bool) -> Section | None:
     """The plan on its own GPU and on others."""
     if plan.dossier is None:
         return None
     own, *others = plan.dossier.gpus
-    here = verdict(plan, judged=judged)
-    first = card(plan, own, "as planned", judged=judged)._replace(word=here.word, tone=here.tone)
-    cards = (first, *(card(plan, each, judged=judged) for each in others))
+    here = verdict(plan, checked=checked)
+    first = card(plan, own, "as planned", checked=checked)._replace(word=here.word, tone=here.tone)
+    cards = (first, *(card(plan, each, checked=checked) for each in others))
     note = f"The same plan on {plural(plan.gpus, 'GPU')} of another kind. TFLOPS are dense bf16, as the maker states."
     if all(each.host_short for each in plan.dossier.gpus if not each.refused):
         note += " None of them gives a node more host memory, which is what fails."
@@ -358,7 +358,7 @@ def assumptions(others: list[OnGpu]) -> list[str]:
     return [f"{text} ({', '.join(names)})" for text, names in found.items()]
 
 
-def card(plan: PlanResult, there: OnGpu, note: str = "", *, judged: bool = True) -> Card:
+def card(plan: PlanResult, there: OnGpu, note: str = "", *, checked: bool = True) -> Card:
     """A card about the plan on one GPU of the catalog: whether the plan fits, the figures, and the GPU's rates."""
     rates = [f"{there.bf16_tflops:,.0f} TFLOPS"] if there.bf16_tflops else []
     rates += [f"{there.relative_speed:.2g}× the speed"] if there.relative_speed and not note else []
@@ -371,7 +371,7 @@ def card(plan: PlanResult, there: OnGpu, note: str = "", *, judged: bool = True)
             tone="bad",
             lines=tuple(filter(None, (there.refused, has, *rates, note))),
         )
-    found = verdict_on(plan, there, judged=judged)
+    found = verdict_on(plan, there, checked=checked)
     needs = f"{gib(there.needed_bytes)} of {has}"
     share = percent(there.utilization)
     bar = Bar("", (Segment(GPU_TONES[fit_on(plan, there)], there.needed_bytes),), share)
@@ -394,11 +394,11 @@ def fit_on(plan: PlanResult, there: OnGpu) -> str:
     return on_gpu(there.needed_bytes, there.needed_high_bytes, there.capacity_bytes, plan.fail_above)
 
 
-def verdict_on(plan: PlanResult, there: OnGpu, *, judged: bool = True) -> Verdict:
+def verdict_on(plan: PlanResult, there: OnGpu, *, checked: bool = True) -> Verdict:
     """The verdict on the plan with that GPU. What is hidden on its own GPU fails it on no other."""
     interval = there.needed_low_bytes, there.needed_high_bytes
     answer = verdict_in(interval, there.capacity_bytes, plan.fail_above)
     found = said(answer, fit_on(plan, there), host=not there.host_short)
     accepted = {hidden.finding.code for hidden in plan.hidden}
-    fails = judged and there.fails and there.fails.partition(":")[0] not in accepted
+    fails = checked and there.fails and there.fails.partition(":")[0] not in accepted
     return failed(found) if fails and found.tone != "bad" else found

@@ -75,7 +75,7 @@ def _plain(item: object) -> object:
 
 def html(sweep: Sweep, screen: Screen | None = None) -> str:
     """A complete page with the heat maps; the screen plays no part."""
-    from memcheck.report.html.document import page_of
+    from memcheck.report.html.grid import page_of
 
     axes = tuple((each.key, len(each.values)) for each in sweep.axes)
     told = tuple(section for section in (fastest(sweep), refusals(sweep)) if section is not None)
