@@ -41,8 +41,8 @@ def test_sums_by_their_changes_are_the_sums(moments: int, before: int) -> None:
             last = row
         totals = [sum(n * size for n, size in zip(row, sizes, strict=True)) for row in rows]
         order = chance.sample(range(moments), moments)
-        assert list(Sums(changes, order, before).of(sizes)) == [totals[index] for index in order]
-        assert [Sum([(i + 1, n) for i, n in enumerate(row) if n]).of(sizes) for row in rows] == totals
+        assert list(Sums(changes, order, before).totals(sizes)) == [totals[index] for index in order]
+        assert [Sum([(i + 1, n) for i, n in enumerate(row) if n]).total(sizes) for row in rows] == totals
 
 
 def test_sizes_decide_which_moment_is_the_highest() -> None:
