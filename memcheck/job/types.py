@@ -103,7 +103,7 @@ class Objective(Record):
         return self.name == "sft" and self.code == "trl-0.29"
 
     @property
-    def second_pass(self) -> bool:
+    def forward_only_pass(self) -> bool:
         """Whether another forward pass runs without gradients in each micro-batch."""
         return self.name in DISTILLED or (self.name in COMPARED and self.reference in SECOND_PASSES)
 

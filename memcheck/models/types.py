@@ -272,9 +272,9 @@ class Architecture(Record):
     """Rows of a table of positions that is a buffer, of which every sequence's rows are copied (M2M-100); 0 = none."""
     fixed_positions: bool = False
     """The position table is a parameter without a gradient (Pegasus)."""
-    kept_wide: tuple[str, ...] = ()
+    fp32_params: tuple[str, ...] = ()
     """Parts of the names of parameters that are loaded in fp32 (``_keep_in_fp32_modules_strict`` of the class)."""
-    kept_fp16: tuple[str, ...] = ()
+    fp32_params_of_fp16: tuple[str, ...] = ()
     """Parts of the names of parameters that stay fp32 if the model is loaded in fp16, and are never quantised
     (``_keep_in_fp32_modules``).
     """

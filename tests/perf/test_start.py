@@ -169,7 +169,7 @@ def test_a_clean_check_leaves_the_rest_of_the_package_alone(root: Path, clean: s
         "memcheck.frameworks.transformers.moe",
         "memcheck.frameworks.torchtitan",
         "memcheck.frameworks.megatron",
-        "memcheck.frameworks.transformers.second_pass",
+        "memcheck.frameworks.transformers.forward_only_pass",
         "memcheck.autograd.quantised",
         "memcheck.plan.explain",
         "memcheck.what_if.remedies",

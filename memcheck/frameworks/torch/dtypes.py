@@ -29,7 +29,9 @@ def kept_names(job: TrainingJob) -> tuple[str, ...]:
     if not profile.runs_transformers or profile.own_engine or isinstance(a, Rough):
         return ()
     upcast = UPCAST if upcasts_ends(job) else ()
-    return {"bf16": a.kept_wide + upcast, "fp16": a.kept_wide + a.kept_fp16 + upcast}.get(job.recipe.params, ())
+    return {"bf16": a.fp32_params + upcast, "fp16": a.fp32_params + a.fp32_params_of_fp16 + upcast}.get(
+        job.recipe.params, ()
+    )
 
 
 def upcasts_ends(job: TrainingJob) -> bool:
@@ -42,7 +44,7 @@ def unquantised(job: TrainingJob) -> tuple[str, ...]:
     (quantizers/base.py, ``get_modules_to_not_convert``). Files of GPTQ say themselves what they hold.
     """
     a, by_class = job.architecture, job.framework.runs_transformers and not job.held_in.startswith("gptq")
-    return a.kept_fp16 if by_class and not isinstance(a, Rough) else ()
+    return a.fp32_params_of_fp16 if by_class and not isinstance(a, Rough) else ()
 
 
 def as_stored(job: TrainingJob, tensors: tuple[LocalTensor, ...]) -> tuple[LocalTensor, ...]:

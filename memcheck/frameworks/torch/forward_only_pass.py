@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded, rounded_bytes
+from memcheck.frameworks.forward_only_pass import ForwardOnlyHead, ForwardOnlyPass
 from memcheck.frameworks.layers import layers_of, model_states_of
-from memcheck.frameworks.second_pass import SecondHead, SecondPass
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, gathered_dtype, group, partitioned, wraps
 from memcheck.frameworks.torch.model_buffers import masks_of
 from memcheck.frameworks.torch.rank_tensors import as_built, block_tensors, holding
@@ -16,12 +16,12 @@ from memcheck.models.types import Architecture, Block
 from memcheck.remembered import lru_cache
 
 
-def forward_only_pass(job: TrainingJob, architecture: Architecture, base: Setting) -> SecondPass | None:
+def forward_only_pass(job: TrainingJob, architecture: Architecture, base: Setting) -> ForwardOnlyPass | None:
     """The forward pass without gradients that each micro-batch runs in addition to its own; None where
     there is none.
     """
     objective = job.objective
-    if not objective.second_pass:
+    if not objective.forward_only_pass:
         return None
     companion = next(iter(job.companions), None)
     other = companion.architecture if companion is not None else architecture
@@ -48,7 +48,7 @@ def forward_only_pass(job: TrainingJob, architecture: Architecture, base: Settin
         layers += layer_gathers(job, architecture, base) if own else 0
     elif companion is not None and partitioned(job):
         gathered = gathered_by_engine(job, companion)
-    head = SecondHead(
+    head = ForwardOnlyHead(
         vocab=other.vocab_size,
         hidden=other.hidden_size,
         bias=other.head_bias,
@@ -59,7 +59,7 @@ def forward_only_pass(job: TrainingJob, architecture: Architecture, base: Settin
         trained=trained,
     )
     states = (other.num_layers + 1) * rounded_bytes((setting.batch * setting.sequence, other.hidden_size), dtype)
-    passed = SecondPass(head=head, setting=setting, layers=layers, casts=casts, gathered=gathered, states=states)
+    passed = ForwardOnlyPass(head=head, setting=setting, layers=layers, casts=casts, gathered=gathered, states=states)
     if other.vision is None:
         return passed
     from memcheck.frameworks.torch.tower_units import seen_again

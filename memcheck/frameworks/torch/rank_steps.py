@@ -237,7 +237,7 @@ def unit_key(job: TrainingJob) -> TrainingJob:
         expert=layout.expert,
         expert_tensor=layout.expert_tensor,
     )
-    if reduces_head(job) or (job.objective.second_pass and (wraps(job) or partitioned(job))):
+    if reduces_head(job) or (job.objective.forward_only_pass and (wraps(job) or partitioned(job))):
         alone = alone._replace(zero_stage=layout.zero_stage, shard_group=layout.shard_group)
     freeze = job.freeze
     if freeze and flattens(job):

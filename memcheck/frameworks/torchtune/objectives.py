@@ -16,9 +16,9 @@ from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.pieces import counted_as, in_pieces
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+from memcheck.frameworks.transformers.forward_only_pass import leave, second_hidden, second_outputs
 from memcheck.frameworks.transformers.head import Head
 from memcheck.frameworks.transformers.preference_batch import Batch, total
-from memcheck.frameworks.transformers.second_pass import leave, second_hidden, second_outputs
 from memcheck.job.types import DISTILLED
 
 

@@ -15,9 +15,9 @@ from memcheck.autograd.loss import log_softmax
 from memcheck.autograd.matrix import Weights
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value
-from memcheck.frameworks.second_pass import SecondPass
+from memcheck.frameworks.forward_only_pass import ForwardOnlyPass
+from memcheck.frameworks.transformers.forward_only_pass import Outputs, leave, second_hidden, second_outputs
 from memcheck.frameworks.transformers.preference_batch import total
-from memcheck.frameworks.transformers.second_pass import Outputs, leave, second_hidden, second_outputs
 from memcheck.job.types import Objective
 
 FP32_STATISTICS = 9
@@ -25,7 +25,7 @@ FP32_STATISTICS = 9
 
 
 def generalized_jsd(
-    ctx: Context, objective: Objective, box: list[Outputs], vocab: int, second: SecondPass | None
+    ctx: Context, objective: Objective, box: list[Outputs], vocab: int, second: ForwardOnlyPass | None
 ) -> Value:
     """GKDTrainer.compute_loss: the logits of both models, those of scored tokens divided by a temperature of one."""
     tape, s = ctx.tape, ctx.setting
@@ -76,7 +76,7 @@ def _kl_div(tape: Tape, x: Value, target: Value) -> Value:
 
 
 def chunked_divergence(
-    ctx: Context, objective: Objective, second: SecondPass | None, box: list[Value], weights: Weights
+    ctx: Context, objective: Objective, second: ForwardOnlyPass | None, box: list[Value], weights: Weights
 ) -> Value:
     """DistillationTrainer: hidden states of both models, and two fp32 tiles of logits at a time.
 

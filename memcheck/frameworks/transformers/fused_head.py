@@ -10,14 +10,14 @@ from memcheck.autograd.curve import high
 from memcheck.autograd.log_probabilities import fused_log_probabilities
 from memcheck.autograd.matrix import Weights
 from memcheck.autograd.tensor import Parameter, Value
-from memcheck.frameworks.second_pass import SecondPass
+from memcheck.frameworks.forward_only_pass import ForwardOnlyPass
+from memcheck.frameworks.transformers.forward_only_pass import leave, second_hidden
 from memcheck.frameworks.transformers.preference_batch import total
-from memcheck.frameworks.transformers.second_pass import leave, second_hidden
 from memcheck.job.types import Objective
 
 
 def fused_loss(
-    ctx: Context, objective: Objective, second: SecondPass | None, box: list[Value], weights: Weights
+    ctx: Context, objective: Objective, second: ForwardOnlyPass | None, box: list[Value], weights: Weights
 ) -> Value:
     """Scores of the completions, by the model and, without gradients, by its reference. ``box``: the hidden states."""
     if objective.name == "distill":

@@ -23,8 +23,8 @@ from memcheck.remembered import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # loaded for a loss that asks for a second pass, or for what the model returns
-    from memcheck.frameworks.second_pass import SecondPass
-    from memcheck.frameworks.transformers.second_pass import Outputs
+    from memcheck.frameworks.forward_only_pass import ForwardOnlyPass
+    from memcheck.frameworks.transformers.forward_only_pass import Outputs
 
 
 class Head(Record):
@@ -73,7 +73,7 @@ class Head(Record):
     learns of the backward only after them."""
     task: TaskHead | None = None
     objective: Objective = Objective()
-    second: SecondPass | None = None
+    second: ForwardOnlyPass | None = None
     """The forward pass of a reference that the loss runs."""
     states: int = 0
     """Bytes of hidden states that only the model's output holds, where the loss asks for them."""
@@ -233,7 +233,7 @@ def _joined(ctx: Context, head: Head, x: Value) -> Value:
 
 def _returned(ctx: Context, head: Head, model: list[Value]) -> Outputs:
     """The model's forward returns: autocast is left, and nothing but the output refers to what it made."""
-    from memcheck.frameworks.transformers.second_pass import Outputs, returned
+    from memcheck.frameworks.transformers.forward_only_pass import Outputs, returned
 
     tape = ctx.tape
     logits, normed = model
@@ -323,7 +323,7 @@ def _logits(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
     if head.offset:
         logits = shift(tape, logits, "final_logits_bias", head.offset)
     if head.scaled or head.softcap:
-        from memcheck.frameworks.transformers.second_pass import capped
+        from memcheck.frameworks.transformers.forward_only_pass import capped
 
         logits = capped(ctx, logits, scaled=head.scaled, softcap=head.softcap)
     if ctx.tp > 1 and head.loss.kind != "vocab-parallel":

@@ -11,12 +11,14 @@ from memcheck.autograd.elementwise import cast
 from memcheck.autograd.indexing import gather_last, slices
 from memcheck.autograd.loss import log_softmax
 from memcheck.autograd.tensor import Storage, Tape, Value
-from memcheck.frameworks.second_pass import SecondPass
+from memcheck.frameworks.forward_only_pass import ForwardOnlyPass
+from memcheck.frameworks.transformers.forward_only_pass import Outputs, second_outputs
 from memcheck.frameworks.transformers.preference_batch import Batch, total
-from memcheck.frameworks.transformers.second_pass import Outputs, second_outputs
 
 
-def pairwise_loss(ctx: Context, box: list[Outputs], batch: Batch, second: SecondPass | None, *, wide: bool) -> Value:
+def pairwise_loss(
+    ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass | None, *, wide: bool
+) -> Value:
     """CustomDPOTrainer: the logits of the policy live to the end of the metrics, those of the reference to its pass's.
 
     DPO, IPO, ORPO and SimPO. ``box``: holds the only reference to the outputs.
@@ -29,7 +31,7 @@ def pairwise_loss(ctx: Context, box: list[Outputs], batch: Batch, second: Second
     return loss
 
 
-def kto_loss(ctx: Context, box: list[Outputs], batch: Batch, second: SecondPass | None, *, wide: bool) -> Value:
+def kto_loss(ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass | None, *, wide: bool) -> Value:
     """CustomKTOTrainer: with each pass one over mismatched pairs, then copies of the logits by their tags.
 
     The policy's pass over mismatched pairs holds less than the reference's, which comes later.

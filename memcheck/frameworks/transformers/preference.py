@@ -14,14 +14,14 @@ from memcheck.autograd.indexing import gather_last, slices
 from memcheck.autograd.log_probabilities import entropies, selective_log_softmax
 from memcheck.autograd.loss import log_softmax, nll_loss
 from memcheck.autograd.tensor import Storage, Value
-from memcheck.frameworks.second_pass import SecondPass
+from memcheck.frameworks.forward_only_pass import ForwardOnlyPass
+from memcheck.frameworks.transformers.forward_only_pass import Outputs, second_outputs
 from memcheck.frameworks.transformers.preference_batch import Batch, total
-from memcheck.frameworks.transformers.second_pass import Outputs, second_outputs
 from memcheck.job.types import LLAMA_FACTORY, MS_SWIFT, OPEN_INSTRUCT, Objective
 
 
 def preference_loss(
-    ctx: Context, objective: Objective, box: list[Outputs], vocab: int, second: SecondPass | None
+    ctx: Context, objective: Objective, box: list[Outputs], vocab: int, second: ForwardOnlyPass | None
 ) -> Value:
     """The loss of what the model returned. ``box``: holds the only reference to it."""
     batch = Batch(ctx, objective, vocab)
@@ -42,7 +42,7 @@ def preference_loss(
     return _odds(ctx, box, batch, nll=objective.name != "simpo")
 
 
-def _dpo(ctx: Context, box: list[Outputs], batch: Batch, second: SecondPass | None, *, wide: bool) -> Value:
+def _dpo(ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass | None, *, wide: bool) -> Value:
     """DPOTrainer._compute_loss of TRL 0.29: logits, their shifted copies and the reference's are local variables."""
     tape = ctx.tape
     outputs = box.pop()
@@ -60,7 +60,9 @@ def _dpo(ctx: Context, box: list[Outputs], batch: Batch, second: SecondPass | No
     return loss
 
 
-def _scored_pass(ctx: Context, box: list[Outputs], batch: Batch, second: SecondPass | None, *, wide: bool) -> Value:
+def _scored_pass(
+    ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass | None, *, wide: bool
+) -> Value:
     """ms-swift's DPOTrainer.concatenated_forward and KTOTrainer.forward: logits are local to each pass.
 
     Metrics take means of each token's logits. ``use_logits_to_keep`` leaves out what precedes every completion of a
@@ -79,7 +81,9 @@ def _scored(ctx: Context, box: list[Outputs], batch: Batch) -> Value:
     return scores
 
 
-def _of_every_token(ctx: Context, box: list[Outputs], batch: Batch, second: SecondPass | None, *, wide: bool) -> Value:
+def _of_every_token(
+    ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass | None, *, wide: bool
+) -> Value:
     """open-instruct's concatenated_forward, whose logits are local to each pass."""
     loss = total(ctx.tape, (_widened(ctx, box, batch),))
     if second is not None:
@@ -97,7 +101,9 @@ def _widened(ctx: Context, box: list[Outputs], batch: Batch) -> Value:
     return scores
 
 
-def _dpo_with_states(ctx: Context, box: list[Outputs], batch: Batch, second: SecondPass | None, *, wide: bool) -> Value:
+def _dpo_with_states(
+    ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass | None, *, wide: bool
+) -> Value:
     """DPOTrainer.concatenated_forward of TRL 0.24: twice, each time with the hidden states of all layers."""
     tape = ctx.tape
     loss = total(tape, (_concatenated(ctx, box, batch),))
@@ -145,7 +151,7 @@ def _odds(ctx: Context, box: list[Outputs], batch: Batch, *, nll: bool) -> Value
     return loss
 
 
-def _kto(ctx: Context, box: list[Outputs], batch: Batch, second: SecondPass | None, *, wide: bool) -> Value:
+def _kto(ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass | None, *, wide: bool) -> Value:
     """KTOTrainer.get_batch_loss_metrics: copies of the policy's logits live to its end, for their sums.
 
     The passes over mismatched pairs (``_compute_kl_logps``) hold less than those that follow them.

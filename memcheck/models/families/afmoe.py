@@ -70,5 +70,5 @@ def read(config: ConfigReader) -> Architecture:
         final_norm=rms_norm(h, "model.norm", NORM),
         mask_windows=(None, window),
         embedding_scale="model" if scaled else "",
-        kept_fp16=("norm", "expert_bias"),
+        fp32_params_of_fp16=("norm", "expert_bias"),
     )

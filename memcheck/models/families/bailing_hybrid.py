@@ -48,7 +48,7 @@ def read(config: ConfigReader) -> Architecture:
         tied=False,
         rotary_dim=attention.qk_rope_head_dim,
         mtp_layers=mtp_layers(config),
-        kept_wide=("conv1d", "dt_bias", "A_log"),
+        fp32_params=("conv1d", "dt_bias", "A_log"),
     )
 
 

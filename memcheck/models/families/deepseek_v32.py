@@ -64,7 +64,7 @@ def _assemble(config: ConfigReader, size: StackDimensions, own: tuple[bool, ...]
 
     blocks = stack(zip(own, sparse, strict=True), make)
     rotary_dim, kept = attention.qk_rope_head_dim, ("indexer.weights_proj",)
-    return decoder(config, size, blocks, tied=False, rotary_dim=rotary_dim, mtp_layers=mtp, kept_fp16=kept)
+    return decoder(config, size, blocks, tied=False, rotary_dim=rotary_dim, mtp_layers=mtp, fp32_params_of_fp16=kept)
 
 
 def _indexed(hidden: int, attention: LatentAttention, indexer: Indexer) -> LatentAttention:

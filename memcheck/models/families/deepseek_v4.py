@@ -99,8 +99,8 @@ def read(config: ConfigReader) -> Architecture:
             ParameterTensor("model.hc_head.hc_scale", (1,), "mixer"),
         ),
         mtp_layers=_later(config),
-        kept_wide=WIDE,
-        kept_fp16=WIDE_IN_FP16,
+        fp32_params=WIDE,
+        fp32_params_of_fp16=WIDE_IN_FP16,
     )
 
 

@@ -69,7 +69,7 @@ def read_moe(config: ConfigReader) -> Architecture:
         return pre_norm_block(h, attention, moe if sparse else mlp)
 
     kinds = ((i + 1) % every == 0 and first <= i <= last for i in range(size.layers))
-    return decoder(config, size, stack(kinds, make), tied=True, kept_wide=WIDE)
+    return decoder(config, size, stack(kinds, make), tied=True, fp32_params=WIDE)
 
 
 def _attention(config: ConfigReader, size: StackDimensions) -> tuple[Attention, bool]:

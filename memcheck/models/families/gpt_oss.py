@@ -39,7 +39,9 @@ def read(config: ConfigReader) -> Architecture:
         return pre_norm_block(size.hidden, attention._replace(window=span), moe, kind=NORM)
 
     final = rms_norm(size.hidden, "model.norm", NORM)
-    return decoder(config, size, stack(windows(types, window), make), tied=False, final_norm=final, kept_fp16=("norm",))
+    return decoder(
+        config, size, stack(windows(types, window), make), tied=False, final_norm=final, fp32_params_of_fp16=("norm",)
+    )
 
 
 def _experts(config: ConfigReader, hidden: int) -> Moe:

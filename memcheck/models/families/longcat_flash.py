@@ -46,7 +46,7 @@ def read(config: ConfigReader) -> Architecture:
         tied=False,
         rotary_dim=attention.qk_rope_head_dim,
         mtp_layers=mtp,
-        kept_fp16=("classifier.weight",),
+        fp32_params_of_fp16=("classifier.weight",),
     )
 
 

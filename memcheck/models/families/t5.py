@@ -82,7 +82,7 @@ def _assemble(config: ConfigReader, *, apart: bool) -> Architecture:
         head_input_scale=scaled,
         narrow_loss=True,
         encoder=encoder,
-        kept_fp16=(".wo",),
+        fp32_params_of_fp16=(".wo",),
         paths=Paths(layers="decoder.block", embedding="shared"),
     )._replace(tie_word_embeddings=tied)
 

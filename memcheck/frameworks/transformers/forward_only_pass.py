@@ -8,8 +8,8 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.tensor import ITEM_BYTES, Parameter, Storage, Value
+from memcheck.frameworks.forward_only_pass import ForwardOnlyPass
 from memcheck.frameworks.layers import layers_of
-from memcheck.frameworks.second_pass import SecondPass
 
 
 class Outputs:
@@ -22,7 +22,7 @@ class Outputs:
         """``states``: hidden states that nothing else holds; ``all_states``: bytes of all of them."""
 
 
-def second_outputs(ctx: Context, second: SecondPass, *, wide: bool, states: bool = False) -> Outputs:
+def second_outputs(ctx: Context, second: ForwardOnlyPass, *, wide: bool, states: bool = False) -> Outputs:
     """The outputs of the other pass."""
     hidden, around = _until_head(ctx, second, states=states)
     logits = _logits(ctx, second, hidden)
@@ -37,7 +37,7 @@ def second_outputs(ctx: Context, second: SecondPass, *, wide: bool, states: bool
     return returned(ctx, Outputs(logits, kept, second.states if states else 0), wide=wide)
 
 
-def second_hidden(ctx: Context, second: SecondPass) -> tuple[Value, dict[str, Storage]]:
+def second_hidden(ctx: Context, second: ForwardOnlyPass) -> tuple[Value, dict[str, Storage]]:
     """The normed last hidden state of the other pass, and what lives until its forward returns.
 
     The caller calls :func:`leave` when it does.
@@ -66,7 +66,7 @@ def returned(ctx: Context, outputs: Outputs, *, wide: bool) -> Outputs:
     return Outputs(cast(tape, outputs.logits, "fp32", "logits in fp32"), states, outputs.all_states)
 
 
-def _until_head(ctx: Context, second: SecondPass, *, states: bool) -> tuple[Value, dict[str, Storage]]:
+def _until_head(ctx: Context, second: ForwardOnlyPass, *, states: bool) -> tuple[Value, dict[str, Storage]]:
     """Run all layers. ``around``: what lives until the model's forward returns."""
     tape, around = ctx.tape, {}
     component = tape.component
@@ -88,12 +88,12 @@ def _until_head(ctx: Context, second: SecondPass, *, states: bool) -> tuple[Valu
     return x, around
 
 
-def _normed(ctx: Context, second: SecondPass, x: Value) -> Value:
+def _normed(ctx: Context, second: ForwardOnlyPass, x: Value) -> Value:
     inner = Context(ctx.tape, second.setting)
     return layers_of(second.setting.style).norm(inner, second.head.final_norm, x)
 
 
-def _logits(ctx: Context, second: SecondPass, x: Value) -> Value:
+def _logits(ctx: Context, second: ForwardOnlyPass, x: Value) -> Value:
     tape, head = ctx.tape, second.head
     h = _normed(ctx, second, x)
     del x

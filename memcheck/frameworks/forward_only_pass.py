@@ -9,7 +9,7 @@ from memcheck.models.types import Norm
 from memcheck.record import Record
 
 
-class SecondHead(Record):
+class ForwardOnlyHead(Record):
     """The last unit of the other model."""
 
     vocab: int
@@ -26,10 +26,10 @@ class SecondHead(Record):
     """
 
 
-class SecondPass(Record):
+class ForwardOnlyPass(Record):
     """What another model's forward pass holds, in bytes, and how its head is made."""
 
-    head: SecondHead
+    head: ForwardOnlyHead
     setting: Setting
     layers: int
     """At its highest, embedding and layers."""
