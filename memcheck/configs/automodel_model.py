@@ -144,7 +144,7 @@ def model(draft: Draft) -> None:
         draft.refuse("model._target_", message)
 
 
-def predicts(draft: Draft, found: Architecture | None) -> None:
+def predicts(draft: Draft, model: Architecture | None) -> None:
     """Layers for further tokens, each of which takes a loss of its own over the whole vocabulary.
 
     AutoModel's own classes of some models build those of the checkpoint's configuration unless the recipe says none.
@@ -154,7 +154,7 @@ def predicts(draft: Draft, found: Architecture | None) -> None:
     said = [path for path in paths if draft.config.has(path)]
     draft.config.see(*paths, "model.mtp_use_repeated_layer")
     at = next((path for path in said if str(draft.config.values[path]) != "0"), "")
-    if not said and found is not None and not on(draft, "model.force_hf") and _predicting(draft, found.model_type):
+    if not said and model is not None and not on(draft, "model.force_hf") and _predicting(draft, model.model_type):
         at = next((name for name in KEYS.names["models"] if draft.config.has(name)), "model._target_")
     if at:
         message = f"`{at}: {draft.config.values.get(at)}`: layers that predict further tokens have no memory model here"
@@ -213,10 +213,10 @@ def _mapping_of(draft: Draft, key: str) -> dict[str, object] | None:
     return value if isinstance(value, dict) else None
 
 
-def backend(draft: Draft, found: Architecture | None) -> None:
+def backend(draft: Draft, model: Architecture | None) -> None:
     """The kernel of attention, and which kernels run linear layers, norms and experts."""
     config, key = draft.config, "training.attention"
-    own = found is not None and found.model_type in KEYS.names["own"] and not on(draft, "model.force_hf")
+    own = model is not None and model.model_type in KEYS.names["own"] and not on(draft, "model.force_hf")
     names = ["model.attn_implementation", "model.config.attn_implementation"]
     names.insert(0 if own else len(names), "model.backend.attn")
     path = next((name for name in names if config.has(name)), "")
@@ -233,32 +233,32 @@ def backend(draft: Draft, found: Architecture | None) -> None:
         message = f"the attention kernel `{path}: {written}` has no memory model"
         draft.refuse(path, message, parts.STATE_IT.format(key), (key,))
     _experts(draft)
-    if own and found is not None and found.model_type in KEYS.names["fused_norms"]:
-        why = f"the norms of AutoModel's own classes of {found.model_type} are one kernel each"
+    if own and model is not None and model.model_type in KEYS.names["fused_norms"]:
+        why = f"the norms of AutoModel's own classes of {model.model_type} are one kernel each"
         draft.derive("training.options.fused_norms", True, why)
     kernels = ("linear", "rms_norm", "gate_precision", "enable_fsdp_optimizations")
     config.see(*(f"model.backend.{name}" for name in kernels))
 
 
-def returned(draft: Draft, found: Architecture | None) -> None:
+def returned(draft: Draft, model: Architecture | None) -> None:
     """``output_hidden_states``, which the fused loss asks for: AutoModel's own classes return the last of them, or
     inputs of layers that their norms keep anyway; layers that run again keep their inputs, too.
     """
     recomputed = draft.value("training.activation_checkpointing.mode") == "full"
     for name in ("model.output_hidden_states", "model.text_config.output_hidden_states"):
-        own = found is not None and found.model_type in KEYS.names["own"] and not on(draft, "model.force_hf")
+        own = model is not None and model.model_type in KEYS.names["own"] and not on(draft, "model.force_hf")
         if on(draft, name) and not own and not recomputed:
             draft.note(name, "the hidden states of every layer, which are kept to the end of a step, are not estimated")
         draft.config.see(name)
 
 
-def liger(draft: Draft, found: Architecture | None) -> None:
+def liger(draft: Draft, model: Architecture | None) -> None:
     """``use_liger_kernel`` patches transformers' classes alone (``_transformers/auto_model.py``)."""
     name = "model.use_liger_kernel"
     if (
         on(draft, name)
-        and found is not None
-        and (found.model_type not in KEYS.names["own"] or on(draft, "model.force_hf"))
+        and model is not None
+        and (model.model_type not in KEYS.names["own"] or on(draft, "model.force_hf"))
     ):
         liger_kernels(draft, dict.fromkeys(("rope", "rms_norm", "glu"), name))
     draft.config.see(name)
@@ -295,10 +295,10 @@ SENDING = ("deepep", "hybridep", "uccl_ep")
 SCALED = "peft.moe_rank_scaling"
 
 
-def adapted_experts(draft: Draft, found: Architecture, fits: Fits, path: str) -> str:
+def adapted_experts(draft: Draft, model: Architecture, fits: Fits, path: str) -> str:
     """State the adapters of experts, if a pattern names them; what has no memory model of them, else nothing."""
     matched, names, choices = set[bool](), dict[str, None](), set[int]()
-    for index, block in enumerate(found.layers()):
+    for index, block in enumerate(model.layers()):
         m = block.mlp
         if not isinstance(m, Moe):
             continue
@@ -351,7 +351,7 @@ TARGETS = "training.lora.target_modules"
 _PLAIN = re.compile(r"[\w.*]{1,120}")
 
 
-def method(draft: Draft, found: Architecture | None) -> bool:
+def method(draft: Draft, model: Architecture | None) -> bool:
     """Whether adapters are trained instead of the model."""
     config = draft.config
     bits4, bits8 = on(draft, "quantization.load_in_4bit"), on(draft, "quantization.load_in_8bit")
@@ -372,7 +372,7 @@ def method(draft: Draft, found: Architecture | None) -> bool:
     config.see(*(key for key in config.values if key.startswith("quantization.")))
     draft.rows((KeyRow("peft.dim", "training.lora.rank", default=8),))
     _dtype(draft)
-    _targets(draft, found)
+    _targets(draft, model)
     if on(draft, "peft.use_dora"):
         say(draft, "training.lora.dora", True, "peft.use_dora")
     if str(config.values.get("peft.dropout") or 0) not in ("0", "0.0"):
@@ -400,7 +400,7 @@ def _dtype(draft: Draft) -> None:
     draft.assume(key, held, "the dtype of the layer that is adapted")
 
 
-def _targets(draft: Draft, found: Architecture | None) -> None:
+def _targets(draft: Draft, model: Architecture | None) -> None:
     config = draft.config
     target, excluded, every = "peft.target_modules", "peft.exclude_modules", "peft.match_all_linear"
     names, left_out, whole = words(draft, target), words(draft, excluded), on(draft, every)
@@ -412,19 +412,19 @@ def _targets(draft: Draft, found: Architecture | None) -> None:
     if any(_PLAIN.fullmatch(each) is None or each.count("*") > 5 for each in patterns):
         draft.refuse(path, f"the modules of the pattern `{patterns[0]}` are not told apart here", help, (TARGETS,))
         return
-    if found is None:
+    if model is None:
         return
     fits = _fitting(patterns, linear=linear)
-    chosen, beyond = _chosen(found, fits)
-    if found.model_type in PAST_ADAPTERS and PAST in chosen:
+    chosen, beyond = _chosen(model, fits)
+    if model.model_type in PAST_ADAPTERS and PAST in chosen:
         chosen.remove(PAST)
-        size = _resting(found, draft.whole("peft.dim") or 8)
+        size = _resting(model, draft.whole("peft.dim") or 8)
         what = f"Mamba's kernel reads the weight of `{PAST}` past its adapters, which rest without a gradient"
         note = f"{what}: {size / 2**20:.0f} MiB that are not in the estimate"
         draft.note(path if config.has(path) else "peft._target_", note)
     written = f"`{path}: {', '.join(patterns)}`" if patterns else f"`{path}`"
-    if not linear and not beyond and found.model_type in KEYS.names["own"] and not on(draft, "model.force_hf"):
-        beyond = adapted_experts(draft, found, fits, path)
+    if not linear and not beyond and model.model_type in KEYS.names["own"] and not on(draft, "model.force_hf"):
+        beyond = adapted_experts(draft, model, fits, path)
     if beyond:
         message = f"adapters on {beyond} have no memory model here"
         draft.refuse(path, f"{written}: {message}", help, (TARGETS,))
@@ -450,10 +450,10 @@ def _fitting(patterns: list[str], *, linear: bool) -> Fits:
     return fits
 
 
-def _chosen(found: Architecture, fits: Fits) -> tuple[list[str], str]:
+def _chosen(model: Architecture, fits: Fits) -> tuple[list[str], str]:
     """Names of the linear layers that every layer of the model has adapted, and what else would be."""
     matched: dict[str, set[bool]] = {}
-    for index, block in enumerate(found.layers()):
+    for index, block in enumerate(model.layers()):
         for tensor in block_tensors(block):
             name = f"model.layers.{index}.{tensor.name.removesuffix('.weight')}"
             if tensor.group != "experts" and tensor.linear and len(tensor.shape) == 2:
@@ -461,15 +461,15 @@ def _chosen(found: Architecture, fits: Fits) -> tuple[list[str], str]:
     if any(len(each) > 1 for each in matched.values()):
         return [], "some layers and not on others"
     chosen = [name for name, each in matched.items() if True in each]
-    beside = [t.name.removesuffix(".weight") for run, _, _ in tower_runs(found) for t in run if t.linear]
+    beside = [t.name.removesuffix(".weight") for run, _, _ in tower_runs(model) for t in run if t.linear]
     leaves = dict.fromkeys(_leaf(name) for name in beside if fits(f"model.visual.{name}"))
     chosen += [name for name in leaves if name not in chosen]
-    return [*chosen, *(["lm_head"] if found.head and fits("lm_head") else [])], ""
+    return [*chosen, *(["lm_head"] if model.head and fits("lm_head") else [])], ""
 
 
-def _resting(found: Architecture, rank: int) -> int:
+def _resting(model: Architecture, rank: int) -> int:
     """Bytes of adapters of 16 bits that nothing reads."""
-    tensors = (tensor for block in found.layers() for tensor in block_tensors(block))
+    tensors = (tensor for block in model.layers() for tensor in block_tensors(block))
     read = (sum(tensor.shape) for tensor in tensors if tensor.name.endswith(f"{PAST}.weight"))
     return 2 * rank * sum(read)
 

@@ -31,7 +31,7 @@ SCRIPTS = {
 """What neither a launcher's config nor an engine's says."""
 
 
-class Sheet:
+class ConfigWriter:
     """Takes the settings of a plan one after the other; what is never taken is reported."""
 
     def __init__(self, settings: dict[str, object], neutral: dict[str, object], title: str) -> None:

@@ -1,8 +1,7 @@
-"""Accelerate's keys, and the plan keys for the same things. Read at accelerate 1.15.0:
-``commands/config/config_args.py`` (ClusterConfig), ``commands/launch.py``, ``utils/dataclasses.py``
-(FullyShardedDataParallelPlugin, DeepSpeedPlugin) and ``parallelism_config.py``.
+"""Reads an Accelerate YAML config, the launcher's half of a job.
 
-An Accelerate YAML config in the plan's words: the launcher's half of a job.
+Read at accelerate 1.15.0: ``commands/config/config_args.py`` (ClusterConfig), ``commands/launch.py``,
+``utils/dataclasses.py`` (FullyShardedDataParallelPlugin, DeepSpeedPlugin) and ``parallelism_config.py``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""How an AutoModel recipe divides the job: the section ``distributed`` in both generations of its keys.
+"""Reads a NeMo AutoModel YAML recipe: the layout, the batch, the step and the pass between steps.
 
-Micro-batch, length and the pass between steps of an AutoModel recipe.
-
-A NeMo AutoModel YAML recipe in the plan's words.
+The section ``distributed`` is read in both generations of its keys. ``automodel_model.py`` reads the model.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ RESHARDS, SYNC = "parallelism.reshard_after_forward", "parallelism.gradient_sync
 PIPELINES = ("distributed.pipeline", "autopipeline")
 
 
-def layout(draft: Draft, found: Architecture | None) -> None:
+def layout(draft: Draft, model: Architecture | None) -> None:
     """Strategy, degrees, and what FSDP2 does around the step."""
     config = draft.config
     _strategy(draft)
@@ -61,7 +59,7 @@ def layout(draft: Draft, found: Architecture | None) -> None:
     if text(draft, f"{SECTION}.offload_policy._target_").endswith("CPUOffloadPolicy"):
         draft.set("training.offload.parameters", "cpu", f"{SECTION}.offload_policy._target_")
     config.see(*(key for key in config.values if key.startswith(f"{SECTION}.offload_policy")))
-    _pipeline(draft, found)
+    _pipeline(draft, model)
 
 
 def degree_of(draft: Draft, name: str) -> int:
@@ -125,7 +123,7 @@ def _gathers(draft: Draft) -> None:
         draft.assume(SYNC, "last", "defer_fsdp_grad_sync is on by default")
 
 
-def _pipeline(draft: Draft, found: Architecture | None) -> None:
+def _pipeline(draft: Draft, model: Architecture | None) -> None:
     ranks = degree_of(draft, "pipeline")
     section = next((name for name in PIPELINES if draft.config.section(name)), PIPELINES[0])
     if ranks == 1:
@@ -142,13 +140,13 @@ def _pipeline(draft: Draft, found: Architecture | None) -> None:
     each = draft.whole(f"{section}.layers_per_stage", "parallelism.virtual_stages")
     if each is None:
         draft.assume("parallelism.virtual_stages", 2, "AutoModel's default for a looped schedule")
-    elif found is None and draft.value("model.name") is not None:
+    elif model is None and draft.value("model.name") is not None:
         draft.config.see(f"{section}.layers_per_stage")  # an unknown model is refused by its name
-    elif found is None:
+    elif model is None:
         message = "how many stages that makes depends on the model"
         draft.refuse(f"{section}.layers_per_stage", message, keys=("parallelism.virtual_stages", "model"))
     else:
-        stages = math.ceil(found.num_layers / max(1, each))
+        stages = math.ceil(model.num_layers / max(1, each))
         if text(draft, f"{section}.round_virtual_stages_to_pp_multiple") == "up":
             stages = -(-stages // ranks) * ranks
         draft.set("parallelism.virtual_stages", max(1, stages // ranks), f"{section}.layers_per_stage")
@@ -434,7 +432,7 @@ def _masters(draft: Draft, optimizer: str) -> None:
         config.see(f"optimizer.{name}")
 
 
-def _recompute(draft: Draft, found: Architecture | None) -> None:
+def _recompute(draft: Draft, model: Architecture | None) -> None:
     """Whole layers of transformers' classes and under expert parallelism; else the parts of each layer, each apart."""
     config, key = draft.config, "training.activation_checkpointing"
     sections = ("distributed", "distributed.moe", "parallelizer")
@@ -449,8 +447,8 @@ def _recompute(draft: Draft, found: Architecture | None) -> None:
         draft.note(path, "what it keeps of each operator is estimated as if nothing were recomputed: an upper bound")
     elif written not in ("true", "on", "full", "enabled", "yes"):
         draft.refuse(path, f"`{path}: {written}` is no mode of recompute", keys=(key,))
-    elif found is not None and own_layers(draft, found) and not _experts_apart(draft):
-        if all(usual(block) for block, _ in found.blocks):
+    elif model is not None and own_layers(draft, model) and not _experts_apart(draft):
+        if all(usual(block) for block, _ in model.blocks):
             draft.set(f"{key}.mode", "selective", path)
             draft.set(f"{key}.modules", list(KEYS.names["parts"]), path)
         else:
@@ -461,9 +459,9 @@ def _recompute(draft: Draft, found: Architecture | None) -> None:
         draft.assume(f"{key}.reentrant", False, "checkpoint_wrapper's default")
 
 
-def own_layers(draft: Draft, found: Architecture | None) -> bool:
+def own_layers(draft: Draft, model: Architecture | None) -> bool:
     """Whether AutoModel builds the layers itself: not with ``force_hf``, nor for a family it has no class of."""
-    return found is not None and found.model_type in KEYS.names["own"] and not on(draft, "model.force_hf")
+    return model is not None and model.model_type in KEYS.names["own"] and not on(draft, "model.force_hf")
 
 
 def usual(block: Block) -> bool:

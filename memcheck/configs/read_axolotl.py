@@ -1,11 +1,7 @@
-"""Axolotl's keys, and the plan keys for the same things. Read at axolotl 067b021c of July 2026
-(``src/axolotl/utils/schemas/*.py``, ``utils/config/__init__.py``, ``core/builders/base.py``).
+"""Reads an Axolotl YAML config, or a launch that names one.
 
-What an Axolotl config says of the model in addition to its name: whose dimensions it has, and the image size.
-
-What an Axolotl config quantizes: a checkpoint's own form, the weights of quantization-aware training, experts.
-
-An Axolotl YAML config in the plan's words.
+Read at axolotl 067b021c of July 2026 (``src/axolotl/utils/schemas/*.py``, ``utils/config/__init__.py``,
+``core/builders/base.py``).
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""DeepSpeed's keys, and the plan keys for the same things. Read at DeepSpeed 0.19.8: ``deepspeed/runtime/config.py``,
-``constants.py``, ``zero/config.py``, ``zero/offload_config.py``, ``precision_config.py``,
-``activation_checkpointing/config.py``.
+"""Reads a DeepSpeed JSON config, the engine's part of a job.
 
-Keys with ``auto`` are filled by transformers' ``integrations/deepspeed.py`` from its TrainingArguments.
-
-A DeepSpeed JSON config in the plan's words.
+Read at DeepSpeed 0.19.8: ``deepspeed/runtime/config.py``, ``constants.py``, ``zero/config.py``,
+``zero/offload_config.py``, ``precision_config.py``, ``activation_checkpointing/config.py``. transformers'
+``integrations/deepspeed.py`` fills in every ``auto`` from its TrainingArguments.
 """
 
 from __future__ import annotations
@@ -182,9 +180,7 @@ def _batch(draft: Draft, world: int | None) -> None:
     if micro and steps and total and data and micro * steps * data != total:
         message = f"train_batch_size is {total}, not micro-batch {micro} x accumulation {steps} x data {data}"
         fits = total // (micro * steps)
-        help = (
-            f"as written it takes {fits} data-parallel GPUs" if fits * micro * steps == total else "mend one of them"
-        )
+        help = f"as written it takes {fits} data-parallel GPUs" if fits * micro * steps == total else "mend one of them"
         draft.refuse(TOTAL, message, help, (steps_key,))
 
 

@@ -1,9 +1,7 @@
-"""``litgpt finetune_lora CHECKPOINT --config FILE --train.micro_batch_size 4``: which script runs, and on what.
+"""Reads a config of LitGPT's scripts, or the command that runs one of them.
 
-LitGPT's keys, and the plan keys for the same things. Read at litgpt 26857050 of June 2026 (``litgpt/finetune/*.py``,
-``pretrain.py``, ``args.py``, ``utils.py``, ``config.py``).
-
-A config of LitGPT's scripts, or the command that runs one of them, in the plan's words.
+``litgpt finetune_lora CHECKPOINT --config FILE --train.micro_batch_size 4`` says which script runs, and on what.
+Read at litgpt 26857050 of June 2026 (``litgpt/finetune/*.py``, ``pretrain.py``, ``args.py``, ``config.py``).
 """
 
 from __future__ import annotations

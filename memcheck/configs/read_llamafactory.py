@@ -1,11 +1,8 @@
-"""LLaMA-Factory's keys, and the plan keys for the same things. Read at ff6d4d12 of August 2026
+"""Reads a LLaMA-Factory YAML config of either generation, or a launch that names one.
+
+The second generation has a loop of its own over FSDP2, DDP or DeepSpeed. Read at ff6d4d12 of August 2026
 (``src/llamafactory/hparams/*.py``, ``model/adapter.py``, ``model/model_utils/checkpointing.py``,
-``model/model_utils/liger_kernel.py``; the second generation: ``src/llamafactory/v1/config/*.py``,
-``v1/core/base_trainer.py``).
-
-LLaMA-Factory's second generation of keys: a loop of its own over FSDP2, DDP or DeepSpeed.
-
-A LLaMA-Factory YAML config in the plan's words.
+``model/model_utils/liger_kernel.py``; second generation: ``v1/config/*.py``, ``v1/core/base_trainer.py``).
 """
 
 from __future__ import annotations

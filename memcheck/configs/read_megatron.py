@@ -1,8 +1,8 @@
-"""Megatron-LM's arguments, and the plan keys for the same things. Read at commit d98e8a64dd of August 2026
-(``megatron/training/arguments.py``, ``core/transformer/transformer_config.py``, ``core/model_parallel_config.py``) and,
-for the names of the configuration classes, at megatron-core 0.16.1.
+"""Reads Megatron-LM's arguments; what they do not say, the code at that commit decides.
 
-Megatron-LM arguments in the plan's words. What they do not say, the code at that commit does.
+Read at commit d98e8a64dd of August 2026 (``megatron/training/arguments.py``,
+``core/transformer/transformer_config.py``, ``core/model_parallel_config.py``), and the names of
+the configuration classes at megatron-core 0.16.1.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
-"""Keys of Megatron-SWIFT, ms-swift over Megatron-Core, and the plan keys. Read at ms-swift 3602360a of August 2026
-(``swift/megatron/arguments/*.py``, ``swift/megatron/utils/megatron_lm_utils.py``) and mcore-bridge 1.6.5
+"""Reads a launch of ``megatron sft`` or ``megatron pt``: ms-swift over Megatron-Core.
+
+A model's tower is frozen, and adapters leave it alone, unless the launch says not. Read at ms-swift 3602360a of August
+2026 (``swift/megatron/arguments/*.py``, ``swift/megatron/utils/*.py``) and mcore-bridge 1.6.5
 (``config/model_config.py``, ``model/gpt_model.py``).
-
-What Megatron-SWIFT does with a model's tower: it is frozen, and adapters leave it alone, unless the launch says not.
-
-Source: ms-swift 4 ``swift/megatron/arguments/megatron_args.py`` (``freeze_llm`` false, ``freeze_vit`` and
-``freeze_aligner`` true by default) and ``swift/megatron/utils/utils.py``.
-
-A launch of ``megatron sft`` or ``megatron pt`` in the plan's words: ms-swift over Megatron-Core.
 """
 
 from __future__ import annotations

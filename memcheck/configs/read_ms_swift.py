@@ -1,13 +1,6 @@
-"""ms-swift's keys, and the plan keys for the same things. Read at 3602360a of August 2026 (``swift/arguments/*.py``,
-``swift/trainers/arguments.py``, ``swift/config/*.json``).
+"""Reads an ms-swift launch, or the same keys as YAML or JSON, with the variables before the command.
 
-Variables before an ms-swift command, or below ``ENV`` in its YAML: processes, nodes, limits of images.
-
-ms-swift's ``--fsdp``: a preset of its own, or a JSON file of words and their section.
-
-How long a row of ms-swift's can be: ``packing_length`` where rows are packed, or one sample that is longer.
-
-An ms-swift launch in the plan's words: a shell line, or the same keys as YAML or JSON.
+Read at 3602360a of August 2026 (``swift/arguments/*.py``, ``swift/trainers/arguments.py``, ``swift/config/*.json``).
 """
 
 from __future__ import annotations

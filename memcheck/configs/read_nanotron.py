@@ -1,7 +1,7 @@
-"""nanotron's keys, and the plan keys for the same things. Read at nanotron 2411b022 of April 2026
-(``src/nanotron/config/*.py``, ``optim/gradient_accumulator.py``, ``optim/zero.py``, ``helpers.py``).
+"""Reads a nanotron YAML config: dimensions, degrees and batch are all in the file.
 
-A nanotron YAML config in the plan's words: dimensions, degrees and batch all stand in the file.
+Read at nanotron 2411b022 of April 2026 (``src/nanotron/config/*.py``, ``optim/gradient_accumulator.py``,
+``optim/zero.py``, ``helpers.py``).
 """
 
 from __future__ import annotations

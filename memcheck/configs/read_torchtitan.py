@@ -1,13 +1,7 @@
-"""torchtitan's keys, and the plan keys. Read at torchtitan 0.2.2, ``torchtitan/config/job_config.py``: the last release
-whose jobs are TOML files; later ones are Python functions.
+"""Reads a torchtitan TOML job, with the names of 0.1 and of 2024 (``training.batch_size``, ``experimental.*``).
 
-The old names are those of 0.1 and of 2024 (``training.batch_size``, ``experimental.*``).
-
-torchtitan's models and flavors, and the catalog's names for them.
-
-Source: ``torchtitan/models/*/__init__.py`` of torchtitan 0.2.2.
-
-A torchtitan TOML job in the plan's words.
+Read at torchtitan 0.2.2, ``torchtitan/config/job_config.py`` and ``torchtitan/models/*/__init__.py``. It is the last
+release whose jobs are TOML files; later ones are Python functions.
 """
 
 from __future__ import annotations

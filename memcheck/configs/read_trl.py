@@ -1,16 +1,8 @@
-"""Keys of TRL and of what is built on it, and the plan keys for them. Read at trl f2cd5771 of July 2026
-(``trl/trainer/base_config.py``, ``model_config.py``, ``sft_config.py``, ``dpo_config.py``), alignment-handbook's
-``src/alignment/configs.py`` and open-instruct's ``finetune.py``.
+"""Reads jobs of TRL, alignment-handbook and open-instruct, and the arguments of transformers' own Trainer.
 
-What open-instruct's own scripts set up themselves: DeepSpeed by switches, the optimizer, clipping. Read at e6c3044a
-of August 2026 (``open_instruct/finetune.py``, ``dpo_tune_cache.py``, ``dpo_utils.py``; ``mason.py`` starts jobs).
-
-Adapters of a script whose arguments do not say that it trains adapters: the user states ``training.method``.
-
-The reader knows PEFT's own argument names, and other names that scripts have for them
-(peft 0.21 ``tuners/lora/config.py``).
-
-TRL, alignment-handbook, open-instruct, and transformers' own examples: TrainingArguments and a model's name.
+Read at trl f2cd5771 of July 2026 (``trl/trainer/base_config.py``, ``model_config.py``, ``sft_config.py``,
+``dpo_config.py``), alignment-handbook's ``src/alignment/configs.py``, peft 0.21 ``tuners/lora/config.py``, and
+open-instruct e6c3044a of August 2026 (``finetune.py``, ``dpo_tune_cache.py``, ``dpo_utils.py``, ``mason.py``).
 """
 
 from __future__ import annotations

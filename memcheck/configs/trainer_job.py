@@ -240,31 +240,33 @@ def _rows(draft: Draft, rows: RowArguments) -> None:
     parts.length(draft, rows.paths, rows.default, rows.packed, rows.why, said=rows.full)
 
 
-def _precision(draft: Draft, found: PrecisionArguments) -> None:
+def _precision(draft: Draft, section: PrecisionArguments) -> None:
     """The recipe, and the dtype in which the weights are resident where that is not what the recipe means."""
-    recipe = f"{found.amp}-mixed" if found.amp else "fp32" if found.weights == "fp32" else f"{found.weights}-pure"
-    draft.set("training.precision.recipe", recipe, found.path)
+    recipe = (
+        f"{section.amp}-mixed" if section.amp else "fp32" if section.weights == "fp32" else f"{section.weights}-pure"
+    )
+    draft.set("training.precision.recipe", recipe, section.path)
     trains_all = draft.value("training.method") == "full"
-    if not found.amp or found.split.engine or (found.split.sharded and trains_all):
+    if not section.amp or section.split.engine or (section.split.sharded and trains_all):
         return
-    if found.weights != ("fp32" if trains_all else found.amp):
-        draft.set("training.precision.params", found.weights, found.path)
+    if section.weights != ("fp32" if trains_all else section.amp):
+        draft.set("training.precision.params", section.weights, section.path)
 
 
-def _recompute(draft: Draft, found: RecomputeArguments) -> None:
+def _recompute(draft: Draft, section: RecomputeArguments) -> None:
     """Every block is computed again in backward, or every N-th; what it keeps may be held on the host."""
-    mode, path, config = f"{RECOMPUTE}.mode", found.path, draft.config
-    enabled = config.take(path) not in parts.FALSE if config.has(path) else found.default
-    said(draft, mode, Said("full" if enabled else "none", path, found.why))
-    option = f"{found.kwargs}.use_reentrant"
-    if enabled and found.kwargs and config.has(option):
+    mode, path, config = f"{RECOMPUTE}.mode", section.path, draft.config
+    enabled = config.take(path) not in parts.FALSE if config.has(path) else section.default
+    said(draft, mode, Said("full" if enabled else "none", path, section.why))
+    option = f"{section.kwargs}.use_reentrant"
+    if enabled and section.kwargs and config.has(option):
         draft.set(f"{RECOMPUTE}.reentrant", parts.on(draft, option), option)
     elif enabled:
-        draft.assume(f"{RECOMPUTE}.reentrant", found.reentrant, found.why)
-    if enabled and found.kwargs:
-        draft.rows((KeyRow(f"{found.kwargs}.every_n_layers", f"{RECOMPUTE}.every_n_layers"),))
-        if parts.on(draft, f"{found.kwargs}.offload"):
-            draft.set(f"{RECOMPUTE}.offload", "cpu", f"{found.kwargs}.offload")
+        draft.assume(f"{RECOMPUTE}.reentrant", section.reentrant, section.why)
+    if enabled and section.kwargs:
+        draft.rows((KeyRow(f"{section.kwargs}.every_n_layers", f"{RECOMPUTE}.every_n_layers"),))
+        if parts.on(draft, f"{section.kwargs}.offload"):
+            draft.set(f"{RECOMPUTE}.offload", "cpu", f"{section.kwargs}.offload")
     parts.recomputed(draft, path)
 
 
@@ -278,22 +280,27 @@ def _loss(draft: Draft, loss: LossArguments) -> None:
         liger_kernels(draft, loss.kernels)
 
 
-def _objective(draft: Draft, found: ObjectiveArguments) -> None:
+def _objective(draft: Draft, section: ObjectiveArguments) -> None:
     objective(
-        draft, found.kind, found.path, precomputed=found.precomputed, prompt=found.prompt, reference=found.reference
+        draft,
+        section.kind,
+        section.path,
+        precomputed=section.precomputed,
+        prompt=section.prompt,
+        reference=section.reference,
     )
 
 
-def _evaluation(draft: Draft, found: EvaluationArguments) -> None:
+def _evaluation(draft: Draft, section: EvaluationArguments) -> None:
     """The pass between steps: its batch, and whether its logits are kept."""
-    draft.config.see(found.path, *found.batch, "prediction_loss_only")
-    if not found.runs:
+    draft.config.see(section.path, *section.batch, "prediction_loss_only")
+    if not section.runs:
         return
-    name = next((each for each in found.batch if draft.config.has(each)), "")
+    name = next((each for each in section.batch if draft.config.has(each)), "")
     key = "training.evaluation.micro_batch_size"
-    size = draft.whole(name, key) if name else found.default
+    size = draft.whole(name, key) if name else section.default
     effect = f"the evaluation pass, of {size} sequences at once, is not in the estimate"
-    parts.say_or_note(draft, key, size, name or found.path, effect)
+    parts.say_or_note(draft, key, size, name or section.path, effect)
     if speaks("training.evaluation.logits", "dropped") and parts.on(draft, "prediction_loss_only"):
         draft.set("training.evaluation.logits", "dropped", "prediction_loss_only")
 
@@ -303,10 +310,10 @@ def _known(draft: Draft, known: Known) -> None:
     parts.irrelevant(draft, known.table.irrelevant)
 
 
-def _collated(draft: Draft, found: Collated) -> None:
-    settle(draft, found.multiple)
-    if found.masked:
-        masked(draft, found.masked, found.rows, found.why)
+def _collated(draft: Draft, section: Collated) -> None:
+    settle(draft, section.multiple)
+    if section.masked:
+        masked(draft, section.masked, section.rows, section.why)
 
 
 WRITERS: dict[type[Record], Callable[[Draft, Any], None]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from memcheck.configs import read_deepspeed as deepspeed
-from memcheck.configs.config_writer import SCRIPTS, Export, Sheet, neutral, settings_of
+from memcheck.configs.config_writer import SCRIPTS, ConfigWriter, Export, neutral, settings_of
 from memcheck.configs.read_deepspeed import KEYS
 from memcheck.configs.types import Written
 from memcheck.frameworks.registry import FRAMEWORKS
@@ -36,69 +36,69 @@ PARAMETERS = {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "aut
 def write(export: Export) -> Written:
     """The JSON of an engine."""
     job = export.job
-    sheet = Sheet(settings_of(job), neutral(FRAMEWORKS["deepspeed"], job.layout), KEYS.version)
-    sheet.remark("model", "the script names it: --model_name_or_path")
-    _batch(sheet)
-    _precision(sheet)
-    _optimizer(sheet)
+    writer = ConfigWriter(settings_of(job), neutral(FRAMEWORKS["deepspeed"], job.layout), KEYS.version)
+    writer.remark("model", "the script names it: --model_name_or_path")
+    _batch(writer)
+    _precision(writer)
+    _optimizer(writer)
     for key in deepspeed.REMOVED:
-        if sheet.take(key) is not None:
-            sheet.lose(key, f"{KEYS.version} has no such key any more")
-    sheet.rows(row for row in KEYS.rows["rows"] if row.key not in deepspeed.REMOVED)
+        if writer.take(key) is not None:
+            writer.lose(key, f"{KEYS.version} has no such key any more")
+    writer.rows(row for row in KEYS.rows["rows"] if row.key not in deepspeed.REMOVED)
     for key in ("tensor_parallel.autotp_size", "sequence_parallel_size"):
-        _drop(sheet, key)
+        _drop(writer, key)
     for key, where in (ELSEWHERE | SCRIPTS).items():
-        sheet.elsewhere(key, where)
-    return Written("deepspeed", json.dumps(sheet.tree, indent=2) + "\n", (*export.notices, *sheet.finish()))
+        writer.elsewhere(key, where)
+    return Written("deepspeed", json.dumps(writer.tree, indent=2) + "\n", (*export.notices, *writer.finish()))
 
 
-def _drop(sheet: Sheet, path: str) -> None:
+def _drop(writer: ConfigWriter, path: str) -> None:
     """A degree of 1 needs no section."""
     section, _, name = path.rpartition(".")
-    table = sheet.tree.get(section, {}) if section else sheet.tree
+    table = writer.tree.get(section, {}) if section else writer.tree
     if table.get(name) == 1:
         del table[name]
     if section and not table:
-        sheet.tree.pop(section, None)
+        writer.tree.pop(section, None)
 
 
-def _batch(sheet: Sheet) -> None:
-    micro, steps = sheet.take("training.micro_batch_size"), sheet.take("training.gradient_accumulation_steps")
-    data = sheet.take("parallelism.data")
-    sheet.put(deepspeed.TOTAL, micro * steps * data)
-    sheet.put(deepspeed.MICRO, micro)
-    sheet.put(deepspeed.STEPS, steps)
-    clip = sheet.take("training.clip_grad_norm")
-    sheet.put(deepspeed.CLIP, 1.0 if clip else 0.0)
+def _batch(writer: ConfigWriter) -> None:
+    micro, steps = writer.take("training.micro_batch_size"), writer.take("training.gradient_accumulation_steps")
+    data = writer.take("parallelism.data")
+    writer.put(deepspeed.TOTAL, micro * steps * data)
+    writer.put(deepspeed.MICRO, micro)
+    writer.put(deepspeed.STEPS, steps)
+    clip = writer.take("training.clip_grad_norm")
+    writer.put(deepspeed.CLIP, 1.0 if clip else 0.0)
     if clip:
-        sheet.remark("training.clip_grad_norm", "the plan does not say at which norm; 1.0 is transformers' default")
+        writer.remark("training.clip_grad_norm", "the plan does not say at which norm; 1.0 is transformers' default")
 
 
-def _precision(sheet: Sheet) -> None:
-    recipe = sheet.take("training.precision.recipe")
+def _precision(writer: ConfigWriter) -> None:
+    recipe = writer.take("training.precision.recipe")
     known = ("fp32", "bf16-mixed", "fp16-mixed", "bf16-pure")
     if recipe not in known:
-        sheet.lose("training.precision", f"DeepSpeed has no {recipe}")
-    sheet.put(KEYS.names["bf16"][0], recipe in ("bf16-mixed", "bf16-pure"))
-    sheet.put(deepspeed.FP16, recipe == "fp16-mixed")
+        writer.lose("training.precision", f"DeepSpeed has no {recipe}")
+    writer.put(KEYS.names["bf16"][0], recipe in ("bf16-mixed", "bf16-pure"))
+    writer.put(deepspeed.FP16, recipe == "fp16-mixed")
     if recipe == "bf16-pure":
         for name in ("bf16_master_weights_and_grads", "bf16_optimizer_states"):
-            sheet.put(f"bf16.{name}", True)
+            writer.put(f"bf16.{name}", True)
 
 
-def _optimizer(sheet: Sheet) -> None:
-    name, how = sheet.take("training.optimizer.name"), sheet.take("training.optimizer.implementation")
+def _optimizer(writer: ConfigWriter) -> None:
+    name, how = writer.take("training.optimizer.name"), writer.take("training.optimizer.implementation")
     if name not in KEYS.words["types"]:
-        sheet.put("zero_allow_untested_optimizer", True)
-        sheet.remark("training.optimizer.name", f"TrainingArguments makes it: optim for {name}")
+        writer.put("zero_allow_untested_optimizer", True)
+        writer.remark("training.optimizer.name", f"TrainingArguments makes it: optim for {name}")
         return
-    sheet.put(deepspeed.OPTIMIZER, KEYS.words["types"][name])
-    sheet.put("optimizer.params", dict(PARAMETERS if name != "sgd" else {"lr": "auto"}))
+    writer.put(deepspeed.OPTIMIZER, KEYS.words["types"][name])
+    writer.put("optimizer.params", dict(PARAMETERS if name != "sgd" else {"lr": "auto"}))
     usual = FRAMEWORKS["deepspeed"].optimizers.by_name.get(name, FRAMEWORKS["deepspeed"].optimizers.implementation)
     if name in ("adam", "adamw") and how == "foreach":
-        sheet.put(deepspeed.TORCH_ADAM, True)
+        writer.put(deepspeed.TORCH_ADAM, True)
     elif how != usual:
-        sheet.lose("training.optimizer.implementation", f"DeepSpeed has no {how} {name}")
+        writer.lose("training.optimizer.implementation", f"DeepSpeed has no {how} {name}")
     if name == "sgd-momentum":
-        sheet.put(deepspeed.MOMENTUM, 0.9)
-        sheet.remark("training.optimizer.name", "the plan does not say which momentum; 0.9 is common")
+        writer.put(deepspeed.MOMENTUM, 0.9)
+        writer.remark("training.optimizer.name", "the plan does not say which momentum; 0.9 is common")

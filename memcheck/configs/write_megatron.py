@@ -1,7 +1,4 @@
-"""An architecture as Megatron-LM's own dimensions, and what gets lost on the way.
-
-A plan as Megatron-LM arguments, one to a line.
-"""
+"""Writes a plan as Megatron-LM arguments, one per line, with the architecture as Megatron-LM's dimensions."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from memcheck.configs import read_megatron as megatron
-from memcheck.configs.config_writer import Export, Sheet, neutral, settings_of, spelled
+from memcheck.configs.config_writer import ConfigWriter, Export, neutral, settings_of, spelled
 from memcheck.configs.read_megatron import KEYS
 from memcheck.configs.types import Written
 from memcheck.families.architecture import read_architecture
@@ -219,25 +216,25 @@ STRATEGIES = {stage: word for word, stage in KEYS.words["strategies"].items()}
 def write(export: Export) -> Written:
     """The arguments of a job."""
     job = export.job
-    sheet = Sheet(settings_of(job), neutral(FRAMEWORKS["megatron"], job.layout), KEYS.version)
-    _model(sheet, job)
-    _batch(sheet)
-    sheet.rows(row for row in KEYS.rows["layout"] if row.key in sheet.settings)
-    _layout(sheet, job)
-    _sharding(sheet, job)
-    _precision(sheet)
-    _optimizer(sheet)
-    _recompute(sheet)
-    _options(sheet, job)
-    sheet.rows(KEYS.rows["saving"])
+    writer = ConfigWriter(settings_of(job), neutral(FRAMEWORKS["megatron"], job.layout), KEYS.version)
+    _model(writer, job)
+    _batch(writer)
+    writer.rows(row for row in KEYS.rows["layout"] if row.key in writer.settings)
+    _layout(writer, job)
+    _sharding(writer, job)
+    _precision(writer)
+    _optimizer(writer)
+    _recompute(writer)
+    _options(writer, job)
+    writer.rows(KEYS.rows["saving"])
     for name, (key, value) in KEYS.words["switches"].items():
-        if sheet.take(key) == value:
-            sheet.put(name, True)
+        if writer.take(key) == value:
+            writer.put(name, True)
     for key in ("hardware.nodes", "hardware.gpus_per_node"):
-        sheet.elsewhere(key, LAUNCHER)
-    sheet.elsewhere("training.expandable_segments", "PYTORCH_CUDA_ALLOC_CONF, in the environment")
-    notices = (*export.notices, *sheet.finish())
-    lines = [_argument(name, value) for name, value in sheet.tree.items()]
+        writer.elsewhere(key, LAUNCHER)
+    writer.elsewhere("training.expandable_segments", "PYTORCH_CUDA_ALLOC_CONF, in the environment")
+    notices = (*export.notices, *writer.finish())
+    lines = [_argument(name, value) for name, value in writer.tree.items()]
     return Written("megatron", "\n".join([export.header(KEYS.version, notices), *filter(None, lines)]) + "\n", notices)
 
 
@@ -251,116 +248,116 @@ def _argument(name: str, value: object) -> str:
     return f'--{name} "{text}"' if set(text) & set("()|*[] ") else f"--{name} {text}"
 
 
-def _model(sheet: Sheet, job: TrainingJob) -> None:
+def _model(writer: ConfigWriter, job: TrainingJob) -> None:
     architecture = job.architecture
     if not isinstance(architecture, Architecture):
-        sheet.lose("model", "a rough model has no dimensions to write")
+        writer.lose("model", "a rough model has no dimensions to write")
         return
     found = dimensions(architecture)
     for which in ("hidden_dropout", "attention_dropout"):
-        stated = sheet.take(f"{OPTION}{which}")
+        stated = writer.take(f"{OPTION}{which}")
         if stated is not None:
             found[which] = stated
     for name, value in found.items():
-        sheet.put(megatron.dashed(name), value)
+        writer.put(megatron.dashed(name), value)
     if found.get("normalization") != "RMSNorm" and architecture.final_norm is not None:
-        sheet.put("apply-layernorm-1p", architecture.final_norm.kind == "layernorm-1p")
+        writer.put("apply-layernorm-1p", architecture.final_norm.kind == "layernorm-1p")
     for difference in differences(architecture, found):
-        sheet.lose("model", difference)
+        writer.lose("model", difference)
 
 
-def _batch(sheet: Sheet) -> None:
-    micro, steps = sheet.number("training.micro_batch_size"), sheet.take("training.gradient_accumulation_steps")
-    sheet.put("global-batch-size", micro * steps * sheet.take("parallelism.data"))
+def _batch(writer: ConfigWriter) -> None:
+    micro, steps = writer.number("training.micro_batch_size"), writer.take("training.gradient_accumulation_steps")
+    writer.put("global-batch-size", micro * steps * writer.take("parallelism.data"))
 
 
-def _layout(sheet: Sheet, job: TrainingJob) -> None:
+def _layout(writer: ConfigWriter, job: TrainingJob) -> None:
     layout = job.layout
     if layout.tensor > 1:
-        sheet.put("sequence-parallel", sheet.take("parallelism.sequence"))
-    experts = sheet.tree.get("num-experts")
-    expert_tensor = sheet.take("parallelism.expert_tensor")
+        writer.put("sequence-parallel", writer.take("parallelism.sequence"))
+    experts = writer.tree.get("num-experts")
+    expert_tensor = writer.take("parallelism.expert_tensor")
     if experts:
-        sheet.put("expert-tensor-parallel-size", expert_tensor)
+        writer.put("expert-tensor-parallel-size", expert_tensor)
     if layout.pipeline > 1:
-        per_chunk = sheet.take(f"{OPTION}num_layers_per_virtual_pipeline_stage")
-        virtual, schedule = sheet.take("parallelism.virtual_stages"), sheet.take("parallelism.pipeline_schedule")
+        per_chunk = writer.take(f"{OPTION}num_layers_per_virtual_pipeline_stage")
+        virtual, schedule = writer.take("parallelism.virtual_stages"), writer.take("parallelism.pipeline_schedule")
         if per_chunk:
-            sheet.put("num-layers-per-virtual-pipeline-stage", per_chunk)
+            writer.put("num-layers-per-virtual-pipeline-stage", per_chunk)
         elif virtual > 1:
-            sheet.put("num-virtual-stages-per-pipeline-rank", virtual)
+            writer.put("num-virtual-stages-per-pipeline-rank", virtual)
         if schedule != ("interleaved-1f1b" if virtual > 1 else "1f1b"):
-            sheet.lose("parallelism.pipeline_schedule", f"Megatron-LM has no {schedule} of {virtual} stages per rank")
+            writer.lose("parallelism.pipeline_schedule", f"Megatron-LM has no {schedule} of {virtual} stages per rank")
 
 
-def _sharding(sheet: Sheet, job: TrainingJob) -> None:
-    stage = sheet.take("parallelism.zero_stage")
-    sheet.take(f"{OPTION}use_distributed_optimizer")
-    sheet.put("use-distributed-optimizer", stage > 0)
-    fsdp = bool(sheet.take(f"{OPTION}use_megatron_fsdp")) or stage in (2, 3)
-    sheet.take(f"{OPTION}data_parallel_sharding_strategy")
+def _sharding(writer: ConfigWriter, job: TrainingJob) -> None:
+    stage = writer.take("parallelism.zero_stage")
+    writer.take(f"{OPTION}use_distributed_optimizer")
+    writer.put("use-distributed-optimizer", stage > 0)
+    fsdp = bool(writer.take(f"{OPTION}use_megatron_fsdp")) or stage in (2, 3)
+    writer.take(f"{OPTION}data_parallel_sharding_strategy")
     if fsdp:
-        sheet.put("use-megatron-fsdp", True)
-        sheet.put("data-parallel-sharding-strategy", STRATEGIES[stage])
-    group, whole = sheet.take("parallelism.shard_group"), job.layout.data * job.layout.context
-    instances = sheet.take(f"{OPTION}num_distributed_optimizer_instances")
+        writer.put("use-megatron-fsdp", True)
+        writer.put("data-parallel-sharding-strategy", STRATEGIES[stage])
+    group, whole = writer.take("parallelism.shard_group"), job.layout.data * job.layout.context
+    instances = writer.take(f"{OPTION}num_distributed_optimizer_instances")
     if group is not None and group != whole and whole % group == 0:
         instances = whole // group
     if instances is not None:
-        sheet.put("num-distributed-optimizer-instances", instances)
+        writer.put("num-distributed-optimizer-instances", instances)
 
 
-def _precision(sheet: Sheet) -> None:
-    recipe = sheet.take("training.precision.recipe")
+def _precision(writer: ConfigWriter) -> None:
+    recipe = writer.take("training.precision.recipe")
     if recipe not in PRECISIONS:
-        sheet.lose("training.precision", f"Megatron-LM has no {recipe}")
+        writer.lose("training.precision", f"Megatron-LM has no {recipe}")
         return
     for name in PRECISIONS[recipe]:
-        sheet.put(name, True)
-    format8 = sheet.take(f"{OPTION}fp8_format")
+        writer.put(name, True)
+    format8 = writer.take(f"{OPTION}fp8_format")
     if format8 or recipe == "fp8-mixed":  # products are in fp8 with fp32 parameters as well
-        sheet.put("fp8-format", format8 or "hybrid")
+        writer.put("fp8-format", format8 or "hybrid")
 
 
-def _optimizer(sheet: Sheet) -> None:
-    sheet.rows((KEYS.row("optimizer"),))
-    if sheet.take("training.optimizer.implementation") != "fused":
-        sheet.lose("training.optimizer.implementation", "Megatron-LM's optimizers are fused")
-    offload = sheet.take("training.optimizer.offload")
+def _optimizer(writer: ConfigWriter) -> None:
+    writer.rows((KEYS.row("optimizer"),))
+    if writer.take("training.optimizer.implementation") != "fused":
+        writer.lose("training.optimizer.implementation", "Megatron-LM's optimizers are fused")
+    offload = writer.take("training.optimizer.offload")
     if offload == "cpu":
-        sheet.put("optimizer-cpu-offload", True)
+        writer.put("optimizer-cpu-offload", True)
     elif offload != "none":
-        sheet.lose("training.optimizer.offload", f"Megatron-LM does not offload states to {offload}")
-    sheet.put("clip-grad", 1.0 if sheet.take("training.clip_grad_norm") else 0.0)
+        writer.lose("training.optimizer.offload", f"Megatron-LM does not offload states to {offload}")
+    writer.put("clip-grad", 1.0 if writer.take("training.clip_grad_norm") else 0.0)
 
 
-def _recompute(sheet: Sheet) -> None:
-    mode = sheet.take(f"{CHECKPOINTING}.mode")
-    sheet.take(f"{OPTION}recompute_granularity")
-    modules = sheet.take(f"{CHECKPOINTING}.modules") or sheet.take(f"{OPTION}recompute_modules") or ()
-    sheet.take(f"{OPTION}recompute_modules")
+def _recompute(writer: ConfigWriter) -> None:
+    mode = writer.take(f"{CHECKPOINTING}.mode")
+    writer.take(f"{OPTION}recompute_granularity")
+    modules = writer.take(f"{CHECKPOINTING}.modules") or writer.take(f"{OPTION}recompute_modules") or ()
+    writer.take(f"{OPTION}recompute_modules")
     if mode == "none":
         return
-    sheet.put("recompute-granularity", mode)
+    writer.put("recompute-granularity", mode)
     if mode == "selective" and modules:
-        sheet.put("recompute-modules", list(modules) if not isinstance(modules, str) else modules)
-    if mode == "full" and f"{OPTION}recompute_method" not in sheet.settings:
-        sheet.put("recompute-method", "uniform")
-        sheet.put("recompute-num-layers", 1)
+        writer.put("recompute-modules", list(modules) if not isinstance(modules, str) else modules)
+    if mode == "full" and f"{OPTION}recompute_method" not in writer.settings:
+        writer.put("recompute-method", "uniform")
+        writer.put("recompute-num-layers", 1)
 
 
-def _options(sheet: Sheet, job: TrainingJob) -> None:
-    attention = sheet.take("training.attention")
+def _options(writer: ConfigWriter, job: TrainingJob) -> None:
+    attention = writer.take("training.attention")
     if attention == "eager":
-        sheet.put("attention-backend", "unfused")
-    sheet.rows(row for row in megatron.OPTIONS if row.key in sheet.settings)
+        writer.put("attention-backend", "unfused")
+    writer.rows(row for row in megatron.OPTIONS if row.key in writer.settings)
     for name, option in KEYS.words["switched_off"].items():
-        if sheet.take(f"{OPTION}{option}") is False:
-            sheet.put(name, True)
+        if writer.take(f"{OPTION}{option}") is False:
+            writer.put(name, True)
     for option, usual in KEYS.words["assumed"].items():
         on = job.option(option, usual)
         switch = next((name for name, off in KEYS.words["switched_off"].items() if off == option), "")
         if switch:
-            sheet.put(switch, not on)
-        elif sheet.tree.get("num-experts"):
-            sheet.put(megatron.dashed(option), bool(on))
+            writer.put(switch, not on)
+        elif writer.tree.get("num-experts"):
+            writer.put(megatron.dashed(option), bool(on))
