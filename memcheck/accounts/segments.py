@@ -51,16 +51,16 @@ def unfilled(blocks: Sequence[int]) -> int:
     """Bytes that none of these blocks fits into, made one after the other, each in the smallest rest that holds it."""
     large = [size for size in blocks if size > SMALL_SIZE]
     least = min(large, default=0)
-    rests: list[int] = []
+    gaps: list[int] = []
     gone = 0
     for size in large:
-        at = bisect_left(rests, size)
-        if at < len(rests):
-            rest = rests.pop(at) - size
+        at = bisect_left(gaps, size)
+        if at < len(gaps):
+            rest = gaps.pop(at) - size
         else:
             rest = LARGE_BUFFER - size if size < MIN_LARGE else -size % ROUND_LARGE
         if rest > SMALL_SIZE:
-            insort(rests, rest)
+            insort(gaps, rest)
         else:
             gone += rest
-    return gone + sum(rest for rest in rests if rest < least)
+    return gone + sum(rest for rest in gaps if rest < least)

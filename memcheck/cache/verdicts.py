@@ -126,9 +126,9 @@ class Verdicts:
         from memcheck.cache.text import read
 
         try:
-            notes, beside, results = own_json.parsed(text)
+            notes, extra, results = own_json.parsed(text)
             if holds(notes):
-                found = read(results), beside
+                found = read(results), extra
                 self._count(notes)
                 return found
         except (TypeError, ValueError, KeyError, IndexError, RecursionError, StopIteration):
@@ -136,7 +136,7 @@ class Verdicts:
         self._grows = True
         return None
 
-    def keep(self, name: str, results: list[PlanResult], notes: list[Note], beside: object) -> None:
+    def keep(self, name: str, results: list[PlanResult], notes: list[Note], extra: object) -> None:
         """Keep results that are verdicts, all of them, with the answers that they rest on."""
         if self._folder is None or len(notes) > MOST_NOTES or any(each.estimate is None for each in results):
             return
@@ -144,7 +144,7 @@ class Verdicts:
 
         text = written(results)
         if text is not None:
-            store.keep(self._folder, name, f"[{own_json.written(notes)},{own_json.written(beside)},{text}]")
+            store.keep(self._folder, name, f"[{own_json.written(notes)},{own_json.written(extra)},{text}]")
             self._count(notes)
 
     def _count(self, notes: list[Note]) -> None:

@@ -83,8 +83,8 @@ def count_parameters(architecture: Architecture) -> int:
     Equal to ``sum(p.numel() for p in model.parameters())`` of the model that transformers builds.
     """
     inside = sum(n * sum(t.count for t in block_tensors(block)) for block, n in architecture.blocks)
-    beside = sum(n * sum(t.count for t in tensors) for tensors, n, _ in tower_runs(architecture))
-    return inside + beside + sum(t.count for t in outer_tensors(architecture))
+    side = sum(n * sum(t.count for t in tensors) for tensors, n, _ in tower_runs(architecture))
+    return inside + side + sum(t.count for t in outer_tensors(architecture))
 
 
 def parameters_by_group(architecture: Architecture) -> dict[str, int]:

@@ -121,22 +121,22 @@ def _removal(document: Document, pointer: str, lines: tuple[str, ...]) -> Edit |
     if not start.line == start.end_line == end.line == end.end_line or end.column <= start.end_column:
         return None
     line = lines[start.line - 1]
-    before, between, behind = (
+    before, between, after = (
         line[: start.column - 1],
         line[start.end_column - 1 : end.column - 1],
         line[end.end_column - 1 :],
     )
     if not _BETWEEN.fullmatch(between):
         return None  # an anchor or a tag
-    if not before.strip() and not behind.strip():
+    if not before.strip() and not after.strip():
         if start.line > 1 and lines[start.line - 2].lstrip().startswith("#"):
             return None  # the comment above may be about this line
         following = (start.line + 1, 1) if start.line < len(lines) else (start.line, len(line) + 1)
         return Edit(Span(start.line, 1, *following), "")
-    if behind.lstrip().startswith(","):
-        size = len(behind) - len(behind.lstrip()[1:].lstrip())
+    if after.lstrip().startswith(","):
+        size = len(after) - len(after.lstrip()[1:].lstrip())
         return Edit(Span(start.line, start.column, end.line, end.end_column + size), "")
-    if before.rstrip().endswith(",") and behind.lstrip().startswith("}"):
+    if before.rstrip().endswith(",") and after.lstrip().startswith("}"):
         return Edit(Span(start.line, len(before.rstrip()[:-1].rstrip()) + 1, end.line, end.end_column), "")
     return None
 

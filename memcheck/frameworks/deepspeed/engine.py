@@ -74,7 +74,7 @@ class EngineBuffers(Record):
     """Copies of a bucket while it is reduced in a hook of the embedding."""
     reducing_within: int = 0
     """Copies of a bucket while it is reduced in any other hook."""
-    reducing_behind: int = 0
+    reducing_after: int = 0
     """Copies of a bucket while it is reduced after the backward, with what waits."""
     reduces_once: bool = False
     """Whether all gradients are reduced at once after the backward, and none before."""
@@ -92,7 +92,7 @@ class EngineBuffers(Record):
         """The most that comes on streams of the engine's own, of gathers (partitioned_param_coordinator.py,
         ``__allgather_stream``) and of reductions (stage3.py, ``reduce_and_partition_stream``).
         """
-        copies = self.reducing_head, self.reducing_within, self.reducing_last, self.reducing_behind
+        copies = self.reducing_head, self.reducing_within, self.reducing_last, self.reducing_after
         return max(self.live_parameters, self.live_head, self.live_backward) + max(copies) + self.reducing
 
 
@@ -203,13 +203,13 @@ def _partitioned_gradients(job: TrainingJob, trained: list[int], hidden: int) ->
         partition=0 if offloaded and not how.sums else own,
     )
     if found.reduces_late:
-        found = found._replace(reducing_behind=late(trained, how, found.partition))
+        found = found._replace(reducing_after=late(trained, how, found.partition))
     else:
         moving = stage == 2 or (job.gradient_accumulation_steps == 1 and how.contiguous)
         early = as_they_appear(trained[::-1], how, moving=moving)
         if how.sums and not how.contiguous:  # the rank's own gradients stay allocated next to the sums
-            beside = found.partition if stage == 1 else rounded(fullest_partition(ordered, ways) * item)
-            early = early._replace(waiting=early.waiting + beside, behind=early.behind + beside)
+            kept = found.partition if stage == 1 else rounded(fullest_partition(ordered, ways) * item)
+            early = early._replace(waiting=early.waiting + kept, after_backward=early.after_backward + kept)
         found = _reduced_early(found, early)
     # of each tensor's part of the partition a norm is taken in fp64 (get_grad_norm_direct)
     norm = 0
@@ -249,7 +249,7 @@ def _reduced_early(buffers: EngineBuffers, early: Early) -> EngineBuffers:
         reducing_head=early.first,
         reducing_last=early.last,
         reducing_within=early.within,
-        reducing_behind=early.behind,
+        reducing_after=early.after_backward,
         reduces_once=early.once,
     )
 

@@ -89,7 +89,7 @@ class Early(Record):
     """What reducing takes when the last tensor arrives: the embedding's."""
     within: int = 0
     """What reducing takes in other hooks, beyond what waits."""
-    behind: int = 0
+    after_backward: int = 0
     """What it takes, with what waits, when backward is over."""
     once: bool = False
     """Whether all gradients are reduced at once after the backward, and none before."""
@@ -101,23 +101,23 @@ def as_they_appear(numels: Sequence[int], how: Reducing, *, moving: bool) -> Ear
     ``numels``: in the order of the hooks; ``moving``: nothing else keeps gradients that are in no buffer.
     """
     reductions = list(_reductions(numels, how))
-    most = waits = kept = before = head = tail = behind = 0
+    most = waits = kept = before = head = tail = after_backward = 0
     for first, last, outside, extra in reductions:
         own = outside if moving else 0
         before = before if how.overlaps and not how.contiguous else 0
         # after the last tensor's hook the backward is over
         newest = numels[last - 1] if own and (last == len(numels) or last - first == 1) else 0
         waits = max(waits, kept + before + own - rounded(newest * DTYPE_BYTES[how.dtype]))
-        tail, behind = behind, kept + max(before + own, own + extra)
+        tail, after_backward = after_backward, kept + max(before + own, own + extra)
         head = extra if last == 1 else head
-        most = max(most, behind if 1 < last < len(numels) else 0)
+        most = max(most, after_backward if 1 < last < len(numels) else 0)
         before = own
         kept += 0 if how.frees else own
-    found = _beside(waits, head, most, tail, behind, alone=len(numels) < 2)
+    found = _early(waits, head, most, tail, after_backward, alone=len(numels) < 2)
     return found._replace(once=len(reductions) < 2)
 
 
-def _beside(waits: int, head: int, most: int, tail: int, behind: int, *, alone: bool) -> Early:
+def _early(waits: int, head: int, most: int, tail: int, after_backward: int, *, alone: bool) -> Early:
     """``most``, ``tail``: what other hooks and the last one take together with what waits; ``alone``: there is one
     tensor, which is reduced after its backward.
     """
@@ -126,7 +126,7 @@ def _beside(waits: int, head: int, most: int, tail: int, behind: int, *, alone: 
         first=0 if alone else head,
         last=max(0, tail - waits),
         within=max(0, most - waits),
-        behind=behind,
+        after_backward=after_backward,
     )
 
 
@@ -196,7 +196,7 @@ def scattered(numels: Sequence[int], how: Reducing, accumulated: str) -> Early:
 @lru_cache(maxsize=64)
 def _scattered(numels: tuple[int, ...], how: Reducing, accumulated: str) -> Early:
     item, wire, summed = (DTYPE_BYTES[name] for name in (how.dtype, how.wire, accumulated))
-    most = waits = head = tail = behind = 0
+    most = waits = head = tail = after_backward = 0
     for first, last in buckets(numels, how.limit):
         each, count = numels[first:last], sum(numels[first:last])
         alone = not how.contiguous or count > how.limit
@@ -217,7 +217,7 @@ def _scattered(numels: tuple[int, ...], how: Reducing, accumulated: str) -> Earl
         outside = sum(rounded(n * item) for n in each) if alone else 0
         newest = each[-1] if alone and (last == len(numels) or len(each) == 1) else 0
         waits = max(waits, outside - rounded(newest * item))
-        tail, behind = behind, outside + extra
+        tail, after_backward = after_backward, outside + extra
         head = extra if last == 1 else head
-        most = max(most, behind if 1 < last < len(numels) else 0)
-    return _beside(waits, head, most, tail, behind, alone=len(numels) < 2)
+        most = max(most, after_backward if 1 < last < len(numels) else 0)
+    return _early(waits, head, most, tail, after_backward, alone=len(numels) < 2)

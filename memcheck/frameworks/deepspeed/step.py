@@ -143,7 +143,7 @@ class EngineStep(DataParallel):
         """Everything of this micro-batch is reduced, or none of it was to be."""
         recorder, b = self.recorder, self.buffers
         reduces = last or self.stage >= 2
-        self._reduce(b.reducing_behind if reduces else NOTHING)
+        self._reduce(b.reducing_after if reduces else NOTHING)
         once = b.partition if reduces and b.reduces_once and self._takes_own(first) else NOTHING
         if b.adds_in_place:  # the fp32 sums are made before
             recorder.hold("gradients", once)

@@ -57,7 +57,7 @@ class MemoryBlock:
         after = self.next
         return self.size + (after.size if after is not None and not after.mapped else 0)
 
-    def behind(self, before: MemoryBlock) -> None:
+    def insert_after(self, before: MemoryBlock) -> None:
         """Take the place after a block of the same segment."""
         self.previous, self.next = before, before.next
         if before.next is not None:
@@ -271,7 +271,7 @@ class Allocator:
         if not splits:
             return
         rest = MemoryBlock(block.pool, block.stream, block.address + size, remaining)
-        rest.behind(block)
+        rest.insert_after(block)
         block.size = size
         block.pool.free_of(block.stream).add(rest)
 
@@ -359,7 +359,7 @@ class Allocator:
         block.mapped = True
         if mapped < block.size:
             rest = MemoryBlock(pool, block.stream, block.address + mapped, block.size - mapped, mapped=False)
-            rest.behind(block)
+            rest.insert_after(block)
             pool.unmapped_of(block.stream).add(rest)
             block.size = mapped
         self._join(block)
@@ -394,7 +394,7 @@ class Allocator:
             queue.add(before)
         if last < end:
             after = MemoryBlock(pool, block.stream, last, end - last)
-            after.behind(block)
+            after.insert_after(block)
             queue.add(after)
         block.address, block.size, block.mapped = first, last - first, False
         self._join(block)

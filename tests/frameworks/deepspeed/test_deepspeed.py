@@ -105,7 +105,7 @@ def test_overlapped_reduction_has_two_buckets_and_what_exceeds_one() -> None:
     """The second is filled while the first is reduced; an embedding larger than a bucket waits for the end by itself."""
     found = buffers(2, options=(("overlap_comm", True),))
     assert found.buckets == 2 * 1_000_000_000
-    assert found.reducing_behind == rounded(2 * LARGEST)
+    assert found.reducing_after == rounded(2 * LARGEST)
 
 
 def test_fp32_sums_of_stage_1_are_a_whole_model() -> None:
@@ -164,7 +164,7 @@ def test_another_communication_dtype_is_a_copy() -> None:
     plain, cast = buffers(2), buffers(2, options=fp32)
     assert cast.buckets == plain.buckets
     assert cast.reducing_within - plain.reducing_within == 2_000_000_000
-    assert cast.reducing_behind - plain.reducing_behind == rounded(4 * LARGEST)
+    assert cast.reducing_after - plain.reducing_after == rounded(4 * LARGEST)
     assert buffers(3, options=fp32).resident == 2 * buffers(3).resident
 
 

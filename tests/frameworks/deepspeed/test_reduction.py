@@ -40,17 +40,17 @@ def test_a_bucket_is_full_when_the_next_tensor_does_not_fit(numels: list[int], f
 
 def test_a_bucket_of_several_owners_is_copied() -> None:
     """Slices of one owner are one slice, which is reduced where it lies."""
-    assert as_they_appear([K, K, K, K], PLAIN, moving=True).behind == 0
-    assert as_they_appear([K, K], PLAIN._replace(limit=4 * K), moving=True).behind == 8 * K
+    assert as_they_appear([K, K, K, K], PLAIN, moving=True).after_backward == 0
+    assert as_they_appear([K, K], PLAIN._replace(limit=4 * K), moving=True).after_backward == 8 * K
     alone = PLAIN._replace(joins=False, limit=4 * K)
-    assert as_they_appear([K, K], alone, moving=True).behind == 0
-    assert as_they_appear([K, K], alone._replace(scatters=False), moving=True).behind == 0
+    assert as_they_appear([K, K], alone, moving=True).after_backward == 0
+    assert as_they_appear([K, K], alone._replace(scatters=False), moving=True).after_backward == 0
 
 
 def test_slices_of_fp32_sums_are_apart() -> None:
     """Each has its place in the partition: they are copied though one rank owns them, and widened one by one."""
     sums = PLAIN._replace(ways=1, dtype="bf16", wire="bf16", sums=True)
-    assert as_they_appear([K, K], sums, moving=True).behind == 2 * 2 * K + 4 * K
+    assert as_they_appear([K, K], sums, moving=True).after_backward == 2 * 2 * K + 4 * K
 
 
 def test_what_others_own_is_let_go_of() -> None:
@@ -58,7 +58,7 @@ def test_what_others_own_is_let_go_of() -> None:
     head_first = [4 * K, K, K, K]
     second, first = (as_they_appear(head_first, PLAIN._replace(frees=frees), moving=True) for frees in (True, False))
     assert (second.waiting, first.waiting) == (0, 16 * K)
-    assert first.behind - second.behind == 16 * K
+    assert first.after_backward - second.after_backward == 16 * K
 
 
 def test_a_late_reduction_takes_what_its_buckets_have_not_given() -> None:
@@ -77,8 +77,8 @@ def test_fp32_gradients_outlive_their_reduction() -> None:
 
 def test_stage_3_interleaves_shards_in_a_copy() -> None:
     """But those of one tensor that divides evenly; widened to the dtype of the sums shard by shard."""
-    assert scattered([2 * K], PLAIN, "fp32").behind == 0
-    assert scattered([K, K], PLAIN, "fp32").behind == 8 * K
+    assert scattered([2 * K], PLAIN, "fp32").after_backward == 0
+    assert scattered([K, K], PLAIN, "fp32").after_backward == 8 * K
     narrow = PLAIN._replace(dtype="bf16", wire="bf16")
-    assert scattered([K, K], narrow, "fp32").behind == 4 * K + 2 * 2 * K
-    assert scattered([K, K], narrow._replace(scatters=False), "fp32").behind == 4 * K + 8 * K
+    assert scattered([K, K], narrow, "fp32").after_backward == 4 * K + 2 * 2 * K
+    assert scattered([K, K], narrow._replace(scatters=False), "fp32").after_backward == 4 * K + 8 * K
