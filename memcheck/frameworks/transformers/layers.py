@@ -40,6 +40,8 @@ def mixer_forward(
     ctx: Context, mixer: Attention | LatentAttention | Mixer | TowerAttention, x: Value, stream: str
 ) -> Value:
     """Whatever mixes tokens in this block."""
+    if (own := forward_of(mixer)) is not None:
+        return own(ctx, mixer, x, stream)
     if isinstance(mixer, Attention):
         return attention(ctx, mixer, x, stream)
     if isinstance(mixer, LatentAttention):
@@ -58,7 +60,8 @@ def mixer_forward(
 def feed_forward(ctx: Context, m: Mlp | Moe, x: Value) -> Value:
     """Dense or routed."""
     if isinstance(m, Mlp):
-        return mlp(ctx, m, x)
+        own = forward_of(m)
+        return mlp(ctx, m, x) if own is None else own(ctx, m, x)
     from memcheck.frameworks.transformers.moe import moe
 
     return moe(ctx, m, x)

@@ -1,6 +1,6 @@
 """Which function runs a module of a type that one family or few have.
 
-Each family's file of this folder has the function; it is imported when the first module of its type is run.
+The file that has the function is imported when the first module of its type is run.
 """
 
 from __future__ import annotations
@@ -20,19 +20,37 @@ FORWARDS: dict[str, str] = {
     "LatentMoe": "moe:between_projections",
     "NoisyMoe": "moe:noisy",
     "SharedTransformerBlock": "shared_block:shared_block",
-    "UnscaledAltUpBlock": "altup:altup_block",
     "WideSumMoe": "moe:summed_wide",
 }
 """Name of a module's type -> ``file:function`` in this folder. The function takes the context, the module and rows.
 That of an attention's ``own`` record takes the attention and the record."""
 
-_found: dict[str, Callable[..., Value] | None] = {}
+FAMILIES = "memcheck.models.families."
+HERE = "memcheck.frameworks.transformers."
+_found: dict[type, Callable[..., Value] | None] = {}
 
 
 def forward_of(module: object) -> Callable[..., Value] | None:
-    """The function of the module's own type; None: it runs as its kind does in most models."""
-    name = type(module).__name__
-    if name not in _found:
-        file, _, function = FORWARDS.get(name, "").partition(":")
-        _found[name] = getattr(import_module("memcheck.frameworks.transformers." + file), function) if file else None
-    return _found[name]
+    """The function of the module's own type; None: it runs as its kind does in most models.
+
+    A type of a family's file that has no line in :data:`FORWARDS` has its function in the file of this folder that is
+    named like the family's, in a table ``FORWARDS`` from type to function.
+    """
+    kind = type(module)
+    if kind not in _found:
+        _found[kind] = _look_up(kind)
+    return _found[kind]
+
+
+def _look_up(kind: type) -> Callable[..., Value] | None:
+    for each in kind.__mro__:
+        file, _, function = FORWARDS.get(each.__name__, "").partition(":")
+        if file:
+            found: Callable[..., Value] = getattr(import_module(HERE + file), function)
+            return found
+        if each.__module__.startswith(FAMILIES):
+            own: dict[type, Callable[..., Value]] = import_module(
+                HERE + each.__module__.removeprefix(FAMILIES)
+            ).FORWARDS
+            return own[each]
+    return None
