@@ -1,10 +1,8 @@
-"""The door to a framework's model code: fixed names in its folder's ``layers.py`` and ``states.py``.
-
-Modules are imported where they are first asked for: a check replays the layers of one framework.
-"""
+"""The doors to a framework's model code: fixed names in its folder's layers, states, objectives and encoder."""
 
 from __future__ import annotations
 
+from memcheck.autograd.style import Style
 from memcheck.edge.modules import import_module
 from memcheck.remembered import lru_cache
 
@@ -15,13 +13,57 @@ if TYPE_CHECKING:
     from memcheck.accounts.state import LocalTensor
     from memcheck.accounts.unit import Unit
     from memcheck.autograd.context import Context, Setting
-    from memcheck.autograd.curve import Forward
+    from memcheck.autograd.curve import Curve, Forward
     from memcheck.autograd.matrix import Weights
-    from memcheck.autograd.style import Style
     from memcheck.autograd.tensor import Value
     from memcheck.frameworks.transformers.head import Head
     from memcheck.job.types import TrainingJob
+    from memcheck.models.encoder import Encoder, Words
     from memcheck.models.types import Architecture, Block, Norm
+
+
+if TYPE_CHECKING:
+
+    class OwnLosses(Protocol):
+        """What each ``objectives.py`` has."""
+
+        def own_loss(self, ctx: Context, head: Head, box: list[Value], weights: Weights, /) -> Value:
+            """Head and loss of an objective. ``box``: holds the only reference to what the head reads."""
+
+
+@lru_cache(maxsize=16)
+def own_losses_of(style: Style) -> OwnLosses:
+    """The losses of a framework's own recipes."""
+    found: OwnLosses = import_module(f"memcheck.frameworks.{style.folder}.objectives")  # a module with that name
+    return found
+
+
+if TYPE_CHECKING:
+
+    class EncoderCode(Protocol):
+        """What ``encoder.py`` has."""
+
+        def source(self, ctx: Context, encoder: Encoder, words: Words, /) -> Value:
+            """The rows of an encoder's first layer."""
+
+        def source_curve(self, encoder: Encoder, words: Words, setting: Setting, inventory: bool, /) -> Curve:
+            """The curve of what makes them."""
+
+        def end(self, ctx: Context, encoder: Encoder, x: Value, /) -> Value:
+            """The encoder's output of its last layer's rows."""
+
+        def masks(self, encoder: Encoder, setting: Setting, /) -> tuple[int, int, int]:
+            """Bytes of the stack's masks: kept by backward functions, given to its layers, made for none."""
+
+
+@lru_cache(maxsize=8)
+def encoder_code(style: Style) -> EncoderCode:
+    """What stands around the layers of an encoder."""
+    found: EncoderCode = import_module(f"memcheck.frameworks.{style.folder}.encoder")  # a module with those names
+    return found
+
+
+if TYPE_CHECKING:
 
     class Layers(Protocol):
         """What each ``layers.py`` has."""

@@ -9,8 +9,7 @@ from memcheck.remembered import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from memcheck.frameworks.stack import Stack
-    from memcheck.frameworks.timing import Timing
+    from memcheck.frameworks.stack import Stack, Timing
     from memcheck.job.framework import Framework
 
 FOLDERS = {

@@ -57,7 +57,7 @@ class Shape(Record):
     fused_loss: bool = True
     """The loss is one kernel."""
     latent_inputs: str = "own"
-    """What matrices that compress latents read, as :class:`memcheck.frameworks.timing.Timing` has it."""
+    """What matrices that compress latents read, as :class:`memcheck.frameworks.stack.Timing` has it."""
     float8_tensors: bool = False
     """fp8 is torchao's."""
     by_operators: bool = False
@@ -69,7 +69,7 @@ class Shape(Record):
     predicts: bool = False
     """Megatron's multi-token prediction (``mtp_num_layers``)."""
     module_of: Callable[[ParameterTensor, object], str] | None = None
-    """What adapters' targets call a layer (:class:`memcheck.frameworks.timing.Timing`)."""
+    """What adapters' targets call a layer (:class:`memcheck.frameworks.stack.Timing`)."""
     tower: TowerShape | None = None
     """The vision tower's, where a step has pictures."""
 

@@ -130,3 +130,28 @@ def test_only_replicated_torch_recipes_autocast() -> None:
         assert not any(recipe.autocast for recipe in framework.precisions.sharded.values())
         for recipe in framework.precisions.recipes.values():
             assert not recipe.autocast or recipe.params == "fp32"
+
+
+GROUPS = ("precisions", "optimizers", "losses", "parallelism", "adapters", "load_and_save")
+"""Fields of a profile that are records of what belongs together."""
+
+
+def test_a_field_has_two_users() -> None:
+    """What one framework alone sets is a hook in its folder, a method of ``Framework``, and no field of a record."""
+    records = {"": list(FRAMEWORKS.values())}
+    records |= {f"{group}.": [getattr(each, group) for each in FRAMEWORKS.values()] for group in GROUPS}
+    users = {
+        f"{prefix}{field}": sum(getattr(record, field) != default for record in found)
+        for prefix, found in records.items()
+        for field, default in found[0]._field_defaults.items()
+    }
+    assert {field: count for field, count in users.items() if count < 2} == {}
+    assert len(Framework._fields) <= 40
+
+
+def test_an_override_is_a_hook() -> None:
+    """What a framework's folder overrides stands in ``Framework`` with a default, so that shared code can ask all."""
+    hooks = set(vars(Framework))
+    own = {name for each in FRAMEWORKS.values() if type(each) is not Framework for name in vars(type(each))}
+    assert len(own) > 20
+    assert {name for name in own if not name.startswith("_")} <= hooks

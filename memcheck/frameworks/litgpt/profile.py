@@ -112,6 +112,5 @@ FRAMEWORK = LitGpt(
         checkpoint=("full", "full"),
     ),
     data_parallel="fsdp1",
-    timing="litgpt",
     not_run="LitGPT's own model code is not run",
 )

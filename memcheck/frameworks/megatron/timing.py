@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.unit import Part
 from memcheck.frameworks.megatron.stages import stages
-from memcheck.frameworks.timing import Timing
+from memcheck.frameworks.stack import Timing
 from memcheck.frameworks.torch.pipelining import parts
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Attention, LatentAttention, Mlp, Moe, ParameterTensor

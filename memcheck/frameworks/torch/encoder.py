@@ -13,7 +13,7 @@ from memcheck.autograd.completeness import require_covered, touched, whole
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, keeping, replay
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Value, rounded, rounded_bytes
-from memcheck.frameworks.encoder import encoder_code
+from memcheck.frameworks.layers import encoder_code
 from memcheck.frameworks.torch.dtypes import stream_dtype, widens_inside
 from memcheck.frameworks.torch.fsdp import casts_inputs
 from memcheck.frameworks.torch.rank_tensors import as_block

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.unit import Part
-from memcheck.frameworks.timing import Timing
+from memcheck.frameworks.stack import Timing
 from memcheck.frameworks.torch.pipelining import parts
 from memcheck.frameworks.torch.shards import experts_padding
 from memcheck.job.types import TrainingJob
@@ -25,7 +25,7 @@ TIMING = Timing(
     dispatch=lambda _job: "copies",
     overlaps=overlaps,
     fuses=lambda job: job.compile,
-    copies_gathered=lambda _job: True,
+    copies_gathered=lambda job: "tensor" in job.framework.parallelism.degrees,
     repeats_keys=lambda _job: False,
     one_product=lambda _job: "",
     experts_padding=experts_padding,

@@ -106,6 +106,5 @@ FRAMEWORK = Torchtune(
     ),
     objectives=("sft", "dpo", "distill"),  # recipes/{full,lora}_dpo_*.py, knowledge_distillation_*.py
     data_parallel="fsdp2",
-    timing="torchtune",
     not_run="torchtune's own model code is not run",
 )

@@ -192,7 +192,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
 def _of_hidden(ctx: Context, head: Head, box: list[Value], weights: Weights) -> Value:
     """A loss that makes its logits itself. ``box``: holds the only reference to what the head reads."""
     if head.objective.code == OWN:
-        from memcheck.frameworks.own_losses import own_losses_of
+        from memcheck.frameworks.layers import own_losses_of
 
         return own_losses_of(ctx.setting.style).own_loss(ctx, head, box, weights)
     if head.objective.in_pieces:
