@@ -1,8 +1,11 @@
-"""Parameter tensors of an architecture, and sums over them."""
+"""Parameter tensors of an architecture, and sums over them.
+
+The parameter tensors of tables of other tokens than words (Gemma 3n).
+"""
 
 from __future__ import annotations
 
-from memcheck.models.parts.matrices import norm_tensors
+from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.types import Architecture, Block, ParameterTensor
 
 
@@ -68,8 +71,6 @@ def tower_runs(architecture: Architecture) -> tuple[tuple[tuple[ParameterTensor,
         found += [(block_tensors(block), n, tower.part) for block, n in tower.blocks]
         found.append((tower.tensors, 1, tower.part))
     if architecture.embedders:
-        from memcheck.models.embedders import embedder_tensors
-
         found.append((embedder_tensors(architecture), 1, "projector"))
     if architecture.encoder is not None:
         found += [(block_tensors(block), n, "encoder") for block, n in architecture.encoder.blocks]
@@ -98,3 +99,13 @@ def parameters_by_group(architecture: Architecture) -> dict[str, int]:
     for tensors, n, part in tower_runs(architecture):
         groups[part] = groups.get(part, 0) + n * sum(t.count for t in tensors)
     return groups
+
+
+def embedder_tensors(a: Architecture) -> tuple[ParameterTensor, ...]:
+    """The tensors of tables of other tokens, with the norms and matrices after them."""
+    found: tuple[ParameterTensor, ...] = ()
+    for e in a.embedders:
+        found += (ParameterTensor(f"{e.name}.embedding.weight", (e.rows, e.width), "projector"),)
+        found += (ParameterTensor(f"{e.name}.hard_embedding_norm.weight", (e.width,), "norm"),)
+        found += linear(f"{e.name}.embedding_projection", a.hidden_size, e.width, "projector", "none")
+    return found

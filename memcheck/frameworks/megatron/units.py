@@ -32,12 +32,24 @@ from memcheck.record import Record
 from memcheck.remembered import lru_cache
 
 
-def _towers(a: Architecture) -> tuple[LocalTensor, ...]:
+@lru_cache(maxsize=16)
+def idle_tower_tensors(a: Architecture) -> tuple[LocalTensor, ...]:
+    """The frozen tensors outside the language model, on the first stage as mcore-bridge holds them.
+
+    Source: mcore-bridge 1.2 ``model/mm_gpt_model.py`` (MultimodalGPTModel: ``self.visual`` where ``pre_process``) and
+    ``model/mm_gpts/utils.py`` (HuggingFaceVit: transformers' own modules in the model's dtype, whole on every tensor
+    rank). A batch of text alone sends one blank picture of a few patches through it, of which only a sum is read.
+    """
     if a.vision is None and not a.others:
         return ()
-    from memcheck.frameworks.megatron.towers import idle_tower_tensors
+    from memcheck.frameworks.torch.rank_tensors import Holding
+    from memcheck.frameworks.torch.rank_tensors import block_tensors as whole_block_tensors
+    from memcheck.frameworks.torch.tower_tensors import idle_blocks
 
-    return idle_tower_tensors(a)
+    found: list[LocalTensor] = []
+    for block, n, _ in idle_blocks(a, sees=False):
+        found += n * whole_block_tensors(block, Holding(trained=False))
+    return tuple(found)
 
 
 class SharedLayers(Record):
@@ -95,7 +107,7 @@ def chunk_units(
             Unit(
                 kind="embedding",
                 name="embedding",
-                tensors=_trained(embedding_tensors(a, job), table_trained) + _towers(a),
+                tensors=_trained(embedding_tensors(a, job), table_trained) + idle_tower_tensors(a),
                 fresh=curve,
                 again=curve,
             )

@@ -95,7 +95,7 @@ def embedding_unit(
 def _demand_embedding(a: Architecture, e: Embedding, setting: Setting, framework: str) -> None:
     held = sum(t.numel for t in embedding_tensors(a, 1, True)) - multiplied_by_head(a) - idle(a)
     if a.embedders:
-        from memcheck.models.embedders import embedder_tensors
+        from memcheck.models.parameters import embedder_tensors
 
         held += sum(t.count for t in embedder_tensors(a))
     seen = touched(lambda ctx: embedding_forward(ctx, e, embedded_dtype(a, setting)), setting)

@@ -16,8 +16,7 @@ from memcheck.frameworks.torch.trained_parts import (
     module_patterns,
 )
 from memcheck.job.types import TrainingJob
-from memcheck.models.embedders import embedder_tensors
-from memcheck.models.parameters import head_width, task_tensors
+from memcheck.models.parameters import embedder_tensors, head_width, task_tensors
 from memcheck.models.task import is_saved
 from memcheck.models.types import Architecture, Block, Norm, ParameterTensor
 from memcheck.record import Record

@@ -7,7 +7,7 @@ import pytest
 from memcheck.errors import UnsupportedError
 from memcheck.families.architecture import catalogued
 from memcheck.frameworks.megatron.ranks import megatron_ranks
-from memcheck.frameworks.megatron.towers import idle_tower_tensors
+from memcheck.frameworks.megatron.units import idle_tower_tensors
 from memcheck.frameworks.megatron.workspaces import Device
 from memcheck.job.types import Images, Lora, TrainingJob
 from memcheck.memory.unmodelled_parts import refuse_parts
