@@ -15,7 +15,7 @@ class Elementwise(Record):
     """What autograd saves of an operator of one tensor, and the temporaries of its derivative."""
 
     saves: str
-    """``input``, ``result``, or ``nothing``."""
+    """``input`` or ``result``."""
     temporaries: tuple[str, ...] = ()
     """Dtypes of the tensors of the input's shape that live until the gradient exists; empty: the input's."""
 
@@ -36,7 +36,6 @@ ELEMENTWISE = {
     "min": Elementwise("input", ("bool", "bool", "")),  # of a constant: two comparisons, and half of the gradient
     "clamp": Elementwise("input", ("bool", "bool")),
     "clamp to one bound": Elementwise("input", ("bool",)),
-    "times a number": Elementwise("nothing"),
 }
 """What torch tools/autograd/derivatives.yaml (torch 2.13) says of an operator. One that is not here saves its input and
 has a derivative in one kernel. Temporaries of one C++ expression live to its end (csrc/autograd/FunctionsManual.cpp).
@@ -124,10 +123,11 @@ def unary(tape: Tape, x: Value, name: str, label: str = "") -> Value:
     """An operator of one tensor: a row of ``ELEMENTWISE``. ``label``: of its tensors, if not ``name``."""
     row, label = ELEMENTWISE.get(name, _ONE_KERNEL), label or name
     out = tape.value(x.shape, x.dtype, label)
-    saves = () if row.saves == "nothing" else (out if row.saves == "result" else x,)
-    label += " backward"
+    kept, label = out if row.saves == "result" else x, label + " backward"
+    if not row.temporaries:
+        return operator(tape, out, x, label, saves=(kept,))
     temporaries = [(x.shape, dtype or x.dtype, label) for dtype in row.temporaries]
-    return operator(tape, out, x, label, saves=saves, temporaries=temporaries)
+    return operator(tape, out, x, label, saves=(kept,), temporaries=temporaries)
 
 
 def subtract(tape: Tape, a: Value, b: Value, label: str = "sub") -> Value:
@@ -138,7 +138,7 @@ def subtract(tape: Tape, a: Value, b: Value, label: str = "sub") -> Value:
 
 def scale(tape: Tape, x: Value, label: str = "mul") -> Value:
     """Multiplication by a Python number: keeps nothing."""
-    return unary(tape, x, "times a number", label)
+    return operator(tape, tape.value(x.shape, x.dtype, label), x, label + " backward")
 
 
 def scale_in_place(tape: Tape, x: Value, label: str = "mul_") -> Value:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from memcheck.autograd.operator import evaluate
 from memcheck.autograd.tensor import Leaf, Node, Parameter, Storage, Tape, Value
 
 try:  # without the module around them, which is long
@@ -34,7 +35,7 @@ def backward(tape: Tape, root: Value, box: list[Storage]) -> None:
     while ready:
         _, current = heappop(ready)
         tape.copies, tape.silent = current.copies, silent or current.copies > 1
-        if current.grad is not None and any(isinstance(edge, Parameter) for edge in current.edges):
+        if current.grad is not None and any([isinstance(e, Parameter) for e in current.edges]):  # noqa: C419
             tape.for_weights += current.grad.bytes
         results = _call(tape, current)
         tape.copies = copies  # sums of gradients are there once, however many pieces add to them
@@ -102,6 +103,8 @@ def _call(tape: Tape, node: Node) -> list[Storage | None]:
         box = [grad]
         grad = None
         results = run(box)
+    elif type(run) is tuple:
+        results = evaluate(tape, run, grad)
     else:
         results = run(grad)
     del held

@@ -6,13 +6,16 @@ input that wants one. A backward that frees a tensor between two allocations is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from memcheck.autograd.checkpoint import with_ctx_attributes
 from memcheck.autograd.tensor import SavedWeight, Storage, Tape, Value
 
 New = tuple[tuple[int, ...], str, str]
 """A tensor that a backward allocates: shape, dtype, label."""
+Formula = tuple["list[New | None]", "Sequence[New]", "Sequence[New]", bool, bool, object]
+"""Gradients, temporaries before and after them, whether they are made in reverse, whether the first one goes on as a
+view, and attributes of a Function's ctx.
+"""
 Gradient = New | str | None
 """A tensor that becomes the gradient of an input. A ``str`` is the label of one of the input's shape and dtype."""
 PASSED: New = ((), "", "passed on")
@@ -45,17 +48,16 @@ def operator(  # noqa: PLR0913 - what one operator may say of itself
     """
     if isinstance(inputs, Value):
         inputs = (inputs,)
-    origins = [v.origin for v in inputs]
-    if not tape.grad_enabled or origins.count(None) == len(origins):
-        return tape.record(out, inputs, _never, validated=validated, saves_first=saves_first)
     each = gradients if isinstance(gradients, list) else [gradients] * len(inputs)
-    made = [
-        None if v.origin is None else (v.shape, v.dtype, g) if isinstance(g, str) else g
-        for v, g in zip(inputs, each, strict=True)
-    ]
-    saved = [each.storage if isinstance(each, Value) else each for each in saves]
-    run = with_ctx_attributes(_formula(tape, made, (temporaries, later), reverse, viewed), attributes)
-    return tape.record(out, inputs, run, saves=saved, validated=validated, saves_first=saves_first)
+    made: list[New | None] = []
+    if tape.grad_enabled:  # a loop: this runs for every operator of a replay
+        for v, g in zip(inputs, each):  # noqa: B905 - a list has one for each input
+            made.append(None if v.origin is None else (v.shape, v.dtype, g) if isinstance(g, str) else g)
+    saved = [kept.storage if isinstance(kept, Value) else kept for kept in saves] if saves else ()
+    formula = made, temporaries, later, reverse, viewed, attributes
+    if validated or saves_first:
+        return tape.record(out, inputs, formula, saves=saved, validated=validated, saves_first=saves_first)
+    return tape.record(out, inputs, formula, saves=saved)
 
 
 def factors(a: Value, b: Value) -> tuple[Value | None, Value | None]:
@@ -63,27 +65,23 @@ def factors(a: Value, b: Value) -> tuple[Value | None, Value | None]:
     return (a if b.origin is not None else None, b if a.origin is not None else None)
 
 
-def _formula(
-    tape: Tape, made: list[New | None], temporaries: tuple[Sequence[New], Sequence[New]], reverse: bool, viewed: bool
-) -> Callable[[Storage], list[Storage | None]]:
-    first, last = temporaries
-
-    def run(grad: Storage) -> list[Storage | None]:
-        held = [tape.new(*each) for each in first]
-        found = [
-            None if g is None else grad if g is PASSED else tape.new(*g) for g in (made[::-1] if reverse else made)
-        ]
-        held += [tape.new(*each) for each in last]
-        del held
-        if reverse:
-            found.reverse()
-        if viewed and found[0] is not None:
-            found[0].holders += 1
-        return found
-
-    return run
-
-
-def _never(grad: Storage) -> list[Storage | None]:
-    """The backward of an operator none of whose inputs wants a gradient: the engine does not reach it."""
-    raise AssertionError(grad)
+def evaluate(tape: Tape, formula: Formula, grad: Storage) -> list[Storage | None]:
+    """Gradients of the inputs, from that of the result."""
+    made, temporaries, later, reverse, viewed, _ = formula
+    component = tape.component
+    held = [Storage(tape, *each, component) for each in temporaries] if temporaries else []
+    found: list[Storage | None] = []
+    for each in made[::-1] if reverse else made:
+        if each is None or each is PASSED:
+            found.append(each and grad)
+        else:
+            shape, dtype, label = each
+            found.append(Storage(tape, shape, dtype, label, component))
+    if later:
+        held += [Storage(tape, *each, component) for each in later]
+    del held
+    if reverse:
+        found.reverse()
+    if viewed and found[0] is not None:
+        found[0].holders += 1
+    return found

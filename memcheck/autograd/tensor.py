@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ class Storage:
         self.holders = 0
         """Gradient buffers that hold this storage."""
         size = (numel * ITEM_BYTES[dtype] + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES  # `rounded`, a thousandfold
-        tape.largest = max(tape.largest, size)
+        if size > tape.largest:  # noqa: PLR1730 - cheaper than a call of `max`, a thousandfold
+            tape.largest = size
         self.bytes = size = size * tape.copies
         live = tape.live = tape.live + size
         by = tape.by_component
@@ -180,12 +182,13 @@ class Node:
         self,
         sequence: int,
         edges: tuple[Node | Parameter | Leaf | None, ...],
-        run: Callable[[Any], Any],
+        run: Callable[[Any], Any] | tuple[Any, ...],
         saved: Sequence[Storage | SavedWeight | None] = (),
     ) -> None:
         self.sequence = sequence
         self.edges = edges
-        self.run: Callable[[Any], Any] | None = run
+        self.run: Any = run
+        """A function of the gradient, or an operator's formula; None: a checkpoint makes it again."""
         self.saved = saved
         """Storages that the node keeps for its backward, and ``RESTING`` for weights."""
         self.grad: Storage | None = None
@@ -223,7 +226,7 @@ class Leaf:
 class Value:
     """A tensor as the forward code sees it: a storage (shared by views), and its place in the graph."""
 
-    __slots__ = ("dtype", "numel", "origin", "shape", "storage")
+    __slots__ = ("dtype", "origin", "shape", "storage")
 
     def __init__(
         self,
@@ -235,12 +238,13 @@ class Value:
         self.storage = storage
         self.shape = shape
         self.dtype = dtype
-        numel = 1
-        for d in shape:
-            numel *= d
-        self.numel = numel
         self.origin = origin
         """What made the tensor; None: it needs no gradient."""
+
+    @property
+    def numel(self) -> int:
+        """Elements."""
+        return prod(self.shape)
 
     def view(self, *shape: int) -> Value:
         """A view of the storage under another shape; gradients pass through unchanged."""
@@ -346,7 +350,7 @@ class Tape:
 
     def value(self, shape: tuple[int, ...], dtype: str, label: str) -> Value:
         """Allocate a tensor that needs no gradient."""
-        return Value(self.new(shape, dtype, label), shape, dtype)
+        return Value(Storage(self, shape, dtype, label, self.component), shape, dtype)
 
     def leaf(self, shape: tuple[int, ...], dtype: str, label: str) -> Value:
         """Allocate a tensor whose gradient leaves the unit."""
@@ -360,13 +364,15 @@ class Tape:
         self,
         out: Value,
         inputs: tuple[Value, ...],
-        run: Callable[..., Any],
+        run: Callable[..., Any] | tuple[Any, ...],
         *,
         saves: Sequence[Storage | SavedWeight | None] = (),
         validated: bool = False,
         saves_first: bool = False,
     ) -> Value:
         """Attach a backward function. ``run(grad)`` returns one gradient per input (None where none is wanted).
+
+        A tuple in its place is the formula of an operator (``memcheck.autograd.operator``).
 
         ``saves``: storages that the node keeps until ``run`` has returned, and that a checkpoint makes again.
         ``validated``: the engine sums and casts what comes back to the shape and dtype of each input. ``saves_first``:
