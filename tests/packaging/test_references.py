@@ -9,7 +9,7 @@ import pytest
 
 FILE = re.compile(r"(?<![\w/.-])(?:memcheck|tests|benchmarks|examples|schemas)/[\w./-]*\w(?![\w./-]*@)")
 """A path from the top of the repository; one with a commit behind it is another repository's. One with a placeholder (``NAME``, ``NNN``) names what somebody will write."""
-NAME = re.compile(r"(?<![\w/.@-])memcheck(?:\.[a-z_][a-z0-9_]*)+(?![\w/])")
+NAME = re.compile(r"(?<![\w/.@-])memcheck(?:\.[a-z_][a-z0-9_]*)+(?![\w/{])(?<!_)")
 """A dotted name of the package."""
 PLACEHOLDER = re.compile(r"NAME|NNN")
 OTHER = ("benchmarks/baselines/", "examples/glm47-flash/", "examples/gpt-oss/", "examples/qwen3.5/", "examples/train/")
