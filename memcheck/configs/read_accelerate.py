@@ -53,7 +53,7 @@ OLD_BACKEND = "dynamo_backend"
 
 LAUNCHED = (
     *(row.path for row in KEYS.rows["engine"]),
-    *(name for name in KEYS.irrelevant[""] if name[-1] != "."),
+    *(name for names in KEYS.irrelevant.values() for name in names if name[-1] != "."),
     *(INIT, GATHER, DEEPSPEED_FILE, ENGINE_CLIP),
     *(VERSION_KEY, STRATEGY, RESHARD, OFFLOAD, STATE_DICT, RANK0, CHECKPOINTING, WRAP),
     *(f"{FSDP}.fsdp_{name}" for name in ("backward_prefetch", "forward_prefetch", "min_num_params")),

@@ -5,6 +5,7 @@ Each check says what is missing and where it goes. CONTRIBUTING.md has the same 
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shutil
@@ -20,7 +21,7 @@ from memcheck.configs.config_file import flat
 from memcheck.configs.documents import load_plans
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.importing import import_config
-from memcheck.configs.key_table import formats
+from memcheck.configs.key_table import KeyTable, formats, key_table
 from memcheck.configs.types import ConfigError, ReadSetting
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
@@ -66,8 +67,12 @@ def lacks(root: Path, name: str) -> Iterator[str]:
         yield f"{name}: no reader: READER = Reader(...) in memcheck/configs/{reader.name}"
     if not table.is_file():
         yield f"{name}: no table of keys: memcheck/configs/keys/{table.name}"
-    elif f"title: {yaml.safe_load(table.read_text(encoding='utf-8')).get('title')}" == "title: None":
-        yield f"{name}: no title in memcheck/configs/keys/{table.name}"
+    else:
+        found = yaml.safe_load(table.read_text(encoding="utf-8"))
+        if not found.get("title"):
+            yield f"{name}: no title in memcheck/configs/keys/{table.name}"
+        if not all(found.get("irrelevant", {})):
+            yield f"{name}: irrelevant keys without a reason in memcheck/configs/keys/{table.name}"
     if name not in schema_words(root):
         yield f"{name}: no word in `source` of {SCHEMA}"
     page = root / f"docs/internals/configs/{name}.md"
@@ -119,6 +124,20 @@ def test_nothing_is_unregistered() -> None:
     assert set(formats()) == set(FORMATS), "run python -m memcheck.configs.key_index"
 
 
+ASKED = re.compile(r"""\b(\w+|key_table\("([\w-]+)"\))\.(names|words|rows|inside|adapters)\[["'](\w+)["']\]""")
+"""A list or a table of words that code asks a key table for."""
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "memcheck/configs").glob("*.py")), ids=lambda path: path.stem)
+def test_what_code_asks_of_a_table_is_there(path: Path) -> None:
+    """A type checker does not know the names inside the tables."""
+    loaded = vars(importlib.import_module(f"memcheck.configs.{path.stem}"))
+    for found in ASKED.finditer(path.read_text(encoding="utf-8")):
+        table = key_table(found[2]) if found[2] else loaded.get(found[1])
+        if isinstance(table, KeyTable):
+            assert found[4] in getattr(table, found[3]), found[0]
+
+
 PARTS = {
     "memcheck/configs/read_nanotron.py": "no reader",
     "memcheck/configs/keys/nanotron.yaml": "no table of keys",
@@ -151,6 +170,8 @@ def test_a_missing_part_is_told(copy: Path, path: str, said: str) -> None:
         ("memcheck/configs/read_nanotron.py", "\nREADER = ", "\n_READER = ", "no reader"),
         (SCHEMA, '"nanotron": {', '"nanotron3": {', "no word in `source`"),
         (PAGE, "| `nanotron` |", "| `other` |", "no row among the files that are read"),
+        ("memcheck/configs/keys/nanotron.yaml", "title: nanotron", "called: nanotron", "no title"),
+        ("memcheck/configs/keys/nanotron.yaml", "  schedules: ", "  '': ", "without a reason"),
         ("docs/internals/configs/nanotron.md", "## Assumed", "## Taken", "no `## Assumed`"),
     ],
 )
