@@ -86,7 +86,7 @@ def read_video(config: ConfigReader, around: AroundTower) -> Vision:
 
 
 def read_onevision(config: ConfigReader, around: AroundTower) -> Vision:
-    """LLaVA-OneVision on pictures: SigLIP's rows in front of its last norm, tiles of a grid and an overview."""
+    """LLaVA-OneVision on pictures: SigLIP's rows before its last norm, tiles of a grid and an overview."""
     outer = around.outer
     outer.ignore("image_grid_pinpoints")
     kind = config.text("model_type", default="siglip_vision_model")
@@ -227,7 +227,7 @@ def llava_onevision_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Valu
 
 
 def llava_onevision_project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``multi_modal_projector`` and ``pack_image_features``, on rows in front of the tower's last norm.
+    """``multi_modal_projector`` and ``pack_image_features``, on rows before the tower's last norm.
 
     The tower's output also has them after it, which nothing reads.
     """

@@ -198,7 +198,7 @@ def _padded(ctx: Context, x: Value, rows: int) -> Value:
 
 
 def between(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``layernorm_post`` and ``post_tile_positional_embedding``, in front of the global layers."""
+    """``layernorm_post`` and ``post_tile_positional_embedding``, before the global layers."""
     *norm, table, gate = vision.between_tensors
     return _by_grid(ctx, layer_norm(ctx, x, tuple(norm)), table, gate)
 

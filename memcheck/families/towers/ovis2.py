@@ -91,7 +91,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
 
 
 def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
-    """``embeddings``, which norm the patches in front of their positions."""
+    """``embeddings``, which norm the patches before positions are added."""
     weight, bias, table, norm = vision.stem
     x = convolve(ctx, vision, ctx.tokens, weight, bias)
     x = rms_norm_pieces(ctx.tape, x, ctx.parameter(norm.name, norm.shape))

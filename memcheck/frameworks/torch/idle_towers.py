@@ -10,7 +10,7 @@ from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
 from memcheck.frameworks.layers import layers_of
 from memcheck.frameworks.torch.dtypes import stream_dtype
 from memcheck.frameworks.torch.tower_setup import gives_towers
-from memcheck.frameworks.torch.tower_tensors import PROBE, idle_blocks, idle_tensors, part_setting, stands
+from memcheck.frameworks.torch.tower_tensors import PROBE, idle_blocks, idle_group, idle_tensors, part_setting
 from memcheck.job.images import Pictures
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block
@@ -25,7 +25,7 @@ NOTHING_RUNS = Curve(
 
 
 def idle_units(job: TrainingJob, a: Architecture, base: Setting, pictures: Pictures) -> list[tuple[Unit, int, int]]:
-    """Units whose weights rest, as :class:`SideUnits` has them."""
+    """Units whose weights are resident and do not run, each with how many are alike and the first one's number."""
     idle = idle_blocks(a, sees=pictures.rows > 0)
     return [(_idle(job, block, part_setting(job, base, part)), n, 0) for block, n, part in idle]
 
@@ -51,7 +51,7 @@ def _idle(job: TrainingJob, block: Block, setting: Setting) -> Unit:
     """Idle weights: no gradient reaches them, so that they have no optimizer state either. What is no layer is in the
     root's group, which is gathered for all that runs.
     """
-    kind = IDLE if stands(job, block) == "layer" else "beside"
+    kind = IDLE if idle_group(job, block) == "layer" else "beside"
     held = idle_tensors(job, block, setting.adapter, trained=setting.trained)
     return Unit(kind=kind, name="idle layer", tensors=held, fresh=NOTHING_RUNS, again=NOTHING_RUNS)
 

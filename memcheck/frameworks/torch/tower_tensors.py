@@ -64,21 +64,20 @@ PROBE = "head.probe"
 """SigLIP's attention pooling has it (modeling_siglip.py, ``SiglipMultiheadAttentionPoolingHead``)."""
 
 
-def stands(job: TrainingJob, block: Block) -> str:
-    """Where FSDP keeps a block that does not run: as a ``layer`` in a unit of its own, or ``beside``, in the root's
-    group.
-    """
+def idle_group(job: TrainingJob, block: Block) -> str:
+    """The FSDP group of a block that does not run: ``layer``, a unit of its own, or ``beside``, the root's."""
     layer = block.mixer is not None or block.mlp is not None
     pools = names_classes(job) and any(t.name == PROBE for t in block.extra_tensors)
     return "layer" if layer or pools else "beside"
 
 
 def idle_tensors(job: TrainingJob, block: Block, adapter: Adapter | None, *, trained: bool) -> tuple[LocalTensor, ...]:
-    """The tensors of a block that no gradient reaches: adapters are there as well, and rest like it. ``trained``: its
-    own want one all the same.
+    """The tensors of a block that no gradient reaches, with its adapters, which are resident as well.
+
+    ``trained``: its own parameters want a gradient all the same.
     """
     found = block_tensors(block, Holding(trained=trained, adapter=adapter))
-    where, a = stands(job, block), job.architecture
+    where, a = idle_group(job, block), job.architecture
     vision = a.vision if isinstance(a, Architecture) else None
     own = own_parts(job, vision) if vision is not None else {}
     whole = vision is None or not is_unsplit(job, vision)

@@ -45,7 +45,7 @@ from memcheck.remembered import lru_cache
 def stem_unit(
     job: TrainingJob, vision: Vision, setting: Setting, *, graph: bool, leaf: bool, adds: bool, inventory: bool
 ) -> Unit:
-    """What runs in front of a tower's layers."""
+    """The unit of what runs before a tower's layers: patch embedding, positions, norms."""
     block = as_block(vision.stem)
     held = elements(block)
 
