@@ -122,38 +122,40 @@ def forget() -> None:
     _canonical.clear()
 
 
-def highest(rest: ResidentStates, tops: Tops, beside: Components = ()) -> int:
-    """Bytes of the peak. ``tops``: bytes of each instant without ``rest``; ``beside``: what lives all step, but is not
-    part of ``rest``.
+def highest(resident: ResidentStates, tops: Tops, all_step: Components = ()) -> int:
+    """Bytes of the peak. ``tops``: bytes of each instant without ``resident``; ``all_step``: what lives all step, and
+    is not in ``resident``.
     """
     most = 0
     for name, n_bytes in tops:
         if name == "optimizer":
-            n_bytes += rest.temporaries
+            n_bytes += resident.temporaries
         most = max(most, n_bytes)
-    for _, n_bytes in rest.components:
+    for _, n_bytes in resident.components:
         most += n_bytes
-    for _, n_bytes in beside:
+    for _, n_bytes in all_step:
         most += n_bytes
     return most
 
 
-def peak_on(rest: ResidentStates, tops: Tops) -> int:
-    """Number of the instant that is the highest on top of ``rest``, the first of equal ones."""
+def peak_on(resident: ResidentStates, tops: Tops) -> int:
+    """Number of the instant that is the highest on top of ``resident``, the first of equal ones."""
     found, most = 0, -1
     for index, (name, n_bytes) in enumerate(tops):
         if name == "optimizer":
-            n_bytes += rest.temporaries
+            n_bytes += resident.temporaries
         if n_bytes > most:
             found, most = index, n_bytes
     return found
 
 
-def with_resident(rest: ResidentStates, moments: Sequence[Moment], beside: Components = ()) -> tuple[Instant, ...]:
+def with_resident(
+    resident: ResidentStates, moments: Sequence[Moment], all_step: Components = ()
+) -> tuple[Instant, ...]:
     """The instants of the whole step."""
     start: dict[str, int] = {}
     base = 0
-    for component, n_bytes in (*rest.components, *beside):
+    for component, n_bytes in (*resident.components, *all_step):
         if n_bytes:
             start[component] = start.get(component, 0) + n_bytes
             base += n_bytes
@@ -163,9 +165,9 @@ def with_resident(rest: ResidentStates, moments: Sequence[Moment], beside: Compo
         for component, part in live:
             every[component] = every.get(component, 0) + part
         if name == "optimizer":
-            operation = rest.operation
-            total += rest.temporaries
-            every["temporaries"] = every.get("temporaries", 0) + rest.temporaries
+            operation = resident.operation
+            total += resident.temporaries
+            every["temporaries"] = every.get("temporaries", 0) + resident.temporaries
         found.append(Instant(name, operation, total, {k: v for k, v in every.items() if v}))
     return tuple(found)
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
             """Copies of gradients while the optimizer runs."""
 
         @property
-        def beside(self) -> int:
+        def other_streams(self) -> int:
             """The most that comes on streams of the engine's own."""
 
     class BuffersOf(Protocol):

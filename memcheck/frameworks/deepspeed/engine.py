@@ -88,7 +88,7 @@ class EngineBuffers(Record):
     """ZeRO-1: the whole model's gradients, which are freed once they are reduced. Else they stay for the optimizer."""
 
     @property
-    def beside(self) -> int:
+    def other_streams(self) -> int:
         """The most that comes on streams of the engine's own, of gathers (partitioned_param_coordinator.py,
         ``__allgather_stream``) and of reductions (stage3.py, ``reduce_and_partition_stream``).
         """

@@ -118,10 +118,10 @@ def _parts(tensors: Sequence[LocalTensor], leaves: bool) -> list[tuple[Module, .
     return [part for k in range(max(len(alone), len(found))) for part in (*alone[k : k + 1], *found[k : k + 1])]
 
 
-def _with_adapter(name: str, numbers: list[int], beside: Collection[str]) -> list[Module]:
+def _with_adapter(name: str, numbers: list[int], siblings: Collection[str]) -> list[Module]:
     """A module; around one that is adapted is PEFT's own, and a dropout stands between it and the adapter."""
     module = Module(tuple(numbers), tuple(numbers))
-    return [Module(), module, Module()] if any(other.startswith(f"{name}.lora_") for other in beside) else [module]
+    return [Module(), module, Module()] if any(other.startswith(f"{name}.lora_") for other in siblings) else [module]
 
 
 class GatheredWeight(Record):

@@ -168,14 +168,14 @@ def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
     before = 0
     outside = _outside(units)
     for i, unit in enumerate(units):
-        behind = (cost[blocks[place]] for place in range(before - 1, -1, -1))
+        following = (cost[blocks[place]] for place in range(before - 1, -1, -1))
         before += i in cost
         ahead = (cost[blocks[place]] for place in range(before, len(blocks)))
         mine = cost.get(i, GatheredLayer(0, 0, 0))
         forward = mine.parameter + _prefetched(ahead, limit // 2)
         # the first pre-backward hook of a unit starts the prefetch: none has run yet under the head
         early = unit.kind in ("block", "embedding")
-        backward = mine.parameter + _prefetched(behind, limit // 2) if early else 0
+        backward = mine.parameter + _prefetched(following, limit // 2) if early else 0
         waiting = min(item * (limit + mine.elements), gradients[len(blocks) - before])
         found.append(Extra(rounded(forward), rounded(backward + mine.gradient + waiting + item * outside[i])))
     return found

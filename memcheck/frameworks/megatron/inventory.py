@@ -156,18 +156,20 @@ def _formulas(
     for component in ("logits_and_loss", "temporaries"):
         if at_peak.get(component):
             rows = tuple(r for r in (high.inventory if high is not None else ()) if r[4] == component)
-            beside = always.get(component, 0)
-            numbers = f"live during {peak.operation}" + (f"; {beside:,} B of workspaces always" if beside else "")
+            workspace_bytes = always.get(component, 0)
+            numbers = f"live during {peak.operation}" + (
+                f"; {workspace_bytes:,} B of workspaces always" if workspace_bytes else ""
+            )
             formula = sum_of(component, rows, at_peak[component], numbers)
-            found.append(formula._replace(source=f"{formula.source}; {WORKSPACES}") if beside else formula)
-    rests = always.get("communication_buffers", 0)
+            found.append(formula._replace(source=f"{formula.source}; {WORKSPACES}") if workspace_bytes else formula)
+    gathered_bytes = always.get("communication_buffers", 0)
     if at_peak.get("communication_buffers"):
         found.append(
             Formula(
                 "communication_buffers",
                 "global memory buffer + gradients sent between stages"
                 + (" + parameters gathered and gradients that wait" if rank.extras else ""),
-                (f"{rests:,} B always; " if rests else "") + f"during {peak.operation}",
+                (f"{gathered_bytes:,} B always; " if gathered_bytes else "") + f"during {peak.operation}",
                 at_peak["communication_buffers"],
                 f"{BUFFERS}; {SHARDED}" if rank.extras else BUFFERS,
             )

@@ -375,8 +375,8 @@ def _grouped(ctx: Context, x: Value, weight: Parameter, label: str) -> Value:
         return result
     if is_bridged(ctx.setting):
         return bridged_experts(ctx, x, result, weight)
-    beside = row_adapter if label.rpartition(".")[2] in ROWS else column_adapter
-    return beside(ctx, x, result, weight.name, weight.shape[1], ctx.setting.expert_tensor)
+    add_adapter = row_adapter if label.rpartition(".")[2] in ROWS else column_adapter
+    return add_adapter(ctx, x, result, weight.name, weight.shape[1], ctx.setting.expert_tensor)
 
 
 def _shared(ctx: Context, m: Moe, x: Value, modules: tuple[str, ...]) -> Value:

@@ -83,8 +83,8 @@ def runs(place: Place, micro_batches: int) -> tuple[PassRun, ...]:
     forwards = [(chunk, size) for size in sizes for chunk in range(chunks)]
     backwards = [(chunks - 1 - chunk, size) for chunk, size in forwards]
     start = min(start, chunks * sum(sizes))
-    ahead, beside = _cut(forwards, start)
-    return (*(PassRun(chunk, None, n) for chunk, n in ahead), *_paired(beside, backwards))
+    ahead, later = _cut(forwards, start)
+    return (*(PassRun(chunk, None, n) for chunk, n in ahead), *_paired(later, backwards))
 
 
 Passes = list[tuple[int, int]]
@@ -111,11 +111,11 @@ def _paired(forwards: Passes, backwards: Passes) -> list[PassRun]:
     waiting, left = iter(forwards), list(reversed(backwards))
     chunk, size = next(waiting, (None, 0))
     while left:
-        behind, passes = left.pop()
+        backward_chunk, passes = left.pop()
         n = min(size, passes) if size else passes
-        found.append(PassRun(chunk if size else None, behind, n))
+        found.append(PassRun(chunk if size else None, backward_chunk, n))
         if n < passes:
-            left.append((behind, passes - n))
+            left.append((backward_chunk, passes - n))
         size -= n if size else 0
         if not size:
             chunk, size = next(waiting, (None, 0))
@@ -165,7 +165,7 @@ def candidates(schedule: tuple[PassRun, ...], kinds: tuple[int, ...], every_chun
     counts, held = [0] * len(kinds), [0] * len(kinds)
     waits = False
     warm, left = _warm_input(schedule)
-    found: dict[tuple[bool, int], list[tuple[Beside, InFlight]]] = {}
+    found: dict[tuple[bool, int], list[tuple[LiveCounts, InFlight]]] = {}
     number, of_each = 0, slice(1, 1 + len(kinds))
 
     def propose(a_pass: Pass, done: tuple[int, int], run: PassRun, waits: int) -> None:
@@ -220,7 +220,7 @@ def _warm_input(schedule: tuple[PassRun, ...]) -> tuple[int, int]:
     return -1, 1
 
 
-Beside = tuple[int, ...]
+LiveCounts = tuple[int, ...]
 """What is live during a pass: what waits, then per kind the micro-batches in flight and, after the first backward, the
 empty chunks.
 
@@ -228,11 +228,11 @@ One with as much of everything that both have, ``all(map(ge, one, other))``, hol
 """
 
 
-def _empty(counts: Sequence[int], kinds: Sequence[int], beside: Pass) -> tuple[int, ...]:
+def _empty(counts: Sequence[int], kinds: Sequence[int], passing: Pass) -> tuple[int, ...]:
     """Chunks of each kind with nothing in flight. After the first backward they hold what they kept."""
     found = [0] * len(kinds)
     if 0 in counts:
         for chunk, count in enumerate(counts):
-            if not count and chunk != beside.chunk:
+            if not count and chunk != passing.chunk:
                 found[kinds[chunk]] += 1
     return tuple(found)

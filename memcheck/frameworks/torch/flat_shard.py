@@ -180,14 +180,14 @@ def flat_group(tensors: Iterable[LocalTensor], recipe: Recipe, ways: int, *, cas
         cast += rounded(numel // ways * item) if narrows else 0
     numel = flat_numel(trained, compute, ways)
     item = max((_item(t, recipe, casts) for t in trained), default=compute)
-    rests = max((DTYPE_BYTES[t.dtype or recipe.params] for t in trained), default=0)
+    item_stored = max((DTYPE_BYTES[t.dtype or recipe.params] for t in trained), default=0)
     reduce = DTYPE_BYTES[recipe.reduce] if casts or item == compute else item
     return Group(
         flat=cast,
         gathered=gathered,
         reduce_input=rounded(numel * reduce) if reduce != item else 0,
         reduce_output=rounded(numel // ways * reduce),
-        sharded=rounded(numel // ways * rests),
+        sharded=rounded(numel // ways * item_stored),
         accumulated=rounded(numel * item),
     )
 

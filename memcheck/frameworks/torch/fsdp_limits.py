@@ -127,8 +127,8 @@ def _mixed_product(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) 
     if not job.framework.own_loop or mixes_adapters(job):
         return  # accelerate's autocast casts rows and weights alike; adapters of a layer's unit are gathered with it
     gathered = gathered_dtype(job)
-    rests = {_dtype(job, t) for tensors in groups for t in tensors if ".lora_" in t.name}
-    for dtype in sorted(rests - {gathered} if gathered is not None else ()):
+    stored_dtypes = {_dtype(job, t) for tensors in groups for t in tensors if ".lora_" in t.name}
+    for dtype in sorted(stored_dtypes - {gathered} if gathered is not None else ()):
         yield Stop(
             f"FSDP1 gathers adapters that rest in {dtype} as {gathered}, after peft has cast their rows to {dtype}",
             "/training/lora/dtype",

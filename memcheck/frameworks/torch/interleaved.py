@@ -52,7 +52,7 @@ class ChunkPass(Record):
     """Whether the forward of this pass cannot be the highest moment of the step."""
     others: tuple[int, ...]
     """Other micro-batches in flight during this pass's backward, in each chunk."""
-    beside: tuple[int, ...]
+    also_gathered: tuple[int, ...]
     """Other chunks whose parameters are gathered then."""
     split: bool = False
     """Whether the backward first makes gradients of inputs alone: the graph stays alive until the backward of the
@@ -99,17 +99,19 @@ def _different(schedule: str, ways: int, chunks: int, rank: int, micro_batches: 
     found: list[list[ChunkPass]] = [[], [], []]
     for chunk in reversed(range(chunks)):
         mine = [each for each in every if each.chunk == chunk]
-        beside = max((each.beside for each in mine), key=len)
+        also_gathered = max((each.also_gathered for each in mine), key=len)
         first, middle, last = mine[0], mine[1:-1], mine[-1]
-        found[0].append(first._replace(beside=beside, muted=rounds > 1 or chunk < chunks - 1))
+        found[0].append(first._replace(also_gathered=also_gathered, muted=rounds > 1 or chunk < chunks - 1))
         if middle:
             fullest = [max(middle, key=lambda each: sum(each.others))]
             if schedule in ORDERS:  # a micro-batch that waits holds more in layers, and less in the head
                 fullest = list({(each.others, each.waiting): each for each in middle}.values())
             muted = at_once or (rounds == 1 and chunk < chunks - 1)
-            found[1] += [each._replace(beside=beside, muted=muted) for each in fullest]
+            found[1] += [each._replace(also_gathered=also_gathered, muted=muted) for each in fullest]
         if not first.last:
-            found[2].append(last._replace(beside=beside, muted=at_once or (rounds == 1 and chunk < chunks - 1)))
+            found[2].append(
+                last._replace(also_gathered=also_gathered, muted=at_once or (rounds == 1 and chunk < chunks - 1))
+            )
     if rounds > 1:
         return tuple(each for some in found for each in some)
     return tuple(sorted((each for some in found for each in some), key=lambda each: -each.chunk))
@@ -148,14 +150,14 @@ def _passes(actions: list[Action], chunks: int, micro_batches: int) -> Iterator[
         done[chunk] += 1
         others = [count - (index == chunk) for index, count in enumerate(in_flight)]
         following = dict.fromkeys(each for _, each in actions[number:])
-        beside = tuple([each for each in following if each != chunk][: GATHERED - 1])
+        also_gathered = tuple([each for each in following if each != chunk][: GATHERED - 1])
         yield ChunkPass(
             chunk=chunk,
             first=done[chunk] == 1,
             last=done[chunk] == micro_batches,
             muted=False,
             others=tuple(others),
-            beside=beside,
+            also_gathered=also_gathered,
             split=kind == "I",
             waiting=tuple(waiting),
         )
@@ -305,10 +307,10 @@ def record_chunks(
         own = steps[each.chunk]
         if each.first and own.units[-1].kind == "head":
             own.hold_graph(1)
-        for other in each.beside:
+        for other in each.also_gathered:
             steps[other].parallel.hold_gathered(1)
         own.run_pass(each, left[each.chunk].pop(0))
-        for other in each.beside:
+        for other in each.also_gathered:
             steps[other].parallel.hold_gathered(-1)
     recorder.mark("optimizer", "optimizer step")
 

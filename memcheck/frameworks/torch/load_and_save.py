@@ -64,9 +64,9 @@ def around(job: TrainingJob, held: ResidentTensors, steps: tuple[Instant, ...]) 
     if loads:
         found.insert(0, _instant("load", "building the whole model on every GPU", whole._replace(optimizer_states=0)))
     if gathers:
-        rests = next(i for i in steps if i.name == "init").components_bytes
+        between_steps = next(i for i in steps if i.name == "init").components_bytes
         saved = whole if job.checkpoint.optimizer else whole._replace(optimizer_states=0)
-        found.append(_instant("save", "gathering the full state dict on every GPU", saved, rests))
+        found.append(_instant("save", "gathering the full state dict on every GPU", saved, between_steps))
     return tuple(found)
 
 
@@ -102,16 +102,16 @@ def unfilled_whole(job: TrainingJob, held: ResidentTensors) -> int:
     return found
 
 
-def _instant(name: str, operation: str, whole: Whole, beside: dict[str, int] | None = None) -> Instant:
-    components = dict(beside or {})
+def _instant(name: str, operation: str, whole: Whole, also_live: dict[str, int] | None = None) -> Instant:
+    components = dict(also_live or {})
     for component, count in whole._asdict().items():
         if count:
             components[component] = components.get(component, 0) + count
     return Instant(name, operation, sum(components.values()), components)
 
 
-def evaluation_instant(job: TrainingJob, rests: Instant, gathered: int = 0) -> Instant:
-    """The highest moment of the evaluation. ``rests``: what is allocated between steps.
+def evaluation_instant(job: TrainingJob, between_steps: Instant, gathered: int = 0) -> Instant:
+    """The highest moment of the evaluation. ``between_steps``: what is allocated between steps.
 
     ``gathered``: bytes of the parameters that DeepSpeed's engine has gathered while it runs forward (ZeRO-3).
     """
@@ -131,7 +131,7 @@ def evaluation_instant(job: TrainingJob, rests: Instant, gathered: int = 0) -> I
     concatenated = kept * (2 * last + 2)
     tokens = job.rows * job.sequence_length
     inputs = 3 * rounded(8 * tokens)
-    components = dict(rests.components_bytes)
+    components = dict(between_steps.components_bytes)
     most, operation = max((forward, "forward pass of the evaluation"), (concatenated, "concatenating kept logits"))
     for name, count in (("logits_and_loss", most), ("activations", inputs), ("communication_buffers", gathered)):
         if count:

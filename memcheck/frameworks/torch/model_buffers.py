@@ -70,8 +70,8 @@ class ModelBuffers:
             from memcheck.frameworks.torch.layer_buffers import layer_tables
 
             found += [Always("activations", size) for size in layer_tables(self.job, self.architecture, self.part)]
-        beside = self.architecture.encoder.sinusoids if self.architecture.encoder is not None else 0
-        tables = [rows for rows in (self.architecture.sinusoids, beside) if rows]
+        encoder_rows = self.architecture.encoder.sinusoids if self.architecture.encoder is not None else 0
+        tables = [rows for rows in (self.architecture.sinusoids, encoder_rows) if rows]
         made = DTYPE_BYTES[self.job.recipe.params]  # of the weights as they rest: FSDP2 casts no buffers
         found += [Always("activations", rounded(rows * self.setting.hidden * made)) for rows in tables]
         if self.architecture.mask_buffer:

@@ -296,9 +296,9 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
 
         parted = own_parts(job, vision)
     outside = [run.unit.kind not in wrapped or run.unit.kind in parted for run in units.runs]
-    ends = [held for beside, (held, _) in zip(outside, units.held.runs, strict=True) if beside]
+    ends = [held for of_root, (held, _) in zip(outside, units.held.runs, strict=True) if of_root]
     trains = rooted and any(t.trained for held in ends for t in held)  # type: ignore[attr-defined]
-    for run, early, beside, (tensors, _) in zip(units.runs, units.reduced, outside, units.held.runs, strict=True):
+    for run, early, of_root, (tensors, _) in zip(units.runs, units.reduced, outside, units.held.runs, strict=True):
         kind = run.unit.kind
         if id(tensors) not in known or early:
             own = trains and kind not in wrapped
@@ -319,7 +319,7 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
                 whole = UnitGroups(whole.whole, *(group_of(job, tuple(part)) for part in both))
             known[id(tensors)] = whole
         found.append(known[id(tensors)])
-        if rooted and beside:
+        if rooted and of_root:
             end = rest.get(id(tensors), found[-1].whole)
             if early and any(t.name == early for t in tensors):  # its own table, which the loss alone reduces
                 end = end._replace(**{name: getattr(found[-1].late, name) for name in REDUCED})

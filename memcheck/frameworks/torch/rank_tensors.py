@@ -106,20 +106,20 @@ def idle_in_head(a: Architecture) -> int:
 
 @lru_cache(maxsize=256)
 def head_tensors(
-    a: Architecture, tensor: int, tied: bool, trained: bool, beside: tuple[bool, bool], adapts: bool = False
+    a: Architecture, tensor: int, tied: bool, trained: bool, ends_trained: tuple[bool, bool], adapts: bool = False
 ) -> tuple[LocalTensor, ...]:
     """The final norm's and the head's parameter tensors on one rank.
 
-    ``beside``: whether the final norm is trained, and whether what stands in front of the head is. What ``freeze``
+    ``ends_trained``: whether the final norm is trained, and whether what precedes the head is. What ``freeze``
     calls the head is the output embedding alone, and what it calls the norm the final one.
     """
-    tensors = _norm_tensors(a.final_norm, "final_norm", beside[0])
+    tensors = _norm_tensors(a.final_norm, "final_norm", ends_trained[0])
     vocab = -(-a.vocab_size // tensor)
     if not tied and a.head:
         tensors.append(LocalTensor("lm_head.weight", (vocab, head_width(a)), trained))
     if a.head_bias:
         tensors.append(LocalTensor("lm_head.bias", (vocab,), trained))
-    tensors += [LocalTensor(t.name, t.shape, beside[1], matrix=len(t.shape) > 1) for t in a.head_tensors]
+    tensors += [LocalTensor(t.name, t.shape, ends_trained[1], matrix=len(t.shape) > 1) for t in a.head_tensors]
     for t in task_tensors(a):
         copied = adapts and is_saved(t.name)
         if copied:

@@ -122,7 +122,7 @@ def _estimated(
     lists = max([count for name, count in tops if name in quiet], default=0)
     first, others = of_streams(found)
     engine = engine_of(job, rank.tensors.units, recomputes=job.checkpointing.mode == "full")  # type: ignore[arg-type]
-    others = others if engine is None else engine.beside
+    others = others if engine is None else engine.other_streams
     pools = Pools(
         largest=rank.step.largest_block,
         apart=max(0, first + others - peak) + found.resident.paged,

@@ -21,10 +21,10 @@ def tensors_of(job: TrainingJob, a: Architecture, part: Part) -> Iterator[tuple[
     layers = a.layers()
     known: dict[tuple[int, bool], tuple[LocalTensor, ...]] = {}
     for index in range(part.first, part.last):
-        rests = index in frozen
-        kind = (id(layers[index]), rests)
+        is_frozen = index in frozen
+        kind = (id(layers[index]), is_frozen)
         if kind not in known:
-            known[kind] = layer_tensors(job, layers[index], held._replace(trained=False) if rests else held)
+            known[kind] = layer_tensors(job, layers[index], held._replace(trained=False) if is_frozen else held)
         yield known[kind]
     if part.embedding and (a.vision is not None or a.others or a.encoder is not None):
         from memcheck.frameworks.torch.tower_tensors import side_tensors

@@ -133,7 +133,7 @@ def test_one_round_finishes_a_chunk_before_the_next() -> None:
     assert [each.chunk for each in found] == [3, 3, 2, 2, 1, 1, 0, 0]
     assert [(each.first, each.last) for each in found[:2]] == [(True, False), (False, True)]
     assert found[0].others == (2, 2, 2, 1)
-    assert found[-1].beside == ()
+    assert found[-1].also_gathered == ()
 
 
 def test_several_rounds_leave_gradients_in_every_chunk() -> None:
