@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.readers import ANSWERS, SUFFIXES
-from memcheck.check import Gate, check_file
 from memcheck.configs.detect import detect
 from memcheck.configs.importing import Imported, import_config
 from memcheck.configs.pictures import FILLED
 from memcheck.configs.types import ConfigError, ConfigProblem, ReadSetting
+from memcheck.judge import Gate, check_file
 
 ESTIMATED, BEYOND, FAILED, CRASHED, FOREIGN = "estimated", "beyond a plan", "failed", "crashed", "no config"
 LIMIT_SECONDS = 1.0

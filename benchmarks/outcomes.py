@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.cases import Case, load
 from benchmarks.score import reserved_between, resolved
-from memcheck.check import Gate, check_file
 from memcheck.errors import MemcheckError
+from memcheck.judge import Gate, check_file
 from memcheck.memory.overhead import surroundings
 from memcheck.result import PASSED
 

@@ -15,8 +15,8 @@ import sys
 import time
 
 from benchmarks.over_budget import plans
-from memcheck.check import Gate, check_file
 from memcheck.edge.text import percent, value
+from memcheck.judge import Gate, check_file
 from memcheck.plan.file_edits import edited
 from memcheck.plan.load import load_documents
 from memcheck.record import Record

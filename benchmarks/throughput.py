@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.cases import HERE, load
-from memcheck.check import Gate
+from memcheck.judge import Gate
 from memcheck.plan.document import Document
 from memcheck.plan.load import load_documents
 from memcheck.what_if.points.evaluate import Evaluator

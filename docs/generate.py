@@ -17,6 +17,7 @@ import yaml
 
 from docs.memory_keys import memory_keys
 from docs.plan_format import plan_format
+from docs.report_schema import MODELS, schema_text
 from docs.rule_pages import FAMILIES, family_page, rules_index
 from docs.rule_registry import registries, rules
 from docs.story_schema import story_schema
@@ -85,6 +86,7 @@ def pages() -> dict[Path, str]:
         ROOT / "examples" / "README.md": GENERATED.format(source="the plans' descriptions") + examples_index(),
     }
     texts[ROOT / "schemas" / "story.schema.json"] = story_schema()
+    texts |= {ROOT / "schemas" / f"{name}.schema.json": schema_text(name) for name in MODELS}
     for family in FAMILIES:
         texts[DOCS / "rules" / f"{family}.md"] = from_rules + family_page(family, every)
     return texts

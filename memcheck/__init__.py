@@ -1,3 +1,32 @@
-"""A linter and CI gate for LLM training plans: predicts the peak memory of every GPU."""
+"""A linter and CI gate for LLM training plans: predicts the peak memory of every GPU.
+
+``memcheck.estimate``, ``memcheck.judge`` and ``memcheck.suggest`` are the commands as functions. They answer with
+pydantic models (:mod:`memcheck.report.models`), which are loaded when one of them is first asked for.
+"""
 
 __version__ = "0.1.0"
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.api import check, estimate, suggest
+    from memcheck.errors import ConfigurationError, MemcheckError, UsageError
+
+__all__ = ["ConfigurationError", "MemcheckError", "UsageError", "__version__", "check", "estimate", "suggest"]
+
+
+def __getattr__(name: str) -> object:
+    """The functions and errors of the package, loaded when they are first asked for."""
+    if name in ("check", "estimate", "suggest"):
+        from memcheck import api
+
+        return getattr(api, name)
+    if name in ("ConfigurationError", "MemcheckError", "UsageError"):
+        from memcheck import errors
+
+        return getattr(errors, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The names that users of the package call."""
+    return __all__

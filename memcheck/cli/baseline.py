@@ -7,7 +7,6 @@ import sys
 
 import click
 
-from memcheck.check import check_file
 from memcheck.cli.gate import CLEAN, FINDINGS, USAGE, Gates, plan_files
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.options import CheckOptions
@@ -20,6 +19,7 @@ from memcheck.config.find import Configurations
 from memcheck.edge.opener import refuse_way_out
 from memcheck.edge.text import one_line, percent
 from memcheck.errors import UsageError
+from memcheck.judge import check_file
 from memcheck.result import PlanResult, Unreadable
 from memcheck.review.baseline.file import DEFAULT_FILE, AcceptedFinding, entries_of, read_entries, relative, rendered
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import click
 
 from memcheck import __version__
-from memcheck.check import check_file
 from memcheck.cli.check_options import ANSWERS, HARDWARE_ANSWERS, HARDWARE_HEADING, JOB_ANSWERS, JOB_HEADING
 from memcheck.cli.completion import files
 from memcheck.cli.guard import DEFECT, complain
@@ -23,6 +22,7 @@ from memcheck.config.find import Configurations
 from memcheck.config.gate import EVERY, Gate
 from memcheck.edge.screen import Screen
 from memcheck.errors import UsageError
+from memcheck.judge import check_file
 from memcheck.report import WITH_DOSSIER
 from memcheck.result import PlanResult, Report, Unreadable
 from memcheck.what_if import make_dossier, with_remedies

@@ -7,7 +7,6 @@ from typing import NoReturn
 
 import click
 
-from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
 from memcheck.cli.completion import files
 from memcheck.cli.guard import complain
 from memcheck.cli.parameters import setting
@@ -22,6 +21,7 @@ from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import resolve
+from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
 from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan
 from memcheck.plan.text import read_bytes, shown_path
@@ -132,8 +132,8 @@ def remedied(document: Document, data: bytes, number: int) -> Document:
     Raises:
         PlanError: nothing fits, or there are fewer suggestions.
     """
-    from memcheck.check import Gate
     from memcheck.config.find import Configurations
+    from memcheck.judge import Gate
     from memcheck.plan.changes import with_changes
     from memcheck.what_if.suggest.run import FITS, UNCERTAIN, suggest
 

@@ -133,7 +133,7 @@ def write_new(path: str, text: str) -> None:
 
 def verdict(path: str, text: str) -> str:
     """What ``check`` says of the new plan."""
-    from memcheck.check import Gate, check_file
+    from memcheck.judge import Gate, check_file
     from memcheck.report.full import alone
     from memcheck.what_if import with_remedies
 

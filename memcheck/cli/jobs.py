@@ -84,7 +84,7 @@ def judged(file: PlanFile | Unreadable | FileVerdict, gates: Gates, keeper: Keep
     """The verdict on one file, reached in this process where it is none yet."""
     if isinstance(file, FileVerdict):
         return file
-    from memcheck.check import check_file, refused
+    from memcheck.judge import check_file, refused
 
     if isinstance(file, PlanFile):
         if keeper is not None:

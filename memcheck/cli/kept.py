@@ -41,7 +41,7 @@ class Keeper:
 
     def judge(self, file: PlanFile) -> Answer:
         """Judge a file, and keep the verdict."""
-        from memcheck.check import check_file
+        from memcheck.judge import check_file
 
         gate = self._gates.of(file.path)
         if not self._verdicts.usable:

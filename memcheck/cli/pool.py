@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 
-from memcheck.check import stem
 from memcheck.cli.batches import Batch, Batches
 from memcheck.cli.gate import Gates
 from memcheck.cli.jobs import FileVerdict, judged
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.worker import READY, uninterrupted, work
 from memcheck.config.discover import PlanFile
+from memcheck.judge import stem
 from memcheck.result import PlanResult, Unreadable, defect_result
 
 TYPE_CHECKING = False

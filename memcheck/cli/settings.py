@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 
-from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, WARN
 from memcheck.cli.gate import Gates, configurations_of
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.write import write_stdout
 from memcheck.config.types import Settings
 from memcheck.errors import UsageError
+from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, WARN
 
 DEFAULT, COMMAND_LINE = "default", "command line"
 

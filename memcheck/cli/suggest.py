@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from memcheck.check import Gate
 from memcheck.cli.completion import files, one_of
 from memcheck.cli.parameters import COLOR, CONFIG, typed
 from memcheck.cli.parameters import gpu as known_gpu
@@ -17,6 +16,7 @@ from memcheck.cli.terminal import screen_of
 from memcheck.cli.values import share
 from memcheck.cli.write import write_document, write_stdout
 from memcheck.errors import UsageError
+from memcheck.judge import Gate
 from memcheck.plan.document import Document
 from memcheck.record import Record
 from memcheck.what_if.remedies.types import OTHER

@@ -81,11 +81,19 @@ def load_one(
     (file,) = files
     if isinstance(file, Unreadable):
         raise UsageError(f"cannot read {file.path}: {file.message}")
-    documents = load_plans(file.path, file.data, hardware=hardware)
+    return file.path, file.data, only_plan(path, load_plans(file.path, file.data, hardware=hardware), number)
+
+
+def only_plan(path: str, documents: list[Document], number: int | None) -> Document:
+    """The only document of a file, or the ``number``-th.
+
+    Raises:
+        UsageError: there is none of that number, or there are several and no number.
+    """
     if not documents:
         raise UsageError(f"{path} holds no document", "a plan starts with `memcheck: 1`")
     if number is None and len(documents) > 1:
         raise UsageError(f"{path} holds {len(documents)} plans", f"choose one: --document 0 to {len(documents) - 1}")
     if number is not None and not 0 <= number < len(documents):
         raise UsageError(f"{path} has no document {number}", f"it holds {len(documents)}, counted from 0")
-    return file.path, file.data, documents[number or 0]
+    return documents[number or 0]

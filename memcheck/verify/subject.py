@@ -8,7 +8,6 @@ from typing import Any
 
 from memcheck.accounts.estimate import Estimate
 from memcheck.catalog.types import Gpu
-from memcheck.check import Gate, check_document
 from memcheck.configs.documents import load_one
 from memcheck.errors import UsageError
 from memcheck.families.architecture import LAYER_COUNTS, merge, part_of, with_overrides
@@ -17,6 +16,7 @@ from memcheck.families.wrappers import HEARING, TOWERS
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import Assumption, InferenceJob, Overhead, TrainingJob
+from memcheck.judge import Gate, check_document
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan

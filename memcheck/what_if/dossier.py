@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.accounts.dossier import Dossier, OnGpu, RankDevice
 from memcheck.accounts.estimate import CACHE, Estimate
 from memcheck.catalog.gpus import find_gpu
-from memcheck.check import Gate
+from memcheck.judge import Gate
 from memcheck.memory.basis import interval_basis
 from memcheck.memory.fit import on_host
 from memcheck.memory.overhead import slack

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.over_budget import plans
-from memcheck.check import Gate, check_document, check_file
 from memcheck.finding import GROUPS, OTHER_HARDWARE, SAME_RESULT, SEVERITIES, Remedy
+from memcheck.judge import Gate, check_document, check_file
 from memcheck.plan.document import Document
 from memcheck.plan.load import load_documents
 from memcheck.result import PlanResult

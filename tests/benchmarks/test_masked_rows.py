@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from benchmarks.objective_cases import plan
-from memcheck.check import Gate, check_file
+from memcheck.judge import Gate, check_file
 
 MIB = 2**20
 LLAMA: dict[str, Any] = {

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from benchmarks.objective_cases import plan
-from memcheck.check import Gate, check_file
+from memcheck.judge import Gate, check_file
 from tests.benchmarks.test_masked_rows import LLAMA, MIB
 
 DPO: dict[str, Any] = {**LLAMA, "objective": "dpo", "reference": "precomputed", "prompt_len": 0, "seq": 2048}

@@ -45,7 +45,7 @@ class Runs:
 
     def judged(self, *arguments: str) -> list[str]:
         """The files that a run judges, as it does not take their verdicts from an earlier one."""
-        from memcheck import check
+        from memcheck import judge as check
 
         seen: list[str] = []
         judge = check.check_file

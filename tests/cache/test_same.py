@@ -57,7 +57,7 @@ def test_what_is_no_verdict_is_not_kept(runs: Runs, monkeypatch: pytest.MonkeyPa
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
-        patch.setattr("memcheck.check.estimate", fails)
+        patch.setattr("memcheck.judge.estimate", fails)
         assert runs.check()[0] == 3
     assert runs.files() == []
     assert runs.check()[0] == 0

@@ -158,8 +158,8 @@ def test_no_file_is_asked_about_in_silence(root: Path) -> None:
 
 def test_every_file_that_is_read_is_taken_down(runs: Runs) -> None:
     """What a plan brings in is in the notes, each with what was read."""
-    from memcheck.check import Gate, check_file
     from memcheck.edge.opener import digest
+    from memcheck.judge import Gate, check_file
 
     data = Path("plan.yaml").read_bytes()
     observed.listen()

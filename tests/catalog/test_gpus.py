@@ -8,8 +8,8 @@ import pytest
 
 from memcheck.catalog.gpus import find_gpu, gpu_names
 from memcheck.catalog.names import DATA, AmbiguousNameError, read_record
-from memcheck.check import Gate, check_file
 from memcheck.job.lookup import resolve_gpu
+from memcheck.judge import Gate, check_file
 from memcheck.plan.types import GpuSpec
 
 GIB = 2**30

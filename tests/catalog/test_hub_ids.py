@@ -8,7 +8,7 @@ import pytest
 
 from memcheck.catalog.models import find_model
 from memcheck.catalog.names import UnknownNameError
-from memcheck.check import Gate, check_file
+from memcheck.judge import Gate, check_file
 
 if TYPE_CHECKING:
     from pathlib import Path

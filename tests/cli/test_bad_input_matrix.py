@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from memcheck.__main__ import main
-from memcheck.check import Gate, check_file
+from memcheck.judge import Gate, check_file
 from tests.cli.plans import GOOD, write
 
 Capture = pytest.CaptureFixture[str]

@@ -102,7 +102,7 @@ def test_every_command_is_imported_alone(tmp_path: Path, environment: dict[str, 
     """The help knows all commands without importing one."""
     loaded = modules(["--help"], tmp_path, environment)
     assert "memcheck.cli.app" in loaded
-    assert loaded.isdisjoint({"memcheck.cli.check", "memcheck.cli.init", "memcheck.check", "yaml"})
+    assert loaded.isdisjoint({"memcheck.cli.check", "memcheck.cli.init", "memcheck.judge", "yaml"})
 
 
 def test_python_dash_m(tmp_path: Path, environment: dict[str, str]) -> None:
@@ -179,7 +179,7 @@ def test_defect_ends_in_a_report(tmp_path: Path, environment: dict[str, str]) ->
     write(tmp_path)
     write(tmp_path, "other")
     broken = (
-        "import memcheck.check as check; real = check.read_plan\n"
+        "import memcheck.judge as check; real = check.read_plan\n"
         "def read_plan(document):\n"
         "    if document.path == 'good.yaml': raise KeyError('boom')\n"
         "    return real(document)\n"

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.check import Gate, check_file
 from memcheck.config.read import read_settings
 from memcheck.config.types import Settings
 from memcheck.errors import ConfigurationError
 from memcheck.finding import Finding
+from memcheck.judge import Gate, check_file
 from memcheck.rules.governance import Governance
 
 PLAN = """memcheck: 1{mark}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.check import Gate, check_file
 from memcheck.config.types import Settings
+from memcheck.judge import Gate, check_file
 from memcheck.what_if import with_remedies
 
 PLAN = """\

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from memcheck.autograd.context import is_frozen
-from memcheck.check import Gate, check_file
 from memcheck.edge.expressions import Expression
 from memcheck.families.architecture import architecture_of
+from memcheck.judge import Gate, check_file
 from memcheck.models.parameters import block_tensors
 from memcheck.plan.types import ModelSpec
 from tests.configs.test_trainers import AXOLOTL, QLORA, read

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.check import Gate, check_file
 from memcheck.configs.detect import detect
 from memcheck.configs.importing import Imported, import_config
 from memcheck.configs.types import ReadSetting
+from memcheck.judge import Gate, check_file
 
 GPU = {"hardware.gpu": ReadSetting("a100-80gb", "test")}
 COMMON = """\

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.check import Gate, check_file
 from memcheck.configs.importing import Imported, import_config
 from memcheck.configs.types import ReadSetting
+from memcheck.judge import Gate, check_file
 
 LINE = """PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True' \\
 NPROC_PER_NODE=8 \\

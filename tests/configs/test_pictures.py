@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.check import Gate, check_file
+from memcheck.judge import Gate, check_file
 from tests.configs import test_read_automodel as automodel
 from tests.configs.test_trainers import AXOLOTL, FACTORY, QLORA, SWIFT, read
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from memcheck.check import Gate, check_file
 from memcheck.configs.detect import detect
 from memcheck.configs.importing import Imported, import_config
 from memcheck.configs.types import ConfigError, ReadSetting
+from memcheck.judge import Gate, check_file
 
 RECIPE: dict[str, Any] = {
     "recipe": "TrainFinetuneRecipeForNextTokenPrediction",

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from memcheck.check import Gate, check_file
 from memcheck.configs.importing import Imported
+from memcheck.judge import Gate, check_file
 from tests.configs.test_read_automodel import PEFT, read, values
 
 OWN = "Qwen/Qwen3-30B-A3B"

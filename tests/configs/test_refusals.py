@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from memcheck.__main__ import main
-from memcheck.check import Gate, check_file
 from memcheck.edge.screen import Screen
+from memcheck.judge import Gate, check_file
 from memcheck.record import Record
 from memcheck.report.full import alone
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.check import Gate, check_file
 from memcheck.configs.importing import Imported, import_config
 from memcheck.configs.types import ReadSetting
+from memcheck.judge import Gate, check_file
 
 AXOLOTL = """\
 base_model: meta-llama/Llama-3.1-8B

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.check import Gate, check_file
 from memcheck.configs.documents import load_plans
 from memcheck.finding import Finding
+from memcheck.judge import Gate, check_file
 from memcheck.memory.estimate import estimate
 from memcheck.plan.document import Document
 from memcheck.result import PlanResult

@@ -165,7 +165,7 @@ def test_a_missing_engine_is_an_error_at_its_line() -> None:
 
 def test_a_recipe_and_its_launcher_are_one_job(tmp_path: Path) -> None:
     """`source: {trl, accelerate}`: the launcher's engine runs the recipe, and neither contradicts the other."""
-    from memcheck.check import Gate, check_file
+    from memcheck.judge import Gate, check_file
 
     (tmp_path / "recipe.yaml").write_text(TRL)
     launch = "distributed_type: DEEPSPEED\nnum_machines: 1\nnum_processes: 8\nmixed_precision: bf16\n"
@@ -309,7 +309,7 @@ def test_what_is_optimized_reaches_the_plan(added: str, found: dict[str, object]
 )
 def test_a_whole_config_asks_for_nothing_that_cannot_be_priced(added: str, gone: dict[str, object]) -> None:
     """What runs is never refused for what the reader itself assumed: it is estimated as what comes closest, and said."""
-    from memcheck.check import Gate, check_file
+    from memcheck.judge import Gate, check_file
 
     names = [line.partition(":")[0] for line in added.splitlines()]
     kept = [line for line in AXOLOTL.splitlines() if line.partition(":")[0] not in names]

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 
 from memcheck import __version__
-from memcheck.check import Gate, check_file
 from memcheck.edge.screen import Screen
+from memcheck.judge import Gate, check_file
 from memcheck.report.full import render
 from memcheck.report.json import document
 from memcheck.result import PlanResult, Report

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.check import Gate, check_file
+from memcheck.judge import Gate, check_file
 from memcheck.result import PlanResult
 from tests.examples.rendered import ROOT, results
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from memcheck.check import Gate, check_file
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.judge import Gate, check_file
 
 WORDS = [
     (framework, name)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.check import Gate, check_file
 from memcheck.edge.toml import TomlError, parse_toml
 from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.torch import whole_model
+from memcheck.judge import Gate, check_file
 from memcheck.models.errors import ArchitectureError
 from memcheck.what_if import with_remedies
 from tests.cli.plans import GOOD, write

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.check import MOST_OF_A_CODE, Gate, check_file
 from memcheck.edge import opener
+from memcheck.judge import MOST_OF_A_CODE, Gate, check_file
 from memcheck.plan.compose import MAX_REPEATED
 from tests.hostile.grown import Kind, plan
 from tests.hostile.grown_configs import CONFIGS

@@ -107,7 +107,7 @@ def test_int8_is_not_sharded_and_packed_bases_have_no_dora() -> None:
 
 def refused(stated: dict[str, Any]) -> str:
     """The messages of MEM408."""
-    from memcheck.check import Gate, check_file
+    from memcheck.judge import Gate, check_file
 
     results, _ = check_file("plan.yaml", json.dumps(stated).encode(), Gate())
     return "; ".join(f.message for f in results[0].findings if f.code == "MEM408")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.score import answer
-from memcheck.check import Gate, check_file
+from memcheck.judge import Gate, check_file
 
 
 def megatron(**options: object) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.check import check_file
 from memcheck.config.gate import Gate
+from memcheck.judge import check_file
 from memcheck.result import PlanResult
 
 PLAN = """memcheck: 1

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.hostile_draw import KINDS
-from memcheck.check import Gate, check_file
 from memcheck.job.keys import UNREAD
+from memcheck.judge import Gate, check_file
 
 READS: dict[str, Callable[[], object]] = {
     "attribute": lambda: UNREAD.mode,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.check import Gate
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import framed, resolve, with_batch
 from memcheck.job.types import Overhead, TrainingJob
+from memcheck.judge import Gate
 from memcheck.memory.estimate import Estimator, estimate
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from memcheck.autograd.tensor import Tape
-from memcheck.check import Gate, check_file
 from memcheck.frameworks.megatron.layout_text import MAX_LETTERS, stages_of_layout
 from memcheck.frameworks.torch.resident import fullest_share
+from memcheck.judge import Gate, check_file
 from memcheck.memory.estimate import estimate
 from memcheck.memory.limits import NAMES, PIPELINE
 from tests.memory.jobs import BIG_GPU, job

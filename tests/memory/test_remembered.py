@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from benchmarks.engine_speed import forget
-from memcheck.check import Gate
 from memcheck.errors import MemcheckError
 from memcheck.frameworks.megatron import ranks as megatron_ranks
 from memcheck.frameworks.megatron import schedule as megatron_candidates
@@ -19,6 +18,7 @@ from memcheck.frameworks.megatron.schedule import WARM_INPUT, InFlight, Pass, Pa
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch import host, load_and_save, rank_steps, ranks
 from memcheck.job.resolve import resolve
+from memcheck.judge import Gate
 from memcheck.memory.estimate import estimate
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document

@@ -189,7 +189,9 @@ def test_every_part_of_a_priced_model_is_read(framework: str) -> None:
     known: set[frozenset[str]] = set()
     for name in model_names():
         architecture = catalogued(name)
-        parts = frozenset(part for block, _ in architecture.blocks for part in stated(block) if "." in part and " " not in part)
+        parts = frozenset(
+            part for block, _ in architecture.blocks for part in stated(block) if "." in part and " " not in part
+        )
         try:
             refuse_model(FRAMEWORKS[framework], architecture)
         except UnsupportedError:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from memcheck.check import Gate, check_file
 from memcheck.families.architecture import read_architecture
+from memcheck.judge import Gate, check_file
 from memcheck.models.errors import ArchitectureError
 
 SIGLIP = {

@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from docs.plan_format import MOST
-from memcheck.check import DEFAULT_FAIL_ABOVE, Gate, check_file
 from memcheck.cli.app import app
 from memcheck.config.read import READERS, read_settings
+from memcheck.judge import DEFAULT_FAIL_ABOVE, Gate, check_file
 from tests.packaging.sentences import LONGEST, in_markdown
 from tests.packaging.test_sentences import OURS
 

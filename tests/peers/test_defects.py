@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.check import Gate, check_file
 from memcheck.families.architecture import read_architecture
+from memcheck.judge import Gate, check_file
 from memcheck.models.errors import ArchitectureError
 from memcheck.result import PlanResult
 

@@ -216,7 +216,7 @@ def test_the_help_imports_no_command(root: Path) -> None:
     """``--help`` needs click, and neither YAML nor anything that judges plans."""
     found = imported(root, "--help")
     assert "click" in found
-    assert not found & {"yaml", "jsonschema", "memcheck.check", "memcheck.plan.types"}
+    assert not found & {"yaml", "jsonschema", "memcheck.judge", "memcheck.plan.types"}
 
 
 def test_a_failing_plan_may_import_more(root: Path, tmp_path: Path) -> None:

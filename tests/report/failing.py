@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from memcheck.check import Gate, check_file
 from memcheck.edge.screen import Screen
+from memcheck.judge import Gate, check_file
 from memcheck.report import renderer
 from memcheck.result import PlanResult, Report
 from memcheck.what_if import make_dossier, with_remedies

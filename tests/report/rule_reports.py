@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from memcheck.check import Gate, check_file
 from memcheck.edge.screen import Screen
 from memcheck.finding import Edit, Finding, Location, Remedy, Span
+from memcheck.judge import Gate, check_file
 from memcheck.report import github, renderer
 from memcheck.report.forge import DOCS_URL, WORKSPACES
 from memcheck.report.full import render as render_full

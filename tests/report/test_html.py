@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.check import Gate, check_file
 from memcheck.edge.text import between, clean, gib, percent, words
+from memcheck.judge import Gate, check_file
 from memcheck.report.html import render
 from memcheck.report.html.shell import base_styles, stylesheet
 from memcheck.result import Report

@@ -74,7 +74,7 @@ def test_schema_documents_every_field(schema: dict[str, object]) -> None:
 
 def test_schema_knows_every_component(schema: dict[str, object]) -> None:
     """The schema lists exactly the components of the engine."""
-    components = schema["definitions"]["estimate"]["properties"]["components_bytes"]
+    components = schema["definitions"]["components"]
     assert tuple(components["properties"]) == tuple(components["required"]) == COMPONENTS
 
 

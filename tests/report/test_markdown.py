@@ -62,7 +62,7 @@ def test_summary_stays_below_the_limit_of_github() -> None:
 
 def test_a_summary_stays_below_githubs_limit() -> None:
     """Long names, many plans and many findings: whole plans are left out, and their number is said."""
-    from memcheck.check import Gate, check_file
+    from memcheck.judge import Gate, check_file
     from memcheck.report.markdown import BYTE_LIMIT, summary
     from memcheck.result import Report, Unreadable
 

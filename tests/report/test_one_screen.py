@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks.over_budget import plans
 from memcheck.__main__ import main
-from memcheck.check import Gate, check_file
 from memcheck.edge.screen import Screen
+from memcheck.judge import Gate, check_file
 from memcheck.report.full import render
 from memcheck.result import PASSED, PlanResult, Report
 from memcheck.what_if import with_remedies

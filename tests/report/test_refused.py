@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from memcheck.check import Gate, check_file
 from memcheck.edge.screen import Screen
 from memcheck.finding import Finding, Location, Span
+from memcheck.judge import Gate, check_file
 from memcheck.record import Record
 from memcheck.report.full import render
 from memcheck.result import PlanResult, Report

@@ -266,7 +266,7 @@ def test_no_more_results_than_github_takes(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_many_results_are_written_short(tmp_path: Path) -> None:
     """On one long line with thousands of findings none repeats the line, and the gravest are as many as GitHub shows."""
-    from memcheck.check import Gate, check_file
+    from memcheck.judge import Gate, check_file
     from memcheck.result import Report
 
     options = ", ".join(f"o{number}: yes" for number in range(5000))

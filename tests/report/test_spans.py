@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.check import Gate, check_file
 from memcheck.finding import Finding, Location, Span
+from memcheck.judge import Gate, check_file
 from memcheck.result import PlanResult
 from tests.cli.plans import GOOD
 from tests.examples import rendered

@@ -14,10 +14,10 @@ import pytest
 
 from benchmarks.over_budget import plans as over_budget
 from docs.story_schema import story_schema
-from memcheck.check import Gate, check_file
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import gib
 from memcheck.finding import Edit, FileEdits, Span
+from memcheck.judge import Gate, check_file
 from memcheck.plan.file_edits import edited
 from memcheck.report import story, text
 from memcheck.report.html import render as page

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import figures
-from memcheck.check import check_file
 from memcheck.config.gate import EVERY, Gate
+from memcheck.judge import check_file
 from memcheck.result import PlanResult
 from memcheck.rules.grounds import ALTERNATIVES, alternative
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from memcheck.check import Gate, check_file
 from memcheck.finding import Finding
+from memcheck.judge import Gate, check_file
 
 
 def finding(**changes: object) -> Finding:

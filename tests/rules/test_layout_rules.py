@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.check import Gate, check_document
+from memcheck.judge import Gate, check_document
 from memcheck.what_if import with_remedies
 from tests.rules.plans import document, found, layout_findings
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.check import Gate, check_file
+from memcheck.judge import Gate, check_file
 from tests.cli.plans import write, write_over
 from tests.rules.configured import settings_of
 from tests.rules.plans import found

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.check import Gate, check_file
 from memcheck.finding import Finding
+from memcheck.judge import Gate, check_file
 
 BASE = """\
 memcheck: 1

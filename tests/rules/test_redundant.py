@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.check import Gate, check_file
 from memcheck.finding import Finding
+from memcheck.judge import Gate, check_file
 from memcheck.review.fix.rounds import fix_file
 
 GATE = Gate(profile="review")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.check import Gate, check_file
+from memcheck.judge import Gate, check_file
 
 PLAN = """\
 memcheck: 1

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memcheck.check import Gate, check_file
+from memcheck.judge import Gate, check_file
 from tests.rules.plans import found
 
 if TYPE_CHECKING:

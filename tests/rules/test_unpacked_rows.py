@@ -7,8 +7,8 @@ import json
 import pytest
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.check import Gate, check_file
 from memcheck.config.types import Settings
+from memcheck.judge import Gate, check_file
 from memcheck.memory.fit import FITS, gpu_fit
 from memcheck.report.json import render
 from memcheck.result import PlanResult, Report

@@ -231,9 +231,7 @@ class _BartLayers:
             return block
         cross = self._attention("encoder_attn", heads, bidirectional=True)
         norm = self._norm("encoder_attn_layer_norm")
-        return block._replace(
-            cross=CrossAttention(attention=cross._replace(cross=True), norm=norm, output_norm=None)
-        )
+        return block._replace(cross=CrossAttention(attention=cross._replace(cross=True), norm=norm, output_norm=None))
 
     def _norm(self, name: str) -> Norm:
         return layer_norm(self.hidden, name)

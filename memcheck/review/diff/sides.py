@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
-from memcheck.check import Gate, check_file
 from memcheck.config.discover import PlanFile, find_plans
 from memcheck.config.find import Configurations
 from memcheck.errors import ConfigurationError
+from memcheck.judge import Gate, check_file
 from memcheck.report.story.remedies import remedy_line
 from memcheck.result import PASSED, PlanResult, Unreadable
 from memcheck.review.diff.compare import FAILS_NOW, PlanDiff, Side, side_of

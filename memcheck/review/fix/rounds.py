@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from memcheck.check import Gate, check_file
 from memcheck.finding import Edit, FileEdits, Finding
+from memcheck.judge import Gate, check_file
 from memcheck.plan import codes
 from memcheck.plan.file_edits import disjoint, edited
 from memcheck.plan.text import read_bytes

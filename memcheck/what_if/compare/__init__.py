@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcheck import __version__
-from memcheck.check import Gate, plan_name
+from memcheck.judge import Gate, plan_name
 from memcheck.memory.fit import FITS, UNCERTAIN
 from memcheck.plan.document import Document
 from memcheck.record import Record

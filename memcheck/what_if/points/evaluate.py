@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, effective_policy
 from memcheck.errors import UnsupportedError
 from memcheck.finding import Finding
 from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import Resolved, with_batch
 from memcheck.job.types import InferenceJob, TrainingJob
+from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, effective_policy
 from memcheck.memory.fit import RUNS, gpu_fit, host_capacity, host_excess
 from memcheck.plan.document import Document
 from memcheck.plan.types import Plan, PolicySpec

@@ -289,9 +289,14 @@ def _time(answer: Suggestions) -> str:
 
 
 def json(answer: Suggestions, screen: Screen | None = None) -> str:
-    """Remedies as in the report of ``check``, with what each costs; the screen plays no part."""
+    """The document for programs: ``schemas/suggest.schema.json``, version 1. The screen plays no part."""
+    return dumps(as_data(answer), indent=1) + "\n"
+
+
+def as_data(answer: Suggestions) -> dict[str, object]:
+    """Remedies as in the report of ``check``, with what each costs, as plain data."""
     plan, estimate, tally = answer.plan, answer.plan.estimate, answer.tally
-    found: dict[str, object] = {
+    return {
         "suggest": 1,
         "memcheck": __version__,
         "path": plan.path,
@@ -328,7 +333,6 @@ def json(answer: Suggestions, screen: Screen | None = None) -> str:
         "smallest_cluster": None if answer.smallest is None else suggestion(answer.smallest),
         "diagnostics": [diagnostic(plan, finding) for finding in plan.findings] if answer.status == NOT_JUDGED else [],
     }
-    return dumps(found, indent=1) + "\n"
 
 
 def suggestion(item: Suggestion) -> dict[str, object]:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, check_document, check_file, effective_policy
 from memcheck.errors import UsageError
 from memcheck.finding import Remedy
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import InferenceJob, TrainingJob
+from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, check_document, check_file, effective_policy
 from memcheck.memory.fit import RUNS, gpu_fit, on_host
 from memcheck.memory.fit import UNCERTAIN as UNSETTLED
 from memcheck.plan.document import Document

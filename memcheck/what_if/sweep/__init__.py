@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import product
 
 from memcheck import __version__
-from memcheck.check import plan_name
 from memcheck.errors import UsageError
+from memcheck.judge import plan_name
 from memcheck.record import Record
 from memcheck.what_if.compare import ComparedPlan
 from memcheck.what_if.points.evaluate import Evaluator

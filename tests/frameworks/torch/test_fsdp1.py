@@ -11,9 +11,9 @@ import pytest
 from benchmarks.drawn import predicted
 from benchmarks.score import answer, resolved
 from memcheck.accounts.state import LocalTensor
-from memcheck.check import Gate, check_file
 from memcheck.frameworks.torch.flat_shard import flat_numel
 from memcheck.job.types import TrainingJob
+from memcheck.judge import Gate, check_file
 
 GIB = 2**30
 

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.drawn import predicted
 from benchmarks.score import answer, resolved
-from memcheck.check import Gate, check_file
+from memcheck.judge import Gate, check_file
 
 GIB = 2**30
 TRACED: list[dict[str, Any]] = json.loads(

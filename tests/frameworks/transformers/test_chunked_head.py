@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from memcheck.check import Gate, check_file
+from memcheck.judge import Gate, check_file
 from memcheck.what_if import with_remedies
 from tests.frameworks.torch.test_towers import priced
 from tests.job.test_resolve import resolved

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks.score import answer
-from memcheck.check import Gate, check_file
 from memcheck.errors import UnsupportedError
+from memcheck.judge import Gate, check_file
 
 MISTRAL = {
     "model_type": "mistral",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.check import Gate, check_file
+from memcheck.judge import Gate, check_file
 from memcheck.what_if import with_remedies
 
 PLAN = """\

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.score import resolved
 from memcheck.accounts.estimate import Estimate
-from memcheck.check import Gate, check_document
+from memcheck.judge import Gate, check_document
 from memcheck.memory.allocator import allocator_group
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document

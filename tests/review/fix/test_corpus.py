@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from memcheck.check import Gate, check_file
 from memcheck.finding import SEVERITIES, Edit
+from memcheck.judge import Gate, check_file
 from memcheck.plan.file_edits import edited
 from memcheck.plan.load import load_documents
 from memcheck.review.fix import rounds

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from memcheck.accounts.estimate import PARTS
-from memcheck.check import Gate, check_file
+from memcheck.judge import Gate, check_file
 from memcheck.result import PlanResult
 from memcheck.what_if import make_dossier, with_remedies
 from memcheck.what_if.compare import DATA_CENTRE

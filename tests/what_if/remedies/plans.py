@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memcheck.check import Gate, check_document
 from memcheck.finding import Finding
+from memcheck.judge import Gate, check_document
 from memcheck.plan.document import Document
 from memcheck.plan.load import load_documents
 from memcheck.result import PlanResult

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.check import Gate, check_document
 from memcheck.finding import Finding
+from memcheck.judge import Gate, check_document
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
 from memcheck.plan.load import load_documents

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.check import Gate, check_document
+from memcheck.judge import Gate, check_document
 from memcheck.plan.load import load_documents
 from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.search.goals import search

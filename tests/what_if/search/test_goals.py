@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from memcheck.check import Gate, check_document
 from memcheck.errors import UsageError
 from memcheck.job.types import InferenceJob
+from memcheck.judge import Gate, check_document
 from memcheck.plan.changes import with_changes
 from memcheck.plan.load import load_documents
 from memcheck.what_if.remedies.price import Pricer

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.check import Gate, check_document
+from memcheck.judge import Gate, check_document
 from memcheck.plan.load import load_documents
 from memcheck.what_if import with_remedies
 from memcheck.what_if.remedies.candidates import STAGE

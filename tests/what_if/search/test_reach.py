@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.check import Gate, check_file
 from memcheck.configs.plan_text import grown, leaves
+from memcheck.judge import Gate, check_file
 from memcheck.plan.file_edits import edited
 from memcheck.plan.load import load_documents
 from memcheck.result import PASSED

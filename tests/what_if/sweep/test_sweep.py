@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.check import Gate
+from memcheck.judge import Gate
 from memcheck.plan.changes import with_changes
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
