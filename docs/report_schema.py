@@ -8,27 +8,14 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from memcheck.report.models import Data, Report
-from memcheck.what_if.suggest.models import Suggestions
+from memcheck.report.models import Data, ReportData
+from memcheck.what_if.suggest.models import SuggestionsData
 
 MODELS: dict[str, tuple[type[Data], str]] = {
-    "report": (Report, "memcheck report, version 1"),
-    "suggest": (Suggestions, "memcheck suggestions, version 1"),
+    "report": (ReportData, "memcheck report, version 1"),
+    "suggest": (SuggestionsData, "memcheck suggestions, version 1"),
 }
 """Name of the schema to its model and title."""
-
-
-NAMES = {
-    "FileEdits": "file_edits",
-    "Hardware": "card",
-    "PipelineRank": "rank",
-    "PlanAsWritten": "as_written",
-    "PlanReport": "plan",
-    "RelatedPlace": "related",
-    "SearchSpace": "space",
-    "UnreadablePath": "unreadable",
-}
-"""Model to the name of its definition, where that is not the model's own in lower case."""
 
 
 class Draft7(GenerateJsonSchema):
@@ -47,7 +34,7 @@ def schema_text(name: str) -> str:
     made = model.model_json_schema(schema_generator=Draft7, ref_template="#/definitions/{model}")
     definitions = {}
     for key, value in made.pop("$defs").items():
-        spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", key).capitalize()
+        spaced = _name(key).replace("_", " ").capitalize()
         definitions[_name(key)] = {"title": spaced, **_plain({k: v for k, v in value.items() if k != "title"})}
     made = {**_plain(made), "title": title}
     order = ("title", "description", "type", "properties", "required")
@@ -56,7 +43,8 @@ def schema_text(name: str) -> str:
 
 
 def _name(model: str) -> str:
-    return NAMES.get(model) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", model).lower()
+    """``FileEditsData`` is defined as ``file_edits``."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", model.removesuffix("Data")).lower()
 
 
 def _plain(node: Any) -> Any:

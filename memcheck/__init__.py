@@ -16,15 +16,12 @@ __all__ = ["ConfigurationError", "MemcheckError", "UsageError", "__version__", "
 
 def __getattr__(name: str) -> object:
     """The functions and errors of the package, loaded when they are first asked for."""
-    if name in ("check", "estimate", "suggest"):
-        from memcheck import api
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return getattr(api, name)
-    if name in ("ConfigurationError", "MemcheckError", "UsageError"):
-        from memcheck import errors
-
-        return getattr(errors, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = "memcheck.api" if name in ("check", "estimate", "suggest") else "memcheck.errors"
+    return getattr(import_module(home), name)
 
 
 def __dir__() -> list[str]:

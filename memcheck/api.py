@@ -16,10 +16,10 @@ from memcheck.judge import check_file
 from memcheck.plan.changes import with_changes
 from memcheck.plan.text import read_bytes
 from memcheck.report.json import document as report_document
-from memcheck.report.models import Report
-from memcheck.result import Report as RunReport
+from memcheck.report.models import ReportData
+from memcheck.result import Report
 from memcheck.what_if import with_remedies
-from memcheck.what_if.suggest.models import Suggestions
+from memcheck.what_if.suggest.models import SuggestionsData
 from memcheck.what_if.suggest.report import GOALS, as_data
 from memcheck.what_if.suggest.run import check_keys
 from memcheck.what_if.suggest.run import suggest as search
@@ -43,7 +43,7 @@ def estimate(
     host_memory_gib: float | None = None,
     changes: Mapping[str, Any] | None = None,
     config: str | os.PathLike[str] | None = None,
-) -> Report:
+) -> ReportData:
     """Predict the peak memory of every GPU of a job, without a verdict of the rules.
 
     Args:
@@ -56,7 +56,7 @@ def estimate(
         config: The ``memcheck.toml`` to use. None: the nearest to the plan.
 
     Returns:
-        One ``PlanReport`` per plan of the file. A plan that cannot be estimated has ``estimate=None`` and diagnostics.
+        One ``PlanData`` per plan of the file. A plan that cannot be estimated has ``estimate=None`` and diagnostics.
 
     Raises:
         memcheck.UsageError: the file cannot be read, or the arguments contradict each other.
@@ -77,7 +77,7 @@ def check(  # noqa: PLR0913  # the options of a command, each by its keyword
     fail_above: float | None = None,
     remedies: bool = True,
     config: str | os.PathLike[str] | None = None,
-) -> Report:
+) -> ReportData:
     """Check the plans of a file as ``memcheck check`` does: every rule, and remedies that were computed again.
 
     Args:
@@ -116,7 +116,7 @@ def suggest(  # noqa: PLR0913  # the options of a command, each by its keyword
     fail_above: float | None = None,
     budget_seconds: float | None = SEARCH_S,
     config: str | os.PathLike[str] | None = None,
-) -> Suggestions:
+) -> SuggestionsData:
     """Search for plans near this one that fit, are fastest, cost least, or need the fewest GPUs.
 
     Args:
@@ -145,7 +145,7 @@ def suggest(  # noqa: PLR0913  # the options of a command, each by its keyword
         plan_document = with_changes(plan_document, gate.changes)
     gate = gate._replace(fail_above=fail_above)
     answer = search(plan_document, data, gate, goal=goal, keep=tuple(keep), top=top, budget=budget_seconds)
-    return Suggestions.model_validate(as_data(answer))
+    return SuggestionsData.model_validate(as_data(answer))
 
 
 def _source(plan: PlanOrConfig) -> tuple[str, bytes]:
@@ -187,7 +187,7 @@ def _gate(
     )
 
 
-def _report(path: str, data: bytes, gate: Gate, *, diagnostics: bool) -> Report:
+def _report(path: str, data: bytes, gate: Gate, *, diagnostics: bool) -> ReportData:
     """The report of one file.
 
     Raises:
@@ -196,4 +196,4 @@ def _report(path: str, data: bytes, gate: Gate, *, diagnostics: bool) -> Report:
     results, traces = check_file(path, data, gate)
     if traces:
         raise RuntimeError("this is a defect of memcheck:\n" + "\n".join(traces))
-    return Report.model_validate(report_document(RunReport(__version__, tuple(results)), diagnostics=diagnostics))
+    return ReportData.model_validate(report_document(Report(__version__, tuple(results)), diagnostics=diagnostics))

@@ -17,8 +17,8 @@ from pydantic import BaseModel, ValidationError
 
 import memcheck
 from memcheck.__main__ import main
-from memcheck.report.models import Report
-from memcheck.what_if.suggest.models import Suggestions
+from memcheck.report.models import ReportData
+from memcheck.what_if.suggest.models import SuggestionsData
 
 Capture = pytest.CaptureFixture[str]
 EXAMPLE = "llama-3.1-8b-fsdp-8xh100.yaml"
@@ -101,7 +101,7 @@ def test_answers_cannot_be_changed(plan: Path) -> None:
         memcheck.estimate(plan).plans[0].status = "failed"
 
 
-@pytest.mark.parametrize("model", [Report, Suggestions])
+@pytest.mark.parametrize("model", [ReportData, SuggestionsData])
 def test_a_later_field_is_ignored(model: type[BaseModel]) -> None:
     """A program that was written for this version reads the reports of the next."""
     assert model.model_config["extra"] == "ignore"

@@ -29,7 +29,7 @@ class Data(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
 
-class Summary(Data):
+class SummaryData(Data):
     """Counts over all plans."""
 
     plans: Count
@@ -58,7 +58,7 @@ class Summary(Data):
     """Findings of rules that the selection leaves out. They are not among the diagnostics."""
 
 
-class AcceptedError(Data):
+class AcceptedErrorData(Data):
     """An error that something hides."""
 
     code: str
@@ -69,7 +69,7 @@ class AcceptedError(Data):
     """The comment's reason, or the baseline file."""
 
 
-class Fits(Data):
+class FitsData(Data):
     """Whether the needed memory is there. Accepted and ignored findings do not change it."""
 
     gpu: Literal["fits", "uncertain", "above-limit", "does-not-fit"]
@@ -82,7 +82,7 @@ class Fits(Data):
     """
 
 
-class Components(Data):
+class ComponentsData(Data):
     """What holds the memory at the peak; the values sum to device_bytes."""
 
     parameters: Count
@@ -111,7 +111,7 @@ class Components(Data):
     """What the caching allocator holds on top of live tensors."""
 
 
-class PipelineRank(Data):
+class RankData(Data):
     """One pipeline rank."""
 
     pipeline_rank: Count
@@ -124,7 +124,7 @@ class PipelineRank(Data):
     """Highest live bytes at each instant of the step, by the instant's name."""
 
 
-class Tensors(Data):
+class TensorsData(Data):
     """Equal live tensors."""
 
     name: str
@@ -152,7 +152,7 @@ class Tensors(Data):
     """The component they belong to."""
 
 
-class MovingAssumption(Data):
+class MovingAssumptionData(Data):
     """An assumption that moves what is needed, and the figures with another value."""
 
     key: str
@@ -167,7 +167,7 @@ class MovingAssumption(Data):
     """That over the capacity."""
 
 
-class Assumption(Data):
+class AssumptionData(Data):
     """A value that was used and that the plan does not state."""
 
     key: str = Field(examples=["training.attention"])
@@ -178,7 +178,7 @@ class Assumption(Data):
     """Where it comes from."""
 
 
-class Estimate(Data):
+class EstimateData(Data):
     """Memory of the GPU that needs the most, at the moment when it needs the most."""
 
     allocated_bytes: Count
@@ -205,7 +205,7 @@ class Estimate(Data):
     and ignored findings do not change it. Whether the gate passes the plan is its status: an uncertain plan fails
     where its predicted need is above the limit, or under policy.uncertain: fail.
     """
-    fits: Fits
+    fits: FitsData
     """Whether the needed memory is there. Accepted and ignored findings do not change it."""
     interval_bytes: Interval
     """Lower and upper end of the 95% interval of device_bytes."""
@@ -221,7 +221,7 @@ class Estimate(Data):
     """The operation during which the peak occurs, in words."""
     pipeline_rank: Count
     """The pipeline rank with the peak."""
-    components_bytes: Components
+    components_bytes: ComponentsData
     """What holds the memory at the peak; the values sum to device_bytes."""
     parameters: Count
     """Parameters of the whole model."""
@@ -241,22 +241,22 @@ class Estimate(Data):
     """When host memory is fullest: load, init, step or save; empty when it holds nothing."""
     host_instants_bytes: dict[str, Count] = Field(default_factory=dict)
     """Host memory per node at every instant at which it holds anything."""
-    ranks: list[PipelineRank]
+    ranks: list[RankData]
     """Every pipeline rank (the worst of its peers in the other dimensions)."""
-    largest_tensors: list[Tensors] = Field(default_factory=list)
+    largest_tensors: list[TensorsData] = Field(default_factory=list)
     """The largest groups of equal live tensors at the peak."""
-    rests_on: list[MovingAssumption] = Field(default_factory=list)
+    rests_on: list[MovingAssumptionData] = Field(default_factory=list)
     """The assumptions that move what is needed by more than 1 %, the largest first, each with what the plan would
     need with another value. `check` tries the first three that it knows another value for, `estimate` all of
     them. Empty where no report shows them.
     """
     settled_by: str | None = None
     """For an uncertain plan: the one fact that would settle whether it fits, or that only a run can tell. Else null."""
-    assumptions: list[Assumption]
+    assumptions: list[AssumptionData]
     """Every value that was used and that the plan does not state."""
 
 
-class Location(Data):
+class LocationData(Data):
     """A stretch of text."""
 
     path: str = ""
@@ -273,7 +273,7 @@ class Location(Data):
     """How the value came to be there, for example through a YAML merge key."""
 
 
-class RelatedPlace(Data):
+class RelatedData(Data):
     """Another place that takes part."""
 
     label: str
@@ -292,7 +292,7 @@ class RelatedPlace(Data):
     """How the value came to be there."""
 
 
-class Position(Data):
+class PositionData(Data):
     """A place between two characters."""
 
     line: Positive
@@ -301,25 +301,25 @@ class Position(Data):
     """Column of the character after it."""
 
 
-class Edit(Data):
+class EditData(Data):
     """Replace what is between start and end (nothing: insert) by text."""
 
-    start: Position
-    end: Position
+    start: PositionData
+    end: PositionData
     text: str
     """The new text."""
 
 
-class FileEdits(Data):
+class FileEditsData(Data):
     """Edits of one file other than the plan's own."""
 
     path: str
     """The file."""
-    edits: list[Edit]
+    edits: list[EditData]
     """Edits of its text."""
 
 
-class Remedy(Data):
+class RemedyData(Data):
     """A change of the plan and what it leads to."""
 
     title: str
@@ -355,15 +355,15 @@ class Remedy(Data):
     """The changed plan fits with its whole 95% interval, within the limit and the capacity; else it is uncertain."""
     host_bytes_per_node: Count
     """Host memory that the processes of a node need with the change."""
-    edits: list[Edit]
+    edits: list[EditData]
     """The change as edits of the text of the plan's file. They belong together with those of `elsewhere`: all or
     none.
     """
-    elsewhere: list[FileEdits]
+    elsewhere: list[FileEditsData]
     """Edits of the configs that the plan takes values from (`source`)."""
 
 
-class Diagnostic(Data):
+class DiagnosticData(Data):
     """One finding."""
 
     code: Code
@@ -376,22 +376,22 @@ class Diagnostic(Data):
     """What is wrong, with the numbers involved."""
     help: str
     """What to do about it; may be empty."""
-    location: Location
+    location: LocationData
     pointer: str
     """JSON pointer of the responsible key in the merged plan; empty for the document."""
-    related: list[RelatedPlace] = Field(default_factory=list)
+    related: list[RelatedData] = Field(default_factory=list)
     """Other places that take part."""
-    fix: list[Edit] = Field(default_factory=list)
+    fix: list[EditData] = Field(default_factory=list)
     """Text edits with exactly one right outcome."""
     fixable: bool = False
     """Whether `check --fix` makes these edits. It never makes a remedy: see `--unsafe-fixes`."""
-    remedies: list[Remedy]
+    remedies: list[RemedyData]
     """Changes that were re-computed. They are ordered by `group`; within a group the one that takes least comes
     first.
     """
 
 
-class PlanReport(Data):
+class PlanData(Data):
     """The verdict on one plan."""
 
     path: str
@@ -404,7 +404,7 @@ class PlanReport(Data):
     """`passed`: nothing that counts. `failed`: a diagnostic at or above --fail-on (with `never`: an error). `error`:
     the plan could not be estimated.
     """
-    accepted: list[AcceptedError] = Field(default_factory=list)
+    accepted: list[AcceptedErrorData] = Field(default_factory=list)
     """Errors that something hides, where the plan passes only because of that; empty otherwise."""
     model: str = ""
     """The model's name or config as the plan has it; empty for dimensions in the plan itself, and where the plan
@@ -416,13 +416,13 @@ class PlanReport(Data):
     """Number of GPUs; 0 where the plan could not be resolved."""
     framework: str = ""
     """The framework as plans name it, or `inference`; empty where the plan could not be resolved."""
-    estimate: Estimate | None
+    estimate: EstimateData | None
     """The predicted memory; null if the plan could not be estimated."""
-    diagnostics: list[Diagnostic] = Field(default_factory=list)
+    diagnostics: list[DiagnosticData] = Field(default_factory=list)
     """Findings, errors first. `memcheck estimate` gives them only for plans that could not be estimated."""
 
 
-class UnreadablePath(Data):
+class UnreadableData(Data):
     """A path that could not be read."""
 
     path: str
@@ -431,7 +431,7 @@ class UnreadablePath(Data):
     """Why, in the words of the operating system."""
 
 
-class Report(Data):
+class ReportData(Data):
     """What `memcheck check --format json` and `memcheck estimate --format json` print. Fields may be added; within
     `report: 1` none is renamed or removed. All bytes are integers, all shares are fractions of the capacity, all
     lines and columns count from 1.
@@ -441,8 +441,8 @@ class Report(Data):
     """Version of this format."""
     memcheck: str = Field(examples=["0.1.0"])
     """Version of memcheck that wrote the report."""
-    summary: Summary
-    plans: list[PlanReport]
+    summary: SummaryData
+    plans: list[PlanData]
     """One entry per plan, in the order of the paths."""
-    unreadable: list[UnreadablePath] = Field(default_factory=list)
+    unreadable: list[UnreadableData] = Field(default_factory=list)
     """Paths that could not be read; the exit code is 2 if there are any."""

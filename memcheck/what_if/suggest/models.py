@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from memcheck.report.models import Count, Data, Diagnostic, Positive, Remedy, Share
+from memcheck.report.models import Count, Data, DiagnosticData, Positive, RemedyData, Share
 
 Price = Annotated[float, Field(gt=0)]
 """An amount of money, above 0."""
 
 
-class PlanAsWritten(Data):
+class AsWrittenData(Data):
     """The plan before any change."""
 
     status: Literal["passed", "failed", "error"]
@@ -44,7 +44,7 @@ class PlanAsWritten(Data):
     """For this goal no change is better than the plan as it is."""
 
 
-class Suggestion(Remedy):
+class SuggestionData(RemedyData):
     """A change of the plan, what it leads to and what it costs."""
 
     numerics: Literal["none", "equivalent", "changes results"]
@@ -63,7 +63,7 @@ class Suggestion(Remedy):
     """That price times the GPUs times the modelled time of a million tokens; null without price or time."""
 
 
-class Hardware(Data):
+class CardData(Data):
     """The plan as it is written on one GPU that has a price."""
 
     gpu: str
@@ -82,7 +82,7 @@ class Hardware(Data):
     """Price of a million tokens, from the modelled speed; null where it is not known."""
 
 
-class SearchSpace(Data):
+class SpaceData(Data):
     """What was searched, and what became of it."""
 
     keys: dict[str, list[Any]]
@@ -113,7 +113,7 @@ class SearchSpace(Data):
     """The GPU whose rates stand in for those of the plan's own; null when it has its own."""
 
 
-class Suggestions(Data):
+class SuggestionsData(Data):
     """What `memcheck suggest --format json` prints. Fields may be added; within `suggest: 1` none is renamed or
     removed.
     """
@@ -135,18 +135,18 @@ class Suggestions(Data):
     there is a suggestion, or the plan as written is the best. nothing-fits: no plan of the space fits. error: the
     plan cannot be checked.
     """
-    as_written: PlanAsWritten | None
+    as_written: AsWrittenData | None
     """The plan as written; null if it could not be estimated."""
-    remedies: list[Suggestion]
+    remedies: list[SuggestionData]
     """Suggestions, best first; `--apply N` writes the N-th, counted from 1."""
-    cards: list[Hardware]
+    cards: list[CardData]
     """With the goal `cheapest`: the plan as it is written on every GPU that has a price, the cheapest that fits
     first. Empty with other goals.
     """
-    space: SearchSpace
-    smallest_cluster: Suggestion | None
+    space: SpaceData
+    smallest_cluster: SuggestionData | None
     """When nothing fits: the same training on the smallest cluster of the same GPU on which it would; null
     otherwise, or when none does.
     """
-    diagnostics: list[Diagnostic]
+    diagnostics: list[DiagnosticData]
     """Why the plan cannot be judged; empty when it was."""
