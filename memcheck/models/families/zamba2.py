@@ -142,7 +142,7 @@ def _hybrid(config: ConfigReader, size: StackDimensions, *, bias: bool) -> Block
         for letter in "qkv":
             own += _pair(f"linear_{letter}_adapter", 2 * h, rank, 2 * h, "attention")
     own += _pair("gate_up_proj_adapter", h, rank, 2 * width, "mlp")
-    return Block(
+    return SharedTransformerBlock(
         mixer=attention,
         mlp=mlp,
         input_norm=rms_norm(2 * h, f"{a}.input_layernorm"),
