@@ -103,7 +103,7 @@ def command(
     governed = config is not None or judging.config_from_ref is not None
     sides = SideReader(configurations, lambda found: Gates(judging, found).of, governed=governed)
     if options.from_ref is not None:
-        from memcheck.review.diff.from_ref import sides_since
+        from memcheck.review.diff.sides import sides_since
 
         paths = paths or configurations.of_folder(os.getcwd()).paths or (".",)
         before, after, unchanged, label = sides_since(options.from_ref, paths, sides)
@@ -157,7 +157,7 @@ def _side(path: str, sides: SideReader) -> list[Side]:
     if not path.endswith(".json"):
         return sides.of_path(path)
     from memcheck.edge.opener import read_whole
-    from memcheck.review.diff.report_file import LARGEST_REPORT, read_report
+    from memcheck.review.diff.sides import LARGEST_REPORT, read_report
 
     try:
         return read_report(path, read_whole(path, LARGEST_REPORT))
