@@ -217,7 +217,6 @@ FRAMEWORKS: dict[str, set[str]] = {
 """The folders of frameworks that each of them may import, in addition to itself and the modules that all share."""
 
 NOT_YET = {
-    "torch/compiled.py": {"transformers"},
     "torch/end_units.py": {"transformers"},
     "torch/model_buffers.py": {"transformers"},
     "torch/profile.py": {"transformers"},

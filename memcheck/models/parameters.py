@@ -109,3 +109,8 @@ def embedder_tensors(a: Architecture) -> tuple[ParameterTensor, ...]:
         found += (ParameterTensor(f"{e.name}.hard_embedding_norm.weight", (e.width,), "norm"),)
         found += linear(f"{e.name}.embedding_projection", a.hidden_size, e.width, "projector", "none")
     return found
+
+
+def linear_tensors(tensors: tuple[ParameterTensor, ...]) -> list[ParameterTensor]:
+    """The matrices of a component that gradients reach, in the order of its forward pass."""
+    return [t for t in tensors if t.linear and not t.fixed]

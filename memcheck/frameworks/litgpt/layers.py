@@ -18,7 +18,7 @@ from memcheck.autograd.operator import operator
 from memcheck.autograd.rotary import rotate_half
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.transformers.head import Head, head_unit
-from memcheck.frameworks.transformers.mlp import linear_tensors
+from memcheck.models.parameters import linear_tensors
 from memcheck.models.types import Attention, Block, Mlp, Norm, ParameterTensor
 
 __all__ = ["block", "head_unit", "loss_in_pieces", "norm", "recomputing"]

@@ -15,7 +15,7 @@ from __future__ import annotations
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.tensor import Node, Parameter, Storage, Tape, Value
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.transformers.mlp import linear_tensors
+from memcheck.models.parameters import linear_tensors
 from memcheck.models.types import Attention, Block, Mlp, ParameterTensor
 from memcheck.record import Record
 

@@ -11,7 +11,7 @@ from memcheck.autograd.operator import operator
 from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.rotary import rotate_complex
 from memcheck.autograd.tensor import Value
-from memcheck.frameworks.transformers.mlp import linear_tensors
+from memcheck.models.parameters import linear_tensors
 from memcheck.models.types import LatentAttention, Norm, ParameterTensor
 
 

@@ -22,8 +22,9 @@ from memcheck.frameworks.torch.compiled import compiled_block, is_traced
 from memcheck.frameworks.torchtitan.states import rotates_complex
 from memcheck.frameworks.transformers.head import Head, loss_in_pieces
 from memcheck.frameworks.transformers.head import head_unit as whole_head_unit
-from memcheck.frameworks.transformers.mlp import linear_tensors, mlp
+from memcheck.frameworks.transformers.mlp import mlp
 from memcheck.job.types import TrainingJob
+from memcheck.models.parameters import linear_tensors
 from memcheck.models.types import Attention, Block, LatentAttention, Mixer, Mlp, Moe, Norm, ParameterTensor
 
 __all__ = ["block", "head_unit", "loss_in_pieces", "norm", "recomputing"]

@@ -22,7 +22,7 @@ from memcheck.frameworks.torchtune.norms import normalise as norm
 from memcheck.frameworks.torchtune.rotary import rotate
 from memcheck.frameworks.transformers.head import Head, head_unit
 from memcheck.frameworks.transformers.layers import block_parts, feed_forward
-from memcheck.frameworks.transformers.mlp import linear_tensors
+from memcheck.models.parameters import linear_tensors
 from memcheck.models.types import Attention, Block, ParameterTensor
 
 __all__ = ["block", "head_unit", "loss_in_pieces", "norm", "recomputing"]

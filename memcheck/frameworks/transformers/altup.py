@@ -21,7 +21,6 @@ from memcheck.autograd.elementwise import (
     power,
     scale,
     subtract,
-    subtract_rows,
     unary,
 )
 from memcheck.autograd.indexing import slices
@@ -214,21 +213,3 @@ def _resized(ctx: Context, x: Value, target: Value) -> Value:
     wide = cast(tape, x, "fp32") if tape.autocast else x
     own = unary(tape, clamp(tape, mean_rows(tape, power(tape, wide)), 1), "sqrt")
     return divide_rows(tape, mul(tape, x, target), own)
-
-
-def largest(tape: Tape, x: Value) -> Value:
-    """``relu(x - (mean + deviation * factor))`` row by row: the largest of each row's activations.
-
-    std keeps x and its result; its backward makes ``x - mean`` and the product with that (FunctionsManual.cpp,
-    std_backward).
-    """
-    shape, dtype = x.shape, x.dtype
-    rows = (*shape[:-1], 1)
-    mean = mean_rows(tape, x)
-    deviation = tape.value(rows, dtype, "std")
-    deviation = operator(
-        tape, deviation, x, "std backward", saves=(x, deviation), temporaries=[(shape, dtype, "std backward")]
-    )
-    cutoff = add(tape, mean, scale(tape, deviation, "std multiplier"))
-    del mean, deviation
-    return unary(tape, subtract_rows(tape, x, cutoff), "relu")

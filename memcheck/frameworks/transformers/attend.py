@@ -9,6 +9,7 @@ from memcheck.autograd.elementwise import cast, copy
 from memcheck.autograd.indexing import repeat_kv
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.transformers.kernel_choice import (
+    additive_mask,
     copied_operands,
     kernel_of,
     needs_mask,
@@ -26,7 +27,7 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
     if ctx.setting.exchanges_heads:
         from memcheck.frameworks.transformers.ulysses import attend_to_heads
 
-        return attend_to_heads(ctx, a, q, k, v)
+        return attend_to_heads(ctx, a, q, k, v, attend)
     tape = ctx.tape
     kernel = kernel_of(ctx, a)
     copied = copied_operands(ctx, a, q.shape[1])
@@ -78,9 +79,7 @@ def _kernel_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
     ``pad_bias`` copies rows that are no multiple of 8 long. Autocast casts an additive mask, as any other argument.
     """
     if a.cross:
-        from memcheck.frameworks.transformers.cross import crossing_mask
-
-        return crossing_mask(ctx, dtype, additive=not a.padded)
+        return _crossing_mask(ctx, dtype, additive=not a.padded)
     if shares_mask(a, ctx.setting):
         return None
     mask = additive_mask(ctx, a, dtype)
@@ -91,21 +90,12 @@ def _kernel_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
     return mask
 
 
-def additive_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
-    """What a kernel adds to its scores, where that is not the model's own mask: a boolean one made additive, or
-    Falcon's with ALiBi's bias as autocast casts it.
+def _crossing_mask(ctx: Context, dtype: str, *, additive: bool) -> Storage | None:
+    """What a kernel keeps of the mask over the rows of pictures, ``additive`` and in the model's own dtype, or of
+    padded words, which is boolean.
     """
-    if not a.alibi:
-        return ctx.tape.new((ctx.batch, 1, ctx.sequence, ctx.sequence), dtype, "attention mask")
-    if ctx.setting.autocast is None:
+    rows = ctx.setting.encoded
+    wide = -(-rows // MASK_ALIGNMENT) * MASK_ALIGNMENT
+    if additive and ctx.setting.autocast is None and wide == rows:
         return None
-    return ctx.tape.new((ctx.batch, -(-a.heads // ctx.tp), ctx.sequence, ctx.sequence), dtype, "attention mask")
-
-
-def returns(ctx: Context, weights: list[Value]) -> None:
-    """The layer's second output, which lives on; a recompute that ends early returns none, and has it to its end."""
-    frame = ctx.tape.frame
-    if frame is None or frame.again is None or frame.returned is not None:
-        ctx.returned += weights
-    else:
-        ctx.unused += weights
+    return ctx.tape.new((ctx.batch, 1, ctx.sequence, wide), dtype, "mask of encoded rows")

@@ -10,13 +10,13 @@ from memcheck.autograd.elementwise import clamp, copy, mul, scale, unary
 from memcheck.autograd.indexing import head_view, index, repeat_kv, slices
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import normalise
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.rotary import rotate_half
-from memcheck.autograd.tensor import Leaf, Value
+from memcheck.autograd.shared import shared
+from memcheck.autograd.tensor import Dim, Leaf, Tape, Value
 from memcheck.frameworks.transformers.attend import attend
 from memcheck.frameworks.transformers.kernel_choice import keeps_strides, turns_in_place
-from memcheck.frameworks.transformers.mlp import linear_tensors
 from memcheck.frameworks.transformers.modules import forward_of
 from memcheck.frameworks.transformers.rotary import apply_rotary
 from memcheck.models.attention_types import (
@@ -30,6 +30,7 @@ from memcheck.models.attention_types import (
     MimoAttention,
     ReusingAttention,
 )
+from memcheck.models.parameters import linear_tensors
 from memcheck.models.types import Attention, Norm
 
 Heads = tuple[Value, Value, Value]
@@ -54,9 +55,7 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
     if isinstance(a, ReusingAttention):
         q = rotate_half(tape, q, stream)
     elif a.rotary_dim and turns_in_place(ctx):
-        from memcheck.frameworks.transformers.liger import rope
-
-        q, k = rope(ctx, a, q, k)
+        q, k = _turned_in_place(ctx, a, q, k)
     elif a.rotary_dim:
         q, k = apply_rotary(ctx, a, q, k, stream)
     if a.norms_after_rotary:
@@ -137,9 +136,7 @@ def _projections(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Va
         return q, *_keys_and_values(ctx, a, x, kv_heads), gate
     rows: int = ctx.sequence
     if a.cross:
-        from memcheck.frameworks.transformers.cross import encoded
-
-        x, rows = encoded(ctx)
+        x, rows = _encoded(ctx)
     k = linear(tape, x, ctx.weights(tensors[1], a.qkv_bias and a.key_bias, rows=a.kv_heads), tensors[1].name)
     k = clamp(tape, k, 2) if a.clip_qkv else k
     k = scale(tape, k, "key multiplier") if isinstance(a, FalconH1Attention) else k
@@ -228,3 +225,29 @@ def _indexed(ctx: Context, a: Attention, qkv: Value) -> Heads:
             q = copy(tape, q, "q heads")
         k, v = repeat_kv(tape, k, heads), repeat_kv(tape, v, heads)
     return q, k, v
+
+
+def _turned_in_place(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, Value]:
+    """LigerRopeFunction: rotates q and k where they are, and their gradients, once those lie token by token.
+
+    Parts of a fused projection are copied first; gradients of kernels that go head by head are, too.
+    """
+    tape, copies = ctx.tape, not keeps_strides(ctx, a)
+    if a.fused_qkv:
+        q, k = copy(tape, q, "contiguous"), copy(tape, k, "contiguous")
+    return _one_in_place(tape, q, copies=copies), _one_in_place(tape, k, copies=copies)
+
+
+def _one_in_place(tape: Tape, x: Value, *, copies: bool) -> Value:
+    return operator(tape, Value(x.storage, x.shape, x.dtype), x, "contiguous gradient" if copies else PASSED)
+
+
+def _encoded(ctx: Context) -> tuple[Value, int]:
+    """The encoder's output, one value for all that read it, and its rows of each sample."""
+    s = ctx.setting
+    rows = Dim(s.encoded, "E")
+    if ctx.encoded is None:
+        shape = (Dim(s.batch * s.encoded, "E"), ctx.hidden)
+        dtype = s.encoded_dtype or s.stream or s.params
+        ctx.encoded = shared(ctx.tape, shape, dtype, wants=s.encoded_grad, starts=s.gathers)
+    return ctx.encoded, rows

@@ -14,7 +14,7 @@ from memcheck.autograd.modules import normalise
 from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.shared import shared
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
-from memcheck.frameworks.transformers.mlp import linear_tensors
+from memcheck.models.parameters import linear_tensors
 from memcheck.models.types import Attention, Disentangled, Norm
 
 

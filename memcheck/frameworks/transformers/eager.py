@@ -7,7 +7,6 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.eager import eager, eager_with_names
 from memcheck.autograd.elementwise import copy
 from memcheck.autograd.tensor import Value
-from memcheck.frameworks.transformers.attend import returns
 from memcheck.models.attention_types import (
     BloomAttention,
     FalconAttention,
@@ -74,3 +73,12 @@ def _score_steps(a: Attention) -> tuple[str, ...]:
     if a.alibi:  # MPT: scale, bias, masked_fill; BLOOM: baddbmm scales and adds the bias by itself
         return ("add",) if a.fused_form == "heads" else ("scale", "add", "fill")
     return ("scale", "add")
+
+
+def returns(ctx: Context, weights: list[Value]) -> None:
+    """The layer's second output, which lives on; a recompute that ends early returns none, and has it to its end."""
+    frame = ctx.tape.frame
+    if frame is None or frame.again is None or frame.returned is not None:
+        ctx.returned += weights
+    else:
+        ctx.unused += weights

@@ -10,6 +10,7 @@ from memcheck.autograd import attention as kernels
 from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context, Patched, Setting
 from memcheck.autograd.style import Style
+from memcheck.autograd.tensor import Storage
 from memcheck.frameworks.transformers.rotary import concatenates
 from memcheck.job.types import TrainingJob
 from memcheck.models.attention_types import BlockIndexer, ExpandedFalconAttention, FalconAttention
@@ -116,3 +117,14 @@ def copied_operands(ctx: Context, a: Attention, heads: int) -> kernels.Copied:
         single = max(1, -(-a.kv_heads // ctx.tp)) == 1 < heads
         return turned, single, single
     return turned, turned, True
+
+
+def additive_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
+    """What a kernel adds to its scores, where that is not the model's own mask: a boolean one made additive, or
+    Falcon's with ALiBi's bias as autocast casts it.
+    """
+    if not a.alibi:
+        return ctx.tape.new((ctx.batch, 1, ctx.sequence, ctx.sequence), dtype, "attention mask")
+    if ctx.setting.autocast is None:
+        return None
+    return ctx.tape.new((ctx.batch, -(-a.heads // ctx.tp), ctx.sequence, ctx.sequence), dtype, "attention mask")

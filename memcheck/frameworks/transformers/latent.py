@@ -17,7 +17,6 @@ from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.attend import attend
 from memcheck.frameworks.transformers.attention import scale_positions
 from memcheck.frameworks.transformers.kernel_choice import grouping_of, kernel_of
-from memcheck.frameworks.transformers.mlp import linear_tensors
 from memcheck.frameworks.transformers.rotary_apart import rotate_pairs
 from memcheck.models.attention_types import (
     ComplexLatentAttention,
@@ -26,6 +25,7 @@ from memcheck.models.attention_types import (
     ScaledLatentAttention,
     UnturnedLatentAttention,
 )
+from memcheck.models.parameters import linear_tensors
 from memcheck.models.types import Attention, LatentAttention, Norm, ParameterTensor
 
 Tensors = dict[str, ParameterTensor]

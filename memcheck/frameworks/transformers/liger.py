@@ -11,13 +11,11 @@ from memcheck.autograd.context import Context, Patched
 from memcheck.autograd.elementwise import copy
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import matrix
-from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.transformers.kernel_choice import keeps_strides
-from memcheck.frameworks.transformers.mlp import linear_tensors
 from memcheck.job.types import LIGER_KERNELS, TrainingJob
-from memcheck.models.types import Architecture, Attention, Mlp
+from memcheck.models.parameters import linear_tensors
+from memcheck.models.types import Architecture, Mlp
 
 ACTIVATIONS = ("silu", "swish", "gelu_pytorch_tanh")
 POINTER = "/training/kernels/liger"
@@ -123,18 +121,3 @@ def glu(tape: Tape, gate: Value, up: Value) -> Value:
         return [first, second]
 
     return tape.record(out, (gate, up), run, saves=(first, second))
-
-
-def rope(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, Value]:
-    """LigerRopeFunction: rotates q and k where they are, and their gradients, once those lie token by token.
-
-    Parts of a fused projection are copied first; gradients of kernels that go head by head are, too.
-    """
-    tape, copies = ctx.tape, not keeps_strides(ctx, a)
-    if a.fused_qkv:
-        q, k = copy(tape, q, "contiguous"), copy(tape, k, "contiguous")
-    return _turned(tape, q, copies=copies), _turned(tape, k, copies=copies)
-
-
-def _turned(tape: Tape, x: Value, *, copies: bool) -> Value:
-    return operator(tape, Value(x.storage, x.shape, x.dtype), x, "contiguous gradient" if copies else PASSED)

@@ -11,8 +11,7 @@ from memcheck.autograd.elementwise import cast, copy, dropout, scale, shift
 from memcheck.autograd.indexing import repeat_kv
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Tape, Value
-from memcheck.frameworks.transformers.attend import additive_mask
-from memcheck.frameworks.transformers.kernel_choice import copied_operands
+from memcheck.frameworks.transformers.kernel_choice import additive_mask, copied_operands
 from memcheck.models.types import Attention
 
 

@@ -8,15 +8,18 @@ from memcheck.autograd.elementwise import (
     cast,
     copy,
     dropout,
+    mean_rows,
     mul,
     scale,
     shift,
     subtract,
+    subtract_rows,
     unary,
     where,
 )
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import activation, matrix, under_autocast_fp32
+from memcheck.autograd.operator import operator
 from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.tensor import Tape, Value
 from memcheck.models.feed_forward_types import (
@@ -28,7 +31,8 @@ from memcheck.models.feed_forward_types import (
     SparseGemmaMlp,
     T5Mlp,
 )
-from memcheck.models.types import Mlp, Moe, ParameterTensor
+from memcheck.models.parameters import linear_tensors
+from memcheck.models.types import Mlp, Moe
 
 TYPE_CHECKING = False
 
@@ -80,9 +84,7 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
     elif m.gated:
         gate = matrix(ctx, m, copy(tape, x, "contiguous") if m.copied else x, tensors[0])
         if isinstance(m, SparseGemmaMlp):
-            from memcheck.frameworks.transformers.altup import largest
-
-            gate = largest(tape, gate)
+            gate = _largest(tape, gate)
         acted = activation(tape, scale(tape, gate) if isinstance(m, FalconH1Mlp) else gate, m.activation)
         held += [gate] if isinstance(m, GemmaMlp) else []
         del gate
@@ -155,6 +157,19 @@ def clamped(tape: Tape, m: Mlp | Moe, gate: Value, up: Value) -> Value:
     return mul(tape, shift(tape, up), glu)
 
 
-def linear_tensors(tensors: tuple[ParameterTensor, ...]) -> list[ParameterTensor]:
-    """The matrices of a component that gradients reach, in the order of its forward pass."""
-    return [t for t in tensors if t.linear and not t.fixed]
+def _largest(tape: Tape, x: Value) -> Value:
+    """``relu(x - (mean + deviation * factor))`` row by row: the largest of each row's activations.
+
+    std keeps x and its result; its backward makes ``x - mean`` and the product with that (FunctionsManual.cpp,
+    std_backward).
+    """
+    shape, dtype = x.shape, x.dtype
+    rows = (*shape[:-1], 1)
+    mean = mean_rows(tape, x)
+    deviation = tape.value(rows, dtype, "std")
+    deviation = operator(
+        tape, deviation, x, "std backward", saves=(x, deviation), temporaries=[(shape, dtype, "std backward")]
+    )
+    cutoff = add(tape, mean, scale(tape, deviation, "std multiplier"))
+    del mean, deviation
+    return unary(tape, subtract_rows(tape, x, cutoff), "relu")

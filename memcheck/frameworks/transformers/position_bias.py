@@ -14,7 +14,7 @@ from memcheck.autograd.matrix import embedding
 from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.shared import Gathered, shared
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, promote
-from memcheck.frameworks.transformers.attend import returns
+from memcheck.frameworks.transformers.eager import returns
 from memcheck.frameworks.transformers.kernel_choice import copied_operands, kernel_of
 from memcheck.models.types import Attention
 

@@ -6,17 +6,20 @@ _combine_local_sequences, _partition_global_sequence), ``sequence/layer.py`` (_d
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import copy
 from memcheck.autograd.indexing import repeat_kv
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Value
-from memcheck.frameworks.transformers.attend import attend
 from memcheck.models.types import Attention
 
+Attend = Callable[[Context, Attention, Value, Value, Value], Value]
 
-def attend_to_heads(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
-    """Attention of a part of the heads over all tokens; the output is a copy, of this rank's tokens.
+
+def attend_to_heads(ctx: Context, a: Attention, q: Value, k: Value, v: Value, attend: Attend) -> Value:
+    """Attention of a part of the heads over all tokens, by ``attend``; the output is a copy, of this rank's tokens.
 
     Fewer key heads than ranks are repeated. SDPA writes its output head by head, as its queries lie, and transposes
     it into a copy; FlashAttention's package does not. A mask is left out.
