@@ -200,7 +200,7 @@ class Profile(Record):
     """The framework loads the modules of transformers by ``from_pretrained`` and runs them unchanged. So peft adapts
     them, rows can be padded, and an evaluation pass is known."""
     measured_as: str = ""
-    """The framework whose measured steps the intervals rest on, where they are of the same code. Empty: the framework's
+    """The framework whose measured steps the intervals use, where both run the same code. Empty: the framework's
     own, as the allocator sees them by how they shard."""
     errors_by_model: bool = False
     """Errors were measured per kind of model (dense, mixture of experts), not per layout."""
