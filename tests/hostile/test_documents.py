@@ -214,19 +214,6 @@ def test_checkpoints_of_no_layer() -> None:
     assert failed.status == "failed"
 
 
-def test_a_token_alone_among_experts_of_two_kinds() -> None:
-    """A layer of one token has rows of no dimension of their own; its remedies are estimated all the same."""
-    text = """
-memcheck: 1
-model: ernie-4.5-vl-28b-a3b
-hardware: {gpu: rtx-4090, gpus_per_node: 1}
-training: {framework: huggingface, micro_batch_size: 2, sequence_length: 1}
-"""
-    (result,), _ = check_file("plan.yaml", text.encode(), Gate())
-    assert result.status == "failed"
-    assert result.estimate is not None
-
-
 REFERENCES = {
     "extends": "extends: {name}",
     "model": "model: {{config: {name}}}\nhardware: {{gpu: h100-80gb, gpus_per_node: 8}}\n"
