@@ -16,6 +16,7 @@ from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.adapters import merged_weight
+from memcheck.models.feed_forward_types import IdentityMoe
 from memcheck.models.types import Moe, ParameterTensor
 from memcheck.record import Record
 
@@ -81,7 +82,9 @@ def _logits(ctx: Context, m: Moe, x: Value) -> Value:
     weight = merged_weight(ctx, m, tensor, tape.parameter(ctx.parameter(tensor.name, tensor.shape)))
     if m.router_fp32:
         autocast = tape.autocast
-        tape.autocast = None if m.router == "softmax-gather" else autocast  # modeling_ernie4_5_moe.py
+        # modeling_ernie4_5_moe.py switches autocast off; LongCat Flash, which gathers scores as well, does not
+        apart = m.router == "softmax-gather" and not isinstance(m, IdentityMoe)
+        tape.autocast = None if apart else autocast
         logits = product(tape, cast(tape, x, "fp32"), convert_weight(tape, weight, "fp32"), "router")
         tape.autocast = autocast
         return logits
