@@ -19,11 +19,6 @@ EVERY_LINEAR = frozenset({"all-linear", "all", "linear"})
 _PATTERN = re.compile(r"[\\()|\[\]*+?^$]")
 
 
-def method(draft: Draft, name: str, path: str) -> None:
-    """``training.method``."""
-    draft.set("training.method", name, path)
-
-
 def adapters(draft: Draft, names: AdapterKeys, *, stated: bool = False) -> None:
     """Rank, targets, dropout, whole copies of modules, DoRA.
 

@@ -46,9 +46,6 @@ def release_key(format: str, release: str, framework: object) -> str:
 KEYS = key_table("transformers")
 
 
-ADAMW = "adamw"
-
-
 TRUE = (True, "true", "True", "yes", "1", 1)
 FALSE = (False, "false", "False", "no", "0", 0)
 RECOMPUTE = "training.activation_checkpointing"
