@@ -4,6 +4,8 @@
 pydantic models (:mod:`memcheck.report.models`), which are loaded when one of them is first asked for.
 """
 
+from __future__ import annotations
+
 __version__ = "0.1.0"
 
 TYPE_CHECKING = False

@@ -19,7 +19,7 @@ from tests.sources import statements
 PACKAGE = "memcheck"
 
 LEVELS: tuple[set[str], ...] = (
-    {"errors", "own_json", "record", "remembered"},
+    {"errors", "record"},
     {"edge"},
     {"finding"},
     {"plan"},
@@ -35,7 +35,6 @@ LEVELS: tuple[set[str], ...] = (
     {"rules"},
     {"result"},
     {"config"},
-    {"cache"},
     {"configs"},
     {"judge"},
     {"report"},
@@ -54,30 +53,27 @@ MOST_FOLDERS = 20
 
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
-    "own_json": set(),
     "record": set(),
-    "remembered": set(),
     "edge": {"record"},
     "finding": {"record"},
-    "plan": {"edge", "finding", "own_json", "record", "remembered"},
-    "catalog": {"edge", "errors", "own_json", "plan", "record", "remembered"},
-    "models": {"edge", "errors", "record", "remembered"},
+    "plan": {"edge", "finding", "record"},
+    "catalog": {"edge", "errors", "plan", "record"},
+    "models": {"edge", "errors", "record"},
     "autograd": {"errors", "models", "record"},
-    "families": {"autograd", "catalog", "edge", "errors", "models", "plan", "record", "remembered"},
-    "job": {"autograd", "catalog", "errors", "families", "models", "plan", "record", "remembered"},
+    "families": {"autograd", "catalog", "edge", "errors", "models", "plan", "record"},
+    "job": {"autograd", "catalog", "errors", "families", "models", "plan", "record"},
     "accounts": {"autograd", "job", "models", "record"},
-    "frameworks": {"accounts", "autograd", "edge", "errors", "families", "job", "models", "record", "remembered"},
+    "frameworks": {"accounts", "autograd", "edge", "errors", "families", "job", "models", "record"},
     "memory": {
         "accounts",
         "autograd",
         "catalog",
+        "edge",
         "errors",
         "frameworks",
         "job",
         "models",
-        "own_json",
         "record",
-        "remembered",
     },
     "timing": {
         "accounts",
@@ -89,7 +85,6 @@ ARROWS: dict[str, set[str]] = {
         "memory",
         "models",
         "record",
-        "remembered",
     },
     "rules": {
         "accounts",
@@ -108,7 +103,6 @@ ARROWS: dict[str, set[str]] = {
     },
     "result": {"accounts", "finding", "job", "memory", "record"},
     "config": {"accounts", "catalog", "edge", "errors", "finding", "plan", "record", "result", "rules"},
-    "cache": {"accounts", "config", "edge", "finding", "job", "own_json", "result"},
     "configs": {
         "catalog",
         "config",
@@ -120,10 +114,8 @@ ARROWS: dict[str, set[str]] = {
         "job",
         "memory",
         "models",
-        "own_json",
         "plan",
         "record",
-        "remembered",
         "result",
     },
     "judge": {
@@ -181,7 +173,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "api": {"config", "configs", "errors", "judge", "plan", "report", "result", "what_if"},
     "cli": {
-        "cache",
+        "accounts",
         "catalog",
         "judge",
         "config",

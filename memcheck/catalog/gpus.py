@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 
 from memcheck.catalog.names import DATA, UnknownNameError, canonical_names, find_record
 from memcheck.catalog.types import Gpu
-from memcheck.own_json import read_own_json
+from memcheck.edge.own_json import read_own_json
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 SIZES = os.path.join(DATA, "gpus", "sizes.json")
 

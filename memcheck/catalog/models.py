@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.catalog.names import UnknownNameError, canonical_names, find_record, read_index
 from memcheck.catalog.types import Model
-from memcheck.remembered import lru_cache
 
 
 @lru_cache(maxsize=512)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 
+from memcheck.edge.own_json import read_own_json
 from memcheck.errors import MemcheckError
-from memcheck.own_json import read_own_json
-from memcheck.remembered import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.cache.verdicts import Verdicts
+from memcheck.cli.cache.verdicts import Verdicts
 from memcheck.cli.gate import Gates
 from memcheck.cli.jobs import FileVerdict
 from memcheck.config.discover import PlanFile

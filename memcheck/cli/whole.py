@@ -20,7 +20,7 @@ from memcheck.result import Report, Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from memcheck.cache.verdicts import Verdicts
+    from memcheck.cli.cache.verdicts import Verdicts
     from memcheck.config.find import Configurations
     from memcheck.edge.screen import Screen
 

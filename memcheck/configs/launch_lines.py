@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from memcheck.configs.arguments import load_arguments, without_comment
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.types import ConfigProblem
 from memcheck.finding import Location, Span
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 _STARTS = re.compile(r"\b(?:torchrun|deepspeed|sbatch|accelerate\s+launch|torch\.distributed\.(?:run|launch))\s")
 _ACCELERATE = re.compile(r"\baccelerate\s+launch\b|\baccelerate\.commands\.launch\b")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Generator, Iterable
+from functools import lru_cache
 
 from memcheck.configs.arguments import without_comment
 from memcheck.configs.config_file import ConfigFile, load_json
@@ -18,7 +19,6 @@ from memcheck.configs.trainer_parts import KEYS, architecture_named, off, on
 from memcheck.configs.types import ConfigError, ConfigProblem
 from memcheck.finding import Location, Span
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 _SCRIPT = re.compile(r"(?:^|[\s/\"'])(?:run[_-])?([\w.-]*?\w)(?:[_-](?:training|trainer|finetune|llm))?\.py\b")
 _MODULE = re.compile(

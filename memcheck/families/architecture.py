@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from memcheck.catalog.config_file import ConfigFileError
 from memcheck.errors import MemcheckError
@@ -10,7 +11,6 @@ from memcheck.families.registry import FAMILIES, read_family
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.types import Architecture, Rough
 from memcheck.plan.types import ModelSpec
-from memcheck.remembered import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from memcheck.edge.modules import import_module
 from memcheck.frameworks.registry import FOLDERS
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

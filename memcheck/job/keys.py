@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
-from memcheck.remembered import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

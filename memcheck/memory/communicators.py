@@ -14,12 +14,13 @@ one more half connection per channel for the tree (24 x 6 = 144).
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.accounts.process_groups import ProcessGroup, UsedGroups
 from memcheck.catalog.types import Gpu
 from memcheck.frameworks.registry import stack_of
 from memcheck.frameworks.torch.groups import MESH
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
-from memcheck.remembered import lru_cache
 
 KIB, MIB = 2**10, 2**20
 

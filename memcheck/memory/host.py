@@ -26,6 +26,8 @@ not counted: it holds one tensor, or 10 MB ahead.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.accounts.estimate import HostMoment
 from memcheck.accounts.ranks import Components
 from memcheck.accounts.state import weight_bytes
@@ -36,7 +38,6 @@ from memcheck.job.keys import host_key
 from memcheck.job.training import ON_HOST
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Rough
-from memcheck.remembered import lru_cache
 
 
 def host_moments(job: TrainingJob, total: int, trained: int, activations: int, room: int) -> tuple[HostMoment, ...]:

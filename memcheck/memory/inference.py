@@ -7,6 +7,7 @@ kv_lora_rank + qk_rope_head_dim with multi-head latent attention, which tensor p
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 
 from memcheck.accounts.estimate import RankEstimate
 from memcheck.accounts.program import Timeline
@@ -24,7 +25,6 @@ from memcheck.memory.serving import ServingRank, Weight, formulas, largest
 from memcheck.models.attention_types import Compressed
 from memcheck.models.parameters import outer_tensors, tower_runs
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, ParameterTensor, Rough
-from memcheck.remembered import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

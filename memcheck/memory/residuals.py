@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from memcheck.own_json import read_own_json
+from memcheck.edge.own_json import read_own_json
 from memcheck.record import Record
 
 TYPE_CHECKING = False

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.models.types import Architecture, Attention, Block, CrossAttention, LatentAttention
-from memcheck.remembered import lru_cache
 
 
 @lru_cache(maxsize=64)

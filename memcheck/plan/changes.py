@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 
 from memcheck.plan.document import Document
 from memcheck.plan.lookup import schema_of, types
 from memcheck.plan.schema import load_schema
-from memcheck.remembered import lru_cache
 
 SHORT = {
     "hardware.gpu": "name",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from typing import Any
 
 from memcheck.edge.libyaml import yaml
@@ -15,7 +16,6 @@ from memcheck.plan.document import Document
 from memcheck.plan.load import Inherited, locate, syntax_finding
 from memcheck.plan.places import Collection, Entry, Marks, Via
 from memcheck.plan.text import decode, read_bytes, shown_path, split_lines
-from memcheck.remembered import lru_cache
 
 MAX_CHAIN = 16
 

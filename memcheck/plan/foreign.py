@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from memcheck.edge.lookalike import skeleton
-from memcheck.own_json import read_own_json
+from memcheck.edge.own_json import read_own_json
 from memcheck.plan.lookup import flow, listed, schema_of, shorten
 from memcheck.plan.schema import conforms, load_schema
 from memcheck.plan.synonyms import ARCHITECTURE, SHAPES

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
-from memcheck.own_json import read_own_json
+from memcheck.edge.own_json import read_own_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
+from memcheck.edge.own_json import written
 from memcheck.finding import Edit, Span
-from memcheck.own_json import written
 from memcheck.plan.document import Document
 from memcheck.plan.load import load_documents
 

@@ -6,10 +6,10 @@ the bandwidth); rings between nodes use the adapter of every local rank of the g
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import log2
 
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 from memcheck.timing.rates import Rates
 
 MICRO = 1e-6

@@ -5,11 +5,12 @@ The plan's keys say what each micro-batch of a step gathers and reduces, where t
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.accounts.state import expert_slices
 from memcheck.frameworks.registry import timing_of
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 from memcheck.timing.collectives import GroupLinks, all_reduce, gather, group
 from memcheck.timing.rates import Rates
 

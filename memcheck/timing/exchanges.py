@@ -23,12 +23,12 @@ The ranks that share a sequence exchange for attention, and attention hides some
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import comb
 
 from memcheck.frameworks.registry import timing_of
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 from memcheck.timing.collectives import all_to_all, exposed, gather, group, send
 from memcheck.timing.layer import LayerCost
 from memcheck.timing.rates import Rates

@@ -18,10 +18,11 @@ of 256 x 128 and 128 x 128). Products with fewer tiles than multiprocessors are 
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.catalog.types import Gpu
 from memcheck.job.types import Assumption
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 from memcheck.timing.types import MissingRateError
 
 GB = 1e9

@@ -5,13 +5,14 @@ The patch embedding, the merger and the projector, one or two products on a quar
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.job.images import pictures_of
 from memcheck.job.rows import encoder_length
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Attention, Block
 from memcheck.models.vision import TowerAttention, Vision
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.cache import store
+from memcheck.cli.cache import store
 from tests.cache.kept import Runs, others_own
 from tests.cli.plans import write, write_over
 

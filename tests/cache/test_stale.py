@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.cache import verdicts as version
+from memcheck.cli.cache import verdicts as version
 from memcheck.edge import observed
 from tests.cache.kept import Runs
 from tests.cli.plans import GOOD

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.cache import store
-from memcheck.cache.verdicts import Verdicts
 from memcheck.cli import whole
+from memcheck.cli.cache import store
+from memcheck.cli.cache.verdicts import Verdicts
 from memcheck.edge import observed
 from tests.cache.kept import Runs, others_own
 from tests.cache.test_stale import CONFIG, ENGINE, add, edit, loses_git

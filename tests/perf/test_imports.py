@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.own_json import read_own_json
+from memcheck.edge.own_json import read_own_json
 from memcheck.plan.schema import schema_path
-from memcheck.remembered import lru_cache
 
 SCRIPT = """
 import sys
@@ -75,21 +74,6 @@ def test_other_bytecode_is_left_to_python(copy: Path) -> None:
     stored = next((copy / "memcheck/edge/__pycache__").glob(f"colors.{sys.implementation.cache_tag}.pyc"))
     stored.write_bytes(b"broken")
     assert told(copy)[4] == "red"
-
-
-def test_remembered_answers_are_those_of_functools() -> None:
-    """The cache counts, forgets and shows its function as ``functools.lru_cache`` does."""
-
-    @lru_cache(maxsize=2)
-    def double(number: int) -> int:
-        """Twice."""
-        return 2 * number
-
-    assert [double(n) for n in (1, 1, 2, 3, 1)] == [2, 2, 4, 6, 2]
-    assert double.cache_info() == (1, 4, 2, 2)
-    assert (double.__name__, double.__doc__, double.__wrapped__(4)) == ("double", "Twice.", 8)
-    double.cache_clear()
-    assert double.cache_info().currsize == 0
 
 
 def test_own_json_is_read_as_json() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.names import UnknownNameError
-from memcheck.own_json import read_own_json
+from memcheck.edge.own_json import read_own_json
 from memcheck.plan.foreign import INSTANCES, KEY, meanings
 from memcheck.plan.lookup import branches
 from memcheck.plan.schema import load_schema

@@ -275,7 +275,7 @@ def test_the_size_is_limited_before_reading(tmp_path: Path) -> None:
 
 
 OWN = {
-    "cache/store.py": "what this user keeps, bounded and by descriptor, in a folder that nobody else can write",
+    "cli/cache/store.py": "what this user keeps, bounded and by descriptor, in a folder that nobody else can write",
     "catalog/names.py": "the catalog, which is part of the package",
     "cli/replace.py": "the report that it writes, to replace it",
     "cli/init.py": "the schema, which is part of the package",
@@ -283,7 +283,7 @@ OWN = {
     "edge/imports.py": "bytecode, which is part of the package",
     "edge/opener.py": "opens every other file",
     "edge/screen.py": "the null device, in place of a stream that is closed",
-    "own_json.py": "measured tables and the schema, which are part of the package",
+    "edge/own_json.py": "measured tables and the schema, which are part of the package",
     "report/html/shell.py": "the style sheet, which is part of the package",
 }
 """Modules that open a file themselves, and which."""

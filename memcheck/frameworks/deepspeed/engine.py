@@ -9,6 +9,7 @@ transformers/integrations/deepspeed.py for the ``"auto"`` values. Bucket sizes a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import groupby
 
 from memcheck.accounts.state import LocalTensor
@@ -19,7 +20,6 @@ from memcheck.frameworks.deepspeed.reduction import NORM, Early, Reducing, as_th
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 DEFAULTS = {
     "reduce_bucket_size": 500_000_000,

@@ -12,12 +12,12 @@ is; one comes by itself; ``NoGatherHandle``: a single rank gathers nothing).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from math import inf
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 LEAVES = ("mixtral", "qwen2_moe", "qwen3_moe")
 """Families whose sparse blocks are leaves by default."""

@@ -8,11 +8,11 @@ bucket is full), ``average_tensor`` (its slices by owner), ``allreduce_bucket`` 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from memcheck.autograd.tensor import rounded
 from memcheck.job.types import DTYPE_BYTES
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 NORM, MOST = 8, 250_000_000
 """Bytes of an element in which norms of offloaded gradients are taken (zero/utils.py, ``get_norm_dtype``), and how many

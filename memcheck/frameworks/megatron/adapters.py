@@ -14,6 +14,8 @@ buffers, as any trained weight's; the base is in no buffer.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.context import Adapter, Context, adapts
 from memcheck.autograd.elementwise import add, dropout, scale
@@ -34,7 +36,6 @@ from memcheck.frameworks.megatron.linear import Projection, fuses_wgrad, gather_
 from memcheck.frameworks.megatron.tensors import whole_block
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Norm
-from memcheck.remembered import lru_cache
 
 ROWS = ("linear_proj", "linear_fc2", "out_proj")
 """Row-parallel layers."""

@@ -11,6 +11,8 @@ makes of it is kept.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.context import Adapter, Context, Setting
 from memcheck.autograd.elementwise import add, dropout, scale
@@ -19,7 +21,6 @@ from memcheck.autograd.tensor import Parameter, Storage, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.linear import Projection, fuses_wgrad, scatters
 from memcheck.models.types import Norm
-from memcheck.remembered import lru_cache
 
 OPTION, MCORE_BRIDGE = "bridge_backend", "mcore-bridge"
 IN, OUT = ".lora_A.default.weight", ".lora_B.default.weight"

@@ -16,6 +16,7 @@ data-parallel rank, so that buffers are padded to the fullest), ``optimizer/emer
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 
 from memcheck.accounts.state import STATES_PER_PARAMETER, StateBytes
@@ -26,7 +27,6 @@ from memcheck.frameworks.megatron.setting import fp8_format
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.job.versions import is_before
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 PARAMETER_ALIGNMENT = 64
 BUCKET_ALIGNMENT = 128

@@ -5,8 +5,9 @@ Source: Megatron-core ``transformer/pipeline_parallel_layer_layout.py`` (parse_s
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.errors import UnsupportedError
-from memcheck.remembered import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

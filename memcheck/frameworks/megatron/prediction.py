@@ -5,6 +5,8 @@ Source: Megatron-core ``transformer/multi_token_prediction.py`` (MultiTokenPredi
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.context import Context, Setting
@@ -18,7 +20,6 @@ from memcheck.frameworks.megatron.linear import column, norm, projection
 from memcheck.frameworks.megatron.tensors import block_tensors, embedding_tensors, padded_vocabulary
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block, Norm
-from memcheck.remembered import lru_cache
 
 
 def prediction_units(

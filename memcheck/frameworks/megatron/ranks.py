@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import lru_cache
 
 from memcheck.accounts.estimate import RankEstimate
 from memcheck.accounts.ranks import (
@@ -36,7 +37,6 @@ from memcheck.job.keys import state_key as without_step
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 
 @lru_cache(maxsize=512)

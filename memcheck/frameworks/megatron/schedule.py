@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from operator import ge
 
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 SETTLING_GROUPS = 2
 """Groups of micro-batches after the warm-up that are kept: before the first backward no gradient waits, so that only

@@ -6,12 +6,13 @@ Sources: Megatron-core ``transformer/transformer_block.py`` (get_num_layers_to_b
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.layout_text import stages_of_layout
 from memcheck.frameworks.megatron.own_code import code_of
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 MAX_PREDICTIONS = 128
 """Multi-token-prediction layers; each has a head of its own that is walked."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import accumulate, groupby
 from math import inf
 
@@ -15,7 +16,6 @@ from memcheck.frameworks.megatron.counted import runs_of
 from memcheck.frameworks.megatron.fsdp import Extra
 from memcheck.frameworks.megatron.schedule import WARM_INPUT, InFlight, PassRun, candidates
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 
 class Rank(Record):

@@ -7,11 +7,12 @@ Sources: Megatron-core ``transformer/attention.py``, ``multi_latent_attention.py
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.accounts.state import LocalTensor, block_component_tensors, local_tensor
 from memcheck.errors import UnsupportedError
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Mlp, Moe, Norm
-from memcheck.remembered import lru_cache
 
 MOST_EXPERTS = 2**14
 """Experts of a layer, each of which has tensors of its own here."""

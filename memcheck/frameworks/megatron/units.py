@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import chain
 
 from memcheck.accounts.state import LocalTensor
@@ -29,7 +30,6 @@ from memcheck.models.parameters import outer_tensors
 from memcheck.models.parts.matrices import norm_tensors
 from memcheck.models.types import Architecture, Block
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 
 @lru_cache(maxsize=16)

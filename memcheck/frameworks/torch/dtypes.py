@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.context import Setting
 from memcheck.job.types import TrainingJob
 from memcheck.models.feed_forward_types import T5Mlp
 from memcheck.models.types import AltUpBlock, Architecture, Block, Moe, Norm, Rough, WideStreamBlock
-from memcheck.remembered import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

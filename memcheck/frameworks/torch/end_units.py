@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.accounts.unit import Part, Unit
 from memcheck.autograd.completeness import require_covered, touched, whole
 from memcheck.autograd.context import Context, Setting
@@ -27,7 +29,6 @@ from memcheck.frameworks.transformers.head import Head, head_forward
 from memcheck.job.types import Objective, TrainingJob
 from memcheck.models.parameters import head_width
 from memcheck.models.types import Architecture
-from memcheck.remembered import lru_cache
 
 _cached_embedding = lru_cache(maxsize=512)(embedding_curve)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from memcheck.accounts.program import NOTHING, Amount, Recorder
 from memcheck.accounts.sizes import NamedCurve
@@ -17,7 +18,6 @@ from memcheck.job.types import DTYPE_BYTES, Recipe, TrainingJob
 from memcheck.models.task import is_saved
 from memcheck.models.types import Architecture
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 
 class FlatShard(Record):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded, rounded_bytes
 from memcheck.frameworks.forward_only_pass import ForwardOnlyHead, ForwardOnlyPass
@@ -13,7 +15,6 @@ from memcheck.frameworks.torch.reference_models import alone, by_layer, gathered
 from memcheck.frameworks.torch.resident import divided_over
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block
-from memcheck.remembered import lru_cache
 
 
 def forward_only_pass(job: TrainingJob, architecture: Architecture, base: Setting) -> ForwardOnlyPass | None:

@@ -6,6 +6,8 @@ which pins it, too (torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _fsdp_co
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.accounts.ranks import Components
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, weight_bytes
 from memcheck.frameworks.host import NO_SAVING, HostMemory, ModelStateBytes, Saving, block, of_node, optimizer_on_host
@@ -14,7 +16,6 @@ from memcheck.job.keys import state_key
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.parameters import parameters_by_group
 from memcheck.models.types import Rough
-from memcheck.remembered import lru_cache
 
 STACKED_IN_FILES = ("dbrx", "gpt_oss", "llama4_text", "llama4")
 """Model types whose checkpoints hold experts as one tensor: nothing is stacked while they load."""

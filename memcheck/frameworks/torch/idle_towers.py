@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.accounts.unit import IDLE, Unit
 from memcheck.autograd import Tape, Value
 from memcheck.autograd.context import Context, Setting
@@ -15,7 +17,6 @@ from memcheck.job.images import Pictures
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block
 from memcheck.models.vision import Vision
-from memcheck.remembered import lru_cache
 
 NO_HIGH = Peak(0, "", ())
 NOTHING_RUNS = Curve(

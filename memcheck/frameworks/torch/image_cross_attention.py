@@ -6,6 +6,8 @@ which every layer that reads the output adds.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.completeness import elements, require_covered, touched_by, whole
@@ -19,7 +21,6 @@ from memcheck.frameworks.torch.tower_tensors import part_tensors
 from memcheck.job.types import TrainingJob
 from memcheck.models.vision import Vision
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 
 class Reading(Record):

@@ -12,6 +12,7 @@ Source of a backward of inputs alone, followed by that of the weights: torch 2.1
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 
 from memcheck.accounts.program import Recorder
 from memcheck.accounts.ranks import Always
@@ -33,7 +34,6 @@ from memcheck.frameworks.torch.step import Step
 from memcheck.frameworks.torch.step_options import Schedule, StepOptions, step_sizes, wrapped_kinds
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 GATHERED = 3
 """Chunks whose parameters are gathered at once: those that come next (``max_active_stages``)."""

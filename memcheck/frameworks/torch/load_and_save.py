@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.accounts.estimate import Instant
 from memcheck.accounts.ranks import ResidentTensors
 from memcheck.accounts.segments import unfilled
@@ -29,7 +31,6 @@ from memcheck.job.keys import state_key
 from memcheck.job.types import Objective, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 
 def sharding_at(job: TrainingJob, instant: str) -> Sharding:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import lru_cache
 
 from memcheck.accounts.unit import Part
 from memcheck.errors import UnsupportedError
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 SPLIT = ("zero-bubble", "dualpipe")
 """Schedules that run the gradients of inputs and of weights at different times."""

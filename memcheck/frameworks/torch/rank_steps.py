@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.accounts.ranks import Always, RankPeak, RankStates, ResidentTensors, interned
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import NEVER_GATHERED, Part
@@ -45,7 +47,6 @@ from memcheck.job.keys import UNREAD
 from memcheck.job.types import Layout, Optimizer, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

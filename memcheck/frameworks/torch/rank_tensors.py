@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.accounts.state import LocalTensor, block_component_tensors, expert_slices, local_tensor
 from memcheck.autograd.context import Adapter, Setting, is_frozen
 from memcheck.errors import UnsupportedError
@@ -20,7 +22,6 @@ from memcheck.models.parameters import embedder_tensors, head_width, task_tensor
 from memcheck.models.task import is_saved
 from memcheck.models.types import Architecture, Block, Norm, ParameterTensor
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 
 def _norm_tensors(norm: Norm | None, name: str, trained: bool) -> list[LocalTensor]:

@@ -7,6 +7,7 @@ the run's ends: those are walked one by one, and what lies between them counts b
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import lru_cache
 
 from memcheck.accounts.unit import NUMBERED, Part, Unit
 from memcheck.autograd.context import Setting
@@ -36,7 +37,6 @@ from memcheck.frameworks.torch.units import base_setting, block_unit
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import AltUpBlock, Architecture, Block, PictureBlock
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 
 class Run(Record):

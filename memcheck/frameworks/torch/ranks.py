@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import lru_cache
 
 from memcheck.accounts.estimate import Instant, Pools, RankEstimate
 from memcheck.accounts.ranks import RankAtPeak, ResidentTensors, Tops, highest_rank
@@ -21,7 +22,6 @@ from memcheck.frameworks.torch.resident import engine_of
 from memcheck.job.keys import AnyBatch, any_batch, state_key
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.types import Architecture
-from memcheck.remembered import lru_cache
 
 
 def training_ranks(

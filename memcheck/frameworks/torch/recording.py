@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 from math import inf
 
@@ -25,7 +26,6 @@ from memcheck.frameworks.torch.rank_units import Run
 from memcheck.frameworks.torch.step import Step
 from memcheck.frameworks.torch.step_options import StepOptions
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 LAYER = r"\blayer (\d+)"
 NAMES = {

@@ -7,6 +7,8 @@ training loop as long as it has the logits. Before 5.24 the output had the image
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.accounts.unit import Unit
 from memcheck.autograd import Tape, Value
 from memcheck.autograd.completeness import elements, require_covered, touched, touched_by, whole
@@ -39,7 +41,6 @@ from memcheck.job.types import Checkpointing, TrainingJob
 from memcheck.models.types import Architecture, ParameterTensor
 from memcheck.models.vision import Vision
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 
 def stem_unit(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.completeness import elements, require_covered, touched_by, whole
 from memcheck.autograd.context import Setting
@@ -28,7 +30,6 @@ from memcheck.frameworks.transformers.kernel_choice import fused_kernels
 from memcheck.frameworks.transformers.states import wide_width
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block, Mixer
-from memcheck.remembered import lru_cache
 
 
 def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str | None) -> Setting:

@@ -7,6 +7,8 @@ gradients add up in an fp32 buffer, which is cast and sent into the decoder at t
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.accounts.state import LocalTensor, shard_numel
 from memcheck.accounts.unit import Unit
 from memcheck.autograd import Tape, Value, backward
@@ -20,7 +22,6 @@ from memcheck.frameworks.torchtitan.layers import norm
 from memcheck.frameworks.transformers.head import Head
 from memcheck.job.types import TrainingJob
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 TIED_TABLE = "embed_tokens.weight"
 

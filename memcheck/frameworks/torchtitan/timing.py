@@ -9,9 +9,10 @@ The ring is torch's up to 0.2.2; main gathers keys and values ("Remove apply_cp_
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.frameworks.torch.timing import TIMING as TORCH
 from memcheck.job.types import TrainingJob
-from memcheck.remembered import lru_cache
 
 LAST_BATCHED = (0, 2, 2)
 LAST_REPEATING = (0, 2, 1)

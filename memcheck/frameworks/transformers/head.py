@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Unit
 from memcheck.autograd import Tape, Value, backward
@@ -19,7 +21,6 @@ from memcheck.frameworks.layers import layers_of
 from memcheck.job.types import DISTILLED, OWN, Loss, Objective, TrainingJob
 from memcheck.models.types import Norm, ParameterTensor, TaskHead
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # loaded for a loss that asks for a second pass, or for what the model returns

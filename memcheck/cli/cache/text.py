@@ -5,9 +5,9 @@ No class is looked up by a name from the file: which record stands where is fixe
 
 from __future__ import annotations
 
-from memcheck import own_json
 from memcheck.accounts.dossier import Dossier, OnGpu, RankDevice
 from memcheck.accounts.estimate import Estimate, Formula, HostMoment, Instant, Pools, RankEstimate, TensorGroup
+from memcheck.edge import own_json
 from memcheck.finding import Edit, FileEdits, Finding, Location, Remedy, Span
 from memcheck.job.types import Assumption, Ground
 from memcheck.result import Hidden, PlanResult

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import sys
 
-from memcheck import __version__, own_json
-from memcheck.cache import store
+from memcheck import __version__
+from memcheck.cli.cache import store
 from memcheck.config.gate import Gate
-from memcheck.edge import opener
+from memcheck.edge import opener, own_json
 from memcheck.edge.questions import holds
 from memcheck.result import PlanResult
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """Raised when an entry of the same content would be read another way."""
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 READERS = ("yaml", "tomlkit", "jsonschema")
 """Packages through whose hands plans, remedies and messages go."""
 
@@ -123,7 +123,7 @@ class Verdicts:
         if text is None:
             self._grows = True
             return None
-        from memcheck.cache.text import read
+        from memcheck.cli.cache.text import read
 
         try:
             notes, extra, results = own_json.parsed(text)
@@ -140,7 +140,7 @@ class Verdicts:
         """Keep results that are verdicts, all of them, with the answers that they rest on."""
         if self._folder is None or len(notes) > MOST_NOTES or any(each.estimate is None for each in results):
             return
-        from memcheck.cache.text import written
+        from memcheck.cli.cache.text import written
 
         text = written(results)
         if text is not None:
