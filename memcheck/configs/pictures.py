@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from memcheck.configs.draft import Draft
 from memcheck.configs.trainer_parts import architecture_named, words
 from memcheck.configs.types import ReadSetting
+from memcheck.families.towers.processors import PIXEL_LIMITED
 from memcheck.models.types import Architecture
 
 IMAGES, FREEZE, PARTS = "training.images", "training.freeze", "training.lora.parts"
@@ -120,7 +121,7 @@ def limited(draft: Draft, paths: dict[str, str]) -> None:
     for key, path in paths.items():
         pixels = draft.whole(path, IMAGES)
         if pixels and seen is not None and seen.vision is not None and "width" in draft.config.images:
-            if seen.vision.processor.startswith("qwen:"):
+            if seen.vision.processor in PIXEL_LIMITED:
                 resized(draft, path, {key: pixels})
             else:
                 draft.note(path, "the limit is not one of the processor whose arithmetic is known here")

@@ -85,6 +85,10 @@ JOINED = 2
 """Frames that become one row of patches (``temporal_patch_size``)."""
 
 
+PIXEL_LIMITED = tuple(f"processors:process_{name}" for name in ("2", "3", "glm", "paddle", "minimax"))
+"""Names of the processors that scale a picture between a least and a greatest number of pixels, as Qwen's do."""
+
+
 def process_2(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """Qwen2-VL and Qwen2.5-VL. A clip's frames are scaled one by one, and a last odd one is there twice."""
     own = _limits(IMAGE_2 if frames is None else VIDEO_2, limits)
