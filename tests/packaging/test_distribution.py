@@ -82,7 +82,7 @@ def test_runtime_dependencies_are_the_agreed_ones() -> None:
     """Installing the gate installs five small libraries, and PyTorch or ReportLab only on request."""
     requirements = importlib.metadata.requires("memcheck") or []
     plain = {re.split(r"[^\w-]", line)[0].lower() for line in requirements if "extra ==" not in line}
-    assert plain == {"click", "jsonschema", "pyyaml", "tomli", "tomlkit"}
+    assert plain == {"click", "jsonschema", "pydantic", "pyyaml", "tomli", "tomlkit"}
     for extra, libraries in {"verify": {"peft", "torch", "transformers"}, "pdf": {"reportlab"}}.items():
         named = [line for line in requirements if f"extra == '{extra}'" in line.replace('"', "'")]
         assert {re.split(r"[^\w-]", line)[0].lower() for line in named} == libraries
