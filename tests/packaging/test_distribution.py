@@ -79,7 +79,7 @@ def test_changelog_knows_the_version(root: Path) -> None:
 
 
 def test_runtime_dependencies_are_the_agreed_ones() -> None:
-    """Installing the gate installs five small libraries, and PyTorch or ReportLab only on request."""
+    """Installing the gate installs six libraries, and PyTorch or ReportLab only on request."""
     requirements = importlib.metadata.requires("memcheck") or []
     plain = {re.split(r"[^\w-]", line)[0].lower() for line in requirements if "extra ==" not in line}
     assert plain == {"click", "jsonschema", "pydantic", "pyyaml", "tomli", "tomlkit"}
