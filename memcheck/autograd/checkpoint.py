@@ -16,7 +16,7 @@ class _LastSavedError(Exception):
 
 
 class CheckpointFrame:
-    """One checkpointed call: its nodes without their saved tensors, and how to make those again."""
+    """A call of ``torch.utils.checkpoint``: its nodes without their saved tensors, and how to recompute these."""
 
     def __init__(
         self, tape: Tape, forward: Run, x: Value, returned: list[Value] | None = None, *, early_stop: bool = True
@@ -26,30 +26,33 @@ class CheckpointFrame:
         """What a reentrant call returns in addition to its output."""
         self.early_stop = early_stop
         self.forward = forward
-        self.kept = x.storage
-        self.shape, self.dtype, self.wants = x.shape, x.dtype, x.origin is not None
+        self.input = x.storage
+        self.shape, self.dtype, self.needs_grad = x.shape, x.dtype, x.origin is not None
         self.autocast = tape.autocast
         self.nodes: list[ref[Node]] = []
         """Nodes that save tensors, in the order of forward; ``early_stop`` ends the recompute after the last one. The
         references are weak, so that a graph which the forward has dropped is freed (``_CheckpointFrame.weak_holders``).
         """
-        self.again: list[Node | None] | None = None
+        self.recomputed: list[Node | None] | None = None
+        """Nodes of the recompute that runs now, in the order of ``nodes``; None outside it, and for a freed node."""
 
-    def add(self, node: Node, unmade: Storage | None = None) -> None:
-        """A node was recorded: take its saved tensors away, or collect it while recomputing.
+    def add(self, node: Node, output: Storage | None = None) -> None:
+        """Take a recorded node: drop its saved tensors in the forward, collect the node in the recompute.
 
-        ``unmade``: what the node's operator makes after it has saved its inputs; the last one of a recompute does not.
+        ``output``: what the node's operator allocates after it has saved its inputs. The operator that saves the last
+        tensor of a recompute is interrupted before that, so that its output is not counted.
         """
-        if not waits(node):
+        if not saves_tensors(node):
             return
-        if self.again is not None:
-            known = self.nodes[len(self.again)]() if len(self.again) < len(self.nodes) else None
-            self.again.append(node if known is not None else None)
-            del known
-            if self.early_stop and len(self.again) == len(self.nodes):
-                self.tape.unmark_peak(unmade)
+        if self.recomputed is not None:
+            count = len(self.recomputed)
+            original = self.nodes[count]() if count < len(self.nodes) else None
+            self.recomputed.append(node if original is not None else None)
+            del original
+            if self.early_stop and count + 1 == len(self.nodes):
+                self.tape.unmark_peak(output)
                 raise _LastSavedError
-            self.tape.ending = self.early_stop and len(self.again) == len(self.nodes) - 1
+            self.tape.ending = self.early_stop and count + 2 == len(self.nodes)
             return
         self.nodes.append(ref(node))
         if node.frame is None:
@@ -57,15 +60,18 @@ class CheckpointFrame:
             node.frame = self
 
     def recompute(self) -> None:
-        """Run the forward again and give every waiting node its saved tensors."""
+        """Run the forward again with gradients, and move the tensors that it saves to the nodes of the first forward.
+
+        The state of the tape (autocast, component, open checkpoint) is that of the checkpointed call meanwhile.
+        """
         tape = self.tape
         outside = tape.frame, tape.casts, tape.autocast, tape.component, tape.grad_enabled, tape.ending
         tape.frame, tape.casts, tape.autocast = self, {}, self.autocast
         tape.ending = self.early_stop and len(self.nodes) == 1
         tape.component, tape.grad_enabled = "activations", True
-        self.again = []
+        self.recomputed = []
         self._materialize()
-        x = Value(self.kept, self.shape, self.dtype, Leaf() if self.wants else None)
+        x = Value(self.input, self.shape, self.dtype, Leaf() if self.needs_grad else None)
         try:
             y = self.forward(x)
             if self.returned is not None:
@@ -75,19 +81,19 @@ class CheckpointFrame:
             stop.__traceback__ = None  # it would keep the forward's local variables alive
         x.storage = None
         tape.frame, tape.casts, tape.autocast, tape.component, tape.grad_enabled, tape.ending = outside
-        for known, fresh in zip(self.nodes, self.again, strict=False):
-            node = known()
-            if node is None or fresh is None:
+        for reference, recomputed in zip(self.nodes, self.recomputed, strict=False):
+            node = reference()
+            if node is None or recomputed is None:
                 continue
             if node.frame is self:
-                node.run, node.saved = fresh.run, fresh.saved
-            fresh.run, fresh.saved = None, ()
-        self.nodes, self.again = [], None
+                node.run, node.saved = recomputed.run, recomputed.saved
+            recomputed.run, recomputed.saved = None, ()
+        self.nodes, self.recomputed = [], None
 
     def _materialize(self) -> None:
-        """Autograd hands CheckpointFunction.backward zeros as gradients of outputs that nothing used.
+        """Allocate zeros as the gradients of unused outputs, as autograd does for CheckpointFunction.backward.
 
-        Its arguments refer to them until it returns, so that other gradients are not added in place to them.
+        Arguments of that function refer to the zeros until it returns, so that no gradient is added to them in place.
         """
         for value in tuple(self.returned or ()):
             node = value.origin
@@ -97,18 +103,20 @@ class CheckpointFrame:
                 self.returned = [*(self.returned or ()), Value(zeros, value.shape, value.dtype)]
 
 
-def waits(node: Node) -> bool:
-    """Whether a node is one to find again in the recompute: it saves something, here or in a checkpoint inside.
+def saves_tensors(node: Node) -> bool:
+    """Tell whether a node saves a tensor, itself or in a nested checkpoint, so that the recompute makes it again.
 
-    There may be more of the others: the casts of a recompute are its own, those of a forward are shared.
+    Only such nodes are matched between forward and recompute. The number of other nodes may differ: a recompute casts
+    weights again, where the forward found the casts in autocast's cache.
     """
-    return node.frame is not None or any(each is SAVED_WEIGHT or isinstance(each, Storage) for each in node.saved)
+    return node.frame is not None or any(saved is SAVED_WEIGHT or isinstance(saved, Storage) for saved in node.saved)
 
 
 def checkpoint(tape: Tape, forward: Run, x: Value, returned: list[Value] | None = None) -> Value:
-    """``checkpoint(forward, x, use_reentrant=False)``.
+    """Run ``torch.utils.checkpoint.checkpoint(forward, x)`` on the tape, and return the output.
 
-    ``returned``: of a reentrant call, whose ``forward`` appends to it what it returns in addition to its output.
+    ``returned``: None for ``use_reentrant=False``. A list for ``use_reentrant=True``, to which ``forward`` appends what
+    it returns in addition to its output.
     """
     if not tape.grad_enabled:
         return forward(x)
@@ -117,14 +125,16 @@ def checkpoint(tape: Tape, forward: Run, x: Value, returned: list[Value] | None 
     y = forward(x)
     tape.frame = outside
     if outside is not None:  # nested: the outer recompute runs this call again as a whole
-        for known in frame.nodes:
-            if (node := known()) is not None:
+        for reference in frame.nodes:
+            if (node := reference()) is not None:
                 outside.add(node)
     return y
 
 
 class KeptOutputs:
-    """Which outputs stay. Every second matrix product is recomputed; products with an excluded matrix always are."""
+    """The operator outputs that selective recompute keeps. Every second matrix product is recomputed; products with an
+    excluded matrix always are.
+    """
 
     __slots__ = ("always", "count", "kept", "kinds", "position", "recomputing")
 
@@ -140,7 +150,11 @@ class KeptOutputs:
     def output(
         self, tape: Tape, kind: str, shape: tuple[int, ...], dtype: str, label: str, matrix: tuple[int, ...] | None
     ) -> Storage:
-        """A new storage, or the one that was kept in forward."""
+        """Allocate an operator's output, or return the storage that the forward has kept of it.
+
+        ``kind``: the operator's name in the policy (``mm``, ``addmm``, ...). ``matrix``: shape [outputs, inputs] of the
+        weight of a matrix product; None for other operators.
+        """
         if not self._keeps(kind, matrix):
             return tape.new(shape, dtype, label)
         if self.recomputing:
@@ -159,6 +173,7 @@ class KeptOutputs:
         self.count = self.position = 0
 
     def _keeps(self, kind: str, matrix: tuple[int, ...] | None) -> bool:
+        """Tell whether the next output of this kind is kept, and count it if it is a matrix product."""
         if kind not in self.kinds:
             return False
         if kind != "mm":
@@ -186,7 +201,10 @@ class WholeFrame(CheckpointFrame):
 
 
 def checkpoint_whole(tape: Tape, forward: Run, x: Value, selection: KeptOutputs | None = None) -> Value:
-    """``checkpoint(forward, x, early_stop=False, context_fn=...)``."""
+    """Run ``torch.utils.checkpoint.checkpoint(forward, x, early_stop=False, context_fn=...)`` on the tape.
+
+    ``selection``: the policy of ``context_fn``, which keeps some outputs; None: everything is recomputed.
+    """
     if not tape.grad_enabled:
         return forward(x)
     tape.frame = frame = WholeFrame(tape, forward, x, selection)
@@ -198,15 +216,16 @@ def checkpoint_whole(tape: Tape, forward: Run, x: Value, selection: KeptOutputs 
 
 
 def retain(tape: Tape, *values: Value) -> None:
-    """What is put into a container of the model's forward: in a recompute, with the graph that made it.
+    """Keep ``values`` alive after backward, as a container of the model's forward does (shared keys and values).
 
-    The recompute runs with gradients, so what it puts there refers to every tensor that was saved on the way.
+    Without a checkpoint they die with the graph, and nothing is kept. A recompute runs with gradients: its values refer
+    to their graph, and so to every tensor that was saved on the way.
     """
     if tape.frame is None:
         return
     tape.retained.clear()  # the container's entries are replaced
-    found = {id(v.storage): v.storage for v in values if v.storage is not None}
-    stack = [v.origin for v in values] if tape.frame.again is not None else []
+    storages = {id(v.storage): v.storage for v in values if v.storage is not None}
+    stack = [v.origin for v in values] if tape.frame.recomputed is not None else []
     seen = set()
     while stack:
         node = stack.pop()
@@ -214,22 +233,25 @@ def retain(tape: Tape, *values: Value) -> None:
             continue
         seen.add(id(node))
         stack.extend(node.edges)
-        found.update((id(saved), saved) for saved in node.saved if isinstance(saved, Storage))
-    tape.retained.extend(found.values())
+        storages.update((id(saved), saved) for saved in node.saved if isinstance(saved, Storage))
+    tape.retained.extend(storages.values())
 
 
 def ctx_attribute(tape: Tape, storage: Storage) -> Storage | None:
-    """An attribute of ctx in place of a saved tensor: it goes with the graph, and not with its node's backward. What a
-    checkpoint puts placeholders for are saved tensors alone, so that it stays through one that is not reentrant.
+    """Keep a storage as an attribute of an autograd Function's ctx, in place of ``save_for_backward``.
+
+    The attribute lives as long as the graph, and not only to its node's backward. A non-reentrant checkpoint replaces
+    saved tensors alone, so that the attribute stays in memory. Returns None in the forward of a reentrant checkpoint,
+    which builds no graph.
     """
     frame = tape.frame
-    if frame is not None and frame.again is None and frame.returned is not None:
+    if frame is not None and frame.recomputed is None and frame.returned is not None:
         return None  # a reentrant call runs its forward without a graph
-    if frame is None or frame.again is None:
+    if frame is None or frame.recomputed is None:
         tape.outliving[storage.key] = storage.bytes
     return storage
 
 
-def with_ctx_attributes(run: Backward, kept: object) -> Backward:
-    """The backward function, with storages that a checkpoint does not see."""
-    return run if kept is None else lambda grad: (run(grad), kept)[0]
+def with_ctx_attributes(run: Backward, attributes: object) -> Backward:
+    """Return the backward function with a reference to ``attributes``, storages that a checkpoint does not see."""
+    return run if attributes is None else lambda grad: (run(grad), attributes)[0]

@@ -254,7 +254,11 @@ class Context:
         return "fp32" if s.kept and any(part in name for part in s.kept) else s.params
 
     def register(self, parameter: Parameter) -> Parameter:
-        """Remember a weight, and send its gradient where the framework accumulates gradients."""
+        """Add a weight to the unit, and decide where its gradient goes.
+
+        The gradient goes to an optimizer that steps in backward, to a persistent buffer, or to ``.grad``. It is cast on
+        its way to ``.grad`` if the setting asks for a wider dtype.
+        """
         parameter.reused, parameter.lent = self.reused, self.borrowed
         if self.borrowed:
             parameter.grad = True
@@ -271,13 +275,13 @@ class Context:
         return parameter
 
     def step(self, stepping: Stepping) -> Callable[[Storage], None]:
-        """A gradient is stepped with, and dies."""
+        """Return the sink of a weight whose optimizer steps in backward: it runs the step, and the gradient dies."""
         tape = self.tape
 
         def run(grad: Storage) -> None:
             size = stepping.temporaries(grad.shape, grad.dtype)
-            held = tape.new((size,), "int8", "optimizer step in backward") if size else None
-            del held
+            temporary = tape.new((size,), "int8", "optimizer step in backward") if size else None
+            del temporary
 
         return run
 
@@ -286,7 +290,7 @@ class Context:
         return self.register(Parameter(tensor.name, tensor.shape, self.dtype_of(tensor.name), False, has_grad=False))
 
     def norm_weight(self, norm: Norm | None, name: str = "norm") -> tuple[Parameter | None, Parameter | None]:
-        """Weight and bias of a normalisation."""
+        """Register weight and bias of a normalisation; None for one that it does not have, or if there is no norm."""
         if norm is None:
             return None, None
         shape = (norm.rows, norm.size) if norm.rows > 1 else (norm.size,)
@@ -306,18 +310,20 @@ class Context:
         rows: int = 1,
         adaptable: bool = True,
     ) -> Weights:
-        """A linear layer of this rank. ``rows``: how many ways its parallel dimension is really cut.
+        """Register the parameters of a linear layer on this rank, with its adapter or its fake quantizer.
 
+        ``shape``: [outputs, inputs] before tensor parallelism; None: that of ``tensor``. ``rows``: the most ways in
+        which tensor parallelism can cut its sharded dimension (key and value heads), 1: as many as there are ranks.
         ``adaptable``: adapters may wrap it if their targets name it.
         """
         s = self.setting
         stored = tensor.shape[::-1] if tensor.transposed else tensor.shape
         out, inp = shape or (stored[0], stored[1])
-        cut = min(self.tp, rows) if rows > 1 else self.tp
-        if cut > 1 and tensor.shard == "column":
-            out = -(-out // cut)
-        elif cut > 1 and tensor.shard == "row":
-            inp = -(-inp // cut)
+        shards = min(self.tp, rows) if rows > 1 else self.tp
+        if shards > 1 and tensor.shard == "column":
+            out = -(-out // shards)
+        elif shards > 1 and tensor.shard == "row":
+            inp = -(-inp // shards)
         name = tensor.name.removesuffix(".weight")
         base = self.parameter(name, (out, inp))
         base.viewed = tensor.viewed
@@ -329,13 +335,13 @@ class Context:
                 plain.quantized, plain.held, plain.computes = True, adapter.held, adapter.computes
             return plain if adapter is not None else self.faked(plain)
         quantized = adapter.quantises(name)
-        found = self.adapted(name, Weights(base, b, quantized=quantized), adapter)
+        layer = self.adapted(name, Weights(base, b, quantized=quantized), adapter)
         if quantized:
-            found.computes, found.held = adapter.computes, adapter.held
-        return self.faked(found)
+            layer.computes, layer.held = adapter.computes, adapter.held
+        return self.faked(layer)
 
     def faked(self, weights: Weights, *, tied: bool = False) -> Weights:
-        """The layer of quantization-aware training in place of this one."""
+        """Return the layer with the fake quantizer of quantization-aware training, if the setting has one."""
         if self.setting.option("quantizer"):
             from memcheck.autograd.fake_quantised import fake
 
@@ -343,21 +349,24 @@ class Context:
         return weights
 
     def adapted(self, name: str, plain: Weights, adapter: Adapter) -> Weights:
-        """A linear layer with the two matrices of its adapter, which are not stored quantised."""
-        s, others = self.setting, (self.borrowed, self.reused)
+        """Register LoRA's two matrices for a linear layer, and DoRA's magnitudes; return the layer with them.
+
+        They are never stored quantised. Shapes: A [rank, inputs], B [outputs, rank], magnitudes [1, outputs].
+        """
+        s, borrowed_reused = self.setting, (self.borrowed, self.reused)
         if self.own_adapters:
             self.borrowed = self.reused = False
         out, inp = plain.weight.shape
         down = Parameter(name + ".lora_A", (adapter.rank, inp), adapter.seen, True, has_grad=s.has_grad)
         up = Parameter(name + ".lora_B", (out, adapter.rank), adapter.seen, True, has_grad=s.has_grad)
-        found = Weights(plain.weight, plain.bias, (self.register(down), self.register(up)), plain.quantized)
-        found.dropout, found.rows = adapter.dropout, adapter.rows
+        layer = Weights(plain.weight, plain.bias, (self.register(down), self.register(up)), plain.quantized)
+        layer.dropout, layer.rows = adapter.dropout, adapter.rows
         if adapter.dora:
-            found.magnitude = self.register(
+            layer.magnitude = self.register(
                 Parameter(name + ".lora_magnitude", (1, out), adapter.seen, True, has_grad=s.has_grad)
             )
-        self.borrowed, self.reused = others
-        return found
+        self.borrowed, self.reused = borrowed_reused
+        return layer
 
 
 def wider(dtype: str, other: str | None) -> str | None:

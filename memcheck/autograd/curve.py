@@ -33,7 +33,10 @@ class Saved(Record):
 
 
 class Curve(Record):
-    """What a unit adds to the live bytes, phase by phase. The unit's input counts as its own, its output does not."""
+    """The bytes that one unit (a layer, a head) adds to the live bytes of a rank, phase by phase.
+
+    The unit's input counts as its own, its output as that of the next unit.
+    """
 
     saved: int
     """What is saved for backward: bytes alive from the end of its forward to its backward."""
@@ -94,10 +97,11 @@ def replay(
     inventory: bool = False,
     table: tuple[int, int] = (0, 0),
 ) -> Curve:
-    """Run one unit forward and backward on a fresh tape.
+    """Run one unit forward and backward on a fresh tape, and return its memory curve in bytes.
 
-    ``shape``/``dtype``: the unit's input on this rank. ``recompute``: the unit is checkpointed as a whole. ``table``:
-    the shape of cos and of sin that FSDP2 has cast for the unit alone, in front of its forward.
+    ``shape``, ``dtype``: the unit's input on this rank. ``recompute``: the unit is checkpointed as a whole.
+    ``inventory``: also list the tensors that live at each peak. ``table``: the shape of cos and of sin that FSDP2 casts
+    for this unit before its forward; (0, 0): it casts none.
     """
     tape = Tape(autocast=setting.autocast, inventory=inventory)
     tape.subclass = setting.dtensors
@@ -112,17 +116,17 @@ def replay(
         # CheckpointFunction's ctx has the call's arguments until the graph goes
         tape.outliving.update((storage.key, storage.bytes) for storage in ctx.tables)
     ctx.tables = ()
-    forward_high = high(tape)
+    forward_peak = high(tape)
     leaf, output = x.origin, (y.shape, y.dtype)
     y.storage = None
-    before = tape.live
+    with_input = tape.live
     x.storage = None  # the caller's variable moves on to the output; what was saved keeps its storage
     with_casts = tape.live
     tape.casts.clear()
     with_returned = tape.live
     for value in ctx.returned:
         value.storage = None
-    freed = before - with_casts
+    freed_input = with_input - with_casts
     saved = turn(tape)
     for parameter in ctx.parameters:
         if parameter.awaits is not None:
@@ -130,14 +134,14 @@ def replay(
     takes = sum(p.waiting.bytes for p in ctx.parameters if p.waiting is not None)
     takes += sum(leaf.arrive() for leaf in tape.waiting)
     trained = y.origin is not None
-    arrived = [tape.new(*output, "output gradient")] if trained else []
-    if arrived and (setting.output_held or (recompute and setting.reentrant)):
+    output_gradient = [tape.new(*output, "output gradient")] if trained else []
+    if output_gradient and (setting.output_held or (recompute and setting.reentrant)):
         # an argument of the schedule's backward_step, or of CheckpointFunction.backward
-        arrived[0].holders += 1
-        tape.held.append(arrived[0])
-    backward(tape, y, arrived)
+        output_gradient[0].holders += 1
+        tape.held.append(output_gradient[0])
+    backward(tape, y, output_gradient)
     gradients = tape.by_component.get("gradients", 0)
-    backward_high = high(tape)
+    backward_peak = high(tape)
     tape.held.clear()
     del leaf  # the input's gradient was alive until here
     outlives = sum(tape.outliving.values())
@@ -150,12 +154,12 @@ def replay(
         saved_inventory=saved.inventory,
         saved_components=saved.components,
         until_forward_ends=with_casts - with_returned,
-        forward=forward_high,
-        backward=backward_high,
+        forward=forward_peak,
+        backward=backward_peak,
         gradients=gradients,
         returned=with_returned - saved.bytes,
         input=rounded_bytes(shape, dtype) if not setting.external_input else 0,
-        freed_input=freed,
+        freed_input=freed_input,
         input_gradient=rounded_bytes(shape, dtype) if setting.input_grad else 0,
         output_gradient=rounded_bytes(*output) if trained else 0,
         outlives=outlives,
@@ -168,9 +172,10 @@ def replay(
 
 
 def closed(tape: Tape, ctx: Context, y: Value, forward: Peak) -> Curve:
-    """Replay backward a unit without an input of its own, whose forward has made ``y``, and give its curve.
+    """Run the backward of a unit without an input of its own, and return its memory curve in bytes.
 
-    ``forward``: the highest point of that. What ``ctx.returned`` lists lives on in variables.
+    ``y``: the output of its forward, which has run on ``tape``. ``forward``: the peak of that forward. Tensors in
+    ``ctx.returned`` are still referenced by variables when the forward ends.
     """
     output = (y.shape, y.dtype)
     y.storage = None
@@ -196,7 +201,10 @@ def closed(tape: Tape, ctx: Context, y: Value, forward: Peak) -> Curve:
 
 
 def turn(tape: Tape) -> Saved:
-    """What a forward, which is over, has saved. What backward makes from here on is temporary, and has its own peak."""
+    """Return what a finished forward has saved, and start the backward phase.
+
+    From here on the tape has a new peak, and counts new tensors as temporaries.
+    """
     saved = Saved(
         bytes=tape.live,
         inventory=tuple(tape.inventory.values()) if tape.inventory is not None else (),
@@ -219,22 +227,25 @@ def high(tape: Tape) -> Peak:
 
 
 def arrival(tape: Tape, first: int = 0) -> Peak | None:
-    """The highest point at which a hook has run, if one has, from the ``first`` gradient on."""
-    n_bytes, components = max(tape.arrivals[first:], key=lambda moment: moment[0], default=(0, {}))
+    """Return the highest point at which an engine's hook for a new gradient has run; None: no hook has run.
+
+    ``first``: the index in ``tape.arrivals`` to start from. 1 leaves the first gradient of the unit out.
+    """
+    n_bytes, components = max(tape.arrivals[first:], key=lambda arrived: arrived[0], default=(0, {}))
     parts = tuple((k, v) for k, v in components.items() if v)
     return Peak(n_bytes, "a gradient's hook", parts) if parts else None
 
 
 def checkpointed(ctx: Context, forward: Forward, x: Value) -> Value:
-    """A unit under ``torch.utils.checkpoint``."""
-    tables = ctx.tables  # arguments of the call
+    """Run a unit under ``torch.utils.checkpoint``; the setting says whether it is reentrant."""
+    tables = ctx.tables  # cos and sin are arguments of the call: the recompute reads the same ones
 
     def run(value: Value) -> Value:
-        outside, ctx.tables = ctx.tables, tables
+        caller_tables, ctx.tables = ctx.tables, tables
         try:
             return forward(ctx, value)
         finally:  # also where early stop leaves it in the middle
-            ctx.named, ctx.tables = [], outside
+            ctx.named, ctx.tables = [], caller_tables
 
     return checkpoint(ctx.tape, run, x, ctx.returned if ctx.setting.reentrant else None)
 
@@ -242,8 +253,9 @@ def checkpointed(ctx: Context, forward: Forward, x: Value) -> Value:
 def keeping(
     curve: Curve, size: int, entry: tuple[tuple[str, tuple[int, ...], str, int, str, int], ...], stays: int = 0
 ) -> Curve:
-    """The curve of a unit with ``size`` more bytes live after its forward, of which ``stays`` are still live in its
-    backward.
+    """Return ``curve`` with ``size`` more bytes saved in its forward, listed in the inventory as ``entry``.
+
+    ``stays``: how many of these bytes are still live at the peak of its backward.
     """
     components = dict(curve.saved_components)
     components["activations"] = components.get("activations", 0) + size
@@ -255,7 +267,7 @@ def keeping(
     )
 
 
-def _higher(point: Peak, size: int) -> Peak:
-    components = dict(point.components)
+def _higher(peak: Peak, size: int) -> Peak:
+    components = dict(peak.components)
     components["activations"] = components.get("activations", 0) + size
-    return point._replace(bytes=point.bytes + size, components=tuple(components.items()))
+    return peak._replace(bytes=peak.bytes + size, components=tuple(components.items()))

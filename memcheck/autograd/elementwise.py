@@ -61,7 +61,7 @@ def cast_weight(tape: Tape, w: Value, dtype: str) -> Value:
     cached = tape.casts.get(key) if key else None
     if cached is not None:
         return cached
-    again = tape.frame is not None and tape.frame.again is not None  # a recompute has a cache of its own
+    again = tape.frame is not None and tape.frame.recomputed is not None  # a recompute has a cache of its own
     elsewhere = key and not again and weight is not None and weight.reused
     out = tape.external(w.shape, dtype) if elsewhere else tape.value(w.shape, dtype, "autocast copy")
     shape, source = w.shape, w.dtype

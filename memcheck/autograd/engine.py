@@ -20,7 +20,11 @@ except ImportError:
 
 
 def backward(tape: Tape, root: Value, box: list[Storage]) -> None:
-    """Run the graph below ``root``. The boxed gradient is taken over: it dies when its last consumer is done."""
+    """Run the backward of the graph that made ``root``, and count what lives on the tape meanwhile.
+
+    ``box``: a list with the gradient of ``root``, or empty. The engine takes it out of the list, so that no variable of
+    the caller keeps it alive: it dies when its last consumer is done.
+    """
     node = root.origin
     root.origin = None
     if not isinstance(node, Node) or not box:
@@ -44,8 +48,8 @@ def backward(tape: Tape, root: Value, box: list[Storage]) -> None:
         for i, edge in enumerate(edges):
             if edge is None:
                 continue
-            box = [r] if (r := results[i]) is not None else []
-            r = results[i] = None
+            box = [grad] if (grad := results[i]) is not None else []
+            grad = results[i] = None
             if isinstance(edge, Node):
                 if box:
                     _merge(tape, edge, box)
@@ -67,7 +71,7 @@ def backward(tape: Tape, root: Value, box: list[Storage]) -> None:
 
 
 def _count_dependencies(root: Node) -> list[Parameter]:
-    """Count how many gradients every node and weight will get; the weights."""
+    """Set ``pending`` of every node and weight below ``root`` to the gradients that it will get; return the weights."""
     seen = {id(root)}
     stack = [root]
     weights: dict[int, Parameter] = {}
@@ -85,10 +89,11 @@ def _count_dependencies(root: Node) -> list[Parameter]:
 
 
 def _call(tape: Tape, node: Node) -> list[Storage | None]:
-    """Run one backward function; its gradient and what it saved die on return.
+    """Run the backward function of one node, and return a gradient per edge; None where it computes none.
 
-    Gradients are summed and cast (engine.cpp, validate_outputs) before what was saved dies, unless a checkpoint has
-    made it again: its ``unpack_hook`` hands a tensor out once, and the function lets go of it as it returns.
+    The incoming gradient and the saved tensors die on return. The engine sums and casts the results (engine.cpp,
+    validate_outputs) while the saved tensors still live. Tensors that a checkpoint has recomputed die earlier: its
+    ``unpack_hook`` returns each once, and the function drops them as it returns.
     """
     if node.run is None and node.frame is not None and node.grad is not None:
         node.frame.recompute()
@@ -108,28 +113,32 @@ def _call(tape: Tape, node: Node) -> list[Storage | None]:
     else:
         results = run(grad)
     del held
-    found = list(results)
+    gradients = list(results)
     if like:
         if node.frame is not None and node.frame.returned is None:
             run, saved = None, ()  # noqa: F841 - lets go of them
         del results
-        _validate(tape, found, like)
+        _validate(tape, gradients, like)
     node.frame = None
-    return found
+    return gradients
 
 
-def _validate(tape: Tape, found: list[Storage | None], like: tuple[tuple[tuple[int, ...], str, int], ...]) -> None:
-    """Give gradients their inputs' shapes and dtypes, one after the other."""
+def _validate(tape: Tape, gradients: list[Storage | None], like: tuple[tuple[tuple[int, ...], str, int], ...]) -> None:
+    """Sum and cast each gradient of the list to its input's shape, dtype and number of elements, given by ``like``."""
     for i, (shape, dtype, numel) in enumerate(like):
-        grad = found[i]
+        grad = gradients[i]
         if grad is not None and grad.numel != numel:
-            grad = found[i] = tape.new(shape, grad.dtype, "sum")
+            grad = gradients[i] = tape.new(shape, grad.dtype, "sum")
         if grad is not None and grad.dtype != dtype:
-            found[i] = tape.new(shape, dtype, "to backward")
+            gradients[i] = tape.new(shape, dtype, "to backward")
 
 
 def _merge(tape: Tape, target: Node | Leaf, box: list[Storage]) -> None:
-    """Put the boxed gradient into the target's buffer, or add it to what is there."""
+    """Move the gradient in ``box`` into the target's buffer, or add it to the gradient that is there.
+
+    The sum is made in place, unless something else refers to the buffered gradient, or it is a tensor subclass such as
+    DTensor (input_buffer.cpp, can_accumulate_inplace). ``box`` is empty afterwards.
+    """
     old = target.grad
     if old is None:
         new = target.grad = box.pop()
@@ -144,10 +153,10 @@ def _merge(tape: Tape, target: Node | Leaf, box: list[Storage]) -> None:
 
 
 def _arrive(tape: Tape, parameter: Parameter, box: list[Storage]) -> None:
-    """One of a parameter's gradients has arrived; AccumulateGrad runs after the last.
+    """Take the gradient in ``box`` as one of a parameter's gradients; AccumulateGrad runs after the last of them.
 
-    The first of several is the transpose of a matrix product, which its base refers to, too: the second is not added
-    in place. Casts are new tensors.
+    The first of several gradients is a transposed view of a matrix product. Its base refers to the same storage, so
+    that the second gradient is not added in place. A cast gradient is a new tensor with one reference.
     """
     grad = box.pop()
     if parameter.sink is not None:
@@ -167,7 +176,10 @@ def _arrive(tape: Tape, parameter: Parameter, box: list[Storage]) -> None:
 
 
 def _accumulate(tape: Tape, parameter: Parameter) -> None:
-    """All gradients of this backward have arrived (functions/accumulate_grad.h)."""
+    """Make the summed gradient of this backward the parameter's ``.grad`` (functions/accumulate_grad.h).
+
+    Where ``.grad`` exists from an earlier micro-batch, the new gradient is added in place and dies here.
+    """
     grad = parameter.buffer
     parameter.buffer = None
     if grad is None:
@@ -180,4 +192,3 @@ def _accumulate(tape: Tape, parameter: Parameter) -> None:
         grad.move("gradients")
         parameter.grad_buffer = grad
         parameter.grad = True
-    # else: added in place to the gradient of the earlier micro-batches; the new one dies here

@@ -136,14 +136,14 @@ class Parameter:
         self.grad = has_grad
         """A gradient exists. One from an earlier micro-batch is counted with the states, not here."""
         self.fresh = not has_grad
-        """No gradient existed before this micro-batch."""
+        """True in the first micro-batch: no gradient existed before it."""
         self.grad_buffer: Storage | None = None
         self.sink: Callable[[Storage], None] | None = None
-        """Takes the gradient instead of ``grad`` (persistent main gradients, buckets)."""
+        """Consumes each new gradient in place of ``.grad``: a persistent main gradient, a bucket, an optimizer step."""
         self.reused = False
-        """An earlier layer's, too, which counts autocast's copy of it."""
+        """An earlier layer has the same weight, and counts autocast's copy of it."""
         self.lent = False
-        """A later layer's, too."""
+        """A later layer has the same weight, and counts its gradient."""
         self.awaits: str | None = None
         """Dtype of autocast's copy, whose gradient of later layers waits in the copy's node for this one."""
         self.waiting: Storage | None = None
@@ -190,7 +190,7 @@ class Node:
         self.run: Any = run
         """A function of the gradient, or an operator's formula; None: a checkpoint makes it again."""
         self.saved = saved
-        """Storages that the node keeps for its backward, and ``RESTING`` for weights."""
+        """Storages that the node keeps for its backward, and ``SAVED_WEIGHT`` for weights."""
         self.grad: Storage | None = None
         self.held: list[Storage] | None = None
         """A list for nodes with several outputs (split, unbind): their gradients wait side by side."""
@@ -316,13 +316,16 @@ class Tape:
     def output(
         self, kind: str, shape: tuple[int, ...], dtype: str, label: str, matrix: tuple[int, ...] | None = None
     ) -> Storage:
-        """Allocate an operator's output that selective recompute may have kept (``kind``: what the policy asks for)."""
+        """Allocate an operator's output, or return the one that selective recompute has kept.
+
+        ``kind``: the operator's name in the policy. ``matrix``: [outputs, inputs] of the weight of a matrix product.
+        """
         if self.selection is None:
             return Storage(self, shape, dtype, label, self.component)
         return self.selection.output(self, kind, shape, dtype, label, matrix)
 
     def mark_peak(self, label: str) -> None:
-        """Remember the present as the highest point."""
+        """Record the current live bytes, by component, as the peak. ``label``: the tensor that was just allocated."""
         if self.ending:
             before = self.peak, self.peak_label, self.peak_scope, self.peak_components, self.peak_inventory
             self.before = self.events, before
@@ -334,14 +337,17 @@ class Tape:
             self.peak_inventory = [entry for entry in self.inventory.values() if entry[3]]
 
     def arrived(self) -> None:
-        """A weight's gradient is there, with all that lives."""
+        """Record the live bytes at a moment at which an engine's hook for a new gradient runs.
+
+        ``arrivals`` keeps the first such moment, and the highest of the others.
+        """
         if self.hooked and not self.silent and (len(self.arrivals) < 2 or self.live > self.arrivals[1][0]):
             self.arrivals[1:] = [(self.live, dict(self.by_component))]
 
     def unmark_peak(self, storage: Storage | None) -> None:
-        """Forget a highest point that was the newest allocation: it is not made."""
-        made, before = self.before
-        if storage is not None and before and made == self.events == storage.key:
+        """Restore the peak before the newest allocation, ``storage``, if that has set one: torch does not make it."""
+        event, before = self.before
+        if storage is not None and before and event == self.events == storage.key:
             self.peak, self.peak_label, self.peak_scope, self.peak_components, self.peak_inventory = before
 
     def reset_peak(self) -> None:
@@ -370,9 +376,10 @@ class Tape:
         validated: bool = False,
         saves_first: bool = False,
     ) -> Value:
-        """Attach a backward function. ``run(grad)`` returns one gradient per input (None where none is wanted).
+        """Attach a backward function to ``out``, unless no input needs a gradient, and return ``out``.
 
-        A tuple in its place is the formula of an operator (``memcheck.autograd.operator``).
+        ``run(grad)`` returns one gradient per input, None where none is needed. A tuple in its place is the formula of
+        an operator (``memcheck.autograd.operator``).
 
         ``saves``: storages that the node keeps until ``run`` has returned, and that a checkpoint makes again.
         ``validated``: the engine sums and casts what comes back to the shape and dtype of each input. ``saves_first``:
@@ -392,7 +399,10 @@ class Tape:
         return out
 
     def views(self, x: Value, *shapes: tuple[int, ...]) -> list[Value]:
-        """Views that share ``x`` between them (split, chunk): their gradients are joined into one of x's size."""
+        """Return views of ``x`` with these shapes, as split, chunk and unbind do.
+
+        Their backward waits for the gradients of all views, and allocates one of the size of ``x``.
+        """
         shape, dtype = x.shape, x.dtype
         parts = [Value(x.storage, s, dtype) for s in shapes]
         if x.origin is None or not self.grad_enabled:

@@ -78,7 +78,7 @@ def _score_steps(a: Attention) -> tuple[str, ...]:
 def returns(ctx: Context, weights: list[Value]) -> None:
     """The layer's second output, which lives on; a recompute that ends early returns none, and has it to its end."""
     frame = ctx.tape.frame
-    if frame is None or frame.again is None or frame.returned is not None:
+    if frame is None or frame.recomputed is None or frame.returned is not None:
         ctx.returned += weights
     else:
         ctx.unused += weights

@@ -189,7 +189,8 @@ def _loop(ctx: Context, sizes: Channels, decays: Value, grown: Value, queries: V
     one, output, every = (ctx.batch, sizes.inner, sizes.state), (ctx.batch, sizes.inner), decays.shape
     most, last = (max(tokens - 2, 0), *one), (min(tokens, 2), *one)
     zeros = tape.new(one, dtype, "state")
-    saving = tape.grad_enabled and decays.origin is not None and (tape.frame is None or tape.frame.again is not None)
+    graph = tape.frame is None or tape.frame.recomputed is not None
+    saving = tape.grad_enabled and decays.origin is not None and graph
     copied = [dtype] if dtype != wide else []
     saved = [tape.new(last, dtype, "states"), *(tape.new(one, wide, "states") for _ in copied)] if saving else []
     bulk = [tape.new(most, kind, "states") for kind in (wide, *copied)] if saving else []

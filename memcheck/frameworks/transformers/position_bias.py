@@ -84,7 +84,7 @@ def _looked_up(ctx: Context, a: Attention, shape: tuple[int, ...]) -> Value:
     table = ctx.parameter(tensor.name, tensor.shape)
     found = embedding(tape, table, pairs, ctx.setting.params, "position biases")
     if not ctx.setting.gathers and found.origin is not None:
-        thrown_away = tape.frame is not None and tape.frame.again is None  # a checkpointed forward saves nothing
+        thrown_away = tape.frame is not None and tape.frame.recomputed is None  # a checkpointed forward saves nothing
         return Value(found.storage, shape, found.dtype, Gathered() if thrown_away else Kept(buckets))
     found = Value(found.storage, shape, found.dtype, found.origin)
     return operator(tape, Value(found.storage, shape, found.dtype), found, PASSED, saves=(buckets,))

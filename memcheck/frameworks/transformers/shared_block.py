@@ -38,7 +38,7 @@ def shared_block(ctx: Context, block: Block, x: Value) -> Value:
         ctx.borrowed = ctx.reused = ctx.own_adapters = False
     shared = linear(tape, shared, ctx.replicated(own["linear"]), "linear")
     frame = tape.frame
-    if frame is not None and frame.again is None and shared.storage is not None:
+    if frame is not None and frame.recomputed is None and shared.storage is not None:
         # the Mamba layer inside is a checkpoint of its own, which holds its arguments from the first pass on
         ctx.held.append(shared.storage)
     h = normalise(ctx, block.mixer_output_norm, add(tape, x, shared, "stream + shared"))
