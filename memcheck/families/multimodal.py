@@ -10,7 +10,7 @@ from memcheck.families.wrappers import HEARING, THINKERS, TOWERS, WRAPPERS
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.named_experts import with_names
 from memcheck.models.reader import ConfigReader, shown
-from memcheck.models.types import Architecture, Attention, Block
+from memcheck.models.types import Architecture, Attention, Block, Qwen2AudioModel
 from memcheck.models.vision import IdleTowers, Vision
 from memcheck.record import Record
 
@@ -151,7 +151,7 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
 
         language = with_pictures(language, vision.crosses)
     if outer.model_type in COPYING:
-        language = language._replace(narrow_loss=True, copied_logits=True)
+        language = Qwen2AudioModel(*language)._replace(narrow_loss=True)
     return language._replace(
         model_type=outer.model_type,
         blocks=with_names(

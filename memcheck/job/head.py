@@ -8,7 +8,7 @@ from __future__ import annotations
 from memcheck.job.defaults import Defaults, JobProblem, ResolutionError
 from memcheck.job.types import ModelHead
 from memcheck.models.parts.matrices import linear
-from memcheck.models.types import Architecture, Rough, TaskHead
+from memcheck.models.types import Architecture, Qwen2AudioModel, Rough, TaskHead
 from memcheck.plan import types as plan_types
 from memcheck.plan.types import TrainingSpec
 
@@ -19,7 +19,7 @@ MASKED_WORDS = "the class for masked words; loss.upcast: true is that for causal
 def note_class(training: TrainingSpec, architecture: Architecture, defaults: Defaults) -> None:
     """Note that the class is the one for masked words, if another one exists: not with a decoder or a copied loss."""
     stated = training.loss is not None and training.loss.upcast is not None
-    if not stated and architecture.encoder is None and not architecture.copied_logits:
+    if not stated and architecture.encoder is None and not isinstance(architecture, Qwen2AudioModel):
         defaults.note("training.head.kind", "lm", MASKED_WORDS)
 
 

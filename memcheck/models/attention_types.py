@@ -56,6 +56,10 @@ class Norm(Record):
     """Path inside its owner: ``input_layernorm`` in a block, ``model.norm`` in the model."""
 
 
+class TableNorm(Norm):
+    """A norm of the looked-up rows that the embedding's own module runs (Muse Glimmer)."""
+
+
 class Disentangled(Record):
     """Scores of words and of relative positions, from one table of all layers (DeBERTa)."""
 
@@ -67,6 +71,8 @@ class Disentangled(Record):
     """The words' matrices make the positions' queries and keys, too."""
     dropout: float
     """What each layer drops of the table's rows."""
+    norm: Norm | None
+    """Norms the table once for all layers."""
 
 
 class Compressed(Record):

@@ -35,7 +35,7 @@ def outer_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
     tensors = [
         ParameterTensor(paths.embedding + ".weight", (a.table_rows, a.embedding_size), "embedding", shard="vocab")
     ]
-    width = a.embedding_size if a.projects_last else a.hidden_size
+    width = a.embedding_size if a.embeddings_apart else a.hidden_size
     if a.learned_positions:
         tensors.append(ParameterTensor(paths.positions + ".weight", (a.learned_positions, width), "position"))
     tensors += norm_tensors(a.embedding_norm)

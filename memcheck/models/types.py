@@ -199,10 +199,6 @@ class Architecture(Record):
     """Width of the rotary tables, where no block says it."""
     rotary_tables: int = 1
     """Pairs of rotary tables: one for each kind of layer (Gemma 3, OLMo 3), else one."""
-    rotary_each: bool = False
-    """Whether the rotary tables have rows for every sequence of the batch, not once for all (ModernBERT's decoder)."""
-    keeps_states: bool = False
-    """The model's forward keeps every layer's output in a list (DeBERTa)."""
     mask_windows: tuple[int | None, ...] = ()
     """Windows of the masks that the model makes whatever its layers are; None: the full one."""
     positions_each: bool = False
@@ -213,38 +209,26 @@ class Architecture(Record):
     """Embeddings of every layer are looked up at once, and projections of the first are added (Gemma 4)."""
     streams: int = 1
     """Streams of hidden states that layers hand to each other (Gemma 3n, DeepSeek V4)."""
-    embedding_cloned: bool = False
-    """Layers read a copy of the embedding as well as the stream (Zamba 2)."""
     rotary_dims: tuple[int, ...] = ()
     """Widths of the rotary tables, where kinds of layers have tables of different widths."""
     token_types: int = 0
     """Rows of a table of token types, which are looked up in addition to the words (BERT); 0 = none."""
-    relative_norm: Norm | None = None
-    """Norms the table of relative positions that all layers read (DeBERTa), whose tensor is an extra one."""
     biases: tuple[int, int] = (0, 0)
     """Rows and heads of a table of relative positions, of which biases of all layers' scores are made (MPNet)."""
-    table_norm: bool = False
-    """The embedding's own module norms what it has looked up (Muse Glimmer)."""
     embeddings_apart: bool = False
-    """A module of its own looks the words up and norms them (encoders): its variables are not the model's."""
+    """A module of its own looks the words up and norms them (encoders): its variables are not the model's. A projection
+    of the rows comes after that norm, and the head's layer narrows the rows again (ELECTRA).
+    """
     checkpointable: bool = True
     """The class's layers can be checkpointed (ALBERT's cannot)."""
-    masked_rows: bool = False
-    """The normed rows are multiplied by the mask of padding (DeBERTa)."""
     head_transform: str = ""
     """Activation of a layer in front of the head, with a LayerNorm after it (BERT); empty = none."""
     head_tensors: tuple[ParameterTensor, ...] = ()
     """Parameters of the layer before the head (``head_transform``)."""
     pooling: Pooling | None = None
     """What an encoder has in front of labels."""
-    projects_last: bool = False
-    """The embedding's projection comes after its norm, and the head's layer narrows the rows (ELECTRA)."""
     narrow_loss: bool = False
     """The model's own loss takes the logits in their dtype (encoders)."""
-    copied_logits: bool = False
-    """The model's own loss copies the logits but the last (Qwen2-Audio)."""
-    mask_buffer: int = 0
-    """Rows and columns of a boolean causal mask that the model holds (GPT-BigCode); 0 = none."""
     head_input_scale: bool = False
     """What the head reads is divided by a constant (MiniCPM 3)."""
     logits_fp32: bool = False
@@ -264,14 +248,6 @@ class Architecture(Record):
     """What makes the rows that every layer's cross attention reads; None: there is none."""
     final_dropout: float = 0.0
     """Probability of the dropout after the final norm (T5)."""
-    returns_states: bool = False
-    """The output always has the last hidden states as well as the logits (T5Gemma)."""
-    logit_bias: bool = False
-    """A buffer of one number a word is added to the logits."""
-    sinusoids: int = 0
-    """Rows of a table of positions that is a buffer, of which every sequence's rows are copied (M2M-100); 0 = none."""
-    fixed_positions: bool = False
-    """The position table is a parameter without a gradient (Pegasus)."""
     fp32_params: tuple[str, ...] = ()
     """Parts of the names of parameters that are loaded in fp32 (``_keep_in_fp32_modules_strict`` of the class)."""
     fp32_params_of_fp16: tuple[str, ...] = ()
@@ -292,6 +268,24 @@ class Architecture(Record):
         return sum(n for _, n in self.blocks)
 
     @property
+    def embedding_cloned(self) -> bool:
+        """Whether layers read a copy of the embedding as well as the stream (Zamba 2)."""
+        return any(isinstance(block, SharedTransformerBlock) for block, _ in self.blocks)
+
+    @property
+    def relative_positions(self) -> Disentangled | None:
+        """What all layers read of one table of relative positions (DeBERTa); None: there is no such table."""
+        mixer = self.blocks[0][0].mixer
+        return mixer.own if isinstance(mixer, Attention) and isinstance(mixer.own, Disentangled) else None
+
+    @property
+    def sinusoids(self) -> int:
+        """Rows of a table of positions that is a buffer, as the encoder has one, of which every sequence's rows are
+        copied (M2M-100); 0 = none.
+        """
+        return self.encoder.sinusoids if self.encoder is not None else 0
+
+    @property
     def collapses(self) -> bool:
         """Whether hyper-connections collapse several streams, which start as copies of the embedding (DeepSeek V4)."""
         return self.streams > 1 and self.blocks[0][0].connections is not None
@@ -299,3 +293,31 @@ class Architecture(Record):
     def layers(self) -> tuple[Block, ...]:
         """Every block, one entry per layer."""
         return tuple(chain.from_iterable(repeat(block, n) for block, n in self.blocks))
+
+
+class DebertaModel(Architecture):
+    """A model that multiplies the normed rows by the mask of padding, and keeps every layer's output in a list."""
+
+
+class ModernBertDecoder(Architecture):
+    """A model whose rotary tables have rows for every sequence of the batch, not once for all."""
+
+
+class GptBigCodeModel(Architecture):
+    """A model that holds a boolean causal mask with a row and a column for each learned position."""
+
+
+class Qwen2AudioModel(Architecture):
+    """A model whose own loss copies the logits but the last."""
+
+
+class T5GemmaModel(Architecture):
+    """A model whose output always has the last hidden states as well as the logits."""
+
+
+class BartModel(Architecture):
+    """A model that adds a buffer of one number per word to the logits."""
+
+
+class PegasusModel(BartModel):
+    """BART's model with a position table that is a parameter without a gradient (Pegasus, Marian)."""

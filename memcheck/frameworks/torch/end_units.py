@@ -28,7 +28,7 @@ from memcheck.frameworks.transformers.embedding import Embedding, embedding_curv
 from memcheck.frameworks.transformers.head import Head, head_forward
 from memcheck.job.types import Objective, TrainingJob
 from memcheck.models.parameters import head_width
-from memcheck.models.types import Architecture
+from memcheck.models.types import Architecture, BartModel, DebertaModel, PegasusModel, Qwen2AudioModel, T5GemmaModel
 
 _cached_embedding = lru_cache(maxsize=512)(embedding_curve)
 
@@ -60,7 +60,7 @@ def embedding_unit(
         table_frozen=leaves_beside(job, a),
         sums_in_place=job.objective.fused,
         leaf=(not trained or leaves_beside(job, a)) and is_hooked(job, a),
-        fixed_positions=a.fixed_positions,
+        fixed_positions=isinstance(a, PegasusModel),
         streams=a.streams,
         cloned=a.embedding_cloned,
         scattered=bool(a.embedders) or (a.vision is not None and not a.vision.crosses),
@@ -69,15 +69,12 @@ def embedding_unit(
         embedders_adapter=adapter,
         pictures=job.rows * job.images.pictures if a.embedders and job.images is not None else 0,
         saved=saves(job, TABLE),
-        projects_last=a.projects_last,
-        relative_norm=a.relative_norm,
         biases=a.biases,
-        masked=a.masked_rows,
+        masked=isinstance(a, DebertaModel),
         apart=a.embeddings_apart,
-        table_norm=a.table_norm,
         sinusoids=a.sinusoids > 0,
         repeated=a.collapses,
-        relative=next((t.shape[0] for t in a.extra_tensors if "rel_embeddings" in t.name), 0),
+        relative=a.relative_positions,
     )
     dtype = embedded_dtype(a, base)
     full = e._replace(vocab=a.table_rows, embedders_adapter=None, embedders_trained=bool(a.embedders), pictures=0)
@@ -143,7 +140,7 @@ def head_of(
     tied = is_tied(a, base.tensor) and part.embedding and not saves(job, TABLE, HEAD)
     trained = (base.trained and not is_head_frozen(job, a)) or saves(job, HEAD)
     loss = job.loss._replace(upcast=False) if a.narrow_loss else job.loss
-    loss = loss._replace(shifts="copied") if a.copied_logits else loss
+    loss = loss._replace(shifts="copied") if isinstance(a, Qwen2AudioModel) else loss
     capped = a.final_softcap and not job.framework.caps_hidden
     head = Head(a.vocab_size, a.head_bias, a.final_norm, capped, tied, loss, trained, a.logit_scale)
     head = head._replace(
@@ -153,11 +150,11 @@ def head_of(
         transform=a.head_transform,
         transform_name=a.head_tensors[0].name if a.head_transform else "",
         transform_biases=transform_biases(a),
-        projects_last=a.projects_last,
+        projects_last=a.embeddings_apart,
         dropout=a.final_dropout,
-        returned=a.returns_states,
+        returned=isinstance(a, T5GemmaModel),
         waiting=a.per_layer.total if a.per_layer is not None else 0,
-        offset=job.recipe.params if a.logit_bias else "",  # FSDP2 casts no buffers
+        offset=job.recipe.params if isinstance(a, BartModel) else "",  # FSDP2 casts no buffers
         compiled=job.loss.kind in base.style.compiled_losses and job.compiles("loss"),
         graph_before=before[0],
         grad_dtype=outside,

@@ -15,7 +15,7 @@ from memcheck.frameworks.torch.pipelining import NO_BORDER, Border
 from memcheck.frameworks.transformers.states import wide_width
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.attention_types import HeldMask, PositionTable
-from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Moe
+from memcheck.models.types import Architecture, Attention, BartModel, Block, GptBigCodeModel, LatentAttention, Moe
 
 
 def masks_of(architecture: Architecture, setting: Setting) -> int:
@@ -70,12 +70,11 @@ class ModelBuffers:
             from memcheck.frameworks.torch.layer_buffers import layer_tables
 
             found += [Always("activations", size) for size in layer_tables(self.job, self.architecture, self.part)]
-        encoder_rows = self.architecture.encoder.sinusoids if self.architecture.encoder is not None else 0
-        tables = [rows for rows in (self.architecture.sinusoids, encoder_rows) if rows]
+        tables = [self.architecture.sinusoids] * 2 if self.architecture.sinusoids else []  # of both stacks
         made = DTYPE_BYTES[self.job.recipe.params]  # of the weights as they rest: FSDP2 casts no buffers
         found += [Always("activations", rounded(rows * self.setting.hidden * made)) for rows in tables]
-        if self.architecture.mask_buffer:
-            found.append(Always("activations", rounded(self.architecture.mask_buffer**2)))
+        if isinstance(self.architecture, GptBigCodeModel):
+            found.append(Always("activations", rounded(self.architecture.learned_positions**2)))
         if self.architecture.pooling is not None and self.architecture.learned_positions:
             # `position_ids`, and `token_type_ids` where there are types: int64 buffers of BERT's embeddings
             count = 2 if self.architecture.token_types else 1
@@ -89,7 +88,7 @@ class ModelBuffers:
             from memcheck.frameworks.torch.encoder import encoder_inputs
 
             found.append(Always("activations", encoder_inputs(self.job, self.architecture, self.architecture.encoder)))
-        if self.architecture.logit_bias:
+        if isinstance(self.architecture, BartModel):
             found.append(Always("activations", rounded(self.architecture.vocab_size * made)))
         if (self.architecture.vision is not None or self.architecture.others) and self.part.embedding:
             from memcheck.frameworks.torch.tower_tensors import pixel_bytes, side_buffers

@@ -20,7 +20,7 @@ from memcheck.frameworks.torch.trained_parts import (
 from memcheck.job.types import TrainingJob
 from memcheck.models.parameters import embedder_tensors, head_width, task_tensors
 from memcheck.models.task import is_saved
-from memcheck.models.types import Architecture, Block, Norm, ParameterTensor
+from memcheck.models.types import Architecture, Block, Norm, ParameterTensor, PegasusModel
 from memcheck.record import Record
 
 
@@ -80,8 +80,8 @@ def embedding_tensors(a: Architecture, tensor: int, trained: bool, table: bool =
     shape = (-(-a.table_rows // tensor), a.embedding_size)
     tensors = [LocalTensor("embed_tokens.weight", shape, trained and table)]
     if a.learned_positions:
-        width = a.embedding_size if a.projects_last else a.hidden_size
-        wanted = trained and not a.fixed_positions
+        width = a.embedding_size if a.embeddings_apart else a.hidden_size
+        wanted = trained and not isinstance(a, PegasusModel)
         tensors.append(LocalTensor("embed_positions.weight", (a.learned_positions, width), wanted))
     tensors += _norm_tensors(a.embedding_norm, "embedding_norm", trained)
     tensors += [LocalTensor(t.name, t.shape, trained and not t.fixed, matrix=len(t.shape) > 1) for t in a.extra_tensors]

@@ -259,7 +259,7 @@ class Units:
 
 def entry_stream(architecture: Architecture, base: Setting) -> str | None:
     """Dtype of the first layer's input: a matrix after the tables makes autocast's dtype, and a table makes its own."""
-    projected = architecture.projects_last and architecture.embedding_size != architecture.hidden_size
+    projected = architecture.embeddings_apart and architecture.embedding_size != architecture.hidden_size
     if projected and base.autocast:
         return base.autocast
     # an embedding's norm has set the stream's dtype, or the other streams have, which are stacked with the rows

@@ -26,7 +26,7 @@ from memcheck.frameworks.torch.rank_units import Run
 from memcheck.frameworks.torch.trained_parts import is_hooked
 from memcheck.frameworks.torch.variables import Lifetimes
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.models.types import Architecture, Mixer
+from memcheck.models.types import Architecture, DebertaModel, Mixer
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -161,7 +161,7 @@ def _lifetimes(job: TrainingJob) -> Lifetimes:
         keeps_graph=profile.keeps_graph,
         keeps_outputs=job.objective.holds_reference,
         holds_rows=job.layout.pipeline == 1 and profile.style.modeling_files,
-        keeps_states=isinstance(a, Architecture) and a.keeps_states,
+        keeps_states=isinstance(a, DebertaModel),
         leaves_graphs=isinstance(a, Architecture) and _leaves_graphs(a),
         saved_inputs=wraps(job) and job.fsdp == 1 and checkpointing.mode == "full" and checkpointing.reentrant,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.job.types import TrainingJob
-from memcheck.models.types import Architecture
+from memcheck.models.types import Architecture, PegasusModel
 
 LAYERS = "layers:"
 """What begins a range of layers; the schema checks the two numbers after it."""
@@ -69,7 +69,7 @@ def leaves_beside(job: TrainingJob, a: Architecture) -> bool:
 def has_tensors_beside(a: Architecture) -> bool:
     """Whether trained tensors other than the table contribute to the first layer's input."""
     norm = a.embedding_norm is not None
-    positions = a.learned_positions > 0 and not a.fixed_positions
+    positions = a.learned_positions > 0 and not isinstance(a, PegasusModel)
     return norm or positions or a.token_types > 0 or a.per_layer is not None
 
 

@@ -27,7 +27,7 @@ from memcheck.frameworks.torch.rank_tensors import (
     layer_tensors,
 )
 from memcheck.frameworks.transformers.kernel_choice import fused_kernels
-from memcheck.frameworks.transformers.states import wide_width
+from memcheck.frameworks.transformers.states import rotary_rows, wide_width
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block, Mixer
 
@@ -84,7 +84,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
     if widens_inside(architecture, found):  # a norm after the encoder's layers makes its output as narrow as itself
         found = found._replace(stream="fp32", encoded_dtype=found.params)
     if gathered_dtype(job) is not None and job.fsdp == 2 and style.modeling_files:  # of transformers' own classes
-        found = found._replace(table_rows=found.sequence * (found.batch if architecture.rotary_each else 1))
+        found = found._replace(table_rows=rotary_rows(architecture, found.sequence, found.batch))
     vision = architecture.vision
     if vision is None or not vision.crosses:
         return found

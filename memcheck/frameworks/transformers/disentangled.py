@@ -15,7 +15,7 @@ from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.shared import shared
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.models.parameters import linear_tensors
-from memcheck.models.types import Attention, Disentangled, Norm
+from memcheck.models.types import Attention, Disentangled
 
 
 def masked_rows(ctx: Context, x: Value) -> Value:
@@ -26,11 +26,11 @@ def masked_rows(ctx: Context, x: Value) -> Value:
     return operator(tape, out, x, "masked embeddings backward", saves=(mask,))
 
 
-def with_relative_rows(ctx: Context, rows: int, norm: Norm | None, x: Value, trained: bool) -> Value:
+def with_relative_rows(ctx: Context, d: Disentangled, x: Value, trained: bool) -> Value:
     """``get_rel_embedding``: the table, normed once for all layers. What these hold of it is counted with the masks."""
     s, tape = ctx.setting, ctx.tape
-    table = ctx.register(Parameter("rel_embeddings", (rows, s.hidden), s.params, trained, has_grad=s.has_grad))
-    normed = normalise(ctx, norm, tape.parameter(table))
+    table = ctx.register(Parameter("rel_embeddings", (d.rows, s.hidden), s.params, trained, has_grad=s.has_grad))
+    normed = normalise(ctx, d.norm, tape.parameter(table))
     return operator(tape, Value(x.storage, x.shape, x.dtype), (x, normed), [PASSED, "sum of layers' gradients"])
 
 

@@ -10,6 +10,7 @@ from memcheck.autograd.matrix import embedding, linear
 from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Leaf, Parameter, Storage, rounded_bytes
 from memcheck.frameworks.layers import layers_of
+from memcheck.models.attention_types import Disentangled, TableNorm
 from memcheck.models.types import Norm, ParameterTensor, PerLayer
 from memcheck.record import Record
 
@@ -39,15 +40,12 @@ class Embedding(Record):
     saved: bool = False
     """A copy of the table is trained in a frozen model (peft's ``modules_to_save``)."""
     token_types: int = 0
-    relative: int = 0
-    """Rows of a table of relative positions that all layers read (DeBERTa)."""
-    relative_norm: Norm | None = None
+    relative: Disentangled | None = None
+    """What all layers read of a table of relative positions (DeBERTa)."""
     biases: tuple[int, int] = (0, 0)
     """Rows and heads of a table of relative positions that biases of all layers' scores are made of (MPNet)."""
     apart: bool = False
     """A module looks the rows up, whose variables die when it returns (encoders)."""
-    table_norm: bool = False
-    """The table's module norms the rows: nothing else sees them as they were."""
     masked: bool = False
     """The normed rows are multiplied by the mask of padding."""
     per_layer: PerLayer | None = None
@@ -61,8 +59,6 @@ class Embedding(Record):
     """Layers read a copy of the rows."""
     sums_in_place: bool = False
     """The tied head's gradient is no transpose of a product but a tensor of its own, to which the table's is added."""
-    projects_last: bool = False
-    """The projection to the layers' width, with a bias, comes after positions, norm and dropout (ELECTRA)."""
     reused: bool = False
     """The encoder's look-up: its gradient is added in place to that of the decoder's."""
     sinusoids: bool = False
@@ -131,7 +127,7 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         else:
             table.sink = lambda grad: steps(tape.new(grad.shape, grad.dtype, "sum of tied gradients"))
     x = embedding(tape, table, (ctx.tokens,), dtype)
-    x = layers_of(s.style).norm(ctx, e.norm if e.table_norm else None, x)
+    x = layers_of(s.style).norm(ctx, e.norm if isinstance(e.norm, TableNorm) else None, x)
     changed = _is_changed(e, ctx.tp)
     if e.leaf and changed:  # else the first block's input is the leaf
         x = _hooked(tape, x)
@@ -143,8 +139,8 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         del gathered
     if e.scaled and not e.scaled_behind:
         x = scale(tape, x, "embedding scale")
-    width = e.width if e.projects_last else s.hidden
-    if e.projected and not e.projects_last:  # modeling_opt.py, `inputs_embeds = self.project_in(inputs_embeds)`
+    width = e.width if e.apart else s.hidden
+    if e.projected and not e.apart:  # modeling_opt.py, `inputs_embeds = self.project_in(inputs_embeds)`
         matrix = ParameterTensor("project_in.weight", (s.hidden, e.width), "embedding", linear=True)
         x = linear(tape, x, ctx.weights(matrix, False), "project_in")
     x = _with_other_tokens(ctx, e, x) if e.embedders else x
@@ -176,7 +172,7 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
 
 def _is_changed(e: Embedding, tp: int) -> bool:
     """Whether something outside of the table's module follows the look-up."""
-    normed = e.norm is not None and not e.table_norm
+    normed = e.norm is not None and not isinstance(e.norm, TableNorm)
     later = e.scaled_outside or e.scaled_behind or e.scattered or e.repeated
     return tp > 1 or e.positions > 0 or normed or e.dropout > 0 or later
 
@@ -213,19 +209,21 @@ def _positions(ctx: Context, e: Embedding, shape: tuple[int, str], *, trained: b
 def _behind_sum(ctx: Context, e: Embedding, x: Value, *, trained: bool) -> Value:
     """What follows words, types and positions: norm, dropout, a projection; DeBERTa's masks and its other table."""
     tape, s = ctx.tape, ctx.setting
-    x = layers_of(s.style).norm(ctx, None if e.table_norm else e.norm, x)
-    if e.masked or e.relative:
+    x = layers_of(s.style).norm(ctx, None if isinstance(e.norm, TableNorm) else e.norm, x)
+    if e.masked:
         from memcheck.frameworks.transformers.disentangled import masked_rows, with_relative_rows
 
-        x = masked_rows(ctx, x) if e.masked else x
+        x = masked_rows(ctx, x)
         x = dropout(tape, x, e.dropout)
-        return with_relative_rows(ctx, e.relative, e.relative_norm, x, trained and s.trained) if e.relative else x
+        if e.relative is None or not e.relative.rows:
+            return x
+        return with_relative_rows(ctx, e.relative, x, trained and s.trained)
     x = dropout(tape, x, e.dropout)
     if e.biases[0]:
         from memcheck.frameworks.transformers.position_bias import with_biases
 
         return with_biases(ctx, e.biases, x, trained and s.trained)
-    if not (e.projected and e.projects_last):
+    if not (e.projected and e.apart):
         return x
     matrix = ParameterTensor("embeddings_project.weight", (s.hidden, e.width), "embedding", linear=True)
     return linear(tape, x, ctx.weights(matrix, True), "embeddings_project")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import ITEM_BYTES, rounded
-from memcheck.models.types import Architecture, Attention, Block, LatentAttention
+from memcheck.models.types import Architecture, Attention, Block, LatentAttention, ModernBertDecoder
 
 
 def rotary_width(architecture: Architecture) -> int:
@@ -36,8 +36,13 @@ def rotary_caches(architecture: Architecture, sequence: int, layers: int, *, ada
     return 0
 
 
+def rotary_rows(architecture: Architecture, sequence: int, batch: int) -> int:
+    """Rows of each rotary table: one per position, or one per token of the batch (ModernBERT's decoder)."""
+    return sequence * batch if isinstance(architecture, ModernBertDecoder) else sequence
+
+
 def tables(architecture: Architecture, setting: Setting, dtype: str) -> int:
     """Bytes of all cos and sin of a model."""
     widths = architecture.rotary_dims or (rotary_width(architecture),) * architecture.rotary_tables
-    rows = setting.sequence * (setting.batch if architecture.rotary_each else 1)
+    rows = rotary_rows(architecture, setting.sequence, setting.batch)
     return 2 * sum(rounded(rows * width * ITEM_BYTES[dtype]) for width in widths)

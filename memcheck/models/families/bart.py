@@ -10,7 +10,17 @@ from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.matrices import norm_tensors
 from memcheck.models.parts.sizes import StackDimensions
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, CrossAttention, Norm, ParameterTensor, Paths
+from memcheck.models.types import (
+    Architecture,
+    Attention,
+    BartModel,
+    Block,
+    CrossAttention,
+    Norm,
+    ParameterTensor,
+    Paths,
+    PegasusModel,
+)
 from memcheck.record import Record
 
 POSITION_OFFSET = 2
@@ -32,21 +42,20 @@ class _Kind(Record):
     """No bias of keys; scaled queries; heads are copied."""
     positions: int = 512
     """The class's default."""
-    trained_positions: bool = True
     position_offset: int = POSITION_OFFSET
-    logit_bias: bool = True
+    model: type[Architecture] = BartModel
     sinusoids: bool = False
     """Positions are a buffer."""
 
 
 BART = _Kind(post_norm=True, positions=1024)
 MBART = _Kind(positions=1024)
-PEGASUS = _Kind(embedding_norm=False, positions=1024, trained_positions=False, position_offset=0)
-MARIAN = _Kind(post_norm=True, embedding_norm=False, positions=1024, trained_positions=False, position_offset=0)
-M2M100 = _Kind(embedding_norm=False, positions=1024, logit_bias=False, sinusoids=True)
+PEGASUS = _Kind(embedding_norm=False, positions=1024, position_offset=0, model=PegasusModel)
+MARIAN = _Kind(post_norm=True, embedding_norm=False, positions=1024, position_offset=0, model=PegasusModel)
+M2M100 = _Kind(embedding_norm=False, positions=1024, model=Architecture, sinusoids=True)
 BLENDERBOT_SMALL = _Kind(post_norm=True, positions=512, position_offset=0)
 BLENDERBOT = _Kind(embedding_norm=False, positions=128, position_offset=0)
-WHISPER = _Kind(embedding_norm=False, whisper=True, logit_bias=False)
+WHISPER = _Kind(embedding_norm=False, whisper=True, model=Architecture)
 
 
 def read(config: ConfigReader) -> Architecture:
@@ -98,13 +107,13 @@ def _text(config: ConfigReader, kind: _Kind) -> Architecture:
     norm = layer_norm(hidden, "model.encoder.layernorm_embedding") if kind.embedding_norm else None
     final = None if kind.post_norm else layer_norm(hidden, "model.encoder.layer_norm")
     table = ParameterTensor(
-        "model.encoder.embed_positions.weight", (rows, hidden), "position", fixed=not kind.trained_positions
+        "model.encoder.embed_positions.weight", (rows, hidden), "position", fixed=kind.model is PegasusModel
     )
     encoder = Encoder(
         blocks=((parts.layer("encoder"), parts.layers("encoder")),),
         positions=0 if kind.sinusoids else rows,
         sinusoids=rows if kind.sinusoids else 0,
-        fixed_positions=not kind.trained_positions,
+        fixed_positions=kind.model is PegasusModel,
         embedding_norm=norm,
         embedding_scale="module",
         dropout=parts.dropout,
@@ -112,12 +121,10 @@ def _text(config: ConfigReader, kind: _Kind) -> Architecture:
         tensors=(*(() if kind.sinusoids else (table,)), *norm_tensors(norm), *norm_tensors(final)),
         ending=2 if final is not None else 0,
     )
-    return _whole(config, parts, encoder, 0 if kind.sinusoids else rows)._replace(
-        sinusoids=rows if kind.sinusoids else 0,
+    found = _whole(config, parts, encoder, 0 if kind.sinusoids else rows)
+    return kind.model(*found)._replace(
         embedding_norm=layer_norm(hidden, "model.decoder.layernorm_embedding") if kind.embedding_norm else None,
         embedding_scale="module",
-        logit_bias=kind.logit_bias,
-        fixed_positions=not kind.trained_positions,
         max_position_embeddings=0 if kind.sinusoids else rows - kind.position_offset,
         final_norm=None if kind.post_norm else layer_norm(hidden, "model.decoder.layer_norm"),
         paths=Paths(layers="model.decoder.layers", embedding="model.shared", positions="model.decoder.embed_positions"),

@@ -215,7 +215,6 @@ def assemble(
             *norm_tensors(layer_norm(wide, names.norm)),
         ),
         embedding_size=wide,
-        projects_last=True,
         pooling=Pooling(
             names.pools,
             linear(names.pooler, h, h, "head", "none", bias=True),

@@ -8,7 +8,7 @@ from memcheck.models.parts.decoder import layer_norm
 from memcheck.models.parts.matrices import linear, norm_tensors, vector
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, Disentangled, ParameterTensor
+from memcheck.models.types import Architecture, Attention, Block, DebertaModel, Disentangled, ParameterTensor
 
 PROJECTIONS = Projections(("self.query_proj", "self.key_proj", "self.value_proj"), "output.dense", "attention")
 SCORES = ("c2p", "p2c")
@@ -29,23 +29,21 @@ def read(config: ConfigReader) -> Architecture:
     tables = ParameterTensor("deberta.encoder.rel_embeddings.weight", (positions.rows, h), "position")
     norm = layer_norm(h, "deberta.encoder.LayerNorm")
     normed = "layer_norm" in (s.strip() for s in config.text("norm_rel_ebd", default="none").lower().split("|"))
-    attention = _attention(config, size, positions)
+    attention = _attention(config, size, positions._replace(norm=norm if normed else None))
     biased = config.flag("position_biased_input", default=True)
     drops = config.dropout("pooler_dropout") > 0
     names = transform_names("deberta", "pooler.dense", pools=config.activation("pooler_hidden_act", default="gelu"))
-    return assemble(
+    found = assemble(
         config,
         size,
         names._replace(drops_first=drops, classifier_dropout="cls_dropout"),
         attention,
         types=config.integer("type_vocab_size", default=0, minimum=0),
         extra=(tables, *(norm_tensors(norm) if normed else ())) if positions.rows else norm_tensors(norm) * normed,
-    )._replace(
+    )
+    return DebertaModel(*found)._replace(
         learned_positions=size.positions if biased else 0,
         max_position_embeddings=size.positions if biased else 0,
-        relative_norm=norm if normed else None,
-        masked_rows=True,
-        keeps_states=True,
     )
 
 
@@ -72,13 +70,11 @@ def read_1(config: ConfigReader) -> Architecture:
         types=config.integer("type_vocab_size", default=0, minimum=0),
         extra=(tables,) if positions.rows else (),
     )
-    return found._replace(
+    return DebertaModel(*found)._replace(
         blocks=tuple((_rounded(block), n) for block, n in found.blocks),
         embedding_norm=found.embedding_norm._replace(kind="layernorm-rounded") if found.embedding_norm else None,
         learned_positions=size.positions if biased else 0,
         max_position_embeddings=size.positions if biased else 0,
-        masked_rows=True,
-        keeps_states=True,
     )
 
 
@@ -112,10 +108,10 @@ def _relative(config: ConfigReader, size: StackDimensions) -> Disentangled:
     span = config.integer("position_buckets", default=-1, minimum=-1)
     shared = config.flag("share_att_key")
     if not config.flag("relative_attention"):
-        return Disentangled(rows=0, scores=scores, shared=shared, dropout=0.0)
+        return Disentangled(rows=0, scores=scores, shared=shared, dropout=0.0, norm=None)
     dropout = config.dropout("hidden_dropout_prob", default=0.1)
     each = span if span > 0 else furthest if furthest > 0 else size.positions
-    return Disentangled(rows=2 * each, scores=scores, shared=shared, dropout=dropout)
+    return Disentangled(rows=2 * each, scores=scores, shared=shared, dropout=dropout, norm=None)
 
 
 def _attention(config: ConfigReader, size: StackDimensions, positions: Disentangled) -> Attention:

@@ -7,7 +7,7 @@ from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.sizes import GPT2_NAMES, read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, Paths
+from memcheck.models.types import Architecture, Block, GptBigCodeModel, Paths
 
 FUSED = Projections(("c_attn",), "c_proj", "attn")
 
@@ -46,7 +46,7 @@ def read(config: ConfigReader) -> Architecture:
         named_mlp_input=True,
         inner_dropout=True,
     )
-    return decoder(
+    found = decoder(
         config,
         size,
         ((block, size.layers),),
@@ -54,7 +54,7 @@ def read(config: ConfigReader) -> Architecture:
         final_norm=layer_norm(h, "transformer.ln_f"),
         rotary_dim=0,
         learned_positions=size.positions,
-        mask_buffer=size.positions,
         embedding_dropout=config.dropout("embd_pdrop", default=0.1),
         paths=Paths("transformer.h", "transformer.wte", "transformer.wpe"),
     )
+    return GptBigCodeModel(*found)

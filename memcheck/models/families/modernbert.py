@@ -8,7 +8,7 @@ from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.parts.stack import layer_types, stack
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, Mlp, Paths, Pooling
+from memcheck.models.types import Architecture, Attention, Block, Mlp, ModernBertDecoder, Paths, Pooling
 from memcheck.record import Record
 
 PROJECTIONS = Projections(("Wqkv",), "Wo", "attn")
@@ -42,7 +42,7 @@ def read_decoder(config: ConfigReader) -> Architecture:
         (b._replace(mixer=b.mixer._replace(bidirectional=False)) if isinstance(b.mixer, Attention) else b, n)
         for b, n in found.blocks
     )
-    return found._replace(blocks=blocks, mask_windows=(None, window), rotary_each=True, pooling=None)
+    return ModernBertDecoder(*found)._replace(blocks=blocks, mask_windows=(None, window), pooling=None)
 
 
 def _assemble(config: ConfigReader, projections: Projections, local: int, period: int, head: str) -> Architecture:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import LateGateAttention
+from memcheck.models.attention_types import LateGateAttention, TableNorm
 from memcheck.models.families.gemma import capped, sandwich_block
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, rms_norm
@@ -11,7 +11,7 @@ from memcheck.models.parts.matrices import linear
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.parts.stack import layer_types, stack
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, Norm
+from memcheck.models.types import Architecture, Block
 
 NORM = "rmsnorm-fp32-weight"
 PERIOD = 4
@@ -50,8 +50,7 @@ def read(config: ConfigReader) -> Architecture:
         stack(zip(types, turned, strict=True), make),
         tied=False,
         final_norm=rms_norm(h, "model.norm", NORM),
-        embedding_norm=Norm(NORM, h, weight=False, name="model.embed_tokens.embed_norm"),
-        table_norm=True,
+        embedding_norm=TableNorm(NORM, h, weight=False, name="model.embed_tokens.embed_norm"),
         mask_windows=(None, window),
         final_softcap=capped(config, "final_logit_softcapping", 20.0),
         logit_scale=True,

@@ -11,7 +11,7 @@ from memcheck.models.parts.matrices import norm_tensors
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.parts.stack import layer_types, stack, windows
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, CrossAttention, ParameterTensor, Paths
+from memcheck.models.types import Architecture, Attention, Block, CrossAttention, ParameterTensor, Paths, T5GemmaModel
 
 HARMLESS = (
     "query_pre_attn_scalar", "hidden_act", "is_decoder", "is_encoder_decoder", "use_cache", "tie_word_embeddings",
@@ -46,7 +46,7 @@ def read(config: ConfigReader) -> Architecture:
         mask_windows=(first.window,),
     )
     cap = second.config
-    return decoder(
+    found = decoder(
         config,
         second.size,
         second.blocks(crosses=True),
@@ -58,9 +58,9 @@ def read(config: ConfigReader) -> Architecture:
         final_softcap=capped(cap, "final_logit_softcapping", 30.0),
         mask_windows=(None, second.window),
         encoder=encoder,
-        returns_states=True,
         paths=Paths(layers="model.decoder.layers", embedding="model.decoder.embed_tokens", head="lm_head.out_proj"),
     )
+    return T5GemmaModel(*found)
 
 
 class _Stack:

@@ -80,8 +80,7 @@ def assemble(
 ) -> Architecture:
     """The model around its layers; the stream is accompanied by a copy of the embedding, if a layer reads it."""
     final = rms_norm(size.hidden, "model.final_layernorm")
-    found = decoder(config, size, blocks, tied=True, final_norm=final, rotary_dim=rotary_dim)
-    return found._replace(embedding_cloned=any(isinstance(block, SharedTransformerBlock) for block, _ in blocks))
+    return decoder(config, size, blocks, tied=True, final_norm=final, rotary_dim=rotary_dim)
 
 
 def _types(config: ConfigReader, layers: int) -> tuple[str, ...]:
