@@ -37,16 +37,20 @@ Heads = tuple[Value, Value, Value]
 
 
 def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
-    """One attention module. ``stream``: dtype of the residual stream, which is that of cos and sin."""
+    """Replay one attention module of transformers, ``hidden_states, _ = self.self_attn(hidden_states)``.
+
+    ``x``: [tokens, hidden]; so is what is returned. ``stream``: dtype of the residual stream, in which cos and sin are.
+    The order of the steps, and what each variable keeps alive, is that of models/llama/modeling_llama.py.
+    """
     tape = ctx.tape
-    if (whole := forward_of(a.own)) is not None:
-        return whole(ctx, a, a.own, x)
+    if (own_forward := forward_of(a.own)) is not None:
+        return own_forward(ctx, a, a.own, x)
     tensors = linear_tensors(a.tensors)
     width = -(-a.heads // ctx.tp) * (a.v_head_dim or a.head_dim)
     x = enter_tensor_parallel(ctx, x)
     if isinstance(a, FalconH1Attention):
         x = scale(tape, x, "attention multiplier")
-    gate, argument = None, x  # of the module's forward, which holds a gathered input to its end
+    gate, module_input = None, x  # of the module's forward, which holds a gathered input to its end
     if a.fused_qkv:
         q, k, v = _fused_projection(ctx, a, x)
     else:
@@ -55,7 +59,7 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
     if isinstance(a, ReusingAttention):
         q = rotate_half(tape, q, stream)
     elif a.rotary_dim and turns_in_place(ctx):
-        q, k = _turned_in_place(ctx, a, q, k)
+        q, k = _rotate_in_place(ctx, a, q, k)
     elif a.rotary_dim:
         q, k = apply_rotary(ctx, a, q, k, stream)
     if a.norms_after_rotary:
@@ -67,22 +71,25 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
         retain(tape, k, v)
     if a.scaled_queries:
         q = scale_positions(ctx, q)
-    out = _attended(ctx, a, q, k, v).view(ctx.tokens, width)
-    out = _gated(ctx, a, out, gate, argument)
+    out = _attend(ctx, a, q, k, v).view(ctx.tokens, width)
+    out = _apply_gate(ctx, a, out, gate, module_input)
     del gate
-    last = tensors[3 if a.gate_matrix or a.scaled_output else -1]
-    result = linear(tape, out, ctx.weights(last, a.out_bias), last.name)
+    output_matrix = tensors[3 if a.gate_matrix or a.scaled_output else -1]
+    result = linear(tape, out, ctx.weights(output_matrix, a.out_bias), output_matrix.name)
     result = leave_tensor_parallel(ctx, result)  # a hook of the last matrix: every variable lives until it has run
     if isinstance(a, BloomAttention):
         ctx.named += [q, k, v]
     else:
         ctx.named = []
-    del argument, out, q, k, v
+    del module_input, out, q, k, v
     return result
 
 
-def _attended(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
-    """Scores, softmax and product, as the family writes them."""
+def _attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+    """Compute softmax(q k^T) v with the kernel or the biases that the family uses.
+
+    ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim], k and v with ``kv_heads`` heads.
+    """
     if isinstance(a.own, BlockIndexer):
         from memcheck.frameworks.transformers.block_mask import attend_to_blocks
 
@@ -94,63 +101,80 @@ def _attended(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value
     return attend(ctx, a, q, k, v)
 
 
-def _gated(ctx: Context, a: Attention, out: Value, gate: Value | None, x: Value) -> Value:
-    """The output times a gate of each element or each head, where there is one."""
+def _apply_gate(ctx: Context, a: Attention, out: Value, gate: Value | None, x: Value) -> Value:
+    """Multiply the attention output by the sigmoid of a gate, if the module has one.
+
+    ``out``: [tokens, heads * v_head_dim]. ``gate``: made from the input before attention, one number per element or per
+    head. ``x``: the module's input; a ``LateGateAttention`` projects its gate from it after attention.
+    """
     tape = ctx.tape
     if isinstance(a, LateGateAttention):
-        tensor = linear_tensors(a.tensors)[4]
-        made = linear(tape, x, ctx.weights(tensor, False, adaptable=a.gate_adaptable), tensor.name)
-        return mul(tape, out, unary(tape, made, "sigmoid"))
+        gate_matrix = linear_tensors(a.tensors)[4]
+        gate_logits = linear(tape, x, ctx.weights(gate_matrix, False, adaptable=a.gate_adaptable), gate_matrix.name)
+        return mul(tape, out, unary(tape, gate_logits, "sigmoid"))
     if gate is None:
         return out
-    opened = unary(tape, gate, "sigmoid")
-    return mul(tape, out, opened.view(*out.shape) if opened.numel == out.numel else opened)
+    sigmoid_gate = unary(tape, gate, "sigmoid")
+    return mul(tape, out, sigmoid_gate.view(*out.shape) if sigmoid_gate.numel == out.numel else sigmoid_gate)
 
 
 def scale_positions(ctx: Context, q: Value) -> Value:
-    """``q * get_llama_4_attn_scale(positions).to(q.dtype)``: the scale of each position is kept, q is not."""
+    """Scale the queries by position: ``q * get_llama_4_attn_scale(positions).to(q.dtype)``.
+
+    Autograd saves the scale of each position, [sequence]. It does not save q, because the scale has no gradient.
+    """
     tape = ctx.tape
     factors = tape.new((ctx.sequence,), q.dtype, "query scale")
     return operator(tape, tape.value(q.shape, q.dtype, "scaled queries"), q, "query scale backward", saves=(factors,))
 
 
 def _projections(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Value, Value | None]:
-    """q_proj, k_proj, v_proj, with their norms: over each head, or over all of them before they are heads."""
+    """Compute q_proj, k_proj and v_proj with their query and key norms, and the output gate if there is one.
+
+    ``x``: [tokens, hidden]. Returns q, k, v as [batch, heads, sequence, head_dim] and the gate. A norm runs over each
+    head, or over all heads before they are split. For cross-attention k and v are projected from the encoder's output.
+    """
     tape = ctx.tape
     tensors = linear_tensors(a.tensors)
     heads, kv_heads = -(-a.heads // ctx.tp), max(1, -(-a.kv_heads // ctx.tp))
     copies = not turns_in_place(ctx) and (a.rotary_dim > 0 or not keeps_strides(ctx, a))
     gate = None
-    norms = (None, None) if a.norms_after_rotary else (a.query_norm, a.key_norm)
+    query_norm, key_norm = (None, None) if a.norms_after_rotary else (a.query_norm, a.key_norm)
     q = linear(tape, x, ctx.weights(tensors[0], a.qkv_bias), tensors[0].name)
-    if a.scaled_projection and norms[0] is None:
+    if a.scaled_projection and query_norm is None:
         q = scale(tape, q, "query scaling")
     if a.output_gate:
         half = (ctx.tokens, q.shape[-1] // 2)
         q, gate = tape.views(q, half, half)
     q = clamp(tape, q, 2) if a.clip_qkv else q
-    q = as_heads(ctx, a, q, heads, norms[0], copies)
-    if a.scaled_projection and norms[0] is not None:
+    q = as_heads(ctx, a, q, heads, query_norm, copies)
+    if a.scaled_projection and query_norm is not None:
         q = scale(tape, q, "query scaling")
     if isinstance(a, (Gemma4Attention, ReusingAttention)):
         return q, *_keys_and_values(ctx, a, x, kv_heads), gate
-    rows: int = ctx.sequence
+    kv_sequence: int = ctx.sequence
     if a.cross:
-        x, rows = _encoded(ctx)
+        x, kv_sequence = _encoder_output(ctx)
     k = linear(tape, x, ctx.weights(tensors[1], a.qkv_bias and a.key_bias, rows=a.kv_heads), tensors[1].name)
     k = clamp(tape, k, 2) if a.clip_qkv else k
     k = scale(tape, k, "key multiplier") if isinstance(a, FalconH1Attention) else k
-    k = as_heads(ctx, a, k, kv_heads, norms[1], copies, rows=rows)
+    k = as_heads(ctx, a, k, kv_heads, key_norm, copies, sequence=kv_sequence)
     v = linear(tape, x, ctx.weights(tensors[2], a.qkv_bias, rows=a.kv_heads), tensors[2].name)
     v = clamp(tape, v, 2) if a.clip_qkv else v
     if a.gate_matrix and not isinstance(a, LateGateAttention):
         gate = linear(tape, x, ctx.weights(tensors[4], False, adaptable=a.gate_adaptable), tensors[4].name)
-    v = as_heads(ctx, a, v, kv_heads, None, not keeps_strides(ctx, a), each=a.v_head_dim or a.head_dim, rows=rows)
+    v = as_heads(
+        ctx, a, v, kv_heads, None, not keeps_strides(ctx, a), head_dim=a.v_head_dim or a.head_dim, sequence=kv_sequence
+    )
     return q, k, scale(tape, v, "value scale") if isinstance(a, MimoAttention) else v, gate
 
 
 def _keys_and_values(ctx: Context, a: Attention, x: Value, kv_heads: int) -> tuple[Value, Value]:
-    """Gemma 4: normed values, which may be the keys' projection, or both of a layer before, whose bytes are its own."""
+    """Compute the keys and values of Gemma 4, [batch, kv_heads, sequence, head_dim], both normed.
+
+    ``KeysAsValuesAttention`` uses the key projection for both. ``ReusingAttention`` reads both from an earlier layer:
+    they cost no bytes here, because that layer owns the storage.
+    """
     tape = ctx.tape
     shape, copies = (ctx.batch, kv_heads, ctx.sequence, a.head_dim), not keeps_strides(ctx, a)
     if isinstance(a, ReusingAttention):
@@ -158,11 +182,11 @@ def _keys_and_values(ctx: Context, a: Attention, x: Value, kv_heads: int) -> tup
         leaf = None if x.origin is None else Leaf()
         return Value(None, shape, dtype, leaf), Value(None, shape, dtype, leaf)
     tensors = linear_tensors(a.tensors)
-    made = linear(tape, x, ctx.weights(tensors[1], a.qkv_bias, rows=a.kv_heads), tensors[1].name)
-    k = as_heads(ctx, a, made, kv_heads, a.key_norm, True)
+    projected = linear(tape, x, ctx.weights(tensors[1], a.qkv_bias, rows=a.kv_heads), tensors[1].name)
+    k = as_heads(ctx, a, projected, kv_heads, a.key_norm, True)
     if not isinstance(a, KeysAsValuesAttention):
-        made = linear(tape, x, ctx.weights(tensors[2], a.qkv_bias, rows=a.kv_heads), tensors[2].name)
-    return k, as_heads(ctx, a, made, kv_heads, Norm("l2", a.head_dim, weight=False), copies)
+        projected = linear(tape, x, ctx.weights(tensors[2], a.qkv_bias, rows=a.kv_heads), tensors[2].name)
+    return k, as_heads(ctx, a, projected, kv_heads, Norm("l2", a.head_dim, weight=False), copies)
 
 
 def as_heads(
@@ -173,21 +197,29 @@ def as_heads(
     norm: Norm | None,
     copies: bool,
     *,
-    each: int = 0,
-    rows: int = 0,
+    head_dim: int = 0,
+    sequence: int = 0,
 ) -> Value:
-    """What a projection makes, head by head, after its norm. ``copies``: the gradient comes back head by head."""
-    shape = (ctx.batch, heads, rows or ctx.sequence, each or a.head_dim)
+    """View a projection's output [tokens, heads * head_dim] as heads [batch, heads, sequence, head_dim], and norm it.
+
+    ``copies``: the gradient arrives head by head, so that the transpose's backward copies it. ``head_dim``: width of a
+    head, where it is not ``a.head_dim``. ``sequence``: tokens per sequence, where they are not this module's (cross).
+    """
+    shape = (ctx.batch, heads, sequence or ctx.sequence, head_dim or a.head_dim)
     if norm is not None and norm.size != a.head_dim:
         x, norm = normalise(ctx, norm._replace(size=x.shape[-1]), x, "qk_norm"), None
     if a.contiguous:  # modeling_whisper.py, `.transpose(1, 2).contiguous()`
         return copy(ctx.tape, head_view(ctx.tape, x, shape), "contiguous")
     x = head_view(ctx.tape, x, shape) if copies else x.view(*shape)
-    return normalise(ctx, norm, x, "qk_norm").view(*shape)  # what a norm puts together head by head is flat
+    return normalise(ctx, norm, x, "qk_norm").view(*shape)  # the norm returns rows of head_dim
 
 
 def _fused_projection(ctx: Context, a: Attention, x: Value) -> Heads:
-    """One matrix for q, k and v, taken apart as the family does it (``fused_form``)."""
+    """Compute q, k and v with one matrix, and split its output as the family does (``fused_form``).
+
+    ``x``: [tokens, hidden]. Returns q, k, v as [batch, heads, sequence, head_dim]. The form decides which of the three
+    are views of the output and which are copies.
+    """
     tape = ctx.tape
     tensor = linear_tensors(a.tensors)[0]
     b, s, d = ctx.batch, ctx.sequence, a.head_dim
@@ -197,21 +229,25 @@ def _fused_projection(ctx: Context, a: Attention, x: Value) -> Heads:
         qkv = clamp(tape, qkv, 2)
     q_shape, kv_shape = (b, heads, s, d), (b, kv_heads, s, d)
     if a.fused_form == "index":
-        return _indexed(ctx, a, qkv)
+        return _split_falcon(ctx, a, qkv)
     if a.fused_form == "slices":
         q, k, v = slices(tape, qkv, q_shape, kv_shape, kv_shape)
     else:
         if a.fused_form == "heads":  # head by head: the joined gradient is not in the order of the matrix
             qkv = head_view(tape, qkv, qkv.shape)
         q, k, v = tape.views(qkv, q_shape, kv_shape, kv_shape)
-        if a.fused_form == "shards":  # heads of four slices are put together, each a copy
+        if a.fused_form == "shards":  # reshape merges heads of four slices, which copies each of q, k, v
             ctx.named.append(qkv)
             q, k, v = (copy(tape, part, "reshape") for part in (q, k, v))
     return normalise(ctx, a.query_norm, q, "qk_norm"), normalise(ctx, a.key_norm, k, "qk_norm"), v
 
 
-def _indexed(ctx: Context, a: Attention, qkv: Value) -> Heads:
-    """Falcon: q is a slice, k and v are picked with an index list and so copied (again, to q's heads: Falcon 40B)."""
+def _split_falcon(ctx: Context, a: Attention, qkv: Value) -> Heads:
+    """Split Falcon's fused projection: q is a slice; k and v are picked with an index list, which copies them.
+
+    ``qkv``: [tokens, (heads + 2 * kv_heads) * head_dim]. Falcon 40B copies k and v again, to q's number of heads.
+    Source: modeling_falcon.py, FalconAttention._split_heads.
+    """
     tape = ctx.tape
     b, s, d = ctx.batch, ctx.sequence, a.head_dim
     heads, kv_heads = -(-a.heads // ctx.tp), max(1, -(-a.kv_heads // ctx.tp))
@@ -227,27 +263,32 @@ def _indexed(ctx: Context, a: Attention, qkv: Value) -> Heads:
     return q, k, v
 
 
-def _turned_in_place(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, Value]:
-    """LigerRopeFunction: rotates q and k where they are, and their gradients, once those lie token by token.
+def _rotate_in_place(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, Value]:
+    """Rotate q and k in place, as Liger's LigerRopeFunction does: no new tensor, and backward rotates the gradients in
+    place.
 
-    Parts of a fused projection are copied first; gradients of kernels that go head by head are, too.
+    Parts of a fused projection are copied first. Gradients of kernels that return heads before tokens are copied, too.
     """
     tape, copies = ctx.tape, not keeps_strides(ctx, a)
     if a.fused_qkv:
         q, k = copy(tape, q, "contiguous"), copy(tape, k, "contiguous")
-    return _one_in_place(tape, q, copies=copies), _one_in_place(tape, k, copies=copies)
+    return _same_storage(tape, q, copies=copies), _same_storage(tape, k, copies=copies)
 
 
-def _one_in_place(tape: Tape, x: Value, *, copies: bool) -> Value:
+def _same_storage(tape: Tape, x: Value, *, copies: bool) -> Value:
+    """Return ``x`` rotated in its own storage. ``copies``: backward first makes the gradient contiguous."""
     return operator(tape, Value(x.storage, x.shape, x.dtype), x, "contiguous gradient" if copies else PASSED)
 
 
-def _encoded(ctx: Context) -> tuple[Value, int]:
-    """The encoder's output, one value for all that read it, and its rows of each sample."""
-    s = ctx.setting
-    rows = Dim(s.encoded, "E")
+def _encoder_output(ctx: Context) -> tuple[Value, int]:
+    """Return the encoder's output [batch * encoded, hidden] and its tokens per sequence.
+
+    All decoder layers read one value, so that its gradients add up in one buffer.
+    """
+    setting = ctx.setting
+    encoded_tokens = Dim(setting.encoded, "E")
     if ctx.encoded is None:
-        shape = (Dim(s.batch * s.encoded, "E"), ctx.hidden)
-        dtype = s.encoded_dtype or s.stream or s.params
-        ctx.encoded = shared(ctx.tape, shape, dtype, wants=s.encoded_grad, starts=s.gathers)
-    return ctx.encoded, rows
+        shape = (Dim(setting.batch * setting.encoded, "E"), ctx.hidden)
+        dtype = setting.encoded_dtype or setting.stream or setting.params
+        ctx.encoded = shared(ctx.tape, shape, dtype, wants=setting.encoded_grad, starts=setting.gathers)
+    return ctx.encoded, encoded_tokens

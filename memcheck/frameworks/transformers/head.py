@@ -83,17 +83,21 @@ class Head(Record):
 
 
 def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = False) -> Curve:
-    """Replay final norm, head and loss. ``saved`` is what lives when backward starts."""
+    """Replay forward and backward of final norm, LM head and loss, and return the memory curve in bytes.
+
+    ``dtype``: of the last hidden state, [residual tokens * streams, hidden]. ``saved`` of the curve counts what is
+    alive when backward starts. The caller holds gradients and optimizer states; they are not in the curve.
+    """
     tape = Tape(autocast=setting.autocast, inventory=inventory)
     tape.subclass = setting.dtensors
     ctx = Context(tape, setting)
-    leaf = Leaf() if setting.input_grad else None
+    input_leaf = Leaf() if setting.input_grad else None
     shape = (ctx.residual_tokens * setting.streams, ctx.hidden)
-    x = Value(tape.new(shape, dtype, "last hidden state"), shape, dtype, leaf)
-    loss = head_forward(ctx, head, x)
-    forward_high, before = high(tape), ctx.before
-    del x
-    with_casts = tape.live
+    last_hidden = Value(tape.new(shape, dtype, "last hidden state"), shape, dtype, input_leaf)
+    loss = head_forward(ctx, head, last_hidden)
+    forward_peak, peak_before_logits = high(tape), ctx.before
+    del last_hidden
+    live_after_forward = tape.live
     tape.casts.clear()
     ctx.unused = []
     if not head.loss.keep_logits and not head.objective.holds_reference:
@@ -101,21 +105,21 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
     saved = turn(tape)
     backward(tape, loss, [tape.new((1,), "fp32", "output gradient")])
     gradients = tape.by_component.get("gradients", 0)
-    backward_high = high(tape)
+    backward_peak = high(tape)
     lingers = sum(v.storage.bytes for v in ctx.kept if v.storage is not None)
     lingers += rounded_bytes((ctx.tokens, head.waiting), dtype)
     lingers += sum(p.grad_buffer.bytes for p in ctx.parameters if p.grad_buffer is not None and not p.fresh)
-    del leaf, loss
+    del input_leaf, loss
     return Curve(
         saved=saved.bytes,
         saved_inventory=saved.inventory,
         saved_components=saved.components,
-        until_forward_ends=with_casts - saved.bytes,
-        forward=forward_high,
-        backward=backward_high,
+        until_forward_ends=live_after_forward - saved.bytes,
+        forward=forward_peak,
+        backward=backward_peak,
         gradients=gradients,
         lingers=lingers,
-        before=before,
+        before=peak_before_logits,
         input_gradient=rounded_bytes(shape, dtype) if setting.input_grad else 0,
         hands=sum(leaf.left() for leaf in tape.waiting),
         for_weights=tape.for_weights,
@@ -125,43 +129,48 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
 
 
 def head_forward(ctx: Context, head: Head, x: Value) -> Value:
-    """Final norm, head, loss. The logits are put on ``ctx.kept``."""
-    tape, s = ctx.tape, ctx.setting
-    layers = layers_of(s.style)
-    h = _normed(ctx, head, x)
+    """Run final norm, LM head and loss on the last hidden state, and return the loss.
+
+    ``x``: [residual tokens * streams, hidden]. The logits, [tokens, vocab / tp], are put on ``ctx.kept``: the model's
+    output refers to them until the trainer drops it. The peak is reset before the head, so that FSDP's all-gather of
+    the head can be placed. Source: transformers 5.23, ``LlamaForCausalLM.forward``.
+    """
+    tape, setting = ctx.tape, ctx.setting
+    layers = layers_of(setting.style)
+    h = _final_norm(ctx, head, x)
     if head.projection and not head.projects_last:
-        matrix = ParameterTensor("project_out.weight", (head.projection, s.hidden), "embedding", linear=True)
+        matrix = ParameterTensor("project_out.weight", (head.projection, setting.hidden), "embedding", linear=True)
         h = linear(tape, h, ctx.weights(matrix, False), "project_out")
     if head.final_norm is not None or (head.projection and not head.projects_last):
-        x.storage = None  # `hidden_states = self.norm(hidden_states)`: nothing but the graph holds the input now
+        x.storage = None  # `hidden_states = self.norm(hidden_states)`: from here only the graph holds the input
     del x
-    h, normed = _stacked(ctx, head, h)
+    h, normed = _before_head(ctx, head, h)
     h = enter_tensor_parallel(ctx, h)  # the head's first hook
-    h, divided = _head_input(ctx, head, h)
+    h, head_input = _head_input(ctx, head, h)
     ctx.before = high(tape)
     tape.reset_peak()
     tape.component = "logits_and_loss"
     if head.task is not None:
         from memcheck.frameworks.transformers.task_heads import task_loss
 
-        box = [h]
+        hidden_box = [h]
         del h, normed
-        return task_loss(ctx, head.task, box, trained=head.trained)
+        return task_loss(ctx, head.task, hidden_box, trained=head.trained)
     shard = Dim(-(-head.vocab // ctx.tp), "V/tp" if ctx.tp > 1 else "V")
     shape = (shard, head.projection or ctx.hidden)
-    weight = ctx.register(Parameter("lm_head", shape, ctx.dtype_of("lm_head"), head.trained, has_grad=s.has_grad))
+    weight = ctx.register(Parameter("lm_head", shape, ctx.dtype_of("lm_head"), head.trained, has_grad=setting.has_grad))
     weight.cast_to = wider(weight.dtype, head.grad_dtype) or weight.cast_to
-    weight.waits = head.tied and head.trained and (s.has_grad or s.stepped is not None)
+    weight.waits = head.tied and head.trained and (setting.has_grad or setting.stepped is not None)
     if weight.waits:
-        weight.sink = None  # the table is stepped once, after its other use
-    weights = _adapted(ctx, head, Weights(weight, ctx.parameter("lm_head.bias", (shard,)) if head.bias else None))
+        weight.sink = None  # the tied table is stepped once, after the embedding's backward
+    weights = _with_adapter(ctx, head, Weights(weight, ctx.parameter("lm_head.bias", (shard,)) if head.bias else None))
     if head.objective.code == OWN or head.objective.fused or head.objective.in_pieces:
-        box = [h]
+        hidden_box = [h]
         del h, normed
-        return _of_hidden(ctx, head, box, weights)
-    pieces = layers.loss_in_pieces(ctx, head, h, weights)
-    if pieces is not None:
-        return pieces
+        return _loss_of_hidden_states(ctx, head, hidden_box, weights)
+    chunked = layers.loss_in_pieces(ctx, head, h, weights)
+    if chunked is not None:
+        return chunked
     if head.loss.kind == "fused-linear":
         return fused_linear(tape, h, weight)
     logits = _logits(ctx, head, h, weights)
@@ -169,9 +178,9 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     if head.loss.shifts == "rebound":
         logits = cast(tape, logits, "fp32", "logits.float()")
     if head.objective.outside:
-        model = [logits, normed]
+        outputs_box = [logits, normed]
         del logits, normed
-        return _outside(ctx, head, [_returned(ctx, head, model)])
+        return _trainer_loss(ctx, head, [_model_output(ctx, head, outputs_box)])
     ctx.kept += [logits, normed] if head.returned else [logits]
     if head.compiled:
         del normed
@@ -184,14 +193,17 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
         copied=bool(head.loss.shifts),
         in_place=head.loss.kind == "in-place",
     )
-    del normed, divided
+    del normed, head_input
     if head.objective.watched:
-        _watch(ctx, head, logits)
+        _log_metrics(ctx, head, logits)
     return loss
 
 
-def _of_hidden(ctx: Context, head: Head, box: list[Value], weights: Weights) -> Value:
-    """A loss that makes its logits itself. ``box``: holds the only reference to what the head reads."""
+def _loss_of_hidden_states(ctx: Context, head: Head, box: list[Value], weights: Weights) -> Value:
+    """Compute a loss that makes its logits itself, from the hidden states that the head reads.
+
+    ``box``: a list with the only reference to them, [tokens, hidden], so that the loss can free them.
+    """
     if head.objective.code == OWN:
         from memcheck.frameworks.layers import own_losses_of
 
@@ -205,20 +217,27 @@ def _of_hidden(ctx: Context, head: Head, box: list[Value], weights: Weights) -> 
     return fused_loss(ctx, head.objective, head.second, box, weights)
 
 
-def _adapted(ctx: Context, head: Head, weights: Weights) -> Weights:
-    """The head with its adapter, where the targets name it. Under peft the head is never quantised."""
+def _with_adapter(ctx: Context, head: Head, weights: Weights) -> Weights:
+    """Add the LoRA adapter to the head's weights, where the adapter's targets name the head.
+
+    peft never quantises the head.
+    """
     adapter = ctx.setting.adapter
     if adapter is None:
         return ctx.faked(weights, tied=head.tied)
     return ctx.adapted("lm_head", weights, adapter) if adapts_head(adapter) else weights
 
 
-def _normed(ctx: Context, head: Head, x: Value) -> Value:
-    return layers_of(ctx.setting.style).norm(ctx, head.final_norm, _joined(ctx, head, x))
+def _final_norm(ctx: Context, head: Head, x: Value) -> Value:
+    """Apply the final norm to the last hidden state, after parallel residual streams are merged into one."""
+    return layers_of(ctx.setting.style).norm(ctx, head.final_norm, _merge_streams(ctx, head, x))
 
 
-def _joined(ctx: Context, head: Head, x: Value) -> Value:
-    """One stream of the last layer's several."""
+def _merge_streams(ctx: Context, head: Head, x: Value) -> Value:
+    """Merge the parallel residual streams (AltUp, hyper-connections) into one hidden state, [tokens, hidden].
+
+    ``x``: [tokens * streams, hidden]. DeepSeek V4 merges with learned weights, Gemma 3n takes the mean of projections.
+    """
     if ctx.setting.streams == 1:
         return x
     if head.collapses:
@@ -232,27 +251,31 @@ def _joined(ctx: Context, head: Head, x: Value) -> Value:
     return out
 
 
-def _returned(ctx: Context, head: Head, model: list[Value]) -> Outputs:
-    """The model's forward returns: autocast is left, and nothing but the output refers to what it made."""
+def _model_output(ctx: Context, head: Head, outputs_box: list[Value]) -> Outputs:
+    """End the model's forward: autocast is left, and only the model's output refers to logits and hidden states.
+
+    ``model``: a list [logits, last hidden state], which is emptied, so that no variable of the caller keeps them alive.
+    """
     from memcheck.frameworks.transformers.forward_only_pass import Outputs, returned
 
     tape = ctx.tape
-    logits, normed = model
-    model.clear()
-    states = []
+    logits, last_hidden = outputs_box
+    outputs_box.clear()
+    hidden_states = []
     if head.all_states:
-        states = [tape.new((head.states,), "int8", "hidden states of all layers")]
-        states += [normed.storage] if normed.storage is not None else []
-    del normed
+        hidden_states = [tape.new((head.states,), "int8", "hidden states of all layers")]
+        hidden_states += [last_hidden.storage] if last_hidden.storage is not None else []
+    del last_hidden
     tape.casts.clear()
     tape.autocast = None
-    outputs = returned(ctx, Outputs(logits, states, head.all_states), wide=head.objective.wide_outputs)
+    outputs = returned(ctx, Outputs(logits, hidden_states, head.all_states), wide=head.objective.wide_outputs)
     ctx.before = high(tape)
     tape.reset_peak()
     return outputs
 
 
-def _outside(ctx: Context, head: Head, box: list[Outputs]) -> Value:
+def _trainer_loss(ctx: Context, head: Head, box: list[Outputs]) -> Value:
+    """Compute a loss that TRL runs on the model's output: a distillation or a preference loss."""
     if head.objective.name in DISTILLED:
         from memcheck.frameworks.transformers.distillation import generalized_jsd
 
@@ -262,11 +285,14 @@ def _outside(ctx: Context, head: Head, box: list[Outputs]) -> Value:
     return preference_loss(ctx, head.objective, box, head.vocab, head.second)
 
 
-def _watch(ctx: Context, head: Head, logits: Value) -> None:
-    """The metrics of TRL's SFTTrainer after the model's own loss: entropies, and a shifted copy for the accuracy."""
+def _log_metrics(ctx: Context, head: Head, logits: Value) -> None:
+    """Run the metrics of TRL's SFTTrainer after the model's own loss: the entropy per token, and the token accuracy.
+
+    ``logits``: [batch * sequence, vocab]. The accuracy reads a shifted copy, [batch, sequence - 1, vocab].
+    """
     from memcheck.autograd.log_probabilities import entropies
 
-    tape, rows, tokens = ctx.tape, ctx.setting.batch, ctx.setting.sequence
+    tape, batch, sequence = ctx.tape, ctx.setting.batch, ctx.setting.sequence
     tape.casts.clear()
     ctx.before = high(tape)
     tape.reset_peak()
@@ -276,44 +302,59 @@ def _watch(ctx: Context, head: Head, logits: Value) -> None:
         if not head.loss.keep_logits:
             logits.storage = None
             ctx.kept.clear()
-    entropies(tape, rows * tokens, head.vocab, outputs.dtype)
-    shifted = tape.new((rows, tokens - 1, head.vocab), outputs.dtype, "shifted logits")
+    entropies(tape, batch * sequence, head.vocab, outputs.dtype)
+    shifted = tape.new((batch, sequence - 1, head.vocab), outputs.dtype, "shifted logits")
     del shifted
 
 
 def _head_input(ctx: Context, head: Head, h: Value) -> tuple[Value, Value | None]:
-    """What the head reads; divided by a constant, it has a variable of its own to the end of the forward."""
+    """Divide what the head reads by a constant, if the family does, and return it twice.
+
+    The second is the variable that keeps the divided tensor alive to the end of the forward, or None.
+    """
     if not head.divided:
         return h, None
     h = scale(ctx.tape, h, "head input")
     return h, h
 
 
-def _stacked(ctx: Context, head: Head, h: Value) -> tuple[Value, Value]:
-    """What the head reads, and ``outputs.last_hidden_state``, a variable until the model's forward returns."""
+def _before_head(ctx: Context, head: Head, h: Value) -> tuple[Value, Value]:
+    """Apply what stands between the final norm and the head: soft cap, head transform, dropout.
+
+    Returns the input of the head and ``outputs.last_hidden_state``, a variable until the model's forward returns.
+    """
     if head.hidden_cap:
         h = scale(ctx.tape, unary(ctx.tape, scale(ctx.tape, h, "softcap"), "tanh"), "softcap")
-    out = dropout(ctx.tape, _transformed(ctx, head, h), head.dropout)
+    out = dropout(ctx.tape, _head_transform(ctx, head, h), head.dropout)
     return out, h if head.transform else out
 
 
-def _transformed(ctx: Context, head: Head, h: Value) -> Value:
-    """BertPredictionHeadTransform: a layer, its activation, a LayerNorm; none without an activation."""
-    act, biases = head.transform, head.transform_biases
-    if not act:
+def _head_transform(ctx: Context, head: Head, h: Value) -> Value:
+    """Apply BERT's BertPredictionHeadTransform: a dense layer, its activation and a LayerNorm.
+
+    ``h``: [tokens, hidden]. Returns [tokens, hidden], or [tokens, projection] if the layer narrows to the table's width
+    (ELECTRA). With a middle width there are two dense layers and no norm. Without an activation ``h`` is returned.
+    """
+    activation_name, (dense_bias, norm_bias, middle_width) = head.transform, head.transform_biases
+    if not activation_name:
         return h
-    if biases[2]:
+    if middle_width:
         from memcheck.frameworks.transformers.task_heads import activated_twice
 
-        return activated_twice(ctx, (head.transform_name, act), biases[2], h)
+        return activated_twice(ctx, (head.transform_name, activation_name), middle_width, h)
     width = (head.projection if head.projects_last else 0) or ctx.hidden
     matrix = ParameterTensor(head.transform_name, (width, ctx.hidden), "head", linear=True)
-    h = activation(ctx.tape, linear(ctx.tape, h, ctx.weights(matrix, biases[0]), "transform"), act)
-    norm = Norm("layernorm", width, bias=biases[1], name="transform.LayerNorm")
+    h = activation(ctx.tape, linear(ctx.tape, h, ctx.weights(matrix, dense_bias), "transform"), activation_name)
+    norm = Norm("layernorm", width, bias=norm_bias, name="transform.LayerNorm")
     return normalise(ctx, norm, h, "transform.LayerNorm")
 
 
 def _logits(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
+    """Multiply the hidden states [tokens, hidden] by the head, then apply casts, bias, scale and soft cap as the family
+    does.
+
+    Returns [tokens, vocab / tp], or [tokens, vocab] where the loss needs the whole vocabulary.
+    """
     tape = ctx.tape
     if head.widened or weights.weight.dtype != ctx.setting.params:  # `.to(self.lm_head.weight.dtype)`
         h = cast(tape, h, weights.weight.dtype)
@@ -333,7 +374,10 @@ def _logits(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
 
 
 def _gather_vocabulary(ctx: Context, head: Head, shard: Value) -> Value:
-    """Shard(-1) to Replicate: all-gather along dim 0, then cat along the vocabulary."""
+    """Gather the logits of all tensor-parallel ranks: [tokens, vocab / tp] becomes [tokens, vocab].
+
+    DTensor's redistribute from Shard(-1) to Replicate all-gathers along dim 0, then concatenates along the vocabulary.
+    """
     tape = ctx.tape
     full = (ctx.tokens, head.vocab)
     gathered = tape.new(full, shard.dtype, "all-gather logits")
@@ -343,32 +387,36 @@ def _gather_vocabulary(ctx: Context, head: Head, shard: Value) -> Value:
 
 
 def loss_in_pieces(ctx: Context, head: Head, h: Value, weights: Weights) -> Value | None:
-    """Head and chunked loss on slices of tokens, each checkpointed: one slice's logits live at a time."""
+    """Compute head and loss on chunks of tokens, each checkpointed, so that one chunk's logits are alive at a time.
+
+    ``h``: [tokens, hidden]. Returns the sum of the losses, or None if the loss is not chunked.
+    """
     if head.loss.kind != "chunked":
         return None
     tape = ctx.tape
     chunks = head.loss.chunks
-    rows = -(-ctx.tokens // chunks)
-    sizes = in_pieces(rows * chunks, rows)
-    parts = tape.views(h, *(((rows, ctx.hidden),) * len(sizes)))
+    chunk_tokens = -(-ctx.tokens // chunks)
+    sizes = in_pieces(chunk_tokens * chunks, chunk_tokens)
+    chunk_inputs = tape.views(h, *(((chunk_tokens, ctx.hidden),) * len(sizes)))
     del h
     losses = []
     for _, copies in sizes:
-        part = parts.pop(0)
+        chunk_input = chunk_inputs.pop(0)
         with counted_as(tape, copies):
-            losses.append(checkpointed(ctx, lambda c, v: _loss_of_piece(c, head, v, weights), part))
-        del part
+            losses.append(checkpointed(ctx, lambda c, v: _loss_of_piece(c, head, v, weights), chunk_input))
+        del chunk_input
     return cat(tape, tuple(losses), (1,), "sum of losses")
 
 
 def _loss_of_piece(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
+    """Compute the logits [chunk tokens, vocab] of one chunk and their cross entropy."""
     logits = linear(ctx.tape, h, weights, "lm_head")
     wide = widened(ctx.tape, logits, upcast=head.loss.upcast)
     del logits  # here: Python 3.10 would hold an argument until the function it is given to returns
     return cross_entropy(ctx.tape, wide, upcast=False)
 
 
-_remembered = lru_cache(maxsize=512)(head_curve)
+_cached_curve = lru_cache(maxsize=512)(head_curve)
 
 
 def head_unit(
@@ -379,8 +427,11 @@ def head_unit(
     adds: bool,
     inventory: bool,
 ) -> Unit:
-    """Final norm, head and loss under autograd. ``adds``: some micro-batch adds to gradients that are there."""
+    """Build the account of final norm, head and loss: their tensors, and their memory curves under autograd.
+
+    ``adds``: with gradient accumulation some micro-batch adds to gradients that exist; its curve is ``again``.
+    """
     dtype = setting.stream or setting.params
-    fresh = _remembered(head, setting, dtype, inventory=inventory)
-    again = _remembered(head, setting.later(), dtype, inventory=inventory) if adds else fresh
-    return Unit(kind="head", name="head and loss", tensors=tensors, fresh=fresh, again=again)
+    first_curve = _cached_curve(head, setting, dtype, inventory=inventory)
+    adding_curve = _cached_curve(head, setting.later(), dtype, inventory=inventory) if adds else first_curve
+    return Unit(kind="head", name="head and loss", tensors=tensors, fresh=first_curve, again=adding_curve)

@@ -39,7 +39,10 @@ __all__ = ["PARTS", "block", "block_parts", "feed_forward", "head_unit", "loss_i
 def mixer_forward(
     ctx: Context, mixer: Attention | LatentAttention | Mixer | TowerAttention, x: Value, stream: str
 ) -> Value:
-    """Whatever mixes tokens in this block."""
+    """Run the token mixer of a block: attention, latent attention, a recurrent mixer or a vision tower's attention.
+
+    ``x``: [tokens, hidden]; so is what is returned. ``stream``: dtype of the residual stream.
+    """
     if (own := forward_of(mixer)) is not None:
         return own(ctx, mixer, x, stream)
     if isinstance(mixer, Attention):
@@ -58,7 +61,7 @@ def mixer_forward(
 
 
 def feed_forward(ctx: Context, m: Mlp | Moe, x: Value) -> Value:
-    """Dense or routed."""
+    """Run the feed-forward half of a block, dense or routed. ``x``: [tokens, hidden]."""
     if isinstance(m, Mlp):
         own = forward_of(m)
         return mlp(ctx, m, x) if own is None else own(ctx, m, x)
@@ -68,9 +71,15 @@ def feed_forward(ctx: Context, m: Mlp | Moe, x: Value) -> Value:
 
 
 def block(ctx: Context, layer: Block, x: Value) -> Value:
-    """``hidden_states = layer(hidden_states)``."""
-    own = isinstance(layer, SharedTransformerBlock)  # which tells its shared tensors from those of its own
-    ctx.borrowed, ctx.reused = layer.borrows and not own, layer.reused and not own
+    """Run one decoder layer, ``hidden_states = layer(hidden_states)``, and drop what lived only to its end.
+
+    ``x``: [tokens, hidden]. Layers that share their weights with another layer are marked, so that the weights count
+    once.
+    """
+    is_shared_transformer = isinstance(
+        layer, SharedTransformerBlock
+    )  # the class itself separates shared from own tensors
+    ctx.borrowed, ctx.reused = layer.borrows and not is_shared_transformer, layer.reused and not is_shared_transformer
     try:
         return block_parts(ctx, layer, x)
     finally:  # a recompute may end early
@@ -80,10 +89,14 @@ def block(ctx: Context, layer: Block, x: Value) -> Value:
 
 
 def block_parts(ctx: Context, block: Block, x: Value) -> Value:
-    """transformers' order: mixer, then feed-forward, or both of the same input."""
+    """Run the halves of one decoder layer in transformers' order: mixer, cross-attention, feed-forward.
+
+    ``x``: [tokens, hidden]. Parallel blocks give both halves the same input. A family with an order of its own brings
+    its own forward.
+    """
     stream = x.dtype
-    if (own := forward_of(block)) is not None:
-        return own(ctx, block, x)
+    if (own_forward := forward_of(block)) is not None:
+        return own_forward(ctx, block, x)
     if block.connections is not None:
         from memcheck.frameworks.transformers.hyper_connections import hyper_block
 
@@ -107,19 +120,22 @@ def block_parts(ctx: Context, block: Block, x: Value) -> Value:
 
 
 def _clamped(ctx: Context, block: Block, x: Value) -> Value:
-    """modeling_t5.py, T5Block: infinities are looked for in an absolute copy, and clamped."""
+    """Clamp fp16 hidden states, as T5Block does after each half: it looks for infinities in an absolute copy.
+
+    Source: transformers 5.23 models/t5/modeling_t5.py.
+    """
     if not isinstance(block, ClampedBlock) or x.dtype != "fp16":
         return x
     absolute = ctx.tape.new(x.shape, x.dtype, "absolute values")
-    infinite = ctx.tape.new(x.shape, "bool", "infinities")
-    del absolute, infinite
+    is_inf = ctx.tape.new(x.shape, "bool", "infinities")
+    del absolute, is_inf
     return clamp(ctx.tape, x, 2)
 
 
 def recomputing(layer: Block, mode: str) -> tuple[Forward, bool]:
-    """The layer's forward under a recompute mode, and whether ``replay`` checkpoints it: as a whole or not at all.
+    """Return the layer's forward under a recompute mode, and whether the whole layer is checkpointed.
 
-    ``parts:self_attn,mlp``: these modules of the layer are checkpointed, each apart.
+    ``mode``: ``full``, or for example ``parts:self_attn,mlp``, where each of these modules is checkpointed by itself.
     """
     if not mode.startswith(PARTS):
         return lambda ctx, x: block(ctx, layer, x), mode == "full"
@@ -133,18 +149,27 @@ def recomputing(layer: Block, mode: str) -> tuple[Forward, bool]:
 
 
 def _part(ctx: Context, name: str, forward: Forward, x: Value) -> Value:
-    """A module of the layer, under ``checkpoint_wrapper`` where the plan names it."""
+    """Run one module of the layer, under torch's ``checkpoint_wrapper`` if the plan names the module."""
     return checkpointed(ctx, forward, x) if name in ctx.checkpoints else forward(ctx, x)
 
 
 def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
+    """Run the first half of a layer: input norm, token mixer, dropout, residual addition.
+
+    ``x``: [tokens, hidden]. ``stream``: dtype of the residual stream. With ``post_norm`` the norm follows the addition.
+    Variables of transformers' code are kept as long as it keeps them.
+    """
     if block.mixer is None:
         return x
-    into = cast(ctx.tape, x, ctx.setting.params) if isinstance(block, WideStreamBlock) else x
+    norm_input = cast(ctx.tape, x, ctx.setting.params) if isinstance(block, WideStreamBlock) else x
     if ctx.setting.table_rows:  # FSDP2 has cast what the layer is given (``cast_forward_inputs``)
-        x = into
-    h = into if block.post_norm else _part(ctx, "input_layernorm", lambda c, v: norm(c, block.input_norm, v), into)
-    del into
+        x = norm_input
+    h = (
+        norm_input
+        if block.post_norm
+        else _part(ctx, "input_layernorm", lambda c, v: norm(c, block.input_norm, v), norm_input)
+    )
+    del norm_input
     residual = h if block.residual_from_norm else x
     if isinstance(block, WideStreamBlock):  # the first layer's input is as narrow as the weights
         residual = x = cast(ctx.tape, x, "fp32")
@@ -152,11 +177,11 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
         ctx.unused.append(h)
     if isinstance(block.mixer, BloomAttention):
         ctx.named.append(h)
-    argument = h if block.inner_dropout else None
+    module_input = h if block.inner_dropout else None
     h = _part(ctx, "self_attn", lambda c, v: _mixed(c, block, v, stream), h)
     h = norm(ctx, block.mixer_output_norm, h)
     h = dropout(ctx.tape, h, block.dropout)
-    del argument
+    del module_input
     if block.named_output and not block.layer_scale:
         ctx.unused.append(h)
     x = _residual(ctx, block, residual, h)
@@ -165,13 +190,17 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
 
 
 def _mixed(ctx: Context, block: Block, h: Value, stream: str) -> Value:
+    """Run the block's token mixer, or attention and a recurrent mixer in parallel."""
     if block.mixer is None or block.beside is not None:
         return _both_mixers(ctx, block, h, stream)
     return mixer_forward(ctx, block.mixer, h, stream)
 
 
 def _both_mixers(ctx: Context, block: Block, h: Value, stream: str) -> Value:
-    """Falcon-H1: the recurrent mixer, then attention; each is multiplied by a constant, and both are added."""
+    """Run Falcon-H1's recurrent mixer and its attention on the same input, and add both outputs.
+
+    ``h``: [tokens, hidden]. Each output is multiplied by a constant first. Source: modeling_falcon_h1.py.
+    """
     tape = ctx.tape
     if block.beside is None or block.mixer is None:
         return h
@@ -181,11 +210,16 @@ def _both_mixers(ctx: Context, block: Block, h: Value, stream: str) -> Value:
 
 
 def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
-    normed: Forward = lambda c, v: norm(c, block.mlp_norm, v)  # noqa: E731
-    h = x.view(*x.shape) if block.post_norm else _part(ctx, "post_attention_layernorm", normed, x)
+    """Run the second half of a layer: norm, feed-forward, dropout, residual addition.
+
+    ``x``: [tokens, hidden]. With ``post_norm`` the norm follows the addition. Variables of transformers' code are kept
+    as long as it keeps them.
+    """
+    apply_norm: Forward = lambda c, v: norm(c, block.mlp_norm, v)  # noqa: E731
+    h = x.view(*x.shape) if block.post_norm else _part(ctx, "post_attention_layernorm", apply_norm, x)
     residual = h if block.residual_from_norm else x
-    argument = h if block.inner_dropout else None
-    named = h if block.named_mlp_input else None
+    module_input = h if block.inner_dropout else None
+    input_variable = h if block.named_mlp_input else None
     if isinstance(m, StreamMoe):
         from memcheck.frameworks.transformers.moe import experts_beside
 
@@ -196,20 +230,22 @@ def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
     h = dropout(ctx.tape, h, 0.0 if block.mixer_dropout else block.dropout)
     if isinstance(block, PictureBlock):
         h = mul(ctx.tape, Value(None, (h.shape[0], 1), ctx.setting.params), h, "masked rows")
-    del argument
+    del module_input
     x = _residual(ctx, block, residual, h)
-    del named
+    del input_variable
     return norm(ctx, block.mlp_norm, x) if block.post_norm else x
 
 
 def _residual(ctx: Context, block: Block, residual: Value, h: Value) -> Value:
-    """``residual + h``, or both multiplied by constants (Granite: h only; MiniMax: both), or h by a vector (InternViT:
-    ``extra_tensors``, one for each half).
+    """Add the output of a half to the residual: ``residual + h``, both [tokens, hidden], scaled as the family does.
+
+    Granite multiplies h by a constant, MiniMax multiplies both. InternViT multiplies h by a learned vector
+    (``extra_tensors`` has one for each half).
     """
     tape = ctx.tape
     if block.extra_tensors and block.layer_scale:
-        done = sum(p.name in _names(block) for p in ctx.parameters)
-        vector = block.extra_tensors[done % len(block.extra_tensors)]
+        vectors_used = sum(p.name in _layer_scale_names(block) for p in ctx.parameters)
+        vector = block.extra_tensors[vectors_used % len(block.extra_tensors)]
         factor = tape.parameter(ctx.parameter(vector.name, vector.shape))
         if block.tanh_gates:
             factor = unary(tape, factor, "tanh")
@@ -225,33 +261,36 @@ def _residual(ctx: Context, block: Block, residual: Value, h: Value) -> Value:
     return add(tape, residual, h, "residual")
 
 
-def _names(block: Block) -> frozenset[str]:
+def _layer_scale_names(block: Block) -> frozenset[str]:
     return frozenset(t.name for t in block.extra_tensors)
 
 
 def _parallel(ctx: Context, block: Block, x: Value, stream: str) -> Value:
-    """GPT-NeoX, GPT-J, Phi, Cohere, Falcon: both halves read the same residual stream.
+    """Run a parallel block: both halves read the same residual stream (GPT-NeoX, GPT-J, Phi, Cohere, Falcon).
 
-    ``mlp_output + attn_output + hidden_states``: the three terms and the first sum live until the second exists.
+    ``mlp_output + attn_output + hidden_states``: three terms of [tokens, hidden]. They and the first sum live until the
+    second sum exists.
     """
     tape = ctx.tape
     normed = norm(ctx, block.input_norm, x)
-    for_mlp = normed if block.mlp_norm is None else None
+    mlp_input = normed if block.mlp_norm is None else None
     if block.mlp_norm is not None and isinstance(block, NormsFirstBlock):
-        for_mlp = norm(ctx, block.mlp_norm, x)
+        mlp_input = norm(ctx, block.mlp_norm, x)
     if block.named_norm:
         ctx.unused.append(normed)
-    mixed = mixer_forward(ctx, block.mixer, normed, stream) if block.mixer is not None else None
+    attn_output = mixer_forward(ctx, block.mixer, normed, stream) if block.mixer is not None else None
     del normed
-    if mixed is not None:
-        mixed = dropout(tape, mixed, block.dropout)
-    if for_mlp is None:
-        for_mlp = norm(ctx, block.mlp_norm, x)
-    out = feed_forward(ctx, block.mlp, for_mlp) if block.mlp is not None else None
-    if out is None:
-        return x if mixed is None else add(tape, mixed, x, "residual")
-    out = dropout(tape, out, block.dropout)
-    first = out
-    if mixed is not None:
-        first = (add_in_place if isinstance(block, NormsFirstBlock) else add)(tape, out, mixed, "residual")
-    return add(tape, first, x, "residual")
+    if attn_output is not None:
+        attn_output = dropout(tape, attn_output, block.dropout)
+    if mlp_input is None:
+        mlp_input = norm(ctx, block.mlp_norm, x)
+    mlp_output = feed_forward(ctx, block.mlp, mlp_input) if block.mlp is not None else None
+    if mlp_output is None:
+        return x if attn_output is None else add(tape, attn_output, x, "residual")
+    mlp_output = dropout(tape, mlp_output, block.dropout)
+    halves_sum = mlp_output
+    if attn_output is not None:
+        halves_sum = (add_in_place if isinstance(block, NormsFirstBlock) else add)(
+            tape, mlp_output, attn_output, "residual"
+        )
+    return add(tape, halves_sum, x, "residual")

@@ -31,19 +31,25 @@ DELTA_CHUNK = 64
 
 
 def recurrent_mixer(ctx: Context, mixer: Mixer, x: Value) -> Value:
-    """The mixer of this kind, cut by heads under tensor parallelism."""
-    inside = enter_tensor_parallel(ctx, x)
+    """Run a recurrent or convolutional token mixer, with its heads split over the tensor-parallel ranks.
+
+    ``x``: [tokens, hidden]. Raises ``UnsupportedError`` for a kind that memcheck does not know.
+    """
+    local = enter_tensor_parallel(ctx, x)
     if mixer.kind not in MIXERS:
         raise UnsupportedError(
             f"memcheck has no model of {mixer.kind} layers", f"it has of {', '.join(MIXERS)}", "/training/framework"
         )
     if ctx.setting.ssm == "fallback":
-        return leave_tensor_parallel(ctx, _fallback(mixer.kind)(ctx, mixer, inside))
-    return leave_tensor_parallel(ctx, MIXERS[mixer.kind](ctx, mixer, inside))
+        return leave_tensor_parallel(ctx, _fallback(mixer.kind)(ctx, mixer, local))
+    return leave_tensor_parallel(ctx, MIXERS[mixer.kind](ctx, mixer, local))
 
 
 def _fallback(kind: str) -> Callable[[Context, Mixer, Value], Value]:
-    """The forward pass without the packages that have fused kernels; lightning attention never has any."""
+    """Return the forward pass that transformers runs without the packages of fused kernels.
+
+    Lightning attention has no fused kernels. Raises ``UnsupportedError`` where memcheck knows only the fused kernels.
+    """
     if kind == "lightning":
         return MIXERS[kind]
     if kind in ("short-convolution", "plain-short-convolution"):
@@ -72,6 +78,7 @@ def _fallback(kind: str) -> Callable[[Context, Mixer, Value], Value]:
 
 
 def _tensor(mixer: Mixer, leaf: str) -> ParameterTensor:
+    """Return the parameter of the mixer with a name that ends with ``leaf``."""
     return next(t for t in mixer.tensors if t.name.removesuffix(".weight").endswith(leaf))
 
 
@@ -81,118 +88,133 @@ def _project(ctx: Context, mixer: Mixer, x: Value, leaf: str) -> Value:
 
 
 def _small_parameters(ctx: Context, mixer: Mixer, *groups: str) -> tuple[Value, ...]:
-    """Convolution, decay and step parameters, or the gated norm's weight: leaves of the fused operation."""
+    """Return the small parameters that a fused operation reads: convolution, decay, time-step bias, gated norm's
+    weight.
+    """
     return tuple(
         ctx.tape.parameter(ctx.parameter(t.name, t.shape)) for t in mixer.tensors if not t.linear and t.group in groups
     )
 
 
 def _lightning(ctx: Context, mixer: Mixer, x: Value) -> Value:
-    """MiniMaxLightningAttention: silu(qkv), blocks of 256 tokens, norm, sigmoid gate, projection."""
+    """Run MiniMaxLightningAttention: silu(qkv), linear attention in blocks of 256 tokens, norm, sigmoid gate,
+    projection.
+
+    ``x``: [tokens, hidden]. Source: transformers 5.23 models/minimax/modeling_minimax.py.
+    """
     tape = ctx.tape
     qkv = unary(tape, _project(ctx, mixer, x, "qkv_proj"), "silu")
     heads, d = -(-mixer.heads // ctx.tp), mixer.head_dim
-    mixed = _blocks(ctx, qkv, heads, d)
+    mixed = _lightning_blocks(ctx, qkv, heads, d)
     weight, _ = ctx.norm_weight(Norm("rmsnorm", heads * d), "self_attn.norm")
     mixed = rms_norm_pieces(tape, mixed, weight)
     gate = unary(tape, _project(ctx, mixer, x, "output_gate"), "sigmoid")
     return _project(ctx, mixer, mul(tape, gate, mixed), "out_proj")
 
 
-def _blocks(ctx: Context, qkv: Value, heads: int, d: int) -> Value:
-    """All blocks as one operation.
+def _lightning_blocks(ctx: Context, qkv: Value, heads: int, head_dim: int) -> Value:
+    """Compute lightning attention over all blocks as one operation: qkv [tokens, 3 * heads * d] to [tokens, heads * d].
 
-    Kept: q, k and v (one tensor), each block's decayed scores, its decayed keys but the last block's, its decayed
-    queries but the first block's, and the running key-value products. Of several sequences torch.matmul keeps copies of
-    q, k and v instead, and of the values but the last block's a second one, for their product with the decayed keys.
+    Kept are q, k and v (one tensor), each block's decayed scores and the running key-value products. Kept are also the
+    decayed keys of all blocks but the last, and the decayed queries of all blocks but the first. With several sequences
+    torch.matmul keeps copies of q, k and v instead. It then keeps a second copy of the values of all blocks but the
+    last, for their product with the decayed keys.
     """
     tape = ctx.tape
-    tokens, dtype, width = qkv.shape[0], qkv.dtype, heads * d
+    tokens, dtype, width = qkv.shape[0], qkv.dtype, heads * head_dim
     block = min(LIGHTNING_BLOCK, ctx.sequence)
     blocks = -(-ctx.sequence // block)
-    states = tape.new((ctx.batch * blocks, heads, d, d), dtype, "key-value products")
+    states = tape.new((ctx.batch * blocks, heads, head_dim, head_dim), dtype, "key-value products")
     scores = tape.new((tokens, heads, block), dtype, "decayed scores")
-    part = tokens * (blocks - 1) // blocks
-    copied = 3 if ctx.setting.batch > 1 else 2
-    decayed = tape.new((copied * part, width), dtype, "decayed queries and keys")
+    tokens_but_one_block = tokens * (blocks - 1) // blocks
+    tensors_kept = 3 if ctx.setting.batch > 1 else 2
+    decayed = tape.new((tensors_kept * tokens_but_one_block, width), dtype, "decayed queries and keys")
     pieces = tape.new((tokens, width), dtype, "outputs of blocks")
     out = tape.value((tokens, width), dtype, "cat blocks")
     del pieces
     shape = qkv.shape
 
-    def run(grad: Storage) -> list[Storage | None]:
-        through_scores = tape.new((tokens // blocks, heads, block), dtype, "scores backward")
-        padded = [tape.new((tokens, width), dtype, "slice backward") for _ in range(3)]
-        del through_scores
-        total = tape.new(shape, dtype, "split backward")
-        padded.clear()
-        return [total]
+    def lightning_backward(grad: Storage) -> list[Storage | None]:
+        scores_grad = tape.new((tokens // blocks, heads, block), dtype, "scores backward")
+        qkv_grads = [tape.new((tokens, width), dtype, "slice backward") for _ in range(3)]
+        del scores_grad
+        joined_grad = tape.new(shape, dtype, "split backward")
+        qkv_grads.clear()
+        return [joined_grad]
 
-    return tape.record(out, (qkv,), run, saves=(qkv.storage, states, scores, decayed))
+    return tape.record(out, (qkv,), lightning_backward, saves=(qkv.storage, states, scores, decayed))
 
 
-def _mamba(ctx: Context, mixer: Mixer, x: Value) -> Value:
-    """Mamba2 in training: in_proj, then convolution, scan, gated norm and out_proj in one autograd function.
+def _mamba2_fused(ctx: Context, mixer: Mixer, x: Value) -> Value:
+    """Run Mamba-2 with mamba-ssm: convolution, scan, gated norm and out_proj are one autograd function.
 
-    It keeps in_proj's output, the scan's output and the norm's rstd; the convolution is computed again in backward.
+    ``x``: [tokens, hidden]. The function keeps in_proj's output, the scan's output and the norm's rstd. Backward
+    computes the convolution again.
     """
     projected = _project(ctx, mixer, x, "in_proj")
     if isinstance(mixer, FalconH1Mixer):
         from memcheck.frameworks.transformers.mamba2 import multiplied
 
         projected = multiplied(ctx, projected)
-    inner = -(-mixer.heads // ctx.tp) * mixer.head_dim
-    kept = {"scan output": (inner, projected.dtype), "rstd": (1, "fp32")}
-    scanned = _fused(ctx, mixer, projected, inner, kept, "norm")
+    inner_width = -(-mixer.heads // ctx.tp) * mixer.head_dim
+    kept = {"scan output": (inner_width, projected.dtype), "rstd": (1, "fp32")}
+    scanned = _fused_function(ctx, mixer, projected, inner_width, kept, "norm")
     return _project(ctx, mixer, scanned, "out_proj")
 
 
 def _delta_net(ctx: Context, mixer: Mixer, x: Value) -> Value:
-    """Gated delta net: projections, convolution over q, k, v, chunked delta rule, gated norm, projection.
+    """Run a gated delta net with flash-linear-attention: projections, convolution, chunked delta rule, gated norm,
+    output.
 
-    Kept: both projections' outputs, the convolution's input and output, normalised q and k, v's gate, the chunks'
-    triangular inverses, the rule's output.
+    ``x``: [tokens, hidden]. Kept are the projections' outputs, the convolution's input and output, normalised q and k,
+    the decay, beta, the chunks' triangular inverses and the rule's output.
     """
     tape = ctx.tape
     heads = -(-mixer.heads // ctx.tp)
-    values = heads * mixer.head_dim
+    value_width = heads * mixer.head_dim
     names = {t.name.removesuffix(".weight").rpartition(".")[2] for t in mixer.tensors}
     gates: tuple[Value, ...]
     if "in_proj_qkvz" in names:
         projected = _project(ctx, mixer, x, "in_proj_qkvz")
-        dtype, mixed = projected.dtype, projected.shape[-1] - values
+        dtype, qkv_width = projected.dtype, projected.shape[-1] - value_width
         gates = (_project(ctx, mixer, x, "in_proj_ba"),)
-        joined, gating = _fused(ctx, mixer, projected, mixed, {"mixed qkv": (mixed, dtype)}), projected
+        convolved, gating = (
+            _fused_function(ctx, mixer, projected, qkv_width, {"mixed qkv": (qkv_width, dtype)}),
+            projected,
+        )
     else:  # Qwen 3.5, OLMo: the convolution reads what its own projections make
         from memcheck.frameworks.transformers.delta_rule import delta_inputs
 
         projected, gating, *rest = delta_inputs(ctx, mixer, x)
-        dtype, mixed = projected.dtype, projected.shape[-1]
-        joined, gates = _fused(ctx, mixer, projected, mixed, {}), tuple(rest)
+        dtype, qkv_width = projected.dtype, projected.shape[-1]
+        convolved, gates = _fused_function(ctx, mixer, projected, qkv_width, {}), tuple(rest)
     kept = {
-        "convolution": (mixed, dtype),
-        "normalised q, k": (mixed - values, dtype),
+        "convolution": (qkv_width, dtype),
+        "normalised q, k": (qkv_width - value_width, dtype),
         "decay": (heads, "fp32"),
         "beta": (heads, dtype),
         "inverses of chunks": (heads * DELTA_CHUNK, dtype),
-        "rule output": (values, dtype),
+        "rule output": (value_width, dtype),
         "rstd": (heads, "fp32"),
     }
-    tensors = tuple(tape.new((x.shape[0], width), kind, name) for name, (width, kind) in kept.items())
-    out = tape.value((x.shape[0], values), dtype, "gated norm")
+    kept_tensors = tuple(tape.new((x.shape[0], width), kind, name) for name, (width, kind) in kept.items())
+    out = tape.value((x.shape[0], value_width), dtype, "gated norm")
     norms = _small_parameters(ctx, mixer, "norm")
-    inputs = (joined, *gates, gating)
-    saves = (*tensors, *(v.storage for v in inputs[1:]))
-    found = [(value.shape, dtype, "delta rule backward") for value in inputs]
-    out = operator(tape, out, (*inputs, *norms), [*found, *["norm backward"] * len(norms)], saves=saves)
-    del tensors, inputs, joined, gates, gating, projected
+    inputs = (convolved, *gates, gating)
+    saves = (*kept_tensors, *(v.storage for v in inputs[1:]))
+    gradients = [(value.shape, dtype, "delta rule backward") for value in inputs]
+    out = operator(tape, out, (*inputs, *norms), [*gradients, *["norm backward"] * len(norms)], saves=saves)
+    del kept_tensors, inputs, convolved, gates, gating, projected
     return _project(ctx, mixer, out, mixer.output)
 
 
-def _fused(ctx: Context, mixer: Mixer, x: Value, width: int, extra: dict[str, tuple[int, str]], *also: str) -> Value:
-    """A fused function of ``x`` and the mixer's small parameters; keeps x and ``extra`` ([tokens, width] each).
+def _fused_function(
+    ctx: Context, mixer: Mixer, x: Value, width: int, extra: dict[str, tuple[int, str]], *also: str
+) -> Value:
+    """Run a fused autograd function of ``x`` and the mixer's small parameters, and return [tokens, ``width``].
 
-    ``also``: further groups of parameters that it reads.
+    It keeps x and the tensors of ``extra``, by name: (columns, dtype) of [tokens, columns]. ``also``: further groups of
+    parameters that the function reads. Backward computes the convolution again.
     """
     tape = ctx.tape
     rows = x.shape[0]
@@ -200,15 +222,15 @@ def _fused(ctx: Context, mixer: Mixer, x: Value, width: int, extra: dict[str, tu
     kept = (x.storage, *(tape.new((rows, size), dtype, name) for name, (size, dtype) in extra.items()))
     out = tape.value((rows, width), x.dtype, mixer.kind)
     shape, dtype = x.shape, x.dtype
-    small = [(p.shape, p.dtype) if p.origin is not None else None for p in parameters]
+    parameter_grads = [(p.shape, p.dtype) if p.origin is not None else None for p in parameters]
 
-    def run(grad: Storage) -> list[Storage | None]:
-        again = tape.new((rows, width), dtype, "recomputed convolution")
+    def fused_backward(grad: Storage) -> list[Storage | None]:
+        recomputed = tape.new((rows, width), dtype, "recomputed convolution")
         result = tape.new(shape, dtype, mixer.kind + " backward")
-        del again
-        return [result, *(tape.new(s[0], s[1], "backward") if s else None for s in small)]
+        del recomputed
+        return [result, *(tape.new(s[0], s[1], "backward") if s else None for s in parameter_grads)]
 
-    return tape.record(out, (x, *parameters), run, saves=kept)
+    return tape.record(out, (x, *parameters), fused_backward, saves=kept)
 
 
 def _short_convolution(ctx: Context, mixer: Mixer, x: Value) -> Value:
@@ -222,21 +244,24 @@ def _short_convolution_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
 
 
 def _gated_convolution(ctx: Context, mixer: Mixer, x: Value, *, fused: bool) -> Value:
-    """Lfm2ShortConv: three parts of one projection; the first and the last are multiplied, convolved and gated."""
+    """Run Lfm2ShortConv: in_proj makes B, C and x; then ``out_proj(C * conv(B * x))``.
+
+    ``x``: [tokens, hidden]. ``fused``: causal-conv1d runs the convolution; else PyTorch's, which pads its output.
+    """
     from memcheck.frameworks.transformers.scan import convolve
 
     tape = ctx.tape
     names = {t.name.rpartition("conv.")[2]: t for t in mixer.tensors}
     bias = "bias" in names
-    joint = linear(tape, x, ctx.weights(names["in_proj.weight"], "in_proj.bias" in names), "in_proj")
-    third = (ctx.tokens, joint.shape[-1] // 3)
-    before, after, inner = tape.views(joint, third, third, third)
-    mixed = mul(tape, before, inner)
-    mixed = convolve(ctx, names["weight"], names["bias"] if bias else None, mixed, "", fused=fused)
-    gated = copy(tape, mul(tape, after, mixed), "contiguous")
-    del mixed
+    bcx = linear(tape, x, ctx.weights(names["in_proj.weight"], "in_proj.bias" in names), "in_proj")
+    third = (ctx.tokens, bcx.shape[-1] // 3)
+    b_gate, c_gate, conv_input = tape.views(bcx, third, third, third)
+    conv_output = mul(tape, b_gate, conv_input)
+    conv_output = convolve(ctx, names["weight"], names["bias"] if bias else None, conv_output, "", fused=fused)
+    gated = copy(tape, mul(tape, c_gate, conv_output), "contiguous")
+    del conv_output
     result = linear(tape, gated, ctx.weights(names["out_proj.weight"], "out_proj.bias" in names), "out_proj")
-    del joint, before, after, inner, gated
+    del bcx, b_gate, c_gate, conv_input, gated
     return result
 
 
@@ -255,7 +280,7 @@ def _kimi_delta(ctx: Context, mixer: Mixer, x: Value) -> Value:
 MIXERS: dict[str, Callable[[Context, Mixer, Value], Value]] = {
     "lightning": _lightning,
     "mamba1": _mamba1,
-    "mamba2": _mamba,
+    "mamba2": _mamba2_fused,
     "gated-delta-net": _delta_net,
     "kimi-delta": _kimi_delta,
     "plain-short-convolution": _short_convolution_fallback,

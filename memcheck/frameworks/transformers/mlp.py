@@ -38,61 +38,72 @@ TYPE_CHECKING = False
 
 
 def _xielu(ctx: Context, m: Mlp, x: Value) -> Value:
-    """XIELUActivation in Python: two learned slopes, and ``where`` between the halves for x above and below zero."""
+    """Compute XIELUActivation in Python: two learned slopes, and ``where`` between the formulas for x > 0 and x <= 0.
+
+    ``x``: [tokens, width]. autocast runs softplus and expm1 in fp32, so that it makes fp32 copies.
+    """
     tape = ctx.tape
     slopes = [ctx.parameter(t.name, t.shape) for t in m.tensors if t.name.rpartition(".")[2].startswith("alpha")]
-    above, below = (under_autocast_fp32(tape, tape.parameter(p)) for p in slopes)  # softplus is on autocast's fp32 list
+    positive_slope, negative_slope = (
+        under_autocast_fp32(tape, tape.parameter(p)) for p in slopes
+    )  # softplus is on autocast's fp32 list
     positive = tape.new(x.shape, "bool", "x > 0")
-    square = mul(tape, mul(tape, x, above), x)
-    first = add(tape, square, scale(tape, x, "beta * x"))
+    square = mul(tape, mul(tape, x, positive_slope), x)
+    positive_branch = add(tape, square, scale(tape, x, "beta * x"))
     del square
     capped = unary(tape, x, "min")
-    grown = unary(tape, under_autocast_fp32(tape, capped), "expm1")  # on autocast's fp32 list
+    expm1 = unary(tape, under_autocast_fp32(tape, capped), "expm1")  # on autocast's fp32 list
     del capped
-    difference = subtract(tape, grown, x)
-    del grown
-    sloped = mul(tape, difference, below)
+    difference = subtract(tape, expm1, x)
+    del expm1
+    sloped = mul(tape, difference, negative_slope)
     del difference
-    second = add(tape, sloped, scale(tape, x, "beta * x"))
+    negative_branch = add(tape, sloped, scale(tape, x, "beta * x"))
     del sloped
-    return where(tape, positive, first, second)
+    return where(tape, positive, positive_branch, negative_branch)
 
 
 def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
-    """LlamaMLP and its relatives: gate, up, down; or up, down."""
+    """Run a dense feed-forward network: gate, up and down projections (LlamaMLP), or up and down.
+
+    ``x``: [tokens, hidden]; so is what is returned. Between them are tensors of [tokens, width / tp].
+    ``module_variables`` lists what the module's forward names, which lives until the module returns.
+    """
     tape = ctx.tape
     tensors = linear_tensors(m.tensors)
     x = enter_tensor_parallel(ctx, x)
-    held = [x] if m.gated else []  # of the module's forward: its argument, to its end
+    module_variables = [x] if m.gated else []  # of the module's forward: its argument, to its end
     if ctx.setting.liger is not None and ctx.setting.liger.glu:
         from memcheck.frameworks.transformers.liger import gate_and_up, glu
 
-        gate, up = gate_and_up(ctx, m, x, held)
+        gate, up = gate_and_up(ctx, m, x, module_variables)
         del x
         inner = glu(tape, gate, up)
         del gate, up
     elif m.gated and m.fused_gate_up:
-        both = linear(tape, x, ctx.weights(tensors[0], m.bias, adaptable=m.adaptable), tensors[0].name)
-        half = (*both.shape[:-1], both.shape[-1] // 2)
-        gate, up = tape.views(both, half, half)
-        del both, x
+        gate_and_up_out = linear(tape, x, ctx.weights(tensors[0], m.bias, adaptable=m.adaptable), tensors[0].name)
+        half = (*gate_and_up_out.shape[:-1], gate_and_up_out.shape[-1] // 2)
+        gate, up = tape.views(gate_and_up_out, half, half)
+        del gate_and_up_out, x
         inner = clamped(tape, m, gate, up) if m.clamp else mul(tape, up, activation(tape, gate, m.activation))
-        held.append(gate)  # a view, which keeps its name (modeling_phi3.py, Phi3MLP)
+        module_variables.append(gate)  # a view, which keeps its name (modeling_phi3.py, Phi3MLP)
         del gate, up
     elif m.gated and m.clamp:
-        inner = _within_bounds(ctx, m, x, held)
+        inner = _clamped_gate_and_up(ctx, m, x, module_variables)
     elif m.gated:
         gate = matrix(ctx, m, copy(tape, x, "contiguous") if m.copied else x, tensors[0])
         if isinstance(m, SparseGemmaMlp):
-            gate = _largest(tape, gate)
-        acted = activation(tape, scale(tape, gate) if isinstance(m, FalconH1Mlp) else gate, m.activation)
-        held += [gate] if isinstance(m, GemmaMlp) else []
+            gate = _keep_largest(tape, gate)
+        activated = activation(tape, scale(tape, gate) if isinstance(m, FalconH1Mlp) else gate, m.activation)
+        module_variables += [gate] if isinstance(m, GemmaMlp) else []
         del gate
         up = matrix(ctx, m, copy(tape, x, "contiguous") if m.copied else x, tensors[1])
         del x
-        inner = mul(tape, acted, up)
-        held += [acted, up] if isinstance(m, (T5Mlp, GemmaMlp)) else []  # `hidden_gelu`, `hidden_linear`
-        del acted, up
+        inner = mul(tape, activated, up)
+        module_variables += (
+            [activated, up] if isinstance(m, (T5Mlp, GemmaMlp)) else []
+        )  # `hidden_gelu`, `hidden_linear`
+        del activated, up
     else:
         up = linear(tape, x, ctx.weights(tensors[0], m.bias, adaptable=m.adaptable), tensors[0].name)
         if m.inline:
@@ -101,18 +112,22 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
         if isinstance(m, NestedMlp):
             x.storage = None
         del up, x
-    inner = _inner(ctx, m, inner)
+    inner = _after_activation(ctx, m, inner)
     if isinstance(m, T5Mlp):  # modeling_t5.py, `hidden_states.to(self.wo.weight.dtype)`
         inner = cast(tape, inner, ctx.dtype_of(tensors[-1].name))
-    down = _scaled_or_apart(ctx, m, matrix(ctx, m, inner, tensors[-1], bias=isinstance(m, DownBiasMlp)))
+    down = _after_down(ctx, m, matrix(ctx, m, inner, tensors[-1], bias=isinstance(m, DownBiasMlp)))
     down = leave_tensor_parallel(ctx, down)  # a hook of the last matrix, whose argument lives until it has run
     if isinstance(m, FalconH1Mlp):
         down = scale(tape, down, "multiplier")
-    del held, inner
+    del module_variables, inner
     return dropout(tape, down, m.dropout)
 
 
-def _scaled_or_apart(ctx: Context, m: Mlp, down: Value) -> Value:
+def _after_down(ctx: Context, m: Mlp, down: Value) -> Value:
+    """Scale the down projection's output by a learned vector, or copy its gradient, where the family does so.
+
+    ``down``: [tokens, hidden].
+    """
     if m.scaled_output:
         tensor = m.tensors[-1]
         return mul(ctx.tape, down, ctx.tape.parameter(ctx.parameter(tensor.name, tensor.shape)))
@@ -123,8 +138,11 @@ def _scaled_or_apart(ctx: Context, m: Mlp, down: Value) -> Value:
     return gradient_copied(ctx.tape, down, adapted=ctx.setting.adapter is not None)
 
 
-def _within_bounds(ctx: Context, m: Mlp, x: Value, held: list[Value]) -> Value:
-    """DeepseekV4MLP, Step3p7MLP: clamped gate and up, variables to the module's end; BeamMLP's are not clamped."""
+def _clamped_gate_and_up(ctx: Context, m: Mlp, x: Value, held: list[Value]) -> Value:
+    """Compute the gated product of DeepseekV4MLP, Step3p7MLP or BeamMLP, [tokens, width].
+
+    The first two clamp gate and up. Both are put on ``held``, because they are variables to the module's end.
+    """
     from memcheck.autograd.elementwise import clamp
 
     tensors = linear_tensors(m.tensors)
@@ -135,8 +153,11 @@ def _within_bounds(ctx: Context, m: Mlp, x: Value, held: list[Value]) -> Value:
     return mul(ctx.tape, gate if m.clamp == "acted" else activation(ctx.tape, gate, m.activation), up)
 
 
-def _inner(ctx: Context, m: Mlp, acted: Value) -> Value:
-    """What the activation made, after dropout; the layer may have a variable for it."""
+def _after_activation(ctx: Context, m: Mlp, acted: Value) -> Value:
+    """Apply the inner dropout to the activation's output, [tokens, width].
+
+    BERT's layer has a variable for it, which lives to the layer's end.
+    """
     out = dropout(ctx.tape, acted, m.inner_dropout)
     if isinstance(m, BertMlp):
         ctx.unused.append(out)
@@ -144,7 +165,10 @@ def _inner(ctx: Context, m: Mlp, acted: Value) -> Value:
 
 
 def clamped(tape: Tape, m: Mlp | Moe, gate: Value, up: Value) -> Value:
-    """Both halves within bounds; GPT-OSS's gate, or an activation of it."""
+    """Clamp gate and up, both [tokens, width], and multiply the activated gate by up.
+
+    ``m.clamp`` says whether the activation comes before or after the clamp, or is GPT-OSS's ``gate * sigmoid(gate)``.
+    """
     from memcheck.autograd.elementwise import clamp
 
     if m.clamp == "acted":
@@ -157,11 +181,11 @@ def clamped(tape: Tape, m: Mlp | Moe, gate: Value, up: Value) -> Value:
     return mul(tape, shift(tape, up), glu)
 
 
-def _largest(tape: Tape, x: Value) -> Value:
-    """``relu(x - (mean + deviation * factor))`` row by row: the largest of each row's activations.
+def _keep_largest(tape: Tape, x: Value) -> Value:
+    """Keep the largest activations of each row: ``relu(x - (mean + std * factor))`` (Gemma 3n's sparse layers).
 
-    std keeps x and its result; its backward makes ``x - mean`` and the product with that (FunctionsManual.cpp,
-    std_backward).
+    ``x``: [tokens, width]. std keeps x and its result. Its backward makes ``x - mean`` and the product with that
+    (FunctionsManual.cpp, std_backward).
     """
     shape, dtype = x.shape, x.dtype
     rows = (*shape[:-1], 1)
