@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.hostile_draw import KINDS, Input, draw_input
-from memcheck.cli.jobs import SWITCH
+from memcheck.cli.judging import SWITCH
 
 SECONDS = 1.0
 MEGABYTES = 200

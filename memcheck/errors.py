@@ -36,3 +36,6 @@ class UnsupportedError(MemcheckError):
     def __init__(self, message: str, help: str = "", pointer: str = "") -> None:
         super().__init__(message, help)
         self.pointer = pointer
+
+
+DEFECT = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from memcheck import __version__
-from memcheck.cli.completion import completing
+from memcheck.cli.parameters import completing
 from memcheck.cli.write import write_stdout
 from memcheck.errors import UsageError
 

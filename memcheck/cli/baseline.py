@@ -7,18 +7,18 @@ import sys
 
 import click
 
-from memcheck.cli.gate import CLEAN, FINDINGS, USAGE, Gates, plan_files
-from memcheck.cli.guard import DEFECT, complain
+from memcheck.cli.judging import CLEAN, FINDINGS, USAGE, Gates, plan_files
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.parameters import COLOR, CONFIG
 from memcheck.cli.replace import replace
 from memcheck.cli.table import table
+from memcheck.cli.tell import complain
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_stdout
 from memcheck.config.find import Configurations
 from memcheck.edge.opener import refuse_way_out
 from memcheck.edge.text import one_line, percent
-from memcheck.errors import UsageError
+from memcheck.errors import DEFECT, UsageError
 from memcheck.judge import check_file
 from memcheck.result import PlanResult, Unreadable
 from memcheck.review.baseline.file import DEFAULT_FILE, AcceptedFinding, entries_of, read_entries, relative, rendered
@@ -55,7 +55,7 @@ def write(paths: tuple[str, ...], baseline: str | None, config: str | None) -> i
             return USAGE
         judged, traces = check_file(found.path, found.data, gates.of(found.path)._replace(remedies=None))
         if traces:
-            from memcheck.cli.defect import write_bug_report
+            from memcheck.cli.tell import write_bug_report
 
             write_bug_report(sys.argv[1:], tuple(traces))
             return DEFECT

@@ -7,11 +7,9 @@ import sys
 import click
 
 from memcheck.cli.check_options import CHECK_OPTIONS, CHECK_SECTIONS
-from memcheck.cli.completion import files
-from memcheck.cli.launch_line import is_launch
 from memcheck.cli.options import CheckOptions
-from memcheck.cli.parameters import options
-from memcheck.cli.sections import AFTER_DASHES, LaunchCommand
+from memcheck.cli.parameters import AFTER_DASHES, LaunchCommand, files, options
+from memcheck.cli.stated import is_launch
 
 SECTIONS = {heading: tuple(option.key for option in section) for heading, section in CHECK_SECTIONS}
 

@@ -25,7 +25,7 @@ class Option(Record):
     """Whether the option may be given several times. Of another option the last one is taken."""
     default: str | None = None
     completion: str = ""
-    """What a shell offers for the value: a function of ``memcheck.cli.completion``, by name."""
+    """What a shell offers for the value: a function of ``memcheck.cli.parameters``, by name."""
     field: str = ""
     """The field of ``CheckOptions``, where that is not the first name with underscores."""
 

@@ -4,18 +4,45 @@ from __future__ import annotations
 
 import click
 
-from memcheck.cli.completion import files, gpus
-from memcheck.cli.options import Output
-from memcheck.cli.parameters import COLOR, CONFIG, outputs
+from memcheck.cli.judging import Gates
+from memcheck.cli.options import CheckOptions, Output
+from memcheck.cli.parameters import COLOR, CONFIG, files, gpus, outputs
 from memcheck.cli.parameters import gpu as known_gpu
-from memcheck.cli.subjects import subjects
+from memcheck.cli.tell import complain
 from memcheck.cli.write import write_each
-from memcheck.what_if.compare import compare
+from memcheck.config.discover import find_plans
+from memcheck.config.find import Configurations
+from memcheck.configs.documents import load_plans
+from memcheck.errors import UsageError
+from memcheck.result import Unreadable
+from memcheck.what_if.compare import ComparedPlan, compare
 from memcheck.what_if.compare.report import FORMATS
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # a command that completes nothing does not pay for it
+if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+
+def subjects(paths: tuple[str, ...], config: str | None, verb: str) -> tuple[list[ComparedPlan], bool]:
+    """Every plan of the paths, and whether all files could be read.
+
+    Raises:
+        UsageError: there is no plan.
+    """
+    gates = Gates(CheckOptions(), Configurations(config))
+    found: list[ComparedPlan] = []
+    readable = True
+    for file in find_plans(paths):
+        if isinstance(file, Unreadable):
+            complain(f"cannot read {file.path}: {file.message}")
+            readable = False
+            continue
+        gate = gates.of(file.path)
+        found += [ComparedPlan(document, gate) for document in load_plans(file.path, file.data)]
+    if not found and readable:
+        raise UsageError(f"nothing to {verb}: no plan in {', '.join(paths)}")
+    return found, readable
+
 
 UNREADABLE, NOTHING_PRICED = 2, 1
 

@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 from memcheck.cli import values
-from memcheck.cli.gate import Gates, configurations_of
-from memcheck.cli.guard import DEFECT, complain
+from memcheck.cli.judging import Gates, configurations_of
 from memcheck.cli.options import CheckOptions, Output
 from memcheck.cli.parameters import COLOR, CONFIG, gpu, outputs, typed
-from memcheck.errors import UsageError
+from memcheck.cli.tell import complain
+from memcheck.errors import DEFECT, UsageError
 from memcheck.record import Record
 from memcheck.review.diff.compare import Amount, PlanDiff, Side, amount, compare, fails
 from memcheck.review.diff.sides import SideReader
@@ -126,7 +126,7 @@ def command(
     comparison = sides.with_remedies(comparison)
     _write(comparison, outputs or (Output("full"),), options.color, quiet=options.quiet)
     if sides.defects:
-        from memcheck.cli.defect import write_bug_report
+        from memcheck.cli.tell import write_bug_report
 
         write_bug_report(sys.argv[1:], tuple(sides.defects))
         return DEFECT

@@ -8,20 +8,18 @@ import click
 
 from memcheck import __version__
 from memcheck.cli.check_options import ANSWERS, HARDWARE_ANSWERS, HARDWARE_HEADING, JOB_ANSWERS, JOB_HEADING
-from memcheck.cli.completion import files
-from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.job import JOB, job_of
 from memcheck.cli.options import CheckOptions, Output
-from memcheck.cli.parameters import COLOR, CONFIG, options, outputs
-from memcheck.cli.sections import AFTER_DASHES, LaunchCommand
+from memcheck.cli.parameters import AFTER_DASHES, COLOR, CONFIG, LaunchCommand, files, options, outputs
 from memcheck.cli.stated import stated_answers, stated_beside, stated_changes
+from memcheck.cli.tell import complain
 from memcheck.cli.unread import UnreadAnswers
 from memcheck.cli.write import prepare, write_document, write_each
 from memcheck.config.discover import PlanFile, find_plans
 from memcheck.config.find import Configurations
 from memcheck.config.gate import EVERY, Gate
 from memcheck.edge.screen import Screen
-from memcheck.errors import UsageError
+from memcheck.errors import DEFECT, UsageError
 from memcheck.judge import check_file
 from memcheck.report import WITH_DOSSIER
 from memcheck.result import PlanResult, Report, Unreadable
@@ -93,7 +91,7 @@ def command(
         raise UsageError(f"nothing to estimate: no plan in {', '.join(paths)}")
     write_each(outputs, color, lambda form, screen: rendered(form, report, screen, formulas=formulas))
     if report.defects:
-        from memcheck.cli.defect import write_bug_report
+        from memcheck.cli.tell import write_bug_report
 
         write_bug_report(["estimate", *paths], report.defects)
         return DEFECT

@@ -6,8 +6,7 @@ import sys
 
 import click
 
-from memcheck.cli.completion import one_of, rules
-from memcheck.cli.parameters import COLOR
+from memcheck.cli.parameters import COLOR, one_of, rules
 from memcheck.cli.table import table
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_stdout

@@ -7,10 +7,8 @@ from typing import NoReturn
 
 import click
 
-from memcheck.cli.completion import files
-from memcheck.cli.guard import complain
-from memcheck.cli.parameters import setting
-from memcheck.cli.tell import tell
+from memcheck.cli.parameters import files, setting
+from memcheck.cli.tell import complain, tell
 from memcheck.cli.write import write_document, write_file
 from memcheck.configs.documents import load_plans
 from memcheck.configs.formats import WRITTEN, export_plan

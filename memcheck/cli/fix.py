@@ -6,14 +6,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher, unified_diff
 
-from memcheck.cli.gate import CLEAN, FINDINGS, USAGE, Gates, configurations_of, plan_files
-from memcheck.cli.guard import DEFECT, complain
+from memcheck.cli.judging import CLEAN, FINDINGS, USAGE, Gates, configurations_of, plan_files
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.replace import replace_all
+from memcheck.cli.tell import complain
 from memcheck.cli.write import write_document
 from memcheck.config.discover import STDIN
 from memcheck.configs.documents import is_config
-from memcheck.errors import UsageError
+from memcheck.errors import DEFECT, UsageError
 from memcheck.plan.text import read_bytes
 from memcheck.result import Unreadable
 from memcheck.review.fix.rounds import fix_file
@@ -62,7 +62,7 @@ def fix_paths(options: CheckOptions) -> int | None:
     if configs and not options.quiet:
         _say(f"{_not_edited(configs)}; {_as_plan(configs[0], options)}")
     if defects and options.diff:
-        from memcheck.cli.defect import write_bug_report
+        from memcheck.cli.tell import write_bug_report
 
         write_bug_report(list(options.arguments), defects)
         return DEFECT

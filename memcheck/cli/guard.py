@@ -7,9 +7,8 @@ import os
 import sys
 
 from memcheck.edge.screen import open_missing, silence
-from memcheck.errors import MemcheckError, UsageError
+from memcheck.errors import DEFECT, MemcheckError, UsageError
 
-DEFECT = 3
 INTERRUPTED = 130
 
 
@@ -20,10 +19,10 @@ def guarded(arguments: list[str]) -> int:
     try:
         return dispatch(arguments)
     except MemcheckError as error:
-        complain(error.message, error.help)
+        _say(error.message, error.help)
         return error.exit_code
     except KeyboardInterrupt:
-        complain("interrupted")
+        _say("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         silence()
@@ -31,9 +30,9 @@ def guarded(arguments: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 - every exception of memcheck itself must end in a report
         outside = _outside(error)
         if outside:
-            complain(outside)
+            _say(outside)
             return UsageError.exit_code
-        from memcheck.cli.defect import write_bug_report
+        from memcheck.cli.tell import write_bug_report
 
         write_bug_report(arguments)
         return DEFECT
@@ -46,7 +45,7 @@ def dispatch(arguments: list[str]) -> int:
 
         arguments = check_line(arguments[1:])
     if arguments[:1] == ["check"]:
-        from memcheck.cli.plain import parse_plain
+        from memcheck.cli.options import parse_plain
 
         options = parse_plain(arguments)
         if options is not None:
@@ -78,12 +77,8 @@ def _outside(error: Exception) -> str:
     return ""
 
 
-def complain(message: str, help: str = "") -> None:
-    """One error on stderr, with what to do about it."""
-    text = f"memcheck: error: {message}\n" + (f"  help: {help}\n" if help else "")
-    from memcheck.cli.tell import tell
+def _say(message: str, help: str = "") -> None:
+    """One error on stderr; what writes it is loaded only where there is one."""
+    from memcheck.cli.tell import complain
 
-    try:
-        tell(text)
-    except BrokenPipeError:
-        silence()
+    complain(message, help)

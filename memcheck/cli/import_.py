@@ -7,13 +7,10 @@ import os
 import click
 
 from memcheck.cli.check_options import ANSWERS, HARDWARE_ANSWERS, HARDWARE_HEADING, JOB_ANSWERS, JOB_HEADING
-from memcheck.cli.completion import files
-from memcheck.cli.guard import complain
 from memcheck.cli.options import CheckOptions
-from memcheck.cli.parameters import options
-from memcheck.cli.sections import SectionedCommand
+from memcheck.cli.parameters import SectionedCommand, files, options
 from memcheck.cli.stated import stated_beside
-from memcheck.cli.tell import tell
+from memcheck.cli.tell import complain, tell
 from memcheck.cli.unread import UnreadAnswers
 from memcheck.cli.write import write_document, write_stdout
 from memcheck.config.discover import PlanFile

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import click
 
-from memcheck.cli.completion import gpus, models, one_of
 from memcheck.cli.job import METHODS, assumed, catalog_model
+from memcheck.cli.parameters import gpus, models, one_of
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_stdout
 from memcheck.edge.opener import refuse_way_out

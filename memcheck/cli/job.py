@@ -12,9 +12,8 @@ from memcheck.catalog.config_file import ConfigFileError, read_config
 from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.models import find_model
 from memcheck.catalog.names import UnknownNameError
-from memcheck.cli.launch_line import launch_file
 from memcheck.cli.options import CheckOptions
-from memcheck.cli.stated import USUAL_GPUS_PER_NODE
+from memcheck.cli.stated import USUAL_GPUS_PER_NODE, launch_file
 from memcheck.config.discover import STDIN, PlanFile
 from memcheck.configs.model_config import describes_model
 from memcheck.configs.plan_text import plan_text

@@ -1,19 +1,18 @@
-"""Processes that judge plan files side by side. A process that dies takes the verdict on one file with it, at most."""
+"""Processes that judge plan files at once (``check --jobs``). One that dies takes one verdict with it, at most."""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
+import signal
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 
-from memcheck.cli.batches import Batch, Batches
-from memcheck.cli.gate import Gates
-from memcheck.cli.jobs import FileVerdict, judged
+from memcheck.cli.judging import FileVerdict, Gates, configurations_of, judged, keeper_of, size_of
 from memcheck.cli.options import CheckOptions
-from memcheck.cli.worker import READY, uninterrupted, work
 from memcheck.config.discover import PlanFile
 from memcheck.judge import stem
 from memcheck.result import PlanResult, Unreadable, defect_result
@@ -24,6 +23,139 @@ if TYPE_CHECKING:
     from typing import Any
 
     from memcheck.cli.kept import Keeper
+
+
+Batch = list[tuple[int, PlanFile]]
+"""Files with their places in the run."""
+
+BATCH = 8
+"""Files of the usual size that are handed over at once: few enough that no process waits long for the last one."""
+STEP = 64
+"""Files that are read at once: processes must not wait for the reading of all that come into question."""
+MODEL_KEYS = (b"model:", b"model_name_or_path:")
+"""Keys that name the model, ``base_model:`` among them."""
+LINE_BYTES = 200
+"""What is read of such a line."""
+
+
+class Batches:
+    """The plan files of a run that have been read, and wait for a process."""
+
+    def __init__(self, files: Iterator[PlanFile | Unreadable | FileVerdict]) -> None:
+        self._files = enumerate(files)
+        self._read = 0
+        self._waiting: dict[bytes, deque[tuple[int, PlanFile]]] = {}
+        self._owners: dict[bytes, object] = {}
+
+    def __bool__(self) -> bool:
+        """Whether a file is waiting to be checked."""
+        return bool(self._waiting)
+
+    def read(self, end: int) -> Iterator[tuple[int, PlanFile | Unreadable | FileVerdict]]:
+        """Read up to this place of the run, a step of it at most. What needs no process is handed back, with its
+        place.
+        """
+        end = min(end, self._read + STEP)
+        while self._read < end:
+            found = next(self._files, None)
+            if found is None:
+                return
+            place, file = found
+            self._read = place + 1
+            if isinstance(file, PlanFile):
+                self._waiting.setdefault(_model(file.data), deque()).append((place, file))
+            else:
+                yield place, file
+
+    def take(self, process: object) -> Batch:
+        """What to hand to this process; nothing where no file waits.
+
+        First come its own models, then one that no process has had, then whatever the others have not got to.
+        """
+        batch: Batch = []
+        size = 0
+        models = [model for model in self._waiting if self._owners.get(model) is process] or self._others()
+        for model in models:
+            files = self._waiting[model]
+            while files and size < BATCH:
+                batch.append(files.popleft())
+                size += size_of(batch[-1][1])
+            if not files:
+                del self._waiting[model]
+            if size >= BATCH:
+                break
+        self._owners.update((model, process) for model in models if self._owners.get(model) is None)
+        return batch
+
+    def _others(self) -> list[bytes]:
+        """One model at most: the first that no process has had, or else the one of most files."""
+        for model in self._waiting:
+            if model not in self._owners:
+                return [model]
+        return [max(self._waiting, key=lambda model: len(self._waiting[model]))] if self._waiting else []
+
+
+def _model(data: bytes) -> bytes:
+    """The text that names a file's model, as far as its first such line shows. No verdict depends on it."""
+    for key in MODEL_KEYS:
+        start = data.find(key)
+        if start >= 0:
+            return data[start + len(key) : start + LINE_BYTES].partition(b"\n")[0].strip()
+    return b""
+
+
+READY = "ready"
+"""The first thing that a process says."""
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits meanwhile, and a process that is started in it hears none before it says so."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def work(pipe: Connection, options: CheckOptions, inherited: Iterable[Connection] = ()) -> None:
+    """Answer every list of files until the pipe ends. Ctrl-C is for the process at its other end.
+
+    ``inherited``: the other ends of this pipe and of those of earlier processes, which a fork has copied. A pipe ends
+    only when all copies are closed, and whatever ends the process that asks has to end this one, too.
+    """
+    for end in inherited:
+        end.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    gc.set_threshold(100_000)
+    gates = Gates(options, configurations_of(options))
+    keeper = keeper_of(gates, options)
+    try:
+        pipe.send(READY)
+        while True:
+            answers = [_answer(file, gates, keeper) for file in pipe.recv()]
+            pipe.send((answers, gates.take_met()))
+    except (EOFError, OSError):  # the main process has closed the pipe
+        return
+
+
+def _answer(file: PlanFile, gates: Gates, keeper: Keeper | None) -> tuple[list[PlanResult], list[str]] | None:
+    """The results of a file and memcheck's own failures; None where they cannot be sent."""
+    from pickle import dumps
+
+    try:
+        verdict = judged(file, gates, keeper)
+        answer = verdict.plans, verdict.traces
+        dumps(answer)
+    except Exception:  # noqa: BLE001 - the process at the other end judges the file itself, and says what is wrong
+        return None
+    return answer
+
 
 AHEAD = 256
 """Verdicts that wait for an earlier one at most: a file that takes long must not have all others read meanwhile."""

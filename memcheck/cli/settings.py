@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from memcheck.cli.gate import Gates, configurations_of
+from memcheck.cli.judging import Gates, configurations_of
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.write import write_stdout
 from memcheck.config.types import Settings

@@ -7,11 +7,9 @@ from typing import Any
 
 import click
 
-from memcheck.cli.completion import files, one_of
-from memcheck.cli.parameters import COLOR, CONFIG, typed
+from memcheck.cli.parameters import COLOR, CONFIG, files, one_of, typed
 from memcheck.cli.parameters import gpu as known_gpu
-from memcheck.cli.progress import counting
-from memcheck.cli.tell import tell
+from memcheck.cli.tell import counting, tell
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.values import share
 from memcheck.cli.write import write_document, write_stdout

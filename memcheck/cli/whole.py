@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
-from memcheck.cli.jobs import MANY
+from memcheck.cli.judging import MANY
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.write import shown_on
 from memcheck.config.discover import Candidate
@@ -20,7 +20,7 @@ from memcheck.result import Report, Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from memcheck.cli.cache.verdicts import Verdicts
+    from memcheck.cli.kept import Verdicts
     from memcheck.config.find import Configurations
     from memcheck.edge.screen import Screen
 

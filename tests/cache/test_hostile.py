@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.cli.cache import store
+from memcheck.cli import kept
 from tests.cache.kept import Runs, others_own
 from tests.cli.plans import write, write_over
 
@@ -43,13 +43,13 @@ def empty(file: Path) -> None:
 
 def bloat(file: Path) -> None:
     """It is larger than anything that is kept."""
-    file.write_bytes(file.read_bytes() + b" " * store.LARGEST)
+    file.write_bytes(file.read_bytes() + b" " * kept.LARGEST)
 
 
 def swap(file: Path) -> None:
     """It is the verdict on another plan, as it was written for that."""
     other = file.with_name("other")
-    text = store.keep
+    text = kept.keep
     folder = os.open(file.parent, os.O_RDONLY)
     text(folder, "other", file.read_text(encoding="utf-8")[64:].replace("failed", "passed"))
     os.close(folder)
@@ -122,7 +122,7 @@ def test_a_relative_directory_does_not_count(runs: Runs, monkeypatch: pytest.Mon
     """As the XDG specification has it: the user's own directory is taken instead."""
     monkeypatch.setenv("XDG_CACHE_HOME", "caches")
     monkeypatch.setenv("HOME", str(runs.plans.parent / "home"))
-    assert store.location().startswith(str(runs.plans.parent / "home"))
+    assert kept.location().startswith(str(runs.plans.parent / "home"))
     assert runs.judged() == ["over.yaml"]
     assert not (runs.plans / "caches").exists()
 
@@ -159,18 +159,18 @@ def test_a_place_that_takes_nothing_costs_no_verdict(runs: Runs, monkeypatch: py
 
 def test_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit the files that were used least lately are removed, and what others remove meanwhile is no error."""
-    monkeypatch.setattr(store, "FEW", 3)
-    monkeypatch.setattr(store, "MOST_BYTES", 4 * (64 + 10))
-    folder = store.opened(str(tmp_path / "kept"), make=True)
+    monkeypatch.setattr(kept, "FEW", 3)
+    monkeypatch.setattr(kept, "MOST_BYTES", 4 * (64 + 10))
+    folder = kept.opened(str(tmp_path / "kept"), make=True)
     assert folder is not None
     for number in range(6):
-        store.keep(folder, f"{number}", "0123456789")
+        kept.keep(folder, f"{number}", "0123456789")
         os.utime(tmp_path / "kept" / f"{number}", (number, number))
-    assert store.fetch(folder, "0") == "0123456789"  # used now, so that it is the youngest
-    store.bound(folder)
+    assert kept.fetch(folder, "0") == "0123456789"  # used now, so that it is the youngest
+    kept.bound(folder)
     assert sorted(os.listdir(folder)) == ["0", "4", "5"]
-    store.keep(folder, "large", "x" * store.LARGEST)
-    assert store.fetch(folder, "large") is None
+    kept.keep(folder, "large", "x" * kept.LARGEST)
+    assert kept.fetch(folder, "large") is None
     os.close(folder)
 
 
@@ -179,16 +179,16 @@ def test_writers_side_by_side(tmp_path: Path) -> None:
     """While two processes write one name again and again, a reader finds a whole text, one of the two, each time."""
     import multiprocessing
 
-    folder = store.opened(str(tmp_path / "kept"), make=True)
+    folder = kept.opened(str(tmp_path / "kept"), make=True)
     assert folder is not None
     texts = [letter * 40_000 for letter in "ab"]
-    store.keep(folder, "name", texts[0])
+    kept.keep(folder, "name", texts[0])
     writers = [multiprocessing.get_context("fork").Process(target=rewrite, args=(folder, text)) for text in texts]
     for each in writers:
         each.start()
     seen = set()
     while any(each.is_alive() for each in writers):
-        seen.add(store.fetch(folder, "name"))
+        seen.add(kept.fetch(folder, "name"))
     assert seen <= set(texts)
     assert os.listdir(folder) == ["name"]
     os.close(folder)
@@ -197,4 +197,4 @@ def test_writers_side_by_side(tmp_path: Path) -> None:
 def rewrite(folder: int, text: str) -> None:
     """Write one name many times."""
     for _ in range(500):
-        store.keep(folder, "name", text)
+        kept.keep(folder, "name", text)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.cli.cache import verdicts as version
+from memcheck.cli import kept
 from memcheck.edge import observed
 from tests.cache.kept import Runs
 from tests.cli.plans import GOOD
@@ -115,7 +115,7 @@ def test_the_folder_and_the_version_are_seen(runs: Runs, monkeypatch: pytest.Mon
     assert runs.judged("repository/plan.yaml") == ["repository/plan.yaml"]
     monkeypatch.chdir(runs.plans)
     assert runs.judged("plan.yaml") == []
-    monkeypatch.setattr(version, "__version__", "999.0")
+    monkeypatch.setattr(kept, "__version__", "999.0")
     assert runs.judged("plan.yaml") == ["plan.yaml"]
 
 
@@ -124,22 +124,22 @@ def test_a_change_of_the_package_is_seen(tmp_path: Path, monkeypatch: pytest.Mon
     package = tmp_path / "memcheck"
     (package / "inner").mkdir(parents=True)
     (package / "inner" / "a.py").write_text("a", encoding="utf-8")
-    monkeypatch.setattr(version, "PACKAGE", str(package))
-    seen = [version.identity()]
+    monkeypatch.setattr(kept, "PACKAGE", str(package))
+    seen = [kept.identity()]
     (package / "inner" / "a.py").write_text("ab", encoding="utf-8")
-    seen.append(version.identity())
+    seen.append(kept.identity())
     (package / "b.json").write_text("", encoding="utf-8")
-    seen.append(version.identity())
+    seen.append(kept.identity())
     (package / "inner" / "a.py").unlink()
-    seen.append(version.identity())
-    record = tmp_path / f"memcheck-{version.__version__}.dist-info" / "RECORD"
+    seen.append(kept.identity())
+    record = tmp_path / f"memcheck-{kept.__version__}.dist-info" / "RECORD"
     record.parent.mkdir()
     record.write_text("one", encoding="utf-8")
-    seen.append(version.identity())
+    seen.append(kept.identity())
     record.write_text("three", encoding="utf-8")
-    seen.append(version.identity())
+    seen.append(kept.identity())
     assert len(set(seen)) == len(seen)
-    assert version.identity() == seen[-1]
+    assert kept.identity() == seen[-1]
 
 
 ON_THE_WAY = ("plan", "catalog", "models", "job", "configs", "frameworks", "memory", "timing", "rules", "what_if")

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.cli import whole
-from memcheck.cli.cache import store
-from memcheck.cli.cache.verdicts import Verdicts
+from memcheck.cli import kept, whole
+from memcheck.cli.kept import Verdicts
 from memcheck.edge import observed
 from tests.cache.kept import Runs, others_own
 from tests.cache.test_stale import CONFIG, ENGINE, add, edit, loses_git
@@ -179,7 +178,7 @@ def test_a_corrupt_run_is_as_good_as_absent(runs: Runs, monkeypatch: pytest.Monk
 def seal(file: Path, name: str, body: str) -> None:
     """Put a body under the name of a file, sealed for a name."""
     folder = os.open(file.parent, os.O_RDONLY)
-    store.keep(folder, name, body, store.LARGEST_RUN)
+    kept.keep(folder, name, body, kept.LARGEST_RUN)
     os.close(folder)
     file.with_name(name).replace(file)
 
@@ -200,7 +199,7 @@ def test_large_runs_are_judged_file_by_file(runs: Runs, monkeypatch: pytest.Monk
     """Files that are too large to be held together, and reports that are too large to be kept, cost no verdict."""
     alone(runs)
     cold = runs.anew("--format", "json")
-    for where, name in ((whole, "MOST_HELD"), (store, "LARGEST_RUN")):
+    for where, name in ((whole, "MOST_HELD"), (kept, "LARGEST_RUN")):
         with monkeypatch.context() as patch:
             patch.setattr(where, name, 100)
             for _ in range(2):

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.cli import batches, jobs, pool, worker
-from memcheck.cli.gate import Gates, configurations_of
+from memcheck.cli import gate, judging, pool
+from memcheck.cli.judging import Gates, configurations_of
 from memcheck.cli.options import CheckOptions
 from memcheck.config.discover import PlanFile
 from memcheck.report import FORMATS
@@ -33,15 +33,15 @@ def in_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Every test runs in an empty repository, where two files are enough for two processes."""
     (tmp_path / ".git").mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(jobs, "WORTH", {"fork": 2, "spawn": 2})
-    monkeypatch.setattr(batches, "BATCH", 2)
+    monkeypatch.setattr(gate, "WORTH", {"fork": 2, "spawn": 2})
+    monkeypatch.setattr(pool, "BATCH", 2)
     use(monkeypatch, METHODS[-1])
     return tmp_path
 
 
 def use(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     """Start processes this way."""
-    monkeypatch.setattr(jobs, "start_method", lambda: method)
+    monkeypatch.setattr(gate, "start_method", lambda: method)
 
 
 def write_many(folder: Path, count: int = 5) -> None:
@@ -82,7 +82,7 @@ def test_every_report_is_the_one_of_a_single_process(
 def test_few_plans_start_no_process(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process costs as much as several plans: below the threshold none is started, whatever was asked for."""
     write_many(tmp_path)
-    monkeypatch.setattr(jobs, "WORTH", {"fork": 9, "spawn": 9})
+    monkeypatch.setattr(gate, "WORTH", {"fork": 9, "spawn": 9})
     started: list[str] = []
 
     class Watched(pool.Pool):
@@ -111,11 +111,11 @@ def test_a_process_that_dies_is_a_defect_of_one_file(
     def dies(file: PlanFile, *rest: Any) -> object:
         if file.path == "good-1.yaml":
             os.kill(os.getpid(), signal.SIGKILL) if how == "signal 9" else os._exit(7)
-        return jobs.judged(file, *rest)
+        return judging.judged(file, *rest)
 
     write_many(tmp_path)
     whole = json.loads(run(capsys, "--jobs", "1", "--format", "json")[1])["plans"]
-    monkeypatch.setattr(worker, "judged", dies)
+    monkeypatch.setattr(pool, "judged", dies)
     code, out, err = run(capsys, "--jobs", "2", "--format", "json")
     plans = json.loads(out)["plans"]
     assert code == 3
@@ -130,7 +130,8 @@ def test_what_cannot_be_sent_is_judged_here(tmp_path: Path, capsys: Capture, mon
     """A result that does not go through a pipe costs time and nothing else."""
     write_many(tmp_path)
     whole = run(capsys, "--jobs", "1", "--format", "json")
-    monkeypatch.setattr(worker, "judged", lambda *_: lambda: None)
+    here, really = os.getpid(), pool.judged
+    monkeypatch.setattr(pool, "judged", lambda *of: really(*of) if os.getpid() == here else lambda: None)
     assert run(capsys, "--jobs", "2", "--format", "json") == whole
 
 
@@ -150,8 +151,8 @@ def test_processes_that_never_get_ready_are_given_up(tmp_path: Path) -> None:
     """A program from stdin cannot be started again by name: its plans are judged all the same."""
     write_many(tmp_path)
     program = (
-        "from memcheck.cli import jobs; from memcheck.__main__ import main\n"
-        "jobs.WORTH, jobs.start_method = {'spawn': 2}, lambda: 'spawn'\n"
+        "from memcheck.cli import gate; from memcheck.__main__ import main\n"
+        "gate.WORTH, gate.start_method = {'spawn': 2}, lambda: 'spawn'\n"
         "print(main(['check', '--format=jsonl=report.jsonl', '--jobs', '2']))\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -230,14 +231,14 @@ def test_fixed_files_are_judged_as_they_are_then(tmp_path: Path, capsys: Capture
 SLOW = """
 import os, time
 from memcheck.__main__ import main
-from memcheck.cli import batches, jobs, worker
+from memcheck.cli import gate, pool
 
 def slow(file, gates, keeper):
     open(f"{os.getpid()}.judging", "w").close()
     time.sleep(600)
 
 if __name__ == "__main__":
-    jobs.WORTH, batches.BATCH, worker.judged = {"fork": 2}, 1, slow
+    gate.WORTH, pool.BATCH, pool.judged = {"fork": 2}, 1, slow
     raise SystemExit(main(["check", "--jobs", "2"]))
 """
 
@@ -282,7 +283,7 @@ def test_each_model_goes_to_one_process() -> None:
     """What is known of a model helps with its other plans; a process without any of its own takes from the others."""
     models = ["a", "b", "a", "b", "c", "a", "a"]
     files = [PlanFile(f"{n}.yaml", f"memcheck: 1\nmodel: {model}\n".encode()) for n, model in enumerate(models)]
-    waiting = batches.Batches(iter([*files, Unreadable("no.yaml", "gone")]))
+    waiting = pool.Batches(iter([*files, Unreadable("no.yaml", "gone")]))
     assert [place for place, _ in waiting.read(100)] == [7]
     handed = [[place for place, _ in waiting.take(process)] for process in ("one", "two", "one", "two", "two")]
     assert handed == [[0, 2], [1, 3], [5, 6], [4], []]
@@ -292,7 +293,7 @@ def test_each_model_goes_to_one_process() -> None:
 def test_a_process_takes_over_what_others_have_not_got_to() -> None:
     """A folder of one model keeps all processes busy."""
     files = [PlanFile(f"{n}.yaml", b"memcheck: 1\nmodel: a\n") for n in range(6)]
-    waiting = batches.Batches(iter(files))
+    waiting = pool.Batches(iter(files))
     assert not list(waiting.read(4))
     assert [[place for place, _ in waiting.take(process)] for process in ("one", "two", "one")] == [[0, 1], [2, 3], []]
     assert not list(waiting.read(8))
@@ -310,4 +311,4 @@ def test_a_process_takes_over_what_others_have_not_got_to() -> None:
 )
 def test_the_model_that_a_file_shows(text: bytes, named: bytes) -> None:
     """Plans and other tools' configs name it in a line; what has none is of no model."""
-    assert batches._model(text) == named
+    assert pool._model(text) == named

@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from memcheck.cli.guard import complain
-from memcheck.cli.tell import filled
+from memcheck.cli.tell import complain, filled
 from memcheck.edge.text import width
 from tests.cli.test_terminal import Stream
 

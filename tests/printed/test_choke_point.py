@@ -15,7 +15,7 @@ WRITES = {
     ("memcheck/cli/write.py", "_print"): "the place itself on stdout, behind `inert` and `document`",
     ("memcheck/__main__.py", "main"): "the version, a literal, before anything is imported",
     ("memcheck/cli/write.py", "_send"): "a report's file",
-    ("memcheck/cli/defect.py", "write_bug_report"): "a defect's file",
+    ("memcheck/cli/tell.py", "write_bug_report"): "a defect's file",
     ("memcheck/cli/init.py", "write_new"): "a new plan's file",
     ("memcheck/cli/replace.py", "_fill"): "a mended plan's file, or a report's",
     ("memcheck/cli/replace.py", "put_in_place"): "a report's file that cannot be replaced",
@@ -24,7 +24,7 @@ WRITES = {
     ("memcheck/review/history/checkout.py", "_write"): "a file of another revision",
     ("memcheck/review/history/tree.py", "_object"): "a pipe to git",
     ("memcheck/verify/recording.py", "append"): "a recording's file",
-    ("memcheck/cli/cache/store.py", "keep"): "a kept verdict, in the user's cache",
+    ("memcheck/cli/kept.py", "keep"): "a kept verdict, in the user's cache",
     ("memcheck/configs/formats.py", "export_plan"): "a format's own function of that name",
     ("memcheck/configs/formats.py", "write"): "the function of that name in a format's writer",
 }

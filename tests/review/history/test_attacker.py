@@ -203,7 +203,7 @@ def test_linked_worktree_works(checkout: Path, tmp_path: Path) -> None:
 STARTERS = {"subprocess", "_posixsubprocess", "multiprocessing", "pty", "popen2", "asyncio"}
 CALLS = {"system", "popen", "startfile", "fork", "forkpty", "posix_spawn", "posix_spawnp"}
 ONLY = Path("memcheck/review/history/command.py")
-OWN_PROCESSES = (Path("memcheck/cli/pool.py"), Path("memcheck/cli/worker.py"))
+OWN_PROCESSES = (Path("memcheck/cli/pool.py"), Path("memcheck/cli/pool.py"))
 """Copies of memcheck itself, which judge plans beside it (`--jobs`)."""
 
 

@@ -1,1 +1,0 @@
-"""Verdicts that are kept from one run to the next, in the user's own cache directory."""
