@@ -21,44 +21,45 @@ from memcheck.models.types import Attention, Norm
 def self_attention(
     ctx: Context, a: Attention, x: Value, spec: Norm | None, *, recompute: bool
 ) -> tuple[Value, Projection]:
-    """Attention's output and its projection (whose bias the bias-dropout-add adds).
+    """Compute self-attention [tokens, hidden], and return its output projection for the bias that is added later.
 
-    ``spec``: the input norm, where the qkv projection does it (TE). ``recompute``: ``core_attn``.
+    ``spec``: the input norm, where the qkv projection applies it (TE). ``recompute``: whether selective recompute runs
+    the core attention again (``core_attn``).
     """
     tape = ctx.tape
-    heads = -(-a.heads // ctx.tp)
-    groups = max(1, a.kv_heads // ctx.tp)
-    width = (a.heads * (2 if a.output_gate else 1) + 2 * a.kv_heads) * a.head_dim
-    qkv_p = projection(ctx, "self_attention.linear_qkv", -(-width // ctx.tp), ctx.hidden, bias=a.qkv_bias)
-    mixed = column(ctx, x, qkv_p, "linear_qkv", spec)
+    local_heads = -(-a.heads // ctx.tp)
+    local_kv_heads = max(1, a.kv_heads // ctx.tp)
+    qkv_width = (a.heads * (2 if a.output_gate else 1) + 2 * a.kv_heads) * a.head_dim
+    qkv_projection = projection(ctx, "self_attention.linear_qkv", -(-qkv_width // ctx.tp), ctx.hidden, bias=a.qkv_bias)
+    qkv = column(ctx, x, qkv_projection, "linear_qkv", spec)
     del x
     if a.kv_heads < ctx.tp:
-        mixed = _gather_heads(tape, mixed, width)
-    rows = mixed.shape[0]
+        qkv = _gather_qkv(tape, qkv, qkv_width)
+    rows = qkv.shape[0]
     gates: tuple[Value, ...] = ()
-    sides = (rows, groups * a.head_dim), (rows, groups * a.head_dim)
+    kv_shapes = (rows, local_kv_heads * a.head_dim), (rows, local_kv_heads * a.head_dim)
     if a.output_gate and is_bridged(ctx.setting):
-        q, key, value = tape.views(mixed, (rows, 2 * heads * a.head_dim), *sides)
-        q, gate = _every_second(tape, copy(tape, q, "query reshape") if groups > 1 else q)
+        q, key, value = tape.views(qkv, (rows, 2 * local_heads * a.head_dim), *kv_shapes)
+        q, gate = _split_interleaved(tape, copy(tape, q, "query reshape") if local_kv_heads > 1 else q)
         q, gates = copy(tape, q, "contiguous q"), (gate,)
     else:
-        each = (rows, heads * a.head_dim)
-        q, *gates_, key, value = tape.views(mixed, each, *([each] if a.output_gate else []), *sides)
-        gates = tuple(gates_)
-        if heads > groups > 1:  # heads of different groups are not adjacent
+        query_shape = (rows, local_heads * a.head_dim)
+        q, *gate_views, key, value = tape.views(qkv, query_shape, *([query_shape] if a.output_gate else []), *kv_shapes)
+        gates = tuple(gate_views)
+        if local_heads > local_kv_heads > 1:  # heads of different groups are not adjacent
             q = copy(tape, q, "query reshape")
             gates = tuple([copy(tape, t, "gate reshape") for t in gates])
-    del mixed
+    del qkv
     rotates = a.rotary_dim > 0
     q = _head_norm(ctx, a.query_norm, q, "q_layernorm")
     key = _head_norm(ctx, a.key_norm, key, "k_layernorm")
-    held = q, key  # Attention.forward's qkv_output, to its end, as its query, key and value are
+    qkv_output = q, key  # Attention.forward's qkv_output, to its end, as its query, key and value are
     if rotates:
         q, key = rotary(ctx, q, a.rotary_dim), rotary(ctx, key, a.rotary_dim)
-    packed = not rotates and heads == groups and a.query_norm is None
+    packed = not rotates and local_heads == local_kv_heads and a.query_norm is None
     kernel = Kernel(
-        heads=heads,
-        kv_heads=groups,
+        heads=local_heads,
+        kv_heads=local_kv_heads,
         qk_dim=a.head_dim,
         v_dim=a.head_dim,
         packed=packed,
@@ -69,8 +70,8 @@ def self_attention(
     else:
         out = core_attention(ctx, kernel, q, key, value)
     for gate in gates:
-        out = _gate(ctx, out, gate)
-    proj = projection(
+        out = _apply_output_gate(ctx, out, gate)
+    output_projection = projection(
         ctx,
         "self_attention.linear_proj",
         ctx.hidden,
@@ -78,13 +79,16 @@ def self_attention(
         bias=a.out_bias,
         adds=False,
     )
-    out = row(ctx, out, proj, "linear_proj", keeps_input=True)
-    del held
-    return out, proj
+    out = row(ctx, out, output_projection, "linear_proj", keeps_input=True)
+    del qkv_output
+    return out, output_projection
 
 
-def _every_second(tape: Tape, x: Value) -> tuple[Value, Value]:
-    """``x[:, :, ::2], x[:, :, 1::2]`` (mcore-bridge, GatedSelfAttention): each one's gradient is of x's size."""
+def _split_interleaved(tape: Tape, x: Value) -> tuple[Value, Value]:
+    """Split ``x`` [tokens, 2 * width] into two strided views [tokens, width]; each gradient has the full size of x.
+
+    ``x[:, :, ::2], x[:, :, 1::2]`` in mcore-bridge's GatedSelfAttention.
+    """
     shape, dtype = x.shape, x.dtype
     half = (shape[0], shape[1] // 2)
 
@@ -95,7 +99,10 @@ def _every_second(tape: Tape, x: Value) -> tuple[Value, Value]:
 
 
 def _head_norm(ctx: Context, spec: Norm | None, x: Value, name: str) -> Value:
-    """The norm of each head. TE's (``ops/basic/rmsnorm.py``, ``layer_norm.py``) keeps a contiguous copy of a view."""
+    """Normalise each head of ``x``; return x unchanged without a norm.
+
+    TE's norms (``ops/basic/rmsnorm.py``, ``layer_norm.py``) save a contiguous copy of a view.
+    """
     if spec is None:
         return x
     if uses_te(ctx.setting):
@@ -117,35 +124,42 @@ def hidden_dropout(ctx: Context, p: float) -> float:
     return p if stated is None else float(str(stated))
 
 
-def _gather_heads(tape: Tape, mixed: Value, width: int) -> Value:
-    """Fewer key-value groups than tensor ranks: all ranks' qkv are gathered, each takes a slice of the whole."""
+def _gather_qkv(tape: Tape, mixed: Value, width: int) -> Value:
+    """All-gather qkv where there are fewer key-value heads than tensor ranks; each rank then takes a slice.
+
+    ``width``: columns of the qkv of all ranks.
+    """
     shape, dtype = mixed.shape, mixed.dtype
-    whole = (shape[0], width)
-    out = tape.value(whole, dtype, "all-gather qkv")
-    return operator(tape, out, mixed, "all-gather qkv backward", temporaries=[(whole, dtype, "slice backward")])
+    full_shape = (shape[0], width)
+    out = tape.value(full_shape, dtype, "all-gather qkv")
+    return operator(tape, out, mixed, "all-gather qkv backward", temporaries=[(full_shape, dtype, "slice backward")])
 
 
 def rotary(ctx: Context, x: Value, rotary_dim: int) -> Value:
-    """Rotates x: one kernel that keeps the frequencies, or operators that keep cos and sin per layer.
+    """Rotate ``x`` by its positions: one fused kernel, or operators that save cos and sin in each layer.
 
     ``apply_rope_fusion`` is on by default where TransformerEngine is.
     """
     tape = ctx.tape
     if uses_te(ctx.setting) and bool(ctx.setting.option("apply_rope_fusion", True)):
         return operator(tape, tape.value(x.shape, x.dtype, "fused rotary embedding"), x, "fused rotary backward")
-    return _rotary_pieces(ctx, x, rotary_dim)
+    return _unfused_rotary(ctx, x, rotary_dim)
 
 
-def _rotary_pieces(ctx: Context, x: Value, rotary_dim: int) -> Value:
-    """``_apply_rotary_pos_emb_bshd``: (t * cos) + (rotate_half(t) * sin), then cat with what is not rotated."""
+def _unfused_rotary(ctx: Context, x: Value, rotary_dim: int) -> Value:
+    """Rotate ``x`` by separate operators: ``cat((t * cos) + (rotate_half(t) * sin), t_pass)``.
+
+    Only the first ``rotary_dim`` columns of a head are rotated (``_apply_rotary_pos_emb_bshd``). Every temporary is
+    counted with x's full shape, an upper bound; cos and sin [sequence, rotary_dim] are saved.
+    """
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
     table = (ctx.sequence, rotary_dim)
-    wants = x.origin is not None
+    needs_grad = x.origin is not None
     cos, sin = tape.new(table, dtype, "cos"), tape.new(table, dtype, "sin")
     with_cos = tape.new(shape, dtype, "t * cos")
-    turned = tape.new(shape, dtype, "rotate half")
+    rotated_half = tape.new(shape, dtype, "rotate half")
     with_sin = tape.new(shape, dtype, "rotate half * sin")
-    del turned
+    del rotated_half
     summed = tape.new(shape, dtype, "rotated")
     del with_cos, with_sin
     out = tape.value(shape, dtype, "cat rotary")
@@ -154,19 +168,21 @@ def _rotary_pieces(ctx: Context, x: Value, rotary_dim: int) -> Value:
     del cos, sin
 
     def run(grad: Storage) -> list[Storage | None]:
-        through_sin = tape.new(shape, dtype, "mul backward")
-        turned = tape.new(shape, dtype, "cat backward")
-        del through_sin
-        through_cos = tape.new(shape, dtype, "mul backward")
-        total = tape.new(shape, dtype, "slice backward")
-        del turned, through_cos
-        return [total if wants else None]
+        sin_gradient = tape.new(shape, dtype, "mul backward")
+        cat_gradient = tape.new(shape, dtype, "cat backward")
+        del sin_gradient
+        cos_gradient = tape.new(shape, dtype, "mul backward")
+        dx = tape.new(shape, dtype, "slice backward")
+        del cat_gradient, cos_gradient
+        return [dx if needs_grad else None]
 
     return tape.record(out, (x,), run, saves=kept)
 
 
-def _gate(ctx: Context, out: Value, gate: Value) -> Value:
-    """``_apply_output_gate`` under jit_fuser: out * sigmoid(gate.float()), keeps both."""
+def _apply_output_gate(ctx: Context, out: Value, gate: Value) -> Value:
+    """Multiply ``out`` by ``sigmoid(gate.float())`` in one compiled kernel that saves both inputs
+    (``_apply_output_gate``).
+    """
     tape = ctx.tape
     return operator(
         tape,

@@ -28,10 +28,10 @@ class AttentionWidths(Record):
 
 
 def exchange(setting: Setting) -> str:
-    """``cp_comm_type``; nothing without context parallelism.
+    """Return the kind of exchange of context parallelism (``cp_comm_type``); empty without context parallelism.
 
     Raises:
-        UnsupportedError: layers exchange in different ways; the ledger prices one layer for all.
+        UnsupportedError: the layers exchange in different ways; one layer is estimated for all of them.
     """
     if setting.context == 1:
         return ""
@@ -46,8 +46,11 @@ def exchange(setting: Setting) -> str:
     )
 
 
-def ring_ways(setting: Setting) -> int:
-    """Ranks on one ring: the whole context group, or the second of ``hierarchical_context_parallel_sizes``."""
+def ring_ranks(setting: Setting) -> int:
+    """Return the number of ranks on one ring: the context group, or its outer group under ``a2a+p2p``.
+
+    The outer sizes are those of ``hierarchical_context_parallel_sizes`` after the first.
+    """
     if exchange(setting) != "a2a+p2p":
         return setting.context
     stated = setting.option("hierarchical_context_parallel_sizes")
@@ -61,148 +64,171 @@ def ring_ways(setting: Setting) -> int:
     return prod(sizes[1:]) if sizes else setting.context
 
 
-def context_attention(ctx: Context, sides: AttentionWidths, q: Value, key: Value, value: Value) -> Value:
-    """Attention of this rank's queries over the whole sequence."""
+def context_attention(ctx: Context, widths: AttentionWidths, q: Value, key: Value, value: Value) -> Value:
+    """Compute the attention of this rank's queries over the whole sequence: [tokens, heads * v_dim].
+
+    ``cp_comm_type`` selects the exchange; each queries, keys and values tensor is [tokens, width].
+    """
     kind = exchange(ctx.setting)
     if kind == "all_gather":
-        return _gathered(ctx, sides, q, key, value)
+        return _all_gather_attention(ctx, widths, q, key, value)
     if kind == "p2p":
-        return _ring(ctx, sides, q, key, value)
+        return _ring_attention(ctx, widths, q, key, value)
     if not kind:
-        return _whole(ctx, sides, q, key, value)
+        return _full_sequence_attention(ctx, widths, q, key, value)
     q, key, value = _to_heads(ctx.tape, (q, key, value))
-    inner = _ring if kind == "a2a+p2p" else _whole
-    out = inner(ctx, sides, q, key, value)
+    attend = _ring_attention if kind == "a2a+p2p" else _full_sequence_attention
+    out = attend(ctx, widths, q, key, value)
     del q, key, value
     return _to_tokens(ctx.tape, out)
 
 
-def _gradients(tape: Tape, sides: AttentionWidths, q: Value, key: Value, value: Value) -> list[Storage]:
-    """One call of the backward kernel: dQ is accumulated in fp32 (cuDNN's workspace, FlashAttention's dq_accum)."""
-    rows = q.shape[0]
-    accumulator = tape.new((rows, sides.heads * sides.qk_dim), "fp32", "dQ accumulator")
-    found = [tape.new(t.shape, t.dtype, "attention backward") for t in (q, key, value)]
-    if sides.expands:
-        wide = [
-            tape.new((key.shape[0], sides.heads * d), key.dtype, "expanded dK, dV") for d in (sides.qk_dim, sides.v_dim)
+def _attention_backward(tape: Tape, widths: AttentionWidths, q: Value, key: Value, value: Value) -> list[Storage]:
+    """Allocate what one call of the backward kernel makes, and return dQ, dK and dV.
+
+    dQ is accumulated in fp32 (cuDNN's workspace, FlashAttention's dq_accum). A kernel that expands grouped heads writes
+    dK and dV per query head first.
+    """
+    tokens = q.shape[0]
+    accumulator = tape.new((tokens, widths.heads * widths.qk_dim), "fp32", "dQ accumulator")
+    gradients = [tape.new(t.shape, t.dtype, "attention backward") for t in (q, key, value)]
+    if widths.expands:
+        expanded = [
+            tape.new((key.shape[0], widths.heads * d), key.dtype, "expanded dK, dV")
+            for d in (widths.qk_dim, widths.v_dim)
         ]
-        del wide
+        del expanded
     del accumulator
-    return found
+    return gradients
 
 
-def _whole(ctx: Context, sides: AttentionWidths, q: Value, key: Value, value: Value) -> Value:
-    """Whole sequences, a share of the heads (their sizes are those of a share of the sequence)."""
+def _full_sequence_attention(ctx: Context, widths: AttentionWidths, q: Value, key: Value, value: Value) -> Value:
+    """Compute attention over the whole sequence for this rank's heads, after an all-to-all or without context ranks.
+
+    A share of the heads has the same sizes as a share of the sequence. Saves q, k, v, the output and softmax
+    statistics.
+    """
     tape = ctx.tape
-    out = tape.value((q.shape[0], sides.heads * sides.v_dim), q.dtype, "attention output")
-    stats = tape.new((q.shape[0], sides.heads), "fp32", "softmax statistics")
-    kept = (q.storage, key.storage, value.storage, out.storage, stats)
-    plain = tuple(Value(None, t.shape, t.dtype) for t in (q, key, value))
+    out = tape.value((q.shape[0], widths.heads * widths.v_dim), q.dtype, "attention output")
+    stats = tape.new((q.shape[0], widths.heads), "fp32", "softmax statistics")
+    saved = (q.storage, key.storage, value.storage, out.storage, stats)
+    qkv_shapes = tuple(Value(None, t.shape, t.dtype) for t in (q, key, value))
 
     def run(grad: Storage) -> list[Storage | None]:
-        return list(_gradients(tape, sides, *plain))
+        return list(_attention_backward(tape, widths, *qkv_shapes))
 
-    return tape.record(out, (q, key, value), run, saves=kept)
+    return tape.record(out, (q, key, value), run, saves=saved)
 
 
-def _ring(ctx: Context, sides: AttentionWidths, q: Value, key: Value, value: Value) -> Value:
-    """Every step has its own k and v buffer, output and statistics; q, the last buffer and the sums are kept."""
-    tape, steps = ctx.tape, ring_ways(ctx.setting)
-    rows, both = q.shape[0], key.numel + value.numel
-    wide = (rows, sides.heads * sides.v_dim)
-    buffers = [tape.new((both,), key.dtype, "k and v ring buffer") for _ in range(steps)]
-    outs = [tape.new(wide, q.dtype, "attention output of a ring step") for _ in range(steps)]
-    step_stats = [tape.new((rows, sides.heads), "fp32", "softmax statistics of a ring step") for _ in range(steps)]
-    stats = tape.new((rows, sides.heads), "fp32", "softmax statistics")
-    out = tape.value(wide, q.dtype, "attention output")
-    kept = (q.storage, buffers[-1], out.storage, stats)
+def _ring_attention(ctx: Context, widths: AttentionWidths, q: Value, key: Value, value: Value) -> Value:
+    """Compute attention in a ring: each step has its own buffer of k and v, its own output and statistics.
+
+    Saves q, the last buffer of k and v, the summed output and its statistics.
+    """
+    tape, steps = ctx.tape, ring_ranks(ctx.setting)
+    tokens, kv_elements = q.shape[0], key.numel + value.numel
+    output_shape = (tokens, widths.heads * widths.v_dim)
+    buffers = [tape.new((kv_elements,), key.dtype, "k and v ring buffer") for _ in range(steps)]
+    step_outputs = [tape.new(output_shape, q.dtype, "attention output of a ring step") for _ in range(steps)]
+    step_stats = [tape.new((tokens, widths.heads), "fp32", "softmax statistics of a ring step") for _ in range(steps)]
+    stats = tape.new((tokens, widths.heads), "fp32", "softmax statistics")
+    out = tape.value(output_shape, q.dtype, "attention output")
+    saved = (q.storage, buffers[-1], out.storage, stats)
     dtype = key.dtype
-    plain = tuple(Value(None, t.shape, t.dtype) for t in (q, key, value))
-    del buffers, outs, step_stats
+    qkv_shapes = tuple(Value(None, t.shape, t.dtype) for t in (q, key, value))
+    del buffers, step_outputs, step_stats
 
     def run(grad: Storage) -> list[Storage | None]:
-        dq = tape.new(plain[0].shape, plain[0].dtype, "dQ")
+        dq = tape.new(qkv_shapes[0].shape, qkv_shapes[0].dtype, "dQ")
         # two buffers of (k, v) and (dK, dV); the gradients that leave are views of one of them
-        here = tape.new((2 * both,), dtype, "ring buffer of k, v and their gradients")
-        there = tape.new((2 * both,), dtype, "ring buffer of k, v and their gradients")
-        step = _gradients(tape, sides, *plain)
-        del step, here
-        return [dq, there, there]
+        send_buffer = tape.new((2 * kv_elements,), dtype, "ring buffer of k, v and their gradients")
+        receive_buffer = tape.new((2 * kv_elements,), dtype, "ring buffer of k, v and their gradients")
+        step_gradients = _attention_backward(tape, widths, *qkv_shapes)
+        del step_gradients, send_buffer
+        return [dq, receive_buffer, receive_buffer]
 
-    return tape.record(out, (q, key, value), run, saves=kept)
+    return tape.record(out, (q, key, value), run, saves=saved)
 
 
-def _gathered(ctx: Context, sides: AttentionWidths, q: Value, key: Value, value: Value) -> Value:
-    """k and v of the whole sequence, put in order; two halves of the queries; the local q, k, v and output are kept."""
-    tape, ways = ctx.tape, ctx.setting.context
-    rows = q.shape[0]
-    wide = (rows, sides.heads * sides.v_dim)
-    stats = [tape.new((rows, sides.heads), "fp32", "softmax statistics")]
-    everything = _in_order(tape, ways, key, value)
-    out = tape.value(wide, q.dtype, "attention output")
-    others = [tape.new(wide, q.dtype, "attention output of both halves") for _ in range(2)]
-    del everything, others
-    kept = (q.storage, key.storage, value.storage, out.storage, *stats)
-    plain = tuple(Value(None, t.shape, t.dtype) for t in (q, key, value))
+def _all_gather_attention(ctx: Context, widths: AttentionWidths, q: Value, key: Value, value: Value) -> Value:
+    """Gather k and v of the whole sequence and attend in two halves of the queries.
+
+    Saves the local q, k, v and the output; backward gathers k and v again.
+    """
+    tape, ranks = ctx.tape, ctx.setting.context
+    tokens = q.shape[0]
+    output_shape = (tokens, widths.heads * widths.v_dim)
+    stats = [tape.new((tokens, widths.heads), "fp32", "softmax statistics")]
+    gathered_kv = _gather_kv(tape, ranks, key, value)
+    out = tape.value(output_shape, q.dtype, "attention output")
+    half_outputs = [tape.new(output_shape, q.dtype, "attention output of both halves") for _ in range(2)]
+    del gathered_kv, half_outputs
+    saved = (q.storage, key.storage, value.storage, out.storage, *stats)
+    qkv_shapes = tuple(Value(None, t.shape, t.dtype) for t in (q, key, value))
     del stats
 
     def run(grad: Storage) -> list[Storage | None]:
-        mine, k, v = plain
-        dq = tape.new(mine.shape, mine.dtype, "dQ")
-        dk, dv = (tape.new(_times(t.shape, ways), t.dtype, "dK, dV of the whole sequence") for t in (k, v))
-        everything = _in_order(tape, ways, k, v)
-        half = Value(None, (-(-mine.shape[0] // 2), mine.shape[1]), mine.dtype)
+        local_q, k, v = qkv_shapes
+        dq = tape.new(local_q.shape, local_q.dtype, "dQ")
+        dk, dv = (tape.new(_gathered_shape(t.shape, ranks), t.dtype, "dK, dV of the whole sequence") for t in (k, v))
+        gathered_kv = _gather_kv(tape, ranks, k, v)
+        half = Value(None, (-(-local_q.shape[0] // 2), local_q.shape[1]), local_q.dtype)
         # the two halves together see (2 ways + 1) / 2 ways of the sequence, and both gradients wait
-        seen = [Value(None, (t.shape[0] * ways + -(-t.shape[0] // 2), t.shape[1]), t.dtype) for t in (k, v)]
-        steps = _gradients(tape, sides, half, *seen)
-        for_first = tape.new(half.shape, half.dtype, "attention backward")
-        dk = tape.new(_times(k.shape, ways), k.dtype, "index_select dK")
-        dv = tape.new(_times(v.shape, ways), v.dtype, "index_select dV")
+        visible_kv = [Value(None, (t.shape[0] * ranks + -(-t.shape[0] // 2), t.shape[1]), t.dtype) for t in (k, v)]
+        half_gradients = _attention_backward(tape, widths, half, *visible_kv)
+        first_half_dq = tape.new(half.shape, half.dtype, "attention backward")
+        dk = tape.new(_gathered_shape(k.shape, ranks), k.dtype, "index_select dK")
+        dv = tape.new(_gathered_shape(v.shape, ranks), v.dtype, "index_select dV")
         results: list[Storage | None] = [dq]
         results += [tape.new(t.shape, t.dtype, "reduce-scatter dK, dV") for t in (k, v)]
-        del dk, dv, everything, steps, for_first
+        del dk, dv, gathered_kv, half_gradients, first_half_dq
         return results
 
-    return tape.record(out, (q, key, value), run, saves=kept)
+    return tape.record(out, (q, key, value), run, saves=saved)
 
 
-def _times(shape: tuple[int, ...], ways: int) -> tuple[int, ...]:
-    return (shape[0] * ways, *shape[1:])
+def _gathered_shape(shape: tuple[int, ...], ranks: int) -> tuple[int, ...]:
+    """Return the shape of a tensor after all ``ranks`` context ranks have gathered their tokens."""
+    return (shape[0] * ranks, *shape[1:])
 
 
-def _in_order(tape: Tape, ways: int, key: Value, value: Value) -> list[Storage]:
-    """Both are gathered before either is reordered, which copies it."""
-    raw = [tape.new(_times(t.shape, ways), t.dtype, "all-gather k and v") for t in (key, value)]
-    found: list[Storage] = []
+def _gather_kv(tape: Tape, ranks: int, key: Value, value: Value) -> list[Storage]:
+    """Gather keys and values of all ranks, then copy each into sequence order; return the two copies."""
+    gathered = [tape.new(_gathered_shape(t.shape, ranks), t.dtype, "all-gather k and v") for t in (key, value)]
+    ordered: list[Storage] = []
     for t in (key, value):
-        found.append(tape.new(_times(t.shape, ways), t.dtype, "index_select k and v"))
-        raw.pop(0)
-    return found
+        ordered.append(tape.new(_gathered_shape(t.shape, ranks), t.dtype, "index_select k and v"))
+        gathered.pop(0)
+    return ordered
 
 
 def _to_heads(tape: Tape, inputs: tuple[Value, ...]) -> list[Value]:
-    """All-to-all before attention: permuted copies wait for the last exchange; each result is put in order, a copy."""
+    """Exchange tokens for heads before attention: an all-to-all, then a copy in sequence order for each of q, k, v.
+
+    The permuted copies of all three live until the last exchange.
+    """
     permuted = [tape.new(t.shape, t.dtype, "permute for all-to-all") for t in inputs]
-    found: list[Value] = []
+    exchanged: list[Value] = []
     for t in inputs:
         received = tape.new(t.shape, t.dtype, "all-to-all over the context group")
         out = tape.value(t.shape, t.dtype, "index_select after all-to-all")
         del received
-        found.append(tape.record(out, (t,), _back(tape, t)))
+        exchanged.append(tape.record(out, (t,), _all_to_all_backward(tape, t)))
     del permuted
-    return found
+    return exchanged
 
 
 def _to_tokens(tape: Tape, x: Value) -> Value:
-    """All-to-all after attention: ordered copy, exchange, permuted copy."""
+    """Exchange heads for tokens after attention: an ordered copy, the all-to-all and a permuted copy."""
     ordered = tape.new(x.shape, x.dtype, "index_select for all-to-all")
     received = tape.new(x.shape, x.dtype, "all-to-all over the context group")
     out = tape.value(x.shape, x.dtype, "permute after all-to-all")
     del ordered, received
-    return tape.record(out, (x,), _back(tape, x))
+    return tape.record(out, (x,), _all_to_all_backward(tape, x))
 
 
-def _back(tape: Tape, x: Value) -> Callable[[Storage], list[Storage | None]]:
+def _all_to_all_backward(tape: Tape, x: Value) -> Callable[[Storage], list[Storage | None]]:
+    """Return the backward of an exchange of ``x``: two temporaries and the gradient, each of x's size."""
     shape, dtype = x.shape, x.dtype
 
     def run(grad: Storage) -> list[Storage | None]:

@@ -32,7 +32,10 @@ class Kernel(Record):
 
 
 def core_attention(ctx: Context, k: Kernel, q: Value, key: Value, value: Value) -> Value:
-    """Attention over all heads of this rank: [tokens, heads * v_dim]."""
+    """Compute attention over all heads of this rank with the backend that the plan names: [tokens, heads * v_dim].
+
+    ``q``: [tokens, heads * qk_dim]. ``key``, ``value``: [tokens, kv_heads * dim].
+    """
     backend = ctx.setting.attention
     if not uses_te(ctx.setting) or backend == "local":
         return _unfused(ctx, k, q, key, value, local=True)
@@ -54,91 +57,101 @@ def contiguous(tape: Tape, x: Value, label: str) -> Value:
 
 
 def _flash(ctx: Context, k: Kernel, q: Value, key: Value, value: Value) -> Value:
-    """FlashAttention wants [batch, sequence, heads, head_dim]: batches larger than one are transposed into copies.
+    """Compute attention with FlashAttention, which takes [batch, sequence, heads, head_dim].
 
-    Version 2 has one width for queries, keys and values: narrower values are padded, and so is what it keeps of its
-    output (dot_product_attention.py, ``_pad_qkv_head_dim``).
+    Batches larger than one are transposed into copies. Version 2 has one width for queries, keys and values: narrower
+    values are padded, and so is the output that it saves (dot_product_attention.py, ``_pad_qkv_head_dim``).
     """
     tape = ctx.tape
-    width = k.v_dim
-    if width != k.qk_dim:
-        value = _resized(tape, value, k.heads * k.qk_dim, "padded v")
+    v_dim = k.v_dim
+    if v_dim != k.qk_dim:
+        value = _resize_heads(tape, value, k.heads * k.qk_dim, "padded v")
         k = k._replace(v_dim=k.qk_dim)
-    moves = ctx.setting.batch > 1
-    if moves or k.packed:
+    transposes = ctx.setting.batch > 1
+    if transposes or k.packed:
         q, key, value = (copy(tape, t, "transpose(0, 1).contiguous()") for t in (q, key, value))
-    out = _kernel(ctx, k, q, key, value, grouped_backward=True)
+    out = _saving_kernel(ctx, k, q, key, value, grouped_backward=True)
     del q, key, value
-    if moves:
+    if transposes:
         out = copy(tape, out, "transpose(0, 1).contiguous()")
-    return out if width == k.v_dim else _resized(tape, out, k.heads * width, "output without its padding")
+    return out if v_dim == k.v_dim else _resize_heads(tape, out, k.heads * v_dim, "output without its padding")
 
 
-def _resized(tape: Tape, x: Value, width: int, label: str) -> Value:
-    """Heads that are padded, or whose padding is cut off: a copy, and backward another one."""
+def _resize_heads(tape: Tape, x: Value, width: int, label: str) -> Value:
+    """Pad the heads of ``x``, or cut their padding off, to [tokens, width]: one copy forward, another one backward."""
     return operator(tape, tape.value((x.shape[0], width), x.dtype, label), x, label + " backward")
 
 
 def _fused(ctx: Context, k: Kernel, q: Value, key: Value, value: Value) -> Value:
     """cuDNN's fused attention in [sequence, batch, heads, head_dim]."""
-    return _kernel(ctx, k, q, key, value, grouped_backward=False)
+    return _saving_kernel(ctx, k, q, key, value, grouped_backward=False)
 
 
-def _kernel(ctx: Context, k: Kernel, q: Value, key: Value, value: Value, *, grouped_backward: bool) -> Value:
-    """Keeps q, k, v, the output and fp32 softmax statistics; context parallelism exchanges tokens around it."""
-    sides = AttentionWidths(
+def _saving_kernel(ctx: Context, k: Kernel, q: Value, key: Value, value: Value, *, grouped_backward: bool) -> Value:
+    """Run a fused attention kernel that saves q, k, v, the output and fp32 softmax statistics.
+
+    Context parallelism exchanges tokens around it.
+    """
+    widths = AttentionWidths(
         heads=k.heads, qk_dim=k.qk_dim, v_dim=k.v_dim, expands=grouped_backward and k.kv_heads != k.heads
     )
-    return context_attention(ctx, sides, q, key, value)
+    return context_attention(ctx, widths, q, key, value)
 
 
 def _unfused(ctx: Context, k: Kernel, q: Value, key: Value, value: Value, *, local: bool) -> Value:
-    """Scores, scaled masked softmax, dropout, product: [batch * heads, sequence, sequence]."""
-    tape, s = ctx.tape, ctx.setting
-    b, length = s.batch, s.sequence
+    """Compute attention as separate kernels: scores, scaled masked softmax, dropout and the product with the values.
+
+    The scores are [batch, heads, sequence, sequence]. ``local``: Megatron's own module, whose ``baddbmm`` input is the
+    global memory buffer; otherwise TE's, which allocates that input.
+    """
+    tape, setting = ctx.tape, ctx.setting
+    batch, length = setting.batch, setting.sequence
     if not k.packed and not local:
         key, value = contiguous(tape, key, "contiguous k"), contiguous(tape, value, "contiguous v")
-    given = key, value  # the caller's, to the end
+    caller_kv = key, value  # the caller's, to the end
     mask = None if local else tape.new((length, length), "bool", "get_full_mask")
     if k.kv_heads != k.heads:
-        key, value = (_repeat(tape, t, k.heads * d) for t, d in ((key, k.qk_dim), (value, k.v_dim)))
-    scores_shape = (b, k.heads, length, length)
+        key, value = (_repeat_kv_heads(tape, t, k.heads * d) for t, d in ((key, k.qk_dim), (value, k.v_dim)))
+    scores_shape = (batch, k.heads, length, length)
     # local: the first argument of baddbmm is the global memory buffer; TE allocates one
-    buffer = None if local else tape.new(scores_shape, q.dtype, "matmul input buffer")
+    baddbmm_input = None if local else tape.new(scores_shape, q.dtype, "matmul input buffer")
     scores = batched(tape, q, key, scores_shape, "attention scores")  # a local variable to the end of forward()
-    del buffer, q, key
+    del baddbmm_input, q, key
     weights = dropout(tape, _scaled_softmax(ctx, k, scores, value.dtype), k.dropout)
-    out = batched(tape, weights, value, (b * length, k.heads * k.v_dim), "attention output")
+    out = batched(tape, weights, value, (batch * length, k.heads * k.v_dim), "attention output")
     out = copy(tape, out, "contiguous")
-    del weights, value, scores, mask, given
+    del weights, value, scores, mask, caller_kv
     return out
 
 
 def _scaled_softmax(ctx: Context, k: Kernel, scores: Value, dtype: str) -> Value:
-    """One kernel that keeps its half-precision result, or torch's softmax in fp32 and a copy."""
-    tape, s = ctx.tape, ctx.setting
-    if has_fused_softmax(s, k.heads):
+    """Compute the masked softmax of the scores: one fused kernel that saves its result, or torch's operators.
+
+    torch's softmax is in fp32 (``attention_softmax_in_fp32``) and its result is cast back to ``dtype``.
+    """
+    tape, setting = ctx.tape, ctx.setting
+    if has_fused_softmax(setting, k.heads):
         out = tape.value(scores.shape, scores.dtype, "masked softmax")
         shape = scores.shape
         return operator(tape, out, scores, (shape, dtype, "masked softmax backward"), saves=(out,))
-    fp32 = bool(s.option("attention_softmax_in_fp32", True))
-    if not fp32:
+    in_fp32 = bool(setting.option("attention_softmax_in_fp32", True))
+    if not in_fp32:
         return softmax(tape, scores)
-    wide = cast(tape, scores, "fp32")
-    masked = _masked(ctx, wide, through_view=wide is scores)
-    del wide, scores
+    fp32_scores = cast(tape, scores, "fp32")
+    masked = _fill_mask(ctx, fp32_scores, through_view=fp32_scores is scores)
+    del fp32_scores, scores
     probabilities = softmax(tape, masked)
     narrow = cast(tape, probabilities, dtype, "attention probabilities")
     del masked, probabilities
     return narrow
 
 
-def _masked(ctx: Context, x: Value, *, through_view: bool) -> Value:
-    """``attention_scores.masked_fill_(mask, -10000.0)``. TE joins the masks anew in each layer (softmax.py).
+def _fill_mask(ctx: Context, x: Value, *, through_view: bool) -> Value:
+    """Record ``attention_scores.masked_fill_(mask, -10000.0)``; TE joins the masks anew in each layer (softmax.py).
 
-    ``through_view``: scores that no cast has copied are a view of the product's result. Autograd then puts the gradient
-    into one of the whole (AsStridedBackward), and runs masked_fill's backward on a copy of a slice of another
-    (CopySlices in torch ``csrc/autograd/functions/tensor.cpp``).
+    ``through_view``: no cast has copied the scores, so they are a view of the product's result. CopySlices then
+    allocates a full-size gradient, clones the slice, and runs masked_fill's backward on the clone (torch
+    ``csrc/autograd/functions/tensor.cpp``). AsStridedBackward allocates another full-size gradient.
     """
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
     mask = tape.new(shape[-2:], "bool", "attention mask") if uses_te(ctx.setting) else None
@@ -146,10 +159,10 @@ def _masked(ctx: Context, x: Value, *, through_view: bool) -> Value:
     def fill(grad: Storage) -> list[Storage | None]:
         if not through_view:
             return [tape.new(shape, dtype, "masked_fill backward")]
-        whole = tape.new(shape, dtype, "CopySlices result")
-        working = [tape.new(shape, dtype, f"CopySlices {what}") for what in ("slice", "masked_fill backward")]
-        del working
-        return [whole]
+        full_gradient = tape.new(shape, dtype, "CopySlices result")
+        slice_clones = [tape.new(shape, dtype, f"CopySlices {what}") for what in ("slice", "masked_fill backward")]
+        del slice_clones
+        return [full_gradient]
 
     filled = tape.record(Value(x.storage, shape, dtype), (x,), fill, saves=(mask,))
     if not through_view:
@@ -157,15 +170,19 @@ def _masked(ctx: Context, x: Value, *, through_view: bool) -> Value:
     return operator(tape, Value(x.storage, shape, dtype), filled, (shape, dtype, "as_strided backward"))
 
 
-def has_fused_softmax(s: Setting, heads: int) -> bool:
-    """``FusedScaleMaskSoftmax.is_kernel_available``, Megatron's or TE's, which does not ask for the option."""
-    if s.compute == "fp32" or (s.batch * heads) % 4:
+def has_fused_softmax(setting: Setting, heads: int) -> bool:
+    """Whether the fused masked softmax takes these scores (``FusedScaleMaskSoftmax.is_kernel_available``).
+
+    Megatron's asks for the option ``masked_softmax_fusion``, TE's does not. ``heads``: of this rank.
+    """
+    if setting.compute == "fp32" or (setting.batch * heads) % 4:
         return False
-    if uses_te(s):
-        return 16 < s.sequence < 16384 and s.sequence % 8 == 0
-    return bool(s.option("masked_softmax_fusion", True)) and 16 < s.sequence <= 4096 and s.sequence % 4 == 0
+    if uses_te(setting):
+        return 16 < setting.sequence < 16384 and setting.sequence % 8 == 0
+    fuses = bool(setting.option("masked_softmax_fusion", True))
+    return fuses and 16 < setting.sequence <= 4096 and setting.sequence % 4 == 0
 
 
-def _repeat(tape: Tape, x: Value, width: int) -> Value:
+def _repeat_kv_heads(tape: Tape, x: Value, width: int) -> Value:
     """``repeat_interleave`` of grouped keys or values."""
     return operator(tape, tape.value((x.shape[0], width), x.dtype, "repeat_interleave"), x, "sum")

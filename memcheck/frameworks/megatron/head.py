@@ -41,36 +41,37 @@ def megatron_head_curve(
     *,
     inventory: bool = False,
 ) -> Curve:
-    """Replay final norm, output layer and loss. ``forward``: :func:`head_forward`, or another folder's.
+    """Replay the final norm, output layer and loss, and return the memory curve of this last unit.
 
-    ``lingers``: a tied weight's gradient that waits for the embedding's.
+    ``forward``: :func:`head_forward`, or another framework's. ``lingers`` of the curve: a tied weight's gradient that
+    waits for the embedding's.
     """
     tape = Tape(inventory=inventory)
     ctx = Context(tape, setting)
     shape, dtype = (ctx.residual_tokens, ctx.hidden), setting.compute
     x = Value(tape.new(shape, dtype, "last hidden state"), shape, dtype, Leaf() if setting.input_grad else None)
-    waiting: list[Storage] = []
-    made: list[Storage] = []
-    loss = (forward or head_forward)(ctx, head, x, Gradients(waiting, made))
-    forward_high = high(tape)
-    leaf = x.origin
+    tied_gradients: list[Storage] = []
+    main_gradients: list[Storage] = []
+    loss = (forward or head_forward)(ctx, head, x, Gradients(tied_gradients, main_gradients))
+    forward_peak = high(tape)
+    input_leaf = x.origin
     x.storage = None
     loss.storage = None
     saved = turn(tape)
-    rows = (ctx.tokens,)
-    backward(tape, loss, [tape.new(rows, "fp32", "gradient of the loss per token")])
-    backward_high = high(tape)
-    lingers = sum(s.bytes for s in waiting)
+    token_shape = (ctx.tokens,)
+    backward(tape, loss, [tape.new(token_shape, "fp32", "gradient of the loss per token")])
+    backward_peak = high(tape)
+    lingers = sum(s.bytes for s in tied_gradients)
     gradients = tape.by_component.get("gradients", 0)
-    made.clear()  # counted with the gradients that wait to be reduced from here on
-    del leaf
+    main_gradients.clear()  # counted with the gradients that wait to be reduced from here on
+    del input_leaf
     return Curve(
         saved=saved.bytes,
         saved_inventory=saved.inventory,
         saved_components=saved.components,
         until_forward_ends=0,
-        forward=forward_high,
-        backward=backward_high,
+        forward=forward_peak,
+        backward=backward_peak,
         gradients=gradients,
         lingers=lingers,
     )
@@ -86,28 +87,29 @@ class Gradients(Record):
 
 
 def head_forward(ctx: Context, head: MegatronHead, x: Value, gradients: Gradients) -> Value:
-    """Final norm, output layer and the loss of each token."""
+    """Compute the final norm, the output layer and the loss of each token [tokens] from ``x`` [tokens, hidden]."""
     tape = ctx.tape
-    h = norm(ctx, head.final_norm, x, "decoder.final_layernorm")
+    normed = norm(ctx, head.final_norm, x, "decoder.final_layernorm")
     del x
     tape.component = "logits_and_loss"
-    logits = output_layer(ctx, head, h, gradients)
+    logits = output_layer(ctx, head, normed, gradients)
     loss = cross_entropy(tape, logits, implementation(ctx.setting))
-    del h  # _postprocess's argument
+    del normed  # _postprocess's argument
     return loss
 
 
 def output_layer(ctx: Context, head: MegatronHead, h: Value, gradients: Gradients) -> Value:
-    """Logits of this rank's vocabulary shard. Under sequence parallelism h is gathered into the global buffer.
+    """Compute the logits [tokens, vocab / tp] of this rank's vocabulary shard.
 
-    Megatron-FSDP asks for the buffer of the weight's gradient when there is one: before the product that adds to it
-    (``weight.get_main_grad()`` in tensor_parallel/layers.py), or to copy what autograd has (_grad_acc in
-    megatron_fsdp.py), when the logits' gradient has died.
+    Under sequence parallelism ``h`` is gathered into the global buffer. Megatron-FSDP asks for the buffer of the
+    weight's gradient when there is one: before the product that adds to it (``weight.get_main_grad()`` in
+    tensor_parallel/layers.py), or to copy autograd's gradient (_grad_acc in megatron_fsdp.py), when the logits'
+    gradient has died.
     """
     tape, setting = ctx.tape, ctx.setting
-    gathers = scatters(ctx)
+    gathers_input = scatters(ctx)
     shape, dtype = h.shape, h.dtype
-    full = (ctx.tokens, shape[-1]) if gathers else shape
+    gathered_shape = (ctx.tokens, shape[-1]) if gathers_input else shape
     weight = Parameter(
         "output_layer", (-(-head.vocab // ctx.tp), ctx.hidden), setting.params, head.trained, has_grad=True
     )
@@ -116,24 +118,25 @@ def output_layer(ctx: Context, head: MegatronHead, h: Value, gradients: Gradient
         # AccumulateGrad runs once, after the embedding's backward: until then this gradient waits in its buffer
         weight.sink = gradients.waiting.append
     elif head.main_gradient is not None and not fuses_wgrad(setting):
-        weight.sink = lambda _: _make(tape, weight, head, gradients)
-    out = tape.value((*full[:-1], weight.shape[0]), dtype, "logits")
-    wants_h, wants_w = h.origin is not None, weight.requires_grad
-    kept = h.storage if wants_w else None
+        weight.sink = lambda _: _make_main_gradient(tape, weight, head, gradients)
+    out = tape.value((*gathered_shape[:-1], weight.shape[0]), dtype, "logits")
+    needs_input_grad, needs_weight_grad = h.origin is not None, weight.requires_grad
+    saved_input = h.storage if needs_weight_grad else None
 
     def run(grad: Storage) -> list[Storage | None]:
-        gx = tape.new(full, dtype, "output layer dX")
-        reduced = tape.new(shape, dtype, "output layer reduce-scatter") if gathers else gx
-        gw = None if fuses_wgrad(setting) or not wants_w else tape.new(weight.shape, dtype, "output layer dW")
-        del gx
-        if gw is None and wants_w:
-            _make(tape, weight, head, gradients)
-        return [reduced if wants_h else None, gw]
+        dx = tape.new(gathered_shape, dtype, "output layer dX")
+        reduced = tape.new(shape, dtype, "output layer reduce-scatter") if gathers_input else dx
+        dw = None if fuses_wgrad(setting) or not needs_weight_grad else tape.new(weight.shape, dtype, "output layer dW")
+        del dx
+        if dw is None and needs_weight_grad:
+            _make_main_gradient(tape, weight, head, gradients)
+        return [reduced if needs_input_grad else None, dw]
 
-    return tape.record(out, (h, tape.parameter(weight)), run, saves=(kept,))
+    return tape.record(out, (h, tape.parameter(weight)), run, saves=(saved_input,))
 
 
-def _make(tape: Tape, weight: Parameter, head: MegatronHead, gradients: Gradients) -> None:
+def _make_main_gradient(tape: Tape, weight: Parameter, head: MegatronHead, gradients: Gradients) -> None:
+    """Allocate Megatron-FSDP's main-gradient buffer of the output layer, if it makes one for each backward."""
     if head.main_gradient is not None:
         shape = (prod(weight.shape) + head.beside,) if head.beside else weight.shape
         gradients.made.append(tape.new(shape, head.main_gradient, "main gradient of the output layer"))

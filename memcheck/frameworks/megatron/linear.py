@@ -71,10 +71,10 @@ def _weight_gradient(ctx: Context, weight: Parameter, label: str) -> Storage | N
 
 
 def norm(ctx: Context, spec: Norm | None, x: Value, name: str = "norm") -> Value:
-    """A norm of its own, in one kernel: keeps its input and its row statistics.
+    """Apply a norm in one kernel, which saves its input and its row statistics; return x unchanged without a norm.
 
     TE's modules, apex's FusedLayerNorm and torch's norms (``transformer/torch_norm.py``) agree, except that
-    ``memory_efficient_layer_norm`` makes apex keep the output in place of the input.
+    ``memory_efficient_layer_norm`` makes apex save the output in place of the input.
     """
     if spec is None:
         return x
@@ -94,7 +94,11 @@ def _output_saving_norm(ctx: Context, x: Value, weight: Parameter | None, bias: 
 
 
 def column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | None = None) -> Value:
-    """A column-parallel layer, with the norm before it where the spec has one (TELayerNormColumnParallelLinear)."""
+    """Compute a column-parallel linear layer, with the norm before it where TE fuses the two, and its LoRA adapter.
+
+    ``x``: [this rank's tokens, inputs]. Returns [tokens, outputs / tp]; under sequence parallelism the tokens of the
+    whole tensor group. ``spec``: the norm before the layer (TELayerNormColumnParallelLinear).
+    """
     if ctx.setting.adapter is not None:
         from memcheck.frameworks.megatron.adapters import adapted_column, column_adapter, wraps
         from memcheck.frameworks.megatron.bridge_adapters import bridged_column, is_bridged
@@ -106,93 +110,117 @@ def column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | None 
             base = _te_column(ctx, x, p, label, None) if uses_te(ctx.setting) else _local_column(ctx, x, p, label)
             if is_bridged(ctx.setting):
                 return bridged_column(ctx, x, base, p.weight.name, p.weight.shape[0])
-            whole = gather_sequence(ctx, x, label + " adapter all-gather") if scatters(ctx) else x
+            gathered = gather_sequence(ctx, x, label + " adapter all-gather") if scatters(ctx) else x
             del x
-            return column_adapter(ctx, whole, base, p.weight.name, p.weight.shape[0], ctx.tp)
+            return column_adapter(ctx, gathered, base, p.weight.name, p.weight.shape[0], ctx.tp)
     if uses_te(ctx.setting):
         return _te_column(ctx, x, p, label, spec)
     return _local_column(ctx, norm(ctx, spec, x), p, label)
 
 
 def _te_column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | None) -> Value:
+    """Compute TE's column-parallel layer: norm, gather and product in one autograd function.
+
+    Saves x, the normalised input (in fp8 where TE multiplies in fp8) and the norm's statistics per row. Under sequence
+    parallelism it saves this rank's shard of the input and gathers it again in backward.
+    """
     tape = ctx.tape
-    gathers = scatters(ctx)
+    gathers_input = scatters(ctx)
     x_shape, dtype = x.shape, x.dtype
-    full = (ctx.tokens, x_shape[-1]) if gathers else x_shape
+    gathered_shape = (ctx.tokens, x_shape[-1]) if gathers_input else x_shape
     norm_weight, norm_bias = ctx.norm_weight(spec, label + ".layer_norm")
     stats = []
-    inner = x.storage
-    narrow = "fp8" if quantizes(ctx.setting) else dtype
-    if spec is not None or narrow != dtype:  # the norm's kernel writes fp8 itself; without a norm the input is cast
-        inner = tape.new(x_shape, narrow, label + " input")
+    product_input = x.storage
+    input_dtype = "fp8" if quantizes(ctx.setting) else dtype
+    if (
+        spec is not None or input_dtype != dtype
+    ):  # the norm's kernel writes fp8 itself; without a norm the input is cast
+        product_input = tape.new(x_shape, input_dtype, label + " input")
     if spec is not None:
         rows = x_shape[:-1]
         stats = [tape.new(rows, "fp32", label + " rstd")]
         if spec.kind.startswith("layernorm"):
             stats.append(tape.new(rows, "fp32", label + " mean"))
-    wants_x = x.origin is not None
-    wants_w = p.weight.requires_grad
-    total = tape.new(full, narrow, label + " all-gather") if gathers else None
-    by_rows = rows_in_fp8(ctx, x_shape, label) if wants_w and tape.grad_enabled and not gathers else None
-    out = tape.value((*full[:-1], p.weight.shape[0]), dtype, label)
-    del total, by_rows
-    kept = [x.storage if spec is not None else None, inner if wants_w else None, *stats]
-    del inner, stats
+    needs_input_grad = x.origin is not None
+    needs_weight_grad = p.weight.requires_grad
+    gathered = tape.new(gathered_shape, input_dtype, label + " all-gather") if gathers_input else None
+    rowwise_input = (
+        rows_in_fp8(ctx, x_shape, label) if needs_weight_grad and tape.grad_enabled and not gathers_input else None
+    )
+    out = tape.value((*gathered_shape[:-1], p.weight.shape[0]), dtype, label)
+    del gathered, rowwise_input
+    saved = [x.storage if spec is not None else None, product_input if needs_weight_grad else None, *stats]
+    del product_input, stats
     weight, bias = p.weight, p.bias
-    norms = [n for n in (norm_weight, norm_bias) if n is not None]
+    norm_parameters = [n for n in (norm_weight, norm_bias) if n is not None]
 
     def run(grad: Storage) -> list[Storage | None]:
-        total = [tape.new(full, narrow, label + " all-gather")] if gathers and wants_w else []
-        if total and narrow != dtype and ctx.setting.option("fp8_recipe") != "mxfp8":
-            total.append(tape.new(full, narrow, label + " all-gather by columns"))  # MXFP8 gathers these alone
+        gathered = (
+            [tape.new(gathered_shape, input_dtype, label + " all-gather")]
+            if gathers_input and needs_weight_grad
+            else []
+        )
+        if gathered and input_dtype != dtype and ctx.setting.option("fp8_recipe") != "mxfp8":
+            gathered.append(
+                tape.new(gathered_shape, input_dtype, label + " all-gather by columns")
+            )  # MXFP8 gathers these alone
         cast = gradient_in_fp8(ctx, grad, label)
-        gx = tape.new(full, dtype, label + " dX")
-        reduced = tape.new(x_shape, dtype, label + " reduce-scatter") if gathers else gx
-        gw = _weight_gradient(ctx, weight, label)
-        gb = tape.new(bias.shape, bias.dtype, label + " db") if bias is not None and p.adds_bias else None
-        del total, cast
-        kept[1] = None  # clear_tensor_data(ln_out)
-        result: Storage | None = reduced
-        gn: list[Storage | None] = []
+        dx = tape.new(gathered_shape, dtype, label + " dX")
+        reduced = tape.new(x_shape, dtype, label + " reduce-scatter") if gathers_input else dx
+        dw = _weight_gradient(ctx, weight, label)
+        db = tape.new(bias.shape, bias.dtype, label + " db") if bias is not None and p.adds_bias else None
+        del gathered, cast
+        saved[1] = None  # clear_tensor_data(ln_out)
+        input_gradient: Storage | None = reduced
+        norm_gradients: list[Storage | None] = []
         if spec is not None:
-            result = tape.new(x_shape, dtype, label + " norm backward")
-            gn = [tape.new(n.shape, n.dtype, label + " norm backward") for n in norms]
-        del gx, reduced
-        tail: list[Storage | None] = [gw, gb] if bias is not None and p.adds_bias else [gw]
-        return [result if wants_x else None, *gn, *tail]
+            input_gradient = tape.new(x_shape, dtype, label + " norm backward")
+            norm_gradients = [tape.new(n.shape, n.dtype, label + " norm backward") for n in norm_parameters]
+        del dx, reduced
+        weight_gradients: list[Storage | None] = [dw, db] if bias is not None and p.adds_bias else [dw]
+        return [input_gradient if needs_input_grad else None, *norm_gradients, *weight_gradients]
 
-    inputs = [x, *(tape.parameter(n) for n in norms), tape.parameter(weight)]
+    inputs = [x, *(tape.parameter(n) for n in norm_parameters), tape.parameter(weight)]
     if bias is not None and p.adds_bias:
         inputs.append(tape.parameter(bias))
-    return tape.record(out, tuple(inputs), run, saves=kept)
+    return tape.record(out, tuple(inputs), run, saves=saved)
 
 
 def _local_column(ctx: Context, x: Value, p: Projection, label: str) -> Value:
+    """Compute the local spec's column-parallel layer: product and bias, without a fused norm.
+
+    Saves the input if the weight is trained. Under sequence parallelism the input is gathered into the global memory
+    buffer.
+    """
     tape = ctx.tape
-    gathers = scatters(ctx)
+    gathers_input = scatters(ctx)
     x_shape, dtype = x.shape, x.dtype
-    full = (ctx.tokens, x_shape[-1]) if gathers else x_shape
-    out = tape.value((*full[:-1], p.weight.shape[0]), dtype, label)
+    gathered_shape = (ctx.tokens, x_shape[-1]) if gathers_input else x_shape
+    out = tape.value((*gathered_shape[:-1], p.weight.shape[0]), dtype, label)
     weight, bias = p.weight, p.bias
-    biased = bias is not None and p.adds_bias
-    if biased:
-        plain, out = out, tape.value(out.shape, dtype, label + " + bias")
-        del plain
-    wants_x, wants_w = x.origin is not None, weight.requires_grad
-    kept = x.storage if wants_w else None
+    adds_bias = bias is not None and p.adds_bias
+    if adds_bias:
+        unbiased, out = out, tape.value(out.shape, dtype, label + " + bias")
+        del unbiased
+    needs_input_grad, needs_weight_grad = x.origin is not None, weight.requires_grad
+    saved_input = x.storage if needs_weight_grad else None
 
     def run(grad: Storage) -> list[Storage | None]:
-        gx = tape.new(full, dtype, label + " dX")
-        reduced = tape.new(x_shape, dtype, label + " reduce-scatter") if gathers else gx
-        gw = _weight_gradient(ctx, weight, label)
-        gb = tape.new(bias.shape, bias.dtype, label + " db") if bias is not None and biased else None
-        del gx
-        return [reduced if wants_x else None, gw, gb] if biased else [reduced if wants_x else None, gw]
+        dx = tape.new(gathered_shape, dtype, label + " dX")
+        reduced = tape.new(x_shape, dtype, label + " reduce-scatter") if gathers_input else dx
+        dw = _weight_gradient(ctx, weight, label)
+        db = tape.new(bias.shape, bias.dtype, label + " db") if bias is not None and adds_bias else None
+        del dx
+        return (
+            [reduced if needs_input_grad else None, dw, db]
+            if adds_bias
+            else [reduced if needs_input_grad else None, dw]
+        )
 
     inputs = [x, tape.parameter(weight)]
-    if bias is not None and biased:
+    if bias is not None and adds_bias:
         inputs.append(tape.parameter(bias))
-    return tape.record(out, tuple(inputs), run, saves=(kept,))
+    return tape.record(out, tuple(inputs), run, saves=(saved_input,))
 
 
 def rows_in_fp8(ctx: Context, shape: tuple[int, ...], label: str) -> Storage | None:
@@ -203,7 +231,7 @@ def rows_in_fp8(ctx: Context, shape: tuple[int, ...], label: str) -> Storage | N
 
 
 def in_fp8(ctx: Context, shape: tuple[int, ...], label: str) -> Storage:
-    """A tensor in fp8, with a byte of scale for 32 elements under MXFP8, and four for 128 in blocks."""
+    """Allocate a tensor in fp8 with its scales, one byte for 32 elements under MXFP8 or four for 128 in blocks."""
     scaled = ctx.setting.option("fp8_recipe") in ("mxfp8", "blockwise")
     return ctx.tape.new((*shape[:-1], shape[-1] * 33 // 32) if scaled else shape, "fp8", label)
 
@@ -216,67 +244,72 @@ def gradient_in_fp8(ctx: Context, grad: Storage, label: str) -> list[Storage]:
 
 
 def row(ctx: Context, x: Value, p: Projection, label: str, *, keeps_input: bool = False) -> Value:
-    """A row-parallel layer: reduce-scattered under sequence parallelism, else all-reduced in place.
+    """Compute a row-parallel layer: reduce-scattered under sequence parallelism, otherwise all-reduced in place.
 
-    Its bias is always left to the bias-dropout-add after it. ``keeps_input``: in fp8 too it keeps the input that its
-    producer keeps anyway (set_save_original_input: linear_proj after the attention, except under delayed scaling).
+    ``x``: [tokens, inputs / tp]. Its bias is left to the bias-dropout-add after it. ``keeps_input``: in fp8 too the
+    layer saves the input that its producer saves anyway (set_save_original_input: linear_proj after the attention,
+    except under delayed scaling).
     """
     tape = ctx.tape
     scattered = scatters(ctx)
     x_shape, dtype = x.shape, x.dtype
-    full = (*x_shape[:-1], p.weight.shape[0])
+    full_shape = (*x_shape[:-1], p.weight.shape[0])
     weight = p.weight
-    wants_x, wants_w = x.origin is not None, weight.requires_grad
-    kept = _kept_input(ctx, x, label, keeps_input=keeps_input) if wants_w else None
-    by_rows = rows_in_fp8(ctx, x_shape, label)
-    out = tape.value(full, dtype, label)
+    needs_input_grad, needs_weight_grad = x.origin is not None, weight.requires_grad
+    saved_input = _saved_input(ctx, x, label, keeps_input=keeps_input) if needs_weight_grad else None
+    rowwise_input = rows_in_fp8(ctx, x_shape, label)
+    out = tape.value(full_shape, dtype, label)
     if scattered:
-        partial, out = out, tape.value((ctx.residual_tokens, full[-1]), dtype, label + " reduce-scatter")
+        partial, out = out, tape.value((ctx.residual_tokens, full_shape[-1]), dtype, label + " reduce-scatter")
         del partial
-    del by_rows
+    del rowwise_input
 
     def run(grad: Storage) -> list[Storage | None]:
-        total = tape.new(full, dtype, label + " all-gather") if scattered else None
-        cast = gradient_in_fp8(ctx, total or grad, label)
-        gx = tape.new(x_shape, dtype, label + " dX") if wants_x else None
-        gw = _weight_gradient(ctx, weight, label)
-        del total, cast
-        return [gx, gw]
+        gathered = tape.new(full_shape, dtype, label + " all-gather") if scattered else None
+        cast = gradient_in_fp8(ctx, gathered or grad, label)
+        dx = tape.new(x_shape, dtype, label + " dX") if needs_input_grad else None
+        dw = _weight_gradient(ctx, weight, label)
+        del gathered, cast
+        return [dx, dw]
 
-    result = tape.record(out, (x, tape.parameter(weight)), run, saves=(kept,))
+    result = tape.record(out, (x, tape.parameter(weight)), run, saves=(saved_input,))
     if ctx.setting.adapter is None:
         return result
     from memcheck.frameworks.megatron.adapters import row_adapter, wraps
 
     wrapped = wraps(ctx.setting.adapter, weight.name)
-    return row_adapter(ctx, x, result, weight.name, full[-1], ctx.tp) if wrapped else result
+    return row_adapter(ctx, x, result, weight.name, full_shape[-1], ctx.tp) if wrapped else result
 
 
-def _kept_input(ctx: Context, x: Value, label: str, *, keeps_input: bool) -> Storage | None:
-    original = keeps_input and ctx.setting.option("fp8_recipe", "delayed") != "delayed"
-    if not quantizes(ctx.setting) or original or not ctx.tape.grad_enabled:
+def _saved_input(ctx: Context, x: Value, label: str, *, keeps_input: bool) -> Storage | None:
+    keeps_original = keeps_input and ctx.setting.option("fp8_recipe", "delayed") != "delayed"
+    if not quantizes(ctx.setting) or keeps_original or not ctx.tape.grad_enabled:
         return x.storage
     return in_fp8(ctx, x.shape, label + " input")
 
 
 def replicated(ctx: Context, x: Value, p: Projection, label: str) -> Value:
-    """A linear layer that every tensor rank holds whole and applies to its own tokens (parallel_mode="duplicated")."""
+    """Compute a linear layer that every tensor rank holds whole and applies to its own tokens.
+
+    ``parallel_mode="duplicated"``: x [tokens, inputs] becomes [tokens, outputs]. Saves the input if the weight is
+    trained.
+    """
     tape = ctx.tape
     x_shape, dtype = x.shape, x.dtype
-    weight, wants_x = p.weight, x.origin is not None
-    kept = _kept_input(ctx, x, label, keeps_input=False) if weight.requires_grad else None
-    by_rows = rows_in_fp8(ctx, x_shape, label)
+    weight, needs_input_grad = p.weight, x.origin is not None
+    saved_input = _saved_input(ctx, x, label, keeps_input=False) if weight.requires_grad else None
+    rowwise_input = rows_in_fp8(ctx, x_shape, label)
     out = tape.value((*x_shape[:-1], p.weight.shape[0]), dtype, label)
-    del by_rows
+    del rowwise_input
 
     def run(grad: Storage) -> list[Storage | None]:
         cast = gradient_in_fp8(ctx, grad, label)
-        gx = tape.new(x_shape, dtype, label + " dX") if wants_x else None
-        gw = _weight_gradient(ctx, weight, label)
+        dx = tape.new(x_shape, dtype, label + " dX") if needs_input_grad else None
+        dw = _weight_gradient(ctx, weight, label)
         del cast
-        return [gx, gw]
+        return [dx, dw]
 
-    result = tape.record(out, (x, tape.parameter(weight)), run, saves=(kept,))
+    result = tape.record(out, (x, tape.parameter(weight)), run, saves=(saved_input,))
     if ctx.setting.adapter is None:
         return result
     from memcheck.frameworks.megatron.adapters import whole_adapter, wraps

@@ -36,161 +36,185 @@ from memcheck.models.types import Mlp, Moe
 
 
 def capacity(tokens: int, m: Moe, setting: Setting) -> int | None:
-    """Tokens per expert under ``moe_expert_capacity_factor`` (get_capacity); None when nothing is dropped."""
-    factor = setting.option("moe_expert_capacity_factor")
-    if factor is None:
+    """Return the number of tokens that each expert takes (``get_capacity``), or None when no token is dropped.
+
+    That is ``ceil(tokens * top_k / experts * moe_expert_capacity_factor)``.
+    """
+    capacity_factor = setting.option("moe_expert_capacity_factor")
+    if capacity_factor is None:
         return None
-    return math.ceil(tokens * m.experts_per_token / m.experts * float(str(factor)))
+    return math.ceil(tokens * m.experts_per_token / m.experts * float(str(capacity_factor)))
 
 
 def pads(setting: Setting) -> bool:
-    """Every expert is filled up to its capacity."""
+    """Whether every expert's input is padded to its capacity."""
     return bool(setting.option("moe_pad_expert_input_to_capacity"))
 
 
 def routed_tokens(tokens: int, m: Moe, setting: Setting) -> int:
-    """Rows that leave this rank for the experts: top-k copies, cut or padded to capacity."""
-    limit = capacity(tokens, m, setting)
-    if limit is None:
+    """Return how many token copies this rank sends to experts: top-k copies per token, cut or padded to capacity."""
+    per_expert = capacity(tokens, m, setting)
+    if per_expert is None:
         return tokens * m.experts_per_token
-    return limit * m.experts if pads(setting) else min(limit * m.experts, tokens * m.experts_per_token)
+    return per_expert * m.experts if pads(setting) else min(per_expert * m.experts, tokens * m.experts_per_token)
 
 
 def route(ctx: Context, m: Moe, x: Value) -> Value:
-    """Routing probabilities [tokens, experts] of the tokens ``x``."""
+    """Compute the routing probabilities [tokens, experts] of the tokens ``x`` [tokens, hidden].
+
+    Records what the router saves: its input, the top-k indices (int64), its scores (fp32) and the routing map (bool).
+    ``moe_router_dtype`` sets the dtype of the logits.
+    """
     tape, setting = ctx.tape, ctx.setting
-    rows = x.shape[0]
+    tokens = x.shape[0]
     dtype = str(setting.option("moe_router_dtype") or x.dtype)
     weight = ctx.parameter("mlp.router", (m.experts, ctx.hidden))
-    everyone, chosen = (rows, m.experts), (rows, m.experts_per_token)
-    logits = tape.value(everyone, dtype, "router logits")
-    kept_x = x.storage
+    all_experts, top_k = (tokens, m.experts), (tokens, m.experts_per_token)
+    logits = tape.value(all_experts, dtype, "router logits")
+    saved_x = x.storage
     logits = operator(tape, logits, (x, tape.parameter(weight)), ["router dX", "router dW"], saves=(x,))
-    del kept_x, x
-    kept: list[Storage | None] = [tape.new(chosen, "int64", "top-k experts")]
+    del saved_x, x
+    saved: list[Storage | None] = [tape.new(top_k, "int64", "top-k experts")]
     if setting.option("moe_z_loss_coeff") is not None:  # moe_utils.py, z_loss_func: logsumexp keeps both its ends
-        kept += [logits.storage, tape.new((rows,), dtype, "logsumexp of router logits")]
+        saved += [logits.storage, tape.new((tokens,), dtype, "logsumexp of router logits")]
     if m.router == "softmax-topk":
-        kept.append(tape.new(chosen, "fp32", "softmax of the chosen"))
+        saved.append(tape.new(top_k, "fp32", "softmax of the chosen"))
     else:
-        kept.append(tape.new(everyone, "fp32", "router scores"))
-        kept.append(tape.new(chosen, "fp32", "scores of the chosen"))
+        saved.append(tape.new(all_experts, "fp32", "router scores"))
+        saved.append(tape.new(top_k, "fp32", "scores of the chosen"))
     if setting.option("moe_expert_capacity_factor") is not None:
-        kept.append(tape.new(everyone, "bool", "capacity mask"))
+        saved.append(tape.new(all_experts, "bool", "capacity mask"))
     if _balanced_by_loss(setting):
-        kept.append(tape.new(everyone, "fp32", "scores for the auxiliary loss"))
-    probs = tape.value(everyone, dtype, "routing probabilities")
-    temporary = [tape.new(everyone, "int32", "zeros_like(logits).int()"), tape.new(everyone, "int32", "scatter")]
-    del temporary
-    kept.append(tape.new(everyone, "bool", "routing map"))
+        saved.append(tape.new(all_experts, "fp32", "scores for the auxiliary loss"))
+    probs = tape.value(all_experts, dtype, "routing probabilities")
+    scattered = [tape.new(all_experts, "int32", "zeros_like(logits).int()"), tape.new(all_experts, "int32", "scatter")]
+    del scattered
+    saved.append(tape.new(all_experts, "bool", "routing map"))
     return operator(
         tape,
         probs,
         logits,
-        (everyone, dtype, "router scores backward"),
-        saves=kept,
-        temporaries=[(everyone, "fp32", "router softmax backward")],
+        (all_experts, dtype, "router scores backward"),
+        saves=saved,
+        temporaries=[(all_experts, "fp32", "router softmax backward")],
     )
 
 
 def _balanced_by_loss(setting: Setting) -> bool:
-    """``moe_router_load_balancing_type``: aux_loss unless the plan says otherwise."""
+    """Whether the router adds a load-balancing loss (``moe_router_load_balancing_type``; aux_loss by default)."""
     return str(setting.option("moe_router_load_balancing_type", "aux_loss")).endswith("aux_loss")
 
 
 def moe(ctx: Context, m: Moe, x: Value, modules: tuple[str, ...]) -> Value:
-    """Output of the routed and the shared experts for this rank's tokens."""
+    """Compute the output [tokens, hidden] of the routed and the shared experts for this rank's tokens ``x``.
+
+    ``modules``: the layer parts that selective recompute runs again (``recompute_modules``).
+    """
     tape, setting = ctx.tape, ctx.setting
     probs = route(ctx, m, x)
-    kind = str(setting.option("moe_token_dispatcher_type", "allgather"))
-    dispatch = {"allgather": _gathered, "flex": _deduplicated, "alltoall": _exchanged}[kind]
-    shared = _shared(ctx, m, x, modules) if m.shared_width else None
-    tokens, weights, way = dispatch(ctx, m, x, probs)
+    dispatcher = str(setting.option("moe_token_dispatcher_type", "allgather"))
+    dispatch = {"allgather": _dispatch_all_gather, "flex": _dispatch_flex, "alltoall": _dispatch_all_to_all}[dispatcher]
+    shared_output = _shared_experts(ctx, m, x, modules) if m.shared_width else None
+    tokens, weights, combine = dispatch(ctx, m, x, probs)
     del probs
-    out = experts(ctx, m, tokens, weights, "moe_act" in modules)
-    after = way.unsort(out)
+    output = experts(ctx, m, tokens, weights, "moe_act" in modules)
+    combined = combine.preprocess(output)
     del tokens, weights  # local variables around both (routed_experts_compute)
-    for stage in (way.travel, way.settle):
-        out = after
-        after = stage(out)
-    out = after
-    del way, stage, after
-    if shared is not None:
-        out = add(tape, out, shared, "routed + shared")
-    return out
+    for stage in (combine.communicate, combine.postprocess):
+        output = combined
+        combined = stage(output)
+    output = combined
+    del combine, stage, combined
+    if shared_output is not None:
+        output = add(tape, output, shared_output, "routed + shared")
+    return output
 
 
-class _Way:
-    """How tokens come back from the experts: three calls, each of which frees the result before the last."""
+class _Combine:
+    """Brings expert outputs back to their tokens, in the dispatcher's three calls.
+
+    Each call returns a new tensor before the caller drops the previous one. The base class returns its input unchanged.
+    """
 
     def __init__(self, ctx: Context, m: Moe, rows: int, held: tuple[Value, ...]) -> None:
         self.ctx, self.m, self.rows = ctx, m, rows
         self.held = held
         """Local variables of the layer's forward, which live until it returns."""
 
-    def unsort(self, out: Value) -> Value:
+    def preprocess(self, out: Value) -> Value:
         """``combine_preprocess``."""
         return out
 
-    def travel(self, out: Value) -> Value:
+    def communicate(self, out: Value) -> Value:
         """``token_combine``."""
         return out
 
-    def settle(self, out: Value) -> Value:
+    def postprocess(self, out: Value) -> Value:
         """``combine_postprocess``."""
         return out
 
 
-def _fused(setting: Setting) -> bool:
+def _fuses_permutation(setting: Setting) -> bool:
     return bool(setting.option("moe_permute_fusion"))
 
 
 def permute(ctx: Context, m: Moe, x: Value, probs: Value, rows: int) -> tuple[Value, Value]:
-    """Copies of tokens sorted by expert, with their routing weights; keeps maps, not tokens."""
+    """Copy the tokens of ``x`` into expert order: [rows, hidden], with their routing weights [rows].
+
+    Backward keeps the index maps, not the tokens (moe_utils.py, permute). ``rows``: token copies after the permutation.
+    """
     tape = ctx.tape
-    out = tape.value((rows, x.shape[-1]), x.dtype, "permuted tokens")
+    permuted = tape.value((rows, x.shape[-1]), x.dtype, "permuted tokens")
     weights = tape.value((rows,), probs.dtype, "permuted probabilities")
-    if _fused(ctx.setting):
-        kept: list[Storage] = [tape.new((x.shape[0], 2 * m.experts + 1), "int32", "row id map")]
+    if _fuses_permutation(ctx.setting):
+        saved: list[Storage] = [tape.new((x.shape[0], 2 * m.experts + 1), "int32", "row id map")]
     else:
-        kept = [tape.new((rows,), "int64", "sorted indices"), tape.new((m.experts, x.shape[0]), "bool", "mask")]
+        saved = [tape.new((rows,), "int64", "sorted indices"), tape.new((m.experts, x.shape[0]), "bool", "mask")]
     carrier = operator(
-        tape, Value(None, (), x.dtype), (x, probs), ["unpermuted gradient", "probability gradient"], saves=kept
+        tape, Value(None, (), x.dtype), (x, probs), ["unpermuted gradient", "probability gradient"], saves=saved
     )
     if carrier.origin is None:
-        return out, weights
+        return permuted, weights
     carrier.origin.held = []  # type: ignore[union-attr]
-    out = operator(tape, out, carrier, PASSED)
-    return out, operator(tape, weights, carrier, PASSED)
+    permuted = operator(tape, permuted, carrier, PASSED)
+    return permuted, operator(tape, weights, carrier, PASSED)
 
 
-def unpermute(ctx: Context, m: Moe, out: Value, rows: int) -> Value:
-    """Sums each token's copies: a new tensor; keeps the same maps as the permutation."""
+def unpermute(ctx: Context, m: Moe, x: Value, rows: int) -> Value:
+    """Sum the expert outputs of each token into a new tensor [rows, hidden].
+
+    Backward uses the maps that :func:`permute` has saved, so this adds no saved tensor.
+    """
     tape = ctx.tape
-    return operator(tape, tape.value((rows, out.shape[-1]), out.dtype, "unpermuted tokens"), out, "permuted gradient")
+    return operator(tape, tape.value((rows, x.shape[-1]), x.dtype, "unpermuted tokens"), x, "permuted gradient")
 
 
-def _move(tape: Tape, x: Value, rows: int, label: str) -> Value:
-    """A collective or a sort that makes a new tensor of ``rows`` rows and keeps nothing of size."""
+def _new_rows(tape: Tape, x: Value, rows: int, label: str) -> Value:
+    """Record a collective or a sort that writes a new tensor of ``rows`` rows; backward keeps nothing of size."""
     return operator(tape, tape.value((rows, *x.shape[1:]), x.dtype, label), x, label + " backward")
 
 
-def _summed(tape: Tape, x: Value, rows: int, dtype: str, label: str) -> Value:
-    """``reduce_scatter(hidden_states.to(probs.dtype)).to(hidden_states.dtype)``."""
-    wide = _move(tape, cast(tape, x, dtype, "hidden_states.to(probs.dtype)"), rows, label)
-    return cast(tape, wide, x.dtype)
+def _reduce_scatter(tape: Tape, x: Value, rows: int, dtype: str, label: str) -> Value:
+    """Reduce-scatter ``x`` in ``dtype``, that of the routing probabilities, and cast the result back to x's dtype."""
+    reduced = _new_rows(tape, cast(tape, x, dtype, "hidden_states.to(probs.dtype)"), rows, label)
+    return cast(tape, reduced, x.dtype)
 
 
 def _into_global_buffer(tape: Tape, x: Value, rows: int) -> Value:
-    """An all-gather into the global memory buffer, which is counted with the workspaces."""
+    """All-gather tokens into Megatron's global memory buffer, which allocates nothing here.
+
+    The buffer is counted with the rank's workspaces.
+    """
     return operator(tape, Value(None, (rows, *x.shape[1:]), x.dtype), x, "reduce-scatter tokens' gradient")
 
 
-Dispatched = tuple[Value, Value, _Way]
+Dispatched = tuple[Value, Value, _Combine]
 
 
-class _Exchange(_Way):
-    """Sort back, reduce-scatter over the expert-tensor group; all-to-all; unpermute."""
+class _AllToAllCombine(_Combine):
+    """Combines for ``MoEAlltoAllTokenDispatcher``: restores the order, reduce-scatters over the expert-tensor group,
+    runs the all-to-all and unpermutes.
+    """
 
     def __init__(
         self, ctx: Context, m: Moe, rows: int, held: tuple[Value, ...], sent: int, received: int, dtype: str
@@ -198,174 +222,195 @@ class _Exchange(_Way):
         super().__init__(ctx, m, rows, held)
         self.sent, self.received, self.dtype = sent, received, dtype
 
-    def unsort(self, out: Value) -> Value:
+    def preprocess(self, out: Value) -> Value:
         tape, setting = self.ctx.tape, self.ctx.setting
         if self.m.experts // setting.expert > 1:
-            out = _move(tape, out, out.shape[0], "unsort chunks")
+            out = _new_rows(tape, out, out.shape[0], "unsort chunks")
         if setting.expert_tensor > 1:
-            return _summed(tape, out, self.received, self.dtype, "reduce-scatter over the expert-tensor group")
+            return _reduce_scatter(tape, out, self.received, self.dtype, "reduce-scatter over the expert-tensor group")
         return out
 
-    def travel(self, out: Value) -> Value:
-        return _move(self.ctx.tape, out, self.sent, "combine all-to-all") if self.ctx.setting.expert > 1 else out
+    def communicate(self, out: Value) -> Value:
+        return _new_rows(self.ctx.tape, out, self.sent, "combine all-to-all") if self.ctx.setting.expert > 1 else out
 
-    def settle(self, out: Value) -> Value:
+    def postprocess(self, out: Value) -> Value:
         return unpermute(self.ctx, self.m, out, self.rows)
 
 
-def _exchanged(ctx: Context, m: Moe, x: Value, probs: Value) -> Dispatched:
-    """MoEAlltoAllTokenDispatcher."""
+def _dispatch_all_to_all(ctx: Context, m: Moe, x: Value, probs: Value) -> Dispatched:
+    """Send token copies to the ranks of their experts by an all-to-all (``MoEAlltoAllTokenDispatcher``).
+
+    Returns the received tokens [received * expert_tensor, hidden], their routing weights, and how to combine them. The
+    plan's expert imbalance scales the number of received copies.
+    """
     tape, setting = ctx.tape, ctx.setting
     sent = routed_tokens(x.shape[0], m, setting)
     received = sent if setting.expert == 1 or pads(setting) else int(sent * setting.expert_imbalance)
     permuted, weights = permute(ctx, m, x, probs, sent)
     tokens = permuted
     if setting.expert > 1:
-        tokens = _move(tape, tokens, received, "dispatch all-to-all")
-        weights = _move(tape, weights, received, "dispatch all-to-all")
+        tokens = _new_rows(tape, tokens, received, "dispatch all-to-all")
+        weights = _new_rows(tape, weights, received, "dispatch all-to-all")
     held = (permuted, tokens)
     if setting.expert_tensor > 1:
-        rows = received * setting.expert_tensor
-        tokens = _move(tape, tokens, rows, "all-gather over the expert-tensor group")
-        weights = _move(tape, weights, rows, "all-gather over the expert-tensor group")
+        gathered_rows = received * setting.expert_tensor
+        tokens = _new_rows(tape, tokens, gathered_rows, "all-gather over the expert-tensor group")
+        weights = _new_rows(tape, weights, gathered_rows, "all-gather over the expert-tensor group")
     if m.experts // setting.expert > 1:
-        tokens = _move(tape, tokens, tokens.shape[0], "sort chunks by expert")
-        weights = _move(tape, weights, weights.shape[0], "sort chunks by expert")
-    return tokens, weights, _Exchange(ctx, m, x.shape[0], held, sent, received, probs.dtype)
+        tokens = _new_rows(tape, tokens, tokens.shape[0], "sort chunks by expert")
+        weights = _new_rows(tape, weights, weights.shape[0], "sort chunks by expert")
+    return tokens, weights, _AllToAllCombine(ctx, m, x.shape[0], held, sent, received, probs.dtype)
 
 
-class _Gather(_Way):
-    """Unpermute over all tokens of the group; reduce-scatter in the dtype of the routing probabilities."""
+class _AllGatherCombine(_Combine):
+    """Combines for ``MoEAllGatherTokenDispatcher``: unpermutes over all tokens of the group, then reduce-scatters in
+    the dtype of the routing probabilities.
+    """
 
     def __init__(self, ctx: Context, m: Moe, rows: int, held: tuple[Value, ...], dtype: str) -> None:
         super().__init__(ctx, m, rows, held)
         self.dtype = dtype
 
-    def unsort(self, out: Value) -> Value:
+    def preprocess(self, out: Value) -> Value:
         setting = self.ctx.setting
         return unpermute(self.ctx, self.m, out, self.rows * setting.expert * setting.expert_tensor)
 
-    def travel(self, out: Value) -> Value:
+    def communicate(self, out: Value) -> Value:
         tape, setting = self.ctx.tape, self.ctx.setting
         if setting.expert * setting.expert_tensor == 1:
             return out
-        return _summed(tape, out, self.rows, self.dtype, "reduce-scatter over the expert group")
+        return _reduce_scatter(tape, out, self.rows, self.dtype, "reduce-scatter over the expert group")
 
 
-def _gathered(ctx: Context, m: Moe, x: Value, probs: Value) -> Dispatched:
-    """MoEAllGatherTokenDispatcher: every rank of the group sees every token and keeps its experts' copies."""
+def _dispatch_all_gather(ctx: Context, m: Moe, x: Value, probs: Value) -> Dispatched:
+    """Gather the tokens of all ranks of the group and keep the copies for local experts.
+
+    ``MoEAllGatherTokenDispatcher``. Returns the local copies [copies, hidden], their routing weights, and how to
+    combine them.
+    """
     tape, setting = ctx.tape, ctx.setting
     group = setting.expert * setting.expert_tensor
     rows = x.shape[0]
-    everyone, everyones = x, probs
+    gathered, gathered_probs = x, probs
     if group > 1:
-        everyone = _into_global_buffer(tape, x, rows * group)
-        everyones = _move(tape, probs, rows * group, "all-gather probabilities")
+        gathered = _into_global_buffer(tape, x, rows * group)
+        gathered_probs = _new_rows(tape, probs, rows * group, "all-gather probabilities")
     copies = routed_tokens(rows * group, m, setting) // setting.expert
     if setting.expert > 1 and not pads(setting):
         copies = int(copies * setting.expert_imbalance)
-    tokens, weights = permute(ctx, m, everyone, everyones, copies)
-    return tokens, weights, _Gather(ctx, m, rows, (everyone,), everyones.dtype)
+    tokens, weights = permute(ctx, m, gathered, gathered_probs, copies)
+    return tokens, weights, _AllGatherCombine(ctx, m, rows, (gathered,), gathered_probs.dtype)
 
 
-class _Deduplicated(_Way):
-    """Unpermute on the expert's rank; combine."""
+class _FlexCombine(_Combine):
+    """Combines for the flex dispatcher: unpermutes on the expert's rank, then runs DeepEP's fused combine."""
 
     def __init__(self, ctx: Context, m: Moe, rows: int, held: tuple[Value, ...], received: int) -> None:
         super().__init__(ctx, m, rows, held)
         self.received = received
 
-    def unsort(self, out: Value) -> Value:
+    def preprocess(self, out: Value) -> Value:
         return unpermute(self.ctx, self.m, out, self.received)
 
-    def travel(self, out: Value) -> Value:
-        alone = self.ctx.setting.expert * self.ctx.setting.expert_tensor == 1
-        return out if alone else _move(self.ctx.tape, out, self.rows, "fused combine")
+    def communicate(self, out: Value) -> Value:
+        single_rank = self.ctx.setting.expert * self.ctx.setting.expert_tensor == 1
+        return out if single_rank else _new_rows(self.ctx.tape, out, self.rows, "fused combine")
 
 
-def _deduplicated(ctx: Context, m: Moe, x: Value, probs: Value) -> Dispatched:
-    """Flex dispatcher (DeepEP): a token travels once to each rank that has one of its experts, and is copied there.
+def _dispatch_flex(ctx: Context, m: Moe, x: Value, probs: Value) -> Dispatched:
+    """Send each token once to every rank that has one of its experts, and copy it there (flex dispatcher, DeepEP).
 
-    Every rank of an expert-tensor group has a part of the expert: the routing map names all of them
-    (``_DeepepManager``: ``router_topk=self.tp_size * self.config.moe_router_topk``).
+    Every rank of an expert-tensor group has a part of the expert, so the routing map names all of them
+    (``_DeepepManager``: ``router_topk=self.tp_size * self.config.moe_router_topk``). With ``ways`` expert ranks a token
+    reaches ``ways * (1 - (1 - 1 / ways) ** top_k)`` of them on average.
     """
     tape, setting = ctx.tape, ctx.setting
-    ways, parts = setting.expert, setting.expert_tensor
-    exchanges = ways * parts > 1
+    ways, tensor_ways = setting.expert, setting.expert_tensor
+    exchanges = ways * tensor_ways > 1
     rows = x.shape[0]
-    reached = ways * (1 - (1 - 1 / ways) ** m.experts_per_token) if ways > 1 else 1.0
-    busiest = parts * (setting.expert_imbalance if ways > 1 else 1.0)
-    received = int(rows * reached * busiest)
-    arrived = _move(tape, x, received, "fused dispatch") if exchanges else x
-    arrived_probs = _move(tape, probs, received, "fused dispatch") if exchanges else probs
-    copies = int(routed_tokens(rows, m, setting) * busiest)
-    tokens, weights = permute(ctx, m, arrived, arrived_probs, copies)
-    return tokens, weights, _Deduplicated(ctx, m, rows, (arrived,), received)
+    ranks_per_token = ways * (1 - (1 - 1 / ways) ** m.experts_per_token) if ways > 1 else 1.0
+    load_factor = tensor_ways * (setting.expert_imbalance if ways > 1 else 1.0)
+    received = int(rows * ranks_per_token * load_factor)
+    received_tokens = _new_rows(tape, x, received, "fused dispatch") if exchanges else x
+    received_probs = _new_rows(tape, probs, received, "fused dispatch") if exchanges else probs
+    copies = int(routed_tokens(rows, m, setting) * load_factor)
+    tokens, weights = permute(ctx, m, received_tokens, received_probs, copies)
+    return tokens, weights, _FlexCombine(ctx, m, rows, (received_tokens,), received)
 
 
 def experts(ctx: Context, m: Moe, tokens: Value, weights: Value, recompute_activation: bool) -> Value:
-    """linear_fc1, activation times routing weight, linear_fc2 over this rank's experts."""
+    """Compute linear_fc1, the activation times the routing weight, and linear_fc2 of this rank's experts.
+
+    ``tokens``: [copies, hidden], sorted by expert. ``weights``: [copies]. Returns [copies, hidden].
+    ``recompute_activation``: discard the activation's output and compute it again in backward (``moe_act``).
+    """
     setting = ctx.setting
-    local = max(1, -(-m.experts // setting.expert))
+    local_experts = max(1, -(-m.experts // setting.expert))
     width = -(-m.width // setting.expert_tensor)
-    fc1 = _expert_weights(ctx, "linear_fc1", local, width * (2 if m.gated else 1), ctx.hidden)
-    fc2 = _expert_weights(ctx, "linear_fc2", local, ctx.hidden, width)
-    inner = _grouped(ctx, tokens, fc1, "experts.linear_fc1")
+    fc1 = _expert_weights(ctx, "linear_fc1", local_experts, width * (2 if m.gated else 1), ctx.hidden)
+    fc2 = _expert_weights(ctx, "linear_fc2", local_experts, ctx.hidden, width)
+    fc1_output = _grouped_linear(ctx, tokens, fc1, "experts.linear_fc1")
     del tokens
-    dropped = Discarded(ctx) if recompute_activation else None
-    if dropped is not None:
-        (acted,) = dropped.run(lambda c, t: (_weighted(c, m, t[0], t[1]),), (inner, weights))
+    discarded = Discarded(ctx) if recompute_activation else None
+    if discarded is not None:
+        (activated,) = discarded.run(lambda c, t: (_weighted_activation(c, m, t[0], t[1]),), (fc1_output, weights))
     else:
-        acted = _weighted(ctx, m, inner, weights)
-    del inner
-    out = _grouped(ctx, acted, fc2, "experts.linear_fc2")
-    del acted
-    if local > 1 and not _is_grouped(setting):  # SequentialMLP: torch.cat(output_local_list), whose backward are slices
-        pieces, out = out, ctx.tape.value(out.shape, out.dtype, "cat of the experts' outputs")
-        out = operator(ctx.tape, out, pieces, PASSED)
-        del pieces
-    return dropped.discard(out) if dropped is not None else out
+        activated = _weighted_activation(ctx, m, fc1_output, weights)
+    del fc1_output
+    output = _grouped_linear(ctx, activated, fc2, "experts.linear_fc2")
+    del activated
+    if local_experts > 1 and not _uses_grouped_gemm(setting):
+        # SequentialMLP: torch.cat(output_local_list), whose backward are slices
+        expert_outputs, output = output, ctx.tape.value(output.shape, output.dtype, "cat of the experts' outputs")
+        output = operator(ctx.tape, output, expert_outputs, PASSED)
+        del expert_outputs
+    return discarded.discard(output) if discarded is not None else output
 
 
-def _is_grouped(setting: Setting) -> bool:
-    """The experts' products are one (TEGroupedMLP)."""
+def _uses_grouped_gemm(setting: Setting) -> bool:
+    """Whether one grouped product computes all local experts (TEGroupedMLP)."""
     return uses_te(setting) and bool(setting.option("moe_grouped_gemm", True))
 
 
-def _weighted(ctx: Context, m: Moe, x: Value, weights: Value) -> Value:
+def _weighted_activation(ctx: Context, m: Moe, x: Value, weights: Value) -> Value:
+    """Apply the activation to ``x`` [copies, width] and multiply each row by its routing weight."""
     if fuses_activation(ctx.setting, m.gated, m.activation, False):
         return weighted_swiglu(ctx, x, weights)
     tape = ctx.tape
-    acted = activate(ctx, x, None, gated=m.gated, activation=m.activation)
-    return mul(tape, acted, weights.view(weights.shape[0], 1), "activation * probability")
+    activated = activate(ctx, x, None, gated=m.gated, activation=m.activation)
+    return mul(tape, activated, weights.view(weights.shape[0], 1), "activation * probability")
 
 
 def _expert_weights(ctx: Context, name: str, local: int, rows: int, columns: int) -> Parameter:
-    """All local experts' matrices as one parameter: their gradients are made together."""
+    """Register the matrices of all local experts as one parameter, as backward makes their gradients together."""
     return ctx.parameter("mlp.experts." + name, (local, rows, columns))
 
 
-def _grouped(ctx: Context, x: Value, weight: Parameter, label: str) -> Value:
-    """TE's GroupedLinear: keeps its input; dX, then all experts' dW unless they go to main_grad."""
+def _grouped_linear(ctx: Context, x: Value, weight: Parameter, label: str) -> Value:
+    """Multiply each expert's rows of ``x`` by its matrix, and add the LoRA adapter if there is one.
+
+    TE's GroupedLinear saves its input. Backward makes dX, then all experts' dW unless the product adds them to
+    main_grad.
+    """
     tape = ctx.tape
     rows = x.shape[0]
     x_shape, dtype = x.shape, x.dtype
-    kept = x.storage if weight.requires_grad else None
+    saved_input = x.storage if weight.requires_grad else None
     if quantizes(ctx.setting) and tape.grad_enabled and weight.requires_grad:
-        kept = in_fp8(ctx, x_shape, label + " input")
+        saved_input = in_fp8(ctx, x_shape, label + " input")
     by_rows = rows_in_fp8(ctx, x_shape, label)
     out = tape.value((rows, weight.shape[1]), dtype, label)
     del by_rows
-    fused = fuses_wgrad(ctx.setting)
+    fused_wgrad = fuses_wgrad(ctx.setting)
 
     def run(grad: Storage) -> list[Storage | None]:
         cast = gradient_in_fp8(ctx, grad, label)
-        gx = tape.new(x_shape, dtype, label + " dX")
-        gw = tape.new(weight.shape, weight.dtype, label + " dW") if not fused and weight.requires_grad else None
+        dx = tape.new(x_shape, dtype, label + " dX")
+        dw = tape.new(weight.shape, weight.dtype, label + " dW") if not fused_wgrad and weight.requires_grad else None
         del cast
-        return [gx, gw]
+        return [dx, dw]
 
-    result = tape.record(out, (x, tape.parameter(weight)), run, saves=(kept,))
+    result = tape.record(out, (x, tape.parameter(weight)), run, saves=(saved_input,))
     if ctx.setting.adapter is None:
         return result
     from memcheck.frameworks.megatron.adapters import ROWS, column_adapter, row_adapter, wraps
@@ -379,36 +424,39 @@ def _grouped(ctx: Context, x: Value, weight: Parameter, label: str) -> Value:
     return add_adapter(ctx, x, result, weight.name, weight.shape[1], ctx.setting.expert_tensor)
 
 
-def _shared(ctx: Context, m: Moe, x: Value, modules: tuple[str, ...]) -> Value:
-    """Shared experts are a dense MLP over the layer's own tokens, gated per token where the model says so."""
+def _shared_experts(ctx: Context, m: Moe, x: Value, modules: tuple[str, ...]) -> Value:
+    """Compute the shared experts: a dense MLP over the layer's own tokens, with a gate per token where there is one."""
     dense = Mlp(m.shared_width, m.gated, m.activation)
 
     def forward(c: Context, t: tuple[Value, ...]) -> Value:
-        alone = scatters_away(c) and scatters(c)
-        out = _on_all_tokens(c, dense, t[0]) if alone else mlp(c, dense, t[0], None, "mlp.shared_experts")[0]
-        return _gate(c, t[0], out) if m.shared_gate else out
+        gathers_itself = overlaps_shared_experts(c) and scatters(c)
+        out = _on_all_tokens(c, dense, t[0]) if gathers_itself else mlp(c, dense, t[0], None, "mlp.shared_experts")[0]
+        return _gate_shared_experts(c, t[0], out) if m.shared_gate else out
 
-    if "shared_experts" in modules and not scatters_away(ctx):
+    if "shared_experts" in modules and not overlaps_shared_experts(ctx):
         return checkpoint(ctx, forward, (x,))
     return forward(ctx, (x,))
 
 
 def _on_all_tokens(ctx: Context, dense: Mlp, x: Value) -> Value:
-    """Shared experts outside the dispatcher gather and reduce by themselves: linear_fc1 keeps every rank's tokens."""
-    whole = gather_sequence(ctx, x, "gather shared experts' input")
+    """Gather the tokens of the tensor group, run the shared experts' MLP, and reduce-scatter the result.
+
+    Under ``moe_shared_expert_overlap`` linear_fc1 saves the gathered tokens of every rank.
+    """
+    gathered = gather_sequence(ctx, x, "gather shared experts' input")
     setting, ctx.setting = ctx.setting, ctx.setting._replace(sequence_parallel=False)
-    out, _ = mlp(ctx, dense, whole, None, "mlp.shared_experts")
+    out, _ = mlp(ctx, dense, gathered, None, "mlp.shared_experts")
     ctx.setting = setting
-    return _move(ctx.tape, out, x.shape[0], "reduce-scatter shared experts")
+    return _new_rows(ctx.tape, out, x.shape[0], "reduce-scatter shared experts")
 
 
-def scatters_away(ctx: Context) -> bool:
-    """``moe_shared_expert_overlap`` excludes recomputing the shared experts."""
+def overlaps_shared_experts(ctx: Context) -> bool:
+    """Whether ``moe_shared_expert_overlap`` is set, which excludes recomputing the shared experts."""
     return bool(ctx.setting.option("moe_shared_expert_overlap"))
 
 
-def _gate(ctx: Context, x: Value, out: Value) -> Value:
-    """``output * sigmoid(linear(x, gate_weight))``."""
+def _gate_shared_experts(ctx: Context, x: Value, out: Value) -> Value:
+    """Multiply the shared experts' output by ``sigmoid(linear(x, gate_weight))``."""
     tape = ctx.tape
     weight = ctx.parameter("mlp.shared_experts.gate_weight", (1, ctx.hidden))
     score = tape.value((x.shape[0], 1), x.dtype, "shared expert gate")

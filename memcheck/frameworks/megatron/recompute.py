@@ -17,12 +17,12 @@ Function = Callable[[Context, tuple[Value, ...]], Value]
 def checkpoint(
     ctx: Context, function: Function, inputs: tuple[Value, ...], *, distribute: bool = False, routed: bool = False
 ) -> Value:
-    """``tensor_parallel.checkpoint``: keeps the inputs, runs ``function`` again in backward.
+    """Run ``function`` without a graph, keep its inputs, and run it again in backward (``tensor_parallel.checkpoint``).
 
-    ``distribute`` (distribute_saved_activations): the first input is kept as this tensor rank's 1/tp of it and gathered
-    again. ``routed``: a dispatcher inside keeps the routing probabilities (``self.local_probs``, ``self.probs``) until
-    its next forward; they hold the graph of the recompute, whose leaf is the first input, with its gradient. Unlike
-    torch's non-reentrant checkpoint the recomputed output stays alive during the inner backward.
+    ``distribute`` (distribute_saved_activations): keep the first input as this tensor rank's 1/tp of it, and gather it
+    again. ``routed``: the layer has an MoE dispatcher, which keeps the routing probabilities (``self.local_probs``,
+    ``self.probs``) until its next forward. They hold the graph of the recompute, whose leaf is the first input, with
+    its gradient. Unlike torch's non-reentrant checkpoint the recomputed output stays alive during the inner backward.
     """
     tape = ctx.tape
     enabled, tape.grad_enabled = tape.grad_enabled, False
@@ -31,39 +31,43 @@ def checkpoint(
     if not enabled:
         return out
     first = inputs[0]
-    parted = distribute and ctx.tp > 1 and first.storage is not None
-    if parted:
-        piece = tape.new((-(-first.numel // ctx.tp),), first.dtype, "1/tp of the layer input")
-        first.storage = piece
-        del piece
-    specs = [(v.storage, v.shape, v.dtype, v.origin is not None) for v in inputs]
+    shards_input = distribute and ctx.tp > 1 and first.storage is not None
+    if shards_input:
+        shard = tape.new((-(-first.numel // ctx.tp),), first.dtype, "1/tp of the layer input")
+        first.storage = shard
+        del shard
+    input_specs = [(v.storage, v.shape, v.dtype, v.origin is not None) for v in inputs]
     del first
 
     def run(box: list[Storage]) -> list[Storage | None]:
-        leaves = [Leaf() if s[3] else None for s in specs]
+        leaves = [Leaf() if s[3] else None for s in input_specs]
         component, tape.component = tape.component, "activations"
-        again = [Value(s[0], s[1], s[2], leaf) for s, leaf in zip(specs, leaves, strict=True)]
-        if parted:
-            again[0].storage = tape.new(again[0].shape, again[0].dtype, "gathered layer input")
-        result = function(ctx, tuple(again))
-        first = again[0].storage if routed else None
-        again.clear()
+        recompute_inputs = [Value(s[0], s[1], s[2], leaf) for s, leaf in zip(input_specs, leaves, strict=True)]
+        if shards_input:
+            recompute_inputs[0].storage = tape.new(
+                recompute_inputs[0].shape, recompute_inputs[0].dtype, "gathered layer input"
+            )
+        result = function(ctx, tuple(recompute_inputs))
+        first = recompute_inputs[0].storage if routed else None
+        recompute_inputs.clear()
         tape.component = "temporaries"
-        outer = list(box)  # the checkpoint's own arguments hold the incoming gradient to the end: none is added to it
-        for gradient in outer:
+        incoming = list(
+            box
+        )  # the checkpoint's own arguments hold the incoming gradient to the end: none is added to it
+        for gradient in incoming:
             gradient.holders += 1
-        held = result.storage
+        recomputed_output = result.storage
         backward(tape, result, box)
-        del outer, held
+        del incoming, recomputed_output
         tape.component = component
         if first is not None and leaves[0] is not None and leaves[0].grad is not None:
             tape.retained += [first, leaves[0].grad]
             leaves[0].grad.holders += 1
         return [leaf.grad if leaf is not None else None for leaf in leaves]
 
-    if not any(s[3] for s in specs):  # trained weights inside: the checkpoint takes part in backward all the same
+    if not any(s[3] for s in input_specs):  # trained weights inside: the checkpoint takes part in backward all the same
         inputs = (Value(None, (), out.dtype, Leaf()),)
-    result = tape.record(Value(out.storage, out.shape, out.dtype), inputs, run, saves=[s[0] for s in specs])
+    result = tape.record(Value(out.storage, out.shape, out.dtype), inputs, run, saves=[s[0] for s in input_specs])
     if isinstance(result.origin, Node):
         result.origin.handover = True
     return result
@@ -86,7 +90,9 @@ class Discarded:
         self.again: Callable[[], None] | None = None
 
     def run(self, function: Outputs, inputs: tuple[Value, ...]) -> tuple[Value, ...]:
-        """``checkpoint(function, *inputs)``."""
+        """Run ``checkpoint(function, *inputs)`` without a graph and return its outputs, which :meth:`discard` can
+        empty.
+        """
         tape = self.ctx.tape
         enabled, tape.grad_enabled = tape.grad_enabled, False
         outs = function(self.ctx, inputs)
@@ -105,7 +111,7 @@ class Discarded:
             tape.component = component
 
         self.again = again
-        return _joined(self, outs, inputs)
+        return _join_backward(self, outs, inputs)
 
     def discard(self, after: Value) -> Value:
         """Empty the outputs now; make them again when the gradient of ``after`` arrives."""
@@ -126,8 +132,11 @@ class Discarded:
         return tape.record(Value(after.storage, after.shape, after.dtype), (after,), run, saves=[s for s, _ in kept])
 
 
-def _joined(owner: Discarded, outs: tuple[Value, ...], inputs: tuple[Value, ...]) -> tuple[Value, ...]:
-    """Attach the backward of all outputs together: it waits for every output's gradient."""
+def _join_backward(owner: Discarded, outs: tuple[Value, ...], inputs: tuple[Value, ...]) -> tuple[Value, ...]:
+    """Attach one backward to all outputs of a checkpoint, which runs when every output has its gradient.
+
+    It recomputes the outputs if they have not been recomputed, and returns the inputs' gradients.
+    """
     tape = owner.ctx.tape
     arrived: list[Storage | None] = [None] * len(outs)
 
@@ -138,34 +147,37 @@ def _joined(owner: Discarded, outs: tuple[Value, ...], inputs: tuple[Value, ...]
         values, leaves = owner.recomputed.pop()
         gradients = list(arrived)
         arrived[:] = [None] * len(arrived)
-        root = tape.record(Value(None, (1,), "bf16"), values, _giving(gradients))
+        root = tape.record(Value(None, (1,), "bf16"), values, _distribute_gradients(gradients))
         del values
-        gradients_box = [tape.new((1,), "bf16", "root")]
+        root_gradient = [tape.new((1,), "bf16", "root")]
         del gradients
-        backward(tape, root, gradients_box)
+        backward(tape, root, root_gradient)
         return [leaf.grad if leaf is not None else None for leaf in leaves]
 
     carrier = tape.record(Value(None, (), "bf16"), inputs, run)
     if isinstance(carrier.origin, Node):
         carrier.origin.held = []
 
-    def part(i: int, o: Value) -> Value:
-        def keep(grad: Storage) -> list[Storage | None]:
+    def output_node(i: int, o: Value) -> Value:
+        def collect(grad: Storage) -> list[Storage | None]:
             arrived[i] = grad
             return [grad]
 
-        return tape.record(Value(o.storage, o.shape, o.dtype), (carrier,), keep)
+        return tape.record(Value(o.storage, o.shape, o.dtype), (carrier,), collect)
 
-    return tuple(part(i, o) for i, o in enumerate(outs))
+    return tuple(output_node(i, o) for i, o in enumerate(outs))
 
 
-def _giving(gradients: list[Storage | None]) -> Callable[[Storage], list[Storage | None]]:
-    """A backward function that gives these gradients away, one for each input."""
+def _distribute_gradients(gradients: list[Storage | None]) -> Callable[[Storage], list[Storage | None]]:
+    """Return a backward function that gives the recomputed outputs their gradients, one for each."""
     return lambda grad: [gradients.pop(0) for _ in range(len(gradients))]
 
 
 def resize(storage: Storage, n_bytes: int) -> None:
-    """``untyped_storage().resize_``: the block changes its size and keeps its references."""
+    """Resize a storage in place, as ``untyped_storage().resize_`` does; its references stay.
+
+    Updates the tape's live bytes, its bytes per component and the peak.
+    """
     tape = storage.tape
     change = rounded(n_bytes) - storage.bytes
     storage.bytes += change

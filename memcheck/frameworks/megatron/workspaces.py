@@ -84,7 +84,7 @@ ANY_DEVICE = Device()
 def workspaces(
     job: TrainingJob, architecture: Architecture, setting: Setting, held: ChunkContents, device: Device = ANY_DEVICE
 ) -> Workspaces:
-    """Everything a rank holds in addition to its model."""
+    """Estimate the persistent bytes that a rank holds in addition to its model, from its first step on."""
     return Workspaces(
         cublas=_cublas(setting, held, device),
         global_buffer=_global_buffer(setting, held.blocks, head=held.head),
@@ -98,27 +98,33 @@ def workspaces(
 
 
 def _cublas(setting: Setting, held: ChunkContents, device: Device) -> int:
+    """Estimate the bytes of the cuBLAS workspaces of TransformerEngine and of torch.
+
+    TE has one, and one more per stream of grouped products and of overlapped communication. torch has one for each of
+    the forward and the autograd thread.
+    """
     routed = any(isinstance(b.mlp, Moe) for b in held.blocks)
-    found = 0
+    total = 0
     if uses_te(setting) or routed:  # the router's gating product is TE's under every spec
-        one = rounded(TE_WORKSPACE_OLD if is_old(device.arch) else TE_WORKSPACE)
-        grouped = routed and bool(setting.option("moe_grouped_gemm", True))
+        te_workspace = rounded(TE_WORKSPACE_OLD if is_old(device.arch) else TE_WORKSPACE)
+        grouped_gemm = routed and bool(setting.option("moe_grouped_gemm", True))
         overlaps = setting.sequence_parallel and bool(setting.option("tp_comm_overlap"))
-        found += one * ((TE_GROUPED_STREAMS if grouped else 0) + 1)
-        found += rounded(TE_OVERLAP_STREAMS * (TE_WORKSPACE_OLD if is_old(device.arch) else TE_WORKSPACE)) * overlaps
+        total += te_workspace * ((TE_GROUPED_STREAMS if grouped_gemm else 0) + 1)
+        total += rounded(TE_OVERLAP_STREAMS * (TE_WORKSPACE_OLD if is_old(device.arch) else TE_WORKSPACE)) * overlaps
     if held.head or not uses_te(setting):
         # torch.matmul of the output layer, in the forward and in the autograd thread
-        default = CUBLAS_WORKSPACE if is_old(device.arch) else CUBLAS_WORKSPACE_HOPPER
-        found += 2 * rounded(default if device.cublas_workspace is None else device.cublas_workspace)
-    return found
+        cublas_workspace = CUBLAS_WORKSPACE if is_old(device.arch) else CUBLAS_WORKSPACE_HOPPER
+        total += 2 * rounded(cublas_workspace if device.cublas_workspace is None else device.cublas_workspace)
+    return total
 
 
 def _global_buffer(setting: Setting, blocks: list[Block], *, head: bool) -> int:
-    """One buffer named "mpu", as large as its largest use.
+    """Estimate the bytes of the global memory buffer "mpu", which is as large as its largest use.
 
-    Inputs gathered by local column-parallel layers, scores of local attention, tokens of the all-gather dispatcher.
+    Its uses are inputs gathered by local column-parallel layers, scores of local attention, and the tokens of the
+    all-gather dispatcher.
     """
-    item = DTYPE_BYTES[setting.compute]
+    element_bytes = DTYPE_BYTES[setting.compute]
     sizes = [0]
     if setting.sequence_parallel and (head or not uses_te(setting)):
         sizes.append(setting.batch * setting.sequence * setting.hidden)
@@ -127,10 +133,10 @@ def _global_buffer(setting: Setting, blocks: list[Block], *, head: bool) -> int:
         if setting.attention == "local" and isinstance(block.mixer, (Attention, LatentAttention)):
             sizes.append(tokens * setting.sequence * -(-block.mixer.heads // setting.tensor))
         if isinstance(block.mlp, Moe) and _gathers_tokens(setting):
-            ways = setting.expert * setting.expert_tensor
-            mine = tokens // setting.tensor if setting.sequence_parallel else tokens
-            sizes.append(mine * ways * setting.hidden)
-    return rounded(max(sizes) * item)
+            expert_ranks = setting.expert * setting.expert_tensor
+            local_tokens = tokens // setting.tensor if setting.sequence_parallel else tokens
+            sizes.append(local_tokens * expert_ranks * setting.hidden)
+    return rounded(max(sizes) * element_bytes)
 
 
 def _gathers_tokens(setting: Setting) -> bool:
@@ -139,49 +145,53 @@ def _gathers_tokens(setting: Setting) -> bool:
 
 
 def _dummy_gradients(setting: Setting, held: ChunkContents) -> int:
-    """One dummy per shape of the weights whose gradient the product adds to main_grad.
+    """Estimate the bytes of TE's dummy weight gradients: one per shape of the weights that fuse dW into main_grad.
 
     A tied table is one of them where the output layer is on its rank (tensor_parallel/layers.py).
     """
     if not fuses_wgrad(setting):
         return 0
     trained = [t for t, _ in held.tensors if t.matrix and t.trained]
-    words = ["linear", "output_layer"]
+    name_parts = ["linear", "output_layer"]
     if held.head and not any("output_layer" in t.name for t, _ in held.tensors):
-        words.append("word_embeddings")
-    shapes = {t.shape for t in trained if any(word in t.name for word in words)}
-    item = DTYPE_BYTES[setting.params]
-    return sum(rounded(rows * columns * item) for rows, columns in shapes)
+        name_parts.append("word_embeddings")
+    shapes = {t.shape for t in trained if any(word in t.name for word in name_parts)}
+    element_bytes = DTYPE_BYTES[setting.params]
+    return sum(rounded(rows * columns * element_bytes) for rows, columns in shapes)
 
 
 def _rotary(job: TrainingJob, held: ChunkContents) -> int:
-    """cos and sin's fp32 arguments over the whole sequence, and this rank's slice of them, once a model chunk.
+    """Estimate the bytes of the cached rotary frequencies in fp32: whole sequence and this rank's slice, per model
+    chunk.
 
-    Latent attention has them in each layer, and cos and sin as well (multi_latent_attention.py with ``rope_type`` yarn,
-    its default; yarn_rotary_pos_embedding.py: for 4,096 positions in fp32 until a kernel asks for more, or for another
-    dtype, of those that it takes).
+    Latent attention caches them in each layer, and cos and sin as well (multi_latent_attention.py with ``rope_type``
+    yarn, its default). yarn_rotary_pos_embedding.py makes cos and sin for 4,096 positions in fp32. A fused kernel that
+    asks for more positions, or for another dtype, gets tables of those.
     """
-    attends = [b.mixer.rotary_dim for b in held.blocks if isinstance(b.mixer, Attention)]
-    whole = rounded(4 * job.sequence_length * max(attends, default=0)) * held.chunks
-    latent = [b.mixer.qk_rope_head_dim for b in held.blocks if isinstance(b.mixer, LatentAttention)]
-    made = 0
-    if latent:
+    rotary_dims = [b.mixer.rotary_dim for b in held.blocks if isinstance(b.mixer, Attention)]
+    frequencies = rounded(4 * job.sequence_length * max(rotary_dims, default=0)) * held.chunks
+    latent_dims = [b.mixer.qk_rope_head_dim for b in held.blocks if isinstance(b.mixer, LatentAttention)]
+    cos_sin = 0
+    if latent_dims:
         layers = sum(times for t, times in held.tensors if t.name.endswith("linear_kv_down_proj.weight"))
         fused = bool(job.option("apply_rope_fusion", True)) and job.option("transformer_impl") != "local"
-        asks = fused and (job.recipe.compute != "fp32" or job.sequence_length > YARN_POSITIONS)
-        positions = job.sequence_length if asks else YARN_POSITIONS
-        whole += layers * rounded(4 * job.sequence_length * latent[0])
-        made = 2 * layers * rounded(positions * latent[0] * DTYPE_BYTES[job.recipe.compute])
-    return made + whole + (whole // job.layout.context if job.layout.context > 1 else 0)
+        remakes_tables = fused and (job.recipe.compute != "fp32" or job.sequence_length > YARN_POSITIONS)
+        positions = job.sequence_length if remakes_tables else YARN_POSITIONS
+        frequencies += layers * rounded(4 * job.sequence_length * latent_dims[0])
+        cos_sin = 2 * layers * rounded(positions * latent_dims[0] * DTYPE_BYTES[job.recipe.compute])
+    return cos_sin + frequencies + (frequencies // job.layout.context if job.layout.context > 1 else 0)
 
 
 def _masks(setting: Setting, held: ChunkContents) -> int:
-    """The causal mask that TE's softmax of operators keeps (dot_product_attention/softmax.py, _default_causal_mask)."""
+    """Estimate the bytes of the causal mask that TE's unfused softmax caches: one byte for each pair of positions.
+
+    dot_product_attention/softmax.py, _default_causal_mask.
+    """
     if setting.attention not in ("unfused", "eager"):
         return 0
     mixers = [b.mixer for b in held.blocks if isinstance(b.mixer, (Attention, LatentAttention))]
-    kernels = all(has_fused_softmax(setting, mixer.heads // setting.tensor) for mixer in mixers)
-    return 0 if kernels else rounded(setting.sequence * setting.sequence)
+    all_fused = all(has_fused_softmax(setting, mixer.heads // setting.tensor) for mixer in mixers)
+    return 0 if all_fused else rounded(setting.sequence * setting.sequence)
 
 
 def _batch(job: TrainingJob, *, read: bool) -> int:
@@ -193,27 +203,28 @@ def _batch(job: TrainingJob, *, read: bool) -> int:
 
 
 def _deferred(job: TrainingJob, architecture: Architecture, setting: Setting) -> int:
-    """Logit gradients and inputs of micro-batches whose output-layer dW waits for the end of the step.
+    """Estimate the bytes of logit gradients and inputs that are kept until the deferred dW of the output layer.
 
-    ``defer_embedding_wgrad_compute`` with ``wgrad_deferral_limit`` (0: all): tensor_parallel/layers.py,
+    ``defer_embedding_wgrad_compute`` with ``wgrad_deferral_limit`` (0: all micro-batches): tensor_parallel/layers.py,
     pipeline_parallel/schedules.py (finish_embedding_wgrad_compute).
     """
     if not job.option("defer_embedding_wgrad_compute"):
         return 0
     limit = int(str(job.option("wgrad_deferral_limit") or 0))
-    count = min(limit or job.gradient_accumulation_steps, job.gradient_accumulation_steps)
-    item = DTYPE_BYTES[setting.compute]
+    micro_batches = min(limit or job.gradient_accumulation_steps, job.gradient_accumulation_steps)
+    element_bytes = DTYPE_BYTES[setting.compute]
     tokens = setting.batch * setting.sequence
-    inputs = tokens // setting.tensor if setting.sequence_parallel else tokens
-    logits = rounded(tokens * (padded_vocabulary(architecture.vocab_size, job) // setting.tensor) * item)
-    return count * (logits + rounded(inputs * setting.hidden * item))
+    input_tokens = tokens // setting.tensor if setting.sequence_parallel else tokens
+    logits = rounded(tokens * (padded_vocabulary(architecture.vocab_size, job) // setting.tensor) * element_bytes)
+    return micro_batches * (logits + rounded(input_tokens * setting.hidden * element_bytes))
 
 
 def _fp8_weights(job: TrainingJob, setting: Setting, tensors: list[tuple[LocalTensor, int]]) -> int:
-    """fp8 copies of TE's weights, by rows and by columns, cached over the micro-batches of a step.
+    """Estimate the bytes of the fp8 copies of TE's weights, by rows and by columns, cached for all micro-batches of a
+    step.
 
     ``module/base.py`` (quantize_weight, cache). With ``fp8_param_gather`` the rows are the parameter itself, in place
-    of its bf16 form: the copy by columns is then all there is, and it is paid for by the byte that bf16 does not take.
+    of its bf16 form. The copy by columns then takes the byte that bf16 does not.
     """
     if not quantizes(setting) or job.option("fp8_param_gather"):
         return 0

@@ -8,7 +8,7 @@ from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Value
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.megatron.context import AttentionWidths, context_attention, exchange, ring_ways
+from memcheck.frameworks.megatron.context import AttentionWidths, context_attention, exchange, ring_ranks
 from memcheck.frameworks.megatron.setting import megatron_setting
 from tests.frameworks.megatron.models import grid, job, llama_8b, setting
 
@@ -72,9 +72,9 @@ def test_a_kernel_that_expands_has_gradients_per_query_head() -> None:
 
 def test_a_ring_of_fewer_ranks_needs_fewer_buffers() -> None:
     """a2a+p2p with two ranks on each ring needs less for a moment than one ring of eight."""
-    assert ring_ways(setting(1, context=8)) == 8
+    assert ring_ranks(setting(1, context=8)) == 8
     options = {"cp_comm_type": "a2a+p2p", "hierarchical_context_parallel_sizes": (4, 2)}
-    assert ring_ways(setting(1, context=8, options=options)) == 2
+    assert ring_ranks(setting(1, context=8, options=options)) == 2
     mixed = attention("a2a+p2p", 8, hierarchical_context_parallel_sizes=(4, 2))
     assert mixed.forward.bytes < attention("p2p", 8).forward.bytes
 
