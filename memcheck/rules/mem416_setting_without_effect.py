@@ -141,7 +141,7 @@ def _sync(job: TrainingJob) -> str:
 def _view(job: TrainingJob) -> str:
     from memcheck.frameworks.torch.ddp import buckets
 
-    if buckets(job).there:
+    if buckets(job).exist:
         return ""
     return "FSDP reduces without DDP's buckets" if wraps(job) else "there is one replica, and DDP has no buckets"
 

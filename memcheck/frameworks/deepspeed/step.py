@@ -15,7 +15,7 @@ from memcheck.record import Record
 
 
 class EngineForm(Record):
-    """How DeepSpeed's engine runs a step, without the sizes of its buffers."""
+    """The settings of DeepSpeed's engine that decide a step, and which of its buffers are not empty."""
 
     stage: int
     """ZeRO's stage, 0 to 3."""
@@ -29,17 +29,17 @@ class EngineForm(Record):
         """How many buffers there are."""
         return sum(there for name, there in zip(EngineBuffers._fields, self.there, strict=True) if name not in FACTS)
 
-    def hooks(self, recorder: Recorder, row: StepUnits, first: int) -> EngineStep:
-        """The hooks, whose sizes have the places from ``first`` on."""
-        found: dict[str, int | bool] = {}
+    def hooks(self, recorder: Recorder, step_units: StepUnits, first: int) -> EngineStep:
+        """Return the hooks of one step, whose buffers get the places of sizes from ``first`` on."""
+        fields: dict[str, int | bool] = {}
         for name, there in zip(EngineBuffers._fields, self.there, strict=True):
             if name in FACTS:
-                found[name] = there
+                fields[name] = there
             elif there:
-                found[name] = first
+                fields[name] = first
                 first += 1
-        buffers = EngineBuffers(**found)  # type: ignore[arg-type]
-        return EngineStep(recorder, row, self, buffers)
+        buffers = EngineBuffers(**fields)  # type: ignore[arg-type]
+        return EngineStep(recorder, step_units, self, buffers)
 
 
 FACTS = ("reduces_late", "reduces_once", "copies_out", "adds_in_place")
@@ -47,7 +47,10 @@ FACTS = ("reduces_late", "reduces_once", "copies_out", "adds_in_place")
 
 
 def engine_step(job: TrainingJob, units: Sequence[tuple[LocalTensor, ...]]) -> tuple[EngineForm, tuple[int, ...]]:
-    """How the engine runs a step, and the sizes of its buffers in a row. ``units``: a rank's parameters."""
+    """Return how the engine runs a step, and the bytes of its buffers one after the other.
+
+    ``units``: the parameters of each unit of the rank.
+    """
     buffers = engine_buffers(job, units, recomputes=job.checkpointing.mode == "full")
     sizes = [n for name, n in zip(buffers._fields, buffers, strict=True) if n and name not in FACTS]
     several = job.gradient_accumulation_steps > 1
@@ -60,24 +63,24 @@ def saves_inputs(job: TrainingJob) -> bool:
 
 
 class EngineStep(DataParallel):
-    """The engine's hooks in a step."""
+    """The hooks of DeepSpeed's engine in one step."""
 
-    def __init__(self, recorder: Recorder, row: StepUnits, options: EngineForm, buffers: EngineBuffers) -> None:
-        """``buffers``: with places of sizes."""
-        super().__init__(recorder, row)
+    def __init__(self, recorder: Recorder, step_units: StepUnits, options: EngineForm, buffers: EngineBuffers) -> None:
+        """``buffers``: the engine's buffers, with places of sizes instead of bytes."""
+        super().__init__(recorder, step_units)
         self.buffers, self.stage = buffers, options.stage
         early = not options.several and not buffers.reduces_late and buffers.copies_out
         self.moves_gradients = self.stage >= 2 or (self.stage == 1 and early)
-        """Each gradient moves into its bucket and the partition as it appears; else the whole model's are kept."""
+        """Whether hooks move each gradient to its bucket and partition at once; else all gradients are kept."""
         self._buckets = NOTHING
         self._reducing = NOTHING
-        self._each = MicroBatch(True, True, 0)
+        self._micro_batch = MicroBatch(True, True, 0)
 
     def curve(self, unit: NamedUnit, first: bool) -> NamedCurve:
-        """A gradient that moves leaves nothing new."""
-        return unit.again if self.moves_gradients else super().curve(unit, first)
+        """Return the curve of a unit: one without new gradients if hooks move them to buckets."""
+        return unit.later_curve if self.moves_gradients else super().curve(unit, first)
 
-    def drops_pending(self, earlier: bool) -> bool:
+    def frees_first_gradients(self, pair_before: bool) -> bool:
         """The engine takes the sum."""
         return True
 
@@ -90,9 +93,9 @@ class EngineStep(DataParallel):
         self.recorder.hold("communication_buffers", self.buffers.live_head)
         self.recorder.release("communication_buffers", self.buffers.live_parameters)
 
-    def begin_backward(self, each: MicroBatch, *, all_at_once: bool) -> None:
+    def begin_backward(self, micro_batch: MicroBatch, *, all_forwards_first: bool) -> None:
         """Which micro-batch it is decides what is reduced."""
-        self._each = each
+        self._micro_batch = micro_batch
 
     def before_backward(self, i: int, curve: NamedCurve) -> None:
         """The first unit's backward is about to run."""
@@ -100,18 +103,23 @@ class EngineStep(DataParallel):
             self.recorder.hold("communication_buffers", self.buffers.live_end)
             self.recorder.release("communication_buffers", self.buffers.live_backward)
 
-    def arrive(self, i: int, curve: NamedCurve) -> Amount:
-        """The hooks of a unit's gradients, which are AccumulateGrad's: none runs in the first pass of a pair."""
+    def unit_gradients(self, i: int, curve: NamedCurve) -> Amount:
+        """Run the hooks on the gradients of unit ``i``, and return these gradients.
+
+        The hooks are AccumulateGrad's: none runs in the first pass of a pair.
+        """
         if self.pair != FIRST_OF_PAIR:
-            self._take(self.units[i].kind, curve, self.names[i], self._each.first, self._each.last)
-        return super().arrive(i, curve)
+            first, last, _ = self._micro_batch
+            self._reduce_in_hooks(self.units[i].kind, curve, self.names[i], first, last)
+        return super().unit_gradients(i, curve)
 
-    def _take(self, kind: str, curve: NamedCurve, name: str, first: bool, last: bool) -> None:
-        """A unit's gradients are there. Buckets are made for the first, the rank's own part as they are reduced.
+    def _reduce_in_hooks(self, kind: str, curve: NamedCurve, name: str, first: bool, last: bool) -> None:
+        """Put the gradients of one unit into buckets and reduce full buckets, as ZeRO-1 and ZeRO-2 do in hooks.
 
-        ZeRO-2 reduces every micro-batch and adds to what it has; ZeRO-1 reduces the last one. The curve has the highest
-        point at which a gradient of the unit arrived (``hooked``). It also has that at which another did than the first
-        of the backward, for which nothing is pending (``later``).
+        The buckets are allocated at the head, whose gradients come first, and the rank's partition with the first
+        reduction. ZeRO-2 reduces in every micro-batch and adds to its partition; ZeRO-1 reduces in the last one.
+        ``curve.hooked`` is the unit's peak when a gradient arrives. ``curve.later`` is the same without the first
+        gradient of the backward, for which no reduction is pending.
         """
         recorder, b = self.recorder, self.buffers
         reduces = not b.reduces_late and (last or self.stage >= 2)
@@ -119,11 +127,11 @@ class EngineStep(DataParallel):
             if not self._buckets:
                 recorder.hold("communication_buffers", b.buckets)
                 self._buckets = b.buckets
-            self._reduce(b.waiting if reduces else NOTHING)
-        any_, later = curve.hooked, curve.later
-        if any_ is not None and kind == "head":
-            recorder.high("backward", any_, name)
-        reducing = later if kind == "head" else any_
+            self._replace_temporaries(b.waiting if reduces else NOTHING)
+        at_any_gradient, at_later_gradient = curve.hooked, curve.later
+        if at_any_gradient is not None and kind == "head":
+            recorder.high("backward", at_any_gradient, name)
+        reducing = at_later_gradient if kind == "head" else at_any_gradient
         if reducing is not None:
             ends = {"head": b.reducing_head, "embedding": b.reducing_last}
             copies = ends.get(kind, b.reducing_within) if reduces else NOTHING
@@ -134,54 +142,57 @@ class EngineStep(DataParallel):
             return
         recorder.hold("communication_buffers", b.live_backward)
         recorder.release("communication_buffers", b.live_head)
-        if reduces and self._takes_own(first) and not b.reduces_once:
+        if reduces and self._allocates_partition(first) and not b.reduces_once:
             recorder.hold("gradients", b.partition)
         if reduces:
             self._copy_for_offload()
 
     def end_micro_batch(self, first: bool, last: bool) -> None:
-        """Everything of this micro-batch is reduced, or none of it was to be."""
+        """Reduce what is left in the buckets after the backward, and free the buffers that end with it.
+
+        ZeRO-2 and 3 reduce in every micro-batch, stages 0 and 1 in the last one.
+        """
         recorder, b = self.recorder, self.buffers
         reduces = last or self.stage >= 2
-        self._reduce(b.reducing_after if reduces else NOTHING)
-        once = b.partition if reduces and b.reduces_once and self._takes_own(first) else NOTHING
+        self._replace_temporaries(b.reducing_after if reduces else NOTHING)
+        new_partition = b.partition if reduces and b.reduces_once and self._allocates_partition(first) else NOTHING
         if b.adds_in_place:  # the fp32 sums are made before
-            recorder.hold("gradients", once)
+            recorder.hold("gradients", new_partition)
         if last:
             recorder.hold("communication_buffers", b.all_reduce)
         recorder.mark("backward", "reduction of the gradients")
-        self._reduce(NOTHING)
+        self._replace_temporaries(NOTHING)
         if reduces:
             recorder.hold("gradients", b.moving)
             self._copy_for_offload()
             recorder.release("gradients", b.moving)
         if not b.adds_in_place:
-            recorder.hold("gradients", once)
+            recorder.hold("gradients", new_partition)
             recorder.mark("backward", "the rank's own gradients")
         if last:
             recorder.release("communication_buffers", b.all_reduce)
-        if self.stage == 2 and not first and self._adds(first):
+        if self.stage == 2 and not first and self._starts_partition(first):
             recorder.release("gradients", b.partition)
         if self.stage == 2 or last:
             recorder.release("communication_buffers", self._buckets)
             self._buckets = NOTHING
         if last and b.whole_gradients and not self.moves_gradients:
             recorder.release("gradients", b.whole_gradients)
-            if b.reduces_late or not self._own_apart:
+            if b.reduces_late or not self._has_own_partition:
                 recorder.hold("gradients", b.partition)
         recorder.release("communication_buffers", b.live_end)
 
-    def _takes_own(self, first: bool) -> bool:
-        """The rank's own gradients go to a buffer of this micro-batch's own."""
-        return (self.stage == 1 or self._adds(first)) and self._own_apart
+    def _allocates_partition(self, first: bool) -> bool:
+        """Return whether this micro-batch allocates a new buffer for the rank's partition of the gradients."""
+        return (self.stage == 1 or self._starts_partition(first)) and self._has_own_partition
 
     @property
-    def _own_apart(self) -> bool:
-        """The rank's own gradients are not among those that autograd keeps."""
+    def _has_own_partition(self) -> bool:
+        """Whether the rank's partition is a buffer in addition to the gradients that autograd keeps."""
         return self.moves_gradients or self.buffers.copies_out
 
-    def _reduce(self, size: int) -> None:
-        """What reducing takes from now on."""
+    def _replace_temporaries(self, size: int) -> None:
+        """Replace the temporary buffers of a reduction by buffers of ``size``; NOTHING frees them."""
         self.recorder.release("communication_buffers", self._reducing)
         self.recorder.hold("communication_buffers", size)
         self._reducing = size
@@ -191,7 +202,7 @@ class EngineStep(DataParallel):
         self.recorder.mark("backward", "gradients on their way to the host")
         self.recorder.release("temporaries", self.buffers.reducing)
 
-    def _adds(self, first: bool) -> bool:
+    def _starts_partition(self, first: bool) -> bool:
         return first or not self.buffers.adds_in_place
 
 

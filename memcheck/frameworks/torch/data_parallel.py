@@ -24,13 +24,15 @@ else:
 
 
 class NamedUnit(Record):
-    """A unit with the places of its sizes."""
+    """A unit whose curves hold places of sizes instead of bytes (see :mod:`memcheck.accounts.program`)."""
 
     kind: str
     """One of the kinds of :class:`memcheck.accounts.unit.Unit`."""
     name: str
-    fresh: NamedCurve
-    again: NamedCurve
+    first_curve: NamedCurve
+    """Its sizes in the first micro-batch, whose gradients are new tensors."""
+    later_curve: NamedCurve
+    """Its sizes in a later micro-batch, whose gradients are added to those that exist."""
     reduced: str
     """A tensor whose gradient the loss itself reduces."""
     adapted: bool
@@ -38,22 +40,22 @@ class NamedUnit(Record):
 
 
 class NamedRun(Record):
-    """Consecutive units that are alike."""
+    """Consecutive equal units, such as the layers of a decoder."""
 
     unit: NamedUnit
     times: int
     layer: int
-    """Number of the first, counted from the rank's first."""
+    """Number of the first unit, counted from the first layer of the rank."""
 
     def names(self) -> list[str]:
-        """Name of each unit, with its layer's number where there are several."""
+        """Return the name of each unit, with the number of its layer where there are several."""
         if self.times == 1:
             return [self.unit.name]
         return [f"{NUMBERED[self.unit.kind]} {self.layer + i}" for i in range(self.times)]
 
 
 class UnitGroups(Record):
-    """What FSDP2 makes of a unit's tensors."""
+    """The FSDP groups that one unit's tensors are in: ``whole``, or ``early`` and ``late`` as its two parts."""
 
     whole: Group
     early: Group = NO_GROUP
@@ -70,7 +72,7 @@ class StepSizes(Record):
     """Bytes that a step allocates outside its units and groups."""
 
     per_micro_batch: int
-    """What each micro-batch in flight makes for itself (rotary tables, masks)."""
+    """Bytes of what each micro-batch in flight allocates for itself (rotary tables, masks)."""
     held: tuple[int, ...]
     """For each recorded micro-batch, what the others in flight hold: what their units saved, and their outputs in the
     stage's cache."""
@@ -91,24 +93,26 @@ class StepSizes(Record):
 
 
 class StepUnits:
-    """The units of a rank one by one, with what FSDP makes of each and of the root.
+    """The units of a rank in forward order, with the FSDP groups of each and of the root.
 
-    ``groups``: run by run; ``root``: the one group of embedding, final norm and head, where they share one;
-    ``beyond``: what the step allocates outside its units.
+    ``groups``: one entry per run. ``root``: the group that embedding, final norm and head share, if they share one.
+    ``step_sizes``: what the step allocates outside its units.
     """
 
-    __slots__ = ("beyond", "groups", "names", "root", "stretches", "units")
+    __slots__ = ("groups", "layer_groups", "names", "root", "step_sizes", "units")
 
-    def __init__(self, runs: Sequence[NamedRun], groups: Sequence[UnitGroups], root: Group, beyond: StepSizes) -> None:
-        self.root, self.beyond = root, beyond
-        self.stretches = layer_groups([run.times for run in runs])
+    def __init__(
+        self, runs: Sequence[NamedRun], groups: Sequence[UnitGroups], root: Group, step_sizes: StepSizes
+    ) -> None:
+        self.root, self.step_sizes = root, step_sizes
+        self.layer_groups = layer_groups([run.times for run in runs])
         self.units: list[NamedUnit] = []
         self.names: list[str] = []
         self.groups: list[UnitGroups] = []
-        for run, found in zip(runs, groups, strict=True):
+        for run, unit_groups in zip(runs, groups, strict=True):
             self.units += [run.unit] * run.times
             self.names += run.names()
-            self.groups += [found] * run.times
+            self.groups += [unit_groups] * run.times
 
 
 class MicroBatch(Record):
@@ -117,14 +121,16 @@ class MicroBatch(Record):
     first: bool
     last: bool
     sends: int
-    """Outputs of other micro-batches that may still be on their way."""
+    """Number of other micro-batches whose outputs may still be in transfer to the next stage."""
 
 
 FIRST_OF_PAIR, SECOND_OF_PAIR = 1, 2
 
 
 class DataParallel:
-    """The hooks of one step. These here do nothing: every gradient is a new tensor, or is added to one.
+    """The hooks of one step on a single GPU: every gradient is a new tensor, or is added to one.
+
+    DDP, FSDP and DeepSpeed override the hooks at which they allocate or free memory.
 
     ``pair``: whether this pass is the first of two whose gradients autograd adds up before any hook runs, the second
     of them, or neither (0).
@@ -135,43 +141,43 @@ class DataParallel:
     gathered_by_first = False
     """Whether the parameters that this pass needs are gathered already."""
     pair = 0
-    earlier = False
+    pair_before = False
     """Whether a pair of passes came before in this step."""
 
-    def __init__(self, recorder: Recorder, row: StepUnits) -> None:
-        self.recorder, self.row = recorder, row
-        self.units, self.names = row.units, row.names
+    def __init__(self, recorder: Recorder, step_units: StepUnits) -> None:
+        self.recorder, self.step_units = recorder, step_units
+        self.units, self.names = step_units.units, step_units.names
 
     def curve(self, unit: NamedUnit, first: bool) -> NamedCurve:
-        """The curve of a unit, whose gradients are new or are added to others. ``first``: in the first micro-batch."""
-        return unit.fresh if first else unit.again
+        """Return the curve of a unit. ``first``: in the first micro-batch, whose gradients are new tensors."""
+        return unit.first_curve if first else unit.later_curve
 
     def curve_of_second(self, unit: NamedUnit) -> NamedCurve:
-        """The curve of a unit in the second pass of a pair."""
-        return unit.again
+        """Return the curve of a unit in the second pass of a pair."""
+        return unit.later_curve
 
-    def drops_pending(self, earlier: bool) -> bool:
-        """Whether the gradients that waited for the second pass of a pair are gone when its own are there.
+    def frees_first_gradients(self, pair_before: bool) -> bool:
+        """Return whether the first pass's pending gradients are freed once the second pass has its own.
 
-        ``earlier``: there was a pair before.
+        ``pair_before``: an earlier micro-batch of this step has left gradients.
         """
-        return earlier
+        return pair_before
 
-    def at_rest(self) -> None:
+    def before_step(self) -> None:
         """Between two steps."""
         self.recorder.mark("init", "states at rest")
 
     def begin_step(self) -> None:
         """The first micro-batch is about to run."""
 
-    def begin_micro_batch(self, each: MicroBatch, *, others: bool) -> None:
+    def begin_micro_batch(self, micro_batch: MicroBatch, *, others: bool) -> None:
         """A micro-batch is about to run. ``others``: further ones are in flight."""
 
     def before_inputs(self) -> None:
         """The inputs of the micro-batch are there."""
 
-    def begin_forward(self, *, here: bool) -> None:
-        """The model's forward begins. ``here``: an earlier one has left the parameters gathered."""
+    def begin_forward(self, *, already_gathered: bool) -> None:
+        """The model's forward begins. ``already_gathered``: an earlier one has left the parameters gathered."""
 
     def before_forward(self, i: int) -> None:
         """Unit ``i`` is about to run."""
@@ -188,18 +194,18 @@ class DataParallel:
     def end_forward(self) -> None:
         """The model's forward has returned, and the loss is there."""
 
-    def begin_backward(self, each: MicroBatch, *, all_at_once: bool) -> None:
-        """The backward begins. ``all_at_once``: every forward of the step came before."""
+    def begin_backward(self, micro_batch: MicroBatch, *, all_forwards_first: bool) -> None:
+        """The backward begins. ``all_forwards_first``: every forward of the step came before."""
 
     def before_backward(self, i: int, curve: NamedCurve) -> None:
         """The gradient of unit ``i``'s output is there."""
 
-    def arrive(self, i: int, curve: NamedCurve) -> Amount:
-        """The gradients that unit ``i``'s backward makes, once they are there."""
+    def unit_gradients(self, i: int, curve: NamedCurve) -> Amount:
+        """Return the gradients that the backward of unit ``i`` has allocated."""
         return ((curve.gradients, 1),)
 
     def after_backward(self, i: int, end: int, curve: NamedCurve, gradients: Amount) -> None:
-        """Unit ``i``'s backward has run, which stands for those up to ``end``. ``gradients``: see :meth:`arrive`."""
+        """The backward of units ``i`` to ``end`` - 1 has run. ``gradients``: what :meth:`unit_gradients` returned."""
         if self.units[i].kind == "head":
             self.recorder.mark("backward", f"all-gather after {self.names[i]}")
 
@@ -220,7 +226,7 @@ class DataParallel:
 
 
 class Strategy(Protocol):
-    """How data parallelism runs a step, without sizes. Two that are equal do the same."""
+    """How data parallelism runs a step, without sizes. Two equal strategies record the same step."""
 
     def __hash__(self) -> int:
         """Part of the key of a record."""
@@ -229,5 +235,5 @@ class Strategy(Protocol):
     def sizes(self) -> int:
         """How many sizes of its own the hooks have, in addition to those of units and groups."""
 
-    def hooks(self, recorder: Recorder, row: StepUnits, first: int) -> DataParallel:
+    def hooks(self, recorder: Recorder, step_units: StepUnits, first: int) -> DataParallel:
         """The hooks of one step. ``first``: the place of the first of their own sizes."""

@@ -17,9 +17,9 @@ from memcheck.record import Record
 
 
 class Buckets(Record):
-    """How the lifetimes of gradients and their buckets overlap."""
+    """Whether DDP wraps the model, and from when on its buckets are the gradients."""
 
-    there: bool
+    exist: bool
     """DDP wraps the model."""
     views: bool
     """The buckets are the gradients, from the first micro-batch on."""
@@ -32,21 +32,21 @@ class Buckets(Record):
 
 
 def buckets(job: TrainingJob) -> Buckets:
-    """The buckets of a job, if it has any."""
+    """Return how DDP's buckets and the gradients of a job share memory."""
     layout = job.layout
-    there = (
+    exist = (
         not wraps(job)
         and layout.data * layout.context > 1
         and job.framework.data_parallel == "torch"
         and layout.zero_stage in (0, 1)
     )
-    views = there and layout.gradient_as_bucket_view
+    views = exist and layout.gradient_as_bucket_view
     late = views and layout.gradient_sync == "last" and job.gradient_accumulation_steps > 1
-    return Buckets(there, views and not late, late)
+    return Buckets(exist, views and not late, late)
 
 
 class Replicated(Record):
-    """How a step runs where every rank has all gradients: under DDP, or on one GPU."""
+    """How a step treats gradients where every rank has all of them: under DDP, or on one GPU."""
 
     views: bool
     """The buckets are the gradients, from the first micro-batch on."""
@@ -58,40 +58,41 @@ class Replicated(Record):
         """No sizes: the buckets are resident."""
         return 0
 
-    def hooks(self, recorder: Recorder, row: StepUnits, first: int) -> ReplicatedHooks:
+    def hooks(self, recorder: Recorder, step_units: StepUnits, first: int) -> ReplicatedHooks:
         """The hooks of one step."""
-        return ReplicatedHooks(recorder, row, self)
+        return ReplicatedHooks(recorder, step_units, self)
 
 
 class ReplicatedHooks(DataParallel):
     """DDP's hooks on gradients, which fill its buckets."""
 
-    def __init__(self, recorder: Recorder, row: StepUnits, options: Replicated) -> None:
-        super().__init__(recorder, row)
+    def __init__(self, recorder: Recorder, step_units: StepUnits, options: Replicated) -> None:
+        super().__init__(recorder, step_units)
         self.options, self.last = options, False
 
     def curve(self, unit: NamedUnit, first: bool) -> NamedCurve:
-        """Gradients that are views of buckets are added to."""
-        return unit.again if self.options.views else super().curve(unit, first)
+        """Return the curve of a unit; gradients that are views of buckets are always added to."""
+        return unit.later_curve if self.options.views else super().curve(unit, first)
 
-    def drops_pending(self, earlier: bool) -> bool:
-        """A bucket's view takes the sum, too."""
-        return earlier or self.options.views
+    def frees_first_gradients(self, pair_before: bool) -> bool:
+        """Return whether the sum of both passes goes to existing gradients, which includes views of buckets."""
+        return pair_before or self.options.views
 
-    def begin_backward(self, each: MicroBatch, *, all_at_once: bool) -> None:
-        """The last micro-batch synchronises."""
-        self.last = each.last
+    def begin_backward(self, micro_batch: MicroBatch, *, all_forwards_first: bool) -> None:
+        """Note whether this is the last micro-batch, in which DDP reduces."""
+        self.last = micro_batch.last
 
     def after_backward(self, i: int, end: int, curve: NamedCurve, gradients: Amount) -> None:
-        """Where buckets become the gradients, those are no longer next to the buckets."""
+        """Release the gradients of unit ``i`` that become views of their buckets in this backward."""
         super().after_backward(i, end, curve, gradients)
         if self.last and self.options.views_late:
-            self.recorder.release("communication_buffers", self.units[i].fresh.gradients)
+            self.recorder.release("communication_buffers", self.units[i].first_curve.gradients)
 
 
-def waiting(job: TrainingJob, kinds: Iterable[tuple[tuple[LocalTensor, ...], int]]) -> int:
-    """Bytes of gradients that buckets have room for and that never come: those of what does not run (reducer.cpp,
-    initialize_buckets).
+def unused_gradients(job: TrainingJob, kinds: Iterable[tuple[tuple[LocalTensor, ...], int]]) -> int:
+    """Return the bytes that DDP's buckets reserve for gradients of modules that never run.
+
+    ``kinds``: the tensors of each kind of unit, and how many units are of it. Source: reducer.cpp, initialize_buckets.
     """
-    found = [(t, count) for tensors, count in kinds for t in tensors if t.waits]
-    return sum(count * t.numel * DTYPE_BYTES[t.dtype or job.recipe.gradients] for t, count in found)
+    unused = [(t, count) for tensors, count in kinds for t in tensors if t.waits]
+    return sum(count * t.numel * DTYPE_BYTES[t.dtype or job.recipe.gradients] for t, count in unused)

@@ -12,7 +12,7 @@ from memcheck.autograd.context import is_frozen
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.torch.data_parallel import SECOND_OF_PAIR, MicroBatch, NamedUnit, StepUnits
 from memcheck.frameworks.torch.fsdp import Group, leaves_apart, mixes_adapters
-from memcheck.frameworks.torch.fully_shard import ROOT, WHERE, FullyShard, FullyShardHooks
+from memcheck.frameworks.torch.fully_shard import BUFFERS, ROOT, FullyShard, FullyShardHooks
 from memcheck.frameworks.torch.trained_parts import LAYERS, is_head_frozen, is_table_frozen
 from memcheck.job.types import DTYPE_BYTES, Recipe, TrainingJob
 from memcheck.models.task import is_saved
@@ -21,7 +21,7 @@ from memcheck.record import Record
 
 
 class FlatShard(Record):
-    """How FSDP1 runs a step."""
+    """The settings of FSDP1 that decide what a step gathers, reduces and keeps."""
 
     shard: FullyShard
     """What FSDP1 and FSDP2 have in common."""
@@ -35,116 +35,126 @@ class FlatShard(Record):
         """No sizes but those of groups."""
         return 0
 
-    def hooks(self, recorder: Recorder, row: StepUnits, first: int) -> FlatShardHooks:
+    def hooks(self, recorder: Recorder, step_units: StepUnits, first: int) -> FlatShardHooks:
         """The hooks of one step."""
-        return FlatShardHooks(recorder, row, self)
+        return FlatShardHooks(recorder, step_units, self)
 
 
 class FlatShardHooks(FullyShardHooks):
     """FSDP1's hooks: the shard in the dtype of the products goes when the whole parameter is there."""
 
-    def __init__(self, recorder: Recorder, row: StepUnits, options: FlatShard) -> None:
+    def __init__(self, recorder: Recorder, step_units: StepUnits, options: FlatShard) -> None:
         self.leaves_apart, self.reenters = options.leaves_apart, options.reenters
-        super().__init__(recorder, row, options.shard._replace(loss_inside_root=True))
+        super().__init__(recorder, step_units, options.shard._replace(loss_inside_root=True))
 
     def curve(self, unit: NamedUnit, first: bool) -> NamedCurve:
-        """Autograd makes new views of the flat gradient."""
-        return unit.fresh
+        """Return the curve with new gradients: autograd makes new views of the flat gradient in every backward."""
+        return unit.first_curve
 
     def curve_of_second(self, unit: NamedUnit) -> NamedCurve:
         """The second pass's gradients are views of a flat gradient of its own."""
-        return unit.fresh
+        return unit.first_curve
 
-    def at_rest(self) -> None:
-        """The flat gradients of the step before, to which no parameter refers, until the next forward looks
-        (torch 2.13 _flat_param.py, _reset_flat_param_grad_info_if_needed).
+    def before_step(self) -> None:
+        """Record the moment between two steps, where the flat gradients of the previous step are still alive.
+
+        No parameter refers to them, and the next forward frees them (torch 2.13 _flat_param.py,
+        _reset_flat_param_grad_info_if_needed).
         """
-        here = self.recorder.here
+        before = self.recorder.here
         if not self.options.offloads:
-            for i, end in self.stretches:
-                self.recorder.hold("gradients", self.own[i].sharded, end - i)
+            for i, end in self.layer_groups:
+                self.recorder.hold("gradients", self.unit_groups[i].sharded, end - i)
             self.recorder.hold("gradients", self.root.sharded)
             self.recorder.mark("forward", "states at rest")
-        super().at_rest()
-        self.recorder.repeat(here, -1)
+        super().before_step()
+        self.recorder.repeat(before, -1)
 
-    def begin_backward(self, each: MicroBatch, *, all_at_once: bool) -> None:
-        """FSDP1's hook is AccumulateGrad's, which runs once for both passes of a pair."""
-        super().begin_backward(each, all_at_once=all_at_once)
-        if self.pair == SECOND_OF_PAIR and not self.options.unsynchronised:
-            self.reduces, self.keeps = True, False
+    def begin_backward(self, micro_batch: MicroBatch, *, all_forwards_first: bool) -> None:
+        """Set the state of a backward. FSDP1's hook is AccumulateGrad's, which runs once for both passes of a pair."""
+        super().begin_backward(micro_batch, all_forwards_first=all_forwards_first)
+        if self.pair == SECOND_OF_PAIR and not self.options.no_sync:
+            self.reduces_now, self.keeps_parameters = True, False
 
     def gather_root(self) -> int:
-        """The root's whole parameter; nothing else stays allocated."""
+        """Gather the root's flat parameter; return NOTHING, because no other buffer stays allocated."""
         self._gather(self.root, "forward", ROOT)
         return NOTHING
 
-    def gather_for_forward(self, own: Group, previous: int, where: str) -> int:
-        """The unit's whole parameter; nothing else stays allocated."""
-        self._gather(own, "forward", where)
+    def gather_for_forward(self, group: Group, previous: int, name: str) -> int:
+        """Gather the unit's flat parameter; return NOTHING, because no other buffer stays allocated."""
+        self._gather(group, "forward", name)
         return NOTHING
 
-    def gather_for_backward(self, own: Group, prefetched: int, where: str) -> None:
-        """What was gathered ahead is the parameter."""
+    def gather_for_backward(self, group: Group, prefetched: int, name: str) -> None:
+        """Gather the unit's flat parameter unless it was gathered ahead."""
         if not prefetched:
-            self._gather(own, "backward", where)
+            self._gather(group, "backward", name)
 
-    def gather_ahead(self, own: Group, where: str, instant: str) -> int:
-        """The whole parameter of the next unit."""
-        self._gather(own, instant, where)
-        return own.gathered
+    def gather_ahead(self, group: Group, name: str, instant: str) -> int:
+        """Gather the flat parameter of the next unit ahead, and return it."""
+        self._gather(group, instant, name)
+        return group.gathered
 
     def still_gathered(self, after: Group) -> int:
-        """Bytes of a frozen unit's parameters that are still gathered when those of the next unit are. The unit is
-        resharded once the gradient of its input exists, after the hook that gathers the next units (_runtime_utils.py,
-        _register_post_backward_reshard_only_hook).
+        """Return the parameters of a frozen unit that are still gathered when the next unit's are gathered.
+
+        A frozen unit is resharded once the gradient of its input exists, after the hook that gathers the next units
+        (_runtime_utils.py, _register_post_backward_reshard_only_hook). NOTHING for a trained unit.
         """
         return NOTHING if after.reduce_output else after.gathered
 
-    def _gather(self, own: Group, instant: str, where: str) -> None:
-        self.recorder.hold(WHERE, own.flat)
-        self.recorder.hold(WHERE, own.gathered)
-        self.recorder.mark(instant, f"all-gather of {where}")
-        self.recorder.release(WHERE, own.flat)
+    def _gather(self, group: Group, instant: str, name: str) -> None:
+        self.recorder.hold(BUFFERS, group.flat)
+        self.recorder.hold(BUFFERS, group.gathered)
+        self.recorder.mark(instant, f"all-gather of {name}")
+        self.recorder.release(BUFFERS, group.flat)
 
-    def around(self, unit: NamedUnit, curve: NamedCurve) -> Amount:
-        """Within a reentrant checkpoint's backward what it holds: its detached input, its output, gradients of both
-        (torch 2.13 utils/checkpoint.py, CheckpointFunction.backward).
+    def held_by_hook(self, unit: NamedUnit, curve: NamedCurve) -> Amount:
+        """Return what is alive only because a unit's post-backward hook runs.
+
+        The backward of a reentrant checkpoint holds its detached input, its output and the gradients of both (torch
+        2.13 utils/checkpoint.py, CheckpointFunction.backward). Any other unit has the gradient of its input.
         """
         if not (self.reenters and unit.kind == "block"):
-            return super().around(unit, curve)
-        return ((unit.fresh.input, 2), (unit.fresh.output_gradient, 2))
+            return super().held_by_hook(unit, curve)
+        return ((unit.first_curve.input, 2), (unit.first_curve.output_gradient, 2))
 
-    def join(self, g: Group, unsharded: Amount, where: str) -> Amount:
-        """The gradient of the flat parameter: autograd's backward of the split into views puts theirs into a row.
+    def flatten_gradients(self, group: Group, unsharded: Amount, name: str) -> Amount:
+        """Replace the gradients of the views by the gradient of the flat parameter, which is then reduced.
 
-        That of a pair's second pass is added in place to the one that has waited.
+        The backward of the split into views concatenates them. In the second pass of a pair the flat gradient is added
+        in place to the pending one of the first.
         """
-        self.recorder.hold("gradients", g.accumulated)
-        self.recorder.mark("backward", f"flat gradient of {where}")
+        self.recorder.hold("gradients", group.accumulated)
+        self.recorder.mark("backward", f"flat gradient of {name}")
         self.recorder.hold_amount("gradients", unsharded, -1)
-        self.recorder.release("gradients", g.accumulated if self.pair == SECOND_OF_PAIR else NOTHING)
+        self.recorder.release("gradients", group.accumulated if self.pair == SECOND_OF_PAIR else NOTHING)
         return ()
 
-    def reduce(self, g: Group, unsharded: Amount, previous: int, last: bool, where: str) -> int:
-        """The hook's variables hold the flat gradient, in both dtypes, until the shard is stored; no buffer stays."""
-        recorder, delayed = self.recorder, self.options.unsynchronised
-        added = g.accumulated if delayed and not self.new else NOTHING  # in place, once the hook is over
+    def reduce(self, group: Group, unsharded: Amount, previous: int, last: bool, name: str) -> int:
+        """Reduce-scatter the flat gradient of one group; return NOTHING, because no buffer outlives the hook.
+
+        The hook's variables hold the flat gradient, in its own and in the reduce dtype, until the shard is stored.
+        """
+        recorder, delayed = self.recorder, self.options.no_sync
+        # added in place to the earlier flat gradient, once the hook is over
+        added = group.accumulated if delayed and not self.gradients_are_new else NOTHING
         if delayed and not last:
             recorder.release("gradients", added)
             return NOTHING
-        recorder.hold(WHERE, g.reduce_input)
-        recorder.mark("backward", f"reduce-scatter of {where}")
-        recorder.hold("gradients", g.reduce_output)
-        recorder.mark("backward", f"reduce-scatter of {where}")
-        if g.sharded != g.reduce_output:  # _cast_grad_to_param_dtype
-            recorder.hold("gradients", g.sharded)
-            recorder.mark("backward", f"gradients of {where} in the shards' dtype")
-            recorder.release("gradients", g.reduce_output)
-        if self.options.offloads or not (self.new or delayed):  # _saved_grad_shard is added to in place
-            recorder.release("gradients", g.sharded)
-        recorder.release(WHERE, g.reduce_input)
-        recorder.release("gradients", g.accumulated)
+        recorder.hold(BUFFERS, group.reduce_input)
+        recorder.mark("backward", f"reduce-scatter of {name}")
+        recorder.hold("gradients", group.reduce_output)
+        recorder.mark("backward", f"reduce-scatter of {name}")
+        if group.sharded != group.reduce_output:  # _cast_grad_to_param_dtype
+            recorder.hold("gradients", group.sharded)
+            recorder.mark("backward", f"gradients of {name} in the shards' dtype")
+            recorder.release("gradients", group.reduce_output)
+        if self.options.offloads or not (self.gradients_are_new or delayed):  # _saved_grad_shard is added to in place
+            recorder.release("gradients", group.sharded)
+        recorder.release(BUFFERS, group.reduce_input)
+        recorder.release("gradients", group.accumulated)
         recorder.release("gradients", added)
         return NOTHING
 

@@ -19,21 +19,22 @@ from memcheck.frameworks.torch.data_parallel import (
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.record import Record
 
-WHERE = "communication_buffers"
+BUFFERS = "communication_buffers"
 ROOT = "the root group"
 
 
 class FullyShard(Record):
-    """How FSDP2 runs a step."""
+    """The settings of FSDP2 that decide what a step gathers, reduces and keeps."""
 
     reshards: bool
-    several_runs: bool
-    """A pipeline's schedule runs several times a step: reduced gradients of the runs before are there."""
-    keeps_reduced: bool
+    """Units are resharded after their forward (``reshard_after_forward``)."""
+    several_backwards: bool
+    """A pipeline's schedule runs several times per step: the reduced gradients of earlier runs already exist."""
+    keeps_all_reduce_output: bool
     """Every group refers to what its all-reduce over replicas wrote until the backward is over."""
-    unsynchronised: bool
-    """Micro-batches before the last leave their gradients unsharded."""
-    in_place: bool
+    no_sync: bool
+    """Micro-batches before the last leave their gradients unsharded (``set_requires_gradient_sync(False)``)."""
+    adds_in_place: bool
     """Autograd adds to unsharded gradients of earlier micro-batches."""
     stays_gathered: bool
     """torch.distributed.pipelining keeps parameters gathered from one backward to the next forward, and reduces after
@@ -45,7 +46,7 @@ class FullyShard(Record):
     """The root's forward computes the loss, so that the root's hook runs first in the backward."""
     loss_after_root: bool
     """The root's forward returns hidden states, and the head runs chunk by chunk after it."""
-    whole_table: bool
+    whole_table_gradient: bool
     """A tensor-parallel rank's embedding gradient is made for the whole table: RowwiseParallel's is."""
     offloads: bool
     """Sharded gradients are copied to the host."""
@@ -67,395 +68,454 @@ class FullyShard(Record):
         """No sizes but those of groups."""
         return 0
 
-    def hooks(self, recorder: Recorder, row: StepUnits, first: int) -> FullyShardHooks:
+    def hooks(self, recorder: Recorder, step_units: StepUnits, first: int) -> FullyShardHooks:
         """The hooks of one step."""
-        return FullyShardHooks(recorder, row, self)
+        return FullyShardHooks(recorder, step_units, self)
 
 
 class FullyShardHooks(DataParallel):
-    """FSDP2's hooks. What they hold is named after the moment: ``flat`` in a forward, ``prefetched`` in a backward."""
+    """FSDP2's hooks in one step.
+
+    ``unit_groups``: the group that each unit gathers. ``gathered``: bytes of each unit's parameters while they are
+    unsharded. ``flat_buffer``: the output of the last all-gather in a forward. ``backward_prefetched``: the one of the
+    unit whose backward comes next. ``reduce_input``: the input of the last reduce-scatter.
+    """
 
     hooks_gradients = True
     leaves_apart = False
     """Trained modules inside frozen ones are units of their own (peft ``fsdp_auto_wrap_policy``)."""
 
-    def __init__(self, recorder: Recorder, row: StepUnits, options: FullyShard) -> None:
-        super().__init__(recorder, row)
-        self.options, self.root, self.stretches = options, row.root, row.stretches
-        self.own = self._own_groups()
+    def __init__(self, recorder: Recorder, step_units: StepUnits, options: FullyShard) -> None:
+        super().__init__(recorder, step_units)
+        self.options, self.root, self.layer_groups = options, step_units.root, step_units.layer_groups
+        self.unit_groups = self._own_groups()
         self.gathered: list[int] = []
-        self.flat = self.ahead = self.prefetched = self.stays = self.reduce_input = NOTHING
+        self.flat_buffer = self.forward_prefetched = self.backward_prefetched = self.unused_prefetch = (
+            self.reduce_input
+        ) = NOTHING
         self.unsharded_root: Amount = ()
-        self.each = MicroBatch(True, True, 0)
-        self.here_now = self.new = self.keeps = self.reduces = False
+        self.micro_batch = MicroBatch(True, True, 0)
+        self.already_gathered = self.gradients_are_new = self.keeps_parameters = self.reduces_now = False
 
     def _own_groups(self) -> list[Group]:
-        """For each unit the group that is gathered for it alone; none when it belongs to the root.
+        """Return, for each unit, the group that its hooks gather; NO_GROUP where it belongs to the root's group.
 
-        Of embedding and head it is what is trained in them, where FSDP1 makes units of that, or what is carved out.
+        Embedding and head have one only in part: FSDP1 wraps the modules in them that are trained, and some
+        frameworks wrap the ends themselves (``carved``).
         """
         shared = self.root != NO_GROUP and not (self.leaves_apart or self.options.carved)
         wrapped = self.options.wrapped
-        row = zip(self.units, self.row.groups, strict=True)
+        row = zip(self.units, self.step_units.groups, strict=True)
         return [NO_GROUP if shared and unit.kind not in wrapped else groups.whole for unit, groups in row]
 
     # a forward
 
     def curve(self, unit: NamedUnit, first: bool) -> NamedCurve:
         """Autograd sees fresh unsharded gradients, unless it adds to those that were not reduced."""
-        return unit.fresh if first or not self.options.in_place else unit.again
+        return unit.first_curve if first or not self.options.adds_in_place else unit.later_curve
 
     def curve_of_second(self, unit: NamedUnit) -> NamedCurve:
         """The second pass's gradients are new tensors, too."""
-        return unit.again._replace(gradients=unit.fresh.gradients)
+        return unit.later_curve._replace(gradients=unit.first_curve.gradients)
 
-    def drops_pending(self, earlier: bool) -> bool:
+    def frees_first_gradients(self, pair_before: bool) -> bool:
         """The gradients are joined and reduced."""
         return True
 
     def begin_step(self) -> None:
-        """Reduced gradients that are there before a forward."""
-        if self.options.several_runs:
-            each = [(self.own[i].sharded, end - i) for i, end in self.stretches]
-            self.recorder.hold_amount("gradients", (*each, (self.root.sharded, 1)))
+        """Hold the reduced gradients of earlier runs of the schedule in this step."""
+        if self.options.several_backwards:
+            sharded = [(self.unit_groups[i].sharded, end - i) for i, end in self.layer_groups]
+            self.recorder.hold_amount("gradients", (*sharded, (self.root.sharded, 1)))
 
-    def begin_micro_batch(self, each: MicroBatch, *, others: bool) -> None:
-        """Later micro-batches of a pipeline find the parameters gathered."""
-        self.each, options = each, self.options
-        stays = options.stays_gathered and (not each.first or (others and not options.reshards))
-        self.gathered_by_first = stays or (options.keeps_gathered and not each.first)
+    def begin_micro_batch(self, micro_batch: MicroBatch, *, others: bool) -> None:
+        """Decide whether this micro-batch finds the parameters gathered, as later ones of a pipeline do."""
+        self.micro_batch, options = micro_batch, self.options
+        stays = options.stays_gathered and (not micro_batch.first or (others and not options.reshards))
+        self.gathered_by_first = stays or (options.keeps_gathered and not micro_batch.first)
 
-    def begin_forward(self, *, here: bool) -> None:
-        """The root's pre-forward hook gathers its group."""
-        self.here_now, self.flat, self.ahead = here, NOTHING, NOTHING
-        self.gathered = [own.gathered if here else NOTHING for own in self.own]
+    def begin_forward(self, *, already_gathered: bool) -> None:
+        """Run the root's pre-forward hook, which gathers its group unless an earlier micro-batch left it gathered."""
+        self.already_gathered, self.flat_buffer, self.forward_prefetched = already_gathered, NOTHING, NOTHING
+        self.gathered = [group.gathered if already_gathered else NOTHING for group in self.unit_groups]
         for size in self.gathered:
-            self.recorder.hold(WHERE, size)
+            self.recorder.hold(BUFFERS, size)
         if self.root == NO_GROUP:
             return
-        if here:
-            self.recorder.hold(WHERE, self.root.gathered)
+        if already_gathered:
+            self.recorder.hold(BUFFERS, self.root.gathered)
         else:
-            self.flat = self.gather_root()
+            self.flat_buffer = self.gather_root()
 
     def before_forward(self, i: int) -> None:
-        """The unit's pre-forward hook gathers its group. The head's own module runs after the final norm."""
-        if not self.own[i].gathered or self.here_now or self._is_late(i):
+        """Run the pre-forward hook of unit ``i``, which gathers its group.
+
+        Nothing happens if it is gathered already, or if its module is a part of the head that runs after the norm.
+        """
+        if not self.unit_groups[i].gathered or self.already_gathered or self._is_gathered_after_norm(i):
             return
         recorder, unit = self.recorder, self.units[i]
-        if unit.kind == "head" and self.options.collapses and unit.fresh.before is not None:
-            recorder.high("forward", unit.fresh.before, self.names[i])  # before the norm, which gathers
-        recorder.hold("activations", unit.fresh.input)
-        recorder.release(WHERE, self.ahead)
-        self.flat = self.gather_for_forward(self.own[i], self.flat, self.names[i])
-        self.ahead = self._gather_next(i + 1)
-        recorder.release("activations", unit.fresh.input)
-        self.gathered[i] = self.own[i].gathered
+        if unit.kind == "head" and self.options.collapses and unit.first_curve.before is not None:
+            recorder.high("forward", unit.first_curve.before, self.names[i])  # before the norm, which gathers
+        recorder.hold("activations", unit.first_curve.input)
+        recorder.release(BUFFERS, self.forward_prefetched)
+        self.flat_buffer = self.gather_for_forward(self.unit_groups[i], self.flat_buffer, self.names[i])
+        self.forward_prefetched = self._gather_next(i + 1)
+        recorder.release("activations", unit.first_curve.input)
+        self.gathered[i] = self.unit_groups[i].gathered
 
     def _gather_next(self, i: int) -> int:
-        """The next unit's flat buffer, where it is gathered before one runs forward."""
-        if not self.options.gathers_ahead or i == len(self.units) or not self.own[i].gathered:
+        """Gather unit ``i`` ahead of its forward if forward prefetch is set; return its flat buffer, or NOTHING."""
+        if not self.options.gathers_ahead or i == len(self.units) or not self.unit_groups[i].gathered:
             return NOTHING
-        return self.gather_ahead(self.own[i], self.names[i], "forward")
+        return self.gather_ahead(self.unit_groups[i], self.names[i], "forward")
 
-    def _is_late(self, i: int) -> bool:
+    def _is_gathered_after_norm(self, i: int) -> bool:
         return self.units[i].kind == "head" and self.leaves_apart
 
     def before_norm(self) -> None:
-        """Without a root the last layer's flat buffer goes."""
-        if self.flat and self.root == NO_GROUP and not self.options.carved:
-            self.recorder.release(WHERE, self.flat)
-            self.flat = NOTHING
+        """Free the last layer's flat buffer if there is no root, whose hook would free it later."""
+        if self.flat_buffer and self.root == NO_GROUP and not self.options.carved:
+            self.recorder.release(BUFFERS, self.flat_buffer)
+            self.flat_buffer = NOTHING
 
     def before_loss(self, *, after_model: bool) -> None:
-        """The root's post-forward hook frees the flat buffer, where the root has returned before the loss."""
+        """Free the flat buffer if the root's forward returns before the loss, and gather a trained part of the head.
+
+        ``after_model``: the trainer computes the loss after the model's forward has returned.
+        """
         last = len(self.units) - 1
         if after_model or self.options.loss_after_root:
-            self.recorder.release(WHERE, self.flat)
-            self.flat = NOTHING
-        if self._is_late(last):
-            self.gathered[last] = self.own[last].gathered
-            self.recorder.hold(WHERE, NOTHING if self.here_now else self.own[last].gathered)
+            self.recorder.release(BUFFERS, self.flat_buffer)
+            self.flat_buffer = NOTHING
+        if self._is_gathered_after_norm(last):
+            self.gathered[last] = self.unit_groups[last].gathered
+            self.recorder.hold(BUFFERS, NOTHING if self.already_gathered else self.unit_groups[last].gathered)
 
     def after_forward(self, i: int, end: int) -> None:
-        """The unit's post-forward hook reshards it; of torchtitan's head not, which the backward needs at once."""
+        """Run the post-forward hook of unit ``i``, which reshards it; units up to ``end`` are in the same state.
+
+        The head stays gathered, because its backward comes next.
+        """
         reshards = self.options.reshards and (self.units[i].kind != "head" or self.leaves_apart)
         if self.gathered[i] and reshards:
-            self.recorder.release(WHERE, self.gathered[i])
+            self.recorder.release(BUFFERS, self.gathered[i])
             self.gathered[i] = NOTHING
         self.gathered[i:end] = [self.gathered[i]] * (end - i)
 
     def end_forward(self) -> None:
         """The root's post-forward hook frees the last flat buffer."""
-        self.recorder.release(WHERE, self.flat)
+        self.recorder.release(BUFFERS, self.flat_buffer)
 
     # a backward
 
-    def begin_backward(self, each: MicroBatch, *, all_at_once: bool) -> None:
-        """Where the root's output is the loss, its hook runs first and gathers ahead."""
+    def begin_backward(self, micro_batch: MicroBatch, *, all_forwards_first: bool) -> None:
+        """Set the state of a backward, and run the root's pre-backward hook if the root computes the loss.
+
+        That hook gathers the last unit ahead.
+        """
         options = self.options
-        if options.stays_gathered and all_at_once and not each.first:  # the backward before has left all of them
+        if (
+            options.stays_gathered and all_forwards_first and not micro_batch.first
+        ):  # the backward before has left all of them
             self.after_end()
-            self.gathered = [own.gathered for own in self.own]
-            self.recorder.hold_amount(WHERE, tuple([(size, 1) for size in self.gathered]))
-        self.new = not self.earlier if self.pair else each.first
-        self.reduces = each.last and not options.stays_gathered
-        self.keeps = options.stays_gathered or (options.keeps_gathered and not self.reduces)
+            self.gathered = [group.gathered for group in self.unit_groups]
+            self.recorder.hold_amount(BUFFERS, tuple([(size, 1) for size in self.gathered]))
+        self.gradients_are_new = not self.pair_before if self.pair else micro_batch.first
+        self.reduces_now = micro_batch.last and not options.stays_gathered
+        self.keeps_parameters = options.stays_gathered or (options.keeps_gathered and not self.reduces_now)
         inside = self.root != NO_GROUP and options.loss_inside_root
-        self.prefetched = self._prefetch(len(self.units)) if inside else NOTHING
-        self.unsharded_root, self.stays, self.reduce_input = (), NOTHING, NOTHING
+        self.backward_prefetched = self._prefetch(len(self.units)) if inside else NOTHING
+        self.unsharded_root, self.unused_prefetch, self.reduce_input = (), NOTHING, NOTHING
 
     def before_backward(self, i: int, curve: NamedCurve) -> None:
-        """The unit's pre-backward hook. One without a graph has none: what was gathered for it stays to the end."""
-        if self._is_hooked(i, curve) or not self.own[i].gathered:
-            self._gather_again(i)
-        elif not self.leaves_apart:
-            self.prefetched, self.stays = NOTHING, self.stays or self.prefetched
+        """Run the pre-backward hook of unit ``i``, which gathers its parameters again.
 
-    def arrive(self, i: int, curve: NamedCurve) -> Amount:
-        """Clones of the rank's own rows, from a gradient of the whole table."""
+        A unit without a graph has no such hook: the buffer that was gathered ahead for it stays to the end.
+        """
+        if self._is_hooked(i, curve) or not self.unit_groups[i].gathered:
+            self._gather_for_unit_backward(i)
+        elif not self.leaves_apart:
+            self.backward_prefetched, self.unused_prefetch = NOTHING, self.unused_prefetch or self.backward_prefetched
+
+    def unit_gradients(self, i: int, curve: NamedCurve) -> Amount:
+        """Return the gradients that the backward of unit ``i`` has allocated.
+
+        A tensor-parallel embedding first allocates the gradient of the whole table, then clones this rank's rows of it.
+        """
         gradients: Amount = ((curve.gradients, 1),)
-        if not (self.units[i].kind == "embedding" and self.options.whole_table):
+        if not (self.units[i].kind == "embedding" and self.options.whole_table_gradient):
             return gradients
-        clone = self.row.beyond.table_slice
+        clone = self.step_units.step_sizes.table_slice
         self.recorder.hold_amount("gradients", gradients)
         self.recorder.hold("temporaries", clone)
         self.recorder.mark("backward", "clone of the local embedding gradient")
         self.recorder.release("temporaries", clone)
         self.recorder.hold_amount("gradients", gradients, -1)
-        return (*gradients, (self.row.beyond.table, -1), (clone, 1))
+        return (*gradients, (self.step_units.step_sizes.table, -1), (clone, 1))
 
     def after_backward(self, i: int, end: int, curve: NamedCurve, gradients: Amount) -> None:
-        """The unit's post-backward hook reshards it and reduces its gradients; those of the root's units wait."""
+        """Run the post-backward hook of unit ``i``, which reshards it and reduces its gradients.
+
+        Gradients of units that belong to the root wait for the root's own hook. The unit stands for those up to
+        ``end``.
+        """
         unit = self.units[i]
-        if unit.kind == "head" and not self.prefetched:
-            self.prefetched = self._prefetch(i)
+        if unit.kind == "head" and not self.backward_prefetched:
+            self.backward_prefetched = self._prefetch(i)
             super().after_backward(i, end, curve, gradients)
         if self._is_hooked(i, curve):
-            rest = self.row.groups[i].early.gathered if unit.kind in OF_TOWER else NOTHING
-            if rest:  # of a tower's unit the root reduces a part
-                gradients = (*gradients, (rest, -1))
-                self.unsharded_root += ((rest, end - i),)
+            reduced_by_root = self.step_units.groups[i].early.gathered if unit.kind in OF_TOWER else NOTHING
+            if reduced_by_root:  # a part of a tower's unit belongs to the root
+                gradients = (*gradients, (reduced_by_root, -1))
+                self.unsharded_root += ((reduced_by_root, end - i),)
             self._reduce_unit(i, curve, gradients)
-        elif not self.own[i].gathered and unit.kind not in self.options.wrapped:
+        elif not self.unit_groups[i].gathered and unit.kind not in self.options.wrapped:
             self.unsharded_root += tuple([(place, times * (end - i)) for place, times in gradients])
         self.gathered[i:end] = [self.gathered[i]] * (end - i)
 
     def after_layers(self) -> None:
-        """The root is resharded, if at all, and its gradients are reduced."""
+        """Reshard the root, unless its parameters stay gathered, and reduce its gradients."""
         if self.root == NO_GROUP:
             return
         keeps = self.options.stays_gathered
-        unsharded = self.join(self.root, self.unsharded_root, ROOT)
-        self.recorder.release(WHERE, NOTHING if keeps else self.root.gathered)
+        unsharded = self.flatten_gradients(self.root, self.unsharded_root, ROOT)
+        self.recorder.release(BUFFERS, NOTHING if keeps else self.root.gathered)
         if self.pair != FIRST_OF_PAIR:
-            self.reduce_input = self.reduce(self.root, unsharded, self.reduce_input, self.reduces, ROOT)
-            self.recorder.release(WHERE, self.root.gathered if keeps else NOTHING)
+            self.reduce_input = self.reduce(self.root, unsharded, self.reduce_input, self.reduces_now, ROOT)
+            self.recorder.release(BUFFERS, self.root.gathered if keeps else NOTHING)
 
     def end_backward(self) -> None:
-        """The root's final callback. A pipeline's last backward is followed by all reductions."""
-        reduces = self.each.last
+        """Run the root's final callback, which frees what the all-reduces wrote and what was gathered in vain.
+
+        In a pipeline all groups are reduced here, after the last backward.
+        """
+        reduces = self.micro_batch.last
         if self.options.stays_gathered and reduces:
             self._reduce_all()
-        if self.pair != FIRST_OF_PAIR and (reduces or not self.options.unsynchronised):
-            for i, end in self.stretches:
-                self.recorder.release("gradients", self._all_reduced(self.reduced_by_hook(i), self.new), end - i)
-            self.recorder.release("gradients", self._all_reduced(self.root, self.new))
+        if self.pair != FIRST_OF_PAIR and (reduces or not self.options.no_sync):
+            for i, end in self.layer_groups:
+                self.recorder.release(
+                    "gradients", self._all_reduce_output(self.reduced_by_hook(i), self.gradients_are_new), end - i
+                )
+            self.recorder.release("gradients", self._all_reduce_output(self.root, self.gradients_are_new))
         self.release_input()
-        self.recorder.hold_amount(WHERE, ((self.prefetched, -1), (self.stays, -1)))
+        self.recorder.hold_amount(BUFFERS, ((self.backward_prefetched, -1), (self.unused_prefetch, -1)))
 
     def release_input(self) -> None:
         """The input of the last reduction goes with the backward."""
-        self.recorder.release(WHERE, self.reduce_input)
+        self.recorder.release(BUFFERS, self.reduce_input)
 
     def after_end(self) -> None:
-        """What is still gathered goes."""
-        self.recorder.hold_amount(WHERE, tuple([(size, -1) for size in self.gathered]))
+        """Free the parameters that are still gathered after the backward."""
+        self.recorder.hold_amount(BUFFERS, tuple([(size, -1) for size in self.gathered]))
 
     def hold_gathered(self, sign: int) -> None:
         """The parameters, while another chunk runs."""
-        for first, end in self.stretches:
-            self.recorder.hold(WHERE, self.own[first].gathered, sign * (end - first))
-        self.recorder.hold(WHERE, self.root.gathered, sign)
+        for first, end in self.layer_groups:
+            self.recorder.hold(BUFFERS, self.unit_groups[first].gathered, sign * (end - first))
+        self.recorder.hold(BUFFERS, self.root.gathered, sign)
 
     def _is_hooked(self, i: int, curve: NamedCurve) -> bool:
-        return bool(self.own[i].gathered and curve.passes_back)
+        return bool(self.unit_groups[i].gathered and curve.passes_back)
 
-    def _gather_again(self, i: int) -> None:
-        """The unit's parameters for its backward, and the next unit's flat buffer."""
-        recorder, unit, own = self.recorder, self.units[i], self.own[i]
-        late = self.still_gathered(self.own[i + 1]) if i + 1 < len(self.units) else NOTHING
-        recorder.hold("temporaries", unit.fresh.output_gradient)
-        recorder.hold(WHERE, late)
-        if own.gathered and not self.gathered[i]:
-            self.gather_for_backward(own, self.prefetched, self.names[i])
-            self.prefetched = NOTHING
-            self.gathered[i] = own.gathered
-        if own.gathered and (unit.kind != "head" or self.options.collapses):
-            self.prefetched = self.prefetched or self._prefetch(i)
-        recorder.release("temporaries", unit.fresh.output_gradient)
-        recorder.release(WHERE, late)
+    def _gather_for_unit_backward(self, i: int) -> None:
+        """Gather the parameters of unit ``i`` for its backward, and the flat buffer of the unit that comes next."""
+        recorder, unit, group = self.recorder, self.units[i], self.unit_groups[i]
+        not_yet_freed = self.still_gathered(self.unit_groups[i + 1]) if i + 1 < len(self.units) else NOTHING
+        recorder.hold("temporaries", unit.first_curve.output_gradient)
+        recorder.hold(BUFFERS, not_yet_freed)
+        if group.gathered and not self.gathered[i]:
+            self.gather_for_backward(group, self.backward_prefetched, self.names[i])
+            self.backward_prefetched = NOTHING
+            self.gathered[i] = group.gathered
+        if group.gathered and (unit.kind != "head" or self.options.collapses):
+            self.backward_prefetched = self.backward_prefetched or self._prefetch(i)
+        recorder.release("temporaries", unit.first_curve.output_gradient)
+        recorder.release(BUFFERS, not_yet_freed)
 
     def _prefetch(self, after: int) -> int:
-        """Backward prefetch: the next unit's flat buffer is gathered while unit ``after`` computes."""
+        """Gather the unit that comes before unit ``after``, while that one's backward computes (backward prefetch).
+
+        Returns its flat buffer, or NOTHING if its parameters are gathered already.
+        """
         for i in range(after - 1, -1, -1):
-            if self.own[i].gathered:
-                return NOTHING if self.gathered[i] else self.gather_ahead(self.own[i], self.names[i], "backward")
+            if self.unit_groups[i].gathered:
+                return (
+                    NOTHING if self.gathered[i] else self.gather_ahead(self.unit_groups[i], self.names[i], "backward")
+                )
         return NOTHING
 
     def _reduce_unit(self, i: int, curve: NamedCurve, gradients: Amount) -> None:
-        own, name = self.reduced_by_hook(i), self.names[i]
-        released = NOTHING if self.keeps else self.gathered[i]
-        self.gathered[i] = self.gathered[i] if self.keeps else NOTHING
+        """Reshard unit ``i`` and reduce its unsharded ``gradients``.
+
+        In the first pass of a pair the hook does not run: the unit is only resharded.
+        """
+        group, name = self.reduced_by_hook(i), self.names[i]
+        released = NOTHING if self.keeps_parameters else self.gathered[i]
+        self.gathered[i] = self.gathered[i] if self.keeps_parameters else NOTHING
         if self.pair == FIRST_OF_PAIR:  # no AccumulateGrad runs, which would call the hook
-            self.join(own, gradients, name)
-            self.recorder.release(WHERE, released)
+            self.flatten_gradients(group, gradients, name)
+            self.recorder.release(BUFFERS, released)
             return
-        around = self.around(self.units[i], curve)
+        around = self.held_by_hook(self.units[i], curve)
         self.recorder.hold_amount("temporaries", around)
-        gradients = self.join(own, gradients, name)
-        self.recorder.release(WHERE, released)
-        self.reduce_input = self.reduce(own, gradients, self.reduce_input, self.reduces, name)
+        gradients = self.flatten_gradients(group, gradients, name)
+        self.recorder.release(BUFFERS, released)
+        self.reduce_input = self.reduce(group, gradients, self.reduce_input, self.reduces_now, name)
         self.recorder.hold_amount("temporaries", around, -1)
 
     def _reduce_all(self) -> None:
-        """All groups resharded and reduced: the root, then units (stage.py, perform_reduce_grad: ``all_states``)."""
-        self.new = False
+        """Reshard and reduce all groups: the root, then the units (stage.py, perform_reduce_grad: ``all_states``)."""
+        self.gradients_are_new = False
         self.reduce_input = self.reduce(self.root, (), self.reduce_input, True, ROOT)
         for i, name in enumerate(self.names):
-            own = self.reduced_by_hook(i)
-            if own.gathered:
-                self.recorder.release(WHERE, self.gathered[i])
-                self.reduce_input = self.reduce(own, (), self.reduce_input, True, name)
+            group = self.reduced_by_hook(i)
+            if group.gathered:
+                self.recorder.release(BUFFERS, self.gathered[i])
+                self.reduce_input = self.reduce(group, (), self.reduce_input, True, name)
         self.gathered = []
-        self.new = self.each.first
+        self.gradients_are_new = self.micro_batch.first
 
     def reduced_by_hook(self, i: int) -> Group:
         """What a unit's own hook reduces."""
-        return self.own[i]
+        return self.unit_groups[i]
 
     # collectives
 
     def gather_root(self) -> int:
         """The root group's flat buffer, which is returned and stays, and its parameters."""
-        self.recorder.hold(WHERE, self.root.flat)
-        self._cast(self.root, "forward", ROOT)
-        self.recorder.hold(WHERE, self.root.gathered)
+        self.recorder.hold(BUFFERS, self.root.flat)
+        self._cast_shards(self.root, "forward", ROOT)
+        self.recorder.hold(BUFFERS, self.root.gathered)
         self.recorder.mark("forward", f"all-gather of {ROOT}")
         return self.root.flat
 
-    def gather_for_forward(self, own: Group, previous: int, where: str) -> int:
-        """Gather a unit's parameters and let go of the previous group's flat buffer; returns the one that stays."""
-        recorder, early = self.recorder, self.options.frees_early  # torch <= 2.14 keeps the previous in a variable
-        recorder.hold(WHERE, own.flat)
-        self._cast(own, "forward", where)
+    def gather_for_forward(self, group: Group, previous: int, name: str) -> int:
+        """Gather a unit's parameters for its forward and free the previous group's flat buffer.
+
+        Returns the new flat buffer, which stays until the next all-gather. Up to torch 2.14 a variable refers to the
+        previous buffer until the copy-out is over.
+        """
+        recorder, early = self.recorder, self.options.frees_early
+        recorder.hold(BUFFERS, group.flat)
+        self._cast_shards(group, "forward", name)
         if early:
-            recorder.mark("forward", f"all-gather of {where}")
-            recorder.release(WHERE, previous)
-            recorder.hold(WHERE, own.gathered)
+            recorder.mark("forward", f"all-gather of {name}")
+            recorder.release(BUFFERS, previous)
+            recorder.hold(BUFFERS, group.gathered)
         else:
-            recorder.hold(WHERE, own.gathered)
-            recorder.mark("forward", f"all-gather of {where}")
-        self._copied(own, "forward", where)
-        recorder.release(WHERE, NOTHING if early else previous)
-        return own.flat
+            recorder.hold(BUFFERS, group.gathered)
+            recorder.mark("forward", f"all-gather of {name}")
+        self._copy_out(group, "forward", name)
+        recorder.release(BUFFERS, NOTHING if early else previous)
+        return group.flat
 
-    def gather_for_backward(self, own: Group, prefetched: int, where: str) -> None:
-        """Parameters from the flat buffer that was gathered ahead, or from one that is gathered now."""
+    def gather_for_backward(self, group: Group, prefetched: int, name: str) -> None:
+        """Copy a unit's parameters out of the ``prefetched`` flat buffer, or out of one that is gathered now.
+
+        The flat buffer is freed.
+        """
         recorder = self.recorder
-        recorder.hold(WHERE, own.gathered)
-        recorder.hold(WHERE, NOTHING if prefetched else own.flat)
-        recorder.mark("backward", f"all-gather of {where}")
-        self._copied(own, "backward", where)
-        recorder.release(WHERE, prefetched or own.flat)
+        recorder.hold(BUFFERS, group.gathered)
+        recorder.hold(BUFFERS, NOTHING if prefetched else group.flat)
+        recorder.mark("backward", f"all-gather of {name}")
+        self._copy_out(group, "backward", name)
+        recorder.release(BUFFERS, prefetched or group.flat)
 
-    def gather_ahead(self, own: Group, where: str, instant: str) -> int:
-        """The next unit's flat buffer, gathered while this one computes."""
-        self.recorder.hold(WHERE, own.flat)
-        self._cast(own, instant, where)
-        return own.flat
+    def gather_ahead(self, group: Group, name: str, instant: str) -> int:
+        """Start the all-gather of the next unit while this one computes, and return its flat buffer."""
+        self.recorder.hold(BUFFERS, group.flat)
+        self._cast_shards(group, instant, name)
+        return group.flat
 
     def still_gathered(self, after: Group) -> int:
         """Bytes that stay gathered of ``after``, the unit whose backward has run, while the next one is gathered."""
         return NOTHING
 
-    def _cast(self, own: Group, instant: str, where: str) -> None:
-        """The shards in the dtype of the flat buffer, which they are copied into."""
-        if own.cast:
-            self.recorder.hold(WHERE, own.cast)
-            self.recorder.mark(instant, f"all-gather of {where}")
-            self.recorder.release(WHERE, own.cast)
+    def _cast_shards(self, group: Group, instant: str, name: str) -> None:
+        """Record the temporary copy of the shards in the dtype of the flat buffer, if they have another dtype."""
+        if group.cast:
+            self.recorder.hold(BUFFERS, group.cast)
+            self.recorder.mark(instant, f"all-gather of {name}")
+            self.recorder.release(BUFFERS, group.cast)
 
-    def _copied(self, own: Group, instant: str, where: str) -> None:
-        """What is copied out twice, in addition to the flat buffer and the parameters."""
-        if own.copied:
-            self.recorder.hold(WHERE, own.copied)
-            self.recorder.mark(instant, f"copy-out of {where}")
-            self.recorder.release(WHERE, own.copied)
+    def _copy_out(self, group: Group, instant: str, name: str) -> None:
+        """Record the temporary that the copy-out needs in addition to flat buffer and parameters, if any.
 
-    def around(self, unit: NamedUnit, curve: NamedCurve) -> Amount:
-        """What there is when a unit's hook runs: the gradient of its input."""
+        ``foreach_all_gather_copy_out`` copies a tensor twice that is sharded along another dimension than the first.
+        """
+        if group.copied:
+            self.recorder.hold(BUFFERS, group.copied)
+            self.recorder.mark(instant, f"copy-out of {name}")
+            self.recorder.release(BUFFERS, group.copied)
+
+    def held_by_hook(self, unit: NamedUnit, curve: NamedCurve) -> Amount:
+        """Return what is alive only because a unit's post-backward hook runs: the gradient of the unit's input."""
         return ((curve.input_gradient, 1),)
 
-    def join(self, g: Group, unsharded: Amount, where: str) -> Amount:
-        """What a unit's gradients are before its parameters go: they themselves."""
+    def flatten_gradients(self, group: Group, unsharded: Amount, name: str) -> Amount:
+        """Return the gradients that wait for the reduction of a group: under FSDP2 the unsharded ones as they are."""
         return unsharded
 
-    def reduce(self, g: Group, unsharded: Amount, previous: int, last: bool, where: str) -> int:
-        """Reduce-scatter of one group; returns the input buffer that stays until the next one.
+    def reduce(self, group: Group, unsharded: Amount, previous: int, last: bool, name: str) -> int:
+        """Reduce-scatter one group's gradients and return the input buffer, which stays until the next reduction.
 
-        ``previous``: the input buffer of the reduction before; ``last``: in the last micro-batch.
+        ``unsharded``: the gradients. ``previous``: the input buffer of the previous reduction. ``last``: this is the
+        last micro-batch. Before it gradients are only accumulated under ``no_sync``.
         """
         recorder, options = self.recorder, self.options
-        if options.unsynchronised and not last:
-            self._accumulate(g, unsharded, where)
+        if options.no_sync and not last:
+            self._accumulate(group, unsharded, name)
             return previous
-        if options.unsynchronised:  # added to those that wait, or they themselves
+        if options.no_sync:  # added to those that wait, or they themselves
             recorder.hold_amount("gradients", unsharded, -1)
             unsharded = ()
-        recorder.release(WHERE, previous)
-        recorder.hold(WHERE, g.reduce_input)
-        recorder.mark("backward", f"reduce-scatter of {where}")
+        recorder.release(BUFFERS, previous)
+        recorder.hold(BUFFERS, group.reduce_input)
+        recorder.mark("backward", f"reduce-scatter of {name}")
         recorder.hold_amount("gradients", unsharded, -1)
-        if options.unsynchronised:
-            recorder.release("gradients", g.accumulated)
-        elif self.new and not options.several_runs:
-            recorder.hold("gradients", g.alone)
+        if options.no_sync:
+            recorder.release("gradients", group.accumulated)
+        elif self.gradients_are_new and not options.several_backwards:
+            recorder.hold("gradients", group.alone)
         if options.offloads:
-            return g.reduce_input  # the sharded gradient is copied to the host
-        recorder.hold("temporaries", g.last)
-        recorder.hold("gradients", g.reduce_output)
-        recorder.hold("temporaries", g.divided)
-        recorder.mark("backward", f"reduce-scatter of {where}")
-        recorder.release("temporaries", g.divided)
-        if g.sharded != g.reduce_output:  # _to_dtype_if_needed(reduce_output, orig_dtype)
-            recorder.hold("gradients", g.sharded)
-            recorder.mark("backward", f"gradients of {where} in the shards' dtype")
-            recorder.release("gradients", NOTHING if options.keeps_reduced else g.reduce_output)
-        added = options.several_runs or (not self.new and not options.unsynchronised)
-        if added and self._all_reduced(g, self.new) != g.sharded:
-            recorder.release("gradients", g.sharded)  # added in place to the earlier micro-batches' shard
-        recorder.release("temporaries", g.last)
-        return g.reduce_input
+            return group.reduce_input  # the sharded gradient is copied to the host
+        recorder.hold("temporaries", group.last)
+        recorder.hold("gradients", group.reduce_output)
+        recorder.hold("temporaries", group.divided)
+        recorder.mark("backward", f"reduce-scatter of {name}")
+        recorder.release("temporaries", group.divided)
+        if group.sharded != group.reduce_output:  # _to_dtype_if_needed(reduce_output, orig_dtype)
+            recorder.hold("gradients", group.sharded)
+            recorder.mark("backward", f"gradients of {name} in the shards' dtype")
+            recorder.release("gradients", NOTHING if options.keeps_all_reduce_output else group.reduce_output)
+        added = options.several_backwards or (not self.gradients_are_new and not options.no_sync)
+        if added and self._all_reduce_output(group, self.gradients_are_new) != group.sharded:
+            recorder.release("gradients", group.sharded)  # added in place to the earlier micro-batches' shard
+        recorder.release("temporaries", group.last)
+        return group.reduce_input
 
-    def _accumulate(self, g: Group, unsharded: Amount, where: str) -> None:
-        """Under ``no_sync`` gradients stay unsharded, in the reduce dtype."""
-        if self.options.in_place:
+    def _accumulate(self, group: Group, unsharded: Amount, name: str) -> None:
+        """Keep the gradients of a group unsharded, in the reduce dtype, as under ``no_sync``."""
+        if self.options.adds_in_place:
             self.recorder.hold_amount("gradients", unsharded, -1)
-        if self.new:
-            self.recorder.hold("gradients", g.accumulated)
-            self.recorder.hold("gradients", g.alone)
-            self.recorder.mark("backward", f"gradient accumulation of {where}")
-        if not self.options.in_place:
+        if self.gradients_are_new:
+            self.recorder.hold("gradients", group.accumulated)
+            self.recorder.hold("gradients", group.alone)
+            self.recorder.mark("backward", f"gradient accumulation of {name}")
+        if not self.options.adds_in_place:
             self.recorder.hold_amount("gradients", unsharded, -1)
 
-    def _all_reduced(self, g: Group, new: bool) -> int:
-        """What the all-reduce over replicas wrote, which the group refers to until the backward is over, where it is
-        not itself the resident gradients (``AllReduceState``). ``new``: no earlier gradients are there.
+    def _all_reduce_output(self, group: Group, new: bool) -> int:
+        """Return the output of the all-reduce over replicas that stays alive in addition to the sharded gradients.
+
+        The group refers to it until the backward is over (``AllReduceState``). It is NOTHING where that output itself
+        becomes the gradients. ``new``: no earlier gradients exist.
         """
-        if not self.options.keeps_reduced:
+        if not self.options.keeps_all_reduce_output:
             return NOTHING
-        if g.sharded != g.reduce_output:
-            return g.reduce_output
-        new = new or self.options.unsynchronised
-        return NOTHING if new and not self.options.several_runs else g.sharded
+        if group.sharded != group.reduce_output:
+            return group.reduce_output
+        new = new or self.options.no_sync
+        return NOTHING if new and not self.options.several_backwards else group.sharded

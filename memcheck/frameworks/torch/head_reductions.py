@@ -9,12 +9,12 @@ from memcheck.accounts.program import NOTHING, Recorder
 from memcheck.accounts.sizes import NamedCurve
 from memcheck.frameworks.torch.data_parallel import MicroBatch, NamedUnit, StepUnits
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
-from memcheck.frameworks.torch.fully_shard import ROOT, WHERE, FullyShard, FullyShardHooks
+from memcheck.frameworks.torch.fully_shard import BUFFERS, ROOT, FullyShard, FullyShardHooks
 from memcheck.record import Record
 
 
 class HeadReducingShard(Record):
-    """How FSDP2 runs a step with such a loss."""
+    """The settings of FSDP2 in a step whose loss reduces the gradient of the head itself."""
 
     shard: FullyShard
 
@@ -23,80 +23,85 @@ class HeadReducingShard(Record):
         """No sizes but those of groups."""
         return 0
 
-    def hooks(self, recorder: Recorder, row: StepUnits, first: int) -> FullyShardHooks:
-        """The hooks of one step; those of FSDP2 alone where the rank or the chunk has no head."""
-        if not row.units[-1].reduced:
-            return FullyShardHooks(recorder, row, self.shard)
-        return HeadReducingHooks(recorder, row, self.shard)
+    def hooks(self, recorder: Recorder, step_units: StepUnits, first: int) -> FullyShardHooks:
+        """Return the hooks of one step: plain FSDP2's if the rank or pipeline chunk has no head."""
+        if not step_units.units[-1].reduced:
+            return FullyShardHooks(recorder, step_units, self.shard)
+        return HeadReducingHooks(recorder, step_units, self.shard)
 
 
 class HeadReducingHooks(FullyShardHooks):
-    """What the loss's own reduction leaves, and what is pending until the next one."""
+    """FSDP2's hooks where the loss reduces the gradient of the head itself.
 
-    def __init__(self, recorder: Recorder, row: StepUnits, options: FullyShard) -> None:
-        super().__init__(recorder, row, options)
-        self.head, self.group = row.units[-1], row.groups[-1]
-        self.joined, self.pending = False, NOTHING
+    ``head_groups``: the groups of the head, ``early`` reduced within the loss and ``late`` by FSDP2's hook.
+    ``norm_is_reduced``: the gradient of the final norm has been reduced in this step.
+    ``pending_input``: the input of the loss's reduction while it waits for the next loss.
+    """
+
+    def __init__(self, recorder: Recorder, step_units: StepUnits, options: FullyShard) -> None:
+        super().__init__(recorder, step_units, options)
+        self.head, self.head_groups = step_units.units[-1], step_units.groups[-1]
+        self.norm_is_reduced, self.pending_input = False, NOTHING
 
     def curve(self, unit: NamedUnit, first: bool) -> NamedCurve:
-        """The head's gradient is there from the first micro-batch on."""
-        if unit.reduced and self.options.unsynchronised:
-            return unit.fresh if first else unit.again
+        """Return the curve of a unit; the head's gradient exists from the first micro-batch on."""
+        if unit.reduced and self.options.no_sync:
+            return unit.first_curve if first else unit.later_curve
         return super().curve(unit, first)
 
     def reduced_by_hook(self, i: int) -> Group:
-        """All but what the loss has."""
-        return self.group.late if self.units[i].reduced else self.own[i]
+        """Return the group that the hook of unit ``i`` reduces: for the head all that the loss has not reduced."""
+        return self.head_groups.late if self.units[i].reduced else self.unit_groups[i]
 
     def before_loss(self, *, after_model: bool) -> None:
-        """After the norm the group is resharded, and gathered again for the head.
+        """Gather the group of norm and head again for the loss; the norm's post-forward hook has resharded it.
 
-        A head's curve counts the input of the reduction before to its own one.
+        The input of the previous loss's reduction is released: the curve of the head counts it from here on.
         """
         super().before_loss(after_model=after_model)
         if after_model or self.options.loss_after_root:
             if self.root != NO_GROUP:
                 self._gather_root_again("loss")
-            elif self.head.fresh.before is not None:
-                self.recorder.hold(WHERE, self.own[-1].flat)
-                self.recorder.high("forward", self.head.fresh.before, "all-gather of the head")
-                self.recorder.release(WHERE, self.own[-1].flat)
-        self.recorder.release(WHERE, self.pending)
-        self.pending = NOTHING
+            elif self.head.first_curve.before is not None:
+                self.recorder.hold(BUFFERS, self.unit_groups[-1].flat)
+                self.recorder.high("forward", self.head.first_curve.before, "all-gather of the head")
+                self.recorder.release(BUFFERS, self.unit_groups[-1].flat)
+        self.recorder.release(BUFFERS, self.pending_input)
+        self.pending_input = NOTHING
 
     def after_forward(self, i: int, end: int) -> None:
-        """The gradients that are left of the head: the first shard is added to later on.
+        """Hold the sharded gradient of the head, which the loss has reduced, and reshard the head.
 
-        In a pipeline the norm's gradients wait for a reduction, and the second micro-batch's has both: the norm's new
-        shard is a view of all that it wrote.
+        Later micro-batches add to the first shard. In a pipeline the norm's gradient waits for the reduction of the
+        second micro-batch, whose output holds both gradients.
         """
         if self.units[i].reduced:
-            if self.each.first:
-                self.recorder.hold("gradients", self.group.early.reduce_output)
-            elif self.options.unsynchronised and not self.joined:
-                self.recorder.hold("gradients", self.group.whole.reduce_output)
-                self.joined = True
-            self.recorder.release(WHERE, self.gathered[i])
+            if self.micro_batch.first:
+                self.recorder.hold("gradients", self.head_groups.early.reduce_output)
+            elif self.options.no_sync and not self.norm_is_reduced:
+                self.recorder.hold("gradients", self.head_groups.whole.reduce_output)
+                self.norm_is_reduced = True
+            self.recorder.release(BUFFERS, self.gathered[i])
             self.gathered[i] = NOTHING
         super().after_forward(i, end)
 
-    def begin_backward(self, each: MicroBatch, *, all_at_once: bool) -> None:
-        """The input of the loss's reduction stays until the next one."""
-        super().begin_backward(each, all_at_once=all_at_once)
-        self.reduce_input = self.group.early.reduce_input
-        self.recorder.hold(WHERE, self.reduce_input)
+    def begin_backward(self, micro_batch: MicroBatch, *, all_forwards_first: bool) -> None:
+        """Set the state of a backward: the input of the loss's reduction stays until the next reduction."""
+        super().begin_backward(micro_batch, all_forwards_first=all_forwards_first)
+        self.reduce_input = self.head_groups.early.reduce_input
+        self.recorder.hold(BUFFERS, self.reduce_input)
         if self.root != NO_GROUP:
             self._gather_root_again("backward")
 
     def release_input(self) -> None:
-        """In a pipeline the input of the loss's reduction waits for the next loss."""
-        if self.options.unsynchronised and not self.each.last:
-            self.pending = self.reduce_input
+        """Free the input of the last reduction; in a pipeline it waits for the next loss instead."""
+        if self.options.no_sync and not self.micro_batch.last:
+            self.pending_input = self.reduce_input
         else:
             super().release_input()
 
     def _gather_root_again(self, instant: str) -> None:
-        """The flat buffer of a group that was let go of for a moment, in which nothing else is made."""
-        self.recorder.hold(WHERE, self.root.flat)
+        """Record the second all-gather of the root's group, which was resharded while nothing else was allocated."""
+        self.recorder.hold(BUFFERS, self.root.flat)
         self.recorder.mark(instant, f"all-gather of {ROOT}")
-        self.recorder.release(WHERE, self.root.flat)
+        self.recorder.release(BUFFERS, self.root.flat)

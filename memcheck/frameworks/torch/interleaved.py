@@ -234,8 +234,8 @@ ORDERS: dict[str, Callable[[int, int, int, int], list[Action]]] = {"zero-bubble"
 class ChunkStep(Step):
     """Records the passes of one chunk, whose stage is a root of FSDP2's by itself."""
 
-    def __init__(self, options: StepOptions, row: StepUnits, recorder: Recorder, parallel: DataParallel) -> None:
-        super().__init__(options, row, recorder, parallel)
+    def __init__(self, options: StepOptions, step_units: StepUnits, recorder: Recorder, parallel: DataParallel) -> None:
+        super().__init__(options, step_units, recorder, parallel)
         self.split = self.unreduced = False
 
     def run_pass(self, each: ChunkPass, held: int) -> None:
@@ -246,22 +246,22 @@ class ChunkStep(Step):
         if self.unreduced and not each.split:
             self._keep_unreduced(-1)
         micro_batch = MicroBatch(each.first, each.last, min(sum(each.others), self.border.sends))
-        self.walk(micro_batch, held, muted=each.muted)
+        self.run_micro_batch(micro_batch, held, muted=each.muted)
 
-    def retain(self, i: int, curve: NamedCurve) -> None:
+    def after_unit_backward(self, i: int, curve: NamedCurve) -> None:
         """The graph stays, with the gradients from which those of the weights are computed."""
         if self.split:
             self._hold_graph_of(curve, 1)
 
-    def end_backward(self, each: MicroBatch) -> None:
+    def end_backward(self, micro_batch: MicroBatch) -> None:
         """The backward of the weights. The gradients of all micro-batches are reduced after the last one's."""
         if not self.split:
             return
         self.recorder.mark("backward", "gradients of the weights")
         for unit in self.units:
-            self._hold_graph_of(self.curve(unit, each.first), -1)
-        if self.parallel.hooks_gradients and self.unreduced == each.last:
-            self._keep_unreduced(-1 if each.last else 1)
+            self._hold_graph_of(self.curve(unit, micro_batch.first), -1)
+        if self.parallel.hooks_gradients and self.unreduced == micro_batch.last:
+            self._keep_unreduced(-1 if micro_batch.last else 1)
 
     def _hold_graph_of(self, curve: NamedCurve, sign: int) -> None:
         self.recorder.hold_bundle(curve.saved, sign)
@@ -273,7 +273,7 @@ class ChunkStep(Step):
         """
         self.unreduced = sign > 0
         first = len(self.units) - 1 if self.units[-1].kind == "head" else 0
-        each = [(self.units[i].fresh.gradients, end - i) for i, end in self.stretches if i >= first]
+        each = [(self.units[i].first_curve.gradients, end - i) for i, end in self.layer_groups if i >= first]
         self.recorder.hold_amount("gradients", tuple(each), sign)
 
 
@@ -294,11 +294,11 @@ def record_chunks(
     schedule = options.schedule
     for count, rooted, beyond in zip(schedule.chunk_runs, schedule.chunk_roots, sizes, strict=True):
         end = start + count
-        row = StepUnits(runs[start:end], groups[start:end], root if rooted else NO_GROUP, beyond)
-        steps.append(ChunkStep(options, row, recorder, options.parallel.hooks(recorder, row, own_sizes)))
+        step_units = StepUnits(runs[start:end], groups[start:end], root if rooted else NO_GROUP, beyond)
+        steps.append(ChunkStep(options, step_units, recorder, options.parallel.hooks(recorder, step_units, own_sizes)))
         start = end
     for step in steps:
-        step.leave_all()
+        step.hold_layer_states()
     recorder.mark("init", "states at rest")
     for step in steps:
         step.parallel.begin_step()
@@ -306,7 +306,7 @@ def record_chunks(
     for each in schedule.passes:
         own = steps[each.chunk]
         if each.first and own.units[-1].kind == "head":
-            own.hold_graph(1)
+            own.hold_previous_graph(1)
         for other in each.also_gathered:
             steps[other].parallel.hold_gathered(1)
         own.run_pass(each, left[each.chunk].pop(0))

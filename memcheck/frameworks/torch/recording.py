@@ -298,10 +298,10 @@ def recorded(
         from memcheck.frameworks.torch.step import PairedStep
 
         kind = PairedStep
-    elif options.keeps.sinks:
+    elif options.lifetimes.sinks:
         runs = sunk(runs)
-    row = StepUnits(runs, each, root, beyond[0])
-    kind(options, row, recorder, options.parallel.hooks(recorder, row, own_sizes)).run()
+    step_units = StepUnits(runs, each, root, beyond[0])
+    kind(options, step_units, recorder, options.parallel.hooks(recorder, step_units, own_sizes)).run()
     return recorder.program(units)
 
 
@@ -336,8 +336,8 @@ def sunk(runs: Sequence[NamedRun]) -> list[NamedRun]:
         unit = run.unit
         if unit.kind == "idle":
             unit = unit._replace(
-                fresh=unit.fresh._replace(lingers=unit.fresh.returned),
-                again=unit.again._replace(lingers=unit.again.returned),
+                first_curve=unit.first_curve._replace(lingers=unit.first_curve.returned),
+                later_curve=unit.later_curve._replace(lingers=unit.later_curve.returned),
             )
         found.append(run._replace(unit=unit))
     return found

@@ -265,12 +265,12 @@ def _components(job: TrainingJob, total: StateBytes, engine: ResidentBuffers | N
 
         found.append(("parameters", companion_bytes(job)))
     if not wraps(job):
-        from memcheck.frameworks.torch.ddp import buckets, waiting
+        from memcheck.frameworks.torch.ddp import buckets, unused_gradients
 
         ddp = buckets(job)
-        if ddp.there:
+        if ddp.exist:
             # DDP keeps its buckets from the first step on; with gradient_as_bucket_view they are the gradients
-            size = total.gradients + waiting(job, kinds)
+            size = total.gradients + unused_gradients(job, kinds)
             found.append(("gradients" if ddp.views else "communication_buffers", size))
     if engine is not None:
         found += [

@@ -27,201 +27,245 @@ from memcheck.frameworks.torch.data_parallel import (
 from memcheck.frameworks.torch.step_options import StepOptions
 from memcheck.frameworks.torch.variables import Variables
 
-Later = list[tuple[int, int]]
-"""Sizes that are released at the end, each with how often."""
+PendingReleases = list[tuple[int, int]]
+"""Places of sizes that are released when a forward or backward is over, each with how many tensors have the size."""
 
 
 class Step:
-    """Records a step: what lives, and the moments that may be the highest. ``parallel``: the hooks."""
+    """Records one training step of a rank: each allocation, each release, and each moment that may be the peak.
 
-    def __init__(self, options: StepOptions, row: StepUnits, recorder: Recorder, parallel: DataParallel) -> None:
-        self.schedule, self.keeps = options.schedule, options.keeps
-        self.recorder, self.parallel, self.beyond, self.border = recorder, parallel, row.beyond, row.beyond.border
-        self.units, self.names, self.stretches = row.units, row.names, row.stretches
-        self.outputs = self.units[-1].fresh.lingers if self.keeps.keeps_outputs else NOTHING
+    ``step_units``: the units of the rank in forward order. ``parallel``: the hooks of DDP, FSDP or DeepSpeed, which are
+    called where PyTorch calls them.
+    """
+
+    def __init__(self, options: StepOptions, step_units: StepUnits, recorder: Recorder, parallel: DataParallel) -> None:
+        self.schedule, self.lifetimes = options.schedule, options.lifetimes
+        self.recorder, self.parallel = recorder, parallel
+        self.step_sizes, self.border = step_units.step_sizes, step_units.step_sizes.border
+        self.units, self.names, self.layer_groups = step_units.units, step_units.names, step_units.layer_groups
+        self.outputs = self.units[-1].first_curve.lingers if self.lifetimes.keeps_outputs else NOTHING
 
     def run(self) -> None:
-        """Record one steady step, without the resident bytes."""
+        """Record one step after the first one: all micro-batches, then the optimizer.
+
+        Resident tensors such as parameters and optimizer states are not recorded.
+        """
         self.recorder.hold("logits_and_loss", self.outputs)
-        self.leave_all()
-        self.parallel.at_rest()
-        self.hold_graph(1)
+        self.hold_layer_states()
+        self.parallel.before_step()
+        self.hold_previous_graph(1)
         self.parallel.begin_step()
-        for each, held in zip(self.schedule.micro_batches, self.beyond.held, strict=True):
-            self.walk(each, held, muted=not each.first and self.schedule.all_at_once)
+        for micro_batch, held_by_others in zip(self.schedule.micro_batches, self.step_sizes.held, strict=True):
+            self.run_micro_batch(
+                micro_batch, held_by_others, muted=not micro_batch.first and self.schedule.all_forwards_first
+            )
         self.recorder.mark("optimizer", "optimizer step")
 
-    def walk(self, each: MicroBatch, held: int, *, muted: bool) -> None:
-        """One micro-batch, backward included. ``held``: what others hold; ``muted``: its forward is no candidate."""
-        recorder, border, parallel, (first, last, sends) = self.recorder, self.border, self.parallel, each
-        live = ((self.beyond.per_micro_batch, 1), (held, 1))
+    def run_micro_batch(self, micro_batch: MicroBatch, held_by_others: int, *, muted: bool) -> None:
+        """Record the forward and the backward of one micro-batch.
+
+        ``held_by_others``: the place of the bytes that the other micro-batches in flight hold. ``muted``: the forward
+        is recorded for what it leaves allocated, and none of its moments may be the peak.
+        """
+        recorder, border, parallel, (first, last, sends) = self.recorder, self.border, self.parallel, micro_batch
+        live = ((self.step_sizes.per_micro_batch, 1), (held_by_others, 1))
         arriving = NOTHING if first else border.input_gradient
-        parallel.begin_micro_batch(each, others=held != NOTHING)
-        here = parallel.gathered_by_first
-        if first and here:
+        parallel.begin_micro_batch(micro_batch, others=held_by_others != NOTHING)
+        already_gathered = parallel.gathered_by_first
+        if first and already_gathered:
             before = recorder.here  # only the first micro-batch gathers the parameters; the next ones find them
-            self._forward(first, here=False)
+            self._forward(first, already_gathered=False)
             recorder.repeat(before, -1)
         recorder.hold_amount("activations", live)
         recorder.hold("communication_buffers", arriving)
         parallel.before_inputs()
         recorder.muted, outer = muted or recorder.muted, recorder.muted
-        going = ((border.unsent_output, sends), (self.beyond.features if held != NOTHING else NOTHING, 1))
+        going = ((border.unsent_output, sends), (self.step_sizes.features if held_by_others != NOTHING else NOTHING, 1))
         recorder.hold_amount("activations", going)
-        self._forward(first, here=here)
+        self._forward(first, already_gathered=already_gathered)
         recorder.muted = outer
         recorder.hold_amount("activations", going, -1)
         recorder.hold("communication_buffers", border.output_gradient)
-        self._backward(each)
+        self._backward(micro_batch)
         recorder.hold_amount("communication_buffers", ((border.output_gradient, -1), (arriving, -1)))
         parallel.end_micro_batch(first, last)
         recorder.hold_amount("activations", live, -1)
 
-    def retain(self, i: int, curve: NamedCurve) -> None:
-        """What the backward of unit ``i`` leaves for one of its weights: nothing, where that is the same."""
+    def after_unit_backward(self, i: int, curve: NamedCurve) -> None:
+        """Hold what the backward of unit ``i`` leaves for a later one. Here: nothing; pipelines may split backwards."""
 
-    def end_backward(self, each: MicroBatch) -> None:
-        """The backward of the weights, where it is one of its own."""
+    def end_backward(self, micro_batch: MicroBatch) -> None:
+        """Record the backward of the weights where the schedule runs it separately. Here: nothing."""
 
-    def leave_all(self) -> None:
-        """What layers have left of the step before."""
+    def hold_layer_states(self) -> None:
+        """Hold the states that recurrent layers keep from the previous step (RecurrentGemma)."""
         for unit in self.units:
-            self._leave(unit, 1)
+            self._hold_layer_state(unit, 1)
 
-    def _leave(self, unit: NamedUnit, sign: int) -> None:
-        """What a layer leaves of its recomputed graph until its next forward."""
-        if self.keeps.leaves_graphs and unit.kind == "block":
-            self.recorder.hold("activations", unit.fresh.lingers, sign)
+    def _hold_layer_state(self, unit: NamedUnit, sign: int) -> None:
+        """Hold (``sign`` 1) or release (-1) the graph that a recurrent layer's state keeps until its next forward."""
+        if self.lifetimes.leaves_graphs and unit.kind == "block":
+            self.recorder.hold("activations", unit.first_curve.lingers, sign)
 
-    def hold_graph(self, sign: int) -> None:
-        """What of the step before lives until the training loop assigns its loss and its logits again."""
-        for unit in self.units if self.keeps.keeps_graph else ():
-            found = ("logits_and_loss", unit.fresh.lingers), ("activations", unit.fresh.outlives)
-            self.recorder.hold(*found[unit.kind != "head"], sign)
+    def hold_previous_graph(self, sign: int) -> None:
+        """Hold (``sign`` 1) or release (-1) what the training loop's variables keep of the previous step.
+
+        These are the logits, the loss and the graph, until the loop assigns its variables again.
+        """
+        for unit in self.units if self.lifetimes.keeps_graph else ():
+            if unit.kind == "head":
+                self.recorder.hold("logits_and_loss", unit.first_curve.lingers, sign)
+            else:
+                self.recorder.hold("activations", unit.first_curve.outlives, sign)
 
     def curve(self, unit: NamedUnit, first: bool) -> NamedCurve:
-        """What a unit computes in the first micro-batch or a later one."""
+        """Return the curve of a unit in this pass. ``first``: in the first micro-batch, whose gradients are new."""
         if self.parallel.pair == SECOND_OF_PAIR:
             return self.parallel.curve_of_second(unit)
-        return unit.fresh if self.parallel.pair else self.parallel.curve(unit, first)
+        return unit.first_curve if self.parallel.pair else self.parallel.curve(unit, first)
 
-    def _forward(self, first: bool, *, here: bool) -> None:
-        """Forward of one micro-batch; ``here``: an earlier one has left the parameters gathered."""
+    def _forward(self, first: bool, *, already_gathered: bool) -> None:
+        """Record the forward of one micro-batch, unit by unit; one unit stands for its whole group of equal layers.
+
+        ``first``: it is the first micro-batch. ``already_gathered``: an earlier one left the parameters gathered.
+        """
         recorder, parallel = self.recorder, self.parallel
-        casts, states = Later(), Later()
+        casts, states = PendingReleases(), PendingReleases()
         variables = Variables(recorder, embeds=any(each.kind == "embedding" for each in self.units))
         if self.schedule.pipelined and not first:
             # the schedule's variable holds the last stage's output until the next forward returns (schedules.py)
-            variables.assign("output", "logits_and_loss", self.units[-1].fresh.lingers)
-        parallel.begin_forward(here=here)
-        start = 1 + sum(unit.kind in OF_TOWER for unit in self.units)
-        for i, end in self.stretches:
-            unit, before, ends = self.units[i], recorder.here, self.units[i].kind == "head"
+            variables.assign("output", "logits_and_loss", self.units[-1].first_curve.lingers)
+        parallel.begin_forward(already_gathered=already_gathered)
+        first_layer = 1 + sum(unit.kind in OF_TOWER for unit in self.units)
+        for i, end in self.layer_groups:
+            unit, before, is_head = self.units[i], recorder.here, self.units[i].kind == "head"
             parallel.before_forward(i)
             curve = self.curve(unit, first)
-            if ends:
+            if is_head:
                 parallel.before_norm()
             if curve.before is not None:
                 self._model_returns(variables, states, curve.before, i)
-            if ends:
+            if is_head:
                 self._before_loss(casts)
-            recorder.high("loss" if ends else "forward", curve.forward, self.names[i])
-            self._leave(unit, -1)
+            recorder.high("loss" if is_head else "forward", curve.forward, self.names[i])
+            self._hold_layer_state(unit, -1)
             recorder.hold_bundle(curve.saved)
             recorder.hold("activations", curve.until_forward_ends)
             casts.append((curve.until_forward_ends, end - i))
-            if self.keeps.keeps_states and unit.kind == "block":
+            if self.lifetimes.keeps_states and unit.kind == "block":
                 recorder.hold("activations", curve.freed_input)
                 states.append((curve.freed_input, end - i))
             parallel.after_forward(i, end)
             recorder.repeat(before, end - i - 1)
-            variables.after_unit(unit, curve, i - start, end - i, self.keeps, self.beyond)
+            variables.after_unit(unit, curve, i - first_layer, end - i, self.lifetimes, self.step_sizes)
         variables.let_go()
-        for i, end in self.stretches:
+        for i, end in self.layer_groups:
             if self.units[i].kind == "idle":  # a training loop's variable has outputs of layers that nothing reads
-                recorder.hold("logits_and_loss", self.units[i].fresh.lingers, end - i)
+                recorder.hold("logits_and_loss", self.units[i].first_curve.lingers, end - i)
         parallel.end_forward()
         recorder.hold_amount("activations", tuple(casts), -1)
 
-    def _model_returns(self, variables: Variables, states: Later, before: Bundle, i: int) -> None:
-        """What stands before the loss, and the end of what variables hold: ``states``, layers' outputs in a list."""
-        if self.keeps.returns_first:
+    def _model_returns(self, variables: Variables, states: PendingReleases, before: Bundle, i: int) -> None:
+        """Record the moment before the head ``i``, and release what the variables of the model's forward hold.
+
+        ``states``: the outputs of all layers, which the forward keeps in a list. ``before``: the peak of the modules
+        that run between the layers and the loss.
+        """
+        if self.lifetimes.returns_first:
             self.recorder.hold_amount("activations", tuple(states), -1)
             variables.let_go()
         self.recorder.high("forward", before, self.names[i])
-        variables.let_go(towers=not self.keeps.towers_stay)
+        variables.let_go(towers=not self.lifetimes.towers_stay)
 
-    def _before_loss(self, casts: Later) -> None:
-        """What is freed after the final norm."""
-        if self.keeps.loss_after_model:
+    def _before_loss(self, casts: PendingReleases) -> None:
+        """Release what is freed after the final norm, before the loss allocates its logits.
+
+        ``casts``: autocast copies of weights, which live until the model's forward returns.
+        """
+        if self.lifetimes.loss_after_model:
             self.recorder.hold_amount("activations", tuple(casts), -1)
             casts.clear()
-        self.hold_graph(-1)  # the curve counts it until its logits replace the old ones
+        self.hold_previous_graph(-1)  # the curve counts it until its logits replace the old ones
         self.recorder.release("logits_and_loss", self.outputs)
-        self.parallel.before_loss(after_model=self.keeps.loss_after_model)
+        self.parallel.before_loss(after_model=self.lifetimes.loss_after_model)
 
-    def _backward(self, each: MicroBatch) -> None:
+    def _backward(self, micro_batch: MicroBatch) -> None:
+        """Record the backward of one micro-batch, from the head to the embedding."""
         recorder, parallel = self.recorder, self.parallel
-        parallel.begin_backward(each, all_at_once=self.schedule.all_at_once)
-        lingers, kept = Later(), Later()
-        for i, end in reversed(self.stretches):
-            unit, before, curve = self.units[i], recorder.here, self.curve(self.units[i], each.first)
+        parallel.begin_backward(micro_batch, all_forwards_first=self.schedule.all_forwards_first)
+        lingers, saved_inputs = PendingReleases(), PendingReleases()
+        for i, end in reversed(self.layer_groups):
+            unit, before, curve = self.units[i], recorder.here, self.curve(self.units[i], micro_batch.first)
             if unit.kind == "embedding":
-                recorder.release("temporaries", self.beyond.rows_gradient)  # its own curve counts it
+                recorder.release("temporaries", self.step_sizes.rows_gradient)  # its own curve counts it
             parallel.before_backward(i, curve)
             recorder.hold_bundle(curve.saved, -1)
             recorder.release("temporaries", curve.takes)
             recorder.high("backward", curve.backward, self.names[i])
-            self.retain(i, curve)
-            gradients = parallel.arrive(i, curve)
+            self.after_unit_backward(i, curve)
+            gradients = parallel.unit_gradients(i, curve)
             recorder.hold_amount("gradients", gradients)
-            self._linger(unit, curve, end - i, lingers)
-            self._keep_inputs(i, end - i, kept)
+            self._hold_after_backward(unit, curve, end - i, lingers)
+            self._hold_saved_inputs(i, end - i, saved_inputs)
             parallel.after_backward(i, end, curve, gradients)
             recorder.repeat(before, end - i - 1)
         parallel.after_layers()
-        self.end_backward(each)
+        self.end_backward(micro_batch)
         parallel.end_backward()
         recorder.hold_amount("logits_and_loss", tuple(lingers), -1)
-        recorder.hold_amount("activations", tuple(kept), -1)
+        recorder.hold_amount("activations", tuple(saved_inputs), -1)
         recorder.mark("backward", "end of backward")
         parallel.after_end()
 
-    def _linger(self, unit: NamedUnit, curve: NamedCurve, times: int, lingers: Later) -> None:
-        """What a unit's backward leaves, to its end in ``lingers`` unless the training loop's variables hold it."""
-        left = unit.kind == "block" and self.keeps.leaves_graphs
+    def _hold_after_backward(self, unit: NamedUnit, curve: NamedCurve, times: int, lingers: PendingReleases) -> None:
+        """Hold what is still alive after a unit's backward, for ``times`` equal units.
+
+        It goes to ``lingers``, to be released at the end of the backward, unless the training loop's variables or a
+        recurrent layer's state keep it longer.
+        """
+        kept_by_layer = unit.kind == "block" and self.lifetimes.leaves_graphs
         if unit.kind != "idle":  # what a tower leaves is there already
-            self.recorder.hold("activations" if left else "logits_and_loss", curve.lingers)
-        if not left and (unit.kind != "head" or not (self.keeps.keeps_graph or self.keeps.keeps_outputs)):
+            self.recorder.hold("activations" if kept_by_layer else "logits_and_loss", curve.lingers)
+        kept_by_loop = unit.kind == "head" and (self.lifetimes.keeps_graph or self.lifetimes.keeps_outputs)
+        if not (kept_by_layer or kept_by_loop):
             lingers.append((curve.lingers, times))
         self.recorder.hold("activations", curve.outlives)
         self.recorder.hold("temporaries", curve.hands)
         if unit.kind == "projector":  # the gradient of the looked-up rows waits until the tower's is over
-            self.recorder.hold("temporaries", self.beyond.rows_gradient)
+            self.recorder.hold("temporaries", self.step_sizes.rows_gradient)
 
-    def _keep_inputs(self, i: int, times: int, kept: Later) -> None:
-        """What the graph holds in addition to saved tensors: of a frozen unit its input and its output's gradient."""
+    def _hold_saved_inputs(self, i: int, times: int, saved_inputs: PendingReleases) -> None:
+        """Hold what the graph refers to in addition to saved tensors, until the backward is over.
+
+        A frozen unit that is recomputed keeps its input, and the gradient of its output if a frozen unit follows.
+        ``saved_inputs`` takes these sizes, each ``times`` times.
+        """
         unit = self.units[i]
-        if not self.keeps.keeps_graph:
-            kept.append((unit.fresh.outlives, times))
-        if self.keeps.saved_inputs and unit.adapted:
+        if not self.lifetimes.keeps_graph:
+            saved_inputs.append((unit.first_curve.outlives, times))
+        if self.lifetimes.saved_inputs and unit.adapted:
             follows = i + 1 < len(self.units) and self.units[i + 1].adapted
-            for size in [unit.fresh.input, unit.fresh.output_gradient] if follows else [unit.fresh.input]:
+            for size in (
+                [unit.first_curve.input, unit.first_curve.output_gradient] if follows else [unit.first_curve.input]
+            ):
                 self.recorder.hold("activations", size)
-                kept.append((size, times))
+                saved_inputs.append((size, times))
 
 
 class PairedStep(Step):
-    """Records the passes in turn: the one whose gradients wait, and the one that they are joined with."""
+    """Records a step that embeds a pair of texts in two passes, whose gradients autograd sums.
 
-    def walk(self, each: MicroBatch, held: int, *, muted: bool) -> None:
-        """One pass. A pair's gradients are new, and go where there are others: earlier ones, or DDP's buckets."""
-        self.parallel.pair = FIRST_OF_PAIR if each.first else SECOND_OF_PAIR
-        super().walk(each, held, muted=not each.first)  # both forwards came before
-        self.parallel.earlier = self.parallel.earlier or not each.first
+    Gradients of the first backward wait in autograd's buffers until the second backward adds its own.
+    """
 
-    def retain(self, i: int, curve: NamedCurve) -> None:
-        """After the backward of a unit's second use, the pending gradient is summed with its own."""
+    def run_micro_batch(self, micro_batch: MicroBatch, held_by_others: int, *, muted: bool) -> None:
+        """Record one of the two passes. The summed gradients are added to earlier ones, or go to DDP's buckets."""
+        self.parallel.pair = FIRST_OF_PAIR if micro_batch.first else SECOND_OF_PAIR
+        super().run_micro_batch(micro_batch, held_by_others, muted=not micro_batch.first)  # both forwards came before
+        self.parallel.pair_before = self.parallel.pair_before or not micro_batch.first
+
+    def after_unit_backward(self, i: int, curve: NamedCurve) -> None:
+        """Release the pending gradients of the first pass once the second pass of unit ``i`` has added its own."""
         unit = self.units[i]
-        if curve is not unit.fresh and self.parallel.drops_pending(self.parallel.earlier):
-            self.recorder.release("gradients", unit.fresh.gradients)
+        if curve is not unit.first_curve and self.parallel.frees_first_gradients(self.parallel.pair_before):
+            self.recorder.release("gradients", unit.first_curve.gradients)

@@ -44,7 +44,7 @@ class Schedule(Record):
 
     micro_batches: tuple[MicroBatch, ...]
     """Micro-batches that differ."""
-    all_at_once: bool
+    all_forwards_first: bool
     """All micro-batches are in flight at once: every forward is over before a backward leaves gradients."""
     pipelined: bool
     paired: bool = False
@@ -61,7 +61,7 @@ class StepOptions(Record):
     """How a rank runs its step."""
 
     schedule: Schedule
-    keeps: Lifetimes
+    lifetimes: Lifetimes
     parallel: Strategy
     """What data parallelism does: a strategy. Records are tuples: those of two kinds must differ in their fields."""
 
@@ -85,7 +85,7 @@ def strategy_of(job: TrainingJob, held: ResidentTensors) -> tuple[Strategy, tupl
     """The strategy of a job, the sizes of its own buffers, and whether its last micro-batch differs from the second."""
     if wraps(job):
         found = _fully_shard(job)
-        apart = found.unsynchronised or found.stays_gathered
+        apart = found.no_sync or found.stays_gathered
         if reduces_head(job) and not flattens(job):
             from memcheck.frameworks.torch.head_reductions import HeadReducingShard
 
@@ -112,22 +112,22 @@ def _fully_shard(job: TrainingJob) -> FullyShard:
     from memcheck.frameworks.torch.fully_shard import FullyShard
 
     layout, profile, a, tied = job.layout, job.framework, job.architecture, ties_ends(job)
-    pipelined, unsynchronised, carved = layout.pipeline > 1, skips_reduction(job), carves_ends(job)
+    pipelined, no_sync, carved = layout.pipeline > 1, skips_reduction(job), carves_ends(job)
     returned = job.objective.outside and not job.objective.fused
     inside = job.objective.fused or (job.loss.kind in INSIDE and job.loss.upcast)
     outside = not pipelined and job.loss.kind == "chunked" and profile.style.modeling_files
-    stays = flattens(job) and unsynchronised and not layout.reshard_after_forward
+    stays = flattens(job) and no_sync and not layout.reshard_after_forward
     return FullyShard(
         reshards=layout.reshard_after_forward and layout.zero_stage == 3,
-        several_runs=job.run_micro_batches < job.gradient_accumulation_steps,
-        keeps_reduced=job.fsdp == 2 and replicates(layout),
-        unsynchronised=unsynchronised,
-        in_place=adds_in_place(job),
+        several_backwards=job.run_micro_batches < job.gradient_accumulation_steps,
+        keeps_all_reduce_output=job.fsdp == 2 and replicates(layout),
+        no_sync=no_sync,
+        adds_in_place=adds_in_place(job),
         stays_gathered=pipelined,
         frees_early=job.casts_gradients,
         loss_inside_root=not (pipelined or tied or job.carves_ends or returned) and inside,
         loss_after_root=(tied and not job.carves_ends) or reduces_head(job) or outside,
-        whole_table=layout.tensor > 1 and profile.style.modeling_files,
+        whole_table_gradient=layout.tensor > 1 and profile.style.modeling_files,
         offloads=job.parameter_offload != "none",
         carved=carved,
         collapses=carved and isinstance(a, Architecture) and a.collapses,
@@ -149,7 +149,7 @@ def _schedule(job: TrainingJob, rank: int, border: Border, *, apart: bool) -> tu
     steps = job.run_micro_batches if several else job.passes
     walks = pairs_of(job.gradient_accumulation_steps, apart) if paired else walks_of(steps, held, apart)
     each = [MicroBatch(first, last, min(int(others), border.sends)) for first, last, others in walks]
-    schedule = Schedule(tuple(each), all_at_once=held >= steps, pipelined=layout.pipeline > 1, paired=paired)
+    schedule = Schedule(tuple(each), all_forwards_first=held >= steps, pipelined=layout.pipeline > 1, paired=paired)
     return schedule, tuple([others for _, _, others in walks])
 
 

@@ -89,4 +89,4 @@ def sinks(job: TrainingJob, vision: Vision) -> bool:
         return False
     from memcheck.frameworks.torch.ddp import buckets
 
-    return buckets(job).there
+    return buckets(job).exist

@@ -68,7 +68,7 @@ class Variables:
             self._held[name] = component, size, times
 
     def after_unit(
-        self, unit: NamedUnit, curve: NamedCurve, layer: int, times: int, keeps: Lifetimes, beyond: StepSizes
+        self, unit: NamedUnit, curve: NamedCurve, layer: int, times: int, lifetimes: Lifetimes, step_sizes: StepSizes
     ) -> None:
         """Assign what variables of the model's forward refer to after a unit. ``layer``: counted from the first one of
         text; ``times``: the number of units alike.
@@ -76,13 +76,13 @@ class Variables:
         if unit.kind not in OF_TOWER or not self._after_tower(unit, curve, layer, times):
             name = "looked up" if unit.kind == "embedding" else "outputs"  # of the model's loop over its layers
             self.assign(name, "activations", curve.returned)
-        first = layer == 0 and not keeps.keeps_states and self._embeds
-        if keeps.holds_rows and (unit.kind == "embedding" or first):  # `inputs_embeds`: a variable of the forward
+        first = layer == 0 and not lifetimes.keeps_states and self._embeds
+        if lifetimes.holds_rows and (unit.kind == "embedding" or first):  # `inputs_embeds`: a variable of the forward
             self.assign(f"inputs_embeds {unit.kind}", "activations", curve.freed_input)
         if unit.kind == "embedding":
-            self.assign("rows", "activations", beyond.rows)
+            self.assign("rows", "activations", step_sizes.rows)
         # `causal_mask`: from the look-up of the rows until the stack has returned
-        self.assign("causal_mask", "activations", NOTHING if unit.kind == "head" or layer < -1 else beyond.masks)
+        self.assign("causal_mask", "activations", NOTHING if unit.kind == "head" or layer < -1 else step_sizes.masks)
 
     def _after_tower(self, unit: NamedUnit, curve: NamedCurve, layer: int, times: int) -> bool:
         """Whether a unit outside the language model assigns variables; if so, they get what they refer to after it.

@@ -138,7 +138,7 @@ def _sharding(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChang
     if skips_reduction(job) and layout.gradient_sync == "last" and SYNC not in framework.lacks:
         title = "reduce gradients after every micro-batch"
         yield CandidateChange("sync", title, {SYNC: "every"}, numerics=EQUIVALENT)
-    if BUCKETS not in framework.lacks and buckets(job).there and not layout.gradient_as_bucket_view:
+    if BUCKETS not in framework.lacks and buckets(job).exist and not layout.gradient_as_bucket_view:
         title = "let gradients be views of DDP's buckets"
         yield CandidateChange("buckets", title, {BUCKETS: True})
 
