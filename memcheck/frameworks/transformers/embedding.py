@@ -80,25 +80,30 @@ class Embedding(Record):
 
 
 def embedding_curve(e: Embedding, setting: Setting, dtype: str, *, inventory: bool = False) -> Curve:
-    """Replay the embedding. Its output belongs to the first block; ``saved`` is what else it keeps (masks, norms)."""
+    """Replay the embedding unit, and return its memory curve in bytes.
+
+    Its output, [tokens, hidden], is counted with the first block. ``saved`` is what else backward needs (masks, norms).
+    """
     tape = Tape(autocast=setting.autocast, inventory=inventory)
     tape.subclass = setting.dtensors
     ctx = Context(tape, setting)
-    y = embedding_forward(ctx, e, dtype)
-    forward_high = high(tape)
-    output = (y.shape, y.dtype)
-    before = tape.live
-    if ctx.kept and ctx.kept[0].storage is not y.storage:
+    output_value = embedding_forward(ctx, e, dtype)
+    forward_peak = high(tape)
+    output_spec = (output_value.shape, output_value.dtype)
+    live_after_forward = tape.live
+    if ctx.kept and ctx.kept[0].storage is not output_value.storage:
         ctx.kept.clear()
-    freed = before - tape.live
+    freed = live_after_forward - tape.live
     ctx.kept.clear()
-    lingers = 2 * rounded_bytes(*output) if e.leaf and e.scattered else 0  # the leaf and its gradient
-    return closed(tape, ctx, y, forward_high)._replace(freed_input=freed, lingers=lingers)
+    lingers = 2 * rounded_bytes(*output_spec) if e.leaf and e.scattered else 0  # the leaf and its gradient
+    return closed(tape, ctx, output_value, forward_peak)._replace(freed_input=freed, lingers=lingers)
 
 
-def _cloned(ctx: Context, x: Value) -> Value:
-    """modeling_zamba2.py, ``torch.clone(inputs_embeds)``. Layers hold the copy as an argument and send it gradients.
-    These live from the first such layer to the embedding, and are counted outside the units.
+def _clone(ctx: Context, x: Value) -> Value:
+    """Clone the embedding's output, [tokens, hidden], as Zamba 2 does: ``torch.clone(inputs_embeds)``.
+
+    Layers hold the clone as an argument and send it gradients. Clone and gradients live from the first such layer to
+    the embedding, and are counted outside the units. Source: modeling_zamba2.py.
     """
     tape = ctx.tape
     if x.origin is None:  # a variable of the model's forward and an argument of checkpoints, without a graph
@@ -109,28 +114,32 @@ def _cloned(ctx: Context, x: Value) -> Value:
 
 
 def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
-    """``inputs_embeds`` on this rank."""
-    tape, s = ctx.tape, ctx.setting
-    trained = e.trained and (s.trained or e.saved)
+    """Compute ``inputs_embeds`` on this rank: token look-up, scale, positions, token types, norm, dropout.
+
+    Returns [residual tokens, hidden], or [residual tokens * streams, hidden]. ``dtype``: of the looked-up rows. The
+    order of the steps, and what variables keep alive, is that of each family's ``forward``.
+    """
+    tape, setting = ctx.tape, ctx.setting
+    trained = e.trained and (setting.trained or e.saved)
     # A DTensor table is looked up with a mask; the gradient of the local rows is a view of a full-size gradient.
-    has_grad = s.has_grad or e.tied or e.reused
-    wanted = trained and not e.table_frozen
+    has_grad = setting.has_grad or e.tied or e.reused
+    table_trained = trained and not e.table_frozen
     table = ctx.register(
-        Parameter("embed_tokens", (e.vocab, e.width), ctx.dtype_of("embed_tokens"), wanted, has_grad=has_grad)
+        Parameter("embed_tokens", (e.vocab, e.width), ctx.dtype_of("embed_tokens"), table_trained, has_grad=has_grad)
     )
     if e.tied:
         # The head's gradient waits in AccumulateGrad's buffer; both are added into a third tensor (aten::add, never
         # add_, for a leaf that is used twice: seen in torch 2.13 with plain tensors), which then is the gradient.
-        steps = ctx.step(s.stepped) if s.stepped is not None else _forget
+        optimizer_step = ctx.step(setting.stepped) if setting.stepped is not None else _forget
         if e.sums_in_place:
-            table.sink = steps
+            table.sink = optimizer_step
         else:
-            table.sink = lambda grad: steps(tape.new(grad.shape, grad.dtype, "sum of tied gradients"))
+            table.sink = lambda grad: optimizer_step(tape.new(grad.shape, grad.dtype, "sum of tied gradients"))
     x = embedding(tape, table, (ctx.tokens,), dtype)
-    x = layers_of(s.style).norm(ctx, e.norm if isinstance(e.norm, TableNorm) else None, x)
-    changed = _is_changed(e, ctx.tp)
-    if e.leaf and changed:  # else the first block's input is the leaf
-        x = _hooked(tape, x)
+    x = layers_of(setting.style).norm(ctx, e.norm if isinstance(e.norm, TableNorm) else None, x)
+    output_follows = _has_later_steps(e, ctx.tp)
+    if e.leaf and output_follows:  # else the first block's input is the leaf
+        x = _require_grad(tape, x)
     if ctx.tp > 1:
         shape = (ctx.residual_tokens, e.width)
         gathered = tape.value(shape, dtype, "reduce embedding")
@@ -139,53 +148,59 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         del gathered
     if e.scaled and not e.scaled_behind:
         x = scale(tape, x, "embedding scale")
-    width = e.width if e.apart else s.hidden
+    width = e.width if e.apart else setting.hidden
     if e.projected and not e.apart:  # modeling_opt.py, `inputs_embeds = self.project_in(inputs_embeds)`
-        matrix = ParameterTensor("project_in.weight", (s.hidden, e.width), "embedding", linear=True)
+        matrix = ParameterTensor("project_in.weight", (setting.hidden, e.width), "embedding", linear=True)
         x = linear(tape, x, ctx.weights(matrix, False), "project_in")
     x = _with_other_tokens(ctx, e, x) if e.embedders else x
     if e.per_layer is not None:
         from memcheck.frameworks.transformers.per_layer import look_up
 
-        if e.leaf and not changed:  # the hook is on the table's module, which has scaled its rows
-            x = _hooked(tape, x)
+        if e.leaf and not output_follows:  # the hook is on the table's module, which has scaled its rows
+            x = _require_grad(tape, x)
         x = look_up(ctx, e.per_layer, e.per_layer_rows, x, trained=trained)
-    x = _cloned(ctx, x) if e.cloned else x
+    x = _clone(ctx, x) if e.cloned else x
     if not e.apart:
         ctx.kept.append(x)  # `inputs_embeds`, a variable of the model's forward
     x = scale(tape, x, "embedding scale") if e.scaled_behind else x
     if e.streams > 1:
-        x = _streams(ctx, e, x)
+        x = _parallel_streams(ctx, e, x)
     if e.token_types:
-        kinds = ctx.register(
-            Parameter("token_type_embeddings", (e.token_types, width), s.params, trained, has_grad=s.has_grad)
+        type_table = ctx.register(
+            Parameter(
+                "token_type_embeddings", (e.token_types, width), setting.params, trained, has_grad=setting.has_grad
+            )
         )
-        x = add(tape, x, embedding(tape, kinds, (ctx.tokens,), dtype, "token types"), "add token types")
+        x = add(tape, x, embedding(tape, type_table, (ctx.tokens,), dtype, "token types"), "add token types")
     if e.positions or e.sinusoids:
         position = _positions(ctx, e, (width, dtype), trained=trained)
         if not e.apart:
             ctx.kept.append(position)  # a variable, too
         x = _add_positions(tape, x, position)
         del position
-    return _behind_sum(ctx, e, x, trained=trained)
+    return _after_sum(ctx, e, x, trained=trained)
 
 
-def _is_changed(e: Embedding, tp: int) -> bool:
-    """Whether something outside of the table's module follows the look-up."""
+def _has_later_steps(e: Embedding, tp: int) -> bool:
+    """Tell whether an operation outside of the table's module follows the look-up."""
     normed = e.norm is not None and not isinstance(e.norm, TableNorm)
     later = e.scaled_outside or e.scaled_behind or e.scattered or e.repeated
     return tp > 1 or e.positions > 0 or normed or e.dropout > 0 or later
 
 
 def _with_other_tokens(ctx: Context, e: Embedding, x: Value) -> Value:
+    """Run the embedders of other modalities, whose rows replace or join those of the text."""
     from memcheck.frameworks.transformers.embedders import through_embedders
 
     inside = ctx.setting._replace(trained=e.embedders_trained, adapter=e.embedders_adapter, frozen=())
     return through_embedders(ctx, e.embedders, inside, e.pictures, x)
 
 
-def _streams(ctx: Context, e: Embedding, x: Value) -> Value:
-    """The embedding once for each of the streams between layers: repeated, or projected (Gemma 3n's AltUp)."""
+def _parallel_streams(ctx: Context, e: Embedding, x: Value) -> Value:
+    """Return one hidden state for each parallel residual stream, [tokens * streams, hidden].
+
+    DeepSeek V4 repeats the embedding, Gemma 3n's AltUp projects it.
+    """
     if e.repeated:
         from memcheck.frameworks.transformers.hyper_connections import repeated_streams
 
@@ -196,20 +211,29 @@ def _streams(ctx: Context, e: Embedding, x: Value) -> Value:
 
 
 def _positions(ctx: Context, e: Embedding, shape: tuple[int, str], *, trained: bool) -> Value:
-    """Rows of a table of positions, or copied out of a buffer (``index_select(...).detach()``)."""
-    (width, dtype), s = shape, ctx.setting
+    """Look up learned positions, or copy sinusoidal ones out of a buffer (``index_select(...).detach()``).
+
+    ``shape``: width and dtype of the rows. Returns [sequence, width], or [tokens, width] if each sequence looks them
+    up.
+    """
+    (width, dtype), setting = shape, ctx.setting
     if e.sinusoids:
-        return ctx.tape.value((ctx.tokens, width), s.params, "positions")
-    wanted = trained and s.trained and not e.fixed_positions
-    where = ctx.register(Parameter("embed_positions", (e.positions, width), s.params, wanted, has_grad=s.has_grad))
+        return ctx.tape.value((ctx.tokens, width), setting.params, "positions")
+    table_trained = trained and setting.trained and not e.fixed_positions
+    position_table = ctx.register(
+        Parameter("embed_positions", (e.positions, width), setting.params, table_trained, has_grad=setting.has_grad)
+    )
     rows = ctx.tokens if e.positions_each else ctx.sequence
-    return embedding(ctx.tape, where, (rows,), dtype, "positions")
+    return embedding(ctx.tape, position_table, (rows,), dtype, "positions")
 
 
-def _behind_sum(ctx: Context, e: Embedding, x: Value, *, trained: bool) -> Value:
-    """What follows words, types and positions: norm, dropout, a projection; DeBERTa's masks and its other table."""
-    tape, s = ctx.tape, ctx.setting
-    x = layers_of(s.style).norm(ctx, None if isinstance(e.norm, TableNorm) else e.norm, x)
+def _after_sum(ctx: Context, e: Embedding, x: Value, *, trained: bool) -> Value:
+    """Apply what follows the sum of words, types and positions: norm, dropout, a projection, DeBERTa's mask and table.
+
+    ``x``: [tokens, width]. Returns [tokens, hidden].
+    """
+    tape, setting = ctx.tape, ctx.setting
+    x = layers_of(setting.style).norm(ctx, None if isinstance(e.norm, TableNorm) else e.norm, x)
     if e.masked:
         from memcheck.frameworks.transformers.disentangled import masked_rows, with_relative_rows
 
@@ -217,20 +241,20 @@ def _behind_sum(ctx: Context, e: Embedding, x: Value, *, trained: bool) -> Value
         x = dropout(tape, x, e.dropout)
         if e.relative is None or not e.relative.rows:
             return x
-        return with_relative_rows(ctx, e.relative, x, trained and s.trained)
+        return with_relative_rows(ctx, e.relative, x, trained and setting.trained)
     x = dropout(tape, x, e.dropout)
     if e.biases[0]:
         from memcheck.frameworks.transformers.position_bias import with_biases
 
-        return with_biases(ctx, e.biases, x, trained and s.trained)
+        return with_biases(ctx, e.biases, x, trained and setting.trained)
     if not (e.projected and e.apart):
         return x
-    matrix = ParameterTensor("embeddings_project.weight", (s.hidden, e.width), "embedding", linear=True)
+    matrix = ParameterTensor("embeddings_project.weight", (setting.hidden, e.width), "embedding", linear=True)
     return linear(tape, x, ctx.weights(matrix, True), "embeddings_project")
 
 
-def _hooked(tape: Tape, x: Value) -> Value:
-    """Rows that are made to want a gradient: a leaf, which the graph after it refers to."""
+def _require_grad(tape: Tape, x: Value) -> Value:
+    """Make the looked-up rows a leaf that needs a gradient, as the hook of ``enable_input_require_grads`` does."""
     x.origin = Leaf()
     return operator(tape, Value(x.storage, x.shape, x.dtype), x, PASSED, saves=(x,))
 
@@ -240,6 +264,7 @@ def _forget(storage: Storage) -> None:
 
 
 def _add_positions(tape: Tape, x: Value, position: Value) -> Value:
+    """Add positions to ``x``, [tokens, width]. If sequences share them, their gradient is a sum over sequences."""
     if position.numel == x.numel:
         return add(tape, x, position, "add positions")
     out = tape.value(x.shape, x.dtype, "add positions")

@@ -26,7 +26,7 @@ SCAN_CHUNK = 2048
 
 
 class Channels(Record):
-    """Channels, rank of the time steps, states of a channel."""
+    """Sizes of a selective scan: channels, rank of the time-step projection, states per channel."""
 
     inner: int
     rank: int
@@ -34,109 +34,137 @@ class Channels(Record):
 
 
 def mamba1_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
-    """in_proj, convolution, x_proj, the scan token by token, out_proj; variables live to the module's end."""
+    """Run Mamba in PyTorch operations: in_proj, convolution, x_proj, the scan token by token, out_proj.
+
+    ``x``: [tokens, hidden]; so is what is returned. Variables of the module's forward live to its end. Source:
+    transformers 5.23 models/mamba/modeling_mamba.py, MambaMixer.
+    """
     tape, sizes, tensors = ctx.tape, _sizes(ctx, mixer), _named(mixer)
     dtype = x.dtype
     projected = _project(ctx, tensors, "in_proj", x)
     del x
-    rate = scale(tape, _decay(ctx, tensors, sizes), "neg")
-    half = (ctx.tokens, sizes.inner)
-    state, gate = tape.views(projected, half, half)
-    state = convolve(ctx, tensors["conv1d.weight"], tensors.get("conv1d.bias"), state, "silu")
-    step, keys, queries = _steps(ctx, mixer, tensors, state, sizes)
-    bias = _vector(ctx, tensors["dt_proj.bias"])
-    skip = cast(tape, _vector(ctx, tensors["D"]), "fp32")
-    out = scan(ctx, sizes, state, (step, bias), (rate, skip), (keys, queries))
+    decay_rate = scale(tape, _decay(ctx, tensors, sizes), "neg")
+    channels = (ctx.tokens, sizes.inner)
+    ssm_input, gate = tape.views(projected, channels, channels)
+    ssm_input = convolve(ctx, tensors["conv1d.weight"], tensors.get("conv1d.bias"), ssm_input, "silu")
+    time_step, b, c = _time_steps_b_c(ctx, mixer, tensors, ssm_input, sizes)
+    time_step_bias = _vector(ctx, tensors["dt_proj.bias"])
+    skip_factor = cast(tape, _vector(ctx, tensors["D"]), "fp32")
+    out = scan(ctx, sizes, ssm_input, (time_step, time_step_bias), (decay_rate, skip_factor), (b, c))
     out = mul(tape, out, unary(tape, gate, "silu"))
     result = _project(ctx, tensors, "out_proj", rows_of_tokens(ctx, cast(tape, out, dtype)))
-    del projected, rate, state, gate, step, keys, queries, out
+    del projected, decay_rate, ssm_input, gate, time_step, b, c, out
     return result
 
 
 def mamba1_fused(ctx: Context, mixer: Mixer, x: Value) -> Value:
-    """One function from in_proj's output to out_proj's; Jamba normalises in between, and so runs the parts."""
+    """Run Mamba with mamba-ssm: MambaInnerFn computes everything from in_proj's output to out_proj's.
+
+    ``x``: [tokens, hidden]. Jamba normalises in between, so that it runs the parts one by one.
+    """
     tape, sizes, tensors = ctx.tape, _sizes(ctx, mixer), _named(mixer)
     projected = _project(ctx, tensors, "in_proj", x)
     del x
-    rate = scale(tape, _decay(ctx, tensors, sizes), "neg")
+    decay_rate = scale(tape, _decay(ctx, tensors, sizes), "neg")
     if "dt_layernorm.weight" in tensors:
-        return _in_parts(ctx, mixer, tensors, projected, rate, sizes)
+        return _jamba_in_parts(ctx, mixer, tensors, projected, decay_rate, sizes)
     names = ("conv1d.weight", "conv1d.bias", "x_proj.weight", "dt_proj.weight", "out_proj.weight", "out_proj.bias")
-    small = [tensors[name] for name in (*names, "D", "dt_proj.bias") if name in tensors]
-    out = _inner(ctx, sizes, projected, rate, [tape.parameter(ctx.parameter(t.name, t.shape)) for t in small])
+    inner_weights = [tensors[name] for name in (*names, "D", "dt_proj.bias") if name in tensors]
+    out = _fused_inner(
+        ctx, sizes, projected, decay_rate, [tape.parameter(ctx.parameter(t.name, t.shape)) for t in inner_weights]
+    )
     del projected
     return out
 
 
-def _inner(ctx: Context, sizes: Channels, projected: Value, rate: Value, weights: list[Value]) -> Value:
-    """MambaInnerFn: the convolution and the time steps are made again in backward; the rest is kept."""
+def _fused_inner(ctx: Context, sizes: Channels, projected: Value, decay_rate: Value, weights: list[Value]) -> Value:
+    """Replay MambaInnerFn: from in_proj's output, [tokens, 2 * channels], to out_proj's, [tokens, hidden].
+
+    With checkpoint_lvl 1 backward computes the convolution and the time steps again. The rest is kept. Source:
+    mamba-ssm ops/selective_scan_interface.py.
+    """
     tape, dtype, channels = ctx.tape, projected.dtype, (ctx.tokens, sizes.inner)
-    both, mixed = projected.shape, (ctx.tokens, sizes.rank + 2 * sizes.state)
-    shared, states = (ctx.tokens, sizes.state), _scan_states(ctx, sizes)
-    joint = tape.new(both, dtype, "contiguous xz")
+    xz_shape, x_dbl_shape = projected.shape, (ctx.tokens, sizes.rank + 2 * sizes.state)
+    b_c_shape, states_shape = (ctx.tokens, sizes.state), _scan_states(ctx, sizes)
+    xz = tape.new(xz_shape, dtype, "contiguous xz")
     convolved = tape.new(channels, dtype, "conv1d")
-    small = tape.new(mixed, dtype, "x_dbl")
-    step = tape.new(channels, dtype, "delta")
-    keys, queries = (tape.new(shared, dtype, "contiguous B, C") for _ in range(2))
-    scanned, chunks = tape.new(channels, dtype, "scan output"), tape.new(states, "fp32", "states of chunks")
+    x_dbl = tape.new(x_dbl_shape, dtype, "x_dbl")
+    time_step = tape.new(channels, dtype, "delta")
+    b, c = (tape.new(b_c_shape, dtype, "contiguous B, C") for _ in range(2))
+    scanned, chunks = tape.new(channels, dtype, "scan output"), tape.new(states_shape, "fp32", "states of chunks")
     gated = tape.new(channels, dtype, "gated output")
-    del convolved, step
+    del convolved, time_step
     out = tape.value((ctx.tokens, ctx.hidden), dtype, "out_proj")
     del gated
-    inputs = (projected, rate, *weights)
-    found = [(v.shape, v.dtype) if v.origin is not None else None for v in inputs]
+    inputs = (projected, decay_rate, *weights)
+    grad_specs = [(v.shape, v.dtype) if v.origin is not None else None for v in inputs]
 
-    def run(grad: Storage) -> list[Storage | None]:
-        again = [tape.new(channels, dtype, name) for name in ("conv1d", "delta")]
-        whole = tape.new(both, dtype, "xz backward")
-        through = tape.new(channels, dtype, "out_proj backward")
+    def inner_backward(grad: Storage) -> list[Storage | None]:
+        recomputed = [tape.new(channels, dtype, name) for name in ("conv1d", "delta")]
+        xz_grad = tape.new(xz_shape, dtype, "xz backward")
+        gated_grad = tape.new(channels, dtype, "out_proj backward")
         parts = [tape.new(channels, dtype, name) for name in ("conv1d backward", "delta backward", "gated output")]
-        wide = [tape.new(shared, "fp32", "B, C backward") for _ in range(2)]
-        joined = tape.new(mixed, dtype, "x_dbl backward")
-        results = [tape.new(f[0], f[1], "selective scan backward") if f else None for f in found[1:]]
-        del again, through, parts, wide, joined
-        return [whole if found[0] else None, *results]
+        b_c_grads = [tape.new(b_c_shape, "fp32", "B, C backward") for _ in range(2)]
+        x_dbl_grad = tape.new(x_dbl_shape, dtype, "x_dbl backward")
+        results = [tape.new(spec[0], spec[1], "selective scan backward") if spec else None for spec in grad_specs[1:]]
+        del recomputed, gated_grad, parts, b_c_grads, x_dbl_grad
+        return [xz_grad if grad_specs[0] else None, *results]
 
-    return tape.record(out, inputs, run, saves=(joint, small, keys, queries, scanned, chunks, rate.storage))
+    return tape.record(out, inputs, inner_backward, saves=(xz, x_dbl, b, c, scanned, chunks, decay_rate.storage))
 
 
-def _in_parts(
-    ctx: Context, mixer: Mixer, tensors: dict[str, ParameterTensor], projected: Value, rate: Value, sizes: Channels
+def _jamba_in_parts(
+    ctx: Context,
+    mixer: Mixer,
+    tensors: dict[str, ParameterTensor],
+    projected: Value,
+    decay_rate: Value,
+    sizes: Channels,
 ) -> Value:
-    """Jamba: causal-conv1d, x_proj, three norms, and SelectiveScanFn, which keeps contiguous copies of its inputs."""
+    """Run Jamba's mixer with fused kernels: causal-conv1d, x_proj, three norms, SelectiveScanFn, out_proj.
+
+    ``projected``: in_proj's output, [tokens, 2 * channels]. Returns [tokens, hidden].
+    """
     tape = ctx.tape
-    half = (ctx.tokens, sizes.inner)
-    state, gate = tape.views(projected, half, half)
-    state = convolve(ctx, tensors["conv1d.weight"], tensors.get("conv1d.bias"), state, "silu", fused=True)
-    step, keys, queries = _steps(ctx, mixer, tensors, state, sizes)
+    channels = (ctx.tokens, sizes.inner)
+    ssm_input, gate = tape.views(projected, channels, channels)
+    ssm_input = convolve(ctx, tensors["conv1d.weight"], tensors.get("conv1d.bias"), ssm_input, "silu", fused=True)
+    time_step, b, c = _time_steps_b_c(ctx, mixer, tensors, ssm_input, sizes)
     weights = [_vector(ctx, tensors[name]) for name in ("D", "dt_proj.bias")]
-    out = fused_scan(ctx, sizes, (state, step, rate, keys, queries, gate, *weights))
+    out = fused_scan(ctx, sizes, (ssm_input, time_step, decay_rate, b, c, gate, *weights))
     del weights
     result = _project(ctx, tensors, "out_proj", out)
-    del projected, rate, state, gate, step, keys, queries, out
+    del projected, decay_rate, ssm_input, gate, time_step, b, c, out
     return result
 
 
 def fused_scan(ctx: Context, sizes: Channels, inputs: tuple[Value, ...]) -> Value:
-    """SelectiveScanFn of states, steps, decays, B, C, the gate, and what else it is given: keeps contiguous copies."""
-    tape, half = ctx.tape, (ctx.tokens, sizes.inner)
-    state, step, rate, keys, queries, gate = inputs[:6]
-    copies = tuple(tape.new(v.shape, v.dtype, "contiguous") for v in (state, step, keys, queries, gate))
-    scanned = tape.new(half, state.dtype, "scan output")
+    """Replay mamba-ssm's SelectiveScanFn, and return the gated output, [tokens, channels].
+
+    ``inputs``: SSM input, time steps, decays, B, C, the gate, then any further weights. The function keeps contiguous
+    copies of all but the decays, the scan's output, and the states at every 2048th token.
+    """
+    tape, channels = ctx.tape, (ctx.tokens, sizes.inner)
+    ssm_input, time_step, decay_rate, b, c, gate = inputs[:6]
+    copies = tuple(tape.new(v.shape, v.dtype, "contiguous") for v in (ssm_input, time_step, b, c, gate))
+    scanned = tape.new(channels, ssm_input.dtype, "scan output")
     chunks = tape.new(_scan_states(ctx, sizes), "fp32", "states of chunks")
-    out = tape.value(half, state.dtype, "gated output")
-    straight, saves = (half, state.dtype, "contiguous"), (*copies, scanned, chunks, rate.storage)
-    return operator(tape, out, inputs, "selective scan backward", saves=saves, temporaries=[straight])
+    out = tape.value(channels, ssm_input.dtype, "gated output")
+    contiguous_grad, saves = (channels, ssm_input.dtype, "contiguous"), (*copies, scanned, chunks, decay_rate.storage)
+    return operator(tape, out, inputs, "selective scan backward", saves=saves, temporaries=[contiguous_grad])
 
 
-def _steps(
-    ctx: Context, mixer: Mixer, tensors: dict[str, ParameterTensor], state: Value, sizes: Channels
+def _time_steps_b_c(
+    ctx: Context, mixer: Mixer, tensors: dict[str, ParameterTensor], ssm_input: Value, sizes: Channels
 ) -> tuple[Value, Value, Value]:
-    """Time steps of every channel, B and C: from one projection, normalised where the family does it."""
-    tape, rows = ctx.tape, ctx.tokens
-    joint = _project(ctx, tensors, "x_proj", rows_of_tokens(ctx, state))
-    parts = tape.views(joint, (rows, sizes.rank), (rows, sizes.state), (rows, sizes.state))
-    del joint
+    """Compute the time step of each token and channel, B and C, from one projection of the SSM input.
+
+    Returns [tokens, channels] and twice [tokens, states]. Falcon Mamba and Jamba norm all three first.
+    """
+    tape, tokens = ctx.tape, ctx.tokens
+    projected = _project(ctx, tensors, "x_proj", rows_of_tokens(ctx, ssm_input))
+    parts = tape.views(projected, (tokens, sizes.rank), (tokens, sizes.state), (tokens, sizes.state))
+    del projected
     if mixer.normed_inputs:
         for i, name in enumerate(("dt_layernorm", "b_layernorm", "c_layernorm")):
             weight = tensors.get(name + ".weight")
@@ -144,105 +172,130 @@ def _steps(
                 parts[i] = l2_norm_pieces(tape, parts[i])
             else:
                 parts[i] = rms_norm_pieces(tape, parts[i], ctx.parameter(weight.name, weight.shape))
-    weight = tensors["dt_proj.weight"]  # multiplied by hand: an adapter of the module is passed over
-    step = product(tape, parts[0], tape.parameter(ctx.parameter(weight.name, weight.shape)), weight.name)
-    return step, parts[1], parts[2]
+    weight = tensors[
+        "dt_proj.weight"
+    ]  # the code multiplies by the weight itself, so that an adapter of the module has no effect
+    time_step = product(tape, parts[0], tape.parameter(ctx.parameter(weight.name, weight.shape)), weight.name)
+    return time_step, parts[1], parts[2]
 
 
 def scan(
     ctx: Context,
     sizes: Channels,
-    state: Value,
-    step: tuple[Value, Value],
-    rate: tuple[Value, Value],
-    shared: tuple[Value, Value],
+    ssm_input: Value,
+    time_step: tuple[Value, Value],
+    decay_and_skip: tuple[Value, Value],
+    b_and_c: tuple[Value, Value],
 ) -> Value:
-    """mamba_selective_scan. ``rate``: decays and the skip factor of each channel; ``shared``: B and C."""
+    """Replay mamba_selective_scan in PyTorch operations, and return [tokens, channels].
+
+    ``ssm_input``: [tokens, channels]. ``time_step``: the steps and their bias. ``decay_and_skip``: decay rates
+    [channels, states] and the skip factor D [channels]. ``b_and_c``: B and C, [tokens, states] each.
+    """
     tape = ctx.tape
-    every = (ctx.tokens, sizes.inner, sizes.state)
-    dt = add_bias(tape, *step)
+    per_state = (ctx.tokens, sizes.inner, sizes.state)
+    dt = add_bias(tape, *time_step)
     dt = unary(tape, cast(tape, dt, "fp32") if tape.autocast else dt, "softplus")
-    decays = unary(tape, _outer(tape, rate[0], dt, every), "exp")
-    inputs = _outer(tape, dt, cast(tape, shared[0], "fp32"), every)
-    grown = mul(tape, inputs, cast(tape, state, "fp32"))
-    out, variables = _loop(ctx, sizes, decays, grown, shared[1])
-    out = add(tape, out, mul(tape, state, rate[1]))
-    del dt, decays, inputs, grown, variables
+    decays = unary(tape, _broadcast_product(tape, decay_and_skip[0], dt, per_state), "exp")
+    discrete_b = _broadcast_product(tape, dt, cast(tape, b_and_c[0], "fp32"), per_state)
+    state_inputs = mul(tape, discrete_b, cast(tape, ssm_input, "fp32"))
+    out, variables = _token_loop(ctx, sizes, decays, state_inputs, b_and_c[1])
+    out = add(tape, out, mul(tape, ssm_input, decay_and_skip[1]))
+    del dt, decays, discrete_b, state_inputs, variables
     return out
 
 
 def rows_of_tokens(ctx: Context, x: Value) -> Value:
-    """[batch, channels, tokens] turned around: of several sequences a linear layer copies it to make rows of tokens."""
+    """Return [batch, channels, tokens] as rows of tokens for a linear layer, which copies it if there are several
+    sequences.
+    """
     return copy(ctx.tape, x, "reshape") if ctx.batch > 1 else x
 
 
-def _loop(ctx: Context, sizes: Channels, decays: Value, grown: Value, queries: Value) -> tuple[Value, list[Storage]]:
-    """Token by token ``state = decay * state + input``, and the state's product with C; all products are stacked.
+def _token_loop(
+    ctx: Context, sizes: Channels, decays: Value, state_inputs: Value, c: Value
+) -> tuple[Value, list[Storage]]:
+    """Run ``state = decay * state + input`` token by token, multiply each state by C, and stack the products.
 
-    Kept: every state but the last, and a copy of each in the dtype of C, or every state where that is fp32, too. In
-    backward each token's gradient is a slice written into zeros of all tokens' size, and added to those of the later
-    tokens. The highest point is the third such tensor, when nearly all states are still there. The second result is
-    what variables hold: products, last state.
+    ``decays``, ``state_inputs``: [tokens, channels, states]. ``c``: [tokens, states]. Kept are all states but the last,
+    and a copy of each in the dtype of C. If C is fp32, every state is kept instead. In backward each token's gradient
+    is a slice written into zeros of all tokens' size, and added to the gradients of later tokens. The peak comes with
+    the third such tensor, when nearly all states are still alive. Returns [tokens, channels], and the storages that
+    variables hold: the products and the last state.
     """
     tape, tokens = ctx.tape, ctx.sequence
-    dtype, wide = queries.dtype, decays.dtype
-    one, output, every = (ctx.batch, sizes.inner, sizes.state), (ctx.batch, sizes.inner), decays.shape
-    most, last = (max(tokens - 2, 0), *one), (min(tokens, 2), *one)
-    zeros = tape.new(one, dtype, "state")
+    dtype, state_dtype = c.dtype, decays.dtype
+    state_shape, output_shape, all_states_shape = (
+        (ctx.batch, sizes.inner, sizes.state),
+        (ctx.batch, sizes.inner),
+        decays.shape,
+    )
+    early_shape, late_shape = (max(tokens - 2, 0), *state_shape), (min(tokens, 2), *state_shape)
+    zeros = tape.new(state_shape, dtype, "state")
     graph = tape.frame is None or tape.frame.recomputed is not None
-    saving = tape.grad_enabled and decays.origin is not None and graph
-    copied = [dtype] if dtype != wide else []
-    saved = [tape.new(last, dtype, "states"), *(tape.new(one, wide, "states") for _ in copied)] if saving else []
-    bulk = [tape.new(most, kind, "states") for kind in (wide, *copied)] if saving else []
-    products = tape.new((tokens, *output), dtype, "state @ C")
-    state = tape.new(one, wide, "state") if copied or not saving else saved[0]
-    following = tape.new(one, wide, "decay * state"), tape.new(one, wide, "state")
-    del following
+    keeps_graph = tape.grad_enabled and decays.origin is not None and graph
+    copy_dtypes = [dtype] if dtype != state_dtype else []
+    late_states = (
+        [tape.new(late_shape, dtype, "states"), *(tape.new(state_shape, state_dtype, "states") for _ in copy_dtypes)]
+        if keeps_graph
+        else []
+    )
+    early_states = (
+        [tape.new(early_shape, kind, "states") for kind in (state_dtype, *copy_dtypes)] if keeps_graph else []
+    )
+    products = tape.new((tokens, *output_shape), dtype, "state @ C")
+    state = tape.new(state_shape, state_dtype, "state") if copy_dtypes or not keeps_graph else late_states[0]
+    next_state = tape.new(state_shape, state_dtype, "decay * state"), tape.new(state_shape, state_dtype, "state")
+    del next_state
     out = tape.value((ctx.tokens, sizes.inner), dtype, "stack")
-    shared = queries.shape
+    c_shape = c.shape
 
-    kept = [decays.storage, queries.storage, zeros, *saved, *bulk]
+    kept = [decays.storage, c.storage, zeros, *late_states, *early_states]
 
-    def run(grad: Storage) -> list[Storage | None]:
-        through = [tape.new(shared, dtype, "select backward") for _ in range(2)]
-        narrow = tape.new(one, dtype, "state @ C backward")
-        arrived = tape.new(one, wide, "to backward") if copied else None
-        del narrow
-        inputs = tape.new(every, wide, "select backward")
-        rates = tape.new(every, wide, "select backward")
-        del kept[3 : 3 + len(saved)]
-        third = tape.new(every, wide, "select backward")
-        del third, arrived
+    def loop_backward(grad: Storage) -> list[Storage | None]:
+        c_grads = [tape.new(c_shape, dtype, "select backward") for _ in range(2)]
+        state_grad = tape.new(state_shape, dtype, "state @ C backward")
+        fp32_state_grad = tape.new(state_shape, state_dtype, "to backward") if copy_dtypes else None
+        del state_grad
+        input_grads = tape.new(all_states_shape, state_dtype, "select backward")
+        decay_grads = tape.new(all_states_shape, state_dtype, "select backward")
+        del kept[3 : 3 + len(late_states)]
+        third_grads = tape.new(all_states_shape, state_dtype, "select backward")
+        del third_grads, fp32_state_grad
         kept.clear()
-        return [rates, inputs, through[0]]
+        return [decay_grads, input_grads, c_grads[0]]
 
-    return tape.record(out, (decays, grown, queries), run, saves=kept), [products, state]
+    return tape.record(out, (decays, state_inputs, c), loop_backward, saves=kept), [products, state]
 
 
-def _outer(tape: Tape, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
-    """``a * b``, both broadcast: each factor is kept when the other wants a gradient, and gets a sum over its rest."""
-    wide = promote(a.dtype, b.dtype)
-    out = tape.value(shape, wide, "mul")
+def _broadcast_product(tape: Tape, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
+    """Multiply two tensors that broadcast to ``shape``.
+
+    Each factor is kept if the other needs a gradient. A gradient has the full shape before it is summed to its
+    factor's.
+    """
+    dtype = promote(a.dtype, b.dtype)
+    out = tape.value(shape, dtype, "mul")
     kept = (a.storage if b.origin is not None else None, b.storage if a.origin is not None else None)
-    found = [(v.shape, v.dtype) if v.origin is not None else None for v in (a, b)]
+    grad_specs = [(v.shape, v.dtype) if v.origin is not None else None for v in (a, b)]
 
-    def run(grad: Storage) -> list[Storage | None]:
-        products = [tape.new(shape, wide, "mul backward") if f else None for f in found]
+    def mul_backward(grad: Storage) -> list[Storage | None]:
+        products = [tape.new(shape, dtype, "mul backward") if spec else None for spec in grad_specs]
         sums: list[Storage | None] = []
-        for i, f in enumerate(found):
-            total = tape.new(f[0], wide, "sum") if f else None
+        for i, spec in enumerate(grad_specs):
+            total = tape.new(spec[0], dtype, "sum") if spec else None
             products[i] = None
-            sums.append(tape.new(f[0], f[1], "to backward") if f and f[1] != wide else total)
+            sums.append(tape.new(spec[0], spec[1], "to backward") if spec and spec[1] != dtype else total)
         return sums
 
-    return tape.record(out, (a, b), run, saves=kept)
+    return tape.record(out, (a, b), mul_backward, saves=kept)
 
 
 def _decay(ctx: Context, tensors: dict[str, ParameterTensor], sizes: Channels) -> Value:
-    """``exp(A_log.float())``: one decay of each channel and state."""
+    """Compute ``exp(A_log.float())``, the decay rate of each channel and state: [channels, states] in fp32."""
     tape = ctx.tape
-    found = ctx.parameter(tensors["A_log"].name, (sizes.inner, sizes.state))
-    return unary(tape, convert_weight(tape, tape.parameter(found), "fp32"), "exp")
+    a_log = ctx.parameter(tensors["A_log"].name, (sizes.inner, sizes.state))
+    return unary(tape, convert_weight(tape, tape.parameter(a_log), "fp32"), "exp")
 
 
 def _vector(ctx: Context, tensor: ParameterTensor) -> Value:

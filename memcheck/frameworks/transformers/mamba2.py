@@ -36,7 +36,7 @@ from memcheck.record import Record
 
 
 class Scan(Record):
-    """Sizes of a scan: sequences, heads, chunks, their tokens, width of a head, of its state."""
+    """Sizes of a chunked scan: sequences, heads, chunks per sequence, tokens per chunk, head width, state size."""
 
     batch: int
     heads: int
@@ -46,47 +46,58 @@ class Scan(Record):
     state: int
 
     def wide(self, size: int) -> tuple[int, ...]:
-        """[batch x chunks x heads, chunk, size]."""
+        """Return the shape of one matrix per chunk and head: [batch, chunks * heads, chunk, size]."""
         return (self.batch, self.chunks * self.heads, self.chunk, size)
 
 
 def mamba2_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
-    """in_proj, convolution, chunked scan, gated norm, out_proj; variables live to the module's end."""
+    """Run Mamba-2 in PyTorch operations: in_proj, convolution, chunked scan, gated norm, out_proj.
+
+    ``x``: [tokens, hidden]; so is what is returned. Variables of the module's forward live to its end. Source:
+    transformers 5.23 models/mamba2/modeling_mamba2.py, Mamba2Mixer.
+    """
     tape = ctx.tape
     heads, groups = -(-mixer.heads // ctx.tp), -(-mixer.groups // ctx.tp)
-    inner, shared = heads * mixer.head_dim, groups * mixer.key_dim
+    inner_width, group_width = heads * mixer.head_dim, groups * mixer.key_dim
     tensors = {t.name.rpartition("mixer.")[2].rpartition("mamba.")[2]: t for t in mixer.tensors}
-    projected, source = _project(ctx, tensors, "in_proj", x), x.dtype
+    projected, input_dtype = _project(ctx, tensors, "in_proj", x), x.dtype
     del x
     if isinstance(mixer, FalconH1Mixer):
         projected = multiplied(ctx, projected)
     rows = ctx.tokens
-    gate, mixed, step = tape.views(projected, (rows, inner), (rows, inner + 2 * shared), (rows, heads))
-    mixed = convolve(ctx, tensors["conv1d.weight"], tensors.get("conv1d.bias"), mixed, "silu")
-    state, keys, queries = tape.views(mixed, (rows, inner), (rows, shared), (rows, shared))
-    rate = unary(tape, convert_weight(tape, tape.parameter(ctx.parameter("A_log", (heads,))), "fp32"), "exp")
+    gate, conv_out, time_step = tape.views(
+        projected, (rows, inner_width), (rows, inner_width + 2 * group_width), (rows, heads)
+    )
+    conv_out = convolve(ctx, tensors["conv1d.weight"], tensors.get("conv1d.bias"), conv_out, "silu")
+    ssm_input, b, c = tape.views(conv_out, (rows, inner_width), (rows, group_width), (rows, group_width))
+    decay_rate = unary(tape, convert_weight(tape, tape.parameter(ctx.parameter("A_log", (heads,))), "fp32"), "exp")
     chunk = mixer.chunk
     chunks = -(-ctx.sequence // chunk)
-    cut = Scan(batch=ctx.batch, heads=heads, chunks=chunks, chunk=chunk, width=mixer.head_dim, state=mixer.key_dim)
-    skip = tape.parameter(ctx.parameter("D", (heads,)))
-    shifted = tape.parameter(ctx.parameter("dt_bias", (heads,)))
-    grouped = (ctx.batch, groups, ctx.sequence, mixer.key_dim)
-    shared_by = keys.view(*grouped), queries.view(*grouped)
-    out = _chunk_scan(tape, cut, ctx.tokens, state, (step, shifted), (rate, skip), shared_by)
-    out = _gated(ctx, mixer, tensors, out, gate)
-    out = cast(tape, out, source)
+    scan = Scan(batch=ctx.batch, heads=heads, chunks=chunks, chunk=chunk, width=mixer.head_dim, state=mixer.key_dim)
+    skip_factor = tape.parameter(ctx.parameter("D", (heads,)))
+    time_step_bias = tape.parameter(ctx.parameter("dt_bias", (heads,)))
+    group_shape = (ctx.batch, groups, ctx.sequence, mixer.key_dim)
+    b_and_c = b.view(*group_shape), c.view(*group_shape)
+    out = _chunk_scan(
+        tape, scan, ctx.tokens, ssm_input, (time_step, time_step_bias), (decay_rate, skip_factor), b_and_c
+    )
+    out = _gated_norm(ctx, mixer, tensors, out, gate)
+    out = cast(tape, out, input_dtype)
     result = _project(ctx, tensors, "out_proj", out)
-    del projected, gate, mixed, step, state, keys, queries, out
+    del projected, gate, conv_out, time_step, ssm_input, b, c, out
     return result
 
 
 def multiplied(ctx: Context, x: Value) -> Value:
-    """Falcon-H1's ``x * mup_vector``: a buffer in the dtype in which the model is made, to which x is promoted."""
-    tape, wide = ctx.tape, promote(x.dtype, ctx.setting.buffers)
-    out = tape.value(x.shape, wide, "in_proj * multipliers")
-    if wide == x.dtype:
+    """Multiply in_proj's output by Falcon-H1's ``mup_vector``: [tokens, width] times a buffer of [width].
+
+    The buffer has the dtype in which the model is made, and ``x`` is promoted to it.
+    """
+    tape, promoted_dtype = ctx.tape, promote(x.dtype, ctx.setting.buffers)
+    out = tape.value(x.shape, promoted_dtype, "in_proj * multipliers")
+    if promoted_dtype == x.dtype:
         return operator(tape, out, x, "multipliers backward")
-    return operator(tape, out, x, "to backward", temporaries=[(x.shape, wide, "multipliers backward")])
+    return operator(tape, out, x, "to backward", temporaries=[(x.shape, promoted_dtype, "multipliers backward")])
 
 
 def _project(ctx: Context, tensors: dict[str, ParameterTensor], name: str, x: Value) -> Value:
@@ -94,22 +105,23 @@ def _project(ctx: Context, tensors: dict[str, ParameterTensor], name: str, x: Va
     return linear(ctx.tape, x, ctx.weights(tensor, name + ".bias" in tensors), tensor.name)
 
 
-def _gated(ctx: Context, mixer: Mixer, tensors: dict[str, ParameterTensor], x: Value, gate: Value) -> Value:
-    """MambaRMSNormGated: the gate first, then an RMSNorm over each group; its weight multiplies what it is given.
+def _gated_norm(ctx: Context, mixer: Mixer, tensors: dict[str, ParameterTensor], x: Value, gate: Value) -> Value:
+    """Apply MambaRMSNormGated to the scan's output, [tokens, inner width].
 
-    Without a norm (Falcon-H1 unless asked) the gate alone.
+    The gate's silu multiplies before the RMSNorm, or after it for a ``NormFirstMixer``. Without a norm (Falcon-H1 by
+    default) only the gate multiplies.
     """
     tape = ctx.tape
-    source = x.dtype
+    input_dtype = x.dtype
     if "norm.weight" not in tensors:
         return mul(tape, x, unary(tape, gate, "silu"))
     x = cast(tape, x, "fp32")
     if not isinstance(mixer, NormFirstMixer):
         x = mul(tape, x, unary(tape, cast(tape, gate, "fp32"), "silu"))
-    inverse = unary(tape, shift(tape, mean_rows(tape, power(tape, x))), "rsqrt")
-    x = mul(tape, x, inverse)
+    rstd = unary(tape, shift(tape, mean_rows(tape, power(tape, x))), "rsqrt")
+    x = mul(tape, x, rstd)
     weight = tape.parameter(ctx.parameter(tensors["norm.weight"].name, (x.shape[-1],)))
-    x = mul(tape, weight, x if isinstance(mixer, FalconH1Mixer) else cast(tape, x, source))
+    x = mul(tape, weight, x if isinstance(mixer, FalconH1Mixer) else cast(tape, x, input_dtype))
     if isinstance(mixer, NormFirstMixer):
         x = mul(tape, x, unary(tape, cast(tape, gate, "fp32"), "silu"))
     return x
@@ -117,104 +129,135 @@ def _gated(ctx: Context, mixer: Mixer, tensors: dict[str, ParameterTensor], x: V
 
 def _chunk_scan(
     tape: Tape,
-    cut: Scan,
+    scan: Scan,
     tokens: int,
-    state: Value,
-    step: tuple[Value, Value],
-    rate: tuple[Value, Value],
-    groups: tuple[Value, Value],
+    ssm_input: Value,
+    time_step: tuple[Value, Value],
+    decay_and_skip: tuple[Value, Value],
+    b_and_c: tuple[Value, Value],
 ) -> Value:
-    """mamba2_chunk_scan, einsum by einsum.
+    """Replay mamba2_chunk_scan, einsum by einsum, and return the scan's output, [tokens, heads * head width].
 
-    ``step``: the time steps and their bias; ``rate``: decay and skip factor of each head; ``groups``: B and C.
+    ``ssm_input``: [tokens, heads * head width]. ``time_step``: the time steps [tokens, heads] and their bias [heads].
+    ``decay_and_skip``: decay and skip factor (D) of each head. ``b_and_c``: B and C, [batch, groups, sequence, state
+    size]. All runs in fp32, but products under autocast. Source: transformers 5.23 models/mamba2/modeling_mamba2.py.
     """
-    (rate_a, skip), (keys, queries) = rate, groups
-    padded = cut.batch * cut.chunks * cut.chunk
-    h, p, n = cut.heads, cut.width, cut.state
-    dt = add_bias(tape, *step)
+    (decay_rate, skip_factor), (b, c) = decay_and_skip, b_and_c
+    padded = scan.batch * scan.chunks * scan.chunk
+    heads, head_width, state_size = scan.heads, scan.width, scan.state
+    dt = add_bias(tape, *time_step)
     dt = clamp(tape, unary(tape, cast(tape, dt, "fp32") if tape.autocast else dt, "softplus"), 2)
-    state = cast(tape, state, "fp32")
-    keys, queries = (repeat_kv(tape, cast(tape, t, "fp32"), h, copies=True) for t in (keys, queries))
-    residual = mul(tape, pad(tape, state, (padded, h * p)), skip)
-    state = mul(tape, state, cast(tape, dt, "fp32"))
-    decay = mul(tape, cast(tape, dt, "fp32"), rate_a)
-    sizes = (h * p, h, h * n, h * n)
-    state, decay, keys, queries = (
-        pad(tape, t, (padded, size)) for t, size in zip((state, decay, keys, queries), sizes, strict=True)
+    ssm_input = cast(tape, ssm_input, "fp32")
+    b, c = (repeat_kv(tape, cast(tape, t, "fp32"), heads, copies=True) for t in (b, c))
+    residual = mul(tape, pad(tape, ssm_input, (padded, heads * head_width)), skip_factor)
+    ssm_input = mul(tape, ssm_input, cast(tape, dt, "fp32"))
+    decay = mul(tape, cast(tape, dt, "fp32"), decay_rate)
+    widths = (heads * head_width, heads, heads * state_size, heads * state_size)
+    ssm_input, decay, b, c = (
+        pad(tape, t, (padded, size)) for t, size in zip((ssm_input, decay, b, c), widths, strict=True)
     )
-    total = scale(tape, decay, "cumsum")
-    lower = unary(tape, _segment_sum(tape, decay, (cut.batch, h * cut.chunks, cut.chunk, cut.chunk)), "exp")
-    scores = _einsum(tape, cut, queries, keys, (n, n, cut.chunk), "queries @ keys")
-    weights = mul(tape, scores, lower)
-    diagonal = _einsum(tape, cut, weights, state, (cut.chunk, p, p), "weights @ state", copied=(False, True))
-    ends = unary(tape, scale(tape, total), "exp")
-    decayed = mul(tape, keys, ends)
-    left, right = copy(tape, decayed, "einsum reshape"), copy(tape, state, "einsum reshape")
-    made = batched(tape, left, right, (cut.batch, cut.chunks * h, p, n), "states of chunks")
+    cumulative_decay = scale(tape, decay, "cumsum")
+    decay_between_tokens = unary(
+        tape, _segment_sum(tape, decay, (scan.batch, heads * scan.chunks, scan.chunk, scan.chunk)), "exp"
+    )
+    c_b_products = _einsum(tape, scan, c, b, scan.chunk, "queries @ keys")
+    decayed_products = mul(tape, c_b_products, decay_between_tokens)
+    diagonal = _einsum(tape, scan, decayed_products, ssm_input, head_width, "weights @ state", copied=(False, True))
+    decay_to_chunk_end = unary(tape, scale(tape, cumulative_decay), "exp")
+    decayed_b = mul(tape, b, decay_to_chunk_end)
+    left, right = copy(tape, decayed_b, "einsum reshape"), copy(tape, ssm_input, "einsum reshape")
+    chunk_states = batched(
+        tape, left, right, (scan.batch, scan.chunks * heads, head_width, state_size), "states of chunks"
+    )
     del left, right
-    before = (cut.batch, cut.chunks + 1, h, p, n)
-    zeros = tape.value((cut.batch, h, p, n), "fp32", "zeros_like")
-    joined = cat(tape, (made, zeros), before, "cat states")
-    joined.dtype = made.dtype
-    del made  # `previous_states`, the zeros, is a variable to the end
-    between = tape.value((cut.batch, h, cut.chunks + 1, cut.chunks + 1), "fp32", "decay of chunks")
-    right = copy(tape, joined, "einsum reshape")
-    passed = _pass_on(tape, between, right, before)
-    del joined, right
-    earlier = select(tape, passed, (cut.batch, cut.chunks * h, p, n))
-    out_decay = unary(tape, total, "exp")
-    left = copy(tape, queries, "einsum reshape")
-    right = copy(tape, earlier, "einsum reshape") if cut.chunks > 1 else earlier
-    carried = batched(tape, left, right, cut.wide(p), "queries @ states")
+    states_shape = (scan.batch, scan.chunks + 1, heads, head_width, state_size)
+    zeros = tape.value((scan.batch, heads, head_width, state_size), "fp32", "zeros_like")
+    all_states = cat(tape, (chunk_states, zeros), states_shape, "cat states")
+    all_states.dtype = chunk_states.dtype
+    del chunk_states  # `previous_states`, the zeros, is a variable to the end
+    decay_between_chunks = tape.value((scan.batch, heads, scan.chunks + 1, scan.chunks + 1), "fp32", "decay of chunks")
+    right = copy(tape, all_states, "einsum reshape")
+    passed_states = _initial_states(tape, decay_between_chunks, right, states_shape)
+    del all_states, right
+    initial_states = select(tape, passed_states, (scan.batch, scan.chunks * heads, head_width, state_size))
+    decay_from_chunk_start = unary(tape, cumulative_decay, "exp")
+    left = copy(tape, c, "einsum reshape")
+    right = copy(tape, initial_states, "einsum reshape") if scan.chunks > 1 else initial_states
+    from_earlier_chunks = batched(tape, left, right, scan.wide(head_width), "queries @ states")
     del left, right
-    off = mul(tape, carried.view(padded, h * p), out_decay.view(padded, h))
-    out = add(tape, diagonal.view(padded, h * p), off)
+    off_diagonal = mul(
+        tape, from_earlier_chunks.view(padded, heads * head_width), decay_from_chunk_start.view(padded, heads)
+    )
+    out = add(tape, diagonal.view(padded, heads * head_width), off_diagonal)
     out = copy(tape, out, "contiguous")
     out = add(tape, out, residual)
     if padded != tokens:
-        out = select(tape, out, (tokens, h * p))
-    del scores, carried, diagonal, off, residual, dt, lower, weights, decayed, passed, earlier, between, zeros
+        out = select(tape, out, (tokens, heads * head_width))
+    del (
+        c_b_products,
+        from_earlier_chunks,
+        diagonal,
+        off_diagonal,
+        residual,
+        dt,
+        decay_between_tokens,
+        decayed_products,
+        decayed_b,
+        passed_states,
+        initial_states,
+        decay_between_chunks,
+        zeros,
+    )
     return out
 
 
 def _einsum(
     tape: Tape,
-    cut: Scan,
+    scan: Scan,
     a: Value,
     b: Value,
-    sizes: tuple[int, int, int],
+    columns: int,
     label: str,
     copied: tuple[bool, bool] = (True, True),
 ) -> Value:
-    """One product per chunk and head of [chunk, sizes[0]] and [sizes[1], ...] to [chunk, sizes[2]]."""
+    """Multiply two matrices for each chunk and head, and return [batch, chunks * heads, chunk, ``columns``].
+
+    ``copied``: whether einsum copies the left and the right operand, because their dimensions do not merge in place.
+    """
     left = copy(tape, a, "einsum reshape") if copied[0] else a
     right = copy(tape, b, "einsum reshape") if copied[1] else b
-    return batched(tape, left, right, cut.wide(sizes[2]), label)
+    return batched(tape, left, right, scan.wide(columns), label)
 
 
-def _pass_on(tape: Tape, between: Value, states: Value, shape: tuple[int, ...]) -> Value:
-    """The states that each chunk starts from: a small matrix of decays times all states, both kept."""
+def _initial_states(tape: Tape, decay_between_chunks: Value, states: Value, shape: tuple[int, ...]) -> Value:
+    """Compute the states with which each chunk starts: decays between chunks times all states; both factors are kept.
+
+    ``shape``: of the states, [batch, chunks + 1, heads, head width, state size].
+    """
     if tape.autocast:
         states = cast(tape, states, tape.autocast)
     out = tape.value(shape, states.dtype, "states before chunks")
     dtype = states.dtype
-    return operator(tape, out, states, (shape, dtype, "states backward"), saves=(between, states))
+    return operator(tape, out, states, (shape, dtype, "states backward"), saves=(decay_between_chunks, states))
 
 
 def _segment_sum(tape: Tape, decay: Value, shape: tuple[int, ...]) -> Value:
-    """Sums of decays between all tokens of a chunk: masked, summed up, masked again."""
+    """Sum the decays between all pairs of tokens of a chunk: masked_fill, cumsum, masked_fill.
+
+    ``shape``: [batch, heads * chunks, chunk, chunk]. Backward of cumsum flips, sums and flips back.
+    """
     masked = tape.value(shape, decay.dtype, "masked_fill")
     dtype = decay.dtype
     masked = operator(tape, masked, decay, "sum", temporaries=[(shape, dtype, "masked_fill backward")])
     summed = tape.value(shape, dtype, "cumsum")
 
-    def turn(grad: Storage) -> list[Storage | None]:
-        flipped, added = tape.new(shape, dtype, "flip"), tape.new(shape, dtype, "cumsum")
-        back = tape.new(shape, dtype, "flip")
-        del flipped, added
-        return [back]
+    def cumsum_backward(grad: Storage) -> list[Storage | None]:
+        flipped, summed_grad = tape.new(shape, dtype, "flip"), tape.new(shape, dtype, "cumsum")
+        input_grad = tape.new(shape, dtype, "flip")
+        del flipped, summed_grad
+        return [input_grad]
 
-    summed = tape.record(summed, (masked,), turn)
+    summed = tape.record(summed, (masked,), cumsum_backward)
     out = scale(tape, summed, "masked_fill")
     del masked, summed
     return out

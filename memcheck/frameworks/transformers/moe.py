@@ -26,38 +26,45 @@ Step = Callable[[Tape, Value], Value]
 
 
 def moe(ctx: Context, m: Moe, x: Value) -> Value:
-    """The sparse block of a family: routed experts, and the shared ones where there are any."""
+    """Run the sparse block of a family: routed experts, and the shared experts if there are any. ``x``: [tokens,
+    hidden].
+    """
     if ctx.setting.dispatcher and ctx.setting.expert > 1:
         from memcheck.frameworks.transformers.expert_parallel import demand_whole
 
         demand_whole(ctx, m)
-    own = forward_of(m)
-    return usual_moe(ctx, m, x) if own is None else own(ctx, m, x)
+    own_forward = forward_of(m)
+    return usual_moe(ctx, m, x) if own_forward is None else own_forward(ctx, m, x)
 
 
-def usual_moe(ctx: Context, m: Moe, x: Value, run: Experts | None = None) -> Value:
-    """Routed experts, as ``run`` has them, and the sum with the shared ones."""
-    tape, run = ctx.tape, run or routed_experts
+def usual_moe(ctx: Context, m: Moe, x: Value, run_experts: Experts | None = None) -> Value:
+    """Run the routed experts, and add the output of the shared experts. ``x``: [tokens, hidden].
+
+    ``run``: computes the routed experts, where a family does not use :func:`routed_experts`. The order of both decides
+    which output is alive while the other is computed.
+    """
+    tape, run_experts = ctx.tape, run_experts or routed_experts
     if m.shared_width and m.shared_gate:
         return _gated_shared(ctx, m, x)
     if m.shared_width and m.shared_first:
         shared = mlp(ctx, shared_mlp(m), x)
-        first = run(ctx, m, x)
-        first = scale(tape, first, "routed scaling") if m.scaled_output else first
-        return add(tape, shared, first, "shared + routed")
-    routed = run(ctx, m, x)
+        routed = run_experts(ctx, m, x)
+        routed = scale(tape, routed, "routed scaling") if m.scaled_output else routed
+        return add(tape, shared, routed, "shared + routed")
+    routed = run_experts(ctx, m, x)
     if not m.shared_width:
         return scale(tape, routed, "routed scaling") if m.scaled_output else routed
     return _with_shared(ctx, m, x, routed)
 
 
 def _with_shared(ctx: Context, m: Moe, x: Value, routed: Value) -> Value:
+    """Run the shared experts, and add their output to the routed experts' output, [tokens, hidden]."""
     shared = mlp(ctx, shared_mlp(m), x)
     return add(ctx.tape, routed, cast(ctx.tape, shared, routed.dtype), "routed + shared")
 
 
 def averaged(ctx: Context, m: Moe, x: Value) -> Value:
-    """Command A's experts: the mean of routed and shared outputs."""
+    """Run Command A's experts: the mean of the routed and the shared output, [tokens, hidden]."""
     routed = routed_experts(ctx, m, x)
     if not m.shared_width:
         return routed
@@ -67,7 +74,10 @@ def averaged(ctx: Context, m: Moe, x: Value) -> Value:
 
 
 def summed_wide(ctx: Context, m: Moe, x: Value) -> Value:
-    """Hy 3 (modeling_hy_v3.py): the sum of routed and shared outputs is of fp32 copies, and cast back."""
+    """Run Hy 3's experts: routed and shared outputs are added in fp32, and the sum is cast back.
+
+    ``x``: [tokens, hidden]. Source: modeling_hy_v3.py.
+    """
     routed = routed_experts(ctx, m, x)
     narrow, routed = routed.dtype, cast(ctx.tape, routed, "fp32")
     both = _with_shared(ctx, m, x, routed)
@@ -76,7 +86,10 @@ def summed_wide(ctx: Context, m: Moe, x: Value) -> Value:
 
 
 def noisy(ctx: Context, m: Moe, x: Value) -> Value:
-    """Phi 3.5 (modeling_phimoe.py, PhimoeSparseMoeBlock): what router and experts read is multiplied by noise."""
+    """Run Phi 3.5's experts: the input of router and experts is multiplied by uniform noise in training.
+
+    Source: modeling_phimoe.py, PhimoeSparseMoeBlock.
+    """
     return usual_moe(ctx, m, x, lambda c, e, v: routed_experts(c, e, v, before=_noised))
 
 
@@ -93,7 +106,7 @@ def _times_noise(tape: Tape, x: Value) -> Value:
 
 
 def between_projections(ctx: Context, m: Moe, x: Value) -> Value:
-    """Nemotron-H: experts work between two projections."""
+    """Run Nemotron-H's experts, which work between two projections to and from a smaller width."""
 
     def run(ctx: Context, m: Moe, x: Value) -> Value:
         names = ("fc1_latent_proj", "fc2_latent_proj")
@@ -105,36 +118,38 @@ def between_projections(ctx: Context, m: Moe, x: Value) -> Value:
 def routed_experts(
     ctx: Context, m: Moe, x: Value, *, before: Step | None = None, around: Sequence[ParameterTensor] = ()
 ) -> Value:
-    """The routed experts alone. ``before``: what router and experts read is made by it; ``around``: matrices that the
-    experts work between.
+    """Run router and routed experts without the shared ones. ``x``: [tokens, hidden]; so is what is returned.
+
+    ``before``: changes the input of router and experts. ``around``: the projections before and after the experts.
     """
-    inside = enter_tensor_parallel(ctx, x)
+    expert_input = enter_tensor_parallel(ctx, x)
     del x
     if before is not None:
-        inside = before(ctx.tape, inside)
-    choice = route(ctx, m, inside)
+        expert_input = before(ctx.tape, expert_input)
+    choice = route(ctx, m, expert_input)
     if around:
-        inside = linear(ctx.tape, inside, ctx.replicated(around[0]), around[0].name)
+        expert_input = linear(ctx.tape, expert_input, ctx.replicated(around[0]), around[0].name)
     if ctx.setting.dispatcher and ctx.setting.expert > 1:
         from memcheck.frameworks.transformers.expert_parallel import dispatched_experts
 
-        out = dispatched_experts(ctx, m, inside, choice.scores, choice.indices)
+        out = dispatched_experts(ctx, m, expert_input, choice.scores, choice.indices)
     elif m.looped:
         from memcheck.frameworks.transformers.looped_experts import looped_experts
 
-        out = looped_experts(ctx, m, inside, choice.scores)
+        out = looped_experts(ctx, m, expert_input, choice.scores)
     else:
-        out = experts(ctx, m, inside, choice.scores, choice.indices)
-    del inside
+        out = experts(ctx, m, expert_input, choice.scores, choice.indices)
+    del expert_input
     if around:
         out = linear(ctx.tape, out, ctx.replicated(around[1]), around[1].name)
     return leave_tensor_parallel(ctx, out)
 
 
 def experts_beside(ctx: Context, m: Moe, x: Value, stream: Value) -> Value:
-    """Gemma 4: the dense network on the stream's norm, experts on a norm of their own; a norm after each, and the sum.
+    """Run Gemma 4's feed-forward half: a dense network and routed experts, each with its own norms, added.
 
-    The router reads the stream: a norm without weight, times a learned vector and a number (Gemma4TextRouter).
+    ``x``: the normed input of the dense network. ``stream``: the residual stream, which router and experts norm
+    themselves. Both are [tokens, hidden]. The router scales its input by a learned vector (Gemma4TextRouter).
     """
     tape = ctx.tape
     hidden = stream.shape[-1]
@@ -154,18 +169,21 @@ def experts_beside(ctx: Context, m: Moe, x: Value, stream: Value) -> Value:
 
 
 def _gated_shared(ctx: Context, m: Moe, x: Value) -> Value:
-    """Qwen2-MoE, Qwen3-Next: the shared expert runs first; a sigmoid of one score per token weights it."""
+    """Run Qwen2-MoE's and Qwen3-Next's experts: a sigmoid of one score per token weights the shared expert's output.
+
+    ``x``: [tokens, hidden]. The shared expert runs first, so that its output is alive during the routed experts.
+    """
     tape = ctx.tape
     shared = mlp(ctx, shared_mlp(m), x)
     routed = routed_experts(ctx, m, x)
-    tensor = next(t for t in m.tensors if t.shape == (1, ctx.hidden))
-    gate = unary(tape, linear(tape, x, ctx.replicated(tensor), tensor.name), "sigmoid")
+    gate_matrix = next(t for t in m.tensors if t.shape == (1, ctx.hidden))
+    gate = unary(tape, linear(tape, x, ctx.replicated(gate_matrix), gate_matrix.name), "sigmoid")
     weighted = mul(tape, gate, shared)
     return add(tape, routed, weighted, "routed + shared")
 
 
 def shared_mlp(m: Moe) -> Mlp:
-    """The shared experts as one dense network."""
+    """Return the shared experts as one dense network, as wide as all of them together."""
     tensors = tuple(t for t in m.tensors if t.group == "shared_experts")
     fused = len(tensors) == 2 and m.gated
     return Mlp(
@@ -180,47 +198,52 @@ def shared_mlp(m: Moe) -> Mlp:
 
 
 def experts(ctx: Context, m: Moe, x: Value, scores: Value, indices: Storage) -> Value:
-    """``grouped_mm_experts_forward``: sort, gather, up, gate, down, weight, restore the order, sum over choices."""
+    """Replay ``grouped_mm_experts_forward``: sort tokens by expert, gather them, run up, gate and down, weight, and
+    sum.
+
+    ``x``: [tokens, hidden]; so is what is returned. ``scores``, ``indices``: [tokens, experts_per_token], of the
+    router. Between them are rows of [tokens * experts_per_token, width]. Source: transformers 5.23 integrations/moe.py.
+    """
     tape = ctx.tape
-    hidden, narrow = x.shape[-1], x.dtype
-    k = m.experts_per_token
-    rows = Dim(x.shape[0] * k, "T*K")
+    hidden, input_dtype = x.shape[-1], x.dtype
+    experts_per_token = m.experts_per_token
+    rows = Dim(x.shape[0] * experts_per_token, "T*K")
     width = -(-m.width // ctx.setting.expert_tensor)
-    local = -(-m.experts // ctx.setting.expert)
-    first, second = expert_tensors(m)
-    adapters = {t.name: factors_of(ctx, m, t, ctx.setting.params) for t in (first, second)}
+    local_experts = -(-m.experts // ctx.setting.expert)
+    up_tensor, down_tensor = expert_tensors(m)
+    adapters = {t.name: factors_of(ctx, m, t, ctx.setting.params) for t in (up_tensor, down_tensor)}
     merged: list[Value] = []  # parametrize.cached() keeps both to the end of peft's forward around this one
     ids = tape.new((rows,), "int64", "sorted expert ids")
     order = tape.new((rows,), "int64", "sort order")
-    token = tape.new((rows,), "int64", "token of each row")
-    states = index(tape, x, token, (rows, hidden), "gather tokens")
+    token_of_row = tape.new((rows,), "int64", "token of each row")
+    gathered = index(tape, x, token_of_row, (rows, hidden), "gather tokens")
     weights = index(tape, scores.view(rows), order, (rows,), "gather scores")
     _histogram = tape.new((rows,), "int32", "expert ids for histc")
-    offsets = tape.new((local,), "int32", "group offsets")
+    offsets = tape.new((local_experts,), "int32", "group offsets")
     outputs = 2 * width if m.gated else width
-    biases = _row_bias(ctx, m, first, ids, outputs)
-    weight = expert_weight(ctx, first, (local, outputs, hidden), adapters, merged)
-    inner = _grouped(ctx, states, weight, first, offsets)
+    biases = _row_bias(ctx, m, up_tensor, ids, outputs)
+    weight = expert_weight(ctx, up_tensor, (local_experts, outputs, hidden), adapters, merged)
+    inner = _grouped_product(ctx, gathered, weight, up_tensor, offsets)
     if biases is not None:
         inner = add_in_place(tape, inner, biases)
     inner = gate(tape, m, inner) if m.gated else activation(tape, inner, m.activation)
-    biases = _row_bias(ctx, m, second, ids, hidden)
-    weight = expert_weight(ctx, second, (local, hidden, width), adapters, merged)
-    out = _grouped(ctx, inner, weight, second, offsets)
+    biases = _row_bias(ctx, m, down_tensor, ids, hidden)
+    weight = expert_weight(ctx, down_tensor, (local_experts, hidden, width), adapters, merged)
+    out = _grouped_product(ctx, inner, weight, down_tensor, offsets)
     del inner, weight
     if biases is not None:
         out = add_in_place(tape, out, biases)
     weighted = mul(tape, out, weights.view(rows, 1))
     inverse = tape.new((rows,), "int64", "inverse order")
     weighted = index(tape, weighted, inverse, (rows, hidden), "restore order")
-    total = sum_groups(tape, weighted, k)
-    return cast(tape, total, narrow)
+    total = sum_groups(tape, weighted, experts_per_token)
+    return cast(tape, total, input_dtype)
 
 
 def expert_tensors(m: Moe) -> tuple[ParameterTensor, ParameterTensor]:
-    """The matrices of all experts: up (with gate), down."""
-    found = [t for t in m.tensors if t.group == "experts" and not t.name.endswith("_bias")]
-    return found[0], found[-1]
+    """Return the stacked matrices of all experts: up (with gate), and down."""
+    matrices = [t for t in m.tensors if t.group == "experts" and not t.name.endswith("_bias")]
+    return matrices[0], matrices[-1]
 
 
 def expert_weight(
@@ -230,7 +253,10 @@ def expert_weight(
     adapters: dict[str, tuple[Value, Value] | None],
     merged: list[Value],
 ) -> Value:
-    """The matrices of all experts, with their adapter folded in where they have one: those are put on ``merged``."""
+    """Return the stacked matrices of the local experts, ``shape``, dequantised and with their LoRA adapter merged.
+
+    A merged matrix is put on ``merged``, because peft's parametrization caches it to the end of its forward.
+    """
     weight, factors = ctx.tape.parameter(ctx.parameter(tensor.name, shape)), adapters[tensor.name]
     if ctx.setting.adapter is not None and ctx.setting.adapter.stacked:
         from memcheck.frameworks.transformers.quantised_experts import dequantised
@@ -242,7 +268,8 @@ def expert_weight(
     return merged[-1]
 
 
-def _grouped(ctx: Context, x: Value, weight: Value, tensor: ParameterTensor, offsets: Storage) -> Value:
+def _grouped_product(ctx: Context, x: Value, weight: Value, tensor: ParameterTensor, offsets: Storage) -> Value:
+    """Multiply rows sorted by expert with their experts' matrices: [rows, inputs] to [rows, outputs]."""
     tape = ctx.tape
     x = cast(tape, x, weight.dtype)  # grouped_mm is not an autocast operator: the input follows the weight
     experts, outputs, inputs = weight.shape
@@ -257,23 +284,26 @@ def _row_bias(ctx: Context, m: Moe, tensor: ParameterTensor, ids: Storage, width
     return index(ctx.tape, bias, ids, (ids.shape[0], width), "gather biases")
 
 
-def gate(tape: Tape, m: Moe, both: Value) -> Value:
-    """``act(gate) * up`` on the two halves of one tensor, which stays whole."""
-    half = (both.shape[0], both.shape[1] // 2)
+def gate(tape: Tape, m: Moe, gate_and_up: Value) -> Value:
+    """Compute ``act(gate) * up`` on the two halves of one tensor, [rows, 2 * width], which stays alive.
+
+    Returns [rows, width]. GPT-OSS interleaves gate and up, and clamps both.
+    """
+    half = (gate_and_up.shape[0], gate_and_up.shape[1] // 2)
     if m.clamp == "interleaved":
-        return _clamped_gate(tape, both, half)
-    g, up = tape.views(both, half, half)
-    del both
+        return _clamped_gate(tape, gate_and_up, half)
+    gate_half, up_half = tape.views(gate_and_up, half, half)
+    del gate_and_up
     if m.clamp:
-        return clamped(tape, m, g, up)
-    return mul(tape, activation(tape, g, m.activation), up)
+        return clamped(tape, m, gate_half, up_half)
+    return mul(tape, activation(tape, gate_half, m.activation), up_half)
 
 
-def _clamped_gate(tape: Tape, both: Value, half: tuple[int, int]) -> Value:
-    """GptOssExperts._apply_gate."""
-    g, up = slices(tape, both, half, half)
-    del both
-    g = clamp(tape, g, 1)
-    up = clamp(tape, up, 2)
-    glu = mul(tape, g, unary(tape, scale(tape, g), "sigmoid"))
-    return mul(tape, shift(tape, up), glu)
+def _clamped_gate(tape: Tape, gate_and_up: Value, half: tuple[int, int]) -> Value:
+    """Replay GptOssExperts._apply_gate: ``(up + 1) * gate * sigmoid(alpha * gate)`` of clamped, interleaved columns."""
+    gate_half, up_half = slices(tape, gate_and_up, half, half)
+    del gate_and_up
+    gate_half = clamp(tape, gate_half, 1)
+    up_half = clamp(tape, up_half, 2)
+    glu = mul(tape, gate_half, unary(tape, scale(tape, gate_half), "sigmoid"))
+    return mul(tape, shift(tape, up_half), glu)
