@@ -64,9 +64,9 @@ class Timing(Record):
     copies_gathered: Callable[[TrainingJob], bool]
     """Whether hidden states are gathered and scattered over the tensor ranks along another dimension than the first,
     which takes one more copy."""
-    repeats_keys: Callable[[TrainingJob], bool]
+    repeats_kv_heads: Callable[[TrainingJob], bool]
     """Whether keys and values are repeated for every query head before attention."""
-    one_product: Callable[[TrainingJob], str]
+    fused_products: Callable[[TrainingJob], str]
     """Which layers that read one input run as one product: empty for none, ``attention`` or ``all``."""
     experts_padding: Callable[[TrainingJob, int], float] = lambda _job, _experts: 1.0
     """Padding factor of the gathers and reductions of a layer's experts. The last argument is their number; 1.0 = no
@@ -80,7 +80,7 @@ class Timing(Record):
     float8_tensors: bool = False
     """fp8 is torchao's: operands are cast once, before they are gathered, and copied where a product needs them
     transposed."""
-    module_of: Callable[[ParameterTensor, object], str] | None = None
+    adapted_module_name: Callable[[ParameterTensor, object], str] | None = None
     """What adapters' targets call the layer of a component's tensor, where that is not the tensor's own name."""
     gathers_twice: bool = False
     """The input of a column-parallel product is gathered once more for the gradient of its weight."""

@@ -42,7 +42,7 @@ class GroupLinks(Record):
 
 @lru_cache(maxsize=4096)
 def group(rates: Rates, ranks: int, stride: int) -> GroupLinks:
-    """The group of ``ranks`` ranks that are ``stride`` apart in the order of all ranks."""
+    """Describe the links of the group of ``ranks`` ranks that are ``stride`` apart in the order of all ranks."""
     domain = rates.nvlink_gpus if rates.nvlink else rates.gpus_per_node
     node = max(domain, rates.gpus_per_node) if domain > rates.gpus_per_node else rates.gpus_per_node
     local = max(1, min(ranks, node // stride))
@@ -70,17 +70,20 @@ def group(rates: Rates, ranks: int, stride: int) -> GroupLinks:
     )
 
 
-def exposed(exchange: float, work: float, taken: float) -> float:
-    """Seconds that an exchange adds to the work that runs at the same time.
+def exposed(exchange: float, work: float, collective_sm_share: float) -> float:
+    """Compute the seconds that an exchange adds to the computation (``work`` seconds) that it overlaps.
 
-    It adds its time beyond the work's, or the time that the share ``taken`` of the multiprocessors, which carry the
-    exchange, is lost for the work.
+    It adds what it takes longer than the computation, or what the computation loses to it, whichever is more.
+    ``collective_sm_share``: the share of the multiprocessors that the exchange occupies, 0 to 1.
     """
-    return max(taken * exchange, exchange - work)
+    return max(collective_sm_share * exchange, exchange - work)
 
 
 def gather(g: GroupLinks, total_bytes: float) -> float:
-    """All-gather or reduce-scatter of ``total_bytes`` in all: each rank sends and receives all but its own part."""
+    """Compute the seconds of an all-gather or reduce-scatter of ``total_bytes`` over all ranks.
+
+    Each rank sends and receives all but its own part. NCCL takes the faster of the protocols Simple and LL.
+    """
     if g.ranks <= 1 or total_bytes <= 0:
         return 0.0
     seconds = total_bytes * (g.ranks - 1) / g.ranks / g.bandwidth
@@ -88,7 +91,7 @@ def gather(g: GroupLinks, total_bytes: float) -> float:
 
 
 def all_reduce(g: GroupLinks, total_bytes: float) -> float:
-    """A reduce-scatter and an all-gather around the ring, or up and down a tree; NCCL takes the faster."""
+    """Compute the seconds of an all-reduce of ``total_bytes``: around a ring or along a tree, whichever is faster."""
     if g.ranks <= 1 or total_bytes <= 0:
         return 0.0
     seconds = 2 * total_bytes * (g.ranks - 1) / g.ranks / g.bandwidth
@@ -115,7 +118,7 @@ def all_to_all(g: GroupLinks, sent_bytes: float, forwarded_bytes: float | None =
 
 
 def send(g: GroupLinks, sent_bytes: float) -> float:
-    """To the next rank of the group."""
+    """Compute the seconds of sending ``sent_bytes`` to the next rank of the group."""
     if g.ranks <= 1 or sent_bytes <= 0:
         return 0.0
     crosses = g.local < g.ranks

@@ -50,8 +50,8 @@ def context_seconds(job: TrainingJob, cost: LayerCost, kind: str, rates: Rates) 
     g = group(rates, layout.context, layout.tensor)
     steps = layout.context - 1
     if kind == ENGINE:
-        forward = exposed(steps * send(g, cost.kv_bytes), cost.attention_seconds, rates.taken)
-        return forward, exposed(steps * send(g, 2 * cost.kv_bytes), cost.attention_backward, rates.taken)
+        forward = exposed(steps * send(g, cost.kv_bytes), cost.attention_seconds, rates.collective_sm_share)
+        return forward, exposed(steps * send(g, 2 * cost.kv_bytes), cost.attention_backward, rates.collective_sm_share)
     if kind == ULYSSES:
         both = 2 * all_to_all(g, 2 * cost.kv_bytes)
         return both, both
@@ -62,8 +62,10 @@ def context_seconds(job: TrainingJob, cost: LayerCost, kind: str, rates: Rates) 
     summed = send(g, 4 / DTYPE_BYTES[job.recipe.compute] * cost.kv_bytes)
     if job.compile:
         return one, one + layout.context * summed
-    hidden = steps * exposed(summed, back, rates.taken)
-    return exposed(one, block, rates.taken), exposed(one, back, rates.taken) + hidden + summed
+    hidden = steps * exposed(summed, back, rates.collective_sm_share)
+    return exposed(one, block, rates.collective_sm_share), exposed(
+        one, back, rates.collective_sm_share
+    ) + hidden + summed
 
 
 class Wires(Record):
@@ -73,26 +75,26 @@ class Wires(Record):
     """Exchanges of hidden states between tensor-parallel ranks."""
     pipeline: float
     """Hidden states to the next stage."""
-    hidden_routing: bool
+    overlaps_routing: bool
     """Routing overlaps another micro-batch's computation."""
     context: str
     """The kind of context parallelism that runs (``context.py``)."""
 
 
-def wires(job: TrainingJob, hidden: int, item: int, rates: Rates) -> Wires:
-    """The exchanges of a job whose hidden states have ``hidden`` channels of ``item`` bytes."""
+def wires(job: TrainingJob, hidden: int, item_bytes: int, rates: Rates) -> Wires:
+    """The exchanges of a job whose hidden states have ``hidden`` channels of ``item_bytes`` bytes."""
     layout = job.layout
     tokens = job.rows * -(-job.sequence_length // layout.context)
-    size = float(tokens * hidden * item)
+    size = float(tokens * hidden * item_bytes)
     pipeline = 0.0
     if layout.pipeline > 1:
         g = group(rates, layout.pipeline, layout.world_size // layout.pipeline)
         pipeline = send(g, size / layout.tensor if layout.sequence else size)
     hides = layout.pipeline_schedule == "dualpipe" and layout.pipeline > 1
     return Wires(
-        tensor=tensor_wires(job, size, item, rates),
+        tensor=tensor_wires(job, size, item_bytes, rates),
         pipeline=pipeline,
-        hidden_routing=hides or bool(job.option("overlap_moe_expert_parallel_comm")),
+        overlaps_routing=hides or bool(job.option("overlap_moe_expert_parallel_comm")),
         context=context_kind(job),
     )
 

@@ -24,24 +24,30 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+class RooflineSeconds(Record):
+    """Seconds of a pass, by what bounds its operations."""
+
+    arithmetic: float
+    memory: float
+
+
 class LayerCost(Record):
     """Seconds of one layer and micro-batch on one rank, and what it exchanges."""
 
-    forward: tuple[float, float]
-    """Seconds that arithmetic bounds, and seconds that memory bounds."""
-    inputs: tuple[float, float]
-    """Gradients of the inputs."""
-    weights: tuple[float, float]
-    """Gradients of the weights."""
-    again: tuple[float, float]
-    """Recomputed in backward."""
+    forward: RooflineSeconds
+    inputs: RooflineSeconds
+    """Seconds of the gradients of the inputs."""
+    weights: RooflineSeconds
+    """Seconds of the gradients of the weights."""
+    recomputed: RooflineSeconds
+    """Seconds of what backward recomputes."""
     flops: float
-    """Forward, as papers count them."""
+    """FLOPs of the forward pass, as papers count them."""
     backward_flops: float
-    again_flops: float
-    """Operations that recompute adds."""
+    recomputed_flops: float
+    """FLOPs that recompute adds."""
     kernel_flops: float
-    """The scores that attention's own backward computes again."""
+    """FLOPs of the scores that attention's backward kernel computes again."""
     attention_seconds: float
     attention_backward: float
     dense: int
@@ -51,14 +57,14 @@ class LayerCost(Record):
     experts_trained: int
     exchanges: int = 0
     """Times that tensor parallelism gathers and reduces the hidden states in a forward pass."""
-    again_exchanges: int = 0
+    recomputed_exchanges: int = 0
     routed_bytes: float = 0.0
-    """What the rank sends to experts in one all-to-all."""
-    again_routed: bool = False
-    again_attention: bool = False
+    """Bytes that the rank sends to experts in one all-to-all."""
+    recomputed_routed: bool = False
+    recomputed_attention: bool = False
     """Attention is among what backward computes again."""
     kv_bytes: float = 0.0
-    """Keys and values of this rank's tokens."""
+    """Bytes of the keys and values of this rank's tokens."""
     chosen: int = 0
     """Experts that a token is routed to."""
     groups: int = 1
@@ -70,7 +76,7 @@ class LayerCost(Record):
 
 
 class Tally:
-    """Adds up the operations of one pass."""
+    """Adds up the FLOPs of one pass, and the seconds of its operations by what bounds them."""
 
     __slots__ = ("arithmetic", "flops", "memory", "rates")
 
@@ -78,9 +84,9 @@ class Tally:
         self.rates = rates
         self.arithmetic = self.memory = self.flops = 0.0
 
-    def product(self, m: int, n: int, k: int, *, batch: int = 1, item: int = 2) -> None:
-        """A matrix product."""
-        seconds, by_memory = matmul(m, n, k, self.rates, batch, item)
+    def product(self, m: int, n: int, k: int, *, batch: int = 1, item_bytes: int = 2) -> None:
+        """Add ``batch`` matrix products ``[m, k] x [k, n]`` of elements of ``item_bytes`` bytes."""
+        seconds, by_memory = matmul(m, n, k, self.rates, batch, item_bytes)
         self.flops += 2.0 * m * n * k * batch
         if by_memory:
             self.memory += seconds
@@ -88,46 +94,52 @@ class Tally:
             self.arithmetic += seconds
 
     def bytes(self, count: float) -> None:
-        """Memory traffic."""
+        """Add the seconds of reading and writing ``count`` bytes of device memory."""
         self.memory += count / self.rates.hbm
 
     @property
-    def seconds(self) -> tuple[float, float]:
-        """Seconds by arithmetic, and seconds by memory traffic."""
-        return self.arithmetic, self.memory
+    def seconds(self) -> RooflineSeconds:
+        """Seconds so far that arithmetic bounds, and that memory traffic bounds."""
+        return RooflineSeconds(self.arithmetic, self.memory)
 
 
 def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bool, input_grad: bool) -> LayerCost:
-    """One layer under a shape. ``trained``: its base weights; ``input_grad``: something below it is trained."""
+    """Compute the seconds, FLOPs, parameters and exchanged bytes of one layer, for one micro-batch on one rank.
+
+    ``hidden``: width of the residual stream. ``s``: the settings of the job. ``trained``: the base weights of the layer
+    get gradients. ``input_grad``: something below the layer is trained, so that its input gets a gradient.
+    """
     tokens = s.batch * s.sequence
-    own = tokens // s.tensor if s.sequence_parallel else tokens
-    forward, inputs, weights, again = Tally(rates), Tally(rates), Tally(rates), Tally(rates)
+    residual_tokens = tokens // s.tensor if s.sequence_parallel else tokens
+    forward, inputs, weights, recomputed = Tally(rates), Tally(rates), Tally(rates), Tally(rates)
     linear = products(block, s, trained=trained)
-    item = 1 if s.fp8 else s.item
+    operand_bytes = 1 if s.fp8 else s.item_bytes
     for p in linear:
-        _linear(p, s, item, forward, inputs, weights)
-    stream = 4 if s.autocast or s.item == 4 else 2
-    traffic = block_traffic(block, hidden, fused=s.fused, fused_norms=s.fused_norms, item=stream)
+        _linear(p, s, operand_bytes, forward, inputs, weights)
+    residual_bytes = 4 if s.autocast or s.item_bytes == 4 else 2
+    traffic = block_traffic(block, hidden, fused=s.fused, fused_norms=s.fused_norms, item_bytes=residual_bytes)
     m = block.mlp
-    routed = own * m.experts_per_token if isinstance(m, Moe) else 0
+    routed = residual_tokens * m.experts_per_token if isinstance(m, Moe) else 0
     if isinstance(m, Moe) and s.tensor > 1 and not s.sequence_parallel:
         routed = tokens * m.experts_per_token
-    scale = s.item / 2
+    scale = s.item_bytes / 2  # `Traffic` counts the inner operations at two bytes an element
     for tally, place in ((forward, 0), (inputs, 1)):
-        tally.bytes(traffic.stream[place] * own)
+        tally.bytes(traffic.stream[place] * residual_tokens)
         tally.bytes(scale * (traffic.inner[place] * tokens / s.tensor + traffic.experts[place] * routed))
-    inputs.bytes(_summed(linear, s))
+    inputs.bytes(_shared_input_gradient_bytes(linear, s))
     core = _attention(block, s, rates)
     mixer: Any = block.mixer  # none of a tower, whose layers are timed as ones of text
-    if s.repeats:
-        both = repeat_traffic(mixer, tensor=s.tensor, item=s.item) * tokens
-        forward.bytes(both)
-        inputs.bytes(both)
+    if s.repeats_kv_heads:
+        repeated = repeat_traffic(mixer, tensor=s.tensor, item_bytes=s.item_bytes) * tokens
+        forward.bytes(repeated)
+        inputs.bytes(repeated)
     if s.context > 1:
-        ahead, back = merge_traffic(s.context_kind, mixer, s.context, tensor=s.tensor, fused=s.fused, repeats=s.repeats)
-        forward.bytes(ahead * tokens)
-        inputs.bytes(back * tokens)
-    if s.narrow_input:  # cast to fp8 after the activation function, and back before its gradient
+        merge_forward, merge_backward = merge_traffic(
+            s.context_kind, mixer, s.context, tensor=s.tensor, fused=s.fused, repeats_kv_heads=s.repeats_kv_heads
+        )
+        forward.bytes(merge_forward * tokens)
+        inputs.bytes(merge_backward * tokens)
+    if s.fp8_saved_input:  # cast to fp8 after the activation function, and back before its gradient
         cast = 3.0 * (kept_width(block) * tokens / s.tensor + kept_expert_width(block) * routed)
         forward.bytes(cast)
         inputs.bytes(cast)
@@ -137,25 +149,25 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
     inputs.arithmetic += core.backward_seconds
     inputs.bytes(core.backward_bytes)
     inputs.flops += 2.0 * core.flops
-    exchanges, again_exchanges, again_routed = _recompute(block, s, linear, forward, core, again)
+    exchanges, recomputed_exchanges, recomputed_routed = _recompute(block, s, linear, forward, core, recomputed)
     modules = s.modules
     if modules:
-        few = recomputed_traffic(block, hidden, modules, fused=s.fused)
-        again.bytes(scale * (few.stream[0] * own + few.inner[0] * tokens / s.tensor + few.experts[0] * routed))
+        again = recomputed_traffic(block, hidden, modules, fused=s.fused)
+        moved = again.stream[0] * residual_tokens + again.inner[0] * tokens / s.tensor + again.experts[0] * routed
+        recomputed.bytes(scale * moved)
     dense, dense_trained, experts, experts_trained = _counts(block, s, trained=trained)
     if not input_grad:
         inputs = Tally(rates)
         if not trained and s.adapter is None:
-            again = Tally(rates)
-    around = halves(linear, rates, item, dense=_has_dense(block, s), latent=_latent(block, s)) if s.tensor > 1 else ()
+            recomputed = Tally(rates)
     return LayerCost(
         forward=forward.seconds,
         inputs=inputs.seconds,
         weights=weights.seconds,
-        again=again.seconds,
+        recomputed=recomputed.seconds,
         flops=forward.flops,
         backward_flops=inputs.flops + weights.flops,
-        again_flops=again.flops,
+        recomputed_flops=recomputed.flops,
         kernel_flops=0.5 * core.flops if input_grad and s.attention != "eager" else 0.0,
         attention_seconds=core.seconds,
         attention_backward=core.backward_seconds,
@@ -164,40 +176,53 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
         experts=experts,
         experts_trained=experts_trained,
         exchanges=exchanges,
-        again_exchanges=again_exchanges,
-        routed_bytes=float(s.item * routed * hidden * (s.imbalance if s.expert > 1 else 1.0)) if routed else 0.0,
-        again_routed=again_routed,
-        again_attention=s.recompute == "full" or "core_attn" in modules,
+        recomputed_exchanges=recomputed_exchanges,
+        routed_bytes=float(s.item_bytes * routed * hidden * (s.imbalance if s.expert > 1 else 1.0)) if routed else 0.0,
+        recomputed_routed=recomputed_routed,
+        recomputed_attention=s.recompute == "full" or "core_attn" in modules,
         kv_bytes=_kv_bytes(block, s),
         chosen=m.experts_per_token if isinstance(m, Moe) else 0,
         groups=m.groups if isinstance(m, Moe) else 1,
         chosen_groups=m.chosen_groups if isinstance(m, Moe) else 1,
-        halves=around,
+        halves=_exchanging_halves(block, s, linear, rates, operand_bytes),
     )
 
 
+def _exchanging_halves(
+    block: Block, s: Shape, linear: list[Product], rates: Rates, operand_bytes: int
+) -> tuple[Half, ...]:
+    """Return the halves of the layer around which tensor-parallel ranks exchange hidden states."""
+    if s.tensor == 1:
+        return ()
+    return halves(linear, rates, operand_bytes, dense=_has_dense(block, s), latent=_latent(block, s))
+
+
 def _latent(block: Block, s: Shape) -> str:
-    """Whether tensor ranks exchange latents in place of hidden states, as ``tensor_parallel.py`` says it."""
+    """Return :attr:`Half.latent` of the attention half: whether tensor ranks exchange latents, not hidden states."""
     if not isinstance(block.mixer, LatentAttention) or s.latent_inputs != "exchanged":
         return ""
     return AGAIN if s.recompute == "selective" and "mla_up_proj" in s.modules else KEPT
 
 
-def _linear(p: Product, s: Shape, item: int, forward: Tally, inputs: Tally, weights: Tally) -> None:
-    """One linear layer: output, gradient of its input, gradient of its weight; casts of what it multiplies."""
-    forward.product(p.tokens, p.outputs, p.inputs, batch=p.batch, item=item)
-    inputs.product(p.tokens, p.inputs, p.outputs, batch=p.batch, item=item)
+def _linear(p: Product, s: Shape, item_bytes: int, forward: Tally, inputs: Tally, weights: Tally) -> None:
+    """Add one linear layer to the forward pass and to the gradients of its input and of its weight.
+
+    Besides the products this counts the bytes of casts to fp8 or by autocast, of dequantised weights, and the products
+    of adapters. ``item_bytes``: bytes per element of what is multiplied.
+    """
+    forward.product(p.tokens, p.outputs, p.inputs, batch=p.batch, item_bytes=item_bytes)
+    inputs.product(p.tokens, p.inputs, p.outputs, batch=p.batch, item_bytes=item_bytes)
     if p.trained:
-        weights.product(p.outputs, p.inputs, p.tokens, batch=p.batch, item=item)
-    given = p.tokens * p.inputs * p.batch
+        weights.product(p.outputs, p.inputs, p.tokens, batch=p.batch, item_bytes=item_bytes)
+    input_elements = p.tokens * p.inputs * p.batch
     if s.fp8:  # a maximum (read) and a cast (read, write) of both operands, compiled into two kernels
         forward.bytes(5.0 * (p.cast_inputs + p.parameters))
         inputs.bytes(5.0 * p.cast_outputs)
         if s.float8_tensors:
-            _transposed(p, inputs, weights)
+            _transposed_copies(p, inputs, weights)
     if s.autocast:  # fp32 to 16 bits of the input and of the weight, and back for the gradients
-        forward.bytes(6.0 * (given + p.parameters))
-        inputs.bytes(6.0 * given)
+        forward.bytes(6.0 * (input_elements + p.parameters))
+        inputs.bytes(6.0 * input_elements)
         if p.trained:
             weights.bytes(6.0 * p.parameters)
     if s.adapter is not None and s.adapter.quantized and p.adapted:
@@ -210,48 +235,57 @@ def _linear(p: Product, s: Shape, item: int, forward: Tally, inputs: Tally, weig
             tally.product(p.tokens, p.outputs, rank, batch=p.batch)
 
 
-def _transposed(p: Product, inputs: Tally, weights: Tally) -> None:
-    """fp8 products take a row-major and a column-major operand: what lies otherwise is copied, read 1 and write 1.
+def _transposed_copies(p: Product, inputs: Tally, weights: Tally) -> None:
+    """Add the transposed copies that torchao's fp8 products need, at 2 bytes per element (read 1, write 1).
 
-    torchao ``float8_ops.py``, preprocess_addmm: the weight for the gradient of the input, and for that of the weight
-    the output's gradient and, once for all products that read it, the input.
+    An fp8 product takes a row-major and a column-major operand, and any other layout is copied. The input's gradient
+    needs a copy of the weight. The weight's gradient needs copies of the output's gradient and of the input; products
+    that read the same input share its copy. Source: torchao ``float8_ops.py``, preprocess_addmm.
     """
     inputs.bytes(2.0 * p.parameters)
     if p.trained:
         weights.bytes(2.0 * p.batch * p.tokens * (p.outputs + (0 if p.shares else p.inputs)))
 
 
-def _summed(linear: list[Product], s: Shape) -> float:
-    """Bytes of adding up the gradients of an input that several products read: two are read and one is written each
-    time, or all are read and one is written in one compiled kernel.
+def _shared_input_gradient_bytes(linear: list[Product], s: Shape) -> float:
+    """Bytes moved to add up the gradients of inputs that several products read (q, k and v; gate and up).
+
+    Each addition reads two tensors and writes one. A compiled kernel reads all of them and writes one.
     """
-    if s.one_product == "all":
+    if s.fused_products == "all":
         return 0.0
-    moved = 0.0
+    bytes_moved = 0.0
     readers = 1
     for p, following in zip(linear, [*linear[1:], None], strict=True):
         readers = readers + 1 if p.shares else 1
-        if readers > 1 and (following is None or not following.shares) and s.one_product != p.group:
-            each = readers + 1 if s.fused else 3 * (readers - 1)
-            moved += float(each * s.item * p.tokens * p.inputs)
-    return moved
+        if readers > 1 and (following is None or not following.shares) and s.fused_products != p.group:
+            accesses = readers + 1 if s.fused else 3 * (readers - 1)
+            bytes_moved += float(accesses * s.item_bytes * p.tokens * p.inputs)
+    return bytes_moved
 
 
-class Core(Record):
-    """Scores and their weighted sum."""
+class CoreAttention(Record):
+    """Seconds, FLOPs and bytes of core attention: the scores, and the values that they weight."""
 
     seconds: float = 0.0
     backward_seconds: float = 0.0
     flops: float = 0.0
-    """Operations of a causal forward."""
+    """FLOPs of a causal forward."""
     forward_bytes: float = 0.0
     backward_bytes: float = 0.0
 
 
-def _attention(block: Block, s: Shape, rates: Rates) -> Core:
-    """Two products over the keys that a query may see: half of them on average, or those of its window.
+BACKWARD_PRODUCTS = 2.5
+"""FLOPs of attention's backward over those of its forward: five products instead of two (Dao 2023, section 3.1)."""
+EAGER_SCORE_BYTES = 20.0
+"""Bytes per score of eager attention's forward: written 2, masked 2 + 2, softmax 2 + 4, cast 4 + 2, read 2."""
 
-    Backward takes 2.5 times as many operations as forward: five products instead of two (Dao 2023, section 3.1).
+
+def _attention(block: Block, s: Shape, rates: Rates) -> CoreAttention:
+    """Compute the time of core attention in one layer: two products over the keys that a query may see.
+
+    A causal query sees half of the keys on average, or those of its sliding window. Eager attention computes the scores
+    of all keys and also moves them through memory, in backward twice as much as in forward.
     """
     mixer = block.mixer
     length = s.sequence * s.context
@@ -261,52 +295,61 @@ def _attention(block: Block, s: Shape, rates: Rates) -> Core:
         width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim + mixer.v_head_dim
         heads, window = mixer.heads, None
     else:
-        return Core()
+        return CoreAttention()
     heads = -(-heads // s.tensor)
-    seen = length / 2 if window is None or window >= length else window - window * window / (2 * length)
+    keys = length / 2 if window is None or window >= length else window - window * window / (2 * length)
     queries = s.batch * s.sequence
-    flops = 2.0 * queries * seen * heads * width
+    flops = 2.0 * queries * keys * heads * width
     if s.attention == "eager":
-        # every score: written 2, masked 2 + 2, softmax 2 + 4, cast 4 + 2, read 2; backward twice that
-        moved = 20.0 * queries * length * heads
+        bytes_moved = EAGER_SCORE_BYTES * queries * length * heads
         seconds = 2.0 * queries * length * heads * width / rates.linear
-        return Core(
-            seconds=seconds, backward_seconds=2.5 * seconds, flops=flops, forward_bytes=moved, backward_bytes=2 * moved
+        return CoreAttention(
+            seconds=seconds,
+            backward_seconds=BACKWARD_PRODUCTS * seconds,
+            flops=flops,
+            forward_bytes=bytes_moved,
+            backward_bytes=2 * bytes_moved,
         )
-    return Core(flops / rates.attention, 2.5 * flops / rates.attention_backward, flops)
+    return CoreAttention(flops / rates.attention, BACKWARD_PRODUCTS * flops / rates.attention_backward, flops)
 
 
 def _recompute(
-    block: Block, s: Shape, linear: list[Product], forward: Tally, core: Core, again: Tally
+    block: Block, s: Shape, linear: list[Product], forward: Tally, core: CoreAttention, recomputed: Tally
 ) -> tuple[int, int, bool]:
-    """Adds what backward computes again; tensor-parallel exchanges of forward and of the recompute, and routing."""
-    split = s.tensor > 1
-    halves = int(block.mixer is not None) + int(_has_dense(block, s))
-    exchanges = halves if split else 0
+    """Add to ``recomputed`` what activation checkpointing runs again in backward.
+
+    Returns the tensor-parallel exchanges of the forward pass, those of the recompute, and whether the recompute repeats
+    the all-to-alls to the experts.
+    """
+    parallel_halves = int(block.mixer is not None) + int(_has_dense(block, s))
+    exchanges = parallel_halves if s.tensor > 1 else 0
     if s.recompute == "full":
-        again.arithmetic, again.memory, again.flops = forward.arithmetic, forward.memory, forward.flops
+        recomputed.arithmetic, recomputed.memory, recomputed.flops = forward.arithmetic, forward.memory, forward.flops
         return exchanges, exchanges, True
     if s.recompute != "selective":
         return exchanges, 0, False
     if s.by_operators:
         # every operation but the kept ones: every second matrix product and attention (activation_checkpoint.py)
-        again.memory = forward.memory
+        recomputed.memory = forward.memory
         kept = False
         for p in projections(linear):
             kept = not kept
             if not kept or p.group == "experts":
-                again.product(p.tokens, p.outputs, p.inputs, batch=p.batch)
+                recomputed.product(p.tokens, p.outputs, p.inputs, batch=p.batch)
         return exchanges, 0, False
-    return exchanges, _selected(block, s, linear, core, again), "moe" in s.modules
+    return exchanges, _recompute_modules(s, linear, core, recomputed), "moe" in s.modules
 
 
-def _selected(block: Block, s: Shape, linear: list[Product], core: Core, again: Tally) -> int:
-    """Megatron's modules (``recompute_modules``): core attention alone by default."""
+def _recompute_modules(s: Shape, linear: list[Product], core: CoreAttention, recomputed: Tally) -> int:
+    """Add Megatron's ``recompute_modules`` (by default core attention alone) to ``recomputed``.
+
+    Returns the tensor-parallel exchanges that the recompute repeats.
+    """
     exchanges = 0
     if "core_attn" in s.modules:
-        again.arithmetic += core.seconds
-        again.flops += core.flops
-        again.bytes(core.forward_bytes)
+        recomputed.arithmetic += core.seconds
+        recomputed.flops += core.flops
+        recomputed.bytes(core.forward_bytes)
     groups: set[str] = set()
     if "mlp" in s.modules:
         groups.add("mlp")
@@ -315,11 +358,11 @@ def _selected(block: Block, s: Shape, linear: list[Product], core: Core, again: 
     if "shared_experts" in s.modules:
         groups.add("shared_experts")
     for p in linear:
-        up = "mla_up_proj" in s.modules and p.name.endswith(("q_b_proj", "kv_b_proj"))
-        if p.group in groups or up:
-            again.product(p.tokens, p.outputs, p.inputs, batch=p.batch, item=1 if s.fp8 else s.item)
+        is_up_projection = "mla_up_proj" in s.modules and p.name.endswith(("q_b_proj", "kv_b_proj"))
+        if p.group in groups or is_up_projection:
+            recomputed.product(p.tokens, p.outputs, p.inputs, batch=p.batch, item_bytes=1 if s.fp8 else s.item_bytes)
             if s.fp8:
-                again.bytes(5.0 * p.cast_inputs)
+                recomputed.bytes(5.0 * p.cast_inputs)
             exchanges = 1 if s.tensor > 1 and p.group in ("mlp", "shared_experts") else exchanges
     return exchanges
 
@@ -335,23 +378,24 @@ def _has_dense(block: Block, s: Shape) -> bool:
 
 
 def _kv_bytes(block: Block, s: Shape) -> float:
+    """Bytes of the keys and values of this rank's tokens, which context parallelism exchanges; 0 without it."""
     if s.context == 1:
         return 0.0
     tokens = s.batch * s.sequence
     mixer = block.mixer
     if isinstance(mixer, Attention):
-        width = 2 * -(-(mixer.heads if s.repeats else mixer.kv_heads) // s.tensor) * mixer.head_dim
+        width = 2 * -(-(mixer.heads if s.repeats_kv_heads else mixer.kv_heads) // s.tensor) * mixer.head_dim
     elif isinstance(mixer, LatentAttention):
         heads = -(-mixer.heads // s.tensor)
         width = heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim + mixer.v_head_dim)
     else:
         return 0.0
-    return float(s.item * tokens * width)
+    return float(s.item_bytes * tokens * width)
 
 
 def _counts(block: Block, s: Shape, *, trained: bool) -> tuple[int, int, int, int]:
-    """Parameters on this rank: dense, trained of them, of experts, trained of them."""
-    numbers = [0, 0, 0, 0]
+    """Count the parameters on this rank, adapters included: dense, trained dense, expert, trained expert."""
+    counts = [0, 0, 0, 0]
     owned: list[tuple[ParameterTensor, object]] = [
         (t, c) for c in (block.mixer, block.beside, block.mlp) if c is not None for t in c.tensors
     ]
@@ -363,12 +407,12 @@ def _counts(block: Block, s: Shape, *, trained: bool) -> tuple[int, int, int, in
             size *= d
         place = 2 if t.group == "experts" else 0
         name = t.name.removesuffix(".weight")
-        numbers[place] += size
+        counts[place] += size
         if s.adapter is None:
             if trained and not is_frozen(name, s.frozen):
-                numbers[place + 1] += size
+                counts[place + 1] += size
         elif len(shape) == 2 and is_adapted(s, t, component):
             added = s.adapter.rank * sum(shape)
-            numbers[place] += added
-            numbers[place + 1] += added
-    return numbers[0], numbers[1], numbers[2], numbers[3]
+            counts[place] += added
+            counts[place + 1] += added
+    return counts[0], counts[1], counts[2], counts[3]

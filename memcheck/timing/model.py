@@ -10,7 +10,7 @@ from memcheck.models.parameters import outer_tensors
 from memcheck.models.types import Architecture, Block
 from memcheck.record import Record
 from memcheck.timing.exchanges import context_kind
-from memcheck.timing.layer import LayerCost, Tally, block_cost
+from memcheck.timing.layer import LayerCost, RooflineSeconds, Tally, block_cost
 from memcheck.timing.rates import Rates
 from memcheck.timing.shape import Shape
 from memcheck.timing.traffic import loss_traffic
@@ -39,9 +39,9 @@ class Stage(Record):
 class HeadCost(Record):
     """Embedding, final norm, head and loss for one micro-batch on one rank."""
 
-    forward: tuple[float, float]
-    backward: tuple[float, float]
-    again: tuple[float, float]
+    forward: RooflineSeconds
+    backward: RooflineSeconds
+    recomputed: RooflineSeconds
     flops: float
     backward_flops: float
     embedding: int
@@ -49,20 +49,20 @@ class HeadCost(Record):
     head: int
     embedding_trained: bool
     head_trained: bool
-    joined: tuple[float, float] = (0.0, 0.0)
-    """Seconds of the product that a prediction layer makes its input with, forward and backward."""
-    joined_parameters: int = 0
+    mtp_projection: RooflineSeconds = RooflineSeconds(0.0, 0.0)
+    """Seconds of the product that makes the input of a multi-token-prediction layer, forward and backward."""
+    mtp_projection_parameters: int = 0
 
 
 class ModelCost(Record):
-    """Kinds of layers of one job."""
+    """Costs of one job: of every kind of layer, and of the embedding and head."""
 
     costs: tuple[LayerCost, ...]
     head: HeadCost
 
 
 def shape_of(job: TrainingJob) -> Shape:
-    """What of the job decides its layers' costs."""
+    """Collect the settings of a job that decide the time of its layers; they are the key of the cost caches."""
     layout, recipe, lora = job.layout, job.recipe, job.lora
     adapter = None
     if lora is not None and job.method != "full":
@@ -84,7 +84,7 @@ def shape_of(job: TrainingJob) -> Shape:
         sequence_parallel=layout.sequence and layout.tensor > 1,
         expert=layout.expert,
         expert_tensor=expert_slices(layout, job.framework.own_engine),
-        item=DTYPE_BYTES[compute],
+        item_bytes=DTYPE_BYTES[compute],
         autocast=recipe.autocast and compute != "fp32",
         fp8=recipe.recipe == "fp8-mixed",
         fused=fused,
@@ -100,17 +100,17 @@ def shape_of(job: TrainingJob) -> Shape:
         upcast=job.loss.upcast,
         trained=adapter is None and "language" not in job.freeze,
         context_kind=context_kind(job),
-        repeats=timing.repeats_keys(job),
-        one_product=timing.one_product(job),
+        repeats_kv_heads=timing.repeats_kv_heads(job),
+        fused_products=timing.fused_products(job),
         fused_norms=timing.fused_norms,
         fused_loss=fused and not own_loss,
         latent_inputs=timing.latent_inputs,
-        module_of=timing.module_of,
+        adapted_module_name=timing.adapted_module_name,
         float8_tensors=timing.float8_tensors,
         by_operators=by_operators,
         own_expert_groups=framework.own_expert_groups,
-        narrow_input=job.option("activation_func_fp8_input_store") is True,
-        predicts=bool(job.option("mtp_num_layers")),
+        fp8_saved_input=job.option("activation_func_fp8_input_store") is True,
+        has_mtp=bool(job.option("mtp_num_layers")),
         tower=_tower(job),
     )
 
@@ -148,7 +148,7 @@ _stages: dict[tuple[object, ...], tuple[Architecture, tuple[Stage, ...]]] = {}
 
 
 def parts_of(architecture: Architecture, shape: Shape, rates: Rates) -> ModelCost:
-    """The costs of every kind of layer, and of both ends of the model."""
+    """Compute the costs of every kind of layer, of the embedding and of the head, or return them from the cache."""
     key = (id(architecture), shape, rates)
     found = _parts.get(key)
     if found is not None and found[0] is architecture:
@@ -162,7 +162,10 @@ def parts_of(architecture: Architecture, shape: Shape, rates: Rates) -> ModelCos
 
 
 def _layers_of(architecture: Architecture, shape: Shape, rates: Rates) -> tuple[LayerCost, ...]:
-    """The costs of every kind of layer. ``shape``: without what the head alone reads."""
+    """Compute the cost of every kind of layer, in the order of :func:`kinds`, then of tower or encoder layers.
+
+    ``shape``: the settings without those that only the head reads, so that jobs with other losses share the cache.
+    """
     key = (id(architecture), shape, rates)
     found = _layers.get(key)
     if found is not None and found[0] is architecture:
@@ -170,12 +173,12 @@ def _layers_of(architecture: Architecture, shape: Shape, rates: Rates) -> tuple[
     hidden = architecture.hidden_size
     known: dict[tuple[Block, bool, bool], LayerCost] = {}  # windows alternate: as many runs as layers, of two kinds
     costs: tuple[LayerCost, ...] = ()
-    for block, trained, below, _ in kinds(architecture, shape.frozen):
-        alike = (block, trained, below)
-        if alike not in known:
+    for block, trained, input_grad, _ in kinds(architecture, shape.frozen):
+        kind = (block, trained, input_grad)
+        if kind not in known:
             trains = shape.trained and trained
-            known[alike] = block_cost(block, hidden, shape, rates, trained=trains, input_grad=below)
-        costs += (known[alike],)
+            known[kind] = block_cost(block, hidden, shape, rates, trained=trains, input_grad=input_grad)
+        costs += (known[kind],)
     if shape.tower is not None:
         costs += _tower_costs(architecture, shape, rates)
     if len(_layers) >= REMEMBERED:
@@ -206,7 +209,10 @@ def _frozen_layers(freeze: tuple[str, ...]) -> set[int]:
 
 
 def kinds(architecture: Architecture, freeze: tuple[str, ...]) -> list[tuple[Block, bool, bool, int]]:
-    """Runs of equal layers in order: block, whether it is trained, whether something below it is, how many."""
+    """List the runs of equal layers in order: block, whether it is trained, whether its input gets a gradient, count.
+
+    ``freeze``: the patterns of the plan. An input gets a gradient if the embedding or a layer below is trained.
+    """
     frozen = _frozen_layers(freeze) if freeze else set()
     below = "embed" not in freeze
     if not frozen:
@@ -224,18 +230,18 @@ def kinds(architecture: Architecture, freeze: tuple[str, ...]) -> list[tuple[Blo
 
 
 def stages_of(architecture: Architecture, job: TrainingJob, ways: int) -> tuple[Stage, ...]:
-    """The distinct ranks of a pipeline of ``ways`` ranks."""
+    """List the distinct ranks of a pipeline of ``ways`` ranks, each with how many ranks are like it."""
     freeze = job.freeze
     key = (id(architecture), ways, freeze, job.framework, job.layout.virtual_stages, job.options, job.images)
     found = _stages.get(key)
     if found is not None and found[0] is architecture:
         return found[1]
     runs = [count for _, _, _, count in kinds(architecture, freeze)]
-    at_side: list[int] = []
+    tower_counts: list[int] = []
     if _tower(job) is not None:
         from memcheck.timing.towers import side_kinds
 
-        at_side = [n for _, n, _ in side_kinds(architecture)]
+        tower_counts = [n for _, n, _ in side_kinds(architecture)]
     distinct: dict[tuple[tuple[int, ...], bool, bool, int], int] = {}
     for pieces in timing_of(job.framework).ranks(architecture.num_layers, job, ways):
         layers, start = [], 0
@@ -244,10 +250,10 @@ def stages_of(architecture: Architecture, job: TrainingJob, ways: int) -> tuple[
             start += count
         predictions = sum(more for _, more in pieces)
         layers[-1] += predictions
-        layers += at_side
+        layers += tower_counts
         ends = any(p.embedding for p, _ in pieces), any(p.head for p, _ in pieces)
-        place = (tuple(layers), *ends, predictions)
-        distinct[place] = distinct.get(place, 0) + 1
+        content = (tuple(layers), *ends, predictions)
+        distinct[content] = distinct.get(content, 0) + 1
     answer = tuple(
         Stage(layers=layers, embedding=embedding, head=head, ranks=ranks, predictions=predictions)
         for (layers, embedding, head, predictions), ranks in distinct.items()
@@ -259,17 +265,17 @@ def stages_of(architecture: Architecture, job: TrainingJob, ways: int) -> tuple[
 
 
 def _head(architecture: Architecture, s: Shape, rates: Rates) -> HeadCost:
-    """Logits, loss and the embedding's gradient. The head's product stays in 16 bits under fp8.
+    """Compute the time of logits, loss and embedding for one micro-batch on one rank.
 
-    Prediction layers read [embedding, hidden states] through one product (Megatron-core
-    ``transformer/multi_token_prediction.py``, eh_proj), and norms of both.
+    The head's product stays in 16 bits under fp8. Logits have shape [tokens, vocabulary / tensor ranks] if the loss is
+    vocabulary-parallel, else [tokens, vocabulary].
     """
     tokens = s.batch * s.sequence
     ways = s.tensor if s.head_sharded else 1
     vocabulary = -(-architecture.vocab_size // ways)
     width = architecture.embedding_size
     frozen_head = "head" in s.frozen
-    forward, backward, again = Tally(rates), Tally(rates), Tally(rates)
+    forward, backward, recomputed = Tally(rates), Tally(rates), Tally(rates)
     if architecture.head:
         forward.product(tokens, vocabulary, width)
         backward.product(tokens, width, vocabulary)
@@ -279,36 +285,41 @@ def _head(architecture: Architecture, s: Shape, rates: Rates) -> HeadCost:
         forward.bytes(f * tokens * vocabulary)
         backward.bytes(b * tokens * vocabulary)
         if s.loss == "chunked":
-            again.product(tokens, vocabulary, width)
-            again.bytes(f * tokens * vocabulary)
-    forward.bytes(2.0 * s.item * tokens * width)
-    backward.bytes(2.0 * s.item * tokens * width)
+            recomputed.product(tokens, vocabulary, width)
+            recomputed.bytes(f * tokens * vocabulary)
+    forward.bytes(2.0 * s.item_bytes * tokens * width)
+    backward.bytes(2.0 * s.item_bytes * tokens * width)
     embedding = sum(t.count for t in outer_tensors(architecture) if t.group in ("embedding", "position"))
     head = sum(t.count for t in outer_tensors(architecture) if t.group == "head")
-    joined, joined_parameters = _joined(architecture.hidden_size, s, rates)
+    mtp_projection, mtp_projection_parameters = _mtp_projection(architecture.hidden_size, s, rates)
     return HeadCost(
         forward=forward.seconds,
         backward=backward.seconds,
-        again=again.seconds,
+        recomputed=recomputed.seconds,
         flops=forward.flops,
         backward_flops=backward.flops,
         embedding=embedding // s.tensor,
         head=head // s.tensor,
         embedding_trained=s.trained and "embed" not in s.frozen,
         head_trained=s.trained and not frozen_head,
-        joined=joined,
-        joined_parameters=joined_parameters,
+        mtp_projection=mtp_projection,
+        mtp_projection_parameters=mtp_projection_parameters,
     )
 
 
-def _joined(hidden: int, s: Shape, rates: Rates) -> tuple[tuple[float, float], int]:
-    if not s.predicts:
-        return (0.0, 0.0), 0
-    tokens, outputs, item = s.batch * s.sequence, -(-hidden // s.tensor), 1 if s.fp8 else s.item
+def _mtp_projection(hidden: int, s: Shape, rates: Rates) -> tuple[RooflineSeconds, int]:
+    """Compute the seconds and the parameters of the projection before a multi-token-prediction layer.
+
+    It maps [tokens, 2 * hidden], the embedding next to the hidden states, to [tokens, hidden], after norms of both.
+    Source: Megatron-core ``transformer/multi_token_prediction.py``, eh_proj.
+    """
+    if not s.has_mtp:
+        return RooflineSeconds(0.0, 0.0), 0
+    tokens, outputs, item_bytes = s.batch * s.sequence, -(-hidden // s.tensor), 1 if s.fp8 else s.item_bytes
     t = Tally(rates)
-    t.product(tokens, outputs, 2 * hidden, item=item)
-    t.product(tokens, 2 * hidden, outputs, item=item)
-    t.product(outputs, 2 * hidden, tokens, item=item)
+    t.product(tokens, outputs, 2 * hidden, item_bytes=item_bytes)
+    t.product(tokens, 2 * hidden, outputs, item_bytes=item_bytes)
+    t.product(outputs, 2 * hidden, tokens, item_bytes=item_bytes)
     # three norms 2 + 2 and 3 x 2, both inputs put together 2 + 2 and apart again
     t.bytes((3 * 10.0 + 2 * 8.0) * hidden * (tokens // s.tensor if s.sequence_parallel else tokens))
     return t.seconds, 2 * hidden * outputs

@@ -86,7 +86,7 @@ class Rates(Record):
     gpus_per_node: int
     multiprocessors: int
     """0 = not known: waves are not counted."""
-    taken: float
+    collective_sm_share: float
     """Share of the multiprocessors that a collective occupies while it runs; 0 where their number is not known."""
     assumptions: tuple[Assumption, ...]
 
@@ -131,7 +131,7 @@ def rates(gpu: Gpu, compute: str, fp8: bool, gpus_per_node: int, engine_attentio
         network=network * GB,
         gpus_per_node=gpus_per_node,
         multiprocessors=gpu.multiprocessors or 0,
-        taken=CHANNELS / gpu.multiprocessors if gpu.multiprocessors else 0.0,
+        collective_sm_share=CHANNELS / gpu.multiprocessors if gpu.multiprocessors else 0.0,
         assumptions=tuple(assumed),
     )
 
@@ -142,14 +142,14 @@ def _peak(gpu: Gpu, compute: str, assumed: list[Assumption]) -> float:
         fp32 = gpu.bf16_tflops * FP32_OF_BF16
         assumed.append(Assumption("hardware.gpu.fp32_tflops", fp32, "not known: a sixteenth of bf16, as on the A100"))
         return fp32 * TERA
-    found = {"fp32": gpu.fp32_tflops, "bf16": gpu.bf16_tflops, "fp16": gpu.fp16_tflops}.get(compute)
-    if not found:
+    tflops = {"fp32": gpu.fp32_tflops, "bf16": gpu.bf16_tflops, "fp16": gpu.fp16_tflops}.get(compute)
+    if not tflops:
         raise _missing(gpu, f"{compute}_tflops", f"{compute} rate")
-    return found * TERA
+    return tflops * TERA
 
 
 def _linear(gpu: Gpu, compute: str, peak: float, fp8: bool, assumed: list[Assumption]) -> float:
-    """What matrix products achieve."""
+    """Floating-point operations per second that large matrix products achieve."""
     if compute == "fp32":
         return peak
     nvidia = (gpu.arch or "sm_").startswith("sm_")
@@ -169,6 +169,7 @@ def _linear(gpu: Gpu, compute: str, peak: float, fp8: bool, assumed: list[Assump
 
 
 def _flash(gpu: Gpu, engine: bool, assumed: list[Assumption]) -> float:
+    """Share of the datasheet rate that attention's forward reaches. ``engine``: Transformer Engine's kernels run."""
     if gpu.arch == "sm_90" and engine:
         return FLASH_HOPPER
     share = FLASH.get(gpu.arch or "")
@@ -200,7 +201,11 @@ INNER = 512
 
 
 def filled(m: int, n: int, k: int, batch: int, multiprocessors: int) -> float:
-    """Share of the multiprocessors' time that is spent on elements of the result, for the best tile; 1 = all of it."""
+    """Compute the share of the multiprocessors' time that is spent on elements of the result, 0 to 1.
+
+    The rest is lost to partly filled tiles and to multiprocessors that idle in the last wave. The best tile size
+    applies.
+    """
     if not multiprocessors:
         return 1.0
     best = 0.0
@@ -217,12 +222,13 @@ def filled(m: int, n: int, k: int, batch: int, multiprocessors: int) -> float:
 
 
 @lru_cache(maxsize=16384)
-def matmul(m: int, n: int, k: int, rates: Rates, batch: int = 1, item: int = 2) -> tuple[float, bool]:
-    """Seconds of ``[m, k] x [k, n]``, ``batch`` times, and whether memory bounds them; ``item``: bytes an element of
-    what is multiplied. Results of fp8 are written in 16 bits.
+def matmul(m: int, n: int, k: int, rates: Rates, batch: int = 1, item_bytes: int = 2) -> tuple[float, bool]:
+    """Compute the seconds of ``batch`` products ``[m, k] x [k, n]``, and whether memory bounds them.
+
+    ``item_bytes``: bytes per element of the operands. Results of fp8 products are written in 16 bits.
     """
     if m <= 0 or n <= 0 or k <= 0:
         return 0.0, False
     arithmetic = 2.0 * m * n * k * batch / (rates.linear * filled(m, n, k, batch, rates.multiprocessors))
-    memory = float(item * (m * k + k * n) + max(2, item) * m * n) * batch / rates.hbm
+    memory = float(item_bytes * (m * k + k * n) + max(2, item_bytes) * m * n) * batch / rates.hbm
     return (memory, True) if memory > arithmetic else (arithmetic, False)

@@ -61,8 +61,8 @@ def _forward(job: TrainingJob, architecture: Architecture, r: Rates, times: int)
     (stage,) = stages_of(architecture, job, 1)
     arithmetic, memory = parts.head.forward
     for count, cost in zip(stage.layers, parts.costs, strict=True):
-        arithmetic += count * cost.forward[0]
-        memory += count * cost.forward[1]
+        arithmetic += count * cost.forward.arithmetic
+        memory += count * cost.forward.memory
     return SecondPasses(times * arithmetic, times * memory)
 
 

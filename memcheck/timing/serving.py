@@ -132,10 +132,10 @@ def _head(job: InferenceJob, a: Architecture, r: Rates) -> DecodePass:
     return _bound(flops, size, r)
 
 
-def _exchanges(job: InferenceJob, a: Architecture, r: Rates, tokens: int, item: int) -> Exchanges:
+def _exchanges(job: InferenceJob, a: Architecture, r: Rates, tokens: int, item_bytes: int) -> Exchanges:
     """All-reduces of hidden states after attention and feed-forward, routed tokens there and back, and stages."""
     layout = job.layout
-    hidden = float(tokens * a.hidden_size * item)
+    hidden = float(tokens * a.hidden_size * item_bytes)
     tensor = all_reduce(group(r, layout.tensor, 1), hidden)
     experts = group(r, layout.expert if _batches(layout) > 1 else 1, layout.expert_tensor)
     reduced = routed = 0.0
@@ -147,7 +147,7 @@ def _exchanges(job: InferenceJob, a: Architecture, r: Rates, tokens: int, item: 
     return Exchanges(tensor=reduced, expert=routed, pipeline=(layout.pipeline - 1) * send(stages, hidden))
 
 
-def _prefill(job: InferenceJob, a: Architecture, r: Rates, item: int) -> float:
+def _prefill(job: InferenceJob, a: Architecture, r: Rates, item_bytes: int) -> float:
     """A forward pass over one prompt as long as the context; fused kernels, logits of the last token alone."""
     layout = job.layout
     shape = Shape(
@@ -158,7 +158,7 @@ def _prefill(job: InferenceJob, a: Architecture, r: Rates, item: int) -> float:
         sequence_parallel=False,
         expert=layout.expert,
         expert_tensor=expert_slices(layout),
-        item=item,
+        item_bytes=item_bytes,
         autocast=False,
         fp8=False,
         fused=True,
@@ -176,4 +176,4 @@ def _prefill(job: InferenceJob, a: Architecture, r: Rates, item: int) -> float:
     )
     costs = parts_of(a, shape, r).costs
     forward = sum(count * sum(cost.forward) for (_, count), cost in zip(a.blocks, costs, strict=True))
-    return forward + _exchanges(job, a, r, job.context_length, item).seconds
+    return forward + _exchanges(job, a, r, job.context_length, item_bytes).seconds

@@ -26,7 +26,7 @@ class Shape(Record):
     sequence_parallel: bool
     expert: int
     expert_tensor: int
-    item: int
+    item_bytes: int
     """Bytes of an element of activations."""
     autocast: bool
     fp8: bool
@@ -48,9 +48,9 @@ class Shape(Record):
     """The base weights of the model are trained."""
     context_kind: str = ""
     """The kind of context parallelism (``context.py``): rings merge what attention over other ranks' keys gives."""
-    repeats: bool = False
+    repeats_kv_heads: bool = False
     """Keys and values are repeated for every query head."""
-    one_product: str = ""
+    fused_products: str = ""
     """Which layers that read one input run as one product: empty for none, ``attention`` or ``all``."""
     fused_norms: bool = False
     """A norm is one kernel."""
@@ -64,11 +64,11 @@ class Shape(Record):
     """Selective recompute chooses among operators: it keeps every second matrix product, and attention."""
     own_expert_groups: bool = False
     """Routed tokens go over groups of their own, instead of the tensor ranks'."""
-    narrow_input: bool = False
+    fp8_saved_input: bool = False
     """The activation function keeps its input in fp8 (Megatron's ``activation_func_fp8_input_store``)."""
-    predicts: bool = False
+    has_mtp: bool = False
     """Megatron's multi-token prediction (``mtp_num_layers``)."""
-    module_of: Callable[[ParameterTensor, object], str] | None = None
+    adapted_module_name: Callable[[ParameterTensor, object], str] | None = None
     """What adapters' targets call a layer (:class:`memcheck.frameworks.stack.Timing`)."""
     tower: TowerShape | None = None
     """The vision tower's, where a step has pictures."""
@@ -156,7 +156,10 @@ def is_adapted(s: Shape, t: ParameterTensor, component: object) -> bool:
     """Whether a component's matrix has an adapter."""
     if s.adapter is None or not t.linear:
         return False
-    return adapts(s.adapter, t.name.removesuffix(".weight") if s.module_of is None else s.module_of(t, component))
+    return adapts(
+        s.adapter,
+        t.name.removesuffix(".weight") if s.adapted_module_name is None else s.adapted_module_name(t, component),
+    )
 
 
 def _is_matrix(t: ParameterTensor, shape: tuple[int, ...]) -> bool:

@@ -82,32 +82,38 @@ class Sharing(Record):
     reduces: bool
     """Every micro-batch reduces."""
     padding: float
-    """Times their size that experts are exchanged at."""
+    """Factor by which padding enlarges the exchanged parameters of experts."""
 
 
 def layer_time(job: TrainingJob, cost: LayerCost, w: Wires, share: float, sharing: Sharing, rates: Rates) -> Layer:
-    """One layer. ``share``: of layers of this kind that are recomputed."""
+    """Compute the seconds of one layer and micro-batch, with the exchanges that no computation hides.
+
+    ``share``: the part of the layers of this kind that is recomputed, 0 to 1.
+    """
     layout = job.layout
-    arithmetic = cost.forward[0] + cost.inputs[0] + cost.weights[0] + share * cost.again[0]
-    memory = cost.forward[1] + cost.inputs[1] + cost.weights[1] + share * cost.again[1]
+    arithmetic = (
+        cost.forward.arithmetic + cost.inputs.arithmetic + cost.weights.arithmetic + share * cost.recomputed.arithmetic
+    )
+    memory = cost.forward.memory + cost.inputs.memory + cost.weights.memory + share * cost.recomputed.memory
     tensor = context = expert = 0.0
     if layout.tensor > 1:
-        tensor = tensor_seconds(w.tensor, cost.halves, cost.exchanges, share * cost.again_exchanges)
+        tensor = tensor_seconds(w.tensor, cost.halves, cost.exchanges, share * cost.recomputed_exchanges)
     if layout.context > 1:
-        ahead, back = context_seconds(job, cost, w.context, rates)
-        context = ahead * (1 + (share if cost.again_attention else 0.0)) + back
+        exchange_forward, exchange_backward = context_seconds(job, cost, w.context, rates)
+        context = exchange_forward * (1 + (share if cost.recomputed_attention else 0.0)) + exchange_backward
     if layout.expert * layout.expert_tensor > 1 and cost.routed_bytes:
-        expert = expert_seconds(job, cost, rates) * (4 + (2 * share if cost.again_routed else 0.0))
-        if w.hidden_routing:
-            expert = exposed(expert, arithmetic + memory, ROUTING * rates.taken / CHANNELS)
+        expert = expert_seconds(job, cost, rates) * (4 + (2 * share if cost.recomputed_routed else 0.0))
+        if w.overlaps_routing:
+            expert = exposed(expert, arithmetic + memory, ROUTING * rates.collective_sm_share / CHANNELS)
     data = last = 0.0
     if sharing.precision.stage == 3:
         gathered, trained = cost.experts * sharing.padding, cost.experts_trained * sharing.padding
-        moved = FSDP_COPY_BYTES * (2 if sharing.reshards else 1) * (cost.dense + gathered) * sharing.gathers
-        moved += FSDP_REDUCE_BYTES * (cost.dense_trained + trained) * sharing.reduces
-        memory += moved / rates.hbm
-        ahead = cost.forward[0] + cost.forward[1]
-        data, last = _exposed(cost, ahead, arithmetic + memory - ahead, sharing, rates.taken)
+        bytes_moved = FSDP_COPY_BYTES * (2 if sharing.reshards else 1) * (cost.dense + gathered) * sharing.gathers
+        bytes_moved += FSDP_REDUCE_BYTES * (cost.dense_trained + trained) * sharing.reduces
+        memory += bytes_moved / rates.hbm
+        forward = cost.forward.arithmetic + cost.forward.memory
+        backward = arithmetic + memory - forward
+        data, last = _exposed_fsdp(cost, forward, backward, sharing, rates.collective_sm_share)
     return Layer(
         arithmetic=arithmetic,
         memory=memory,
@@ -120,24 +126,32 @@ def layer_time(job: TrainingJob, cost: LayerCost, w: Wires, share: float, sharin
     )
 
 
-def _exposed(cost: LayerCost, ahead: float, back: float, s: Sharing, taken: float) -> tuple[float, float]:
-    """FSDP prefetches the next layer while one computes: what is longer than that waits. Per micro-batch, and what the
-    reducing one adds.
+def _exposed_fsdp(
+    cost: LayerCost, forward: float, backward: float, s: Sharing, collective_sm_share: float
+) -> tuple[float, float]:
+    """Compute the seconds of FSDP's gathers and reductions of one layer that no computation hides.
+
+    FSDP prefetches the next layer while one computes, so that only the longer part of a collective waits. ``forward``,
+    ``backward``: seconds of computation. Returns the seconds of every micro-batch, and those that the micro-batch which
+    reduces adds where not all do.
     """
-    one = gather_seconds(s.dense, cost.dense, s.precision)
-    one += gather_seconds(s.experts, cost.experts * s.padding, s.precision)
+    gather = gather_seconds(s.dense, cost.dense, s.precision)
+    gather += gather_seconds(s.experts, cost.experts * s.padding, s.precision)
     reduce = reduce_seconds(s.dense, cost.dense_trained, s.precision)
     reduce += reduce_seconds(s.experts, cost.experts_trained * s.padding, s.precision)
-    forward = exposed(one, ahead, taken) if s.gathers else 0.0
-    again = one if s.gathers and s.reshards else 0.0
-    quiet, busy = exposed(again, back, taken), exposed(again + reduce, back, taken)
-    return (forward + busy, 0.0) if s.reduces else (forward + quiet, busy - quiet)
+    in_forward = exposed(gather, forward, collective_sm_share) if s.gathers else 0.0
+    regather = gather if s.gathers and s.reshards else 0.0
+    without_reduce = exposed(regather, backward, collective_sm_share)
+    with_reduce = exposed(regather + reduce, backward, collective_sm_share)
+    if s.reduces:
+        return in_forward + with_reduce, 0.0
+    return in_forward + without_reduce, with_reduce - without_reduce
 
 
 def stage_time(
     stage: Stage, layers: list[Layer], parts: ModelCost, w: Wires, rates: Rates, sharing: Sharing
 ) -> StageTime:
-    """Every layer of a stage, and the ends of the model that it holds."""
+    """Add up the seconds and parameters of a pipeline stage: its layers, and the embedding and head that it holds."""
     arithmetic = memory = weights = tensor = context = expert = data = last = 0.0
     dense = dense_trained = experts = experts_trained = 0
     for count, layer, cost in zip(stage.layers, layers, parts.costs, strict=True):
@@ -158,18 +172,23 @@ def stage_time(
     head = parts.head
     ends = ends_trained = 0
     if stage.head:
-        arithmetic += head.forward[0] + head.backward[0] + head.again[0]
-        memory += head.forward[1] + head.backward[1] + head.again[1]
+        arithmetic += head.forward.arithmetic + head.backward.arithmetic + head.recomputed.arithmetic
+        memory += head.forward.memory + head.backward.memory + head.recomputed.memory
         ends += head.head
         ends_trained += head.head if head.head_trained else 0
     if stage.predictions:  # each layer has its own product before it, and its logits and loss after it
         n = stage.predictions
-        arithmetic += n * (head.forward[0] + head.backward[0] + head.again[0] + head.joined[0])
-        memory += n * (head.forward[1] + head.backward[1] + head.again[1] + head.joined[1])
+        arithmetic += n * (
+            head.forward.arithmetic
+            + head.backward.arithmetic
+            + head.recomputed.arithmetic
+            + head.mtp_projection.arithmetic
+        )
+        memory += n * (head.forward.memory + head.backward.memory + head.recomputed.memory + head.mtp_projection.memory)
         # its input is twice as wide, its result is gathered, and the hidden states are for the logits
         tensor += n * 4 * w.tensor.pair
-        dense += n * head.joined_parameters
-        dense_trained += n * head.joined_parameters
+        dense += n * head.mtp_projection_parameters
+        dense_trained += n * head.mtp_projection_parameters
     if stage.embedding or stage.predictions:  # prediction needs the embedding where it runs
         ends += head.embedding
         ends_trained += head.embedding if head.embedding_trained else 0
@@ -198,10 +217,11 @@ def stage_time(
 def bubble_seconds(
     layout: Layout, micro_batches: int, stages: tuple[Stage, ...], times: list[StageTime], slowest: StageTime
 ) -> float:
-    """How long the slowest rank waits: one micro-batch of every other rank, less what the schedule fills in.
+    """Compute the seconds that the slowest rank waits for others (the pipeline bubble) in one step.
 
-    What fills a bubble are the rank's own weight gradients: it has one per micro-batch. DualPipe needs two micro-
-    batches per rank to feed both ends (torch's ScheduleDualPipeV refuses fewer); below that it is taken as zero-bubble.
+    It waits for one micro-batch of every other rank, less what the schedule fills in. Zero-bubble schedules fill it
+    with the rank's own weight gradients, one per micro-batch. DualPipe needs two micro-batches per rank to feed both
+    ends (torch's ScheduleDualPipeV refuses fewer). With fewer it is estimated as zero-bubble.
     """
     ways = layout.pipeline
     if ways == 1:
@@ -211,17 +231,18 @@ def bubble_seconds(
     if schedule == "interleaved-1f1b":
         return others / layout.virtual_stages
     if schedule == "dualpipe" and micro_batches >= 2 * ways:
-        each = others / (ways - 1) - 3 * slowest.weights
-        return max(0.0, (ways - 1) / 2 * each)
+        per_rank = others / (ways - 1) - 3 * slowest.weights
+        return max(0.0, (ways - 1) / 2 * per_rank)
     if schedule in ("zero-bubble", "dualpipe"):
         return max(0.0, others - min(2 * (ways - 1), micro_batches) * slowest.weights)
     return others
 
 
 def pipeline_seconds(layout: Layout, micro_batches: int, send: float) -> float:
-    """Hidden states to the next rank and gradients back. Every micro-batch waits for both under GPipe and 1F1B.
-    Interleaved and bidirectional schedules overlap the sends with another chunk's computation, except the first and
-    last ones.
+    """Compute the seconds of sending hidden states to the next rank and gradients back, as far as nothing hides them.
+
+    ``send``: seconds of one send. Every micro-batch waits for both under GPipe and 1F1B. Interleaved and bidirectional
+    schedules overlap the sends with another chunk's computation, except the first and last ones.
     """
     if layout.pipeline == 1:
         return 0.0

@@ -45,7 +45,7 @@ def step_time(job: TrainingJob, gpu: Gpu) -> StepTime:
     shape = shape_of(job)
     r = rates(gpu, job.recipe.compute, shape.fp8, layout.gpus_per_node, job.framework.transformer_engine)
     parts = parts_of(architecture, shape, r)
-    w = wires(job, architecture.hidden_size, shape.item, r)
+    w = wires(job, architecture.hidden_size, shape.item_bytes, r)
     sharing = _sharing(job, architecture, r)
     share = _recomputed(job, architecture)
     known = {id(cost): layer_time(job, cost, w, share, sharing, r) for cost in {id(c): c for c in parts.costs}.values()}
@@ -176,12 +176,12 @@ def _count(job: TrainingJob, architecture: Architecture, r: Rates) -> tuple[floa
     )
     parts: ModelCost = parts_of(architecture, whole, r)
     alone = stages_of(architecture, job, 1)[0]
-    joined = 6.0 * job.sequence_length * parts.head.joined_parameters
+    joined = 6.0 * job.sequence_length * parts.head.mtp_projection_parameters
     model = (parts.head.flops + parts.head.backward_flops) * (1 + alone.predictions) + joined * alone.predictions
     again = kernels = 0.0
     for count, cost in zip(alone.layers, parts.costs, strict=True):
         model += count * (cost.flops + cost.backward_flops)
-        again += count * cost.again_flops
+        again += count * cost.recomputed_flops
         kernels += count * cost.kernel_flops
     tokens = job.sequence_length
     return model / tokens, again / tokens, kernels / tokens
@@ -208,12 +208,12 @@ def _after(job: TrainingJob, t: StageTime, s: Sharing, r: Rates) -> float:
         reduce = all_reduce(s.dense.shard, t.dense_trained * p.reduced)
     hides_reduce, hides_gather = overlaps(job)
     backward = (t.arithmetic + t.memory) * 2 / 3
-    waits = exposed(reduce, backward, r.taken) if hides_reduce else reduce
+    waits = exposed(reduce, backward, r.collective_sm_share) if hides_reduce else reduce
     repeats = job.gradient_accumulation_steps if s.reduces else 1
     waits *= repeats
     if stage:
         back = gather_seconds(s.dense, t.dense_trained, p) + gather_seconds(s.experts, t.experts_trained, p)
-        waits += exposed(back, backward / 2, r.taken) if hides_gather else back
+        waits += exposed(back, backward / 2, r.collective_sm_share) if hides_gather else back
     return waits
 
 

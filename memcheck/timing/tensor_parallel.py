@@ -70,9 +70,9 @@ class TensorWires(Record):
     """The rank's own chunk into the buffer."""
     summed: float = 0.0
     """Partial sums of all ranks."""
-    again: bool = False
+    gathers_input_twice: bool = False
     """Inputs are gathered once more for the gradients of the weights."""
-    taken: float = 0.0
+    collective_sm_share: float = 0.0
     latent: float = 0.0
     """One exchange of latents, in place of hidden states."""
 
@@ -82,8 +82,8 @@ class TensorWires(Record):
         return self.gather + self.scatter + sum(self.copies)
 
 
-def tensor_wires(job: TrainingJob, size: float, item: int, rates: Rates) -> TensorWires:
-    """The exchanges of hidden states of ``size`` bytes, ``item`` an element."""
+def tensor_wires(job: TrainingJob, size: float, item_bytes: int, rates: Rates) -> TensorWires:
+    """The exchanges of hidden states of ``size`` bytes, ``item_bytes`` an element."""
     layout, timing = job.layout, timing_of(job.framework)
     ways = layout.tensor
     if ways == 1:
@@ -92,7 +92,7 @@ def tensor_wires(job: TrainingJob, size: float, item: int, rates: Rates) -> Tens
     latents = size * _latent_share(job) if timing.latent_inputs == "exchanged" else size
     if not layout.sequence:
         return TensorWires(ways, 0.0, all_reduce(g, size), latent=all_reduce(g, latents))
-    narrow = size / item if timing.float8_tensors and job.recipe.recipe == "fp8-mixed" else size
+    narrow = size / item_bytes if timing.float8_tensors and job.recipe.recipe == "fp8-mixed" else size
     moved = 2.0 / rates.hbm if timing.copies_gathered(job) else 0.0
     hides = TORCH if job.option("enable_async_tensor_parallel") else ENGINE if job.option("tp_comm_overlap") else ""
     return TensorWires(
@@ -103,8 +103,8 @@ def tensor_wires(job: TrainingJob, size: float, item: int, rates: Rates) -> Tens
         hides=hides,
         placed=2.0 * narrow / ways / rates.hbm if hides == TORCH else 0.0,
         summed=size * (1 + 1 / ways) / rates.hbm if hides == TORCH else 0.0,
-        again=timing.gathers_twice and not hides,
-        taken=rates.taken,
+        gathers_input_twice=timing.gathers_twice and not hides,
+        collective_sm_share=rates.collective_sm_share,
         latent=gather(g, latents),
     )
 
@@ -122,27 +122,27 @@ def _latent_share(job: TrainingJob) -> float:
     return 1.0
 
 
-def halves(linear: list[Product], rates: Rates, item: int, *, dense: bool, latent: str) -> tuple[Half, ...]:
+def halves(linear: list[Product], rates: Rates, item_bytes: int, *, dense: bool, latent: str) -> tuple[Half, ...]:
     """The halves of a layer that exchange hidden states: attention, and feed-forward where ``dense``."""
     parts = [[p for p in linear if p.group == "attention"]]
     if dense:
         parts.append([p for p in linear if p.group != "attention"])
-    found = [_half(part, rates, item) for part in parts if part]
+    found = [_half(part, rates, item_bytes) for part in parts if part]
     if latent and found:
         found[0] = found[0]._replace(latent=latent)
     return tuple(found)
 
 
-def _half(part: list[Product], rates: Rates, item: int) -> Half:
+def _half(part: list[Product], rates: Rates, item_bytes: int) -> Half:
     column = column_inputs = column_weights = row = row_inputs = 0.0
     readers = 0
     for p in part:
-        forward, _ = matmul(p.tokens, p.outputs, p.inputs, rates, p.batch, item)
-        inputs, _ = matmul(p.tokens, p.inputs, p.outputs, rates, p.batch, item)
+        forward, _ = matmul(p.tokens, p.outputs, p.inputs, rates, p.batch, item_bytes)
+        inputs, _ = matmul(p.tokens, p.inputs, p.outputs, rates, p.batch, item_bytes)
         if p.shard == "column":
             column, column_inputs, readers = column + forward, column_inputs + inputs, readers + 1
             if p.trained:
-                column_weights += matmul(p.outputs, p.inputs, p.tokens, rates, p.batch, item)[0]
+                column_weights += matmul(p.outputs, p.inputs, p.tokens, rates, p.batch, item_bytes)[0]
         elif p.shard == "row":
             row, row_inputs = row + forward, row_inputs + inputs
     return Half(
@@ -160,8 +160,8 @@ def tensor_seconds(w: TensorWires, parts: tuple[Half, ...], exchanges: int, agai
     if not w.hides:
         total = w.pair * (2 * exchanges + again)
         for half in parts:
-            if w.again:
-                total += exposed(w.latent if half.latent else w.gather, half.column_inputs, w.taken)
+            if w.gathers_input_twice:
+                total += exposed(w.latent if half.latent else w.gather, half.column_inputs, w.collective_sm_share)
             if half.latent:
                 total -= _narrower(w, half, again / exchanges)
         return total

@@ -30,16 +30,16 @@ class Traffic(Record):
     """Per token and chosen expert."""
 
 
-def block_traffic(block: Block, hidden: int, *, fused: bool, fused_norms: bool, item: int) -> Traffic:
+def block_traffic(block: Block, hidden: int, *, fused: bool, fused_norms: bool, item_bytes: int) -> Traffic:
     """What one layer moves. ``fused``: compiled, or Transformer Engine. ``fused_norms``: a norm is one kernel anyway.
-    ``item``: bytes of the residual stream.
+    ``item_bytes``: bytes of the residual stream.
     """
     one_kernel = fused or fused_norms
-    norms = [_norm(n, hidden, item, one_kernel=one_kernel) for n in block.norms]
+    norms = [_norm(n, hidden, item_bytes, one_kernel=one_kernel) for n in block.norms]
     halves = (block.mixer is not None) + (block.mlp is not None)
-    add = 2 * item if fused else 3 * item  # the next norm reads the sum in the same kernel
+    add = 2 * item_bytes if fused else 3 * item_bytes  # the next norm reads the sum in the same kernel
     forward = sum(f for f, _ in norms) + halves * add * hidden
-    backward = sum(b for _, b in norms) + halves * 3 * item * hidden
+    backward = sum(b for _, b in norms) + halves * 3 * item_bytes * hidden
     inner_forward, inner_backward = _mixer(block.mixer, fused=fused, one_kernel=one_kernel)  # type: ignore[arg-type]  # towers are timed as text
     experts = (0.0, 0.0)
     if isinstance(block.mlp, Mlp):
@@ -55,12 +55,12 @@ def block_traffic(block: Block, hidden: int, *, fused: bool, fused_norms: bool, 
     return Traffic((forward, backward), (inner_forward, inner_backward), experts)
 
 
-def _norm(norm: Norm, hidden: int, item: int, *, one_kernel: bool) -> tuple[float, float]:
+def _norm(norm: Norm, hidden: int, item_bytes: int, *, one_kernel: bool) -> tuple[float, float]:
     size = norm.size * norm.rows if norm.rows > 1 else norm.size
     width = max(hidden, size)
     if one_kernel or norm.kind == "layernorm":
-        return 2.0 * item * width, 3.0 * item * width
-    forward = (UNFUSED_NORM if item == 2 else UNFUSED_NORM_FP32) * width
+        return 2.0 * item_bytes * width, 3.0 * item_bytes * width
+    forward = (UNFUSED_NORM if item_bytes == 2 else UNFUSED_NORM_FP32) * width
     return forward, 2.0 * forward
 
 
@@ -145,7 +145,7 @@ def merge_traffic(
     *,
     tensor: int,
     fused: bool,
-    repeats: bool,
+    repeats_kv_heads: bool,
 ) -> tuple[float, float]:
     """Ring attention, per token of the rank: what merging the partial outputs of ``ranks`` blocks moves.
 
@@ -162,7 +162,7 @@ def merge_traffic(
     """
     if isinstance(mixer, Attention):
         queries = -(-mixer.heads // tensor) * mixer.head_dim
-        kept = 2 * -(-(mixer.heads if repeats else mixer.kv_heads) // tensor) * mixer.head_dim
+        kept = 2 * -(-(mixer.heads if repeats_kv_heads else mixer.kv_heads) // tensor) * mixer.head_dim
     elif isinstance(mixer, LatentAttention):
         heads = -(-mixer.heads // tensor)
         queries = heads * mixer.v_head_dim
@@ -179,12 +179,12 @@ def merge_traffic(
     return queries * (12.0 + others * forward), (queries * (10 + 5 + 8) / 2 + kept * 18.0) * others
 
 
-def repeat_traffic(mixer: Attention | LatentAttention | Mixer | None, *, tensor: int, item: int) -> float:
+def repeat_traffic(mixer: Attention | LatentAttention | Mixer | None, *, tensor: int, item_bytes: int) -> float:
     """Bytes per token of repeating keys and values for every query head, and of adding up their gradients again."""
     if not isinstance(mixer, Attention) or mixer.heads == mixer.kv_heads:
         return 0.0
     few, many = -(-mixer.kv_heads // tensor), -(-mixer.heads // tensor)
-    return 2.0 * item * (few + many) * mixer.head_dim if many > few else 0.0
+    return 2.0 * item_bytes * (few + many) * mixer.head_dim if many > few else 0.0
 
 
 def loss_traffic(kind: str, *, fused: bool, upcast: bool) -> tuple[float, float]:

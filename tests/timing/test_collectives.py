@@ -135,7 +135,7 @@ def test_what_hides_takes_its_multiprocessors() -> None:
     assert exposed(1.0, 10.0, 0.125) == 0.125
     assert exposed(10.0, 1.0, 0.125) == 9.0
     assert exposed(0.0, 1.0, 0.125) == 0.0
-    assert h100().taken == pytest.approx(16 / 132)
+    assert h100().collective_sm_share == pytest.approx(16 / 132)
 
 
 def test_deepep_sends_a_token_to_a_node_once() -> None:

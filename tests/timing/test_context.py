@@ -72,8 +72,8 @@ def test_the_engines_ring_hides_behind_attention() -> None:
     cost, r = parts(one)
     g = group(r, 4, 1)
     assert context_seconds(one, cost, "engine", r) == (
-        exposed(3 * send(g, cost.kv_bytes), cost.attention_seconds, r.taken),
-        exposed(3 * send(g, 2 * cost.kv_bytes), cost.attention_backward, r.taken),
+        exposed(3 * send(g, cost.kv_bytes), cost.attention_seconds, r.collective_sm_share),
+        exposed(3 * send(g, 2 * cost.kv_bytes), cost.attention_backward, r.collective_sm_share),
     )
 
 
@@ -96,14 +96,14 @@ def test_the_engines_ring_merges_in_sixteen_bits() -> None:
     assert isinstance(llama, Architecture)
     mixer = llama.blocks[0][0].mixer
     assert isinstance(mixer, Attention)
-    ahead, back = merge_traffic("engine", mixer, 4, tensor=1, fused=True, repeats=False)
+    ahead, back = merge_traffic("engine", mixer, 4, tensor=1, fused=True, repeats_kv_heads=False)
     queries, kept = 4096, 2048
     assert ahead == 4 * kept + queries * (4 + 4.5 * 3)
     assert back == kept * (10 + 4.5 * 3) + queries * (4 + 4.5 * 3)
-    torch = merge_traffic("torch", mixer, 4, tensor=1, fused=True, repeats=False)
+    torch = merge_traffic("torch", mixer, 4, tensor=1, fused=True, repeats_kv_heads=False)
     assert torch[0] > ahead
     assert torch[1] > back
-    assert merge_traffic("gather", mixer, 4, tensor=1, fused=True, repeats=False) == (0.0, 0.0)
+    assert merge_traffic("gather", mixer, 4, tensor=1, fused=True, repeats_kv_heads=False) == (0.0, 0.0)
 
 
 def test_only_what_recomputes_attention_goes_around_again() -> None:

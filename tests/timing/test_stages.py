@@ -61,10 +61,10 @@ def test_a_prediction_layer_costs_a_layer_and_a_head() -> None:
     r = rates(find_gpu("h100-80gb"), "bf16", False, 8, engine_attention=True)
     parts = parts_of(plain.architecture, shape_of(plain), r)
     (cost,), head = parts.costs, parts.head
-    layer = cost.forward[0] + cost.inputs[0] + cost.weights[0]
-    expected = layer + head.forward[0] + head.backward[0] + head.joined[0]
+    layer = cost.forward.arithmetic + cost.inputs.arithmetic + cost.weights.arithmetic
+    expected = layer + head.forward.arithmetic + head.backward.arithmetic + head.mtp_projection.arithmetic
     assert more.compute_seconds - one.compute_seconds == pytest.approx(expected)
-    assert head.joined_parameters == 2 * 4096 * 4096 // 2
+    assert head.mtp_projection_parameters == 2 * 4096 * 4096 // 2
     assert more.exchanges.tensor > one.exchanges.tensor
 
 

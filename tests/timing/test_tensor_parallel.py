@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.catalog.gpus import find_gpu
 from memcheck.frameworks.registry import FRAMEWORKS, timing_of
-from memcheck.frameworks.torchtitan.timing import is_batched, repeats_keys
+from memcheck.frameworks.torchtitan.timing import is_batched, repeats_kv_heads
 from memcheck.timing.collectives import exposed
 from memcheck.timing.model import parts_of, shape_of
 from memcheck.timing.rates import matmul, rates
@@ -46,14 +46,14 @@ def test_a_gradient_that_is_added_up_is_scattered_on_its_own() -> None:
 
 def test_megatron_gathers_inputs_again_for_the_gradients_of_weights() -> None:
     """Behind the gradient of the input; with ``tp_comm_overlap`` the chunks do it."""
-    w = TensorWires(8, gather=7.0, scatter=7.0, again=True, taken=0.1)
+    w = TensorWires(8, gather=7.0, scatter=7.0, gathers_input_twice=True, collective_sm_share=0.1)
     assert tensor_seconds(w, (Half(column_inputs=4.0),), 1, 0.0) == 28.0 + exposed(7.0, 4.0, 0.1)
     plain, overlapped = (
         tensor_wires(job(framework="megatron", tensor=8, **keys), 1e9, 2, H100)
         for keys in ({}, {"options": {"tp_comm_overlap": True}})
     )
-    assert (plain.again, plain.hides) == (True, "")
-    assert (overlapped.again, overlapped.hides) == (False, ENGINE)
+    assert (plain.gathers_input_twice, plain.hides) == (True, "")
+    assert (overlapped.gathers_input_twice, overlapped.hides) == (False, ENGINE)
 
 
 def test_asynchronous_exchanges_gain_less_where_products_are_thin() -> None:
@@ -89,8 +89,8 @@ def test_releases_of_torchtitan() -> None:
     """0.2.2 took grouped heads, main folds the batch; what is no release is main."""
     told = {v: job(framework_version=v) for v in ("0.0.2", "v0.2.1", "0.2.2", "0.3", "main")}
     assert [v for v, j in told.items() if is_batched(j)] == ["0.0.2", "v0.2.1", "0.2.2"]
-    assert [v for v, j in told.items() if repeats_keys(j)] == ["0.0.2", "v0.2.1"]
-    assert not timing_of(FRAMEWORKS["megatron"]).repeats_keys(job(framework="megatron", framework_version="0.2.1"))
+    assert [v for v, j in told.items() if repeats_kv_heads(j)] == ["0.0.2", "v0.2.1"]
+    assert not timing_of(FRAMEWORKS["megatron"]).repeats_kv_heads(job(framework="megatron", framework_version="0.2.1"))
     assert not is_batched(job())
 
 
@@ -99,12 +99,12 @@ def test_repeated_keys_travel_around_the_ring() -> None:
     few, many = (job(context=4, framework_version=version) for version in ("0.2.2", "0.2.1"))
     costs = [parts_of(j.architecture, shape_of(j), H100).costs[0] for j in (few, many)]  # type: ignore[arg-type]
     assert costs[1].kv_bytes == 4 * costs[0].kv_bytes
-    assert costs[1].forward[1] > costs[0].forward[1]
+    assert costs[1].forward.memory > costs[0].forward.memory
 
 
 def test_fp8_products_write_sixteen_bits() -> None:
     """A product of few inner channels is bound by its result, which fp8 does not narrow."""
-    seconds, by_memory = matmul(98304, 4096, 64, H100, item=1)
+    seconds, by_memory = matmul(98304, 4096, 64, H100, item_bytes=1)
     assert by_memory
     assert seconds == pytest.approx((98304 * 64 + 64 * 4096 + 2 * 98304 * 4096) / H100.hbm)
 
@@ -117,8 +117,8 @@ def test_torchao_transposes_what_fp8_multiplies() -> None:
     trained, untrained = (parts_of(j.architecture, shape_of(j), fp8).costs[0] for j in (titan, frozen))  # type: ignore[arg-type]
     outputs = 4096 + 2 * 1024 + 4096 + 2 * 14336 + 4096
     inputs = 4096 + 4096 + 4096 + 14336
-    assert trained.weights[1] == pytest.approx(2 * 8192 * (outputs + inputs) / fp8.hbm)
-    assert untrained.weights[1] == 0.0
+    assert trained.weights.memory == pytest.approx(2 * 8192 * (outputs + inputs) / fp8.hbm)
+    assert untrained.weights.memory == 0.0
 
 
 def test_gradients_of_a_shared_input_are_added_up() -> None:
@@ -127,4 +127,4 @@ def test_gradients_of_a_shared_input_are_added_up() -> None:
     released = job("llama-3.1-8b", 8, zero_stage=3, framework_version="0.2.2")
     main, old = (parts_of(j.architecture, shape_of(j), H100).costs[0] for j in (eager, released))  # type: ignore[arg-type]
     added = 2 * 3 * 2 * 8192 * 4096  # of queries, keys and values: two sums of 16 bits
-    assert old.inputs[1] - main.inputs[1] == pytest.approx(added / H100.hbm)
+    assert old.inputs.memory - main.inputs.memory == pytest.approx(added / H100.hbm)

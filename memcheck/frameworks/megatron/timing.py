@@ -58,7 +58,7 @@ def fuses(job: TrainingJob) -> bool:
     return job.compile or job.option("transformer_impl", "transformer_engine") != "local"
 
 
-def module_of(tensor: ParameterTensor, component: object) -> str:
+def adapted_module_name(tensor: ParameterTensor, component: object) -> str:
     """Megatron's name of the layer that has this matrix: ``linear_qkv`` holds three of transformers' layers."""
     name = tensor.name.removesuffix(".weight")
     if isinstance(component, LatentAttention):
@@ -77,10 +77,10 @@ TIMING = Timing(
     overlaps=overlaps,
     fuses=fuses,
     copies_gathered=lambda _job: False,  # hidden states are [sequence, batch, hidden]
-    repeats_keys=lambda _job: False,
-    one_product=lambda _job: "all",
+    repeats_kv_heads=lambda _job: False,
+    fused_products=lambda _job: "all",
     fused_norms=True,
     latent_inputs="exchanged",
-    module_of=module_of,
+    adapted_module_name=adapted_module_name,
     gathers_twice=True,
 )

@@ -26,7 +26,7 @@ TIMING = Timing(
     overlaps=overlaps,
     fuses=lambda job: job.compile,
     copies_gathered=lambda job: "tensor" in job.framework.parallelism.degrees,
-    repeats_keys=lambda _job: False,
-    one_product=lambda _job: "",
+    repeats_kv_heads=lambda _job: False,
+    fused_products=lambda _job: "",
     experts_padding=experts_padding,
 )

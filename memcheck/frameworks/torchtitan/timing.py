@@ -24,7 +24,7 @@ def is_batched(job: TrainingJob) -> bool:
     return release is not None and release <= LAST_BATCHED
 
 
-def repeats_keys(job: TrainingJob) -> bool:
+def repeats_kv_heads(job: TrainingJob) -> bool:
     """Whether keys and values are repeated for every query head."""
     release = _release(job)
     return release is not None and release <= LAST_REPEATING
@@ -48,7 +48,7 @@ def context(job: TrainingJob) -> str:
     return "torch" if is_batched(job) else "whole"
 
 
-def one_product(job: TrainingJob) -> str:
+def fused_products(job: TrainingJob) -> str:
     """Queries, keys and values come from one product, but for releases."""
     return "" if is_batched(job) else "attention"
 
@@ -56,8 +56,8 @@ def one_product(job: TrainingJob) -> str:
 TIMING = TORCH._replace(
     context=context,
     copies_gathered=is_batched,
-    repeats_keys=repeats_keys,
-    one_product=one_product,
+    repeats_kv_heads=repeats_kv_heads,
+    fused_products=fused_products,
     fused_norms=True,
     latent_inputs="gathered",
     float8_tensors=True,
