@@ -7,6 +7,7 @@ from collections.abc import Callable
 from memcheck.autograd.matrix import Weights
 from memcheck.autograd.style import Style
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Parameter, Storage, Tape, Value
+from memcheck.models.attention_types import ViewedTensor
 from memcheck.models.types import Norm, ParameterTensor
 from memcheck.record import Record
 
@@ -326,7 +327,7 @@ class Context:
             inp = -(-inp // shards)
         name = tensor.name.removesuffix(".weight")
         base = self.parameter(name, (out, inp))
-        base.viewed = tensor.viewed
+        base.viewed = isinstance(tensor, ViewedTensor)
         b = self.parameter(name + ".bias", (out,)) if bias else None
         adapter = s.adapter
         if adapter is None or not adaptable or not adapts(adapter, name):

@@ -19,8 +19,9 @@ from memcheck.autograd.norm import (
 )
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Parameter, Tape, Value
+from memcheck.models.feed_forward_types import ClippedMlp
 from memcheck.models.types import Mlp, Norm, ParameterTensor
-from memcheck.models.vision import TowerAttention
+from memcheck.models.vision import ClippedTowerAttention, TowerAttention
 
 
 def normalise(ctx: Context, norm: Norm | None, x: Value, name: str = "norm") -> Value:
@@ -138,7 +139,7 @@ def under_autocast_fp32(tape: Tape, x: Value) -> Value:
 def matrix(ctx: Context, m: Mlp | TowerAttention, x: Value, tensor: ParameterTensor, *, bias: bool = False) -> Value:
     """One matrix of a module, between two clamps where it has bounds (Gemma4ClippableLinear)."""
     weights = ctx.weights(tensor, m.bias or bias, adaptable=not isinstance(m, Mlp) or m.adaptable)
-    if not m.clipped:
+    if not isinstance(m, (ClippedMlp, ClippedTowerAttention)):
         return linear(ctx.tape, x, weights, tensor.name)
     from memcheck.autograd.elementwise import clamp
 

@@ -22,8 +22,6 @@ class ParameterTensor(Record):
     of the forward pass. Stacked experts and routers that are bare parameters are not: no linear layer wraps them."""
     transposed: bool = False
     """Stored as [in, out]: GPT-2's Conv1D, GPT-OSS's and Llama 4's experts."""
-    viewed: bool = False
-    """Multiplied as ``input @ weight.T`` (Falcon): autocast caches no copy of a view."""
     fixed: bool = False
     """A parameter that wants no gradient whatever is trained (ERNIE's and AFMoE's expert biases)."""
 
@@ -34,6 +32,10 @@ class ParameterTensor(Record):
         for d in self.shape:
             n *= d
         return n
+
+
+class ViewedTensor(ParameterTensor):
+    """A matrix that is multiplied as ``input @ weight.T`` (Falcon): autocast caches no copy of a view."""
 
 
 class Norm(Record):
@@ -201,8 +203,6 @@ class Attention(Record):
     """Queries are multiplied by a constant where they are made, and not in the kernel alone (Whisper), or after their
     norm (Muse Glimmer).
     """
-    contiguous: bool = False
-    """Queries, keys and values are copied head by head (Whisper)."""
     gate_matrix: bool = False
     """A matrix of its own makes the output's gate (AFMoE); it follows the output's matrix."""
     gate_adaptable: bool = True
@@ -233,7 +233,8 @@ class LatentAttention(Record):
     bias: bool = False
     tensors: tuple[ParameterTensor, ...] = ()
     rotary_interleaved: bool = True
-    indexer: Indexer | None = None
+    own: Indexer | None = None
+    """See :attr:`Attention.own`."""
     dropout: float = 0.0
     scaled_queries: bool = False
     """Queries are multiplied by a scale of each position (Mistral 4)."""
@@ -291,6 +292,10 @@ class FalconAttention(Attention):
 
 class ExpandedFalconAttention(FalconAttention):
     """Falcon's attention with keys and values copied to every query head before the kernel (Falcon 40B)."""
+
+
+class WhisperAttention(Attention):
+    """Attention that copies queries, keys and values head by head (Whisper)."""
 
 
 class LateGateAttention(Attention):

@@ -25,8 +25,6 @@ class Mlp(Record):
     """The output is multiplied by a learned number."""
     inner_dropout: float = 0.0
     """In front of the last matrix (GTE, ModernBERT)."""
-    clipped: bool = False
-    """Inputs and outputs of its matrices are clamped between learned bounds (Gemma 4's tower)."""
     copied: bool = False
     """Whether the input rows are not contiguous in memory. The gate and up products each copy them (Ovis 2's tower);
     the second product copies its gradient (Phi-4's).
@@ -52,8 +50,6 @@ class Moe(Record):
     | ``sparsemixer`` (Phi 3.5) | ``sigmoid-topk`` (Command A's experts) | ``softmax-fp32-topk`` (theirs, in fp32)
     | ``sigmoid-logits`` (LFM 2: in their dtype) | ``softmax-gather`` (ERNIE: those scores) | ``softmax-groups``
     (Mistral 4) | ``sqrt-softplus`` (DeepSeek V4) | ``scaled`` (Gemma 4: of normed rows, times a scale per expert)."""
-    table: int = 0
-    """Elements of an int64 buffer that says each token's experts (DeepSeek V4's first layers); 0 = none."""
     shared_width: int = 0
     """Intermediate size of all shared experts together; 0 = none."""
     shared_gate: bool = False
@@ -84,6 +80,10 @@ class Moe(Record):
     """peft maps names of separate experts and routers to these alone (peft utils/transformers_weight_conversion.py)."""
 
 
+class HashedMoe(Moe):
+    """Experts that an int64 buffer names for each word of the vocabulary (DeepSeek V4's first layers)."""
+
+
 class DenseDispatchMoe(Moe):
     """Experts that are given every token, weighted by its score (Llama 4 in transformers)."""
 
@@ -106,6 +106,10 @@ class IdentityMoe(Moe):
 
 class LatentMoe(Moe):
     """Experts that work on a projection of the hidden states, which another projection widens again (Nemotron-H)."""
+
+
+class ClippedMlp(Mlp):
+    """A network that clamps inputs and outputs of its matrices between learned bounds (Gemma 4's tower)."""
 
 
 class FalconH1Mlp(Mlp):

@@ -55,7 +55,7 @@ def maskable(a: Architecture) -> bool:
 def _known(mixer: object) -> bool:
     """Softmax attention, or a latent one whose keys no indexer chooses."""
     if isinstance(mixer, LatentAttention):
-        return mixer.indexer is None
+        return mixer.own is None
     return isinstance(mixer, Attention)
 
 

@@ -10,7 +10,7 @@ from itertools import chain, repeat
 
 from memcheck.models.attention_types import Attention, Disentangled, LatentAttention, Norm, ParameterTensor
 from memcheck.models.feed_forward_types import Mlp, Moe
-from memcheck.models.layer_inputs import PerLayer
+from memcheck.models.layer_inputs import HyperConnections, PerLayer, SparePairs
 from memcheck.models.mixer_types import Mixer
 from memcheck.models.rough import Rough
 from memcheck.models.task import Pooling, TaskHead
@@ -70,18 +70,14 @@ class Block(Record):
     mixer_dropout: bool = False
     """Whether the dropout is applied after the mixer alone (XLM-RoBERTa XL, ALBERT)."""
     extra_tensors: tuple[ParameterTensor, ...] = ()
-    per_layer: PerLayer | None = None
-    """An embedding of its own is multiplied in after the feed-forward network (Gemma 4)."""
-    connections: int | None = None
-    """Rounds in which what mixes the streams is normed (DeepSeek V4); 0: none does (Hy 4); None: one stream."""
+    own: PerLayer | HyperConnections | SparePairs | None = None
+    """What one family's layer has in addition; what runs it is found by its type."""
     scaled_output: bool = False
     """The output is multiplied in place by a buffer of one number (Gemma 4)."""
     beside: Mixer | LatentAttention | None = None
     """A recurrent mixer that reads what attention reads; both outputs are multiplied and added (Falcon-H1)."""
     borrows: bool = False
     """Mixer, feed-forward network and their norms are a later layer's, which holds their tensors (Zamba 2)."""
-    spare_pairs: int = 0
-    """Low-rank pairs of other layers that its own module over those tensors holds, for peft to adapt (Zamba 2)."""
     reused: bool = False
     """Whether an earlier layer has used the same tensors, for which autocast already holds its copies."""
     residual_scale: bool = False
@@ -288,7 +284,7 @@ class Architecture(Record):
     @property
     def collapses(self) -> bool:
         """Whether hyper-connections collapse several streams, which start as copies of the embedding (DeepSeek V4)."""
-        return self.streams > 1 and self.blocks[0][0].connections is not None
+        return self.streams > 1 and isinstance(self.blocks[0][0].own, HyperConnections)
 
     def layers(self) -> tuple[Block, ...]:
         """Every block, one entry per layer."""

@@ -24,8 +24,6 @@ class TowerAttention(Record):
     """Channels of each head that are rotated, where its form has it (MiniMax M3)."""
     softmax_fp32: bool = True
     """Eager attention asks for its softmax in fp32 (InternViT's and Llama 4's do not)."""
-    clipped: bool = False
-    """Inputs and outputs of its projections are clamped between two learned bounds (Gemma 4)."""
 
 
 class Buffers(Record):
@@ -36,6 +34,10 @@ class Buffers(Record):
     """Numbers in each."""
     fp32: bool = True
     """Whether they are fp32, whatever the dtype of the weights is."""
+
+
+class ClippedTowerAttention(TowerAttention):
+    """A tower's attention that clamps inputs and outputs of its matrices between learned bounds (Gemma 4)."""
 
 
 class OtherTower(Record):

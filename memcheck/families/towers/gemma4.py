@@ -32,11 +32,12 @@ from memcheck.families.tower import TowerForward
 from memcheck.families.towers.attention import attend
 from memcheck.families.towers.forward_parts import given_out, layer_norm, linear_layer
 from memcheck.families.towers.parts import HARMLESS, norm_pair, square
+from memcheck.models.feed_forward_types import ClippedMlp
 from memcheck.models.parts.decoder import rms_norm
 from memcheck.models.parts.matrices import linear, norm_tensors, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, Mlp, Norm, ParameterTensor
-from memcheck.models.vision import Buffers, OtherTower, TowerAttention, Vision
+from memcheck.models.vision import Buffers, ClippedTowerAttention, OtherTower, TowerAttention, Vision
 
 
 def read_audio(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
@@ -184,7 +185,7 @@ def _block(config: ConfigReader, width: int) -> tuple[bool, Block]:
         *linear("mlp.up_proj.linear", inner, width, "mlp", "column"),
         *linear("mlp.down_proj.linear", width, inner, "mlp", "row"),
     )
-    mixer = TowerAttention(
+    mixer = (ClippedTowerAttention if clipped else TowerAttention)(
         heads=heads,
         head_dim=head_dim,
         kind="gemma4:rotated_by_axis",
@@ -192,11 +193,10 @@ def _block(config: ConfigReader, width: int) -> tuple[bool, Block]:
         bias=False,
         query_norm=query_norm,
         key_norm=key_norm,
-        clipped=clipped,
     )
     return clipped, Block(
         mixer=mixer,
-        mlp=Mlp(inner, True, activation, tensors=matrices, clipped=clipped),
+        mlp=(ClippedMlp if clipped else Mlp)(inner, True, activation, tensors=matrices),
         input_norm=rms_norm(width, "input_layernorm", NORM),
         mlp_norm=rms_norm(width, "pre_feedforward_layernorm", NORM),
         mixer_output_norm=rms_norm(width, "post_attention_layernorm", NORM),

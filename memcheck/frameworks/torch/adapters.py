@@ -12,6 +12,7 @@ from memcheck.frameworks.torch.fsdp import gathered_dtype
 from memcheck.frameworks.torch.trained_parts import HEAD
 from memcheck.job.types import Lora, TrainingJob
 from memcheck.job.versions import is_before, version_of_models
+from memcheck.models.layer_inputs import SparePairs
 from memcheck.models.parameters import head_width, task_tensors
 from memcheck.models.task import is_saved
 from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe, ParameterTensor, SharedTransformerBlock
@@ -91,9 +92,11 @@ def spare_adapters(block: Block, adapter: Adapter) -> list[LocalTensor]:
 
     Source: transformers modeling_zamba2.py: every Zamba2Attention and Zamba2MLP makes a list of all layers' pairs.
     """
-    pairs = [t for t in block.extra_tensors if "_adapter." in t.name] if block.spare_pairs else []
+    if not isinstance(block.own, SparePairs):
+        return []
+    pairs = [t for t in block.extra_tensors if "_adapter." in t.name]
     found = [each for t in pairs for each in layer_adapters(None, t, t.shape, adapter)]
-    return block.spare_pairs * [each._replace(trained=False) for each in found]
+    return block.own.layers * [each._replace(trained=False) for each in found]
 
 
 def _adaptable(component: object, adapter: Adapter, name: str) -> bool:

@@ -7,21 +7,22 @@ from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import ITEM_BYTES, rounded
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.attention_types import HeldMask, PositionTable
-from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Moe
+from memcheck.models.feed_forward_types import HashedMoe
+from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer
 
 
 def layer_tables(job: TrainingJob, architecture: Architecture, part: Part) -> list[int]:
     """Bytes of a rank's: ``embed_positions``, [positions, rotary_dim] in fp32 (modeling_gptj.py, GPTJAttention); decays
     in the dtype in which the model is made (modeling_minimax.py, MiniMaxLightningAttention).
     """
-    total = sum(_table(job, block) for block in architecture.layers()[part.first : part.last])
+    total = sum(_table(job, architecture.vocab_size, block) for block in architecture.layers()[part.first : part.last])
     return [total] if total else []
 
 
-def _table(job: TrainingJob, block: Block) -> int:
+def _table(job: TrainingJob, words: int, block: Block) -> int:
     mixer = block.mixer
-    if isinstance(block.mlp, Moe) and block.mlp.table:
-        return rounded(block.mlp.table * ITEM_BYTES["int64"])
+    if isinstance(block.mlp, HashedMoe):
+        return rounded(words * block.mlp.experts_per_token * ITEM_BYTES["int64"])
     if isinstance(mixer, Mixer):
         return rounded(mixer.buffer_numel * DTYPE_BYTES[job.recipe.params])
     if not isinstance(mixer, Attention):
@@ -39,7 +40,7 @@ def dsa_indices(job: TrainingJob, architecture: Architecture, part: Part, settin
     tokens = setting.batch * setting.sequence
     layers = architecture.layers()[part.first : part.last]
     mixers = [b.mixer for b in layers if isinstance(b.mixer, LatentAttention)]
-    indexers = [m.indexer for m in mixers if m.indexer is not None and m.indexer.passes]
+    indexers = [m.own for m in mixers if m.own is not None and m.own.passes]
     sizes = [rounded(4 * tokens * min(setting.sequence, each.topk)) for each in indexers if each.heads]
     if not sizes:
         return 0, 0

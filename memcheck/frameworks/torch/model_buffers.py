@@ -43,7 +43,7 @@ class ModelBuffers:
             # each layer holds what FSDP2 has cast of them
             tables, variables = 0, variables + tables
         handed = last = 0
-        if any(isinstance(b.mixer, LatentAttention) and b.mixer.indexer is not None for b, _ in architecture.blocks):
+        if any(isinstance(b.mixer, LatentAttention) and b.mixer.own is not None for b, _ in architecture.blocks):
             from memcheck.frameworks.torch.layer_buffers import dsa_indices
 
             handed, last = dsa_indices(job, architecture, part, setting)

@@ -18,7 +18,7 @@ from memcheck.frameworks.transformers.kernel_choice import (
     turns_in_place,
 )
 from memcheck.frameworks.transformers.rotary import concatenates
-from memcheck.models.attention_types import BloomAttention, FalconAttention
+from memcheck.models.attention_types import BloomAttention, FalconAttention, WhisperAttention
 from memcheck.models.types import Attention
 
 
@@ -66,7 +66,8 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
         out = kernel_with_sinks(ctx, a, out)
     # flash writes its output in q's strides: a q that was built contiguous (cat of rotated and plain parts) makes
     # transpose(1, 2) non-contiguous, so o_proj's input is one more copy; the memory-efficient kernel's is not.
-    built = a.contiguous or (concatenates(a) and a.rotary_form != "pairs-each" and not turns_in_place(ctx))
+    joined = concatenates(a) and a.rotary_form != "pairs-each" and not turns_in_place(ctx)
+    built = joined or isinstance(a, WhisperAttention)
     if kernel == "flash" and built:
         out = copy(tape, out, "contiguous")
     return out

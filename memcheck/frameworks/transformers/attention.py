@@ -29,6 +29,7 @@ from memcheck.models.attention_types import (
     LateGateAttention,
     MimoAttention,
     ReusingAttention,
+    WhisperAttention,
 )
 from memcheck.models.parameters import linear_tensors
 from memcheck.models.types import Attention, Norm
@@ -208,7 +209,7 @@ def as_heads(
     shape = (ctx.batch, heads, sequence or ctx.sequence, head_dim or a.head_dim)
     if norm is not None and norm.size != a.head_dim:
         x, norm = normalise(ctx, norm._replace(size=x.shape[-1]), x, "qk_norm"), None
-    if a.contiguous:  # modeling_whisper.py, `.transpose(1, 2).contiguous()`
+    if isinstance(a, WhisperAttention):  # modeling_whisper.py, `.transpose(1, 2).contiguous()`
         return copy(ctx.tape, head_view(ctx.tape, x, shape), "contiguous")
     x = head_view(ctx.tape, x, shape) if copies else x.view(*shape)
     return normalise(ctx, norm, x, "qk_norm").view(*shape)  # the norm returns rows of head_dim

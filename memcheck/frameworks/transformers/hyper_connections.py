@@ -15,6 +15,7 @@ from memcheck.autograd.operator import PASSED, operator
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.frameworks.transformers.attention import attention
 from memcheck.frameworks.transformers.layers import feed_forward
+from memcheck.models.layer_inputs import HyperConnections
 from memcheck.models.types import Attention, Block
 
 EPSILON = "hc_eps"
@@ -57,7 +58,8 @@ def _connected(ctx: Context, block: Block, x: Value, module: str) -> tuple[Value
     post = scale(tape, unary(tape, parts[1], "sigmoid"))
     comb = shift(tape, softmax(tape, parts[2].view(rows * streams, streams)), EPSILON)
     del parts, flat
-    for _ in range(2 * (block.connections or 1) - 1):
+    rounds = block.own.rounds if isinstance(block.own, HyperConnections) else 0
+    for _ in range(2 * (rounds or 1) - 1):
         comb = _over_sum(tape, comb, streams)
     return post, comb, collapse(ctx, x, pre)
 

@@ -13,7 +13,7 @@ from memcheck.autograd.style import Style
 from memcheck.autograd.tensor import Storage
 from memcheck.frameworks.transformers.rotary import concatenates
 from memcheck.job.types import TrainingJob
-from memcheck.models.attention_types import BlockIndexer, ExpandedFalconAttention, FalconAttention
+from memcheck.models.attention_types import BlockIndexer, ExpandedFalconAttention, FalconAttention, WhisperAttention
 from memcheck.models.types import Architecture, Attention, LatentAttention
 
 
@@ -41,7 +41,7 @@ def grouping_of(a: LatentAttention, heads: int) -> Attention:
     """The module of softmax attention that expanded keys and values amount to."""
     width = a.qk_nope_head_dim + a.qk_rope_head_dim
     return Attention(
-        heads, heads, width, dropout=a.dropout, masked=a.indexer is not None, padded=a.padded,
+        heads, heads, width, dropout=a.dropout, masked=a.own is not None, padded=a.padded,
         sdpa=a.sdpa, flash=a.sdpa,
     )  # fmt: skip
 
@@ -109,7 +109,7 @@ def copied_operands(ctx: Context, a: Attention, heads: int) -> kernels.Copied:
     A transposed view's are not, and a rotation keeps the strides of what it is given, unless it ends in a ``cat``.
     Repeated heads are; a single head that is repeated is a view with stride 0.
     """
-    if ctx.setting.batch == 1 or a.contiguous:
+    if ctx.setting.batch == 1 or isinstance(a, WhisperAttention):
         return False, False, False
     joined = a.rotary_dim > 0 and (concatenates(a) or a.rotary_form == "chunks")
     turned = turns_in_place(ctx) or not joined

@@ -44,7 +44,7 @@ def latent_attention(ctx: Context, a: LatentAttention, x: Value, stream: str) ->
     made = linear(tape, low[0], ctx.weights(last, False), last.name)
     q = head_view(tape, made, (b, heads, s, nope + rope))
     del made
-    if a.indexer is None:  # `q_resid` is a variable where an indexer reads it
+    if a.own is None:  # `q_resid` is a variable where an indexer reads it
         del low
     q_pass, q_rot = tape.views(q, (b, heads, s, nope), (b, heads, s, rope))
     if isinstance(a, ScaledLatentAttention):
@@ -97,13 +97,13 @@ def _opened(ctx: Context, a: LatentAttention, tensors: Tensors, out: Value, x: V
 def _choice(ctx: Context, a: LatentAttention, grouping: Attention, x: Value) -> list[Storage]:
     """What an indexer's choice leaves in variables of the module: indices, unless they are the model's, and masks."""
     named = []
-    if a.indexer is None:
+    if a.own is None:
         return []
-    if a.indexer.heads:
-        found = _choose_keys(ctx, a, a.indexer, x)
-        named += [] if a.indexer.passes else [found]
+    if a.own.heads:
+        found = _choose_keys(ctx, a, a.own, x)
+        named += [] if a.own.passes else [found]
         del found
-    return named + (_mask_of_choice(ctx, a.indexer) if kernel_of(ctx, grouping) == "eager" else [])
+    return named + (_mask_of_choice(ctx, a.own) if kernel_of(ctx, grouping) == "eager" else [])
 
 
 def _choose_keys(ctx: Context, a: LatentAttention, indexer: Indexer, x: Value) -> Storage:

@@ -13,6 +13,7 @@ from memcheck.frameworks.transformers.mlp import mlp
 from memcheck.frameworks.transformers.modules import forward_of
 from memcheck.models.attention_types import BloomAttention
 from memcheck.models.feed_forward_types import StreamMoe
+from memcheck.models.layer_inputs import HyperConnections, PerLayer
 from memcheck.models.types import (
     Attention,
     Block,
@@ -97,7 +98,7 @@ def block_parts(ctx: Context, block: Block, x: Value) -> Value:
     stream = x.dtype
     if (own_forward := forward_of(block)) is not None:
         return own_forward(ctx, block, x)
-    if block.connections is not None:
+    if isinstance(block.own, HyperConnections):
         from memcheck.frameworks.transformers.hyper_connections import hyper_block
 
         return hyper_block(ctx, block, x)
@@ -112,7 +113,7 @@ def block_parts(ctx: Context, block: Block, x: Value) -> Value:
         del ctx.unused[:-1]  # `hidden_states, _ = ...`: one name for both modules' weights
     if block.mlp is not None:
         x = _clamped(ctx, block, _mlp_half(ctx, block, block.mlp, x))
-    if block.per_layer is not None:
+    if isinstance(block.own, PerLayer):
         from memcheck.frameworks.transformers.per_layer import with_per_layer_input
 
         x = with_per_layer_input(ctx, block, x)

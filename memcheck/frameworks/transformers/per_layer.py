@@ -13,7 +13,8 @@ from memcheck.autograd.modules import activation, normalise
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Leaf, Parameter, Storage, Value
-from memcheck.models.types import Block, Norm, PerLayer
+from memcheck.models.layer_inputs import PerLayer
+from memcheck.models.types import Block, Norm
 
 PROJECTION = "per_layer_model_projection"
 """A linear layer outside the decoder layers: peft adapts it as it adapts theirs."""
@@ -48,13 +49,13 @@ def look_up(ctx: Context, p: PerLayer, rows: int, x: Value, *, trained: bool) ->
 
 def with_per_layer_input(ctx: Context, block: Block, x: Value) -> Value:
     """``x + norm(projection(act(gate(x)) * per_layer_input))``; a slice's gradient is as wide as all layers' inputs."""
-    return add(ctx.tape, x, per_layer_part(ctx, block, x), "residual") if block.per_layer is not None else x
+    return add(ctx.tape, x, per_layer_part(ctx, block, x), "residual") if isinstance(block.own, PerLayer) else x
 
 
 def per_layer_part(ctx: Context, block: Block, x: Value) -> Value:
     """``norm(projection(act(gate(x)) * per_layer_input))``."""
-    tape, p = ctx.tape, block.per_layer
-    if p is None:
+    tape, p = ctx.tape, block.own
+    if not isinstance(p, PerLayer):
         return x
     tensors = {t.name.removesuffix(".weight"): t for t in block.extra_tensors}
     gate, projection = tensors["per_layer_input_gate"], tensors["per_layer_projection"]

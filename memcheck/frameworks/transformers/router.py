@@ -16,7 +16,7 @@ from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.adapters import merged_weight
-from memcheck.models.feed_forward_types import IdentityMoe
+from memcheck.models.feed_forward_types import HashedMoe, IdentityMoe
 from memcheck.models.types import Moe, ParameterTensor
 from memcheck.record import Record
 
@@ -148,7 +148,7 @@ def _rooted_softplus(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storag
     """
     tape = ctx.tape
     scores = unary(tape, unary(tape, logits, "softplus"), "sqrt")
-    for_choice = None if m.table else tape.new(scores.shape, "fp32", "scores for choice")
+    for_choice = None if isinstance(m, HashedMoe) else tape.new(scores.shape, "fp32", "scores for choice")
     indices = tape.new((*scores.shape[:-1], m.experts_per_token), "int64", "topk indices")
     del for_choice
     chosen = gather(tape, scores, indices)

@@ -13,6 +13,7 @@ from memcheck.autograd.elementwise import copy
 from memcheck.autograd.indexing import repeat_kv
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Value
+from memcheck.models.attention_types import WhisperAttention
 from memcheck.models.types import Attention
 
 Attend = Callable[[Context, Attention, Value, Value, Value], Value]
@@ -35,7 +36,7 @@ def attend_to_heads(ctx: Context, a: Attention, q: Value, k: Value, v: Value, at
     out = attend(ctx, a, q, k, v)
     del q, k, v
     ctx.setting = setting
-    if setting.attention == "sdpa" and not a.contiguous:
+    if setting.attention == "sdpa" and not isinstance(a, WhisperAttention):
         out = copy(tape, out, "transpose(1, 2).contiguous()")
     shape = (out.shape[0], out.shape[1] * ways, setting.sequence, out.shape[3])
     back = _exchanged(ctx, out.view(*shape), ways)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import WhisperAttention
 from memcheck.models.encoder import MAX_LAYERS, Encoder
 from memcheck.models.feed_forward_types import NestedMlp
 from memcheck.models.parts.attention import Projections, grouped_attention
@@ -259,8 +260,8 @@ class _BartLayers:
             softmax_fp32=False,
             key_bias=not whisper,
             scaled_projection=whisper,
-            contiguous=whisper,
         )
         if not whisper:
             return found
-        return found._replace(tensors=tuple(t for t in found.tensors if not t.name.endswith("k_proj.bias")))
+        kept = tuple(t for t in found.tensors if not t.name.endswith("k_proj.bias"))
+        return WhisperAttention(*found)._replace(tensors=kept)

@@ -50,7 +50,7 @@ def _assemble(config: ConfigReader, size: StackDimensions, own: tuple[bool, ...]
     passes = config.model_type == "glm_moe_dsa"
     heads, width = config.integer("index_n_heads"), config.integer("index_head_dim")
     indexer = Indexer(heads=0, head_dim=width, topk=chosen, passes=passes)
-    attention = attention._replace(indexer=indexer)
+    attention = attention._replace(own=indexer)
     choosing = _indexed(h, attention, indexer._replace(heads=heads))
     moe = sigmoid_experts(config, h, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
     mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)
@@ -79,4 +79,4 @@ def _indexed(hidden: int, attention: LatentAttention, indexer: Indexer) -> Laten
         *linear(f"{a}.weights_proj", heads, hidden, "attention", "none"),
     )
     fixed = tuple(t._replace(fixed=True) for t in tensors)
-    return attention._replace(tensors=attention.tensors + fixed, indexer=indexer)
+    return attention._replace(tensors=attention.tensors + fixed, own=indexer)

@@ -5,6 +5,8 @@ experts with clamped gates.
 from __future__ import annotations
 
 from memcheck.models.attention_types import Compressed
+from memcheck.models.feed_forward_types import HashedMoe
+from memcheck.models.layer_inputs import HyperConnections
 from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import Shared, routed
 from memcheck.models.parts.matrices import linear
@@ -74,14 +76,14 @@ def read(config: ConfigReader) -> Architecture:
             tensors=_attention_tensors(size, own),
             own=own,
         )
-        experts = moe._replace(table=size.vocab * moe.experts_per_token) if kind[1] else moe
+        experts = HashedMoe(*moe) if kind[1] else moe
         return Block(
             mixer=attention,
             mlp=experts,
             input_norm=rms_norm(h, "input_layernorm", NORM),
             mlp_norm=rms_norm(h, "post_attention_layernorm", NORM),
             extra_tensors=mixing,
-            connections=rounds,
+            own=HyperConnections(rounds),
         )
 
     config.note(NOTE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import ExpandedFalconAttention, FalconAttention
+from memcheck.models.attention_types import ExpandedFalconAttention, FalconAttention, ViewedTensor
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
@@ -64,7 +64,7 @@ def read(config: ConfigReader) -> Architecture:
 
 def _viewed(part: Attention | Mlp) -> tuple[ParameterTensor, ...]:
     """The matrices of FalconLinear, whose forward is ``input @ self.weight.T``."""
-    return tuple(t._replace(viewed=t.linear) for t in part.tensors)
+    return tuple(ViewedTensor(*t) if t.linear else t for t in part.tensors)
 
 
 def _kv_heads(config: ConfigReader, heads: int, new: bool) -> int:

@@ -50,7 +50,7 @@ def read(config: ConfigReader) -> Architecture:
             mixer_output_norm=rms_norm(h, "post_attention_layernorm", NORM),
             mlp_output_norm=rms_norm(h, "post_feedforward_layernorm", NORM),
             extra_tensors=extra,
-            per_layer=per_layer,
+            own=per_layer,
         )
 
     modes = sharing_modes(types, shared)

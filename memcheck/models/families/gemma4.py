@@ -75,7 +75,7 @@ def _read(config: ConfigReader, *, each: int) -> Architecture:
             mixer_output_norm=rms_norm(h, "post_attention_layernorm", NORM),
             mlp_output_norm=rms_norm(h, "post_feedforward_layernorm", NORM),
             extra_tensors=per_layer_tensors(h, each),
-            per_layer=per_layer,
+            own=per_layer,
             scaled_output=True,
         )
 

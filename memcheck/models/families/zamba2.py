@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.layer_inputs import SparePairs
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp
@@ -65,7 +66,7 @@ def in_turn(
             seen += 1
             # the last of each holds the tensors
             spare = len(range(mine, every, number)) - 1
-            block = hybrid._replace(borrows=seen <= every - number, reused=seen > number, spare_pairs=spare)
+            block = hybrid._replace(borrows=seen <= every - number, reused=seen > number, own=SparePairs(spare))
             if not block.borrows:
                 block = block._replace(extra_tensors=_with_idle(block, len(range(mine, named, number)) - spare - 1))
         if blocks and blocks[-1][0] == block:
