@@ -35,8 +35,8 @@ from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan
 from memcheck.record import Record
 from memcheck.rules.run import make_context
+from memcheck.what_if.remedies.changes import UNCHANGED, CandidateChange
 from memcheck.what_if.remedies.price import Pricer
-from memcheck.what_if.remedies.types import UNCHANGED, CandidateChange
 from memcheck.what_if.search.explore import possible
 from memcheck.what_if.search.rank import Split, split_of
 from memcheck.what_if.search.space import Space, space_of

@@ -18,8 +18,7 @@ from benchmarks.cases import HERE, load
 from memcheck.judge import Gate
 from memcheck.plan.document import Document
 from memcheck.plan.load import load_documents
-from memcheck.what_if.points.evaluate import Evaluator
-from memcheck.what_if.points.types import Point
+from memcheck.what_if.points import Evaluator, Point
 
 LEAST = 0.8
 """Rank correlation of predicted and measured speeds that the torchtitan tables have to reach."""

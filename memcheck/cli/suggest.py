@@ -17,7 +17,7 @@ from memcheck.errors import UsageError
 from memcheck.judge import Gate
 from memcheck.plan.document import Document
 from memcheck.record import Record
-from memcheck.what_if.remedies.types import OTHER
+from memcheck.what_if.remedies.changes import OTHER
 from memcheck.what_if.suggest.run import FITS, NOT_JUDGED, NOTHING_FITS, UNCERTAIN, Suggestions
 
 BUDGET_S = 20.0

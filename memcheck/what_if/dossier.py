@@ -12,8 +12,7 @@ from memcheck.memory.overhead import slack
 from memcheck.rules.run import check_layout
 from memcheck.rules.types import RuleContext
 from memcheck.what_if.compare import DATA_CENTRE
-from memcheck.what_if.points.evaluate import Evaluator
-from memcheck.what_if.points.types import Point
+from memcheck.what_if.points import Evaluator, Point
 
 
 def dossier(context: RuleContext, answer: Estimate, gate: Gate) -> Dossier:

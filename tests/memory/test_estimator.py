@@ -15,8 +15,8 @@ from memcheck.memory.estimate import Estimator, estimate
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan, TrainingSpec
-from memcheck.what_if.points.evaluate import Evaluator
-from memcheck.what_if.points.frames import BATCH
+from memcheck.what_if.points import Evaluator
+from memcheck.what_if.variants import BATCH
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PLANS = sorted(

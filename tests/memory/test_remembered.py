@@ -24,7 +24,7 @@ from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
-from memcheck.what_if.points.evaluate import Evaluator
+from memcheck.what_if.points import Evaluator
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CHANGES = 6

@@ -21,7 +21,7 @@ from memcheck.rules.checks import CHECKS
 from memcheck.rules.gated import Gated
 from memcheck.rules.run import Standing, check_layout, check_standing, make_context
 from memcheck.rules.types import RuleContext
-from memcheck.what_if.points.frames import BATCH
+from memcheck.what_if.variants import BATCH
 from tests.rules.plans import overlooked
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -9,8 +9,7 @@ from memcheck.judge import Gate, plan_name
 from memcheck.memory.fit import FITS, UNCERTAIN
 from memcheck.plan.document import Document
 from memcheck.record import Record
-from memcheck.what_if.points.evaluate import Evaluator
-from memcheck.what_if.points.types import Point
+from memcheck.what_if.points import Evaluator, Point
 
 PER_HOUR, TOKENS = 3600, 1_000_000
 

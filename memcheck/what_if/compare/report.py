@@ -14,9 +14,8 @@ from memcheck.report.csv import cell
 from memcheck.report.story import Prose
 from memcheck.report.story.blocks import NO_ROOM, ColumnNote, Compared, Comparison, Quantity
 from memcheck.what_if.compare import ComparedPoint, GpuComparison
-from memcheck.what_if.points.data import COLUMNS, record
-from memcheck.what_if.points.data import cells as figures_of
-from memcheck.what_if.points.types import HOST, ILLEGAL, Point
+from memcheck.what_if.points import COLUMNS, HOST, ILLEGAL, Point, record
+from memcheck.what_if.points import cells as figures_of
 
 QUANTITIES = (
     Quantity("verdict"),

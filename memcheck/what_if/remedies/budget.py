@@ -1,14 +1,15 @@
-"""How long a search may take: by the clock of the machine, or in steps that are the same on every machine."""
+"""How much a search may take: seconds on the clock of the machine, or steps that are the same on every machine."""
 
 from __future__ import annotations
 
 import time
 
+from memcheck.job.types import InferenceJob, Layout, TrainingJob
+from memcheck.models.types import Architecture, Attention, Block
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
-
-    from memcheck.what_if.remedies.effort import Effort
 
 
 class BudgetSpentError(Exception):
@@ -68,3 +69,103 @@ class BudgetPart:
     ) -> bool:
         self._budget.until, self._budget.most = self._before
         return isinstance(error, BudgetSpentError)
+
+
+MOST = 7_500
+"""Steps of the search for the remedies of one finding: dozens of estimates of a large model, hundreds of others."""
+LOOK = 10
+"""Steps to read a changed plan and check it against the rules."""
+ESTIMATE, SHARDED = 3, 13
+"""Steps to walk the training step of one rank, without and with ZeRO-3's gathers around every unit."""
+WALKED, WALKED_SHARDED = 10, 30
+"""Steps per hundred walks of a unit, without and with ZeRO-3's gathers. Micro-batches after the third repeat it."""
+SERVED = 10
+"""Steps to predict the memory of a serving engine."""
+REPLAY, KIND, ADAPTED = 14, 8, 16
+"""Steps to replay all units anew, and in addition per kind of layer, without and with adapters."""
+LAYERS_A_STEP = 80
+"""Layers whose tensors are gone through in one step."""
+MOST_LAYERS_OF_RUN = 4
+"""Layers of a run of equal ones that are walked."""
+MOST_MICRO_BATCHES = 8
+MOST_RANKS = 3
+"""Pipeline ranks that differ: the first, those between, the last."""
+
+
+class Effort:
+    """Counts the steps of one search. Units that were replayed for an earlier plan of it are not replayed again."""
+
+    def __init__(self, job: TrainingJob | InferenceJob) -> None:
+        """``job``: the plan's as written; all others have its model."""
+        architecture = job.architecture
+        self.steps = 0
+        self._kinds = self._runs = self._layers = 1
+        self._replayed: set[tuple[object, ...]] = set()
+        if isinstance(architecture, Architecture):
+            runs = _runs(architecture.blocks)
+            self._kinds = len({block for block, _ in architecture.blocks})
+            self._kinds += 2 * (architecture.vision is not None or architecture.encoder is not None)
+            self._runs = sum(min(times, MOST_LAYERS_OF_RUN) for times in runs)
+            self._layers = architecture.num_layers
+
+    def look(self) -> None:
+        """A changed plan is read."""
+        self.steps += LOOK
+
+    def estimate(self, job: TrainingJob | InferenceJob) -> None:
+        """The memory of a changed plan is predicted."""
+        if isinstance(job, InferenceJob):
+            self.steps += SERVED
+            return
+        layout = job.layout
+        sharded = layout.zero_stage == 3
+        micro_batches = min(job.gradient_accumulation_steps, 3 if layout.pipeline == 1 else MOST_MICRO_BATCHES)
+        ranks = len(job.torch) * min(layout.pipeline, MOST_RANKS)
+        # where every second layer is recomputed, none is like its neighbour
+        units = self._layers if job.checkpointing.every_n_layers > 1 else self._runs
+        walked = ranks * micro_batches * (-(-units // layout.pipeline) + 2)
+        self.steps += ranks * (SHARDED if sharded else ESTIMATE) + self._layers // LAYERS_A_STEP
+        self.steps += walked * (WALKED_SHARDED if sharded else WALKED) // 100
+        replayed = _units_of(job)
+        if replayed not in self._replayed:
+            self._replayed.add(replayed)
+            self.steps += REPLAY + self._kinds * (KIND if job.method == "full" else ADAPTED)
+
+
+def _runs(blocks: tuple[tuple[Block, int], ...]) -> list[int]:
+    """How many layers follow each other that differ in no more than the window of their attention."""
+    found: list[int] = []
+    before: Block | None = None
+    for block, times in blocks:
+        mixer = block.mixer
+        alike = block._replace(mixer=mixer._replace(window=None)) if isinstance(mixer, Attention) else block
+        if alike == before:
+            found[-1] += times
+        else:
+            found.append(times)
+        before = alike
+    return found
+
+
+ONE_RANK = Layout()
+
+
+def _units_of(job: TrainingJob) -> tuple[object, ...]:
+    """The job without what its units do not depend on, for the most part."""
+    layout = job.layout
+    alone = ONE_RANK._replace(
+        tensor=layout.tensor,
+        sequence=layout.sequence,
+        context=layout.context,
+        expert=layout.expert,
+        expert_tensor=layout.expert_tensor,
+    )
+    return (
+        alone,
+        job.recipe,
+        job.micro_batch_size,
+        job.sequence_length,
+        job.gradient_accumulation_steps > 1,
+        job.optimizer.in_backward,
+        *job[job._fields.index("method") : job._fields.index("torch")],
+    )

@@ -1,16 +1,18 @@
-"""Price candidates: is the changed plan legal, and what do the engines say about it?"""
+"""Price changed plans: are they legal, what memory do they need, and how long does their step take?"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from memcheck.accounts.estimate import Estimate, Pools
-from memcheck.errors import MemcheckError
+from memcheck.catalog.gpus import find_gpu, gpu_sizes
+from memcheck.catalog.types import Gpu
+from memcheck.errors import MemcheckError, UnsupportedError
 from memcheck.finding import Finding, Location, Span
 from memcheck.job.changes import spelled, written
 from memcheck.job.resolve import Resolved, with_batch
-from memcheck.job.types import InferenceJob, TrainingJob
+from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.memory.fit import RUNS, gpu_fit, on_host
 from memcheck.memory.floor import states_floor
 from memcheck.memory.overhead import slack
@@ -19,14 +21,105 @@ from memcheck.plan.read import build_plan
 from memcheck.plan.types import Plan
 from memcheck.record import Record
 from memcheck.rules.deviations import NEUTRAL
+from memcheck.rules.mem416_setting_without_effect import CASES
 from memcheck.rules.run import check_layout, is_legal, make_context
 from memcheck.rules.types import RuleContext
-from memcheck.what_if.points.frames import Frames, SharedFrame
-from memcheck.what_if.points.read import Variants
+from memcheck.timing.step import step_time
+from memcheck.timing.types import StepTime
 from memcheck.what_if.remedies.budget import Budget
-from memcheck.what_if.remedies.time import clock_of
-from memcheck.what_if.remedies.types import CandidateChange, Priced
-from memcheck.what_if.remedies.unread import unread
+from memcheck.what_if.remedies.changes import CandidateChange, Priced
+from memcheck.what_if.variants import Frames, SharedFrame, Variants
+
+
+class Clock(Record):
+    """Times the plans of one search against the plan as written."""
+
+    gpu: str
+    """The GPU of the plan as written."""
+    stand_in: Gpu | None
+    """Whose rates are taken for it: the same, unless its own are not known."""
+    written: float | None
+    """Seconds per token of the plan as written; None where there is no model."""
+
+    def step(self, resolved: Resolved) -> StepTime | None:
+        """The step of a plan; None where there is no model of it (unknown rates)."""
+        job = resolved.job
+        same = resolved.gpu.name == self.gpu and self.stand_in is not None
+        return _step(job, self.stand_in if same and self.stand_in is not None else resolved.gpu)
+
+    def slowdown(self, resolved: Resolved) -> float | None:
+        """Relative time per token: 0.33 is a third slower."""
+        foreign = resolved.gpu.name != self.gpu
+        if self.written is None or (foreign and self.stand_in is not None and self.stand_in.name != self.gpu):
+            return None
+        step = self.step(resolved)
+        return None if step is None else _per_token(resolved.job, step) / self.written - 1
+
+
+def clock_of(resolved: Resolved) -> Clock:
+    """The clock of one plan's search. A GPU without rates is timed as one of its architecture that has them."""
+    job, gpu = resolved.job, resolved.gpu
+    for stand_in in _relatives(gpu):
+        step = _step(job, stand_in)
+        if step is not None:
+            return Clock(gpu.name, stand_in, _per_token(job, step))
+    return Clock(gpu.name, None, None)
+
+
+def _relatives(gpu: Gpu) -> Iterator[Gpu]:
+    """The GPU itself, then the catalog's of its architecture."""
+    yield gpu
+    for each in gpu_sizes() if gpu.arch is not None else ():
+        if each.arch == gpu.arch:
+            yield find_gpu(each.name)
+
+
+def _step(job: TrainingJob | InferenceJob, gpu: Gpu) -> StepTime | None:
+    try:
+        if isinstance(job, TrainingJob):
+            return step_time(job, gpu)
+        from memcheck.timing.serving import decode_time
+
+        return decode_time(job, gpu)
+    except UnsupportedError:
+        return None
+
+
+def _per_token(job: TrainingJob | InferenceJob, step: StepTime) -> float:
+    return 1 / (step.tokens_per_second_per_gpu * job.layout.world_size)
+
+
+SECTION = "parallelism."
+
+
+def unread(document: Document, job: TrainingJob, changes: Mapping[str, object]) -> dict[str, object]:
+    """The neutral value of each key that says something, and that the changed plan would not read."""
+    lacks = job.framework.lacks
+    telling = [
+        key
+        for key, neutral in NEUTRAL.items()
+        if key not in lacks and changes.get(key, written(document, key)) not in (None, neutral)
+    ]
+    if not telling:
+        return {}
+    changed = _changed(job, changes)
+    return {key: NEUTRAL[key] for key in telling if CASES[key](changed) and (key in changes or not CASES[key](job))}
+
+
+def _changed(job: TrainingJob, changes: Mapping[str, object]) -> TrainingJob:
+    """The job with the changes of its layout, as far as they decide whether a key is read."""
+    fields = {key.removeprefix(SECTION): value for key, value in changes.items() if key.startswith(SECTION)}
+    known = {name: value for name, value in fields.items() if name in Layout._fields and value != "auto"}
+    layout: Layout = job.layout._replace(**known)  # type: ignore[arg-type]
+    for name in ("nodes", "gpus_per_node"):
+        layout = layout._replace(**{name: changes.get(f"hardware.{name}", getattr(layout, name))})  # type: ignore[arg-type]
+    data = max(1, layout.world_size // (layout.tensor * layout.context * layout.pipeline))
+    stated = "shard_group" in known or ("shard_group" not in fields and job.layout.zero_stage and "data" not in fields)
+    group = layout.shard_group if stated and layout.shard_group > 1 else data * layout.context
+    layout = layout._replace(data=data, shard_group=group if layout.zero_stage else 1)
+    steps = changes.get(STEPS, job.gradient_accumulation_steps)
+    return job._replace(layout=layout, gradient_accumulation_steps=steps)  # type: ignore[arg-type]
+
 
 BATCH, STEPS, DATA = "training.micro_batch_size", "training.gradient_accumulation_steps", "parallelism.data"
 GROUP, SYNC = "parallelism.shard_group", "parallelism.gradient_sync"
@@ -374,3 +467,18 @@ def _splits(
         whole, size = changes.get("training.global_batch_size", stated), changes.get(BATCH, job.micro_batch_size)
         steps = whole // (size * data) if isinstance(whole, int) and isinstance(size, int) else 1
     return isinstance(steps, int) and steps > 1
+
+
+def with_margin(context: RuleContext, keep: tuple[str, ...] = ()) -> Pricer:
+    """Prices changes of a plan; only those fit whose interval lies within the limit of the plan.
+
+    Intervals grow about as the need does. The limit of the need is lowered by their ratio, which says where to look,
+    and the interval itself decides.
+    """
+    limit, estimate = context.fail_above, context.estimate
+    if estimate is not None and estimate.needed_interval_bytes[1]:
+        aim = estimate.needed_bytes / estimate.needed_interval_bytes[1]
+        context = context._replace(fail_above=limit * min(1.0, aim))
+    pricer = Pricer(context, keep)
+    pricer.whole, pricer.sure = limit, True
+    return pricer

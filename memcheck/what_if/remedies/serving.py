@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from memcheck.job.types import DTYPE_BYTES, InferenceJob
 from memcheck.rules.gpu_abilities import compute_capability, lacks_bf16, lacks_fp8
 from memcheck.rules.types import RuleContext
-from memcheck.what_if.remedies.types import EQUIVALENT, HARDWARE, METHOD, NUMERICS, OTHER, CandidateChange
+from memcheck.what_if.remedies.changes import EQUIVALENT, HARDWARE, METHOD, NUMERICS, OTHER, CandidateChange
 
 BLACKWELL = 100
 """The compute capability from which matrix products take NVFP4."""

@@ -8,15 +8,11 @@ from memcheck.finding import Finding, Remedy
 from memcheck.record import Record
 from memcheck.rules.place import is_written, place
 from memcheck.rules.types import RuleContext
-from memcheck.what_if.remedies.budget import Budget
-from memcheck.what_if.remedies.effort import MOST, Effort
-from memcheck.what_if.remedies.load_and_save import loading_and_saving
-from memcheck.what_if.remedies.price import DATA, GROUP, STEPS, Pricer
-from memcheck.what_if.remedies.types import Priced, join
-from memcheck.what_if.search.choice import offered, shown
+from memcheck.what_if.remedies.budget import MOST, Budget, Effort
+from memcheck.what_if.remedies.changes import Priced, join, loading_and_saving
+from memcheck.what_if.remedies.price import DATA, GROUP, STEPS, Pricer, with_margin
 from memcheck.what_if.search.fit import Fit
-from memcheck.what_if.search.margin import with_margin
-from memcheck.what_if.search.remedy import remedy_of
+from memcheck.what_if.search.rank import offered, remedy_of, shown
 
 SHOWN = 5
 REMEMBERED = 64

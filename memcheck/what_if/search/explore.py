@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from memcheck.record import Record
 from memcheck.what_if.remedies.budget import BudgetSpentError
+from memcheck.what_if.remedies.changes import NUMERIC_ORDER, CandidateChange, Priced
 from memcheck.what_if.remedies.price import Pricer
-from memcheck.what_if.remedies.types import NUMERIC_ORDER, CandidateChange, Priced
 from memcheck.what_if.search.rank import ParetoFilter, Split, changed_keys, fastest, split_of
 from memcheck.what_if.search.space import Space, together
 

@@ -1,27 +1,151 @@
-"""What can be asked for: the least change, the fastest step, the fewest GPUs, the largest batch or sequence."""
+"""What can be asked for: the least change, the fastest step, the fewest GPUs, the largest batch, the least cost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from memcheck.errors import UsageError
-from memcheck.job.types import TrainingJob
+from memcheck.job.types import Layout, TrainingJob
 from memcheck.record import Record
-from memcheck.what_if.points.garbage import uncollected
-from memcheck.what_if.remedies.price import LayoutTally, Pricer
-from memcheck.what_if.remedies.types import UNCHANGED, CandidateChange, Priced
-from memcheck.what_if.search.cluster import clusters
+from memcheck.what_if.compare import per_million_tokens
+from memcheck.what_if.points import uncollected
+from memcheck.what_if.remedies.changes import (
+    EQUIVALENT,
+    HARDWARE,
+    METHOD,
+    OTHER,
+    SAME,
+    UNCHANGED,
+    CandidateChange,
+    Priced,
+    join,
+)
+from memcheck.what_if.remedies.price import BATCH, STEPS, LayoutTally, Pricer
 from memcheck.what_if.search.explore import explore, fastest_first
 from memcheck.what_if.search.fit import Fit
-from memcheck.what_if.search.largest import Growth, largest
-from memcheck.what_if.search.space import NOTHING, space_of
+from memcheck.what_if.search.rank import changed, least_cost
+from memcheck.what_if.search.space import NOTHING, Space, space_of, together
+
+
+def clusters(layout: Layout, most: int, above: int = 0) -> Iterator[tuple[int, int]]:
+    """(nodes, GPUs per node) with more than ``above`` and at most ``most`` GPUs, ascending.
+
+    Parts of one node by powers of two, then whole nodes by powers of two and, as written, their own number.
+    """
+    whole = layout.gpus_per_node
+    within = [1 << n for n in range(whole.bit_length()) if 1 << n < whole]
+    more = [1 << n for n in range(most.bit_length())]
+    sizes = {(1, n) for n in within} | {(n, whole) for n in (*more, layout.nodes)}
+    if whole < 8:  # one GPU was asked for: nodes have more
+        sizes = {(1, 1 << n) for n in range(4)} | {(1, whole)} | {(n, 8) for n in more}
+    for nodes, each in sorted(sizes, key=lambda size: (size[0] * size[1], size[0])):
+        if above < nodes * each <= most:
+            yield nodes, each
+
+
+MOST = 1 << 24
+GLOBAL = "training.global_batch_size"
+
+
+class Growth(Record):
+    """The key that grows, and its steps."""
+
+    key: str
+    step: int
+
+
+def largest(pricer: Pricer, space: Space, growth: Growth) -> list[Priced]:
+    """For every layout and way to run a step, the plan with the largest value that fits; the largest value first.
+
+    Each way doubles the value until it does not fit, and then halves the interval: within one way, a larger value
+    needs more memory. Over several layouts, only those that reach further than the ones before are grown.
+    """
+    found: list[Priced] = []
+    most = 0
+    ways = [step for step in space.steps if BATCH not in step.set or growth.key != BATCH]
+    for layout in space.layouts:
+        for states in space.states:
+            base = together(layout, states)
+            resolved = pricer.legal(base)
+            if resolved is not None and pricer.below_floor(resolved):
+                pricer.counts["below_floor"] += len(ways)
+                continue
+            for way in ways:
+                best = _grow(pricer, together(base, way), growth, most if len(space.layouts) > 1 else 0)
+                if best is not None:
+                    found.append(best)
+                    most = max(most, _value(best, growth) // growth.step)
+    ordered = sorted(found, key=lambda p: (-_value(p, growth), least_cost(p)))
+    chosen: dict[tuple[object, ...], Priced] = {}
+    for priced in ordered:
+        chosen.setdefault(tuple(sorted(priced.candidate.kinds)), priced)
+    return list(chosen.values())
+
+
+def _grow(pricer: Pricer, way: CandidateChange, growth: Growth, beyond: int) -> Priced | None:
+    """The largest value of one way that is more than ``beyond`` steps."""
+    low, high, best = beyond, beyond + 1, None
+    while high * growth.step <= MOST:
+        priced = _at(pricer, way, growth, high)
+        if priced is None:
+            break
+        best, low, high = priced, high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        priced = _at(pricer, way, growth, middle)
+        if priced is None:
+            high = middle
+        else:
+            best, low = priced, middle
+    return best
+
+
+def _at(pricer: Pricer, way: CandidateChange, growth: Growth, count: int) -> Priced | None:
+    value = count * growth.step
+    candidate = _to(pricer, way, growth.key, value)
+    priced = pricer.price(join(way, candidate) if way.set else candidate)
+    return priced if priced is not None and pricer.fits(priced) else None
+
+
+def _to(pricer: Pricer, way: CandidateChange, key: str, value: int) -> CandidateChange:
+    """The change of the key; a micro-batch that the global batch cannot hold makes the global batch grow."""
+    job = pricer.context.training
+    words = f"{key.rpartition('.')[2].replace('_', ' ')} {value}"
+    if job is None or key != BATCH:
+        served = job is None  # more or longer requests, the same answers
+        cost, numerics = (UNCHANGED, SAME) if served else (METHOD, OTHER)
+        return CandidateChange("largest", words, {key: value}, cost=cost, numerics=numerics)
+    stated = pricer.context.plan.training.global_batch_size if pricer.context.plan.training else None
+    data = _data(job.layout, way)
+    whole = stated or job.micro_batch_size * job.layout.data * job.gradient_accumulation_steps
+    if whole % (value * data) == 0:
+        return CandidateChange("largest", f"{words} (same global batch)", {key: value})
+    steps = max(1, whole // (value * data))
+    grown = value * data * steps
+    change = {key: value, GLOBAL: grown} if stated is not None else {key: value, STEPS: steps}
+    title = f"{words}, global batch {whole} -> {grown}"
+    return CandidateChange("largest", title, change, cost=METHOD, numerics=OTHER)
+
+
+def _value(priced: Priced, growth: Growth) -> int:
+    name = growth.key.rpartition(".")[2]
+    return int(getattr(priced.resolved.job, name))
+
+
+def _data(layout: Layout, way: CandidateChange) -> int:
+    """Data-parallel ranks under the changes of a layout."""
+    names = ("tensor", "context", "pipeline")
+    degrees = [way.set.get(f"parallelism.{name}", getattr(layout, name)) for name in names]
+    return max(1, layout.world_size // math.prod(int(str(degree)) for degree in degrees))
+
 
 NO_PRICES: Mapping[str, float] = MappingProxyType({})
 OF_A_CLUSTER = 0.4
-"""The share of the remaining time for one of several sizes of cluster."""
+"""The share of the remaining time, or of that for one kind of GPU, for one of several sizes of cluster."""
 LARGEST_CLUSTER = 8192
-"""GPUs at which the search for the smallest cluster gives up."""
+"""GPUs at which a search for clusters gives up."""
 
 
 class Answer(Record):
@@ -95,7 +219,6 @@ def _gpus(pricer: Pricer, enough: int) -> Answer:
 
 
 def _cheapest(pricer: Pricer, prices: Mapping[str, float]) -> Answer:
-    from memcheck.what_if.search.cheapest import cheapest
 
     if prices:
         _needs_time(pricer, CHEAPEST)
@@ -188,3 +311,122 @@ SEARCHES: dict[str, Callable[[Pricer, int], Answer]] = {
     "max-batch": _largest(_batch),
     "max-sequence": _largest(_sequence),
 }
+
+
+def lean(pricer: Pricer, found: Priced) -> Priced:
+    """The plan without each change that saves neither memory nor time nor host memory once the others are made.
+
+    A search makes all changes that cost no time together, and one of them may take another's effect away.
+    """
+    with pricer.budget.part():
+        for part in found.candidate.parts:
+            if part.cost != UNCHANGED or len(found.candidate.parts) == 1:
+                continue
+            rest = together(*(each for each in found.candidate.parts if each is not part))
+            without = pricer.price(rest)
+            if without is not None and pricer.fits(without) and _no_worse(without, found):
+                found = without._replace(role=found.role)
+    return found
+
+
+def _no_worse(one: Priced, other: Priced) -> bool:
+    """Whether a plan needs no more memory and no more time than another, and sets fewer keys."""
+    mine, theirs = one.estimate, other.estimate
+    return (
+        mine.needed_bytes <= theirs.needed_bytes
+        and mine.needed_interval_bytes[1] <= theirs.needed_interval_bytes[1]
+        and mine.host_bytes_per_node <= theirs.host_bytes_per_node
+        and (one.slowdown or 0.0) <= (other.slowdown or 0.0)
+        and len(one.changes) <= len(other.changes)
+    )
+
+
+WORSE = 2
+"""Sizes of a cluster that may cost more than the best one before the search goes on with another GPU."""
+FULL_NODE = 8
+
+
+def money(priced: Priced, pricer: Pricer, prices: Mapping[str, float]) -> float | None:
+    """What a million tokens cost: the price of an hour of all GPUs times the hours that the tokens take.
+
+    None where the GPU has no price, or no rates from which its time would follow.
+    """
+    step, price = pricer.clock.step(priced.resolved), prices.get(priced.resolved.gpu.name)
+    return None if step is None else per_million_tokens(price, step.tokens_per_second_per_gpu)
+
+
+def cheapest(pricer: Pricer, prices: Mapping[str, float], enough: int) -> tuple[list[Priced], list[CandidateChange]]:
+    """Plans with the same results, those that cost least per token first, and all changes that were tried.
+
+    Of one kind of GPU ever more are taken, until twice in a row more of them cost more per token.
+
+    Raises:
+        UsageError: there are no prices.
+    """
+    from memcheck.config.read import EXAMPLE
+
+    if not prices:
+        raise UsageError(
+            "--goal cheapest needs prices, and the configuration has none: memcheck ships no prices",
+            "write what an hour of a GPU costs into memcheck.toml, or into [tool.memcheck.prices] of pyproject.toml:\n"
+            + EXAMPLE,
+        )
+    found: list[tuple[float, Priced]] = []
+    tried: list[CandidateChange] = []
+    for position, gpu in enumerate(prices):
+        with pricer.budget.part(1 / (len(prices) - position)):
+            _on(gpu, pricer, prices, enough, found, tried)
+    found.sort(key=lambda each: (float(f"{each[0]:.3g}"), each[1].resolved.job.layout.world_size, changed(each[1])))
+    return [priced for _, priced in found], tried
+
+
+def on_each_card(pricer: Pricer, prices: Mapping[str, float]) -> list[Priced]:
+    """The plan with nothing changed but the GPU, on every GPU that has a price: those that cost least and fit first."""
+    found: list[tuple[bool, float, int, Priced]] = []
+    for position, gpu in enumerate(prices):
+        priced = pricer.price(_card(gpu), prune=False)
+        cost = None if priced is None else money(priced, pricer, prices)
+        if priced is not None and cost is not None:
+            found.append((not pricer.fits(priced), cost, position, priced))
+    return [priced for *_, priced in sorted(found, key=lambda each: each[:3])]
+
+
+def _card(gpu: str) -> CandidateChange:
+    return CandidateChange("gpu", f"use {gpu}", {"hardware.gpu": gpu}, cost=HARDWARE, numerics=EQUIVALENT)
+
+
+def _on(
+    gpu: str,
+    pricer: Pricer,
+    prices: Mapping[str, float],
+    enough: int,
+    found: list[tuple[float, Priced]],
+    tried: list[CandidateChange],
+) -> None:
+    """Put plans on one kind of GPU into ``found``, from the smallest cluster on."""
+    layout = pricer.context.layout._replace(nodes=1, gpus_per_node=max(FULL_NODE, pricer.context.layout.gpus_per_node))
+    least: float | None = None
+    worse = 0
+    for nodes, gpus_per_node in clusters(layout, LARGEST_CLUSTER):
+        space = _with_gpu(gpu, space_of(pricer.context, UNCHANGED, nodes, gpus_per_node, faster=True))
+        tried += space.every
+        some: list[Priced] = []
+        with pricer.budget.part(OF_A_CLUSTER):
+            some = fastest_first(pricer, space, enough)
+        costs = [(cost, each) for each in some if (cost := money(each, pricer, prices)) is not None]
+        found += costs
+        if not costs:
+            if least is not None:
+                return
+            continue
+        best = min(cost for cost, _ in costs)
+        if least is not None and best >= least:
+            worse += 1
+            if worse == WORSE:
+                return
+        least = best if least is None else min(least, best)
+
+
+def _with_gpu(gpu: str, space: Space) -> Space:
+    """The space on another GPU."""
+    return space._replace(layouts=tuple(together(each, _card(gpu)) for each in space.layouts))

@@ -1,13 +1,18 @@
-"""The orders of suggestions. Sorting is stable: what ranks the same stays in the order in which it was tried."""
+"""Which of the remedies that were found are offered, in which order, and with which edits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from memcheck.finding import CHEAP, ROOMY, SAME_RESULT, Edit, FileEdits, Remedy
+from memcheck.finding import HARDWARE as OTHER_HARDWARE
 from memcheck.job.types import Layout
+from memcheck.plan.changes import with_changes
+from memcheck.plan.document import Document
+from memcheck.plan.value_edits import edits
 from memcheck.record import Record
+from memcheck.what_if.remedies.changes import HARDWARE, NUMERIC_ORDER, UNCHANGED, Priced
 from memcheck.what_if.remedies.price import DATA, STEPS, LegalChange
-from memcheck.what_if.remedies.types import NUMERIC_ORDER, UNCHANGED, Priced
 
 FOLLOWING = (STEPS, DATA)
 """Keys that follow from others, and are no change of their own."""
@@ -106,3 +111,79 @@ class ParetoFilter:
 def gpus(priced: Priced) -> int:
     """GPUs of the changed plan."""
     return priced.resolved.job.layout.world_size
+
+
+TWICE = 1.0
+"""Relative time from which on a remedy is offered only where there is none that takes less."""
+FULL = 0.8
+"""Utilization up to which a plan leaves room: for longer sequences, another release, a prediction's error."""
+
+
+def roomy(priced: Priced) -> bool:
+    """Whether a plan leaves room, by its figure and by the upper end of its interval."""
+    return priced.sure and priced.estimate.utilization <= FULL
+
+
+def slow(priced: Priced) -> bool:
+    """Whether the work takes more than twice as long."""
+    return (priced.slowdown or 0.0) > TWICE
+
+
+def offered(found: Sequence[Priced]) -> list[Priced]:
+    """The changes to offer by group, the cheapest first in each, and each with its role.
+
+    A change that takes more than twice as long is left out only where a faster one asks for no more: what changes the
+    results, or the hardware, is no reason to hide a slow way to run this training on these GPUs.
+    """
+    fast = min((p.candidate.cost for p in found if not slow(p)), default=HARDWARE + 1)
+    kept = sorted((p for p in found if not slow(p) or p.candidate.cost < fast), key=least_cost)
+    same = [index for index, p in enumerate(kept) if p.candidate.cost == UNCHANGED]
+    other = [index for index, p in enumerate(kept) if p.candidate.cost == HARDWARE]
+    room = [index for index in same if roomy(kept[index])]
+    roles = dict(zip((*room[:1], *same[:1], *other[:1]), _roles(room, same, other), strict=True))
+    return [p._replace(role=roles.get(index, "")) for index, p in enumerate(kept)]
+
+
+def _roles(room: list[int], same: list[int], other: list[int]) -> list[str]:
+    return [ROOMY] * bool(room) + [CHEAP] * bool(same) + [OTHER_HARDWARE] * bool(other)
+
+
+def shown(found: Sequence[Priced], most: int) -> list[Priced]:
+    """At most ``most`` of the priced changes, in their order. Those with a role are preferred."""
+    places = {index for index, p in enumerate(found) if p.role}
+    for index in range(len(found)):
+        if len(places) >= most:
+            break
+        places.add(index)
+    return [found[index] for index in sorted(places)[:most]]
+
+
+def remedy_of(priced: Priced, document: Document) -> Remedy:
+    """The remedy; its edits are empty where one of them has no certain place."""
+    own, elsewhere = edits_of(priced, document)
+    return Remedy(
+        title=priced.candidate.title,
+        set=dict(priced.changes),
+        device_bytes=priced.estimate.device_bytes,
+        utilization=priced.estimate.utilization,
+        slowdown=None if priced.slowdown is None else round(priced.slowdown, 3),
+        safe=priced.group == SAME_RESULT,
+        group=priced.group,
+        host_bytes_per_node=priced.estimate.host_bytes_per_node,
+        interval_bytes=priced.estimate.interval_bytes,
+        needed_bytes=priced.estimate.needed_bytes,
+        needed_interval_bytes=priced.estimate.needed_interval_bytes,
+        sure=priced.sure,
+        role=priced.role,
+        edits=own,
+        elsewhere=elsewhere,
+    )
+
+
+def edits_of(priced: Priced, document: Document) -> tuple[tuple[Edit, ...], tuple[FileEdits, ...]]:
+    """Edits of the plan's own file, and of the configs that it takes values from."""
+    if isinstance(document.values, dict) and "source" in document.values:
+        from memcheck.configs.sourced_edits import sourced_edits
+
+        return sourced_edits(document, priced.changes, priced.resolved)
+    return edits(document, priced.changes, with_changes(document, priced.changes).values), ()

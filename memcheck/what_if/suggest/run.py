@@ -26,15 +26,11 @@ from memcheck.result import PASSED, PlanResult
 from memcheck.rules.run import make_context
 from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.budget import Budget
-from memcheck.what_if.remedies.price import LayoutTally, Pricer
-from memcheck.what_if.remedies.types import Priced
-from memcheck.what_if.search.cheapest import money, on_each_card
-from memcheck.what_if.search.choice import shown as chosen
-from memcheck.what_if.search.goals import CHEAPEST, search
-from memcheck.what_if.search.lean import lean
-from memcheck.what_if.search.margin import with_margin
-from memcheck.what_if.search.rank import ParetoFilter
-from memcheck.what_if.search.remedy import remedy_of
+from memcheck.what_if.remedies.changes import Priced
+from memcheck.what_if.remedies.price import LayoutTally, Pricer, with_margin
+from memcheck.what_if.search.goals import CHEAPEST, lean, money, on_each_card, search
+from memcheck.what_if.search.rank import ParetoFilter, remedy_of
+from memcheck.what_if.search.rank import shown as chosen
 
 FITS, UNCERTAIN, SUGGESTED = "fits", "uncertain", "suggested"
 NOTHING_FITS, NOT_JUDGED = "nothing-fits", "error"

@@ -11,9 +11,7 @@ from memcheck.errors import UsageError
 from memcheck.judge import plan_name
 from memcheck.record import Record
 from memcheck.what_if.compare import ComparedPlan
-from memcheck.what_if.points.evaluate import Evaluator
-from memcheck.what_if.points.garbage import uncollected
-from memcheck.what_if.points.types import Point
+from memcheck.what_if.points import Evaluator, Point, uncollected
 
 MOST_POINTS = 1_000_000
 """More is a slip of the keyboard."""

@@ -15,8 +15,7 @@ from memcheck.report.csv import cell
 from memcheck.report.story import Prose
 from memcheck.report.story.blocks import NO_ROOM, ColumnNote, Fact, Facts, Grid, GridCell, Section, Table
 from memcheck.what_if.compare.report import TONES, verdict
-from memcheck.what_if.points.data import COLUMNS, cells, record
-from memcheck.what_if.points.types import HOST, ILLEGAL, VERDICTS, Point
+from memcheck.what_if.points import COLUMNS, HOST, ILLEGAL, VERDICTS, Point, cells, record
 from memcheck.what_if.sweep import Axis, Sweep
 
 MOST_ROWS = 60

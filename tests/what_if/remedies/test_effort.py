@@ -7,7 +7,7 @@ import pytest
 from memcheck.finding import Finding
 from memcheck.judge import Gate, check_file
 from memcheck.what_if import with_remedies
-from memcheck.what_if.remedies.effort import MOST, Effort
+from memcheck.what_if.remedies.budget import MOST, Effort
 from memcheck.what_if.search import attach
 
 PLAN = """\

@@ -9,7 +9,7 @@ import pytest
 from docs import memory_keys
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob
-from memcheck.what_if.remedies.memory_keys import LOWER
+from memcheck.what_if.remedies.candidates import LOWER
 from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.search.space import singles
 from tests.what_if.remedies.search_cases import PLANS, UNSEARCHED, UNSEARCHED_OPTIONS

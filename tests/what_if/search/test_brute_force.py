@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from memcheck.what_if.remedies.changes import METHOD, UNCHANGED, CandidateChange, Priced, join
 from memcheck.what_if.remedies.price import Pricer
-from memcheck.what_if.remedies.types import METHOD, UNCHANGED, CandidateChange, Priced, join
-from memcheck.what_if.search.cluster import clusters
-from memcheck.what_if.search.goals import search
+from memcheck.what_if.search.goals import clusters, search
 from memcheck.what_if.search.space import NOTHING, Space, space_of, together
 from tests.what_if.search.contexts import context_of
 

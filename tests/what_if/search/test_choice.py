@@ -7,11 +7,11 @@ import pytest
 from memcheck.finding import CHEAP, ROLES, ROOMY
 from memcheck.memory.fit import RUNS, gpu_fit
 from memcheck.what_if.remedies.budget import Budget, BudgetSpentError
+from memcheck.what_if.remedies.changes import HARDWARE, UNCHANGED, Priced
 from memcheck.what_if.remedies.price import Pricer
-from memcheck.what_if.remedies.types import HARDWARE, UNCHANGED, Priced
-from memcheck.what_if.search.choice import FULL, offered, roomy, shown, slow
 from memcheck.what_if.search.fit import Fit
 from memcheck.what_if.search.goals import search
+from memcheck.what_if.search.rank import FULL, offered, roomy, shown, slow
 from memcheck.what_if.search.space import singles
 from tests.what_if.search.contexts import PIPELINED, TRAINING, context_of
 

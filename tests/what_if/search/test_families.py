@@ -9,7 +9,7 @@ from memcheck.judge import Gate, check_document
 from memcheck.plan.load import load_documents
 from memcheck.rules.types import RuleContext
 from memcheck.what_if import with_remedies
-from memcheck.what_if.remedies.types import Priced
+from memcheck.what_if.remedies.changes import Priced
 from memcheck.what_if.search import attach
 
 PLAN = """\

@@ -13,8 +13,8 @@ from memcheck.job.types import InferenceJob
 from memcheck.judge import Gate, check_document
 from memcheck.plan.changes import with_changes
 from memcheck.plan.load import load_documents
+from memcheck.what_if.remedies.changes import UNCHANGED
 from memcheck.what_if.remedies.price import Pricer
-from memcheck.what_if.remedies.types import UNCHANGED
 from memcheck.what_if.search.explore import explore
 from memcheck.what_if.search.goals import SEARCHES, search
 from memcheck.what_if.search.rank import ParetoFilter, fastest, split_of

@@ -10,8 +10,8 @@ from memcheck.plan.file_edits import edited
 from memcheck.plan.load import load_documents
 from memcheck.result import PASSED
 from memcheck.rules.types import RuleContext
+from memcheck.what_if.remedies.changes import CandidateChange
 from memcheck.what_if.remedies.price import Pricer
-from memcheck.what_if.remedies.types import CandidateChange
 from memcheck.what_if.search.space import singles, space_of
 from memcheck.what_if.suggest.run import SUGGESTED, suggest
 from tests.what_if.search.contexts import context_of

@@ -6,12 +6,11 @@ import pytest
 
 from memcheck.job.types import TrainingJob
 from memcheck.rules.types import RuleContext
+from memcheck.what_if.remedies.changes import UNCHANGED
 from memcheck.what_if.remedies.price import Pricer
-from memcheck.what_if.remedies.types import UNCHANGED
-from memcheck.what_if.search.cluster import clusters
 from memcheck.what_if.search.explore import explore
-from memcheck.what_if.search.layouts import training_layouts
-from memcheck.what_if.search.space import NODES, leaves_activations, singles, space_of, together
+from memcheck.what_if.search.goals import clusters
+from memcheck.what_if.search.space import NODES, leaves_activations, singles, space_of, together, training_layouts
 from tests.what_if.search.contexts import EXPERTS, PIPELINED, SERVING, TRAINING, context_of
 
 EACH = pytest.mark.parametrize("text", TRAINING.values(), ids=list(TRAINING))

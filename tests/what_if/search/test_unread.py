@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from memcheck.what_if.remedies.candidates import same_hardware
+from memcheck.what_if.remedies.changes import CandidateChange
 from memcheck.what_if.remedies.price import Pricer
-from memcheck.what_if.remedies.types import CandidateChange
-from memcheck.what_if.search.layouts import RESHARD, training_layouts
+from memcheck.what_if.search.space import RESHARD, training_layouts
 from tests.what_if.search.contexts import PIPELINED, SMALL, TITAN, context_of
 
 VIEW = "parallelism.gradient_as_bucket_view"
