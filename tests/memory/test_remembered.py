@@ -121,7 +121,7 @@ def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(ranks, "settled", lambda job: job.gradient_accumulation_steps)
     monkeypatch.setattr(rank_steps, "unit_key", lambda job: job)
     monkeypatch.setattr(megatron_ranks, "step_key", lambda job, num_layers: job)
-    monkeypatch.setattr(megatron_ranks, "settles", lambda job, num_layers: lambda steps: steps)
+    monkeypatch.setattr(megatron_ranks, "distinct_micro_batches", lambda job, num_layers: lambda steps: steps)
     for module in (ranks, load_and_save, megatron_ranks, host):
         monkeypatch.setattr(module, "state_key", lambda job: job)
     monkeypatch.setattr(megatron_step, "candidates", every_place)

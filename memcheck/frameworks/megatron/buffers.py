@@ -80,13 +80,16 @@ def main_gradient(job: TrainingJob) -> str:
 
 
 def dtype_names(job: TrainingJob) -> DtypeNames:
-    """Dtypes under the recipe and the precision-aware optimizer's options."""
+    """Return the dtypes of parameters, main gradients, master weights and states.
+
+    They follow from the recipe and the options of the precision-aware optimizer.
+    """
     recipe = job.recipe
-    count = STATES_PER_PARAMETER[job.optimizer.name]
-    states = (recipe.optimizer_states,) * count
+    state_count = STATES_PER_PARAMETER[job.optimizer.name]
+    states = (recipe.optimizer_states,) * state_count
     master = recipe.master
     if job.option("use_precision_aware_optimizer"):
-        states = tuple(str(job.option(n, "fp32")) for n in ("exp_avg_dtype", "exp_avg_sq_dtype")[:count])
+        states = tuple(str(job.option(n, "fp32")) for n in ("exp_avg_dtype", "exp_avg_sq_dtype")[:state_count])
         if master != "none":
             master = str(job.option("main_params_dtype", "fp32"))
         if master == "fp32" and recipe.params == "bf16" and bool(job.option("store_param_remainders", True)):
@@ -100,7 +103,7 @@ def dtypes(job: TrainingJob) -> Dtypes:
 
 
 def dtypes_of(names: DtypeNames) -> Dtypes:
-    """Element sizes of dtypes.
+    """Return the bytes per element of each dtype.
 
     States in fp8 are TransformerEngine's tensors, which have a copy by rows and a second one by columns. Its Adam asks
     for both (``pytorch/optimizers/fused_adam.py``, _initialize_state), and all but datacenter Blackwells make it
@@ -114,19 +117,20 @@ def dtypes_of(names: DtypeNames) -> Dtypes:
 
 
 def padded_elements(tensors: list[Counted], ways: int, *, high_bandwidth: bool = False) -> int:
-    """Elements of one contiguous buffer whose parameters start aligned and whose end divides over ``ways`` ranks.
+    """Return the elements of one contiguous buffer, with its parameters aligned and its end divisible over ``ways``
+    ranks.
 
     The end is aligned at least as parameters are, so that their order does not matter.
     """
-    position = sum([t.times * -(-t.numel // PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT for t in tensors])
+    aligned = sum([t.times * -(-t.numel // PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT for t in tensors])
     divisor = math.lcm(ways, BUCKET_ALIGNMENT, HIGH_BANDWIDTH_ALIGNMENT if high_bandwidth else 1)
-    return -(-position // divisor) * divisor
+    return -(-aligned // divisor) * divisor
 
 
 def state_bytes(job: TrainingJob, tensors: list[Counted]) -> StateBytes:
-    """Resident bytes on one rank between steps. Dense and expert parameters have buffers of their own."""
-    item = dtypes(job).parameter
-    total = StateBytes(parameters=sum([t.times * rounded(t.numel * item) for t in tensors if not t.trained]))
+    """Return the resident bytes on one rank between steps. Dense and expert parameters have separate buffers."""
+    element_bytes = dtypes(job).parameter
+    total = StateBytes(parameters=sum([t.times * rounded(t.numel * element_bytes) for t in tensors if not t.trained]))
     for expert in (False, True):
         group = [t for t in tensors if t.expert == expert and t.trained]
         if group:
@@ -135,29 +139,34 @@ def state_bytes(job: TrainingJob, tensors: list[Counted]) -> StateBytes:
 
 
 def group_bytes(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> StateBytes:
-    """Resident bytes of the trained parameters that share an optimizer: the dense ones, or the experts."""
+    """Return the resident bytes of the trained parameters that share an optimizer: the dense ones, or the experts.
+
+    With the distributed optimizer each rank holds a shard of master weights and states.
+    """
     if job.optimizer.name == "muon":
         return muon_bytes(job, tensors, expert=expert)
-    size = dtypes(job)
+    element_bytes = dtypes(job)
     on_device = on_device_share(job)
     if not distributed(job):
         numel = elements(tensors)
         return StateBytes(
-            parameters=sum([t.times * rounded(t.numel * size.parameter) for t in tensors]),
-            gradients=rounded(numel * size.gradient),
-            master_weights=int(on_device * sum([t.times * rounded(int(t.numel * size.master)) for t in tensors])),
+            parameters=sum([t.times * rounded(t.numel * element_bytes.parameter) for t in tensors]),
+            gradients=rounded(numel * element_bytes.gradient),
+            master_weights=int(
+                on_device * sum([t.times * rounded(int(t.numel * element_bytes.master)) for t in tensors])
+            ),
             optimizer_states=int(
-                on_device * sum([t.times * rounded(t.numel * s) for t in tensors for s in size.states])
+                on_device * sum([t.times * rounded(t.numel * s) for t in tensors for s in element_bytes.states])
             ),
         )
     ways = optimizer_ways(job, expert=expert)
     numel = padded_elements(tensors, ways, high_bandwidth=bool(job.option("ddp_pad_buckets_for_high_nccl_busbw")))
     shard = numel // ways
     return StateBytes(
-        parameters=rounded(numel * size.parameter),
-        gradients=rounded(numel * size.gradient),
-        master_weights=int(on_device * rounded(int(shard * size.master))),
-        optimizer_states=int(on_device * sum(rounded(shard * s) for s in size.states)),
+        parameters=rounded(numel * element_bytes.parameter),
+        gradients=rounded(numel * element_bytes.gradient),
+        master_weights=int(on_device * rounded(int(shard * element_bytes.master))),
+        optimizer_states=int(on_device * sum(rounded(shard * s) for s in element_bytes.states)),
     )
 
 
@@ -176,54 +185,55 @@ def in_fp8(job: TrainingJob) -> bool:
 
 
 def step_temporaries(job: TrainingJob, tensors: list[Counted], gradient: str | None = None) -> int:
-    """What the optimizer's step allocates and frees. ``gradient``: a dtype of main gradients of Megatron-FSDP's own.
+    """Return the bytes that the optimizer's step allocates and frees.
 
-    Half-precision main gradients are copied to fp32 (optimizer.py, _copy_model_grads_to_main_grads), unless the
-    optimizer is precision-aware and takes them as they are. That one copies the states that are not fp32 to fp32 and
-    back, those of a whole parameter group at once (TransformerEngine ``pytorch/optimizers/fused_adam.py``, step:
-    ``unscaled_lists``). Experts with groups of their own (extensions/transformer_engine.py, ``use_expert_pgs``) have an
-    optimizer of their own, and the two step one after the other.
-    Shards of weights in fp8 are all cast to bf16 before they are quantized (TransformerEngine
+    ``gradient``: the dtype of main gradients where Megatron-FSDP has its own. Half-precision main gradients are copied
+    to fp32 (optimizer.py, _copy_model_grads_to_main_grads), unless the optimizer is precision-aware and takes them as
+    they are. That one copies the states that are not fp32 to fp32 and back, those of a whole parameter group at once
+    (TransformerEngine ``pytorch/optimizers/fused_adam.py``, step: ``unscaled_lists``). Experts with groups of their own
+    (extensions/transformer_engine.py, ``use_expert_pgs``) have an optimizer of their own, and the two step one after
+    the other. Shards of weights in fp8 are all cast to bf16 before they are quantized (TransformerEngine
     ``pytorch/tensor/utils.py``, quantize_master_weights).
     """
     if job.option("use_precision_aware_optimizer"):
         layout = job.layout
-        copies = [_unscaled(job, tensors, expert=expert) for expert in (False, True)]
-        apart = layout.expert > 1 or layout.expert_tensor != layout.tensor
-        return max(copies) if apart else sum(copies)
-    found = 0
+        copies = [_unscaled_state_bytes(job, tensors, expert=expert) for expert in (False, True)]
+        separate_optimizers = layout.expert > 1 or layout.expert_tensor != layout.tensor
+        return max(copies) if separate_optimizers else sum(copies)
+    total = 0
     if job.optimizer.name == "muon":
-        found = muon_temporaries(job, tensors)
+        total = muon_temporaries(job, tensors)
     for expert in (False, True):
-        mine = [t for t in tensors if t.expert == expert and t.trained]
+        trained = [t for t in tensors if t.expert == expert and t.trained]
         ways = optimizer_ways(job, expert=expert) if distributed(job) else 1
         if DTYPE_BYTES[gradient or main_gradient(job)] < 4:
-            found += rounded(elements(mine) * 4 // ways)
+            total += rounded(elements(trained) * 4 // ways)
         if in_fp8(job):
-            found += rounded(elements([t for t in mine if t.linear]) * 2 // ways)
-    return found
+            total += rounded(elements([t for t in trained if t.linear]) * 2 // ways)
+    return total
 
 
-def _unscaled(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> int:
-    """fp32 copies of the states of one optimizer that are stored in fewer bits, and the cast back of the largest in
-    bf16.
+def _unscaled_state_bytes(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> int:
+    """Return the bytes of fp32 copies of one optimizer's states that are stored in fewer bits.
+
+    Adds the cast of the largest state back to bf16.
     """
     names = dtype_names(job)
     version = str(job.option("transformer_engine_version") or "")
     kernel_scales = set(names.states) == {"bf16"} and bool(version) and not is_before(version, FUSED_SCALES_SINCE)
     states = () if kernel_scales else names.states
-    copied = sum(name != "fp32" for name in states) + (names.master not in ("fp32", "none", REMAINDERS))
-    mine = [t for t in tensors if t.expert == expert and t.trained]
-    shard = -(-elements(mine) // optimizer_ways(job, expert=expert))
-    back = 2 * min(shard, max((t.numel for t in mine), default=0)) if "bf16" in states else 0
-    return int(on_device_share(job) * (copied * rounded(4 * shard) + rounded(back)))
+    copied_states = sum(name != "fp32" for name in states) + (names.master not in ("fp32", "none", REMAINDERS))
+    trained = [t for t in tensors if t.expert == expert and t.trained]
+    shard = -(-elements(trained) // optimizer_ways(job, expert=expert))
+    cast_back_bytes = 2 * min(shard, max((t.numel for t in trained), default=0)) if "bf16" in states else 0
+    return int(on_device_share(job) * (copied_states * rounded(4 * shard) + rounded(cast_back_bytes)))
 
 
-FULLEST = 1.3
+RANK_SHARE_LIMIT = 1.3
 """``1 + _NUMEL_EPSILON``: how much more than its share of a bucket a rank gets, if another has room."""
-LEAST_FULL = 0.9
+BUCKET_FILL_FLOOR = 0.9
 """``PADDING_FLOOR``"""
-LEAST_BUCKET, BUCKET_PER_RANK = 40_000_000, 1_000_000
+SMALLEST_BUCKET, BUCKET_PER_RANK = 40_000_000, 1_000_000
 """Smallest bucket, and smallest bucket per data-parallel rank, in elements (distributed_data_parallel.py)."""
 
 
@@ -245,98 +255,107 @@ def demand_muon(job: TrainingJob) -> None:
 
 
 def muon_bytes(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> StateBytes:
-    """Resident bytes of trained parameters that share an optimizer."""
+    """Return the resident bytes of trained parameters that share an optimizer, where Muon updates the matrices.
+
+    Adam updates the other tensors. With the distributed optimizer a matrix belongs to one rank, and buffers are padded
+    to the fullest rank.
+    """
     adam = job._replace(optimizer=job.optimizer._replace(name="adamw"))
-    others = [t for t in tensors if not t.rows]
+    adam_tensors = [t for t in tensors if not t.rows]
     matrices = [t for t in tensors if t.rows]
-    found = group_bytes(adam, others, expert=expert) if others else StateBytes()
+    adam_bytes = group_bytes(adam, adam_tensors, expert=expert) if adam_tensors else StateBytes()
     if not matrices:
-        return found
+        return adam_bytes
     sgd = job._replace(optimizer=job.optimizer._replace(name="sgd-momentum"))
     if not distributed(job):
-        apart = group_bytes(sgd, matrices, expert=expert)
+        momentum_bytes = group_bytes(sgd, matrices, expert=expert)
         gradients = rounded(elements(tensors) * dtypes(job).gradient)  # all are in one buffer
-        return found.plus(apart)._replace(gradients=gradients)
-    size, ways = dtypes(sgd), optimizer_ways(job, expert=expert)
-    least = max(LEAST_BUCKET, BUCKET_PER_RANK * ways) if job.option("overlap_grad_reduce") else 0
-    stated = job.option("ddp_bucket_size")
-    align = HIGH_BANDWIDTH_ALIGNMENT if job.option("ddp_pad_buckets_for_high_nccl_busbw") else 1
-    rows = tuple([(t.numel, t.rows, t.times) for t in matrices])
-    shard, fullest = fullest_shard(rows, ways, int(str(stated)) if stated and least else least, align)
-    return found.plus(
+        return adam_bytes.plus(momentum_bytes)._replace(gradients=gradients)
+    element_bytes, ways = dtypes(sgd), optimizer_ways(job, expert=expert)
+    smallest_bucket = max(SMALLEST_BUCKET, BUCKET_PER_RANK * ways) if job.option("overlap_grad_reduce") else 0
+    stated_bucket = job.option("ddp_bucket_size")
+    alignment = HIGH_BANDWIDTH_ALIGNMENT if job.option("ddp_pad_buckets_for_high_nccl_busbw") else 1
+    matrix_sizes = tuple([(t.numel, t.rows, t.times) for t in matrices])
+    shard_elements, largest_load = fullest_shard(
+        matrix_sizes, ways, int(str(stated_bucket)) if stated_bucket and smallest_bucket else smallest_bucket, alignment
+    )
+    return adam_bytes.plus(
         StateBytes(
-            parameters=rounded(ways * shard * size.parameter),
-            gradients=rounded(ways * shard * size.gradient),
-            master_weights=int(fullest * size.master),
-            optimizer_states=sum(fullest * s for s in size.states),
+            parameters=rounded(ways * shard_elements * element_bytes.parameter),
+            gradients=rounded(ways * shard_elements * element_bytes.gradient),
+            master_weights=int(largest_load * element_bytes.master),
+            optimizer_states=sum(largest_load * s for s in element_bytes.states),
         )
     )
 
 
 def muon_temporaries(job: TrainingJob, tensors: list[Counted]) -> int:
-    """What the step of the largest matrix takes while the result for the previous one is live.
+    """Return the bytes that Muon's step of the largest matrix takes while the previous result is live.
 
-    The parts of all tensor ranks, gathered and joined, and the joined one divided by its norm, in fp32, while that is
-    cast to bf16; or a product of each iteration together with its two squares.
+    It is the larger of two moments. First the parts of all tensor ranks are gathered and joined, and the joined matrix
+    is divided by its norm in fp32 and cast to bf16: 14 bytes per element. Later a product of each iteration is live
+    together with its two squares: 12 bytes per element and 4 per element of the square.
     """
-    most = 0
+    largest = 0
     for t in tensors:
         if t.trained and t.rows:
             ways = job.layout.expert_tensor if t.expert else job.layout.tensor
-            whole, columns = t.numel * ways, t.numel // t.rows
-            square = min(t.rows * ways, columns) ** 2  # of the smaller dimension, at most
-            most = max(most, 4 * t.numel + max(14 * whole, 12 * whole + 4 * square))
-    return most
+            full_numel, columns = t.numel * ways, t.numel // t.rows
+            square_numel = min(t.rows * ways, columns) ** 2  # of the smaller dimension, at most
+            largest = max(largest, 4 * t.numel + max(14 * full_numel, 12 * full_numel + 4 * square_numel))
+    return largest
 
 
 @lru_cache(maxsize=64)
-def fullest_shard(matrices: tuple[tuple[int, int, int], ...], ways: int, least: int, align: int = 1) -> tuple[int, int]:
-    """Elements of one rank's part of the buffer, and of the matrices of the rank that has most.
+def fullest_shard(
+    matrices: tuple[tuple[int, int, int], ...], ways: int, smallest_bucket: int, align: int = 1
+) -> tuple[int, int]:
+    """Return the elements of one rank's part of the buffer, and of the matrices of the fullest rank.
 
-    ``matrices``: elements, rows, and how many there are, which are taken to lie layer by layer. ``least``: of a bucket;
-    0: there is one. LayerWiseDistributedOptimizer._compute_per_buffer_param_layout.
+    ``matrices``: (elements, rows, count), which are taken to lie layer by layer. ``smallest_bucket``: elements; 0 for
+    one bucket. Source: LayerWiseDistributedOptimizer._compute_per_buffer_param_layout.
     """
     order = [(n, rows) for i in range(max(m[2] for m in matrices)) for n, rows, times in matrices if i < times]
     divisor = math.lcm(64, math.lcm(ways, 128, align) // ways)
     ranks = min(ways, len(order))  # no other is given one
-    loads, mine, total = [0.0] * ranks, [0] * ranks, 0
-    for bucket in _buckets(order[::-1], ways, least, divisor):
-        parts, fullest = dealt(bucket, loads, sum(n for n, _ in bucket) / ways * FULLEST)
-        for rank, n in parts.items():
-            mine[rank] += n
-        total += _padded(fullest, divisor)
-    return total, max(mine)
+    loads, rank_elements, shard = [0.0] * ranks, [0] * ranks, 0
+    for bucket in _buckets(order[::-1], ways, smallest_bucket, divisor):
+        assigned, largest_part = assign_bucket(bucket, loads, sum(n for n, _ in bucket) / ways * RANK_SHARE_LIMIT)
+        for rank, n in assigned.items():
+            rank_elements[rank] += n
+        shard += _padded(largest_part, divisor)
+    return shard, max(rank_elements)
 
 
-def dealt(bucket: list[tuple[int, int]], loads: list[float], cap: float) -> tuple[dict[int, int], int]:
-    """The elements that ranks are given of a bucket, and those of the largest part with its padding.
+def assign_bucket(bucket: list[tuple[int, int]], loads: list[float], cap: float) -> tuple[dict[int, int], int]:
+    """Assign a bucket's matrices to ranks; return the elements per rank and the padded size of the largest part.
 
-    A matrix goes to the rank with the least work that has room below ``cap``; if none has, to the one that has least.
-    ``loads``: the work of each rank so far, which is added to. Of equal ranks the first counts.
+    A matrix goes to the rank with the least work that has room below ``cap``; if no rank has, to the one with the
+    smallest part. ``loads``: the work of each rank so far, which is added to. Of equal ranks the first is taken.
     """
-    cursors, elements = [0] * len(loads), dict[int, int]()
+    part_ends, elements = [0] * len(loads), dict[int, int]()
     by_load = [(load, rank) for rank, load in enumerate(loads)]
     heapify(by_load)
     by_cursor = [(0, rank) for rank in range(len(loads))]
     for n, rows in sorted(bucket, key=_cost, reverse=True):
-        while cursors[by_cursor[0][1]] != by_cursor[0][0]:
+        while part_ends[by_cursor[0][1]] != by_cursor[0][0]:
             heappop(by_cursor)
-        rank, passed = by_cursor[0][1], list[tuple[float, int]]()
+        rank, skipped = by_cursor[0][1], list[tuple[float, int]]()
         while _padded(by_cursor[0][0], 64) + n <= cap:  # somebody has room
             load, rank = heappop(by_load)
             if loads[rank] != load:
                 continue
-            if _padded(cursors[rank], 64) + n <= cap:
+            if _padded(part_ends[rank], 64) + n <= cap:
                 break
-            passed.append((load, rank))
-        for each in passed:
-            heappush(by_load, each)
-        cursors[rank] = _padded(cursors[rank], 64) + n
+            skipped.append((load, rank))
+        for entry in skipped:
+            heappush(by_load, entry)
+        part_ends[rank] = _padded(part_ends[rank], 64) + n
         loads[rank] += _cost((n, rows))
         elements[rank] = elements.get(rank, 0) + n
         heappush(by_load, (loads[rank], rank))
-        heappush(by_cursor, (cursors[rank], rank))
-    return elements, max(cursors)
+        heappush(by_cursor, (part_ends[rank], rank))
+    return elements, max(part_ends)
 
 
 def _cost(matrix: tuple[int, int]) -> int:
@@ -345,22 +364,26 @@ def _cost(matrix: tuple[int, int]) -> int:
     return numel * min(rows, numel // rows)
 
 
-def _buckets(order: list[tuple[int, int]], ways: int, least: int, divisor: int) -> list[list[tuple[int, int]]]:
-    """A bucket is closed when it is large enough and the next matrix would make it larger still."""
-    if not least:
+def _buckets(
+    order: list[tuple[int, int]], ways: int, smallest_bucket: int, divisor: int
+) -> list[list[tuple[int, int]]]:
+    """Split matrices into buckets; one is closed when it is large enough and the next matrix would enlarge its largest
+    part.
+    """
+    if not smallest_bucket:
         return [order]
-    found: list[list[tuple[int, int]]] = [[]]
-    parts, fullest, elements, largest = [0] * min(ways, len(order)), 0, 0, 0
+    buckets: list[list[tuple[int, int]]] = [[]]
+    part_sizes, largest_part, elements, largest_matrix = [0] * min(ways, len(order)), 0, 0, 0
     for n, rows in order:
-        enough = bool(found[-1]) and elements >= max(least, int(ways * largest * LEAST_FULL))
-        if enough and _padded(parts[0], 64) + n > _padded(fullest, divisor):
-            found.append([])
-            parts, fullest, elements, largest = [0] * len(parts), 0, 0, 0
-        found[-1].append((n, rows))
-        part = _padded(heappop(parts), 64) + n
-        heappush(parts, part)
-        fullest, elements, largest = max(fullest, part), elements + n, max(largest, n)
-    return found
+        enough = bool(buckets[-1]) and elements >= max(smallest_bucket, int(ways * largest_matrix * BUCKET_FILL_FLOOR))
+        if enough and _padded(part_sizes[0], 64) + n > _padded(largest_part, divisor):
+            buckets.append([])
+            part_sizes, largest_part, elements, largest_matrix = [0] * len(part_sizes), 0, 0, 0
+        buckets[-1].append((n, rows))
+        part = _padded(heappop(part_sizes), 64) + n
+        heappush(part_sizes, part)
+        largest_part, elements, largest_matrix = max(largest_part, part), elements + n, max(largest_matrix, n)
+    return buckets
 
 
 def _padded(count: int, divisor: int) -> int:

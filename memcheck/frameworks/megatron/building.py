@@ -25,7 +25,7 @@ BUILDING = "copying parameters into DDP's buffers"
 
 
 def with_building(components: Components, instants: tuple[Instant, ...]) -> tuple[Instant, ...]:
-    """The instants of a step whose first one is where more is there while the buffers are laid out."""
+    """Replace a step's first instant by the copy into DDP's buffers where that takes more bytes."""
     total = sum([n_bytes for _, n_bytes in components])
     if total <= instants[0].allocated_bytes:
         return instants
@@ -35,45 +35,53 @@ def with_building(components: Components, instants: tuple[Instant, ...]) -> tupl
     )
 
 
-def laying_out(job: TrainingJob, held: ResidentTensors, chunks: tuple[int, ...]) -> Components:
-    """Components of a rank of a ``state_key`` job while its buffers are laid out. ``chunks``: the units of each."""
+def buffer_layout_components(job: TrainingJob, resident: ResidentTensors, chunks: tuple[int, ...]) -> Components:
+    """Return the bytes per component of a rank of a ``state_key`` job while DDP lays its buffers out.
+
+    ``chunks``: the number of units of each model chunk. Empty under Megatron-FSDP.
+    """
     if is_sharded(job):
         return ()
-    units = iter(held.units)
-    known: dict[tuple[int, ...], list[Counted]] = {}  # chunks are often alike
+    units = iter(resident.units)
+    counted_chunks: dict[tuple[int, ...], list[Counted]] = {}  # chunks are often alike
     tensors = []
     for n in chunks:
-        mine = list(islice(units, n))
-        one = tuple(map(id, mine))
-        if one not in known:
-            known[one] = counted(mine)  # type: ignore[arg-type]
-        tensors.append(known[one])
+        chunk_units = list(islice(units, n))
+        key = tuple(map(id, chunk_units))
+        if key not in counted_chunks:
+            counted_chunks[key] = counted(chunk_units)  # type: ignore[arg-type]
+        tensors.append(counted_chunks[key])
     return tuple(building(job, tensors).items())
 
 
 def building(job: TrainingJob, chunks: list[list[Counted]]) -> dict[str, int]:
-    """Components at the highest moment; none where parameters are not copied. ``chunks``: the tensors of each."""
+    """Return the bytes per component at the peak of the copy into DDP's buffers; empty where nothing is copied.
+
+    ``chunks``: the tensors of each model chunk. Each group's buffers are allocated before its own parameters are freed.
+    """
     if not distributed(job) or not code_of(job.framework.style).remaps:
         return {}
-    item = dtypes(job).parameter
+    element_bytes = dtypes(job).parameter
     groups = [
         tuple([t for t in tensors if t.trained and t.expert == expert])
         for tensors in chunks
         for expert in (False, True)
     ]
-    known: dict[tuple[Counted, ...], tuple[int, StateBytes]] = {}  # chunks are often alike
+    group_sizes: dict[tuple[Counted, ...], tuple[int, StateBytes]] = {}  # chunks are often alike
     for group in filter(None, groups):
-        if group not in known:
-            made = sum([t.times * rounded(t.numel * item) for t in group])
-            known[group] = made, group_bytes(job, list(group), expert=group[0].expert)
-    parameters = sum([t.times * rounded(t.numel * item) for tensors in chunks for t in tensors if not t.trained])
-    parameters += sum([known[group][0] for group in groups if group])
-    gradients = most = 0
-    best: dict[str, int] = {}
+        if group not in group_sizes:
+            unpacked_bytes = sum([t.times * rounded(t.numel * element_bytes) for t in group])
+            group_sizes[group] = unpacked_bytes, group_bytes(job, list(group), expert=group[0].expert)
+    parameters = sum(
+        [t.times * rounded(t.numel * element_bytes) for tensors in chunks for t in tensors if not t.trained]
+    )
+    parameters += sum([group_sizes[group][0] for group in groups if group])
+    gradients = peak = 0
+    peak_components: dict[str, int] = {}
     for group in filter(None, groups):
-        made, buffers = known[group]
+        unpacked_bytes, buffers = group_sizes[group]
         parameters, gradients = parameters + buffers.parameters, gradients + buffers.gradients
-        if parameters + gradients > most:
-            most, best = parameters + gradients, {"parameters": parameters, "gradients": gradients}
-        parameters -= made  # the group's own are freed
-    return best
+        if parameters + gradients > peak:
+            peak, peak_components = parameters + gradients, {"parameters": parameters, "gradients": gradients}
+        parameters -= unpacked_bytes  # the group's own are freed
+    return peak_components

@@ -31,12 +31,12 @@ class Counted(Record):
 
 
 def counted(units: Iterable[tuple[LocalTensor, ...]]) -> list[Counted]:
-    """What the units hold; tuples that several units share are looked at once."""
-    every = list(units)
-    one_of = dict(zip(map(id, every), every, strict=True))
-    times = Counter(map(id, every))
+    """Count the tensors of the units by kind; a tuple that several units share is looked at once."""
+    unit_tensors = list(units)
+    distinct = dict(zip(map(id, unit_tensors), unit_tensors, strict=True))
+    times = Counter(map(id, unit_tensors))
     counts: dict[_Kind, int] = {}
-    for number, tensors in one_of.items():
+    for number, tensors in distinct.items():
         for kind, count in _kinds(tensors).items():
             counts[kind] = counts.get(kind, 0) + times[number] * count
     return [Counted(*kind, count) for kind, count in counts.items()]
@@ -53,7 +53,7 @@ TABLES = ("word_embeddings", "output_layer")
 
 
 def _kinds(tensors: tuple[LocalTensor, ...]) -> dict[_Kind, int]:
-    """Tensors by elements, training, experts, linear layers and rows."""
+    """Count a unit's tensors by elements, training, experts, linear layers and Muon's rows."""
     known = _known.get(id(tensors))
     if known is not None:
         return known[1]
@@ -75,5 +75,5 @@ def elements(tensors: Iterable[Counted]) -> int:
 
 
 def runs_of(units: Sequence[Unit]) -> list[tuple[Unit, int]]:
-    """Units in a row that are one object: each once, and how many they are."""
-    return [(alike[0], len(alike)) for alike in (list(same) for _, same in groupby(units, key=id))]
+    """Group consecutive units that are one object, as (unit, count)."""
+    return [(run[0], len(run)) for run in (list(group) for _, group in groupby(units, key=id))]

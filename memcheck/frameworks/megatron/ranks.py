@@ -21,7 +21,7 @@ from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron import fsdp
-from memcheck.frameworks.megatron.building import laying_out, with_building
+from memcheck.frameworks.megatron.building import buffer_layout_components, with_building
 from memcheck.frameworks.megatron.counted import counted, runs_of
 from memcheck.frameworks.megatron.own_code import code_of
 from memcheck.frameworks.megatron.schedule import PassRun, Place, runs, settled, warm_up
@@ -47,51 +47,56 @@ def megatron_ranks(
     *,
     inventory: bool = False,
 ) -> tuple[RankEstimate, ...]:
-    """One estimate per pipeline rank. ``inventory``: also the largest tensors and the formulas, of the worst one.
+    """Estimate the memory of every pipeline rank.
+
+    ``inventory``: also list the largest tensors and the formulas of the worst rank.
 
     Raises:
         UnsupportedError: activations are offloaded, or the pipeline layout does not fit the ranks.
     """
     if inventory:
         return _with_inventory(job, architecture, device)
-    found: list[RankEstimate] = []
+    estimates: list[RankEstimate] = []
     states = states_of(state_key(job))
     for rank in remembered_steps(step_key(job, architecture.num_layers), architecture, device):
         step = at_peak(rank, states, job.gradient_accumulation_steps)
-        instants = with_building(laying(job, states, rank), step.instants())
-        found.append(RankEstimate(rank.number, instants, rank.parameters))
-    return tuple(found)
+        instants = with_building(buffer_layout_bytes(job, states, rank), step.instants())
+        estimates.append(RankEstimate(rank.number, instants, rank.parameters))
+    return tuple(estimates)
 
 
-def laying(job: TrainingJob, states: MegatronStates, rank: MegatronRank) -> Components:
-    """What lives on the GPU while DDP lays out the rank's buffers, if it does so there."""
-    return () if job.initialization.place == "host" else states.laying(rank.tensors, rank.chunks)
+def buffer_layout_bytes(job: TrainingJob, states: MegatronStates, rank: MegatronRank) -> Components:
+    """Return the bytes per component while DDP copies the rank's parameters into its buffers on the GPU.
+
+    Empty where the model is initialised on the host.
+    """
+    return () if job.initialization.place == "host" else states.buffer_layout_bytes(rank.tensors, rank.chunks)
 
 
 def _with_inventory(job: TrainingJob, architecture: Architecture, device: Device) -> tuple[RankEstimate, ...]:
     from memcheck.frameworks.megatron.inventory import with_inventory
 
-    plain = megatron_ranks(job, architecture, device)
-    worst = max(plain, key=lambda r: r.peak.allocated_bytes)
+    estimates = megatron_ranks(job, architecture, device)
+    worst = max(estimates, key=lambda r: r.peak.allocated_bytes)
     index = worst.pipeline_rank
-    held = stages(architecture.num_layers, job)[index]
-    outline = _Ranks(job, architecture, device, inventory=True).outline(index, held)
-    detailed = with_inventory(job, worst, outline.rank, _schedule(job, index, len(held)))
-    return tuple(detailed if r is worst else r for r in plain)
+    chunks = stages(architecture.num_layers, job)[index]
+    outline = _RankBuilder(job, architecture, device, inventory=True).outline(index, chunks)
+    detailed = with_inventory(job, worst, outline.rank, _schedule(job, index, len(chunks)))
+    return tuple(detailed if r is worst else r for r in estimates)
 
 
 def step_key(job: TrainingJob, num_layers: int) -> TrainingJob:
-    """The job without the settings that only decide resident bytes: jobs that are equal after this share one walk of
-    the step.
+    """Return the job without the settings that only decide resident bytes; jobs of equal key share one walk of the
+    step.
 
-    Every buffer of a step follows from the model, the batch and the degrees that divide a layer. Of the optimizer, and
-    of the data-parallel ranks, a step reads nothing; of ZeRO's stages only whether Megatron-FSDP shards. Micro-batches
-    beyond those that the schedule settles into repeat the ones before, unless the output layer's are all kept.
+    Every buffer of a step follows from the model, the batch and the degrees that divide a layer. A step reads nothing
+    of the optimizer and of the data-parallel ranks, and of ZeRO's stages only whether Megatron-FSDP shards.
+    Micro-batches beyond :func:`distinct_micro_batches` repeat the ones before.
     """
     layout = job.layout
     stage = layout.zero_stage if layout.zero_stage >= 2 else 0
     return job._replace(
-        gradient_accumulation_steps=settles(job, num_layers)(job.gradient_accumulation_steps),
+        gradient_accumulation_steps=distinct_micro_batches(job, num_layers)(job.gradient_accumulation_steps),
         optimizer=UNREAD,
         torch=UNREAD,
         initialization=UNREAD,
@@ -100,8 +105,12 @@ def step_key(job: TrainingJob, num_layers: int) -> TrainingJob:
     )
 
 
-def settles(job: TrainingJob, num_layers: int) -> Callable[[int], int]:
-    """How many of a step's micro-batches a :func:`step_key` job has; ``job``: with any batch."""
+def distinct_micro_batches(job: TrainingJob, num_layers: int) -> Callable[[int], int]:
+    """Return a function from a job's micro-batches to the number that the walk of its step needs.
+
+    Later micro-batches repeat earlier ones, unless the output layer's inputs are all kept until the end of the step
+    (``defer_embedding_wgrad_compute``). ``job`` may have any batch.
+    """
     if job.option("defer_embedding_wgrad_compute"):
         return lambda steps: steps
     place = _place(job, 0, len(stages(num_layers, job)[0]))
@@ -129,12 +138,12 @@ class MegatronStates(RankStates):
         super().__init__(job, resident_states)
         self._laying: dict[tuple[ResidentTensors, tuple[int, ...]], Components] = {}
 
-    def laying(self, tensors: ResidentTensors, chunks: tuple[int, ...]) -> Components:
-        """What lives while DDP lays its buffers out. ``chunks``: the number of units of each."""
-        found = self._laying.get((tensors, chunks))
-        if found is None:
-            found = self._laying[tensors, chunks] = laying_out(self.job, tensors, chunks)
-        return found
+    def buffer_layout_bytes(self, tensors: ResidentTensors, chunks: tuple[int, ...]) -> Components:
+        """Return the bytes per component while DDP lays its buffers out. ``chunks``: the number of units of each."""
+        components = self._laying.get((tensors, chunks))
+        if components is None:
+            components = self._laying[tensors, chunks] = buffer_layout_components(self.job, tensors, chunks)
+        return components
 
 
 @lru_cache(maxsize=1024)
@@ -149,10 +158,10 @@ def resident_states(job: TrainingJob, tensors: ResidentTensors) -> ResidentState
 
 
 def state_key(job: TrainingJob) -> TrainingJob:
-    """The job without what only decides how a step runs.
+    """Return the job without the settings that only decide how a step runs; jobs of equal key share their states.
 
-    Buffers follow from the tensors, the dtypes, the options, the optimizer, and over how many ranks they are divided;
-    they read how many data-parallel ranks there are, and nothing of micro-batches.
+    Buffers follow from the tensors, the dtypes, the options, the optimizer, and over how many ranks they are divided.
+    They read the number of data-parallel ranks, and nothing of micro-batches.
     """
     layout = job.layout._replace(nodes=UNREAD, gpus_per_node=UNREAD)
     return without_step(job)._replace(gradient_accumulation_steps=UNREAD, layout=layout)
@@ -167,36 +176,44 @@ def remembered_steps(job: TrainingJob, architecture: Architecture, device: Devic
 def rank_peaks(
     job: TrainingJob, architecture: Architecture, device: Device, *, every_rank: bool
 ) -> tuple[MegatronRank, ...]:
-    """The walks of a job that :func:`step_key` has reduced. They are made from that job alone.
+    """Walk the step of the pipeline ranks of a job that :func:`step_key` has reduced.
 
-    ``every_rank``: otherwise of those that may be the worst.
+    ``every_rank``: all ranks; otherwise only those that can have the highest peak.
     """
-    held = stages(architecture.num_layers, job)
-    several = any(len(chunks) > 1 for chunks in held)  # one with nothing in flight holds its last input
-    wanted = range(len(held)) if every_rank or several else fullest(job, _contents(job, architecture, held))
-    builder = _Ranks(job, architecture, device, inventory=False)
-    found: list[MegatronRank] = []
-    for rank in wanted:
-        outline = builder.outline(rank, held[rank])
-        step = SchedulePeaks(outline.rank, _schedule(job, rank, len(held[rank])), builder.names_of(held[rank]))
-        found.append(MegatronRank(rank, step, outline))
-    return tuple(found)
+    rank_chunks = stages(architecture.num_layers, job)
+    interleaved = any(len(chunks) > 1 for chunks in rank_chunks)  # one with nothing in flight holds its last input
+    rank_numbers = (
+        range(len(rank_chunks))
+        if every_rank or interleaved
+        else fullest(job, _rank_contents(job, architecture, rank_chunks))
+    )
+    builder = _RankBuilder(job, architecture, device, inventory=False)
+    peaks: list[MegatronRank] = []
+    for rank in rank_numbers:
+        outline = builder.outline(rank, rank_chunks[rank])
+        step = SchedulePeaks(
+            outline.rank, _schedule(job, rank, len(rank_chunks[rank])), builder.names_of(rank_chunks[rank])
+        )
+        peaks.append(MegatronRank(rank, step, outline))
+    return tuple(peaks)
 
 
-def _contents(job: TrainingJob, architecture: Architecture, held: tuple[tuple[Chunk, ...], ...]) -> list[Hashable]:
-    """What tells pipeline ranks apart, in addition to the micro-batches that they hold.
+def _rank_contents(
+    job: TrainingJob, architecture: Architecture, rank_chunks: tuple[tuple[Chunk, ...], ...]
+) -> list[Hashable]:
+    """Describe each pipeline rank by its layers, its neighbours, and whether a forward follows a backward.
 
-    That is their layers, whether they lack a neighbour, and whether a forward follows a backward: only then are
-    gradients still live in it.
+    Ranks of equal description differ only in the number of micro-batches in flight. Only in a forward after a backward
+    are gradients still live.
     """
     layers = tuple(map(id, architecture.layers()))
-    micro_batches, last = job.gradient_accumulation_steps, len(held) - 1
-    found: list[Hashable] = []
-    for rank, chunks in enumerate(held):
-        waits = warm_up(_place(job, rank, len(chunks))) < len(chunks) * micro_batches
+    micro_batches, last = job.gradient_accumulation_steps, len(rank_chunks) - 1
+    contents: list[Hashable] = []
+    for rank, chunks in enumerate(rank_chunks):
+        has_steady_phase = warm_up(_place(job, rank, len(chunks))) < len(chunks) * micro_batches
         parts = tuple((c.embedding, c.head, c.mtp, tuple([layers[i] for i in c.layers])) for c in chunks)
-        found.append((rank == 0, rank == last, waits, parts))
-    return found
+        contents.append((rank == 0, rank == last, has_steady_phase, parts))
+    return contents
 
 
 class Outline(Record):
@@ -209,8 +226,8 @@ class Outline(Record):
     parameters: int
 
 
-class _Ranks:
-    """Builds the ranks of one job; what several ranks hold alike is built once."""
+class _RankBuilder:
+    """Builds the ranks of one job; what several ranks have in common is built once."""
 
     def __init__(self, job: TrainingJob, architecture: Architecture, device: Device, *, inventory: bool) -> None:
         self.job, self.architecture, self.device, self.inventory = job, architecture, device, inventory
@@ -224,19 +241,19 @@ class _Ranks:
         """Whether the number of a layer decides more than its name."""
 
     def outline(self, rank: int, chunks: tuple[Chunk, ...]) -> Outline:
-        """What ``rank`` holds."""
+        """Return what ``rank`` holds and runs, without its schedule."""
         embedding, head = any(c.embedding for c in chunks), any(c.head for c in chunks)
         units = tuple(tuple(self._units(c, embedding, head)) for c in chunks)
         sends_back, sends_on = rank > 0, rank < self.job.layout.pipeline - 1
         parts = tuple([tuple([(id(u.fresh), id(u.tensors), times) for u, times in runs_of(chunk)]) for chunk in units])
         key = (parts, embedding, head, sends_back, sends_on)
-        known = self.outlines.get(key)
-        if known is None:
-            known = self.outlines[key] = self._outline(key, chunks, units)
-        return known._replace(rank=known.rank._replace(chunks=units))
+        outline = self.outlines.get(key)
+        if outline is None:
+            outline = self.outlines[key] = self._outline(key, chunks, units)
+        return outline._replace(rank=outline.rank._replace(chunks=units))
 
     def names_of(self, chunks: tuple[Chunk, ...]) -> Callable[[int, int], str]:
-        """How the unit at a place of one of a rank's chunks is called, which is made when it is asked for."""
+        """Return a function from (chunk index, unit index) to the unit's name, which is made when it is asked for."""
         embedding, head = any(c.embedding for c in chunks), any(c.head for c in chunks)
 
         def name(index: int, place: int) -> str:
@@ -248,13 +265,13 @@ class _Ranks:
     def _units(self, chunk: Chunk, embedding: bool, head: bool) -> list[Unit]:
         if not (chunk.embedding or chunk.head or chunk.mtp):  # what else the rank holds is nothing to layers
             embedding = head = False
-        blocks = tuple([self.identities[i] for i in chunk.layers])
-        numbers = chunk.layers if self.numbered else ()
-        key = (blocks, numbers, chunk.embedding, chunk.head, chunk.mtp, embedding, head)
-        known = self.chunks.get(key)
-        if known is not None:
-            return renumbered(self.job, self.setting, known, chunk) if self.inventory else known
-        found = self.chunks[key] = chunk_units(
+        layer_ids = tuple([self.identities[i] for i in chunk.layers])
+        layer_numbers = chunk.layers if self.numbered else ()
+        key = (layer_ids, layer_numbers, chunk.embedding, chunk.head, chunk.mtp, embedding, head)
+        built = self.chunks.get(key)
+        if built is not None:
+            return renumbered(self.job, self.setting, built, chunk) if self.inventory else built
+        built_units = self.chunks[key] = chunk_units(
             self.job,
             self.architecture,
             chunk,
@@ -264,41 +281,49 @@ class _Ranks:
             inventory=self.inventory,
             alike=self.alike,
         )
-        return found
+        return built_units
 
     def _outline(
         self, key: tuple[object, ...], chunks: tuple[Chunk, ...], units: tuple[tuple[Unit, ...], ...]
     ) -> Outline:
+        """Build what a rank holds: tensors, parameter count, workspaces, and buffers sent between stages.
+
+        A tensor that several units share as one object is counted once, times its number of units.
+        """
         job, a = self.job, self.architecture
         _, embedding, head, sends_back, sends_on = key
-        flat = [u for chunk in units for u in chunk]
-        alike = runs_of(flat)
-        kinds: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}
-        for u, times in alike:
-            kinds[id(u.tensors)] = (u.tensors, kinds.get(id(u.tensors), (u.tensors, 0))[1] + times)
-        tensors = [(t, count) for of_unit, count in kinds.values() for t in of_unit]
-        held_layers = [self.alike.layers[i] for c in chunks for i in c.layers]
-        distinct = dict(zip(map(id, held_layers), held_layers, strict=True))
-        blocks = Blocks(list(distinct.values()), tensors, bool(embedding), bool(head), len(chunks))
+        all_units = [u for chunk in units for u in chunk]
+        unit_runs = runs_of(all_units)
+        tensors_by_id: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}
+        for u, times in unit_runs:
+            tensors_by_id[id(u.tensors)] = (u.tensors, tensors_by_id.get(id(u.tensors), (u.tensors, 0))[1] + times)
+        tensors = [(t, count) for of_unit, count in tensors_by_id.values() for t in of_unit]
+        layers = [self.alike.layers[i] for c in chunks for i in c.layers]
+        distinct_layers = dict(zip(map(id, layers), layers, strict=True))
+        blocks = Blocks(list(distinct_layers.values()), tensors, bool(embedding), bool(head), len(chunks))
         code = code_of(self.setting.style)
-        side = code.always(job, a, self.setting, blocks, self.device)
-        boundary = _boundary(job, a) if job.layout.pipeline > 1 else 0
-        several, overlaps = len(chunks) > 1, job.option("overlap_p2p_communication") is not False
-        sharded = fsdp.is_sharded(job)
+        workspace_components = code.always(job, a, self.setting, blocks, self.device)
+        boundary_bytes = _boundary_bytes(job, a) if job.layout.pipeline > 1 else 0
+        interleaved, overlaps_p2p = len(chunks) > 1, job.option("overlap_p2p_communication") is not False
+        is_fsdp = fsdp.is_sharded(job)
         rank = Rank(
             chunks=units,
-            always=(*side, ("communication_buffers", fsdp.root_bytes(job, flat) if sharded else 0)),
+            always=(
+                *workspace_components,
+                ("communication_buffers", fsdp.root_bytes(job, all_units) if is_fsdp else 0),
+            ),
             forward_only=code.forward_only(job, self.setting) if embedding or head else 0,
-            input_gradient=boundary if sends_back or several else 0,
-            output_gradient=boundary if sends_on or several else 0,
-            cached_output=boundary if job.option("deallocate_pipeline_outputs") is False else 0,
-            held_input=boundary if code.holds_inputs and (sends_back or several) else 0,
-            keeps_warm_input=bool(several and sends_back and overlaps),  # the first rank receives none at its end
-            exchanged=1 + overlaps if several else 0,
-            extras=tuple(tuple(fsdp.extras(job, list(u))) for u in units) if sharded else (),
+            input_gradient=boundary_bytes if sends_back or interleaved else 0,
+            output_gradient=boundary_bytes if sends_on or interleaved else 0,
+            cached_output=boundary_bytes if job.option("deallocate_pipeline_outputs") is False else 0,
+            held_input=boundary_bytes if code.holds_inputs and (sends_back or interleaved) else 0,
+            # the first rank receives no input at the end of its warm-up
+            keeps_warm_input=bool(interleaved and sends_back and overlaps_p2p),
+            exchanged=1 + overlaps_p2p if interleaved else 0,
+            extras=tuple(tuple(fsdp.extras(job, list(u))) for u in units) if is_fsdp else (),
         )
-        held = interned([(u.tensors, times) for u, times in alike])
-        return Outline(key, rank, held, sum(count * t.numel for t, count in tensors))
+        resident = interned([(u.tensors, times) for u, times in unit_runs])
+        return Outline(key, rank, resident, sum(count * t.numel for t, count in tensors))
 
 
 def _schedule(job: TrainingJob, rank: int, chunks: int) -> tuple[PassRun, ...]:
@@ -314,8 +339,8 @@ def _place(job: TrainingJob, rank: int, chunks: int) -> Place:
     return code_of(job.framework.style).place(job, place)
 
 
-def _boundary(job: TrainingJob, a: Architecture) -> int:
-    """Hidden states between pipeline stages (schedules.py, get_tensor_shapes)."""
+def _boundary_bytes(job: TrainingJob, a: Architecture) -> int:
+    """Return the bytes of the hidden states sent between pipeline stages (schedules.py, get_tensor_shapes)."""
     tokens = job.micro_batch_size * (job.sequence_length // job.layout.context)
     if job.layout.sequence and job.layout.tensor > 1:
         tokens //= job.layout.tensor
@@ -335,31 +360,31 @@ class MegatronWorst:
         """
         self._device, self._states = device, states_of(state_key(job))
         self._any_batch = any_batch(step_key(job, architecture.num_layers), architecture)
-        self._settles = settles(job, architecture.num_layers)
+        self._settles = distinct_micro_batches(job, architecture.num_layers)
 
     def rank(self, job: TrainingJob) -> RankEstimate:
-        """The rank with the highest peak, the first of equal ones, with that instant alone.
+        """Estimate the rank with the highest peak, the first of equal ones, at that instant alone.
 
-        Among ranks that hold the same the first has the most in flight, so that the others need not be looked at.
+        Among ranks that hold the same units the first has the most micro-batches in flight, so the others are skipped.
         """
         states, steps = self._states, self._settles(job.gradient_accumulation_steps)
         ranks = _ranks_of(self._any_batch, self._device, job.micro_batch_size, job.sequence_length, steps)
-        made = {rank.number: laying(job, states, rank) for rank in ranks}
-        found = highest_rank(ranks, states, steps, lambda rank: sum([n for _, n in made[rank.number]]))
-        if found.before <= found.peak:
-            instants = found.instant()
+        layout_bytes = {rank.number: buffer_layout_bytes(job, states, rank) for rank in ranks}
+        worst = highest_rank(ranks, states, steps, lambda rank: sum([n for _, n in layout_bytes[rank.number]]))
+        if worst.before <= worst.peak:
+            instants = worst.instant()
         else:
-            instants = with_building(made[found.rank.number], found.instants())[:1]
-        return RankEstimate(found.rank.number, instants, found.rank.parameters)
+            instants = with_building(layout_bytes[worst.rank.number], worst.instants())[:1]
+        return RankEstimate(worst.rank.number, instants, worst.rank.parameters)
 
 
 @lru_cache(maxsize=2048)
 def _ranks_of(
     job: AnyBatch, device: Device, micro_batch_size: int, sequence_length: int, steps: int
 ) -> tuple[MegatronRank, ...]:
-    """The steps of the ranks that may be the fullest; jobs that differ in other sizes share them.
+    """Walk the steps of the ranks that can have the highest peak; jobs that differ in other sizes share them.
 
-    ``steps``: micro-batches, as many as :func:`settles` leaves.
+    ``steps``: micro-batches, as many as :func:`distinct_micro_batches` leaves.
     """
-    found = job.of(micro_batch_size, sequence_length, steps)
-    return rank_peaks(found, job.architecture, device, every_rank=False)
+    sized = job.of(micro_batch_size, sequence_length, steps)
+    return rank_peaks(sized, job.architecture, device, every_rank=False)

@@ -44,7 +44,7 @@ class Place(Record):
 
 
 def warm_up(place: Place) -> int:
-    """Forwards before the first backward."""
+    """Return the number of forwards that a rank runs before its first backward."""
     rank, pipeline, chunks, group, overlaps, _ = place
     if pipeline == 1:
         return 0
@@ -54,72 +54,74 @@ def warm_up(place: Place) -> int:
 
 
 def settled(place: Place, micro_batches: int) -> int:
-    """The fewest micro-batches whose schedule is the same on every rank; ``place``: the first rank's.
+    """Return the fewest micro-batches whose schedule is the same, on every rank, as that of ``micro_batches``.
 
-    That rank warms up longest, so that :func:`runs` cuts no other rank's schedule later.
+    ``place``: the first rank's. It warms up longest, so that :func:`runs` cuts no other rank's schedule later.
     """
     if place.forwards_first:
         return micro_batches
-    whole, rest = divmod(micro_batches, place.group)
-    return place.group * min(whole, -(-warm_up(place) // (place.group * place.chunks)) + SETTLING_GROUPS) + rest
+    full_groups, remainder = divmod(micro_batches, place.group)
+    return (
+        place.group * min(full_groups, -(-warm_up(place) // (place.group * place.chunks)) + SETTLING_GROUPS) + remainder
+    )
 
 
 @lru_cache(maxsize=1024)
 def runs(place: Place, micro_batches: int) -> tuple[PassRun, ...]:
-    """Forwards and backwards in order.
+    """Return the forwards and backwards of a rank in order, as runs of equal passes.
 
     Groups of ``group`` micro-batches run through one chunk after another, so that the schedule repeats itself after
-    ``group * chunks`` passes, except for its ends; the repetition is cut, and what is left is as long as the warm-up.
+    ``group * chunks`` passes, except for its ends. The repetition is cut, and what is left is as long as the warm-up.
     """
     chunks, group = place.chunks, place.group
     if place.forwards_first:
         return (PassRun(0, None, micro_batches), PassRun(None, 0, micro_batches))
-    start = warm_up(place)
-    whole, rest = divmod(micro_batches, group)
-    whole = min(whole, -(-start // (group * chunks)) + SETTLING_GROUPS)
-    sizes = [group] * whole + ([rest] if rest else [])
+    warm_up_passes = warm_up(place)
+    full_groups, remainder = divmod(micro_batches, group)
+    full_groups = min(full_groups, -(-warm_up_passes // (group * chunks)) + SETTLING_GROUPS)
+    sizes = [group] * full_groups + ([remainder] if remainder else [])
     if chunks == 1:
         sizes = [sum(sizes)]
     forwards = [(chunk, size) for size in sizes for chunk in range(chunks)]
     backwards = [(chunks - 1 - chunk, size) for chunk, size in forwards]
-    start = min(start, chunks * sum(sizes))
-    ahead, later = _cut(forwards, start)
-    return (*(PassRun(chunk, None, n) for chunk, n in ahead), *_paired(later, backwards))
+    warm_up_passes = min(warm_up_passes, chunks * sum(sizes))
+    warm_up_forwards, steady_forwards = _split_passes(forwards, warm_up_passes)
+    return (*(PassRun(chunk, None, n) for chunk, n in warm_up_forwards), *_alternate(steady_forwards, backwards))
 
 
 Passes = list[tuple[int, int]]
 """(chunk, how many in a row)."""
 
 
-def _cut(passes: Iterable[tuple[int, int]], n: int) -> tuple[Passes, Passes]:
-    """The first ``n`` passes, and the rest."""
+def _split_passes(passes: Iterable[tuple[int, int]], n: int) -> tuple[Passes, Passes]:
+    """Split passes after the first ``n`` micro-batches."""
     first: Passes = []
-    rest: Passes = []
+    remainder: Passes = []
     for chunk, size in passes:
-        mine = min(n, size)
-        n -= mine
-        if mine:
-            first.append((chunk, mine))
-        if size > mine:
-            rest.append((chunk, size - mine))
-    return first, rest
+        taken = min(n, size)
+        n -= taken
+        if taken:
+            first.append((chunk, taken))
+        if size > taken:
+            remainder.append((chunk, size - taken))
+    return first, remainder
 
 
-def _paired(forwards: Passes, backwards: Passes) -> list[PassRun]:
-    """One forward, one backward while there are forwards; then the backwards that are left."""
-    found: list[PassRun] = []
-    waiting, left = iter(forwards), list(reversed(backwards))
-    chunk, size = next(waiting, (None, 0))
-    while left:
-        backward_chunk, passes = left.pop()
+def _alternate(forwards: Passes, backwards: Passes) -> list[PassRun]:
+    """Alternate one forward and one backward while there are forwards; then run the backwards that are left (1F1B)."""
+    alternated: list[PassRun] = []
+    forward_runs, backward_runs = iter(forwards), list(reversed(backwards))
+    chunk, size = next(forward_runs, (None, 0))
+    while backward_runs:
+        backward_chunk, passes = backward_runs.pop()
         n = min(size, passes) if size else passes
-        found.append(PassRun(chunk if size else None, backward_chunk, n))
+        alternated.append(PassRun(chunk if size else None, backward_chunk, n))
         if n < passes:
-            left.append((backward_chunk, passes - n))
+            backward_runs.append((backward_chunk, passes - n))
         size -= n if size else 0
         if not size:
-            chunk, size = next(waiting, (None, 0))
-    return found
+            chunk, size = next(forward_runs, (None, 0))
+    return alternated
 
 
 class Pass(Record):
@@ -154,62 +156,67 @@ interleaved schedule (``input_tensor``) holds it, which nothing overwrites while
 
 @lru_cache(maxsize=512)
 def candidates(schedule: tuple[PassRun, ...], kinds: tuple[int, ...], every_chunk_saves: bool) -> tuple[InFlight, ...]:
-    """For every kind of pass the moments that can be its fullest, whatever the chunks save, forwards first.
+    """Return for every kind of pass the moments that can be its fullest, whatever the chunks save, forwards first.
 
-    ``kinds``: for each chunk the rank's first that is like it. From one repetition of a run to the next the bytes
-    change by a constant, and once more by the gradients that wait from the first backward on: so the maximum lies at
-    its first, its second or its last repetition, or where the last input of the warm-up begins to wait. A moment that
-    holds no more of any kind of chunk than an earlier one, and has no more of them empty, is never fuller. Where every
-    chunk saves something, one that holds no less of any kind than an earlier one, and more of some, is always fuller.
+    ``kinds``: for each chunk the rank's first that is equal to it. From one repetition of a run to the next the bytes
+    change by a constant, and once more by the gradients that are live from the first backward on. So the maximum lies
+    at its first, its second or its last repetition, or where the last input of the warm-up begins to stay. A moment
+    that holds no more of any kind of chunk than an earlier one, and has no more of them empty, is never fuller. Where
+    every chunk saves something, one that holds no less of any kind than an earlier one, and more of some, is always
+    fuller.
     """
-    counts, held = [0] * len(kinds), [0] * len(kinds)
+    counts, in_flight_by_kind = [0] * len(kinds), [0] * len(kinds)
     waits = False
-    warm, left = _warm_input(schedule)
-    found: dict[tuple[bool, int], list[tuple[LiveCounts, InFlight]]] = {}
-    number, of_each = 0, slice(1, 1 + len(kinds))
+    warm_chunk, backwards_left = _last_warm_up_input(schedule)
+    by_pass: dict[tuple[bool, int], list[tuple[LiveCounts, InFlight]]] = {}
+    number, kind_slice = 0, slice(1, 1 + len(kinds))
 
-    def propose(a_pass: Pass, done: tuple[int, int], run: PassRun, waits: int) -> None:
+    def propose(a_pass: Pass, passes_done: tuple[int, int], run: PassRun, waits: int) -> None:
         nonlocal number
-        now, of_kinds = list(counts), list(held)
-        for chunk, change in ((run.forward, done[0]), (run.backward, -done[1])):
+        counts_now, now_by_kind = list(counts), list(in_flight_by_kind)
+        for chunk, change in ((run.forward, passes_done[0]), (run.backward, -passes_done[1])):
             if chunk is not None:
-                now[chunk] += change
-                of_kinds[kinds[chunk]] += change
-        known = found.setdefault((a_pass.forward, kinds[a_pass.chunk]), [])
+                counts_now[chunk] += change
+                now_by_kind[kinds[chunk]] += change
+        kept = by_pass.setdefault((a_pass.forward, kinds[a_pass.chunk]), [])
         number += 1
-        mine = (waits, *of_kinds, *_empty(now, kinds, a_pass)) if waits else (0, *of_kinds)
-        for other, _ in known:
-            if all(map(ge, other, mine)):
+        live = (waits, *now_by_kind, *_idle_chunks(counts_now, kinds, a_pass)) if waits else (0, *now_by_kind)
+        for other_live, _ in kept:
+            if all(map(ge, other_live, live)):
                 return
         if every_chunk_saves:
-            held_here = mine[of_each]
-            known[:] = [each for each in known if not (all(map(ge, mine, each[0])) and held_here != each[0][of_each])]
-        known.append((mine, InFlight(number=number, of=a_pass, counts=tuple(now), waits=waits)))
+            live_by_kind = live[kind_slice]
+            kept[:] = [
+                entry for entry in kept if not (all(map(ge, live, entry[0])) and live_by_kind != entry[0][kind_slice])
+            ]
+        kept.append((live, InFlight(number=number, of=a_pass, counts=tuple(counts_now), waits=waits)))
 
     for run in schedule:
-        reaches = max(0, left) if run.backward == warm else run.times
-        for k in sorted({0, min(1, run.times - 1), min(reaches, run.times - 1), run.times - 1}):
-            gone = k if run.backward is not None else 0
-            now = WARM_INPUT if left <= 0 or k >= reaches else int(waits or gone > 0)
+        repetitions_before_wait = max(0, backwards_left) if run.backward == warm_chunk else run.times
+        for k in sorted({0, min(1, run.times - 1), min(repetitions_before_wait, run.times - 1), run.times - 1}):
+            backwards_done = k if run.backward is not None else 0
+            wait_state = (
+                WARM_INPUT if backwards_left <= 0 or k >= repetitions_before_wait else int(waits or backwards_done > 0)
+            )
             if run.forward is not None:
-                propose(Pass(True, run.forward), (k, gone), run, now)
+                propose(Pass(True, run.forward), (k, backwards_done), run, wait_state)
             if run.backward is not None:
-                propose(Pass(False, run.backward), (k + 1, k + 1), run, now)
+                propose(Pass(False, run.backward), (k + 1, k + 1), run, wait_state)
         for chunk, change in ((run.forward, run.times), (run.backward, -run.times)):
             if chunk is not None:
                 counts[chunk] += change
-                held[kinds[chunk]] += change
+                in_flight_by_kind[kinds[chunk]] += change
         waits = waits or run.backward is not None
-        left -= run.times * (run.backward == warm)
-    moments = [moment for some in found.values() for _, moment in some]
+        backwards_left -= run.times * (run.backward == warm_chunk)
+    moments = [moment for entries in by_pass.values() for _, moment in entries]
     return tuple(sorted(moments, key=lambda moment: (not moment.of.forward, moment.number)))
 
 
-def _warm_input(schedule: tuple[PassRun, ...]) -> tuple[int, int]:
-    """The chunk of the last input that the warm-up receives, and how many of its backwards are over before it waits.
+def _last_warm_up_input(schedule: tuple[PassRun, ...]) -> tuple[int, int]:
+    """Return the chunk of the last input that the warm-up receives, and how many of its backwards run before it stays
+    live.
 
-    The input is that of the first forward that overlaps a backward. If there is none, the warm-up receives none that is
-    left.
+    The input is that of the first forward that overlaps a backward. Without one, the result is (-1, 1).
     """
     forwards = Counter[int]()
     for run in schedule:
@@ -228,11 +235,11 @@ One with as much of everything that both have, ``all(map(ge, one, other))``, hol
 """
 
 
-def _empty(counts: Sequence[int], kinds: Sequence[int], passing: Pass) -> tuple[int, ...]:
-    """Chunks of each kind with nothing in flight. After the first backward they hold what they kept."""
-    found = [0] * len(kinds)
+def _idle_chunks(counts: Sequence[int], kinds: Sequence[int], passing: Pass) -> tuple[int, ...]:
+    """Count the chunks of each kind with nothing in flight; after the first backward they hold what they kept."""
+    idle = [0] * len(kinds)
     if 0 in counts:
         for chunk, count in enumerate(counts):
             if not count and chunk != passing.chunk:
-                found[kinds[chunk]] += 1
-    return tuple(found)
+                idle[kinds[chunk]] += 1
+    return tuple(idle)

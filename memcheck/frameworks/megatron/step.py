@@ -78,7 +78,7 @@ class ScheduleProgram(Record):
 
 
 class SchedulePeaks:
-    """A rank's step without the resident bytes: the highest moment of each instant."""
+    """Finds the peak of each instant of a rank's step, without the resident bytes."""
 
     __slots__ = ("_ceiling", "_highs", "_in_flight", "_known", "_name", "_rank", "_schedule")
 
@@ -93,7 +93,7 @@ class SchedulePeaks:
     @property
     def _evaluated(self) -> Evaluated:
         if self._known is None:
-            form, sizes, self._highs = _form(self._rank)
+            form, sizes, self._highs = _form_and_sizes(self._rank)
             found = recorded(form, self._schedule)
             self._known = Evaluated(found.program, found.program.units(sizes), (sizes,))
             self._in_flight = found.in_flight
@@ -112,50 +112,56 @@ class SchedulePeaks:
         return self._ceiling
 
     def moment(self, index: int) -> Moment:
-        """One instant with its components."""
-        where = self._evaluated.mark(index).operation
-        high = self.high(index)
-        if high is not None:
-            _, chunk, unit = map(int, where.split())
+        """Return one instant with its bytes per component and the operation that runs then."""
+        operation = self._evaluated.mark(index).operation
+        unit_peak = self.high(index)
+        if unit_peak is not None:
+            _, chunk, unit = map(int, operation.split())
             name = self._rank.chunks[chunk][unit].name if self._name is None else self._name(chunk, unit)
-            where = f"{high.label} in {name}"
-        return self._evaluated.moment(index, where)
+            operation = f"{unit_peak.label} in {name}"
+        return self._evaluated.moment(index, operation)
 
     def high(self, index: int) -> Peak | None:
-        """The unit's highest point that an instant's is, if it is one."""
+        """Return the highest point of the unit that runs at an instant, or None where no unit runs."""
         number = self._evaluated.mark(index).top.high
         return None if number < 0 else self._highs[number]
 
     def pass_at(self, index: int) -> InFlight:
-        """The pass in which an instant is highest. It must be one of forward, loss and backward."""
+        """Return the pass that runs at an instant's peak; the instant must be one of forward, loss and backward."""
         return self._in_flight[int(self._evaluated.mark(index).operation.split()[0])]
 
 
 def ceiling(rank: Rank, schedule: tuple[PassRun, ...]) -> float:
-    """Bytes that no instant of a step exceeds: all that can be live during a pass, and the pass on its own.
+    """Return an upper bound in bytes of every instant of a step: all that a pass can find live, and the pass itself.
 
-    There is none where Megatron-FSDP gathers around units.
+    Infinite where Megatron-FSDP gathers parameters around units.
     """
     if rank.extras:
         return inf
-    passes = [_alone(units) for units in rank.chunks]
-    saved = [each[0] + rank.cached_output for each in passes]
-    now = most = 0
+    chunk_bytes = [_chunk_bytes(units) for units in rank.chunks]
+    saved = [chunk[0] + rank.cached_output for chunk in chunk_bytes]
+    in_flight = highest = 0
     for forward, backward, times in schedule:
-        gained = 0 if forward is None else saved[forward]
-        step = gained - (0 if backward is None else saved[backward])
+        saved_by_forward = 0 if forward is None else saved[forward]
+        change_per_run = saved_by_forward - (0 if backward is None else saved[backward])
         if forward is not None:
-            most = max(most, max(now, now + (times - 1) * step) + passes[forward][1])
+            highest = max(highest, max(in_flight, in_flight + (times - 1) * change_per_run) + chunk_bytes[forward][1])
         if backward is not None:
-            most = max(most, max(now + step, now + times * step) + passes[backward][2])
-        now += times * step
-    idle = sum([each[3] + 2 * rank.held_input for each in passes])
-    edges = rank.input_gradient + rank.output_gradient + rank.forward_only + rank.cached_output
-    return most + idle + edges + (3 + rank.exchanged) * rank.held_input
+            highest = max(
+                highest, max(in_flight + change_per_run, in_flight + times * change_per_run) + chunk_bytes[backward][2]
+            )
+        in_flight += times * change_per_run
+    idle_bytes = sum([chunk[3] + 2 * rank.held_input for chunk in chunk_bytes])
+    boundary_bytes = rank.input_gradient + rank.output_gradient + rank.forward_only + rank.cached_output
+    return highest + idle_bytes + boundary_bytes + (3 + rank.exchanged) * rank.held_input
 
 
-def _alone(units: Sequence[Unit]) -> tuple[int, int, int, int]:
-    """What a chunk saves, the highest points of its forward and of its backward, and what it keeps idle, at most."""
+def _chunk_bytes(units: Sequence[Unit]) -> tuple[int, int, int, int]:
+    """Return four byte counts of a chunk: saved, peak of its forward, peak of its backward, kept while idle (an upper
+    bound).
+
+    Backward walks the units in reverse and releases what each unit has saved.
+    """
     live = forward = backward = lingers = 0
     for unit in units:
         forward = max(forward, live + unit.fresh.forward.bytes)
@@ -169,50 +175,53 @@ def _alone(units: Sequence[Unit]) -> tuple[int, int, int, int]:
     return saved, forward, backward, lingers
 
 
-def _form(rank: Rank) -> tuple[RankForm, tuple[int, ...], tuple[Peak, ...]]:
-    """A rank apart from its sizes, these in the order in which :func:`recorded` gives out places, and its curves'
-    highest points.
+def _form_and_sizes(rank: Rank) -> tuple[RankForm, tuple[int, ...], tuple[Peak, ...]]:
+    """Split a rank into its form, its sizes in bytes, and the highest points of its units' curves.
+
+    The sizes are in the order in which :func:`recorded` numbers them. Ranks of equal form share one recorded step.
     """
-    first: dict[tuple[int, Extra], int] = {}
+    first_number: dict[tuple[int, Extra], int] = {}
     sizes: list[int] = []
-    highs: list[Peak] = []
+    unit_peaks: list[Peak] = []
     chunks: list[tuple[UnitsForm, ...]] = []
-    number = 0
+    unit_number = 0
     saves = True
     for index, units in enumerate(rank.chunks):
         forms: list[UnitsForm] = []
         saved = rank.cached_output
-        for unit, extra, times in _in_a_row(units, rank.extras[index] if rank.extras else None):
-            of = first.setdefault((id(unit.fresh), extra), number)
+        for unit, extra, times in _group_equal_units(units, rank.extras[index] if rank.extras else None):
+            same_as = first_number.setdefault((id(unit.fresh), extra), unit_number)
             curve = sizes_of(unit.fresh)
-            forms.append(UnitsForm(unit.kind, curve.form, (bool(extra.forward), bool(extra.backward)), of, times))
-            if of == number:
+            forms.append(UnitsForm(unit.kind, curve.form, (bool(extra.forward), bool(extra.backward)), same_as, times))
+            if same_as == unit_number:
                 sizes += [*curve.numbers, *[n for n in extra if n]]
-                highs += curve.highs
+                unit_peaks += curve.highs
             saved += unit.fresh.saved
-            number += 1
+            unit_number += 1
         saves &= saved > 0
         chunks.append(tuple(forms))
-    edges = (rank.forward_only, rank.input_gradient, rank.output_gradient, rank.cached_output, rank.held_input)
-    sizes += [n for n in edges if n]
-    form = RankForm(tuple(chunks), tuple([bool(n) for n in edges]), rank.keeps_warm_input, rank.exchanged, saves)
-    return form, tuple(sizes), tuple(highs)
+    boundary_sizes = (rank.forward_only, rank.input_gradient, rank.output_gradient, rank.cached_output, rank.held_input)
+    sizes += [n for n in boundary_sizes if n]
+    form = RankForm(
+        tuple(chunks), tuple([bool(n) for n in boundary_sizes]), rank.keeps_warm_input, rank.exchanged, saves
+    )
+    return form, tuple(sizes), tuple(unit_peaks)
 
 
-def _in_a_row(units: Sequence[Unit], extras: Sequence[Extra] | None) -> list[tuple[Unit, Extra, int]]:
-    """Consecutive units that compute the same and have the same extras: the first one, and how many they are."""
+def _group_equal_units(units: Sequence[Unit], extras: Sequence[Extra] | None) -> list[tuple[Unit, Extra, int]]:
+    """Group consecutive units with the same curve and the same extras, as (first unit, extras, count)."""
     if extras is None:
-        every = [(unit, NO_EXTRA, times) for unit, times in runs_of(units)]
+        counted_units = [(unit, NO_EXTRA, times) for unit, times in runs_of(units)]
     else:
-        every = [(unit, extra, 1) for unit, extra in zip(units, extras, strict=True)]
-    rows = [list(same) for _, same in groupby(every, key=lambda row: (id(row[0].fresh), row[1]))]
-    return [(*same[0][:2], sum([times for _, _, times in same])) for same in rows]
+        counted_units = [(unit, extra, 1) for unit, extra in zip(units, extras, strict=True)]
+    groups = [list(group) for _, group in groupby(counted_units, key=lambda entry: (id(entry[0].fresh), entry[1]))]
+    return [(*group[0][:2], sum([times for _, _, times in group])) for group in groups]
 
 
 NO_EXTRA = Extra(0, 0)
 
 
-class _NamedUnits(Record):
+class _UnitGroup(Record):
     """Units that are alike, with the places of their sizes."""
 
     kind: str
@@ -237,56 +246,73 @@ class _Edges(Record):
 
 @lru_cache(maxsize=2048)
 def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
-    """The record of a step: every pass at each moment of the schedule at which it can be the fullest."""
-    place, high = 1, 0
-    named: list[_NamedUnits] = []
-    chunks: list[list[_NamedUnits]] = []
+    """Record a step for all sizes: each pass at every moment of the schedule at which it can be the fullest.
+
+    Cached by form and schedule. Instants: "init", then "forward", "loss" and "backward" of the passes, then
+    "optimizer".
+    """
+    size_index, peak_index = 1, 0
+    unit_groups: list[_UnitGroup] = []
+    chunks: list[list[_UnitGroup]] = []
     for forms in form.chunks:
         chunks.append([])
         for kind, curve_form, extra, of, times in forms:
-            if of < len(named):
-                curve, around = named[of].curve, named[of].extra
+            if of < len(unit_groups):
+                curve, extra_sizes = unit_groups[of].curve, unit_groups[of].extra
             else:
-                curve, place, high = named_curve(curve_form, place, high)
-                around = Extra(place if extra[0] else NOTHING, place + extra[0] if extra[1] else NOTHING)
-                place += sum(extra)
-            named.append(_NamedUnits(kind, curve, around, times))
-            chunks[-1].append(named[-1])
-    places = accumulate(form.edges, initial=place)
+                curve, size_index, peak_index = named_curve(curve_form, size_index, peak_index)
+                extra_sizes = Extra(size_index if extra[0] else NOTHING, size_index + extra[0] if extra[1] else NOTHING)
+                size_index += sum(extra)
+            unit_groups.append(_UnitGroup(kind, curve, extra_sizes, times))
+            chunks[-1].append(unit_groups[-1])
+    size_indices = accumulate(form.edges, initial=size_index)
     receives = tuple([not units or units[0].kind != "embedding" for units in chunks])
-    at = [place if there else NOTHING for there, place in zip(form.edges, places, strict=False)]
-    edges = _Edges(at[0], at[1], at[2], at[3], at[4], receives, form.keeps_warm_input, form.exchanged)
+    forward_only, input_gradient, output_gradient, cached_output, held_input = (
+        index if present else NOTHING for present, index in zip(form.edges, size_indices, strict=False)
+    )
+    edges = _Edges(
+        forward_only=forward_only,
+        input_gradient=input_gradient,
+        output_gradient=output_gradient,
+        cached_output=cached_output,
+        held_input=held_input,
+        receives=receives,
+        keeps_warm_input=form.keeps_warm_input,
+        exchanged=form.exchanged,
+    )
     # what Megatron-FSDP gathers for the next step after its optimizer (distrib_optimizer.py, step_with_ready_grads)
-    gathered = [units[0].extra.forward for units in chunks if units]
-    alike: dict[tuple[UnitsForm, ...], int] = {}
-    kinds = tuple([alike.setdefault(forms, index) for index, forms in enumerate(form.chunks)])
+    prefetched = [units[0].extra.forward for units in chunks if units]
+    first_equal: dict[tuple[UnitsForm, ...], int] = {}
+    kinds = tuple([first_equal.setdefault(forms, index) for index, forms in enumerate(form.chunks)])
     recorder = Recorder()
     _hold_idle(recorder, chunks, edges, kinds)
-    for first in gathered:
-        recorder.hold("communication_buffers", first)
+    for prefetched_parameters in prefetched:
+        recorder.hold("communication_buffers", prefetched_parameters)
     recorder.mark("init", "states at rest")
     recorder.repeat(0, -1)
     moments = candidates(schedule, kinds, form.saves)
-    passed: dict[int, list[_Stretch]] = {}
+    ranges_of_kind: dict[int, list[_UnitRange]] = {}
     for index, moment in enumerate(moments):
         before, chunk = recorder.here, moment.of.chunk
         _hold_in_flight(recorder, chunks, kinds, edges, moment)
-        like = kinds[chunk]
-        if like not in passed:
-            passed[like] = _each(chunks[like])
-        (_forward if moment.of.forward else _backward)(recorder, chunks[chunk], passed[like], f"{index} {chunk}")
+        chunk_kind = kinds[chunk]
+        if chunk_kind not in ranges_of_kind:
+            ranges_of_kind[chunk_kind] = _unit_ranges(chunks[chunk_kind])
+        (_forward if moment.of.forward else _backward)(
+            recorder, chunks[chunk], ranges_of_kind[chunk_kind], f"{index} {chunk}"
+        )
         recorder.repeat(before, -1)
     _hold_idle(recorder, chunks, edges, kinds)
-    for first in gathered:
-        recorder.hold("communication_buffers", first)
+    for prefetched_parameters in prefetched:
+        recorder.hold("communication_buffers", prefetched_parameters)
     recorder.mark("optimizer", "optimizer step")
-    return ScheduleProgram(recorder.program(place + sum(form.edges)), moments)
+    return ScheduleProgram(recorder.program(size_index + sum(form.edges)), moments)
 
 
 def _hold_in_flight(
-    recorder: Recorder, chunks: list[list[_NamedUnits]], kinds: Sequence[int], edges: _Edges, moment: InFlight
+    recorder: Recorder, chunks: list[list[_UnitGroup]], kinds: Sequence[int], edges: _Edges, moment: InFlight
 ) -> None:
-    """Hold what is live during a pass.
+    """Record what is live during a pass: tensors of micro-batches in flight, idle chunks, and boundary tensors.
 
     The graph of the backward before a forward of the only chunk lives until its output's variable is overwritten, and
     its leaf is that backward's input.
@@ -319,13 +345,16 @@ def _hold_in_flight(
         recorder.hold("activations", edges.forward_only)
 
 
-def _sends_on(chunk: Sequence[_NamedUnits]) -> bool:
-    """Whether another chunk gets what it gives out."""
+def _sends_on(chunk: Sequence[_UnitGroup]) -> bool:
+    """Whether the chunk sends its output to another chunk."""
     return bool(chunk) and chunk[-1].kind in ("embedding", "block")
 
 
-def _hold_idle(recorder: Recorder, chunks: Sequence[Sequence[_NamedUnits]], edges: _Edges, idle: Sequence[int]) -> None:
-    """What chunks with nothing in flight, by kind, keep of their last pass: input and its gradient, what lingers."""
+def _hold_idle(recorder: Recorder, chunks: Sequence[Sequence[_UnitGroup]], edges: _Edges, idle: Sequence[int]) -> None:
+    """Record what chunks with nothing in flight keep of their last pass: the input, its gradient, and what lingers.
+
+    ``idle``: the kind of each idle chunk.
+    """
     for kind in dict.fromkeys(idle):
         times = idle.count(kind)
         if edges.receives[kind]:
@@ -335,9 +364,9 @@ def _hold_idle(recorder: Recorder, chunks: Sequence[Sequence[_NamedUnits]], edge
                 recorder.hold("temporaries", units.curve.lingers, units.times * times)
 
 
-def _forward(recorder: Recorder, chunk: Sequence[_NamedUnits], each: list[_Stretch], where: str) -> None:
-    """A forward through one chunk. ``where``: the numbers of the moment and of the chunk."""
-    for index, end, units in each:
+def _forward(recorder: Recorder, chunk: Sequence[_UnitGroup], unit_ranges: list[_UnitRange], where: str) -> None:
+    """Record a forward through one chunk, unit by unit. ``where``: the numbers of the moment and of the chunk."""
+    for index, end, units in unit_ranges:
         before = recorder.here
         recorder.hold("communication_buffers", units.extra.forward)
         instant = "forward" if units.kind in ("embedding", "block") else "loss"
@@ -350,11 +379,14 @@ def _forward(recorder: Recorder, chunk: Sequence[_NamedUnits], each: list[_Stret
         recorder.release("activations", units.curve.until_forward_ends, units.times)
 
 
-def _backward(recorder: Recorder, chunk: Sequence[_NamedUnits], each: list[_Stretch], where: str) -> None:
-    """A backward through one chunk, whose forward has kept its tensors. ``where``: as of a forward."""
+def _backward(recorder: Recorder, chunk: Sequence[_UnitGroup], unit_ranges: list[_UnitRange], where: str) -> None:
+    """Record a backward through one chunk in reverse order, whose forward has kept its tensors.
+
+    ``where``: the numbers of the moment and of the chunk.
+    """
     for units in chunk:
         recorder.hold_bundle(units.curve.saved, units.times)
-    for index, end, units in reversed(each):
+    for index, end, units in reversed(unit_ranges):
         before = recorder.here
         recorder.hold_bundle(units.curve.saved, -1)
         recorder.hold("communication_buffers", units.extra.backward)
@@ -365,10 +397,10 @@ def _backward(recorder: Recorder, chunk: Sequence[_NamedUnits], each: list[_Stre
         recorder.repeat(before, end - index - 1)
 
 
-_Stretch = tuple[int, int, _NamedUnits]
+_UnitRange = tuple[int, int, _UnitGroup]
 
 
-def _each(chunk: Sequence[_NamedUnits]) -> list[_Stretch]:
-    """The units of a chunk as stretches [from, to), with what is the same of all of a stretch."""
-    every = [units for units in chunk for _ in range(units.times)]
-    return [(first, end, every[first]) for first, end in layer_groups([units.times for units in chunk])]
+def _unit_ranges(chunk: Sequence[_UnitGroup]) -> list[_UnitRange]:
+    """Split the units of a chunk into ranges [first, end) of equal units."""
+    all_units = [units for units in chunk for _ in range(units.times)]
+    return [(first, end, all_units[first]) for first, end in layer_groups([units.times for units in chunk])]

@@ -1,4 +1,4 @@
-"""Muon under Megatron: which parameters it takes, and how they are dealt to ranks."""
+"""Muon under Megatron: which parameters it takes, and how they are assigned to ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from memcheck.accounts.state import LocalTensor
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron import buffers
-from memcheck.frameworks.megatron.buffers import dealt, fullest_shard
+from memcheck.frameworks.megatron.buffers import assign_bucket, fullest_shard
 from memcheck.frameworks.megatron.code import resident
 from memcheck.frameworks.megatron.counted import counted
 from memcheck.frameworks.megatron.profile import FRAMEWORK
@@ -80,7 +80,7 @@ def test_dealing_follows_the_rule_rank_by_rank() -> None:
         ranks = draw.randint(1, 24)
         cap = sum(n for n, _ in matrices) / ranks * draw.choice((0.9, 1.0, 1.3))
         loads, cursors, mine = [float(draw.randint(0, 3)) for _ in range(ranks)], [0] * ranks, [0] * ranks
-        found = dealt(matrices, list(loads), cap)
+        found = assign_bucket(matrices, list(loads), cap)
         for n, rows in sorted(matrices, key=lambda each: each[0] * min(each[1], each[0] // each[1]), reverse=True):
             room = [rank for rank in range(ranks) if -(-cursors[rank] // 64) * 64 + n <= cap]
             rank = min(room, key=loads.__getitem__) if room else min(range(ranks), key=cursors.__getitem__)
