@@ -55,27 +55,26 @@ if TYPE_CHECKING:
 MICRO_BATCHES = 3
 """Number of micro-batches to walk: without a pipeline, those after the second and before the last repeat the second."""
 DIVIDED = 2
-"""Ranks that stand for any number of them in a group."""
+"""Size of the sharding group that stands for any size."""
 REDUCED = ("reduce_input", "reduce_output", "sharded", "accumulated", "last", "divided")
-"""What a group's reduction moves."""
-BEHIND_BACKWARD = Optimizer(UNREAD, UNREAD, UNREAD, in_backward=False)
+"""Fields of a group that are sizes of its gradients' reduction."""
+AFTER_BACKWARD = Optimizer(UNREAD, UNREAD, UNREAD, in_backward=False)
 """Any optimizer that steps once the backward is over."""
 
 
 def step_key(job: TrainingJob, torch: str) -> TrainingJob:
-    """The job under one behaviour of PyTorch, without the settings that only decide resident bytes. Jobs that are equal
-    after this share one walk.
+    """Return the job without the settings that do not affect the memory of its step; equal results share one record.
 
-    A step moves what its units compute and what its parameter groups gather and reduce. Of the optimizer it reads
-    nothing; of the data-parallel ranks, whether there are several, and where parameters or gradients are divided, over
-    how many, and whether there are several such groups. Micro-batches beyond those that a rank can have in flight
-    repeat the ones before; a GPipe rank has all.
+    ``torch``: the version of PyTorch whose behaviour is recorded. The step depends on what units compute and on what
+    FSDP groups gather and reduce. It does not depend on the optimizer. Data-parallel ranks count as one or several;
+    under sharding the size of the group counts, too. Micro-batches that repeat earlier ones are left out
+    (:func:`distinct_micro_batches`).
     """
     layout = job.layout
     data = min(layout.data, 2)
     stage, group_size, optimizer = layout.zero_stage, layout.shard_group, job.optimizer
     if not job.framework.own_engine:
-        optimizer = optimizer if optimizer.in_backward else BEHIND_BACKWARD
+        optimizer = optimizer if optimizer.in_backward else AFTER_BACKWARD
         if stage < 2:
             stage, group_size = 0, 1
     if group_size > 1 and layout.context > 1:
@@ -84,7 +83,7 @@ def step_key(job: TrainingJob, torch: str) -> TrainingJob:
         data = 2 * group_size
     return job._replace(
         optimizer=optimizer,
-        gradient_accumulation_steps=settled(job),
+        gradient_accumulation_steps=distinct_micro_batches(job),
         initialization=UNREAD,
         checkpoint=UNREAD,
         layout=layout._replace(nodes=UNREAD, gpus_per_node=UNREAD, data=data, zero_stage=stage, shard_group=group_size),
@@ -92,8 +91,11 @@ def step_key(job: TrainingJob, torch: str) -> TrainingJob:
     )
 
 
-def settled(job: TrainingJob) -> int:
-    """Micro-batches that a :func:`step_key` job has of this one's."""
+def distinct_micro_batches(job: TrainingJob) -> int:
+    """Return how many micro-batches must be recorded: all later ones repeat earlier ones.
+
+    That is three without a pipeline. A pipeline rank also needs as many as it has in flight, and GPipe needs all.
+    """
     layout, steps = job.layout, job.gradient_accumulation_steps
     if layout.pipeline == 1:
         return min(steps, MICRO_BATCHES)
@@ -107,7 +109,7 @@ def settled(job: TrainingJob) -> int:
 
 
 def unsharded_step_key(job: TrainingJob) -> TrainingJob:
-    """A :func:`step_key` job without what is seen by FSDP2's groups alone: over how many ranks these are divided."""
+    """Return a :func:`step_key` job without the size of the sharding group, which only FSDP2's groups depend on."""
     layout = job.layout
     if not wraps(job) or reduces_head(job) or layout.context > 1:
         return job
@@ -116,13 +118,14 @@ def unsharded_step_key(job: TrainingJob) -> TrainingJob:
 
 
 class RankUnits(Record):
-    """What a rank runs, and the tensors of it."""
+    """The units that a rank runs, and their parameter tensors."""
 
     runs: list[Run]
     held: ResidentTensors
     reduced: tuple[str, ...]
-    """A tensor of each run whose gradient the loss reduces."""
+    """For each run the name of the tensor whose gradient the loss reduces, or an empty string."""
     parameters: int
+    """Number of parameters on the rank, before FSDP divides them."""
     offloaded: int
     """Bytes that a micro-batch sends to the host."""
 
@@ -140,7 +143,7 @@ class TorchRank(RankPeak):
 
 
 class TorchStates(RankStates):
-    """The states of the ranks of a :func:`memcheck.job.keys.state_key` job, and FSDP2's groups."""
+    """The resident states of the ranks of a :func:`memcheck.job.keys.state_key` job, and the FSDP groups of each."""
 
     __slots__ = ("_groups",)
 
@@ -149,7 +152,7 @@ class TorchStates(RankStates):
         self._groups: dict[tuple[ResidentTensors, tuple[str, ...], bool], GroupSizes] = {}
 
     def groups(self, units: RankUnits, *, rooted: bool) -> GroupSizes:
-        """FSDP2's groups of a rank. ``rooted``: those of embedding, final norm and head are one."""
+        """Return the FSDP groups of a rank. ``rooted``: embedding, final norm and head share the root's group."""
         key = (units.held, units.reduced, rooted)
         found = self._groups.get(key)
         if found is None:
@@ -164,18 +167,20 @@ def states_of(job: TrainingJob) -> TorchStates:
 
 
 class _RankStep(Record):
-    """What does not depend on the sizes of FSDP2's groups."""
+    """The step of a rank with all that does not depend on the sizes of its FSDP groups."""
 
     program: RankProgram
     units: RankUnits
     always: tuple[Always, ...]
     host_bytes: int
-    grouped: bool
+    has_groups: bool
+    """FSDP wraps the model."""
     rooted: bool
+    """Embedding, final norm and head share the root's group."""
 
 
 class Steps:
-    """The steps of a job's ranks with the sizes of their units, open to those of FSDP2's groups."""
+    """The steps of a job's ranks with the sizes of their units; sizes of FSDP groups are given to :meth:`peak`."""
 
     __slots__ = ("_architecture", "_job", "_steps", "_units")
 
@@ -186,26 +191,30 @@ class Steps:
         self._steps: dict[int, _RankStep] = {}
 
     def peak(self, rank: int, states: TorchStates) -> TorchRank:
-        """The step of pipeline rank ``rank``."""
+        """Return the step of pipeline rank ``rank`` on top of resident ``states``."""
         known = self._steps.get(rank)
         if known is None:
             known = self._steps[rank] = self._step(rank)
-        groups = states.groups(known.units, rooted=known.rooted) if known.grouped else NO_GROUP_SIZES
+        groups = states.groups(known.units, rooted=known.rooted) if known.has_groups else NO_GROUP_SIZES
         return TorchRank(rank, known.program.peak(groups), known)
 
     def _step(self, rank: int) -> _RankStep:
+        """Build the step of one pipeline rank. ``layers_of_rank``: one part, or one for each chunk of the rank."""
         job, architecture = self._job, self._architecture
         part = parts(architecture.num_layers, job.layout.pipeline, job.layout.fewer_layers)[rank]
-        held: tuple[Part, ...] = (part,)
+        layers_of_rank: tuple[Part, ...] = (part,)
         chunked = runs_chunks(job)
         if chunked:
             from memcheck.frameworks.torch.interleaved import chunk_parts
 
-            held = chunk_parts(architecture.num_layers, job.layout, rank)
-            layers = sum(each.last - each.first for each in held)
-            ends = any(each.embedding for each in held), any(each.head for each in held)
-            part = Part(first=part.first, last=part.first + layers, embedding=ends[0], head=ends[1])
-        units = _rank_units(self._units, held)
+            layers_of_rank = chunk_parts(architecture.num_layers, job.layout, rank)
+            part = Part(
+                first=part.first,
+                last=part.first + sum(chunk.last - chunk.first for chunk in layers_of_rank),
+                embedding=any(chunk.embedding for chunk in layers_of_rank),
+                head=any(chunk.head for chunk in layers_of_rank),
+            )
+        units = _rank_units(self._units, layers_of_rank)
         buffers = ModelBuffers(job, as_built(job, architecture), part, self._units.base)
         options, own_sizes, others = step_options(job, rank, buffers.border, units.held)
         always = tuple(buffers.always())
@@ -213,25 +222,28 @@ class Steps:
             from memcheck.frameworks.torch.interleaved import chunked_step, left_gradients
 
             always += left_gradients(job, rank, buffers)
-            schedule, sizes = chunked_step(job, self._units, options.schedule, held, rank)
+            schedule, sizes = chunked_step(job, self._units, options.schedule, layers_of_rank, rank)
             options = options._replace(schedule=schedule)
         else:
             sizes = [step_sizes(job, units.runs, buffers, others)]
         host_bytes = int(units.offloaded * in_flight(rank, job.layout, job.run_micro_batches))
         return _RankStep(
-            program=RankProgram(options, _run_sizes(self._units, held), outside_sizes(sizes, own_sizes)),
+            program=RankProgram(options, _run_sizes(self._units, layers_of_rank), outside_sizes(sizes, own_sizes)),
             units=units,
             always=always,
             host_bytes=host_bytes,
-            grouped=wraps(job),
+            has_groups=wraps(job),
             rooted=is_rooted(job),
         )
 
 
 def unit_key(job: TrainingJob) -> TrainingJob:
-    """The job without what its units do not depend on, :class:`Accumulation` aside."""
+    """Return the job without the settings that do not affect its units; equal results share them.
+
+    What a unit depends on in addition is in :class:`Accumulation`.
+    """
     layout = job.layout
-    alone = Layout(
+    unit_layout = Layout(
         tensor=layout.tensor,
         sequence=layout.sequence,
         context=layout.context,
@@ -239,7 +251,7 @@ def unit_key(job: TrainingJob) -> TrainingJob:
         expert_tensor=layout.expert_tensor,
     )
     if reduces_head(job) or (job.objective.forward_only_pass and (wraps(job) or partitioned(job))):
-        alone = alone._replace(zero_stage=layout.zero_stage, shard_group=layout.shard_group)
+        unit_layout = unit_layout._replace(zero_stage=layout.zero_stage, shard_group=layout.shard_group)
     freeze = job.freeze
     if freeze and flattens(job):
         from memcheck.frameworks.torch.flat_shard import flattened_freeze
@@ -253,8 +265,8 @@ def unit_key(job: TrainingJob) -> TrainingJob:
     return job._replace(
         freeze=freeze,
         whole_gradients=mixes,
-        layout=alone,
-        optimizer=job.optimizer if job.optimizer.in_backward else BEHIND_BACKWARD,
+        layout=unit_layout,
+        optimizer=job.optimizer if job.optimizer.in_backward else AFTER_BACKWARD,
         gradient_accumulation_steps=UNREAD,
         parameter_offload=UNREAD,
         initialization=UNREAD,
@@ -265,17 +277,18 @@ def unit_key(job: TrainingJob) -> TrainingJob:
 
 @lru_cache(maxsize=2048)
 def _rank_units(units: Units, held_parts: tuple[Part, ...]) -> RankUnits:
+    """Return the units of all parts that a rank holds; equal tensors become one object, by which groups are shared."""
     runs = [run for part in held_parts for run in units.runs(part)]
     held = interned([(run.unit.tensors, run.times) for run in runs])
-    same: list[Run] = []
+    shared: list[Run] = []
     parameters = offloaded = 0
-    tensors: Any  # equal ones are one object in what is held, by which groups are told apart
+    tensors: Any
     for run, (tensors, _) in zip(runs, held.runs, strict=True):
         unit = run.unit if run.unit.tensors is tensors else run.unit._replace(tensors=tensors)
-        same.append(run if unit is run.unit else run._replace(unit=unit))
+        shared.append(run if unit is run.unit else run._replace(unit=unit))
         parameters += run.times * sum(t.numel for t in tensors)
         offloaded += run.times * unit.offloaded
-    return RankUnits(same, held, tuple([run.unit.reduced for run in runs]), parameters, offloaded)
+    return RankUnits(shared, held, tuple([run.unit.reduced for run in runs]), parameters, offloaded)
 
 
 @lru_cache(maxsize=2048)
@@ -284,53 +297,64 @@ def _run_sizes(units: Units, held: tuple[Part, ...]) -> RunSizes:
 
 
 def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
+    """Return the sizes in bytes of the FSDP groups of a rank: one group per wrapped unit, and the root's.
+
+    The root's group sums the units that are not wrapped, and the parts of wrapped ones that it keeps
+    (``left_to_root``). A tensor whose gradient the loss reduces is a group of its own within its unit.
+    """
     known: dict[int, UnitGroups] = {}
-    found: list[UnitGroups] = []
+    unit_groups: list[UnitGroups] = []
     root = NO_GROUP
     tensors: Any
     wrapped = wrapped_kinds(job)
-    leaves, carves, rest = leaves_apart(job), carves_ends(job), dict[int, Group]()
+    leaves, carves, left_to_root = leaves_apart(job), carves_ends(job), dict[int, Group]()
     vision = job.architecture.vision if isinstance(job.architecture, Architecture) else None
-    parted = {}
+    own_modules: dict[str, tuple[str, ...]] = {}
     if vision is not None:
         from memcheck.frameworks.torch.tower_setup import own_parts
 
-        parted = own_parts(job, vision)
-    outside = [run.unit.kind not in wrapped or run.unit.kind in parted for run in units.runs]
-    ends = [held for of_root, (held, _) in zip(outside, units.held.runs, strict=True) if of_root]
-    trains = rooted and any(t.trained for held in ends for t in held)  # type: ignore[attr-defined]
-    for run, early, of_root, (tensors, _) in zip(units.runs, units.reduced, outside, units.held.runs, strict=True):
+        own_modules = own_parts(job, vision)
+    outside = [run.unit.kind not in wrapped or run.unit.kind in own_modules for run in units.runs]
+    root_tensors = [tensors for of_root, (tensors, _) in zip(outside, units.held.runs, strict=True) if of_root]
+    trains = rooted and any(t.trained for tensors in root_tensors for t in tensors)  # type: ignore[attr-defined]
+    for run, reduced, of_root, (tensors, _) in zip(units.runs, units.reduced, outside, units.held.runs, strict=True):
         kind = run.unit.kind
-        if id(tensors) not in known or early:
-            own = trains and kind not in wrapped
-            whole = UnitGroups(group_of(job, tensors, trains=own))
-            if (leaves or carves) and kind not in (*wrapped, *parted):
+        if id(tensors) not in known or reduced:
+            groups = UnitGroups(group_of(job, tensors, trains=trains and kind not in wrapped))
+            if (leaves or carves) and kind not in (*wrapped, *own_modules):
                 # what is trained, or carved out, is not the root's
-                apart = [t for t in tensors if (t.trained if leaves else is_carved(t))]
-                rest[id(tensors)] = group_of(job, tuple([t for t in tensors if t not in apart]))
-                whole = UnitGroups(group_of(job, tuple(apart)))
-            elif kind in parted and rooted:
-                whole, rest[id(tensors)] = parted_groups(job, tensors, parted[kind], trains=trains)
-            if kind in NEVER_GATHERED and kind in (*wrapped, *parted):
-                whole = NO_UNIT_GROUPS
-            if early:
+                own_group = [t for t in tensors if (t.trained if leaves else is_carved(t))]
+                left_to_root[id(tensors)] = group_of(job, tuple([t for t in tensors if t not in own_group]))
+                groups = UnitGroups(group_of(job, tuple(own_group)))
+            elif kind in own_modules and rooted:
+                groups, left_to_root[id(tensors)] = parted_groups(job, tensors, own_modules[kind], trains=trains)
+            if kind in NEVER_GATHERED and kind in (*wrapped, *own_modules):
+                groups = NO_UNIT_GROUPS
+            if reduced:
                 # a tied head's gradient is that of the embedding's matrix
-                owners: Any = tensors if any(t.name == early for t in tensors) else units.held.runs[0][0]
-                both = ([t for t in owners if t.name == early], [t for t in tensors if t.name != early])
-                whole = UnitGroups(whole.whole, *(group_of(job, tuple(part)) for part in both))
-            known[id(tensors)] = whole
-        found.append(known[id(tensors)])
+                owners: Any = tensors if any(t.name == reduced for t in tensors) else units.held.runs[0][0]
+                early = group_of(job, tuple([t for t in owners if t.name == reduced]))
+                late = group_of(job, tuple([t for t in tensors if t.name != reduced]))
+                groups = UnitGroups(groups.whole, early, late)
+            known[id(tensors)] = groups
+        unit_groups.append(known[id(tensors)])
         if rooted and of_root:
-            end = rest.get(id(tensors), found[-1].whole)
-            if early and any(t.name == early for t in tensors):  # its own table, which the loss alone reduces
-                end = end._replace(**{name: getattr(found[-1].late, name) for name in REDUCED})
-            summed = Group(*(a + run.times * b for a, b in zip(root, end, strict=True)))
-            root = summed._replace(last=end.last or root.last)
-    return group_sizes(found, root)
+            share = left_to_root.get(id(tensors), unit_groups[-1].whole)
+            if reduced and any(t.name == reduced for t in tensors):  # its own table, which the loss alone reduces
+                share = share._replace(**{name: getattr(unit_groups[-1].late, name) for name in REDUCED})
+            summed = Group(*(total + run.times * size for total, size in zip(root, share, strict=True)))
+            root = summed._replace(last=share.last or root.last)
+    return group_sizes(unit_groups, root)
 
 
 def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...], *, trains: bool = False) -> Group:
-    """The group that FSDP makes of a unit's tensors. ``trains``: some that FSDP1 flattens with them are trained."""
+    """Return the FSDP group of some tensors, with its sizes in bytes on one rank.
+
+    ``trains``: FSDP1 flattens them together with tensors that are trained.
+
+    Raises:
+        UnsupportedError: the framework leaves experts of another dtype than the compute dtype to a single rank.
+    """
     ways = job.layout.shard_group
     if flattens(job):
         from memcheck.frameworks.torch.flat_shard import flat_group
@@ -347,17 +371,20 @@ def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...], *, trains: bool
         raise UnsupportedError(message, help, "/training/precision")
     casts, waited = gathered_dtype(job) is not None, skips_reduction(job)
     divides = job.framework.fsdp2.divides_gradients
-    found = group(divided, recipe, casts=casts, waits=waits, leaves=leaves, waited=waited, divides=divides)
-    return found._replace(last=0) if job.fsdp == 1 or ways == 1 else found
+    sizes = group(divided, recipe, casts=casts, waits=waits, leaves=leaves, waited=waited, divides=divides)
+    return sizes._replace(last=0) if job.fsdp == 1 or ways == 1 else sizes
 
 
 def parted_groups(
     job: TrainingJob, tensors: tuple[LocalTensor, ...], own_names: tuple[str, ...], *, trains: bool
 ) -> tuple[UnitGroups, Group]:
-    """The group of a unit's own modules, with the gradients of the rest, and what that rest adds to the root's."""
+    """Split a unit into the group of its wrapped modules and the share of the root's group.
+
+    ``own_names``: how names of tensors in wrapped modules begin. Returns the unit's groups and the root's share. The
+    size of the root's gradients is in ``early.gathered``, because the unit's backward allocates them.
+    """
     own = tuple([t for t in tensors if t.name.startswith(own_names)])
     rest = tuple([t for t in tensors if t not in own])
     trained = group_of(job, tuple([t for t in rest if t.trained]))
-    return UnitGroups(group_of(job, own), NO_GROUP._replace(gathered=trained.gathered)), group_of(
-        job, rest, trains=trains
-    )
+    unit_groups = UnitGroups(group_of(job, own), NO_GROUP._replace(gathered=trained.gathered))
+    return unit_groups, group_of(job, rest, trains=trains)

@@ -40,28 +40,28 @@ from memcheck.record import Record
 
 
 class Run(Record):
-    """Consecutive units that are alike."""
+    """Consecutive equal units, such as the layers of a decoder."""
 
     unit: Unit
-    """With the name of the first."""
+    """The unit, with the name of the first one."""
     times: int
     layer: int = 0
-    """Number of the first, of layers."""
+    """Number of the first layer in the model."""
 
     def names(self) -> list[str]:
-        """Name of each unit, with its layer's number where there are several."""
+        """Return the name of each unit, with the number of its layer where there are several."""
         if self.times == 1:
             return [self.unit.name]
         return [f"{NUMBERED[self.unit.kind]} {self.layer + i}" for i in range(self.times)]
 
 
 class Accumulation(Record):
-    """How autograd adds gradients of micro-batches: what of a unit depends on FSDP and PyTorch's version."""
+    """How gradients of micro-batches are accumulated: all of a unit that depends on FSDP and PyTorch's version."""
 
     adds: bool
-    """Some micro-batch adds to gradients that are there."""
+    """Some micro-batch adds to existing gradients."""
     dtype: str | None
-    """Dtype to which autograd, or an engine's hook, casts the gradients that wait for a reduction; None: none does."""
+    """Dtype to which autograd, or an engine's hook, casts gradients that wait for a reduction; None: no cast."""
     outside: str | None
     """Dtype to which autograd casts gradients of weights that are used outside of their group's forward."""
     saves_inputs: bool = False
@@ -69,7 +69,7 @@ class Accumulation(Record):
 
 
 def accumulation(job: TrainingJob) -> Accumulation:
-    """How the job accumulates."""
+    """Return how a job accumulates gradients over micro-batches."""
     engine = engine_code(job.framework)
     dtype = accumulated_dtype(job)
     if engine is not None and engine.sums_apart(job):
@@ -79,7 +79,7 @@ def accumulation(job: TrainingJob) -> Accumulation:
 
 
 def part_units(job: TrainingJob, architecture: Architecture, part: Part, *, inventory: bool = False) -> list[Unit]:
-    """The units of one pipeline rank, in forward order."""
+    """Return the units of one pipeline rank, one by one in forward order."""
     runs = Units(job, architecture, accumulation(job), inventory).runs(part)
     return [run.unit._replace(name=name) for run in runs for name in run.names()]
 
@@ -111,21 +111,25 @@ class Units:
         return self._entry != stream_dtype(self.base)
 
     def runs(self, part: Part) -> list[Run]:
-        """The units of one pipeline rank, in forward order, with those that are alike in one."""
+        """Return the units of one pipeline rank in forward order, equal consecutive ones as one run.
+
+        The order is: encoder, embedding, vision tower, layers, head, as far as ``part`` has them. Layers differ in
+        whether their input needs a gradient, which is decided from the first layer on.
+        """
         job, base, frozen = self.job, self.base, self._frozen
         checkpointing = job.checkpointing
-        input_grad = self._input_wants(part)
+        input_grad = self._input_needs_grad(part)
         runs: list[Run] = []
         encoder, table = self.architecture.encoder, input_grad
         if encoder is not None and part.embedding:
             from memcheck.frameworks.torch.encoder import encoder_units
 
-            found = encoder_units(
+            encoder_part = encoder_units(
                 job, self.architecture, encoder, base, table=self._table_trained, adds=self._added.adds,
                 inventory=self._inventory,
             )  # fmt: skip
-            runs += [Run(unit, times, layer) for unit, times, layer in found.runs]
-            self.base = base = base._replace(encoded_grad=found.grad)
+            runs += [Run(unit, times, layer) for unit, times, layer in encoder_part.runs]
+            self.base = base = base._replace(encoded_grad=encoder_part.grad)
         vision = self.architecture.vision
         crossed = vision is not None and bool(vision.crosses)
         if part.embedding and not crossed:
@@ -156,37 +160,48 @@ class Units:
             runs[-1] = runs[-1]._replace(unit=lookup)
         outliving = sum(run.unit.fresh.outlives for run in runs)
         adapted = base.adapter is not None and base.adapter.targets != ()
-        reads = part.last if self._shares else 1 + max(vision.crosses) if crossed and vision is not None else -1
-        for block, index, times in _stretches(self.architecture.blocks, part, frozen, checkpointing.every_n_layers):
+        end_of_readers = self._end_of_readers(part)
+        for block, index, times in _layer_groups(self.architecture.blocks, part, frozen, checkpointing.every_n_layers):
             left = times
             while left:
                 trained = self._trains(block) and index not in frozen
                 external = index == part.first > 0
                 # the backward's first layer is where gradients start that all of an encoder-decoder's add up
-                ends = index + left == reads
-                gathers = ends and left == 1
+                has_last_reader = index + left == end_of_readers
+                gathers = has_last_reader and left == 1
                 unit = self._block(block, index, input_grad, trained, external, gathers)
                 # a layer without a module that is adapted leaves the graph where it begins
-                after = input_grad or trained or (adapted and unit.fresh.output_gradient > 0)
-                after = after or (base.encoded_grad and crossed and isinstance(block, PictureBlock))
-                # what follows one with other inputs is not like it
-                some = 1 if external or after != input_grad or (index == 0 and self._widens_first) else left
-                if ends and some == left > 1:
-                    some -= 1
-                outliving += some * unit.fresh.outlives
-                _put(runs, unit, index, some)
-                input_grad, index, left = after, index + some, left - some
+                output_grad = input_grad or trained or (adapted and unit.fresh.output_gradient > 0)
+                output_grad = output_grad or (base.encoded_grad and crossed and isinstance(block, PictureBlock))
+                # a layer with another input than the layers after it is a run of its own
+                alone = external or output_grad != input_grad or (index == 0 and self._widens_first)
+                count = 1 if alone else left
+                if has_last_reader and count == left > 1:
+                    count -= 1
+                outliving += count * unit.fresh.outlives
+                _append(runs, unit, index, count)
+                input_grad, index, left = output_grad, index + count, left - count
         return self._with_head(runs, part, input_grad, outliving)
 
+    def _end_of_readers(self, part: Part) -> int:
+        """Return the number after the last layer that reads a shared tensor, such as the encoder's output; -1: none."""
+        if self._shares:
+            return part.last
+        vision = self.architecture.vision
+        return 1 + max(vision.crosses) if vision is not None and vision.crosses else -1
+
     def _trains(self, block: Block) -> bool:
-        """Whether a layer's own weights want gradients: with adapters in one flat parameter, if there is an adapter."""
+        """Return whether a layer's own weights need gradients.
+
+        Where FSDP1 flattens adapters and frozen weights into one parameter, every view of it needs one.
+        """
         if not self.job.whole_gradients:
             return self.base.trained
-        held = holding(self.base)._replace(trained=False)
-        return any(t.trained for t in layer_tensors(self.job, block, held))
+        adapters_only = holding(self.base)._replace(trained=False)
+        return any(t.trained for t in layer_tensors(self.job, block, adapters_only))
 
-    def _input_wants(self, part: Part) -> bool:
-        """Whether the first layer's input wants a gradient."""
+    def _input_needs_grad(self, part: Part) -> bool:
+        """Return whether the input of the first layer of ``part`` needs a gradient."""
         if self._table_trained or (self._beside and has_tensors_beside(self.architecture)):
             return True
         if part.first > 0 and not _nothing_trained_below(self.job, part.first, self._frozen, self.base):
@@ -199,66 +214,80 @@ class Units:
         return is_hooked(self.job, self.architecture)  # enable_input_require_grads: the looked-up rows are made to
 
     def _idle_units(self) -> list[Run]:
-        """Layers of a model without a tower that a step of text does not run (Llama 3.2 Vision's)."""
+        """Return the units that a step of text does not run: Llama 3.2 Vision's cross-attention layers."""
         from memcheck.frameworks.torch.idle_towers import idle_units
         from memcheck.job.images import NO_PICTURES
 
-        found = idle_units(self.job, self.architecture, self.base, NO_PICTURES)
-        return [Run(unit, times, layer) for unit, times, layer in found]
+        units = idle_units(self.job, self.architecture, self.base, NO_PICTURES)
+        return [Run(unit, times, layer) for unit, times, layer in units]
 
     def _with_head(self, runs: list[Run], part: Part, input_grad: bool, graph: int) -> list[Run]:
+        """Append the head to the runs if ``part`` has it. ``graph``: bytes that outlive the layers' backward."""
         if part.head:
             states = sum(run.times * run.unit.fresh.freed_input for run in runs if run.unit.kind == "block")
             runs.append(Run(self._head(part, input_grad, graph, states), 1))
         return runs
 
     def _embedding(self, tied: bool) -> Unit:
+        """Return the unit of the embedding. ``tied``: this rank's head multiplies by the same matrix."""
         if saves(self.job, TABLE, HEAD):
-            tied = False  # copies of its matrix are trained, which are never tied
+            tied = False  # peft trains copies of the matrix, which are never tied
         if reduces_head(self.job) and wraps(self.job):
             tied = False  # the head's gradient was reduced within the loss
-        found = self._ends.get((tied,))
-        if found is None:
+        unit = self._ends.get((tied,))
+        if unit is None:
             added, trained = self._added, self._table_trained or self._beside
-            found = embedding_unit(self.job, self.architecture, self.base, trained, tied, added.adds, self._inventory)
-            self._ends[tied,] = found
-        return found
+            unit = embedding_unit(self.job, self.architecture, self.base, trained, tied, added.adds, self._inventory)
+            self._ends[tied,] = unit
+        return unit
 
     def _block(self, block: Block, index: int, input_grad: bool, trained: bool, external: bool, gathers: bool) -> Unit:
+        """Return the unit of layer ``index``; equal layers share one.
+
+        ``external``: its input was received from another pipeline rank. ``gathers``: its backward is where gradients of
+        a tensor that several layers read are summed.
+        """
         mode = recompute_mode(self.job, index)
         stream = self.base.stream if index or not self._widens_first else self._entry
         key = (id(block), input_grad, trained, external, mode, gathers, stream)
-        found = self._alike.get(key)
-        if found is None:
+        unit = self._alike.get(key)
+        if unit is None:
             setting = self.base._replace(
                 input_grad=input_grad, trained=trained, external_input=external, gathers=gathers, stream=stream
             )
-            found = block_unit(self.job, block, setting, mode, self._added.adds, self._inventory)
+            unit = block_unit(self.job, block, setting, mode, self._added.adds, self._inventory)
             if self._shares or isinstance(block, PictureBlock):
                 from memcheck.frameworks.torch.encoder import sharing
 
-                found = sharing(found, block, setting, mode)
+                unit = sharing(unit, block, setting, mode)
             if block.borrows or block.reused:
                 from memcheck.frameworks.torch.shared_tensors import gathering
 
-                found = gathering(found, block, setting)
+                unit = gathering(unit, block, setting)
             # windows alternate, and layers with and without often take the same: equal curves are shared
-            found = self._alike[key] = self._equal.setdefault(found, found)
-        return found
+            unit = self._alike[key] = self._equal.setdefault(unit, unit)
+        return unit
 
     def _head(self, part: Part, input_grad: bool, graph: int, states: int) -> Unit:
+        """Return the unit of final norm, head and loss.
+
+        ``graph``: bytes that outlive the layers' backward. ``states``: bytes of the outputs of all layers.
+        """
         key = (part.embedding, input_grad, graph, states)
-        found = self._ends.get(key)
-        if found is None:
+        unit = self._ends.get(key)
+        if unit is None:
             base, (adds, _, outside, _) = self.base._replace(input_grad=input_grad), self._added
             job, architecture = self.job, self.architecture
-            found = head_unit(job, architecture, base, part, adds, outside, (graph, states), self._inventory)
-            self._ends[key] = found
-        return found
+            unit = head_unit(job, architecture, base, part, adds, outside, (graph, states), self._inventory)
+            self._ends[key] = unit
+        return unit
 
 
 def entry_stream(architecture: Architecture, base: Setting) -> str | None:
-    """Dtype of the first layer's input: a matrix after the tables makes autocast's dtype, and a table makes its own."""
+    """Return the dtype of the first layer's input; None is that of the setting.
+
+    A projection after the embedding table returns autocast's dtype, and a table returns its own.
+    """
     projected = architecture.embeddings_apart and architecture.embedding_size != architecture.hidden_size
     if projected and base.autocast:
         return base.autocast
@@ -273,8 +302,8 @@ def units_of(job: TrainingJob, architecture: Architecture, added: Accumulation, 
     return Units(job, architecture, added, inventory)
 
 
-def _put(runs: list[Run], unit: Unit, index: int, times: int) -> None:
-    """Append layers to the runs that are there."""
+def _append(runs: list[Run], unit: Unit, index: int, times: int) -> None:
+    """Append ``times`` equal layers, or lengthen the last run if its unit is the same. ``index``: the first layer."""
     last = runs[-1] if runs else None
     if last is not None and _same(last.unit, unit):
         runs[-1] = last._replace(times=last.times + times)
@@ -282,27 +311,31 @@ def _put(runs: list[Run], unit: Unit, index: int, times: int) -> None:
         runs.append(Run(unit._replace(name=f"layer {index}"), times, index))
 
 
-def _same(one: Unit, other: Unit) -> bool:
-    return one.tensors is other.tensors and one.fresh is other.fresh and one.again is other.again
+def _same(unit: Unit, other: Unit) -> bool:
+    return unit.tensors is other.tensors and unit.fresh is other.fresh and unit.again is other.again
 
 
 @lru_cache(maxsize=1024)
-def _stretches(
+def _layer_groups(
     blocks: tuple[tuple[Block, int], ...], part: Part, frozen: frozenset[int], every: int
 ) -> tuple[tuple[Block, int, int], ...]:
-    """Layers that are alike but for what lies below them: (block, number of the first, how many)."""
-    found: list[tuple[Block, int, int]] = []
+    """Return the consecutive layers of ``part`` with the same block: (block, number of the first, how many).
+
+    Layers of one group agree in whether they are frozen and whether they are recomputed (``every``-th layer). They may
+    still differ in whether their input needs a gradient.
+    """
+    groups: list[tuple[Block, int, int]] = []
     before: tuple[int, bool, bool] | None = None
     layers = [block for block, count in blocks for _ in range(count)]
     for index in range(part.first, part.last):
         kind = (id(layers[index]), index in frozen, index % every == 0)
         if kind == before:
-            block, first, times = found[-1]
-            found[-1] = (block, first, times + 1)
+            block, first, times = groups[-1]
+            groups[-1] = (block, first, times + 1)
         else:
-            found.append((layers[index], index, 1))
+            groups.append((layers[index], index, 1))
         before = kind
-    return tuple(found)
+    return tuple(groups)
 
 
 def _nothing_trained_below(job: TrainingJob, first: int, frozen: frozenset[int], base: Setting) -> bool:
@@ -312,9 +345,9 @@ def _nothing_trained_below(job: TrainingJob, first: int, frozen: frozenset[int],
 
 
 def adds_gradients(job: TrainingJob) -> bool:
-    """Whether some micro-batch finds ``.grad`` there and adds to it.
+    """Return whether some micro-batch finds ``.grad`` set and adds to it.
 
-    The second one of a step does. Buckets that are the gradients, and those of an engine, are there from the start.
+    The second one of a step does. DDP's buckets that are the gradients, and an engine's buckets, exist from the start.
     Under FSDP2 autograd sees new unsharded gradients each time, unless they wait in its own dtype; of a head that the
     loss reduces in a pipeline, the reduction before is still there.
     """

@@ -13,7 +13,7 @@ from memcheck.frameworks.torch.rank_steps import (
     Steps,
     TorchRank,
     TorchStates,
-    settled,
+    distinct_micro_batches,
     states_of,
     step_key,
     unsharded_step_key,
@@ -27,32 +27,34 @@ from memcheck.models.types import Architecture
 def training_ranks(
     job: TrainingJob, architecture: Architecture, *, inventory: bool = False
 ) -> tuple[RankEstimate, ...]:
-    """One estimate per pipeline rank. ``inventory``: with its largest tensors and its formulas."""
+    """Return one estimate per pipeline rank. ``inventory``: with its largest tensors and its formulas."""
     return remembered_ranks(job if inventory else _shortened(job), architecture, inventory)
 
 
 def _shortened(job: TrainingJob) -> TrainingJob:
-    """The job without micro-batches that repeat others, if it has no pipeline."""
-    return job if job.layout.pipeline > 1 else job._replace(gradient_accumulation_steps=settled(job))
+    """Return the job without micro-batches that repeat earlier ones, if it has no pipeline."""
+    return job if job.layout.pipeline > 1 else job._replace(gradient_accumulation_steps=distinct_micro_batches(job))
 
 
 @lru_cache(maxsize=512)
 def remembered_ranks(job: TrainingJob, architecture: Architecture, inventory: bool) -> tuple[RankEstimate, ...]:
-    """The ranks of equal jobs: what differs between the plans of one repository often does not matter here."""
+    """Return the estimates of all pipeline ranks; equal jobs of different plans share them."""
     _require_modelled(job, architecture)
     numbers = tuple(range(job.layout.pipeline))
     states = states_of(state_key(job))
     if not inventory:
-        return tuple([laid(job, rank) for rank in peak_ranks(job, states, Behaviours(job, architecture), numbers)])
+        peaks = peak_ranks(job, states, Behaviours(job, architecture), numbers)
+        return tuple([estimate_of(job, rank) for rank in peaks])
     from memcheck.frameworks.torch.inventory import with_inventory
 
-    each = [Steps(unsharded_step_key(step_key(job, torch)), architecture, inventory=True) for torch in job.torch]
+    by_version = [Steps(unsharded_step_key(step_key(job, torch)), architecture, inventory=True) for torch in job.torch]
     steps = job.run_micro_batches
-    found = [highest_rank([one.peak(number, states) for one in each], states, steps) for number in numbers]
-    return tuple([with_inventory(job, laid(job, one), torch_rank(one)) for one in found])
+    peaks = [highest_rank([s.peak(number, states) for s in by_version], states, steps) for number in numbers]
+    return tuple([with_inventory(job, estimate_of(job, rank), torch_rank(rank)) for rank in peaks])
 
 
 def _require_modelled(job: TrainingJob, architecture: Architecture) -> None:
+    """Raise an error for a combination that has no memory model; most jobs cannot have one and are not looked at."""
     shares = any(block.borrows for block, _ in architecture.blocks)
     if shares or job.layout.pipeline_schedule in SPLIT or mixes_adapters(job):
         from memcheck.frameworks.torch.fsdp_limits import require_modelled
@@ -74,9 +76,9 @@ class Behaviours:
             self._find(job, torch)
 
     def steps(self, job: TrainingJob, torch: str) -> Steps:
-        """The steps of a job with its batch. The batch decides under how many behaviours of PyTorch it is estimated."""
+        """Return the steps of a job with its batch, under the behaviour of one version of PyTorch."""
         found = self._any_batch.get(torch) or self._find(job, torch)
-        return _steps(found, job.micro_batch_size, job.sequence_length, settled(job))
+        return _steps(found, job.micro_batch_size, job.sequence_length, distinct_micro_batches(job))
 
     def _find(self, job: TrainingJob, torch: str) -> AnyBatch:
         found = self._any_batch[torch] = any_batch(unsharded_step_key(step_key(job, torch)), self._architecture)
@@ -91,17 +93,17 @@ def _steps(job: AnyBatch, micro_batch_size: int, sequence_length: int, micro_bat
 def peak_ranks(
     job: TrainingJob, states: TorchStates, behaviours: Behaviours, numbers: tuple[int, ...]
 ) -> list[RankAtPeak]:
-    """Some ranks, each under the behaviour of PyTorch that needs most."""
-    each = [behaviours.steps(job, torch) for torch in job.torch]
+    """Return the pipeline ranks ``numbers``, each under the version of PyTorch that needs most memory."""
+    by_version = [behaviours.steps(job, torch) for torch in job.torch]
     return [
-        highest_rank([steps.peak(number, states) for steps in each], states, job.run_micro_batches)
+        highest_rank([steps.peak(number, states) for steps in by_version], states, job.run_micro_batches)
         for number in numbers
     ]
 
 
-def laid(job: TrainingJob, found: RankAtPeak) -> RankEstimate:
-    """The rank's step on top of the resident bytes, with the instants before and after it."""
-    instants = _with_around(job, found.rank.tensors, found.instants())
+def estimate_of(job: TrainingJob, found: RankAtPeak) -> RankEstimate:
+    """Return the estimate of one rank: its step on top of the resident bytes, with loading before and saving after."""
+    instants = _with_load_and_save(job, found.rank.tensors, found.instants())
     return _estimated(job, found, instants, found.rank.host_bytes, [(i.name, i.allocated_bytes) for i in instants])
 
 
@@ -114,7 +116,10 @@ def torch_rank(found: RankAtPeak) -> TorchRank:
 def _estimated(
     job: TrainingJob, found: RankAtPeak, instants: tuple[Instant, ...], host_bytes: int, tops: Tops
 ) -> RankEstimate:
-    """``tops``: every instant and its bytes, of which ``instants`` has one or all."""
+    """Return the estimate of one rank with what the caching allocator holds in addition to live tensors.
+
+    ``tops``: every instant and its bytes, of which ``instants`` has one or all.
+    """
     rank = torch_rank(found)
     peak = max([instant.allocated_bytes for instant in instants])
     quiet = ("load", "save", "optimizer") if _makes_lists(job) else ("load", "save")
@@ -143,26 +148,30 @@ def _estimated(
 
 
 def _makes_lists(job: TrainingJob) -> bool:
-    """Torch's optimizer with a temporary for each parameter, and no stage whose peak is another moment."""
+    """Return whether torch's foreach optimizer allocates a list of temporaries, one per parameter, at the peak."""
     foreach = job.optimizer.implementation == "foreach" and not job.framework.own_engine
     return foreach and job.layout.pipeline == 1
 
 
 def of_streams(found: RankAtPeak) -> tuple[int, int]:
-    """Bytes of the default stream's highest point, and of all others' together; zeros where a step has one stream."""
+    """Return the peak bytes of the default CUDA stream, and the sum of the peaks of all other streams.
+
+    Both are 0 for a step that allocates on one stream only.
+    """
     tops = torch_rank(found).step.stream_tops()
     if not tops:
         return 0, 0
-    return found.bytes_of(tops[0]), sum([max([count for _, count in some]) for some in tops[1:]])
+    default, *others = tops
+    return found.bytes_of(default), sum([max([count for _, count in instants]) for instants in others])
 
 
 def is_fixed_by_step(job: TrainingJob) -> bool:
-    """Whether no moment before or after the step may exceed it."""
+    """Return whether neither loading nor saving nor evaluation can exceed the peak of the step."""
     return job.initialization.place != "device" and job.checkpoint.offload != "none" and job.evaluation is None
 
 
-def _with_around(job: TrainingJob, held: ResidentTensors, instants: tuple[Instant, ...]) -> tuple[Instant, ...]:
-    """The instants of a step, with those before and after it that may exceed it."""
+def _with_load_and_save(job: TrainingJob, held: ResidentTensors, instants: tuple[Instant, ...]) -> tuple[Instant, ...]:
+    """Return the instants of a step together with loading, saving and evaluation, as far as these may exceed it."""
     if is_fixed_by_step(job):
         return instants
     from memcheck.frameworks.torch.load_and_save import around
@@ -182,15 +191,15 @@ class Worst:
         self._states: dict[bool, TorchStates] = {}
 
     def rank(self, job: TrainingJob) -> RankEstimate:
-        """The rank with the highest peak, the first of equal ones, with that instant alone."""
+        """Return the rank with the highest peak, the first of equal ones, with the instant of the peak alone."""
         found = peak_ranks(job, self._states_of(job), self._behaviours, self._numbers)
         host_bytes = max([one.rank.host_bytes for one in found])
         if is_fixed_by_step(job):
             worst = max(found, key=lambda one: one.peak) if len(found) > 1 else found[0]
             tops = [(name, worst.bytes_of(((name, count),))) for name, count in worst.rank.tops]
             return _estimated(job, worst, worst.instant(), host_bytes, tops)
-        every = max([laid(job, one) for one in found], key=lambda rank: rank.peak.allocated_bytes)
-        return every._replace(instants=(every.peak,), host_bytes=host_bytes)
+        fullest_rank = max([estimate_of(job, one) for one in found], key=lambda rank: rank.peak.allocated_bytes)
+        return fullest_rank._replace(instants=(fullest_rank.peak,), host_bytes=host_bytes)
 
     def _states_of(self, job: TrainingJob) -> TorchStates:
         several = job.gradient_accumulation_steps > 1  # all that states depend on of a batch
@@ -202,7 +211,7 @@ class Worst:
 
 @lru_cache(maxsize=256)
 def _contents(architecture: Architecture, layout: Layout, *, chunked: bool) -> tuple[Hashable, ...]:
-    """What tells pipeline ranks apart, in addition to the micro-batches that they hold."""
+    """Return for each pipeline rank a key of its layers and ends; ranks with equal keys have equal units."""
     layers, ways = tuple(map(id, architecture.layers())), layout.pipeline
     each = parts(architecture.num_layers, ways * (layout.virtual_stages if chunked else 1), layout.fewer_layers)
     found = [(p.embedding, p.head, p.first > 0, layers[p.first : p.last]) for p in each]

@@ -39,7 +39,7 @@ NAMES = {
 }
 
 Presence = tuple[bool, ...]
-"""Which sizes are not zero."""
+"""Which sizes are not zero, in the order of the fields of a record."""
 
 
 class RunForm(Record):
@@ -51,59 +51,64 @@ class RunForm(Record):
     times: int
     layer: int
     """Number of the first, counted from the rank's first."""
-    fresh: int
-    """Number of its curve's form."""
-    again: int
-    """-1: the same curve."""
-    of: int
-    """The run whose sizes these are."""
+    first_form: int
+    """Number of the form of the curve in the first micro-batch."""
+    later_form: int
+    """Number of the form of the curve in later micro-batches; -1: they have the same curve."""
+    same_as: int
+    """Index of the first run with the same unit, which holds the sizes."""
 
 
 class RunSizes(Record):
-    """A rank's runs without their sizes, and these in a row."""
+    """The runs of a rank, split into their forms and a flat tuple of their sizes in bytes."""
 
     forms: tuple[RunForm, ...]
     sizes: tuple[int, ...]
     layer: int
-    """Number of the rank's first."""
+    """Number of the rank's first layer in the model."""
     highs: tuple[Peak, ...]
-    """The highest points of the run's units, by their numbers."""
+    """The peaks of the units, by their numbers in the program."""
 
 
 def run_sizes(runs: Sequence[Run], layer: int) -> RunSizes:
-    """``layer``: number of the rank's first."""
+    """Split the runs of a rank into their forms and their sizes in bytes; equal units have their sizes once.
+
+    ``layer``: number of the rank's first layer in the model.
+    """
     forms: list[RunForm] = []
     sizes: list[int] = []
     highs: list[Peak] = []
     first: dict[tuple[int, int, int], int] = {}
     for index, run in enumerate(runs):
         unit = run.unit
-        of = first.setdefault((id(unit.tensors), id(unit.fresh), id(unit.again)), index)
-        new, old = sizes_of(unit.fresh), None if unit.again is unit.fresh else sizes_of(unit.again)
+        same_as = first.setdefault((id(unit.tensors), id(unit.fresh), id(unit.again)), index)
+        curves = [sizes_of(unit.fresh)] + ([] if unit.again is unit.fresh else [sizes_of(unit.again)])
         number = run.layer - layer if unit.kind in NUMBERED else 0
-        again = -1 if old is None else old.form
-        forms.append(RunForm(unit.kind, unit.reduced, unit.adapted, run.times, number, new.form, again, of))
-        if of == index:
-            for found in (new,) if old is None else (new, old):
-                sizes += found.numbers
-                highs += found.highs
+        later_form = curves[1].form if len(curves) > 1 else -1
+        forms.append(
+            RunForm(unit.kind, unit.reduced, unit.adapted, run.times, number, curves[0].form, later_form, same_as)
+        )
+        if same_as == index:
+            for curve in curves:
+                sizes += curve.numbers
+                highs += curve.highs
     return RunSizes(tuple(forms), tuple(sizes), layer, tuple(highs))
 
 
 class GroupForm(Record):
     """A unit's groups without their sizes."""
 
-    there: Presence
-    """The fields of each group; new gradients in the shards' dtype are left out where they are the same buffer."""
-    same: Presence
-    """Whether they are, for each group."""
+    present: Presence
+    """Which fields of each group are not zero; ``sharded`` counts as zero where it is the buffer ``reduce_output``."""
+    one_buffer: Presence
+    """For each group, whether ``sharded`` and ``reduce_output`` are one buffer."""
 
 
 class GroupSizes(Record):
-    """The groups of a rank, run by run and the root's, without their sizes, and these in a row."""
+    """The FSDP groups of a rank, run by run and then the root, split into forms and a flat tuple of sizes in bytes."""
 
     forms: tuple[GroupForm | int, ...]
-    """A number: the groups of that run, which are one object with these."""
+    """A number in place of a form: the index of an earlier run with the same groups."""
     sizes: tuple[int, ...]
     streams: tuple[int, ...]
     """The stream that allocates each size."""
@@ -114,77 +119,95 @@ class GroupSizes(Record):
 NO_GROUP_SIZES = GroupSizes((), (), ())
 FIELDS = len(Group._fields)
 
-GATHERS, REDUCES = 1, 2
-"""Streams of FSDP2 whose blocks none but they may use; 0 is the default stream."""
-STREAMS = Group(GATHERS, 0, reduce_input=0, reduce_output=REDUCES, sharded=REDUCES, accumulated=0, cast=GATHERS)
+DEFAULT_STREAM, GATHERS, REDUCES = 0, 1, 2
+"""CUDA streams: the default one, and FSDP2's for all-gathers and reduce-scatters. Blocks are not shared among them."""
+STREAMS = Group(
+    flat=GATHERS,
+    gathered=DEFAULT_STREAM,
+    reduce_input=DEFAULT_STREAM,
+    reduce_output=REDUCES,
+    sharded=REDUCES,
+    accumulated=DEFAULT_STREAM,
+    cast=GATHERS,
+)
 """Which stream allocates what (_fsdp_collectives.py): ``foreach_all_gather`` the flat output on the copy-in stream,
 ``foreach_reduce`` its output, which the sharded gradients are views of, on the reduce-scatter stream."""
 
 
 def group_sizes(groups: Sequence[UnitGroups], root: Group) -> GroupSizes:
-    """Groups that are one object have their sizes once. ``root``: comes last."""
+    """Split the FSDP groups of a rank into forms and sizes in bytes; identical groups have their sizes once.
+
+    ``groups``: one entry per run. ``root``: the root's group, which comes last.
+    """
     forms: list[GroupForm | int] = []
     sizes: list[int] = []
     streams: list[int] = []
     largest = 0
     first: dict[int, int] = {}
-    for index, found in enumerate((*groups, UnitGroups(root))):
-        of = first.setdefault(id(found), index)
-        if of < index:
-            forms.append(of)
+    for index, unit_groups in enumerate((*groups, UnitGroups(root))):
+        same_as = first.setdefault(id(unit_groups), index)
+        if same_as < index:
+            forms.append(same_as)
             continue
-        form, numbers = _group_numbers(found)
-        largest = max(largest, *(g.flat for g in found), *(g.reduce_input for g in found))
+        form, numbers = _group_numbers(unit_groups)
+        largest = max(largest, *(g.flat for g in unit_groups), *(g.reduce_input for g in unit_groups))
         forms.append(form)
         sizes += numbers
-        streams += [stream for stream, there in zip(STREAMS * len(form.same), form.there, strict=True) if there]
+        streams_of_fields = zip(STREAMS * len(form.one_buffer), form.present, strict=True)
+        streams += [stream for stream, present in streams_of_fields if present]
     return GroupSizes(tuple(forms), tuple(sizes), tuple(streams), largest)
 
 
 def _group_numbers(groups: UnitGroups) -> tuple[GroupForm, list[int]]:
+    """Return the form of a unit's groups and their sizes in bytes that are not zero."""
     values: list[int] = []
-    same = []
-    for g in groups:
-        same.append(g.sharded == g.reduce_output)
-        values += [*g[:4], 0 if same[-1] else g.sharded, g.accumulated, *g[6:]]
-    return GroupForm(tuple([bool(n) for n in values]), tuple(same)), [n for n in values if n]
+    one_buffer = [group.sharded == group.reduce_output for group in groups]
+    for group, same in zip(groups, one_buffer, strict=True):
+        values += group._replace(sharded=0) if same else group
+    return GroupForm(tuple([bool(n) for n in values]), tuple(one_buffer)), [n for n in values if n]
 
 
 class OutsideSizes(Record):
     """What a step holds outside its units and groups."""
 
-    there: tuple[Presence, ...]
-    """Sizes that are there for each chunk, or for the whole rank where it runs none one by one."""
+    present: tuple[Presence, ...]
+    """Which sizes are not zero, for each pipeline chunk; one entry for a rank that is one stage."""
     sizes: tuple[int, ...]
-    """These in a row, then those of the strategy's own buffers."""
+    """Sizes in bytes that are not zero, followed by those of the strategy's own buffers."""
 
 
-def outside_sizes(beyond: Sequence[StepSizes], own: tuple[int, ...] = ()) -> OutsideSizes:
-    """``beyond``: of each chunk, or of the rank; ``own``: sizes of the strategy's own buffers."""
-    there: list[Presence] = []
+def outside_sizes(step_sizes: Sequence[StepSizes], own: tuple[int, ...] = ()) -> OutsideSizes:
+    """Split what a step holds outside its units into a form and sizes in bytes; :func:`_named_sizes` reads them.
+
+    ``step_sizes``: one entry per pipeline chunk. ``own``: sizes of the strategy's own buffers.
+    """
+    present: list[Presence] = []
     sizes: list[int] = []
-    for each in beyond:
-        border = each.border
+    for chunk in step_sizes:
+        border = chunk.border
         edges = (border.input_gradient, border.unsent_output, border.output_gradient)
-        waiting = (each.rows, each.rows_gradient, each.features)
-        values = (each.per_micro_batch, *edges, each.table, each.table_slice, each.masks, *waiting, *each.held)
-        there.append(tuple([bool(n) for n in values]))
+        waiting = (chunk.rows, chunk.rows_gradient, chunk.features)
+        values = (chunk.per_micro_batch, *edges, chunk.table, chunk.table_slice, chunk.masks, *waiting, *chunk.held)
+        present.append(tuple([bool(n) for n in values]))
         sizes += [n for n in values if n]
-    return OutsideSizes(tuple(there), (*sizes, *own))
+    return OutsideSizes(tuple(present), (*sizes, *own))
 
 
 class RankProgram:
-    """A rank's step with the sizes of its units, open to those of its groups."""
+    """A rank's step with the sizes of its units; the sizes of its FSDP groups are given to :meth:`peak`."""
 
     __slots__ = ("_groups", "_options", "_outside", "_runs", "_sizes")
 
     def __init__(self, options: StepOptions, runs: RunSizes, outside: OutsideSizes) -> None:
-        self._options, self._runs, self._outside = options, runs, outside.there
+        self._options, self._runs, self._outside = options, runs, outside.present
         self._sizes = (*runs.sizes, *outside.sizes)  # in a row, as `recorded` gives out their places
         self._groups: dict[tuple[GroupForm | int, ...], tuple[Program, Sequence[int]]] = {}
 
     def peak(self, groups: GroupSizes) -> StepPeaks:
-        """The step with these groups."""
+        """Evaluate the step with the sizes of these FSDP groups.
+
+        The program, and the sums over units, are kept for groups of the same form.
+        """
         known = self._groups.get(groups.forms)
         if known is None:
             program = recorded(self._options, self._runs.forms, self._outside, groups.forms)
@@ -226,28 +249,34 @@ class StepPeaks:
         return own if self._grouped is None else max(own, self._grouped[1].largest)
 
     def stream_tops(self) -> tuple[tuple[tuple[str, int], ...], ...]:
-        """Each instant and its bytes on the default stream, and on each of FSDP2's; nothing without groups."""
+        """Return each instant and its bytes on the default stream, then on the streams of FSDP2's collectives.
+
+        The result is empty for a step without FSDP groups.
+        """
         if self._grouped is None:
             return ()
         totals, groups = self._grouped
-        each = []
-        for stream in (0, GATHERS, REDUCES):
-            own = [size if of == stream else 0 for size, of in zip(groups.sizes, groups.streams, strict=True)]
-            each.append(self.program.tops(None if stream else totals, tuple(own)))
-        return tuple(each)
+        tops = []
+        for stream in (DEFAULT_STREAM, GATHERS, REDUCES):
+            sizes = [size if own == stream else 0 for size, own in zip(groups.sizes, groups.streams, strict=True)]
+            tops.append(self.program.tops(totals if stream == DEFAULT_STREAM else None, tuple(sizes)))
+        return tuple(tops)
 
     def moment(self, index: int) -> Moment:
-        """One instant with its components."""
+        """Return one instant with its operation and its bytes by component.
+
+        ``index``: number of the instant. Layers get their numbers in the model, not on the rank.
+        """
         text = self._evaluated.mark(index).operation
         if self._runs.layer:
             import re
 
-            text = re.sub(LAYER, lambda found: f"layer {int(found[1]) + self._runs.layer}", text)
+            text = re.sub(LAYER, lambda match: f"layer {int(match[1]) + self._runs.layer}", text)
         high = self.high(index)
         return self._evaluated.moment(index, text if high is None else f"{high.label} in {text}")
 
     def high(self, index: int) -> Peak | None:
-        """The unit's highest point that an instant's is, if it is one."""
+        """Return the peak of the unit that runs at an instant's highest moment; None if no unit runs then."""
         number = self._evaluated.mark(index).top.high
         return None if number < 0 else self._runs.highs[number]
 
@@ -259,77 +288,86 @@ def recorded(
     outside: tuple[Presence, ...],
     groups: tuple[GroupForm | int, ...],
 ) -> Program:
-    """The record of these runs. Places are given out to curves, run by run, then to what is outside, then to groups."""
+    """Record the step of a rank from forms alone, without sizes.
+
+    Each size gets a place, in the order of :class:`RankProgram`'s sizes: curves run by run, then sizes outside units,
+    then FSDP groups. Equal forms share the program.
+    """
     place, high = 1, 0
     runs: list[NamedRun] = []
     for form in forms:
         name = NAMES.get(form.kind) or f"{NUMBERED[form.kind]} {form.layer}"
-        if form.of < len(runs):
-            unit = runs[form.of].unit._replace(name=name)
+        if form.same_as < len(runs):
+            unit = runs[form.same_as].unit._replace(name=name)
         else:
-            fresh, place, high = named_curve(form.fresh, place, high)
-            again = fresh
-            if form.again >= 0:
-                again, place, high = named_curve(form.again, place, high)
-            unit = NamedUnit(form.kind, name, fresh, again, form.reduced, form.adapted)
+            first_curve, place, high = named_curve(form.first_form, place, high)
+            later_curve = first_curve
+            if form.later_form >= 0:
+                later_curve, place, high = named_curve(form.later_form, place, high)
+            unit = NamedUnit(form.kind, name, first_curve, later_curve, form.reduced, form.adapted)
         runs.append(NamedRun(unit, form.times, form.layer))
-    beyond: list[StepSizes] = []
-    for there in outside:
-        beyond.append(_named_beyond(there, place))
-        place += sum(there)
+    step_sizes: list[StepSizes] = []
+    for present in outside:
+        step_sizes.append(_named_sizes(present, place))
+        place += sum(present)
     own_sizes, place = place, place + options.parallel.sizes
     units = place - 1
-    found: list[UnitGroups] = []
-    for of in groups:
-        if isinstance(of, int):
-            found.append(found[of])
+    named_groups: list[UnitGroups] = []
+    for group_form in groups:
+        if isinstance(group_form, int):
+            named_groups.append(named_groups[group_form])
             continue
-        found.append(_named_groups(of, place))
-        place += sum(of.there)
-    each, root = (found[:-1], found[-1].whole) if groups else ([NO_UNIT_GROUPS] * len(runs), NO_GROUP)
+        named_groups.append(_named_groups(group_form, place))
+        place += sum(group_form.present)
+    unit_groups, root = [NO_UNIT_GROUPS] * len(runs), NO_GROUP
+    if groups:
+        unit_groups, root = named_groups[:-1], named_groups[-1].whole
     recorder = Recorder()
     if options.schedule.passes:
         from memcheck.frameworks.torch.interleaved import record_chunks
 
-        record_chunks(options, runs, each, root, beyond, recorder, own_sizes)
+        record_chunks(options, runs, unit_groups, root, step_sizes, recorder, own_sizes)
         return recorder.program(units)
-    kind = Step
+    step_type = Step
     if options.schedule.paired:
         from memcheck.frameworks.torch.step import PairedStep
 
-        kind = PairedStep
+        step_type = PairedStep
     elif options.lifetimes.sinks:
-        runs = sunk(runs)
-    step_units = StepUnits(runs, each, root, beyond[0])
-    kind(options, step_units, recorder, options.parallel.hooks(recorder, step_units, own_sizes)).run()
+        runs = kept_by_ddp_sink(runs)
+    step_units = StepUnits(runs, unit_groups, root, step_sizes[0])
+    step_type(options, step_units, recorder, options.parallel.hooks(recorder, step_units, own_sizes)).run()
     return recorder.program(units)
 
 
 def _named_groups(form: GroupForm, first: int) -> UnitGroups:
-    row = places(form.there, first)
-    found = []
-    for index, alike in enumerate(form.same):
-        own = Group(*row[FIELDS * index : FIELDS * (index + 1)])
-        found.append(own._replace(sharded=own.reduce_output) if alike else own)
-    return UnitGroups(*found)
+    """Return the groups of a unit with places of sizes from ``first`` on; the inverse of :func:`_group_numbers`."""
+    row = places(form.present, first)
+    groups = []
+    for index, one_buffer in enumerate(form.one_buffer):
+        group = Group(*row[FIELDS * index : FIELDS * (index + 1)])
+        groups.append(group._replace(sharded=group.reduce_output) if one_buffer else group)
+    return UnitGroups(*groups)
 
 
-def _named_beyond(there: Presence, first: int) -> StepSizes:
-    own, arriving, unsent, leaving, table, slice_, masks, rows, rows_gradient, features, *held = places(there, first)
+def _named_sizes(present: Presence, first: int) -> StepSizes:
+    """Return the sizes outside units as places from ``first`` on; the order is that of :func:`outside_sizes`."""
+    own, arriving, unsent, leaving, table, slice_, masks, rows, rows_gradient, features, *held = places(present, first)
     border = Border(input_gradient=arriving, unsent_output=unsent, output_gradient=leaving)
     return StepSizes(own, tuple(held), border, table, slice_, masks, rows, rows_gradient, features)
 
 
-def places(there: Presence, first: int) -> list[int]:
-    """A place for each size that is not zero, from ``first`` on."""
-    following = accumulate((int(one) for one in there), initial=first)
-    return [place if one else NOTHING for one, place in zip(there, following, strict=False)]
+def places(present: Presence, first: int) -> list[int]:
+    """Return a place for each size, counted from ``first``; NOTHING for a size that is zero."""
+    following = accumulate((int(exists) for exists in present), initial=first)
+    return [place if exists else NOTHING for exists, place in zip(present, following, strict=False)]
 
 
-def sunk(runs: Sequence[NamedRun]) -> list[NamedRun]:
-    """The runs where DDP looks for parameters without gradients: a function of its own goes through all tensors of the
-    model's output, so that graphs that nothing else reads live as long as the loss's (torch 2.13
-    nn/parallel/distributed.py, ``_DDPSink``).
+def kept_by_ddp_sink(runs: Sequence[NamedRun]) -> list[NamedRun]:
+    """Return the runs with the graphs of idle layers kept alive as long as the loss.
+
+    With ``find_unused_parameters`` DDP passes all tensors of the model's output through ``_DDPSink``. So graphs that no
+    loss reads live as long as the loss's own (torch 2.13 nn/parallel/distributed.py).
     """
     found = []
     for run in runs:

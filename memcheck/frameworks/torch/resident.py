@@ -36,7 +36,7 @@ MATRICES = 3
 
 
 class Sharding(Record):
-    """Over how many ranks each kind of state is divided."""
+    """The number of ranks over which each kind of state is divided."""
 
     parameters: int
     gradients: int
@@ -47,7 +47,7 @@ class Sharding(Record):
 
 
 def expert_ways(job: TrainingJob, ways: int) -> int:
-    """Ranks that share one copy of an expert: the sharding group without expert parallelism."""
+    """Return how many ranks share one copy of an expert. ``ways``: size of the sharding group of dense weights."""
     layout = job.layout
     if layout.expert * layout.expert_tensor == 1:
         return ways
@@ -55,7 +55,10 @@ def expert_ways(job: TrainingJob, ways: int) -> int:
 
 
 def sharding(job: TrainingJob) -> Sharding:
-    """What the plan's ZeRO stage divides. torch.distributed: 1 = ZeroRedundancyOptimizer, 2 and 3 = FSDP2."""
+    """Return over how many ranks the plan's ZeRO stage divides parameters, gradients and optimizer states.
+
+    In torch.distributed stage 1 is ZeroRedundancyOptimizer, and 2 and 3 are FSDP.
+    """
     stage, ways = job.layout.zero_stage, job.layout.shard_group
     if job.framework.own_engine:
         return Sharding(ways if stage >= 3 else 1, ways if stage >= 2 else 1, ways if stage >= 1 else 1, flat=True)
@@ -65,29 +68,30 @@ def sharding(job: TrainingJob) -> Sharding:
 
 
 def divided_over(job: TrainingJob, tensor: LocalTensor, ways: int) -> tuple[LocalTensor, int]:
-    """A tensor with the dimension that FSDP2 cuts of it, and its number of shards, given that of a dense one.
+    """Return a tensor with the dimension along which FSDP2 shards it, and its number of shards.
 
-    Experts are cut inside of each matrix where the framework has it so, because few of them are on a rank. Sources:
+    ``ways``: the number of shards of a dense tensor. Some frameworks shard experts along a dimension of each matrix,
+    because a rank has few experts. Sources:
     torchtitan ``distributed/fsdp.py`` (``expert_shard_placement``; ``models/llama4/infra/parallelize.py`` up to 0.2.2),
     which keeps them as [experts, outputs, inputs]; NeMo AutoModel ``components/moe/parallelizer.py``
     (``_moe_shard_placement``), which keeps them as [experts, inputs, outputs].
     """
     if not tensor.expert or ways <= 1:
         return tensor, ways
-    own, framework = expert_ways(job, ways), job.framework
+    shards, framework = expert_ways(job, ways), job.framework
     cuts = framework.fsdp2.cuts_expert_matrices
     if not cuts or len(tensor.shape) != MATRICES or tensor.divided:
-        return tensor, own
+        return tensor, shards
     whole = "expert matrices" not in framework.since or framework.predates(job.framework_version, "expert matrices")
     if job.layout.expert == 1 and whole:
-        return tensor, own
+        return tensor, shards
     if cuts == "always":
-        return tensor._replace(divided=2), own
-    return (tensor._replace(divided=1) if own > tensor.shape[0] else tensor), own
+        return tensor._replace(divided=2), shards
+    return (tensor._replace(divided=1) if shards > tensor.shape[0] else tensor), shards
 
 
 def shard_of(job: TrainingJob, tensor: LocalTensor, ways: int, flat: bool) -> int:
-    """Elements of the largest shard of one tensor."""
+    """Return the elements of the largest shard of one tensor. ``flat``: a flat buffer is divided, not dimension 0."""
     tensor, ways = divided_over(job, tensor, ways)
     if ways <= 1:
         return tensor.numel
@@ -95,8 +99,9 @@ def shard_of(job: TrainingJob, tensor: LocalTensor, ways: int, flat: bool) -> in
 
 
 def is_updated(job: TrainingJob, tensor: LocalTensor) -> bool:
-    """Whether the optimizer steps on a tensor: on every one with a gradient, except those that only FSDP1's flat
-    parameters give a gradient.
+    """Return whether the optimizer steps on a tensor.
+
+    It does on every tensor with a gradient, except those that get one only as a part of FSDP1's flat parameter.
     """
     if not flattens(job):
         return tensor.trained
@@ -106,32 +111,40 @@ def is_updated(job: TrainingJob, tensor: LocalTensor) -> bool:
 
 
 def state_bytes(job: TrainingJob, tensors: Iterable[LocalTensor]) -> StateBytes:
-    """Bytes of some tensors on one rank: parameters, gradients while they exist, master weights, optimizer states."""
-    recipe, cut = job.recipe, sharding(job)
-    rows, every = flattens(job), tuple(tensors)  # rows of FSDP1's flat tensor: optimizers see one dimension
-    if rows:
+    """Return the bytes of some tensors on one rank: parameters, gradients, master weights and optimizer states.
+
+    Each is divided as :func:`sharding` says. Offloaded states count as 0. FSDP1 (``flat``) shows the optimizer
+    one-dimensional parts of a flat tensor.
+    """
+    recipe, shards = job.recipe, sharding(job)
+    flat, every = flattens(job), tuple(tensors)
+    if flat:
         from memcheck.frameworks.torch.flat_shard import updated
     masters_all = job.framework.masters_adapters
     parameters = adapters = gradients = master = states = 0
     for t in every:
-        held = shard_of(job, t, cut.parameters, cut.flat)
-        size = weight_bytes(t, resident_dtype(job, t), held)
+        parameter_numel = shard_of(job, t, shards.parameters, shards.flat)
+        size = weight_bytes(t, resident_dtype(job, t), parameter_numel)
         if ".lora_" in t.name:
             adapters += size
         else:
             parameters += size
         if not is_updated(job, t):
             continue
-        adapter = None if masters_all else t.dtype
-        reduced = held if cut.gradients == cut.parameters else shard_of(job, t, cut.gradients, cut.flat)
-        mine = reduced if cut.optimizer == cut.gradients else shard_of(job, t, cut.optimizer, cut.flat)
-        mine = updated(job, t, every) if rows else mine
-        gradients += rounded(reduced * DTYPE_BYTES[adapter or recipe.gradients])
-        if adapter is None and recipe.master != "none":
-            master += rounded(mine * DTYPE_BYTES[recipe.master])
+        own_dtype = None if masters_all else t.dtype
+        gradient_numel = optimizer_numel = parameter_numel
+        if shards.gradients != shards.parameters:
+            gradient_numel = optimizer_numel = shard_of(job, t, shards.gradients, shards.flat)
+        if shards.optimizer != shards.gradients:
+            optimizer_numel = shard_of(job, t, shards.optimizer, shards.flat)
+        if flat:
+            optimizer_numel = updated(job, t, every)
+        gradients += rounded(gradient_numel * DTYPE_BYTES[own_dtype or recipe.gradients])
+        if own_dtype is None and recipe.master != "none":
+            master += rounded(optimizer_numel * DTYPE_BYTES[recipe.master])
         if job.optimizer.offload == "none":
-            seen = t._replace(shape=(t.numel,)) if rows else t
-            states += optimizer_state_bytes(seen, mine, job.optimizer.name, states_dtype(job, t))
+            stepped = t._replace(shape=(t.numel,)) if flat else t
+            states += optimizer_state_bytes(stepped, optimizer_numel, job.optimizer.name, states_dtype(job, t))
     if job.optimizer.offload != "none":
         master = 0
     if job.parameter_offload != "none":
@@ -143,7 +156,7 @@ def state_bytes(job: TrainingJob, tensors: Iterable[LocalTensor]) -> StateBytes:
 
 
 def offloads_states(job: TrainingJob) -> bool:
-    """Whether what is offloaded with the parameters is gradients and optimizer states, too: by FSDP."""
+    """Return whether gradients and optimizer states are offloaded with the parameters, as FSDP does."""
     return job.parameter_offload != "none" and not job.framework.own_engine
 
 
@@ -154,7 +167,7 @@ def own_adafactor(job: TrainingJob) -> bool:
 
 
 def states_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
-    """Dtype of the optimizer's states of one tensor: a master copy's, or the tensor's own."""
+    """Return the dtype of one tensor's optimizer states: that of its master weights, or its own."""
     framework = job.framework
     if own_adafactor(job):
         return "fp32"
@@ -166,7 +179,7 @@ def states_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
 
 
 def resident_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
-    """Dtype in which one tensor is stored between steps.
+    """Return the dtype in which one tensor is stored between steps.
 
     With QLoRA, peft's prepare_model_for_kbit_training (peft/utils/other.py) casts what is not quantised, norms,
     embeddings and head, to fp32.
@@ -182,7 +195,10 @@ Kinds = list[tuple[tuple[LocalTensor, ...], int]]
 
 
 def resident_states(job: TrainingJob, held: ResidentTensors) -> ResidentStates:
-    """The states of a rank of a :func:`state_key` job, and what the optimizer's step adds to them."""
+    """Return the resident bytes of a rank of a :func:`state_key` job, and what the optimizer's step adds to them.
+
+    ``held``: the tensors of the rank, unit by unit. An engine such as DeepSpeed adds buffers of its own.
+    """
     units: Tensors = held.units  # type: ignore[assignment]
     kinds = counted(held)
     total = StateBytes()
@@ -195,7 +211,7 @@ def resident_states(job: TrainingJob, held: ResidentTensors) -> ResidentStates:
     if engine is not None:
         # ZeRO-3 partitions the persistent parameters again before it updates them
         temporaries += max(0, engine.step_temporaries - engine.persistent)
-    if partition is not None and total.optimizer_states:  # none where they are on the host
+    if partition is not None and total.optimizer_states:  # 0 if the states are on the host
         total = total._replace(optimizer_states=partition[1])
     elif job.optimizer.name == "sgd-momentum" and total.optimizer_states and job.layout.tensor > 1:
         total = total.plus(StateBytes(optimizer_states=momentum_of_table(job, kinds)))
@@ -209,51 +225,54 @@ def resident_states(job: TrainingJob, held: ResidentTensors) -> ResidentStates:
 
 
 PACKED = 8
-"""How many of equal units are put into segments: what is left repeats."""
+"""How many equal units are packed into allocator segments; what more of them leave unfilled is in proportion."""
 
 
 def _unfilled(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]]) -> Unfilled:
-    """What segments leave unfilled next to parameters, gradients and states.
+    """Return the bytes that allocator segments leave unfilled next to parameters, gradients and optimizer states.
 
-    FSDP's sharded gradients are parts of one flat block, and so are all of FSDP1's. ZeRO-1 keeps whole states of some
-    tensors.
+    FSDP's sharded gradients of a unit are views of one block, and so are all of FSDP1's states. Optimizer states are
+    taken as two blocks per tensor. ZeRO-1 is left out of them: it keeps whole states of some tensors.
     """
-    cut, flat, found = sharding(job), flattens(job), [0, 0, 0]
+    shards, flat, totals = sharding(job), flattens(job), [0, 0, 0]
     for tensors, count in kinds:
-        each = [state_bytes(job, tensors)] if flat else [state_bytes(job, [t]) for t in tensors]
-        parameters, gradients = [r.parameters + r.adapters for r in each], [r.gradients for r in each]
-        if cut.gradients > 1:
+        states_of = [state_bytes(job, tensors)] if flat else [state_bytes(job, [t]) for t in tensors]
+        parameters, gradients = [s.parameters + s.adapters for s in states_of], [s.gradients for s in states_of]
+        if shards.gradients > 1:
             gradients = [sum(gradients)]
-        whole = cut.optimizer == cut.gradients
-        states = [r.optimizer_states // 2 // BLOCK_BYTES * BLOCK_BYTES for r in each for _ in (0, 1)] if whole else []
+        moments: list[int] = []
+        if shards.optimizer == shards.gradients:
+            moments = [s.optimizer_states // 2 // BLOCK_BYTES * BLOCK_BYTES for s in states_of for _ in (0, 1)]
         packed = min(count, PACKED)
-        first, later = (unfilled(some) for some in (parameters * packed, gradients * packed + states * packed))
-        for number, size in enumerate((first, later, (sum(gradients) + sum(states)) * packed)):
-            found[number] += size * count // packed
-    return Unfilled(*found)
+        next_to_parameters = unfilled(parameters * packed)
+        next_to_states = unfilled(gradients * packed + moments * packed)
+        for number, size in enumerate((next_to_parameters, next_to_states, (sum(gradients) + sum(moments)) * packed)):
+            totals[number] += size * count // packed
+    return Unfilled(*totals)
 
 
 def _paged(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]]) -> int:
-    """Bytes of a rank's optimizer states in managed memory."""
-    name, cut = job.optimizer.name, sharding(job)
+    """Return the bytes of a rank's optimizer states in CUDA managed memory, as bitsandbytes' paged optimizers have."""
+    name, shards = job.optimizer.name, sharding(job)
     if not name.startswith("paged-") or job.optimizer.offload != "none":
         return 0
-    found = 0
+    total = 0
     for tensors, count in kinds:
         trained = (t for t in tensors if is_updated(job, t))
-        found += count * sum(paged_bytes(shard_of(job, t, cut.optimizer, cut.flat), name) for t in trained)
-    return found
+        total += count * sum(paged_bytes(shard_of(job, t, shards.optimizer, shards.flat), name) for t in trained)
+    return total
 
 
 def counted(held: ResidentTensors) -> list[tuple[tuple[LocalTensor, ...], int]]:
-    """The tensors of each kind of unit, and how many units are of it."""
-    found: dict[int, tuple[Any, int]] = {}
+    """Return the tensors of each kind of unit, and how many units of that kind the rank has."""
+    kinds: dict[int, tuple[Any, int]] = {}
     for tensors, times in held.runs:
-        found[id(tensors)] = (tensors, times + found.get(id(tensors), (tensors, 0))[1])
-    return list(found.values())
+        kinds[id(tensors)] = (tensors, times + kinds.get(id(tensors), (tensors, 0))[1])
+    return list(kinds.values())
 
 
 def _components(job: TrainingJob, total: StateBytes, engine: ResidentBuffers | None, kinds: Kinds) -> Components:
+    """Return the resident bytes by component: states, companion models, DDP's buckets, an engine's buffers."""
     found = [
         ("parameters", total.parameters),
         ("adapters", total.adapters),
@@ -289,12 +308,16 @@ Partition = tuple[list[LocalTensor], int]
 def _temporaries(
     job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]], partition: Partition | None
 ) -> int:
-    cut = sharding(job)
+    """Return the bytes of temporaries that the optimizer's step allocates; 0 if it runs on the host.
+
+    ``partition``: the tensors that ZeroRedundancyOptimizer gives to the rank.
+    """
+    shards = sharding(job)
     if job.optimizer.offload != "none" or offloads_states(job):
         return 0
     trained: list[tuple[LocalTensor, int]] = []
     for tensors, count in kinds:
-        trained += count * [(t, shard_of(job, t, cut.optimizer, cut.flat)) for t in tensors if is_updated(job, t)]
+        trained += count * [(t, shard_of(job, t, shards.optimizer, shards.flat)) for t in tensors if is_updated(job, t)]
     if flattens(job):
         from memcheck.frameworks.torch.flat_shard import flat_pieces
 
@@ -317,7 +340,7 @@ def _temporaries(
 
 
 def _partition(job: TrainingJob, units: Tensors) -> Partition | None:
-    """What ZeroRedundancyOptimizer gives to the fullest rank, if it divides the optimizer."""
+    """Return the share of the rank with most optimizer states, if ZeroRedundancyOptimizer divides the optimizer."""
     if not divides_optimizer(job):
         return None
     return fullest_share(job, [t for unit in units for t in unit])[1:]
@@ -329,7 +352,7 @@ def divides_optimizer(job: TrainingJob) -> bool:
 
 
 def fullest_share(job: TrainingJob, tensors: Iterable[LocalTensor]) -> tuple[int, list[LocalTensor], int]:
-    """The rank whose optimizer states take most, its tensors, and the states' bytes.
+    """Return the rank whose optimizer states take most, its tensors, and the states' bytes.
 
     Whole tensors go to ranks, largest first to the emptiest rank (torch/distributed/optim/zero_redundancy_optimizer.py,
     _partition_parameters); of equal ones to the first.
@@ -359,8 +382,9 @@ def fullest_share(job: TrainingJob, tensors: Iterable[LocalTensor]) -> tuple[int
 
 
 def engine_of(job: TrainingJob, units: Tensors, *, recomputes: bool | None = None) -> ResidentBuffers | None:
-    """The engine's buffers, if an engine runs the step. ``recomputes``: autograd saves nothing of a layer; None: what
-    a step gathers is not asked for.
+    """Return the buffers of the engine that runs the step, such as DeepSpeed; None without one.
+
+    ``recomputes``: autograd saves nothing within a layer. None: sizes of gathered parameters are left out.
     """
     engine = engine_code(job.framework)
     return None if engine is None else engine.buffers(job, units, recomputes=recomputes)
@@ -370,8 +394,10 @@ TABLE = "embed_tokens.weight"
 
 
 def table_slice(job: TrainingJob, trained: Sequence[LocalTensor]) -> int:
-    """Bytes of the local rows of the gradient, which DTensor's first operation with the divided table clones
-    (placement_types.py, _replicate_to_shard). Under FSDP2 they were cloned before they were reduced.
+    """Return the bytes of the clone of this rank's rows of the embedding gradient in the optimizer's step.
+
+    DTensor's first operation with the sharded table makes it (placement_types.py, _replicate_to_shard). 0 under FSDP2,
+    which clones the rows before it reduces them.
     """
     if not _is_replicated(job):
         return 0
@@ -379,17 +405,20 @@ def table_slice(job: TrainingJob, trained: Sequence[LocalTensor]) -> int:
 
 
 def momentum_of_table(job: TrainingJob, kinds: Sequence[tuple[tuple[LocalTensor, ...], int]]) -> int:
-    """Bytes that SGD's momentum has beyond the rank's rows of the table: it is a clone of the first gradient
-    (torch ``optim/sgd.py``, _single_tensor_sgd: ``buf = grad.detach().clone()``).
+    """Return the bytes of SGD's momentum of the embedding in addition to the rank's own rows.
+
+    The momentum is a clone of the first gradient, which has the rows of the whole table (torch ``optim/sgd.py``,
+    _single_tensor_sgd: ``buf = grad.detach().clone()``).
     """
     if not _is_replicated(job) or isinstance(job.architecture, Rough):
         return 0
-    item, rows = DTYPE_BYTES[job.recipe.optimizer_states], job.architecture.table_rows
+    element_bytes, rows = DTYPE_BYTES[job.recipe.optimizer_states], job.architecture.table_rows
     tables = [t for tensors, _ in kinds for t in tensors if t.trained and t.name == TABLE]
-    return sum(rounded(rows * t.shape[1] * item) - rounded(t.numel * item) for t in tables)
+    return sum(rounded(rows * t.shape[1] * element_bytes) - rounded(t.numel * element_bytes) for t in tables)
 
 
 def _is_replicated(job: TrainingJob) -> bool:
+    """Return whether the gradient of a tensor-parallel embedding stays whole on every rank until the optimizer."""
     framework = job.framework
     divided = job.layout.tensor > 1 and not wraps(job) and not framework.own_engine
     return divided and framework.style.modeling_files

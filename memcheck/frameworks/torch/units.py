@@ -33,7 +33,11 @@ from memcheck.models.types import Architecture, Block, Mixer
 
 
 def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str | None) -> Setting:
-    """The setting that all units of a job share. ``grad_dtype``: :class:`Accumulation`'s."""
+    """Return the setting that all units of a job share: shapes, dtypes, kernels and parallelism of one rank.
+
+    ``grad_dtype``: dtype of gradients that wait for a reduction (:class:`Accumulation`). Sequences are divided by
+    context parallelism. An encoder and a vision tower set the number of encoded tokens per row.
+    """
     layout, recipe, style = job.layout, job.recipe, job.framework.style
     held = holding_of(job)
     unit_dtype = recipe.compute if not recipe.autocast else recipe.params
@@ -95,10 +99,10 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
 
 
 def block_curve(block: Block, setting: Setting, recompute: str, inventory: bool = False) -> Curve:
-    """The curve of one block; equal blocks are replayed once.
+    """Return the memory curve of one block; equal blocks are replayed once.
 
-    Where layers run on packed tokens, softmax attention keeps nothing of a sequence by itself: as many tokens in one
-    sequence have the same curve. What Inductor keeps was traced.
+    On packed tokens softmax attention saves nothing per sequence. So all tokens are replayed as one sequence, unless
+    Inductor compiles the block: its saved tensors were traced with the real shape.
     """
     if setting.style.layout == "packed" and not setting.compiled and not isinstance(block.mixer, Mixer):
         setting = setting._replace(batch=1, sequence=setting.batch * setting.sequence)
@@ -107,7 +111,10 @@ def block_curve(block: Block, setting: Setting, recompute: str, inventory: bool 
 
 @lru_cache(maxsize=4096)
 def replayed_block(block: Block, setting: Setting, recompute: str, inventory: bool = False) -> Curve:
-    """The curve of one block whose tokens are in as many sequences as the setting says."""
+    """Replay the forward and backward of one block and return its memory curve.
+
+    The input has the shape [tokens, hidden]; under sequence parallelism the tokens are divided by the tensor ranks.
+    """
     rows = setting.batch * setting.sequence * setting.streams
     divided = setting.sequence_parallel and setting.tensor > 1
     if divided:
@@ -119,9 +126,9 @@ def replayed_block(block: Block, setting: Setting, recompute: str, inventory: bo
 
 
 def block_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str, adds: bool, inventory: bool) -> Unit:
-    """A layer. ``adds``: some micro-batch adds to gradients that are there."""
+    """Return the unit of one layer. ``adds``: some micro-batch adds to existing gradients."""
     tensors = layer_tensors(job, block, holding(setting))
-    _demand_block(block, whole(setting), job.framework.name)
+    _require_block(block, whole(setting), job.framework.name)
     fresh = block_curve(block, setting, recompute, inventory)
     again = block_curve(block, setting.later(), recompute, inventory) if adds else fresh
     frozen = not any(t.trained for t in tensors if ".lora_" not in t.name)
@@ -133,13 +140,14 @@ def block_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str,
 
 
 @lru_cache(maxsize=1024)
-def _demand_block(block: Block, setting: Setting, framework: str) -> None:
+def _require_block(block: Block, setting: Setting, framework: str) -> None:
+    """Raise an error if the framework's forward of a layer leaves an element of the block unread."""
     forward, _ = layers_of(setting.style).recomputing(block, "none")
     require_covered(touched_by(forward, setting), elements(block), "a layer", framework)
 
 
 def _offloaded(unit: Unit) -> Unit:
-    """Saved tensors leave the GPU after the unit's forward and come back for its backward, whose curve counts them."""
-    gone = unit.fresh.saved
+    """Return the unit with activation offload: its saved tensors are on the host between forward and backward."""
+    offloaded = unit.fresh.saved
     fresh, again = (c._replace(saved=0, saved_components=(), saved_inventory=()) for c in (unit.fresh, unit.again))
-    return unit._replace(fresh=fresh, again=again, offloaded=gone)
+    return unit._replace(fresh=fresh, again=again, offloaded=offloaded)
