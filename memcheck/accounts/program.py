@@ -28,7 +28,7 @@ Amount = tuple[tuple[int, int], ...]
 
 
 class Bundle(Record):
-    """Sizes that always come together."""
+    """Sizes of several components that are always held and released together."""
 
     parts: Parts
     total: int
@@ -38,13 +38,13 @@ class Bundle(Record):
 
 
 class Mark(Record):
-    """A moment that may be the highest of its instant."""
+    """A moment of the step that may be the highest of its instant (forward, backward, optimizer, ...)."""
 
     instant: str
     operation: str
     """With a unit's highest point, the unit."""
     after: int
-    """How many instructions come before it."""
+    """Number of instructions before it."""
     top: Bundle
     """A unit's highest point on top of what lives; empty where there is none."""
 
@@ -72,26 +72,26 @@ class Recorder:
         return len(self._instructions)
 
     def hold(self, component: str, size: int, times: int = 1) -> None:
-        """``times`` more of the size from now on."""
+        """Allocate ``times`` blocks of a size. ``size``: its place among all sizes, not its bytes."""
         if size and times:
             self._instructions.append((((component, size),), size, times))
 
     def release(self, component: str, size: int, times: int = 1) -> None:
-        """``times`` fewer of the size from now on."""
+        """Free ``times`` blocks of a size."""
         self.hold(component, size, -times)
 
     def hold_bundle(self, bundle: Bundle, times: int = 1) -> None:
-        """Several components at once."""
+        """Allocate the sizes of a bundle ``times`` times; a negative number frees them."""
         if bundle.parts and times:
             self._instructions.append((bundle.parts, bundle.total, times))
 
     def hold_amount(self, component: str, amount: Amount, sign: int = 1) -> None:
-        """A sum of sizes."""
+        """Allocate a sum of sizes, or free it where ``sign`` is -1."""
         for size, times in amount:
             self.hold(component, size, sign * times)
 
     def repeat(self, start: int, times: int) -> None:
-        """What has changed since ``start`` changes ``times`` more."""
+        """Record the net change since instruction ``start`` another ``times`` times, as for equal layers in a row."""
         if not times:
             return
         net: dict[tuple[Parts, int], int] = {}
@@ -100,28 +100,31 @@ class Recorder:
         self._instructions += [(parts, total, times * count) for (parts, total), count in net.items() if count]
 
     def mark(self, instant: str, operation: str) -> None:
-        """The present as a candidate for the instant's maximum."""
+        """Record the current moment as a candidate for the peak of the instant."""
         self.high(instant, NO_BUNDLE, operation)
 
     def high(self, instant: str, top: Bundle, where: str) -> None:
-        """The present plus a unit's highest point."""
+        """Record a candidate for the peak of the instant: what lives now plus ``top``, a unit's own peak.
+
+        ``where``: the unit, or the operation in words.
+        """
         if not self.muted:
             self._marks.append(Mark(instant, where, len(self._instructions), top))
 
     def program(self, units: int) -> Program:
-        """What was recorded. ``units``: the last place that is no group's."""
+        """Return the recorded step. ``units``: the number of places of unit sizes; later places are sizes of groups."""
         return Program(self._instructions, self._marks, units)
 
 
 def picking(places: Sequence[int]) -> Callable[[Sequence[int]], Sequence[int]]:
-    """What is at these places, as a sequence however few they are."""
+    """Return a function that picks these places of a sequence, and gives a sequence also for one place or none."""
     if len(places) < 2:
         return lambda row: [row[place] for place in places]
     return itemgetter(*places)
 
 
 class Sum:
-    """A sum of sizes, each times a count."""
+    """A sum of sizes, each times a count; its bytes are computed once the sizes are known."""
 
     __slots__ = ("_counts", "_pick")
 
@@ -135,25 +138,30 @@ class Sum:
 
 
 class Sums:
-    """Many sums, each by what it has more and less than the one before."""
+    """The live bytes of many moments, each stored as the changes since the moment before it."""
 
     __slots__ = ("_counts", "_ends", "_pick")
 
     def __init__(self, changes: Sequence[Counts], order: Sequence[int], before: int = 0) -> None:
-        """``order``: in which the sums are given back; ``before``: places in front of those of ``sizes``."""
-        every = [change for one in changes for change in one]
-        self._pick = picking([place - before - 1 for place, _ in every])
-        self._counts = tuple([count for _, count in every])
+        """``changes``: of each moment; ``order``: in which :meth:`totals` returns the moments; ``before``: places
+        first one of ``sizes``.
+        """
+        flat = [change for moment in changes for change in moment]
+        self._pick = picking([place - before - 1 for place, _ in flat])
+        self._counts = tuple([count for _, count in flat])
         ends = list(accumulate(map(len, changes)))
         self._ends = picking([ends[index] for index in order])
 
     def totals(self, sizes: Sequence[int]) -> Sequence[int]:
-        """Bytes of every sum, in the given order. ``sizes``: bytes of every size, by place."""
+        """Compute the bytes of every moment, in ``order``. ``sizes``: bytes of every size, by place."""
         return self._ends(list(accumulate(map(mul, self._counts, self._pick(sizes)), initial=0)))
 
 
 class Program:
-    """What was recorded of a step. It is evaluated with sizes of units, and apart from them of groups."""
+    """A recorded step, which is evaluated with the sizes of units (layers) and of groups (FSDP) separately.
+
+    The same group sizes occur with many unit sizes, so that their part of every moment is cached.
+    """
 
     __slots__ = ("_components", "_group_totals", "_groups", "_instructions", "_marks", "_units", "instants")
 
@@ -184,35 +192,36 @@ class Program:
         return len(self._instructions), len(self._marks)
 
     def units(self, sizes: Sequence[int]) -> Sequence[int]:
-        """What every moment holds of units and outside them, in the order of ``instants``."""
+        """Compute the bytes of every moment without groups, in the order of ``instants``. ``sizes``: by place."""
         return self._units.totals(sizes)
 
     def with_groups(self, totals: Sequence[int], sizes: tuple[int, ...]) -> Sequence[int]:
-        """``totals`` and what every moment has of groups. The same groups come with many units."""
-        found = self._group_totals.get(sizes)
-        if found is None:
+        """Add the bytes of groups to ``totals``, the bytes of every moment without them. ``sizes``: of groups."""
+        group_totals = self._group_totals.get(sizes)
+        if group_totals is None:
             if len(self._group_totals) >= self.REMEMBERED:
                 self._group_totals.clear()
-            found = self._group_totals[sizes] = self._groups.totals(sizes)
-        return list(map(add, totals, found))
+            group_totals = self._group_totals[sizes] = self._groups.totals(sizes)
+        return list(map(add, totals, group_totals))
 
     def tops(self, totals: Sequence[int] | None, sizes: tuple[int, ...]) -> tuple[tuple[str, int], ...]:
-        """Each instant and its bytes, of ``totals`` and some groups' sizes; None: of these alone."""
-        found = self._groups.totals(sizes) if totals is None else self.with_groups(totals, sizes)
-        return tuple([(instant, max(found[first:end])) for instant, first, end in self.instants])
+        """Compute the peak of each instant in bytes. ``totals``: every moment without groups; None: groups alone."""
+        live = self._groups.totals(sizes) if totals is None else self.with_groups(totals, sizes)
+        return tuple([(instant, max(live[first:end])) for instant, first, end in self.instants])
 
     def mark(self, number: int) -> Mark:
         """One of the moments."""
         return self._marks[number]
 
     def components(self, number: int) -> tuple[tuple[str, Sum], ...]:
-        """What lives at a moment, in the order in which it has been held since it was last gone."""
-        known = self._components.get(number)
-        if known is None:
-            known = self._components[number] = self._live(self._marks[number])
-        return known
+        """Return the live bytes of a moment by component, in the order in which the components were allocated."""
+        live = self._components.get(number)
+        if live is None:
+            live = self._components[number] = self._live(self._marks[number])
+        return live
 
     def _live(self, mark: Mark) -> tuple[tuple[str, Sum], ...]:
+        """Count the sizes that live at a moment, by component. A component that was freed in between is listed anew."""
         counts: dict[str, dict[int, int]] = {}
         for parts, _, times in [*self._instructions[: mark.after], (mark.top.parts, mark.top.total, 1)]:
             for component, place in parts:
@@ -220,26 +229,26 @@ class Program:
                 of_component[place] = of_component.get(place, 0) + times
                 if not of_component[place]:
                     del of_component[place]
-                if not of_component:  # what an earlier moment held and gave back does not decide this one's order
+                if not of_component:
                     del counts[component]
-        return tuple([(name, Sum(list(found.items()))) for name, found in counts.items()])
+        return tuple([(name, Sum(list(of_component.items()))) for name, of_component in counts.items()])
 
 
 def _changes(instructions: list[tuple[Parts, int, int]], marks: list[Mark]) -> list[Counts]:
-    """What each moment has more and less than the one before."""
-    found: list[Counts] = []
+    """List for each moment the sizes that it has more or fewer times than the moment before it."""
+    changes: list[Counts] = []
     done, top = 0, NOTHING
     for mark in marks:
         change: dict[int, int] = {top: -1, mark.top.total: 1} if top != mark.top.total else {}
         for _, total, times in instructions[done : mark.after]:
             change[total] = change.get(total, 0) + times
-        found.append([(place, times) for place, times in change.items() if place and times])
+        changes.append([(place, times) for place, times in change.items() if place and times])
         done, top = mark.after, mark.top.total
-    return found
+    return changes
 
 
 class Evaluated:
-    """A program with its sizes: the highest moment of each instant."""
+    """A recorded step with the bytes of its sizes: the highest moment of each instant."""
 
     __slots__ = ("_chosen", "_sizes", "program", "tops")
 
@@ -249,10 +258,10 @@ class Evaluated:
         self._chosen: list[int] = []
         tops = []
         for instant, first, end in program.instants:
-            some = totals[first:end]
-            best = max(some)
-            self._chosen.append(first + some.index(best))
-            tops.append((instant, best))
+            of_instant = totals[first:end]
+            peak = max(of_instant)
+            self._chosen.append(first + of_instant.index(peak))
+            tops.append((instant, peak))
         self.tops = tuple(tops)
         """Each instant and its bytes."""
 
@@ -261,38 +270,38 @@ class Evaluated:
         return self.program.mark(self._chosen[index])
 
     def moment(self, index: int, operation: str) -> Moment:
-        """The highest moment of one instant with its components. ``operation``: in words."""
-        sizes = [n for some in self._sizes for n in some]
+        """Return the highest moment of one instant, its bytes by component included. ``operation``: in words."""
+        sizes = [n for kind in self._sizes for n in kind]
         instant, n_bytes = self.tops[index]
-        live = [(name, part.total(sizes)) for name, part in self.program.components(self._chosen[index])]
+        live = [(name, size.total(sizes)) for name, size in self.program.components(self._chosen[index])]
         return Moment(instant, operation, n_bytes, tuple(live))
 
 
 ENDS = 2
-"""Layers at each end of a run that are walked one by one: the first still frees what its neighbour left."""
+"""Layers at each end of a run of equal ones that are recorded singly: the first frees what the layer before left."""
 
 
 def layer_groups(times: Sequence[int]) -> list[tuple[int, int]]:
-    """The units as stretches [from, to): single ones, and the middle of each long run as a whole.
+    """Cut the layers of a model into groups [from, to): single layers, and the middle of each long run of equal ones.
 
-    ``times``: how many units each run has.
+    ``times``: the number of layers of each run, in order.
     """
-    found: list[tuple[int, int]] = []
+    groups: list[tuple[int, int]] = []
     start = 0
     for count in times:
         end = start + count
         first, last = start + ENDS, end - ENDS
         if last - first < 2:
             first = last = end
-        found += [(i, i + 1) for i in range(start, first)]
-        found += [(first, last)] if first < last else []
-        found += [(i, i + 1) for i in range(last, end)]
+        groups += [(i, i + 1) for i in range(start, first)]
+        groups += [(first, last)] if first < last else []
+        groups += [(i, i + 1) for i in range(last, end)]
         start = end
-    return found
+    return groups
 
 
 class Timeline:
-    """Bytes by component as they come and go; each call's bytes are a size of their own."""
+    """The live bytes of a step by component, recorded with bytes instead of places of sizes."""
 
     __slots__ = ("_recorder", "_sizes")
 
@@ -316,6 +325,6 @@ class Timeline:
     def instants(self) -> tuple[Instant, ...]:
         """The maximum of each instant, in the order in which they first occurred."""
         program = self._recorder.program(len(self._sizes))
-        found = Evaluated(program, program.units(self._sizes), (self._sizes,))
-        moments = [found.moment(index, found.mark(index).operation) for index in range(len(found.tops))]
+        step = Evaluated(program, program.units(self._sizes), (self._sizes,))
+        moments = [step.moment(index, step.mark(index).operation) for index in range(len(step.tops))]
         return tuple([Instant(name, text, total, {k: v for k, v in live if v}) for name, text, total, live in moments])

@@ -91,93 +91,99 @@ REMEMBERED = 4096
 _tuples: dict[Tensors, Tensors] = {}
 _canonical: set[int] = set()
 """The identities of the tuples that are kept."""
-_held: dict[tuple[tuple[int, int], ...], ResidentTensors] = {}
+_resident: dict[tuple[tuple[int, int], ...], ResidentTensors] = {}
 
 
 def interned(runs: Sequence[tuple[Tensors, int]]) -> ResidentTensors:
-    """One object for all ranks that hold equal tensors.
+    """Return one shared object for all ranks that hold equal tensors.
 
-    It is found by the identity of its tuples, of which equal ones are made one. An entry keeps its tuples alive, so
-    that no identity in its key can come to stand for another tuple while the entry is there.
+    ``runs``: as :attr:`ResidentTensors.runs`. Equal tuples are first replaced by one of them, so that the identities of
+    the tuples are the key of the cache. An entry keeps its tuples alive, so that their identities are not used again.
     """
-    if len(_held) >= REMEMBERED or len(_tuples) >= REMEMBERED:
+    if len(_resident) >= REMEMBERED or len(_tuples) >= REMEMBERED:
         forget()
-    ones = {id(tensors): tensors for tensors, _ in runs}
-    for own, tensors in ones.items():
-        if own not in _canonical:  # to hash the tensors of hundreds of experts takes longer than to add them up
-            ones[own] = _tuples.setdefault(tensors, tensors)
-            _canonical.add(id(ones[own]))
-    same = tuple([(ones[id(tensors)], times) for tensors, times in runs])
-    key = tuple([(id(tensors), times) for tensors, times in same])
-    found = _held.get(key)
-    if found is None:
-        found = _held[key] = ResidentTensors(same)
-    return found
+    canonical = {id(tensors): tensors for tensors, _ in runs}
+    for identity, tensors in canonical.items():
+        if identity not in _canonical:  # to hash the tensors of hundreds of experts takes longer than to add them up
+            canonical[identity] = _tuples.setdefault(tensors, tensors)
+            _canonical.add(id(canonical[identity]))
+    canonical_runs = tuple([(canonical[id(tensors)], times) for tensors, times in runs])
+    key = tuple([(id(tensors), times) for tensors, times in canonical_runs])
+    resident = _resident.get(key)
+    if resident is None:
+        resident = _resident[key] = ResidentTensors(canonical_runs)
+    return resident
 
 
 def forget() -> None:
-    """Let go of everything that is kept here."""
-    _held.clear()
+    """Empty the caches of :func:`interned`."""
+    _resident.clear()
     _tuples.clear()
     _canonical.clear()
 
 
 def highest(resident: ResidentStates, tops: Tops, all_step: Components = ()) -> int:
-    """Bytes of the peak. ``tops``: bytes of each instant without ``resident``; ``all_step``: what lives all step, and
-    is not in ``resident``.
+    """Compute the peak of a step in bytes, with everything that is live during the whole step.
+
+    ``resident``: the states. ``tops``: the bytes of each instant without them. ``all_step``: further bytes by component
+    that are live during the whole step.
     """
-    most = 0
+    peak = 0
     for name, n_bytes in tops:
         if name == "optimizer":
             n_bytes += resident.temporaries
-        most = max(most, n_bytes)
+        peak = max(peak, n_bytes)
     for _, n_bytes in resident.components:
-        most += n_bytes
+        peak += n_bytes
     for _, n_bytes in all_step:
-        most += n_bytes
-    return most
+        peak += n_bytes
+    return peak
 
 
 def peak_on(resident: ResidentStates, tops: Tops) -> int:
-    """Number of the instant that is the highest on top of ``resident``, the first of equal ones."""
-    found, most = 0, -1
+    """Return the index of the instant with the most live bytes on top of ``resident``; of equal ones the first."""
+    highest_index, peak = 0, -1
     for index, (name, n_bytes) in enumerate(tops):
         if name == "optimizer":
             n_bytes += resident.temporaries
-        if n_bytes > most:
-            found, most = index, n_bytes
-    return found
+        if n_bytes > peak:
+            highest_index, peak = index, n_bytes
+    return highest_index
 
 
 def with_resident(
     resident: ResidentStates, moments: Sequence[Moment], all_step: Components = ()
 ) -> tuple[Instant, ...]:
-    """The instants of the whole step."""
-    start: dict[str, int] = {}
+    """Add the resident states to the moments of a step, and return its instants.
+
+    ``all_step``: further bytes by component that are live during the whole step.
+    """
+    base_components: dict[str, int] = {}
     base = 0
     for component, n_bytes in (*resident.components, *all_step):
         if n_bytes:
-            start[component] = start.get(component, 0) + n_bytes
+            base_components[component] = base_components.get(component, 0) + n_bytes
             base += n_bytes
-    found = []
+    instants = []
     for name, operation, n_bytes, live in moments:
-        total, every = base + n_bytes, start.copy()
+        total, components = base + n_bytes, base_components.copy()
         for component, part in live:
-            every[component] = every.get(component, 0) + part
+            components[component] = components.get(component, 0) + part
         if name == "optimizer":
             operation = resident.operation
             total += resident.temporaries
-            every["temporaries"] = every.get("temporaries", 0) + resident.temporaries
-        found.append(Instant(name, operation, total, {k: v for k, v in every.items() if v}))
-    return tuple(found)
+            components["temporaries"] = components.get("temporaries", 0) + resident.temporaries
+        instants.append(Instant(name, operation, total, {k: v for k, v in components.items() if v}))
+    return tuple(instants)
 
 
 class Always(Record):
-    """Bytes that live all step: some, and some for each micro-batch."""
+    """Bytes of a component that are live during the whole step."""
 
     component: str
     bytes: int
     each: int = 0
+    """Further bytes for each micro-batch."""
 
 
 class RankPeak:
@@ -224,10 +230,10 @@ class RankStates:
 
     def resident(self, tensors: ResidentTensors) -> ResidentStates:
         """The states of a rank with these tensors."""
-        found = self._known.get(tensors)
-        if found is None:
-            found = self._known[tensors] = self._states_of(self.job, tensors)
-        return found
+        states = self._known.get(tensors)
+        if states is None:
+            states = self._known[tensors] = self._states_of(self.job, tensors)
+        return states
 
 
 class RankAtPeak(Record):
@@ -249,8 +255,8 @@ class RankAtPeak(Record):
 
     def instant(self) -> tuple[Instant, ...]:
         """The highest instant alone."""
-        highest_one = peak_on(self.resident, self.rank.tops)
-        return with_resident(self.resident, (self.rank.step.moment(highest_one),), self.always)
+        index = peak_on(self.resident, self.rank.tops)
+        return with_resident(self.resident, (self.rank.step.moment(index),), self.always)
 
     def bytes_of(self, tops: Tops) -> int:
         """The peak of some instants, given their bytes without the resident ones."""
@@ -258,7 +264,7 @@ class RankAtPeak(Record):
 
 
 def at_peak(rank: RankPeak, states: RankStates, micro_batches: int, before: int = 0) -> RankAtPeak:
-    """A rank with its states. ``before``: bytes of a moment before the step."""
+    """Compute the peak of a rank with its states. ``before``: bytes of a moment before the step, such as loading."""
     resident, always = states.resident(rank.tensors), rank.live_all_step(micro_batches)
     peak = highest(resident, rank.tops, always)
     return RankAtPeak(peak=peak, before=before, rank=rank, resident=resident, always=always)
@@ -267,31 +273,32 @@ def at_peak(rank: RankPeak, states: RankStates, micro_batches: int, before: int 
 def highest_rank(
     ranks: Iterable[RankPeak], states: RankStates, micro_batches: int, before: BytesBefore | None = None
 ) -> RankAtPeak:
-    """The rank with the highest peak, the first of equal ones. ``before``: bytes of a moment before the step.
+    """Find the rank with the highest peak; of equal ones the first.
 
-    A step whose ceiling is below the best peak so far is not recorded.
+    ``before``: gives the bytes of a moment before the step. A step is not recorded if its upper bound is below the
+    highest peak so far, which saves time.
     """
-    best: RankAtPeak | None = None
+    worst: RankAtPeak | None = None
     for rank in ranks:
-        made = 0 if before is None else before(rank)
-        if best is None:
-            best = at_peak(rank, states, micro_batches, made)
+        before_bytes = 0 if before is None else before(rank)
+        if worst is None:
+            worst = at_peak(rank, states, micro_batches, before_bytes)
             continue
-        least = max(best.peak, best.before)
-        if made <= least and _most(rank, states, micro_batches) <= least:
+        highest_so_far = max(worst.peak, worst.before)
+        if before_bytes <= highest_so_far and _upper_bound(rank, states, micro_batches) <= highest_so_far:
             continue
-        found = at_peak(rank, states, micro_batches, made)
-        if max(found.peak, made) > least:
-            best = found
-    assert best is not None  # noqa: S101 - a job has ranks
-    return best
+        candidate = at_peak(rank, states, micro_batches, before_bytes)
+        if max(candidate.peak, before_bytes) > highest_so_far:
+            worst = candidate
+    assert worst is not None  # noqa: S101 - a job has ranks
+    return worst
 
 
-def _most(rank: RankPeak, states: RankStates, micro_batches: int) -> float:
-    """Bytes that the rank's peak does not exceed."""
+def _upper_bound(rank: RankPeak, states: RankStates, micro_batches: int) -> float:
+    """Bytes that the peak of the rank does not exceed, computed without recording its step; infinite: not known."""
     ceiling = rank.step.ceiling
     if ceiling == inf:
         return ceiling
     resident = states.resident(rank.tensors)
-    held = sum([n_bytes for _, n_bytes in (*resident.components, *rank.live_all_step(micro_batches))])
-    return held + resident.temporaries + ceiling
+    resident_bytes = sum([n_bytes for _, n_bytes in (*resident.components, *rank.live_all_step(micro_batches))])
+    return resident_bytes + resident.temporaries + ceiling

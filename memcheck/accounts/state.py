@@ -30,7 +30,7 @@ FP8_BLOCK = 128
 
 
 def quantised_bytes(kind: str, shape: tuple[int, ...], numel: int) -> int:
-    """Bytes of one weight of ``shape`` [outputs, inputs], or of its shard of ``numel`` elements.
+    """Compute the bytes of one quantised weight of ``shape`` [outputs, inputs], or of its shard of ``numel`` elements.
 
     4 bits: two constants of a byte each 64 weights, and their own scales; or one of fp32. int8: fp32 scales of rows.
     Packed: int32 words, a 16-bit scale and a zero point for each group, and GPTQ's int32 index of inputs.
@@ -47,9 +47,9 @@ def quantised_bytes(kind: str, shape: tuple[int, ...], numel: int) -> int:
         return rounded(numel) + rounded(4 * -(-outputs // FP8_BLOCK) * -(-inputs // FP8_BLOCK))
     bits = 8 if kind.endswith("8bit") else 4
     groups = -(-inputs // GROUP)
-    held = rounded(numel * bits // 8) + rounded(groups * outputs * bits // 8) + rounded(2 * groups * outputs)
-    shifts = 2 * rounded(4 * 32 // bits)
-    return held + (rounded(4 * inputs) + shifts if kind.startswith("gptq") else 0)
+    codes, zero_points = rounded(numel * bits // 8), rounded(groups * outputs * bits // 8)
+    scales, shifts = rounded(2 * groups * outputs), 2 * rounded(4 * 32 // bits)
+    return codes + zero_points + scales + (rounded(4 * inputs) + shifts if kind.startswith("gptq") else 0)
 
 
 class LocalTensor(Record):
@@ -90,13 +90,15 @@ def shard_numel(tensor: LocalTensor, ways: int) -> int:
     """Elements of the largest FSDP2 shard: one dimension, mostly the first, cut into ``ways``, rounded up."""
     if ways <= 1:
         return tensor.numel
-    first = tensor.shape[tensor.divided]
-    rest = tensor.numel // first if first else 0
-    return -(-first // ways) * rest
+    rows = tensor.shape[tensor.divided]
+    row_numel = tensor.numel // rows if rows else 0
+    return -(-rows // ways) * row_numel
 
 
 def expert_slices(layout: Layout, own_degree: bool = False) -> int:
-    """Ranks that share the matrices of one expert. ``own_degree``: only expert-tensor parallelism cuts them.
+    """Return the number of ranks that share the matrices of one expert.
+
+    ``own_degree``: the framework cuts them by expert-tensor parallelism alone.
 
     Experts that are not dealt out are cut over the tensor ranks like every other matrix: torchtitan
     ``models/common/moe_sharding.py`` (expert_param_placement_dense), the plans of transformers' configurations
@@ -111,7 +113,11 @@ def expert_slices(layout: Layout, own_degree: bool = False) -> int:
 def local_tensor(
     t: ParameterTensor, component: object, tensor: int, expert: int, expert_tensor: int
 ) -> tuple[int, ...]:
-    """The shape of ``t`` on one tensor- and expert-parallel rank."""
+    """Return the shape of a parameter tensor on one tensor- and expert-parallel rank, rounded up.
+
+    ``component``: what owns the tensor (attention, mixture of experts, ...). ``tensor``, ``expert``, ``expert_tensor``:
+    degrees of parallelism.
+    """
     shape = list(t.shape)
     if t.group == "experts":
         if len(shape) == 3:
@@ -139,30 +145,30 @@ def local_tensor(
 
 
 def block_component_tensors(block: Block) -> list[tuple[ParameterTensor, object]]:
-    """Every parameter tensor of a block with the component that owns it."""
+    """List every parameter tensor of a block with the component that owns it; None: the block itself (norms)."""
     owned: list[tuple[ParameterTensor, object]] = []
     owners = (block.mixer, block.beside, block.cross and block.cross.attention, block.mlp)
     for component in (block.beside,) if block.borrows else owners:
         if component is not None:
             owned.extend((t, component) for t in component.tensors)
-    inside = len(owned)
-    owned.extend((t, None) for t in block_tensors(block)[inside:])
+    of_components = len(owned)
+    owned.extend((t, None) for t in block_tensors(block)[of_components:])
     return owned
 
 
 def adapter_tensors(t: ParameterTensor, shape: tuple[int, ...], lora: Lora | Adapter) -> list[LocalTensor]:
-    """LoRA's two matrices for one linear layer of local ``shape`` [outputs, inputs], and DoRA's magnitudes."""
+    """List LoRA's two matrices for one linear layer of local ``shape`` [outputs, inputs], and DoRA's magnitudes."""
     name = t.name.removesuffix(".weight")
     outputs, inputs = shape[::-1] if t.transposed else shape
-    found = [
+    adapters = [
         LocalTensor(name=name + ".lora_A", shape=(lora.rank, inputs), trained=True, dtype=lora.dtype, matrix=True),
         LocalTensor(name=name + ".lora_B", shape=(outputs, lora.rank), trained=True, dtype=lora.dtype, matrix=True),
     ]
     if lora.dora:
-        found.append(
+        adapters.append(
             LocalTensor(name=name + ".lora_magnitude_vector", shape=(outputs,), trained=True, dtype=lora.dtype)
         )
-    return found
+    return adapters
 
 
 class StateBytes(Record):
@@ -208,7 +214,11 @@ EIGHT_BIT_BLOCK = 256
 
 
 def optimizer_state_bytes(tensor: LocalTensor, numel: int, optimizer: str, dtype: str) -> int:
-    """State of one tensor (or of its shard with ``numel`` elements)."""
+    """Compute the optimizer's state bytes of one tensor, or of its shard with ``numel`` elements.
+
+    ``dtype``: of full-precision states. Blocks are rounded as the caching allocator does. Paged states are not counted:
+    they are in managed memory (:func:`paged_bytes`).
+    """
     if optimizer == "adafactor":
         shape = tensor.shape
         if len(shape) < 2:
@@ -243,11 +253,11 @@ pages to the host when the GPU is full."""
 
 
 def paged_bytes(numel: int, optimizer: str) -> int:
-    """State of one tensor that lies in managed memory."""
+    """Compute the optimizer's state bytes of one tensor that are in CUDA managed memory (bitsandbytes' paged ones)."""
     if not optimizer.startswith("paged-") or numel < PAGED_MINIMUM:
         return 0
-    each = 4 * numel if not optimizer.endswith("8bit") else numel
-    return STATES_PER_PARAMETER[optimizer] * each
+    state_bytes = 4 * numel if not optimizer.endswith("8bit") else numel
+    return STATES_PER_PARAMETER[optimizer] * state_bytes
 
 
 FLASH_GROUP = 32
@@ -259,8 +269,9 @@ FLASH_MASTERS = {"flash-adamw": 3, "flash-adamw-32": 4}
 
 
 def _flash_states(numel: int, dtype: str, master: int) -> int:
-    """flashoptim's FlashAdamW: both moments in 8 bits with their scales, and what a master has beyond its parameter
-    (``error_bits``).
+    """Compute the state bytes of flashoptim's FlashAdamW: both moments in 8 bits, their scales, and a master's error.
+
+    ``master``: bytes of a master weight. Only what it has more than its parameter is stored (``error_bits``).
     """
     moment = rounded(numel) + rounded(2 * -(-numel // FLASH_GROUP))
     return 2 * moment + rounded(max(0, master - DTYPE_BYTES[dtype]) * numel)
@@ -284,8 +295,10 @@ LOW_BITS = {
 
 
 def _low_bit_states(numel: int, kind: LowBits, dtype: str) -> int:
-    """Both moments. Tensors that are small, or no whole number of blocks, have theirs in their own dtype
-    (``torchao/optim/adam.py``, ``_new_buffer``); the counter of steps is on the host.
+    """Compute the bytes of both moments of torchao's low-bit AdamW: codes, scales and the table of codes.
+
+    Tensors that are small, or no whole number of blocks, have moments of ``dtype`` (``torchao/optim/adam.py``,
+    ``_new_buffer``). The step counter is on the host.
     """
     if numel < EIGHT_BIT_MINIMUM or numel % kind.block:
         return 2 * rounded(numel * DTYPE_BYTES[dtype])

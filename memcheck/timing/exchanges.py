@@ -43,7 +43,10 @@ def context_kind(job: TrainingJob) -> str:
 
 
 def context_seconds(job: TrainingJob, cost: LayerCost, kind: str, rates: Rates) -> tuple[float, float]:
-    """Forward and backward of one layer, as far as attention does not hide them."""
+    """Compute the seconds of context parallelism in one layer, forward and backward, that attention does not hide.
+
+    ``kind``: one of the kinds that the docstring of this module lists.
+    """
     layout = job.layout
     if not kind or not cost.kv_bytes:
         return 0.0, 0.0
@@ -53,19 +56,20 @@ def context_seconds(job: TrainingJob, cost: LayerCost, kind: str, rates: Rates) 
         forward = exposed(steps * send(g, cost.kv_bytes), cost.attention_seconds, rates.collective_sm_share)
         return forward, exposed(steps * send(g, 2 * cost.kv_bytes), cost.attention_backward, rates.collective_sm_share)
     if kind == ULYSSES:
-        both = 2 * all_to_all(g, 2 * cost.kv_bytes)
-        return both, both
-    one, block = gather(g, cost.kv_bytes * layout.context), cost.attention_seconds / layout.context
-    back = cost.attention_backward / layout.context
+        there_and_back = 2 * all_to_all(g, 2 * cost.kv_bytes)
+        return there_and_back, there_and_back
+    gather_kv = gather(g, cost.kv_bytes * layout.context)
+    block_forward = cost.attention_seconds / layout.context
+    block_backward = cost.attention_backward / layout.context
     if kind in (GATHER, WHOLE):
-        return one, 2 * one if kind == GATHER else one
-    summed = send(g, 4 / DTYPE_BYTES[job.recipe.compute] * cost.kv_bytes)
+        return gather_kv, 2 * gather_kv if kind == GATHER else gather_kv
+    send_gradients = send(g, 4 / DTYPE_BYTES[job.recipe.compute] * cost.kv_bytes)
     if job.compile:
-        return one, one + layout.context * summed
-    hidden = steps * exposed(summed, back, rates.collective_sm_share)
-    return exposed(one, block, rates.collective_sm_share), exposed(
-        one, back, rates.collective_sm_share
-    ) + hidden + summed
+        return gather_kv, gather_kv + layout.context * send_gradients
+    sm_share = rates.collective_sm_share
+    exposed_sends = steps * exposed(send_gradients, block_backward, sm_share)
+    backward = exposed(gather_kv, block_backward, sm_share) + exposed_sends + send_gradients
+    return exposed(gather_kv, block_forward, sm_share), backward
 
 
 class Wires(Record):
@@ -82,7 +86,7 @@ class Wires(Record):
 
 
 def wires(job: TrainingJob, hidden: int, item_bytes: int, rates: Rates) -> Wires:
-    """The exchanges of a job whose hidden states have ``hidden`` channels of ``item_bytes`` bytes."""
+    """Compute the seconds of one exchange of each kind, of hidden states with ``hidden`` channels of ``item_bytes``."""
     layout = job.layout
     tokens = job.rows * -(-job.sequence_length // layout.context)
     size = float(tokens * hidden * item_bytes)
@@ -100,7 +104,7 @@ def wires(job: TrainingJob, hidden: int, item_bytes: int, rates: Rates) -> Wires
 
 
 def expert_seconds(job: TrainingJob, cost: LayerCost, rates: Rates) -> float:
-    """One way of routing, of one layer: to the ranks of the experts, then to all that share an expert's matrices.
+    """Compute the seconds of routing tokens one way in one layer: to the ranks of the experts, or back.
 
     Megatron (``moe/token_dispatcher.py``): the default dispatcher gathers the tokens of all ranks, and sums and
     scatters all results (MoEAllGatherTokenDispatcher). Its all-to-all gathers the routed tokens over the expert-tensor
@@ -118,8 +122,8 @@ def expert_seconds(job: TrainingJob, cost: LayerCost, rates: Rates) -> float:
     if dispatch == "allgather":
         return _gathered(job, cost, rates)
     if dispatch == "alltoall":  # DeepEP and HybridEP send one copy to a node and pass it on inside
-        one = all_to_all(group(rates, layout.expert, layout.expert_tensor), cost.routed_bytes)
-        return one + gather(group(rates, layout.expert_tensor, 1), sent)
+        to_experts = all_to_all(group(rates, layout.expert, layout.expert_tensor), cost.routed_bytes)
+        return to_experts + gather(group(rates, layout.expert_tensor, 1), sent)
     g = group(rates, layout.expert * layout.expert_tensor, 1)
     nodes = -(-g.ranks // g.local)
     copies = touched(nodes, cost.chosen, cost.groups, cost.chosen_groups) * (nodes - 1) / nodes
@@ -127,8 +131,9 @@ def expert_seconds(job: TrainingJob, cost: LayerCost, rates: Rates) -> float:
 
 
 def _gathered(job: TrainingJob, cost: LayerCost, rates: Rates) -> float:
-    """The mean of gathering every rank's tokens and of summing and scattering as many results, in the dtype of the
-    router's probabilities (token_combine: ``hidden_states.to(self.local_probs.dtype)``).
+    """Compute the mean seconds of Megatron's all-gather dispatch: gathering all tokens, and reduce-scattering results.
+
+    Results have the dtype of the router's probabilities (token_combine: ``hidden_states.to(self.local_probs.dtype)``).
     """
     g = group(rates, job.layout.expert * job.layout.expert_tensor, 1)
     busiest = job.expert_imbalance if job.layout.expert > 1 else 1.0
@@ -139,7 +144,7 @@ def _gathered(job: TrainingJob, cost: LayerCost, rates: Rates) -> float:
 
 @lru_cache(maxsize=256)
 def touched(nodes: int, chosen: int, groups: int, chosen_groups: int) -> float:
-    """Nodes that hold one of a token's ``chosen`` experts, on average over even routing.
+    """Compute the average number of nodes that hold one of a token's ``chosen`` experts, under even routing.
 
     Routing limited to some groups of experts (DeepSeek-V3 report, section 2.1.2) reaches only the nodes of those.
     """

@@ -36,7 +36,7 @@ class DecodePass(Record):
 
 
 def decode_time(job: InferenceJob, gpu: Gpu) -> StepTime:
-    """The time of one token for every sequence of the batch, with full caches, and of one prompt.
+    """Compute the time of one decode step, one token for every sequence with full caches, and of one prefill.
 
     Raises:
         MissingRateError: the GPU's record lacks a rate without which there is no answer.
@@ -50,12 +50,12 @@ def decode_time(job: InferenceJob, gpu: Gpu) -> StepTime:
     compute = job.weights if job.weights in ("fp32", "fp16") else "bf16"
     r = rates(gpu, compute, False, layout.gpus_per_node)
     layers = {id(block): _layer(job, a, block, r) for block, _ in a.blocks}
-    found = [layers[id(block)] for block in a.layers()] + [_head(job, a, r)]
+    passes = [layers[id(block)] for block in a.layers()] + [_head(job, a, r)]
     exchanges = _exchanges(job, a, r, job.batch_size, DTYPE_BYTES[compute])
-    arithmetic, memory = sum(p.arithmetic for p in found), sum(p.memory for p in found)
+    arithmetic, memory = sum(p.arithmetic for p in passes), sum(p.memory for p in passes)
     seconds = arithmetic + memory + exchanges.seconds
     tokens = job.batch_size * layout.data / (seconds * layout.world_size)
-    rate = sum(p.flops for p in found) / seconds / layout.pipeline
+    rate = sum(p.flops for p in passes) / seconds / layout.pipeline
     return StepTime(
         seconds=seconds,
         compute_seconds=arithmetic,
@@ -74,66 +74,81 @@ def decode_time(job: InferenceJob, gpu: Gpu) -> StepTime:
     )
 
 
-def _bound(flops: float, size: float, r: Rates) -> DecodePass:
-    """The time of a pass: by arithmetic or by memory traffic, whichever is longer."""
-    arithmetic, memory = flops / r.linear, size / r.hbm
+def _roofline(flops: float, bytes_moved: float, r: Rates) -> DecodePass:
+    """Compute the roofline time of a pass: that of its arithmetic or of its memory traffic, whichever is longer."""
+    arithmetic, memory = flops / r.linear, bytes_moved / r.hbm
     return DecodePass(arithmetic, 0.0, flops) if arithmetic > memory else DecodePass(0.0, memory, flops)
 
 
 def _layer(job: InferenceJob, a: Architecture, block: Block, r: Rates) -> DecodePass:
-    """Weights and caches that are read, and what is multiplied with them."""
+    """Compute the roofline time of one layer in one decode step, per tensor-parallel rank.
+
+    It reads the weights and the KV cache. Of routed experts it reads those that the batch is expected to choose.
+    """
     layout, batch = job.layout, job.batch_size
-    size = flops = 0.0
+    bytes_moved = flops = 0.0
     for t, component in block_component_tensors(block):
         elements = 1
         for d in local_tensor(t, component, layout.tensor, layout.expert, expert_slices(layout)):
             elements *= d
-        read, used = 1.0, 1.0
+        share_read, share_used = 1.0, 1.0
         if t.group == "experts" and isinstance(component, Moe) and not isinstance(component, DenseDispatchMoe):
             choices = batch * _batches(layout) * component.experts_per_token
-            read = 1 - (1 - 1 / component.experts) ** choices
-            used = _batches(layout) * component.experts_per_token / component.experts
-        size += read * weight_bytes(t, elements, job.weights)
-        flops += 2.0 * used * elements * batch
+            share_read = 1 - (1 - 1 / component.experts) ** choices
+            share_used = _batches(layout) * component.experts_per_token / component.experts
+        bytes_moved += share_read * weight_bytes(t, elements, job.weights)
+        flops += 2.0 * share_used * elements * batch
     cache = kv_bytes_per_sequence(block, job.context_length, job.kv_cache, layout.tensor)
-    size += batch * cache * (2 if isinstance(block.mixer, Mixer) else 1)  # a state is written back
-    flops += batch * _scores(block, job.context_length, layout.tensor)
-    return _bound(flops, size, r)
+    bytes_moved += batch * cache * (2 if isinstance(block.mixer, Mixer) else 1)  # a state is written back
+    flops += batch * _attention_flops(block, job.context_length, layout.tensor)
+    return _roofline(flops, bytes_moved, r)
 
 
 def _batches(layout: Layout) -> int:
-    """Batches whose tokens the ranks of one copy of the experts see: tensor ranks all have the same tokens, and add
-    their parts of the layer's output up as they do without experts.
+    """Count the batches whose tokens reach the ranks of one copy of the experts.
+
+    Tensor ranks all have the same tokens, and sum their parts of the layer's output as they do without experts.
     """
     return max(1, layout.expert * expert_slices(layout) // layout.tensor)
 
 
-def _scores(block: Block, context: int, tensor: int) -> float:
-    """FLOPs of one token's attention over what is cached."""
+def _attention_flops(block: Block, context: int, tensor: int) -> float:
+    """Count the FLOPs of one token's attention over the cached keys and values, per tensor-parallel rank."""
     mixer = block.mixer
     if isinstance(mixer, Attention):
-        seen = min(context, mixer.window) if mixer.window else context
-        return 4.0 * -(-mixer.heads // tensor) * mixer.head_dim * seen
+        keys = min(context, mixer.window) if mixer.window else context
+        return 4.0 * -(-mixer.heads // tensor) * mixer.head_dim * keys
     if isinstance(mixer, LatentAttention):
         return 2.0 * -(-mixer.heads // tensor) * (2 * mixer.kv_lora_rank + mixer.qk_rope_head_dim) * context
     return 0.0
 
 
+LOGIT_BYTES = 2.0 + 4.0
+"""Bytes written per logit: bf16 by the product, and an fp32 copy."""
+
+
 def _head(job: InferenceJob, a: Architecture, r: Rates) -> DecodePass:
-    """The head's weight, which a tied model shares with its embedding, and fp32 logits."""
-    name = "embedding" if a.tie_word_embeddings else "head"
-    size = flops = 0.0
+    """Compute the roofline time of the LM head for one decode step, per tensor-parallel rank.
+
+    It reads the weight, which a tied model shares with its embedding, and writes logits [batch, vocabulary / ranks].
+    """
+    group_name = "embedding" if a.tie_word_embeddings else "head"
+    bytes_moved = flops = 0.0
     for t in outer_tensors(a):
-        if t.group == name:
+        if t.group == group_name:
             elements = -(-t.count // job.layout.tensor)
-            size += weight_bytes(t, elements, job.weights)
+            bytes_moved += weight_bytes(t, elements, job.weights)
             flops += 2.0 * elements * job.batch_size
-    size += 6.0 * job.batch_size * -(-a.vocab_size // job.layout.tensor)
-    return _bound(flops, size, r)
+    bytes_moved += LOGIT_BYTES * job.batch_size * -(-a.vocab_size // job.layout.tensor)
+    return _roofline(flops, bytes_moved, r)
 
 
 def _exchanges(job: InferenceJob, a: Architecture, r: Rates, tokens: int, item_bytes: int) -> Exchanges:
-    """All-reduces of hidden states after attention and feed-forward, routed tokens there and back, and stages."""
+    """Compute the seconds of all exchanges of a forward pass over ``tokens`` tokens.
+
+    Tensor-parallel ranks all-reduce the hidden states after attention and feed-forward. Routed tokens go to their
+    experts and back. Pipeline stages send the hidden states on.
+    """
     layout = job.layout
     hidden = float(tokens * a.hidden_size * item_bytes)
     tensor = all_reduce(group(r, layout.tensor, 1), hidden)
@@ -148,7 +163,10 @@ def _exchanges(job: InferenceJob, a: Architecture, r: Rates, tokens: int, item_b
 
 
 def _prefill(job: InferenceJob, a: Architecture, r: Rates, item_bytes: int) -> float:
-    """A forward pass over one prompt as long as the context; fused kernels, logits of the last token alone."""
+    """Compute the seconds of a prefill: a forward pass over one prompt as long as the context, with fused kernels.
+
+    Logits are those of the last token alone, and are left out.
+    """
     layout = job.layout
     shape = Shape(
         batch=1,

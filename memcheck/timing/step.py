@@ -52,35 +52,36 @@ def step_time(job: TrainingJob, gpu: Gpu) -> StepTime:
     layers = [known[id(cost)] for cost in parts.costs]
     stages = stages_of(architecture, job, layout.pipeline)
     times = [stage_time(stage, layers, parts, w, r, sharing) for stage in stages]
-    return _answer(job, architecture, r, stages, times, w, sharing, share)
+    return _whole_step(job, architecture, r, stages, times, w, sharing, share)
 
 
 def _sharing(job: TrainingJob, architecture: Architecture, r: Rates) -> Sharing:
-    again = gathers_again(job)
+    """Collect how data-parallel ranks share parameters and gradients, which is the same for every layer."""
+    reshards = gathers_again(job)
     experts = max((block.mlp.experts for block, _ in architecture.blocks if isinstance(block.mlp, Moe)), default=0)
     return Sharing(
         dense=dense_copies(job, r),
         experts=expert_copies(job, r),
         precision=precision(job),
-        reshards=again,
-        gathers=again or job.layout.pipeline == 1,
+        reshards=reshards,
+        gathers=reshards or job.layout.pipeline == 1,
         reduces=reduces_every(job) or job.gradient_accumulation_steps == 1,
         padding=timing_of(job.framework).experts_padding(job, experts) if experts else 1.0,
     )
 
 
 def _recomputed(job: TrainingJob, architecture: Architecture) -> float:
-    """Share of the layers that are recomputed."""
+    """Compute the share of the layers that are recomputed, 0 to 1."""
     if job.checkpointing.mode == "none":
         return 0.0
     if job.option("recompute_method") == "block":  # Megatron's
         count = job.option("recompute_num_layers")
-        held = max(1, architecture.num_layers // job.layout.pipeline)
-        return min(1.0, count / held) if isinstance(count, int) else 1.0
+        layers_per_rank = max(1, architecture.num_layers // job.layout.pipeline)
+        return min(1.0, count / layers_per_rank) if isinstance(count, int) else 1.0
     return 1.0 / job.checkpointing.every_n_layers
 
 
-def _answer(
+def _whole_step(
     job: TrainingJob,
     architecture: Architecture,
     r: Rates,
@@ -90,6 +91,11 @@ def _answer(
     sharing: Sharing,
     share: float,
 ) -> StepTime:
+    """Compute the time of the optimizer step from that of one micro-batch on each pipeline stage.
+
+    ``share``: the share of the layers that are recomputed. Adds what happens once per step: the optimizer, the
+    reduction below ZeRO-3, the pipeline bubble and transfers to the host.
+    """
     layout, m = job.layout, job.gradient_accumulation_steps
     slowest = max(times, key=lambda t: t.seconds)
     shards = sharing.dense.shard.ranks if layout.zero_stage else 1
@@ -97,26 +103,26 @@ def _answer(
         sharing.experts.shard.ranks if layout.zero_stage else 1
     )
     step = step_seconds(job, parameters, r, architecture.hidden_size)
-    resting = (slowest.dense + slowest.experts) * DTYPE_BYTES[job.recipe.params] / shards
+    shard_bytes = (slowest.dense + slowest.experts) * DTYPE_BYTES[job.recipe.params] / shards
     passes = m * (2 if sharing.reshards else 1) if layout.zero_stage == 3 else 2 * m
-    offload, assumed = offload_seconds(job, parameters, resting, passes, r)
+    offload, assumed = offload_seconds(job, parameters, shard_bytes, passes, r)
     if job.checkpointing.offload != "none":
         offload += _activation_offload(job, architecture, slowest, r) * m
-    beside = second_passes(job, architecture, r, sharing) if job.objective.code else NONE
-    compute = m * (slowest.arithmetic + beside.arithmetic) + step[0]
-    hbm = m * (slowest.memory + beside.memory + _accumulation(job, slowest) / r.hbm) + step[1]
+    forward_only = second_passes(job, architecture, r, sharing) if job.objective.code else NONE
+    compute = m * (slowest.arithmetic + forward_only.arithmetic) + step[0]
+    hbm = m * (slowest.memory + forward_only.memory + _accumulation(job, slowest) / r.hbm) + step[1]
     exchanges = Exchanges(
         tensor=m * slowest.tensor,
         context=m * slowest.context,
         expert=m * slowest.expert,
-        data=m * (slowest.data + beside.data) + slowest.last_data + _after(job, slowest, sharing, r),
+        data=m * (slowest.data + forward_only.data) + slowest.last_data + _after_backward(job, slowest, sharing, r),
         pipeline=pipeline_seconds(layout, m, w.pipeline),
     )
     bubble = bubble_seconds(layout, m, stages, times, slowest)
     seconds = compute + hbm + exchanges.seconds + bubble + offload
     tokens = job.rows * job.head.columns * job.sequence_length * m * layout.data / layout.world_size
-    model, again, kernels = _flops(job, architecture, r, share)
-    model_rate, hardware_rate = model * tokens / seconds, (model + again + kernels) * tokens / seconds
+    model, recompute, kernels = _flops(job, architecture, r, share)
+    model_rate, hardware_rate = model * tokens / seconds, (model + recompute + kernels) * tokens / seconds
     return StepTime(
         seconds=seconds,
         compute_seconds=compute,
@@ -128,14 +134,17 @@ def _answer(
         model_tflops_per_gpu=model_rate / TERA,
         hardware_tflops_per_gpu=hardware_rate / TERA,
         model_flops_share=model_rate / r.peak,
-        recompute_share=again / model,
+        recompute_share=recompute / model,
         exchanges=exchanges,
         assumptions=r.assumptions + assumed,
     )
 
 
 def _flops(job: TrainingJob, architecture: Architecture, r: Rates, share: float) -> tuple[float, float, float]:
-    """Per token: of the model, what recompute adds, what attention's kernels add. Of the whole model on one rank."""
+    """Return the FLOPs per token of the whole model: its own, those of recompute, and those of attention kernels.
+
+    ``share``: the share of the layers that are recomputed. Attention kernels compute the scores again in backward.
+    """
     key = (
         id(architecture),
         job.sequence_length,
@@ -149,21 +158,21 @@ def _flops(job: TrainingJob, architecture: Architecture, r: Rates, share: float)
         job.options,
         r,
     )
-    found = _counted.get(key)
-    if found is None or found[0] is not architecture:
+    entry = _counted.get(key)
+    if entry is None or entry[0] is not architecture:
         if len(_counted) >= REMEMBERED:
             _counted.clear()
-        found = _counted[key] = (architecture, *_count(job, architecture, r))
-    _, model, again, kernels = found
-    return model, again * share, kernels
+        entry = _counted[key] = (architecture, *_count(job, architecture, r))
+    _, model, recompute, kernels = entry
+    return model, recompute * share, kernels
 
 
 _counted: dict[tuple[object, ...], tuple[Architecture, float, float, float]] = {}
 
 
 def _count(job: TrainingJob, architecture: Architecture, r: Rates) -> tuple[float, float, float]:
-    """Operations per token on one rank: the model's, recompute's in every layer, attention kernels'."""
-    whole = shape_of(job)._replace(
+    """Count the FLOPs per token on one rank: of the model, of recompute in every layer, of attention kernels."""
+    single_rank = shape_of(job)._replace(
         batch=1,
         sequence=job.sequence_length,
         context=1,
@@ -174,21 +183,23 @@ def _count(job: TrainingJob, architecture: Architecture, r: Rates) -> tuple[floa
         imbalance=1.0,
         head_sharded=False,
     )
-    parts: ModelCost = parts_of(architecture, whole, r)
-    alone = stages_of(architecture, job, 1)[0]
-    joined = 6.0 * job.sequence_length * parts.head.mtp_projection_parameters
-    model = (parts.head.flops + parts.head.backward_flops) * (1 + alone.predictions) + joined * alone.predictions
-    again = kernels = 0.0
-    for count, cost in zip(alone.layers, parts.costs, strict=True):
+    parts: ModelCost = parts_of(architecture, single_rank, r)
+    stage = stages_of(architecture, job, 1)[0]
+    mtp_projection = 6.0 * job.sequence_length * parts.head.mtp_projection_parameters
+    model = (parts.head.flops + parts.head.backward_flops) * (
+        1 + stage.predictions
+    ) + mtp_projection * stage.predictions
+    recompute = kernels = 0.0
+    for count, cost in zip(stage.layers, parts.costs, strict=True):
         model += count * (cost.flops + cost.backward_flops)
-        again += count * cost.recomputed_flops
+        recompute += count * cost.recomputed_flops
         kernels += count * cost.kernel_flops
     tokens = job.sequence_length
-    return model / tokens, again / tokens, kernels / tokens
+    return model / tokens, recompute / tokens, kernels / tokens
 
 
 def _accumulation(job: TrainingJob, t: StageTime) -> float:
-    """Bytes of adding one micro-batch's gradients to those of earlier ones."""
+    """Compute the bytes moved to add the gradients of one micro-batch to those of earlier ones."""
     if job.framework.own_gradients:  # the product accumulates in the main gradient: read 4, write 4
         return 2.0 * DTYPE_BYTES[job.recipe.gradients] * (t.dense_trained + t.experts_trained)
     if job.gradient_accumulation_steps == 1 or job.layout.zero_stage == 3:
@@ -196,9 +207,11 @@ def _accumulation(job: TrainingJob, t: StageTime) -> float:
     return 3.0 * DTYPE_BYTES[job.recipe.gradients] * (t.dense_trained + t.experts_trained)
 
 
-def _after(job: TrainingJob, t: StageTime, s: Sharing, r: Rates) -> float:
-    """Below stage 3: gradients that are reduced and parameters that are gathered once a step, as far as the last
-    backward pass does not hide them.
+def _after_backward(job: TrainingJob, t: StageTime, s: Sharing, r: Rates) -> float:
+    """Compute the seconds of data-parallel exchanges once per step that the last backward does not hide.
+
+    Below ZeRO-3 the gradients are reduced and, from ZeRO-1, the updated parameters are gathered. ZeRO-3 exchanges
+    inside the micro-batches: 0.
     """
     stage, p = job.layout.zero_stage, s.precision
     if stage == 3:
@@ -208,20 +221,22 @@ def _after(job: TrainingJob, t: StageTime, s: Sharing, r: Rates) -> float:
         reduce = all_reduce(s.dense.shard, t.dense_trained * p.reduced)
     hides_reduce, hides_gather = overlaps(job)
     backward = (t.arithmetic + t.memory) * 2 / 3
-    waits = exposed(reduce, backward, r.collective_sm_share) if hides_reduce else reduce
-    repeats = job.gradient_accumulation_steps if s.reduces else 1
-    waits *= repeats
+    seconds = exposed(reduce, backward, r.collective_sm_share) if hides_reduce else reduce
+    seconds *= job.gradient_accumulation_steps if s.reduces else 1
     if stage:
-        back = gather_seconds(s.dense, t.dense_trained, p) + gather_seconds(s.experts, t.experts_trained, p)
-        waits += exposed(back, backward / 2, r.collective_sm_share) if hides_gather else back
-    return waits
+        gather = gather_seconds(s.dense, t.dense_trained, p) + gather_seconds(s.experts, t.experts_trained, p)
+        seconds += exposed(gather, backward / 2, r.collective_sm_share) if hides_gather else gather
+    return seconds
 
 
 def _activation_offload(job: TrainingJob, architecture: Architecture, t: StageTime, r: Rates) -> float:
-    """The input of every layer goes to the host in forward and comes back in backward, overlapping the computation."""
+    """Compute the seconds of offloading activations per micro-batch that the computation does not hide.
+
+    The input of every layer goes to the host in forward and comes back in backward.
+    """
     layout = job.layout
-    rows = job.rows * job.sequence_length // layout.context
-    rows = rows // layout.tensor if layout.sequence else rows
-    held = architecture.num_layers / layout.pipeline
-    each = rows * architecture.hidden_size * DTYPE_BYTES[job.recipe.compute] * held / r.host
-    return max(0.0, 2 * each - t.arithmetic - t.memory)
+    tokens = job.rows * job.sequence_length // layout.context
+    tokens = tokens // layout.tensor if layout.sequence else tokens
+    layers = architecture.num_layers / layout.pipeline
+    one_way = tokens * architecture.hidden_size * DTYPE_BYTES[job.recipe.compute] * layers / r.host
+    return max(0.0, 2 * one_way - t.arithmetic - t.memory)
