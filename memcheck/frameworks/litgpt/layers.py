@@ -28,39 +28,45 @@ LORA_DROPOUT = 0.05
 
 
 def block(ctx: Context, layer: Block, x: Value) -> Value:
-    """Block.forward; its local variables live until it returns."""
+    """Run LitGPT's Block.forward, ``x``: [tokens, hidden]; so is what is returned. Its local variables live until it
+    returns.
+    """
     tape = ctx.tape
     normed = norm(ctx, layer.input_norm, x)
-    mixed = _attention(ctx, layer.mixer, normed) if isinstance(layer.mixer, Attention) else normed
-    mixed = norm(ctx, layer.mixer_output_norm, mixed)
+    attn_output = _attention(ctx, layer.mixer, normed) if isinstance(layer.mixer, Attention) else normed
+    attn_output = norm(ctx, layer.mixer_output_norm, attn_output)
     if layer.parallel:
         if layer.mlp_norm is not None:
             normed = norm(ctx, layer.mlp_norm, x)
-        x = add(tape, mixed, x, "residual")
+        x = add(tape, attn_output, x, "residual")
     else:
-        x = add(tape, mixed, x, "residual")
+        x = add(tape, attn_output, x, "residual")
         normed = norm(ctx, layer.mlp_norm, x)
-    out = _mlp(ctx, layer.mlp, normed) if isinstance(layer.mlp, Mlp) else normed
-    out = norm(ctx, layer.mlp_output_norm, out)
-    return add(tape, out, x, "residual")
+    mlp_output = _mlp(ctx, layer.mlp, normed) if isinstance(layer.mlp, Mlp) else normed
+    mlp_output = norm(ctx, layer.mlp_output_norm, mlp_output)
+    return add(tape, mlp_output, x, "residual")
 
 
 def recomputing(layer: Block, mode: str) -> tuple[Forward, bool]:
-    """The layer's forward under a recompute mode, and whether ``replay`` checkpoints it: as a whole or not at all."""
+    """Return the layer's forward under a recompute mode, and whether the whole layer is checkpointed."""
     return lambda ctx, x: block(ctx, layer, x), mode == "full"
 
 
 def norm(ctx: Context, spec: Norm | None, x: Value) -> Value:
-    """RMSNorm in fp32 pieces, its weight too: ``x * x``, mean, rsqrt, two products, cast. Else F.layer_norm."""
+    """Apply LitGPT's RMSNorm in fp32 pieces, with an fp32 copy of the weight, or F.layer_norm in one kernel.
+
+    The pieces are ``x * x``, mean, rsqrt, two products and a cast. Each makes a tensor of x's shape or of one number
+    per row.
+    """
     if spec is None:
         return x
     tape = ctx.tape
     weight, bias = ctx.norm_weight(spec)
     if not spec.kind.startswith("rmsnorm"):
         return fused_norm(tape, x, weight, bias, "layernorm")
-    wide = cast(tape, x, "fp32")
-    inverse = unary(tape, mean_rows(tape, mul(tape, wide, wide, "x * x")), "rsqrt")
-    normed = mul(tape, wide, inverse)
+    fp32_x = cast(tape, x, "fp32")
+    rstd = unary(tape, mean_rows(tape, mul(tape, fp32_x, fp32_x, "x * x")), "rsqrt")
+    normed = mul(tape, fp32_x, rstd)
     if weight is None:
         return cast(tape, normed, x.dtype)
     if spec.kind == "rmsnorm-unit-offset":
@@ -71,21 +77,25 @@ def norm(ctx: Context, spec: Norm | None, x: Value) -> Value:
 
 
 def loss_in_pieces(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
-    """Logits of a few tokens at a time, and a cross entropy over each."""
+    """Compute logits and cross entropy on chunks of tokens. ``h``: [tokens, hidden]. Returns the loss."""
     from memcheck.frameworks.litgpt.head import litgpt_loss
 
     return litgpt_loss(ctx, h, weights, head)
 
 
 def _attention(ctx: Context, a: Attention, x: Value) -> Value:
+    """Run LitGPT's CausalSelfAttention, ``x``: [tokens, hidden]; so is what is returned.
+
+    One matrix makes q, k and v. Keys and values are repeated for every query head, even a single one.
+    """
     tape = ctx.tape
     b, s, d = ctx.batch, ctx.sequence, a.head_dim
     qkv = _qkv(ctx, a, x)
     q, k, v = tape.views(qkv, (b, a.heads, s, d), (b, a.kv_heads, s, d), (b, a.kv_heads, s, d))
     q, k = norm(ctx, a.query_norm, q), norm(ctx, a.key_norm, k)
-    q_roped, k_roped = _roped(tape, q, a.rotary_dim), _roped(tape, k, a.rotary_dim)
-    q, k = _joined(tape, q_roped, q), _joined(tape, k_roped, k)
-    if a.kv_heads != a.heads:  # also of a single one: "flash attention requires it in training mode"
+    q_roped, k_roped = _apply_rope(tape, q, a.rotary_dim), _apply_rope(tape, k, a.rotary_dim)
+    q, k = _cat_rotary(tape, q_roped, q), _cat_rotary(tape, k_roped, k)
+    if a.kv_heads != a.heads:  # a single head, too: "flash attention requires it in training mode"
         k, v = _repeated(tape, k, a.heads), _repeated(tape, v, a.heads)
     if a.softcap:
         from memcheck.frameworks.litgpt.capped import capped_attention
@@ -104,9 +114,10 @@ def _attention(ctx: Context, a: Attention, x: Value) -> Value:
 
 
 def _window_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
-    """The mask of a sliding window, made in every layer, which the memory-efficient kernel keeps.
+    """Make the mask of a sliding window, [sequence, sequence], or return None without one.
 
-    config.py gives Phi 3 a ``sliding_window_size`` and Mistral none.
+    Every layer makes its own, and the memory-efficient kernel keeps it. config.py gives Phi 3 a ``sliding_window_size``
+    and Mistral none.
     """
     if a.window is None or a.fused_form != "slices":
         return None
@@ -124,41 +135,44 @@ def _repeated(tape: Tape, x: Value, heads: int) -> Value:
     return operator(tape, tape.value((shape[0], heads, *shape[2:]), dtype, "repeat_interleave"), x, "sum")
 
 
-def _roped(tape: Tape, x: Value, rotary_dim: int) -> Value:
-    """apply_rope on the first dimensions of each head with fp32 tables."""
+def _apply_rope(tape: Tape, x: Value, rotary_dim: int) -> Value:
+    """Run apply_rope with fp32 tables on the first ``rotary_dim`` elements of each head."""
     if rotary_dim < x.shape[-1]:
         x = slices(tape, x, (*x.shape[:-1], rotary_dim))[0]
     return cast(tape, rotate_half(tape, x, "fp32"), x.dtype)
 
 
-def _joined(tape: Tape, turned: Value, x: Value) -> Value:
-    """``cat`` with the rest of each head of ``x``, even if there is no rest."""
-    width = turned.shape[-1]
+def _cat_rotary(tape: Tape, rotated: Value, x: Value) -> Value:
+    """Concatenate the rotated elements of each head with the rest of ``x``; ``cat`` copies even if there is no rest."""
+    width = rotated.shape[-1]
     if width == x.shape[-1]:
-        return copy(tape, turned, "cat rotary")
-    rest = slices(tape, x, (*x.shape[:-1], x.shape[-1] - width))[0]
-    return cat(tape, (turned, rest), x.shape, "cat rotary")
+        return copy(tape, rotated, "cat rotary")
+    unrotated = slices(tape, x, (*x.shape[:-1], x.shape[-1] - width))[0]
+    return cat(tape, (rotated, unrotated), x.shape, "cat rotary")
 
 
 def _mlp(ctx: Context, m: Mlp, x: Value) -> Value:
-    """LLaMAMLP and GemmaMLP (fc_1, fc_2, proj), GptNeoxMLP (fc, proj). A fused gate and up is stored as two."""
+    """Run LLaMAMLP or GemmaMLP (fc_1, fc_2, proj), or GptNeoxMLP (fc, proj). ``x``: [tokens, hidden].
+
+    LitGPT stores a fused gate and up projection as two matrices.
+    """
     tape = ctx.tape
     tensors = linear_tensors(m.tensors)
     if not m.gated:
         hidden = _activation(tape, _linear(ctx, x, tensors[0], m.bias), m.activation)
         return _linear(ctx, hidden, tensors[-1], m.bias)
-    first, second = tensors[0], tensors[1]
+    gate_matrix, up_matrix = tensors[0], tensors[1]
     if m.fused_gate_up:
-        rows, columns = first.shape
-        first = second = first._replace(shape=(rows // 2, columns))
-    one = _linear(ctx, x, first, m.bias)
-    two = _linear(ctx, x, second, m.bias)
-    hidden = mul(tape, _activation(tape, one, m.activation), two)
+        rows, columns = gate_matrix.shape
+        gate_matrix = up_matrix = gate_matrix._replace(shape=(rows // 2, columns))
+    gate = _linear(ctx, x, gate_matrix, m.bias)
+    up = _linear(ctx, x, up_matrix, m.bias)
+    hidden = mul(tape, _activation(tape, gate, m.activation), up)
     return _linear(ctx, hidden, tensors[-1], m.bias)
 
 
 def _activation(tape: Tape, x: Value, name: str) -> Value:
-    """F.gelu(approximate=...) is one kernel where transformers writes it in pieces."""
+    """Apply the activation; F.gelu(approximate=...) is one kernel, where transformers writes several operators."""
     return unary(tape, x, "gelu") if name.startswith("gelu") else activation(tape, x, name)
 
 
@@ -167,7 +181,9 @@ def _linear(ctx: Context, x: Value, tensor: ParameterTensor, bias: bool) -> Valu
 
 
 def adapted_linear(ctx: Context, x: Value, w: Weights, label: str) -> Value:
-    """LoRALinear: ``linear(x) + (dropout(x) @ A.T @ B.T) * scaling``; without adapters the base product."""
+    """Run LoRALinear: ``linear(x) + (dropout(x) @ A.T @ B.T) * scaling``, or only the base product without
+    an adapter.
+    """
     tape = ctx.tape
     pretrained = frozen_linear(ctx, x, w, label)
     if w.lora_a is None or w.lora_b is None:
@@ -180,10 +196,10 @@ def adapted_linear(ctx: Context, x: Value, w: Weights, label: str) -> Value:
 
 
 def frozen_linear(ctx: Context, x: Value, w: Weights, label: str) -> Value:
-    """The base product.
+    """Run the base product of a layer, with a quantized weight if the plan quantizes.
 
-    In 4 bit it keeps its input (bitsandbytes 0.42.0, ``ctx.tensors = (A, B)``), and the weight comes back in fp16, in
-    which Fabric quantises it (plugins/precision/bitsandbytes.py), to be cast once more.
+    In 4 bit the function keeps its input (bitsandbytes 0.42.0, ``ctx.tensors = (A, B)``). The weight is dequantized to
+    fp16, in which Fabric quantized it (plugins/precision/bitsandbytes.py), and cast once more.
     """
     adapter = ctx.setting.adapter
     w.quantized = adapter is not None and adapter.quantized
@@ -192,47 +208,55 @@ def frozen_linear(ctx: Context, x: Value, w: Weights, label: str) -> Value:
 
 
 def lora_dropout(ctx: Context) -> float:
-    """The option, or the script's default."""
+    """Return the dropout probability of LoRA: the plan's option, or the script's default."""
     stated = ctx.setting.option("lora_dropout")
     return float(stated) if isinstance(stated, (int, float)) else LORA_DROPOUT
 
 
 def _qkv(ctx: Context, a: Attention, x: Value) -> Value:
-    """LoRAQKVLinear: the adapted parts' updates are padded with zeros to the width of q, k and v together."""
+    """Run LoRAQKVLinear: [tokens, hidden] to q, k and v together, [tokens, (heads + 2 * kv_heads) * head_dim].
+
+    Updates of the adapted parts are padded with zeros to the width of all three.
+    """
     tape, adapter = ctx.tape, ctx.setting.adapter
     tensors = linear_tensors(a.tensors)[:-1]
-    parts = tuple(heads * a.head_dim for heads in (a.heads, a.kv_heads, a.kv_heads))
+    part_widths = tuple(heads * a.head_dim for heads in (a.heads, a.kv_heads, a.kv_heads))
     base = Weights(
-        ctx.parameter("self_attn.qkv", (sum(parts), ctx.hidden)),
-        ctx.parameter("self_attn.qkv.bias", (sum(parts),)) if a.qkv_bias else None,
+        ctx.parameter("self_attn.qkv", (sum(part_widths), ctx.hidden)),
+        ctx.parameter("self_attn.qkv.bias", (sum(part_widths),)) if a.qkv_bias else None,
     )
     pretrained = frozen_linear(ctx, x, base, "self_attn.qkv")
     names = [t.name.removesuffix(".weight") for t in tensors]
-    wanted = [adapter is not None and adapts(adapter, names[min(i, len(names) - 1)]) for i in range(3)]
-    if adapter is None or not any(wanted):
+    is_adapted = [adapter is not None and adapts(adapter, names[min(i, len(names) - 1)]) for i in range(3)]
+    if adapter is None or not any(is_adapted):
         return pretrained
-    enabled = [size for size, wants in zip(parts, wanted, strict=True) if wants]
+    adapted_widths = [size for size, adapted in zip(part_widths, is_adapted, strict=True) if adapted]
     has_grad = ctx.setting.has_grad
-    down_shape, up_shape = (adapter.rank * len(enabled), int(ctx.hidden)), (sum(enabled), adapter.rank)
+    down_shape, up_shape = (adapter.rank * len(adapted_widths), int(ctx.hidden)), (sum(adapted_widths), adapter.rank)
     down = ctx.register(Parameter("lora_A", down_shape, adapter.dtype, True, has_grad=has_grad))
     up = ctx.register(Parameter("lora_B", up_shape, adapter.dtype, True, has_grad=has_grad))
     after_a = product(tape, dropout(tape, x, lora_dropout(ctx)), tape.parameter(down), "lora_A")
-    after_b = _conv1d(tape, after_a, up, len(enabled) if a.heads != a.kv_heads else 1)
-    padded = after_b if all(wanted) else _zero_pad(tape, after_b, sum(parts))
+    after_b = _conv1d(tape, after_a, up, len(adapted_widths) if a.heads != a.kv_heads else 1)
+    padded = after_b if all(is_adapted) else _zero_pad(tape, after_b, sum(part_widths))
     scaled = scale(tape, padded, "lora scaling")
     return add(tape, pretrained, scaled, "lora sum")
 
 
 def _conv1d(tape: Tape, x: Value, weight: Parameter, pieces: int) -> Value:
-    """``F.conv1d`` with kernel width 1: keeps its input; under grouped queries one for each part, then a cat."""
+    """Replay ``F.conv1d`` with kernel width 1, which keeps its input. Grouped queries take one convolution per part and
+    a cat.
+    """
     shape = (x.shape[0], weight.shape[0])
-    apart = tape.new(shape, x.dtype, "convolutions of q, k, v") if pieces > 1 else None
+    part_outputs = tape.new(shape, x.dtype, "convolutions of q, k, v") if pieces > 1 else None
     out = tape.value(shape, x.dtype, "convolution")
-    del apart
+    del part_outputs
     return operator(tape, out, (x, tape.parameter(weight)), ["convolution dX", "convolution dW"], saves=(x,))
 
 
 def _zero_pad(tape: Tape, x: Value, width: int) -> Value:
-    """``new_zeros(...).index_copy_(-1, lora_ind, x)``: keeps x and a copy of the index."""
+    """Replay ``new_zeros(...).index_copy_(-1, lora_ind, x)``: [tokens, adapted width] to [tokens, ``width``].
+
+    Autograd keeps x and a copy of the index.
+    """
     index = tape.new((x.shape[1],), "int64", "lora_ind.clone()")
     return operator(tape, tape.value((x.shape[0], width), x.dtype, "zero_pad"), x, "index_select", saves=(x, index))

@@ -16,31 +16,33 @@ from memcheck.models.types import LatentAttention, Norm, ParameterTensor
 
 
 def latent_attention(ctx: Context, a: LatentAttention, x: Value) -> Value:
-    """Multi-head latent attention in torchtitan. Differs from transformers: norms are one kernel, ``cat`` assembles the
-    key, and flash attention takes heads of unequal width.
+    """Run multi-head latent attention as torchtitan writes it, ``x``: [tokens, hidden]; so is what is returned.
+
+    Unlike in transformers, a norm is one kernel, ``cat`` assembles the key, and flash attention takes heads of unequal
+    width. Source: torchtitan models/deepseek_v3/model.py.
     """
     tape = ctx.tape
-    tensors = {t.name.split(".")[-2]: t for t in linear_tensors(a.tensors)}
-    t = ctx.tokens
+    tensors = {tokens.name.split(".")[-2]: tokens for tokens in linear_tensors(a.tensors)}
+    tokens = ctx.tokens
     heads = -(-a.heads // ctx.tp)
     nope, rope, v_dim = a.qk_nope_head_dim, a.qk_rope_head_dim, a.v_head_dim
     x = enter_tensor_parallel(ctx, x)
-    q = _queries(ctx, a, tensors, x).view(t, heads, nope + rope)
-    q_pass, q_rot = tape.views(q, (t, heads, nope), (t, heads, rope))
+    q = _queries(ctx, a, tensors, x).view(tokens, heads, nope + rope)
+    q_pass, q_rot = tape.views(q, (tokens, heads, nope), (tokens, heads, rope))
     tensor = tensors["kv_a_proj_with_mqa"]
     compressed = linear(tape, x, ctx.replicated(tensor, a.bias), tensor.name)
-    latent, k_rot = tape.views(compressed, (t, a.kv_lora_rank), (t, 1, rope))
-    rows = tape.new((t, rope), "fp32", "rope rows (complex)")
-    q_turned, k_turned = rotate_complex(tape, q_rot, k_rot, rows)
-    query = cat(tape, (q_pass, q_turned), (t, heads, nope + rope), "cat queries")
+    latent, k_rot = tape.views(compressed, (tokens, a.kv_lora_rank), (tokens, 1, rope))
+    table_rows = tape.new((tokens, rope), "fp32", "rope rows (complex)")
+    q_rotated, k_rotated = rotate_complex(tape, q_rot, k_rot, table_rows)
+    query = cat(tape, (q_pass, q_rotated), (tokens, heads, nope + rope), "cat queries")
     latent = _norm(ctx, a.kv_lora_rank, latent, "kv_norm")
     tensor = tensors["kv_b_proj"]
-    expanded = linear(tape, latent, ctx.weights(tensor, False), tensor.name).view(t, heads, nope + v_dim)
-    k_pass, value = tape.views(expanded, (t, heads, nope), (t, heads, v_dim))
-    key = _cat_key(ctx, k_pass, k_turned, (t, heads, nope + rope))
+    expanded = linear(tape, latent, ctx.weights(tensor, False), tensor.name).view(tokens, heads, nope + v_dim)
+    k_pass, value = tape.views(expanded, (tokens, heads, nope), (tokens, heads, v_dim))
+    key = _cat_key(ctx, k_pass, k_rotated, (tokens, heads, nope + rope))
     out = kernels.flash(tape, query, key, value, v_dim, label="varlen attention", ring=ctx.setting.context)
     tensor = tensors["o_proj"]
-    result = linear(tape, out.view(t, heads * v_dim), ctx.weights(tensor, a.bias), tensor.name)
+    result = linear(tape, out.view(tokens, heads * v_dim), ctx.weights(tensor, a.bias), tensor.name)
     return leave_tensor_parallel(ctx, result)
 
 
@@ -58,9 +60,11 @@ def _norm(ctx: Context, size: int, x: Value, name: str) -> Value:
     return fused_norm(ctx.tape, x, weight, bias, "rmsnorm")
 
 
-def _cat_key(ctx: Context, k_pass: Value, k_turned: Value, shape: tuple[int, ...]) -> Value:
-    """``cat([k_nope, k_pe.expand(...)])``: the shared key's gradient is summed over the heads."""
+def _cat_key(ctx: Context, k_pass: Value, k_rotated: Value, shape: tuple[int, ...]) -> Value:
+    """Assemble the key, ``cat([k_nope, k_pe.expand(...)])``: all heads share k_pe, so its gradient is
+    summed over them.
+    """
     tape = ctx.tape
-    expanded = Value(k_turned.storage, (*shape[:-1], k_turned.shape[-1]), k_turned.dtype)
-    expanded = operator(tape, expanded, k_turned, "sum over heads")
+    expanded = Value(k_rotated.storage, (*shape[:-1], k_rotated.shape[-1]), k_rotated.dtype)
+    expanded = operator(tape, expanded, k_rotated, "sum over heads")
     return cat(tape, (k_pass, expanded), shape, "cat keys")

@@ -39,15 +39,16 @@ BEFORE_EXCHANGES = KEEPS - {"all-to-all", "topk"}
 
 
 def block(ctx: Context, layer: Block, x: Value) -> Value:
-    """``h = x + attention(norm(x)); h + feed_forward(norm(h))``."""
+    """Run torchtitan's TransformerBlock: ``h = x + attention(norm(x)); h + feed_forward(norm(h))``."""
     if ctx.setting.compiled and is_traced(layer, ctx.setting):
         return compiled_block(ctx, layer, x, "none")
     return _eager_block(ctx, layer, x)
 
 
 def recomputing(layer: Block, mode: str) -> tuple[Forward, bool]:
-    """The layer's forward under a recompute mode, which it checkpoints itself: its recompute runs to the end and may
-    keep chosen outputs.
+    """Return the layer's forward under a recompute mode, and False: the forward checkpoints itself.
+
+    torchtitan's recompute runs to the end of the layer, and may keep outputs of chosen operators.
     """
     if mode == "none":
         return lambda ctx, x: block(ctx, layer, x), False
@@ -71,18 +72,18 @@ def _eager_block(ctx: Context, block: Block, x: Value) -> Value:
 
 
 def checkpointed_block(ctx: Context, block: Block, x: Value, mode: str) -> Value:
-    """The block under FullAC (``full``) or SelectiveAC (``selective``): both recompute to the very end."""
-    selection = None
+    """Run the block under FullAC (``full``) or SelectiveAC (``selective``); both recompute the block to its end."""
+    kept_outputs = None
     if mode == "selective":
         if ctx.setting.compiled and is_traced(block, ctx.setting):
             return compiled_block(ctx, block, x, mode)
-        kinds = BEFORE_EXCHANGES if ctx.setting.exchanges_again else KEEPS
-        selection = KeptOutputs(kinds, frozenset(_gates(block)))
-    return checkpoint_whole(ctx.tape, lambda value: _eager_block(ctx, block, value), x, selection)
+        saved_operators = BEFORE_EXCHANGES if ctx.setting.exchanges_again else KEEPS
+        kept_outputs = KeptOutputs(saved_operators, frozenset(_gates(block)))
+    return checkpoint_whole(ctx.tape, lambda value: _eager_block(ctx, block, value), x, kept_outputs)
 
 
 def _gates(block: Block) -> list[tuple[int, ...]]:
-    """The shapes of the router's gate (``force_recompute_mm_shapes_by_fqns``)."""
+    """Return the shapes of the router's gate (``force_recompute_mm_shapes_by_fqns``)."""
     if not isinstance(block.mlp, Moe):
         return []
     experts = block.mlp.experts
@@ -90,7 +91,7 @@ def _gates(block: Block) -> list[tuple[int, ...]]:
 
 
 def norm(ctx: Context, spec: Norm | None, x: Value, name: str = "norm") -> Value:
-    """Every kind of norm is one kernel."""
+    """Apply a norm, which is one kernel in torchtitan. ``x``: [tokens, hidden], or heads of it."""
     if spec is None:
         return x
     weight, bias = ctx.norm_weight(spec, name)
@@ -100,7 +101,7 @@ def norm(ctx: Context, spec: Norm | None, x: Value, name: str = "norm") -> Value
 def head_unit(
     job: TrainingJob, head: Head, setting: Setting, tensors: tuple[LocalTensor, ...], adds: bool, inventory: bool
 ) -> Unit:
-    """Final norm, head and loss; the chunked loss reduces the head's gradient by itself."""
+    """Build the account of final norm, head and loss; the chunked loss reduces the head's gradient by itself."""
     if job.loss.kind == "chunked":
         from memcheck.frameworks.torchtitan.loss import chunked_head_unit
 
@@ -129,7 +130,10 @@ def _feed_forward(ctx: Context, m: Mlp | Moe, x: Value) -> Value:
 
 
 def _attention(ctx: Context, a: Attention, x: Value) -> Value:
-    """GQAttention: one matrix for q, k and v, three contiguous copies of its output, rotary in fp32, flash, wo."""
+    """Run GQAttention, ``x``: [tokens, hidden]; so is what is returned.
+
+    One matrix makes q, k and v, which are copied to be contiguous. Rotary embedding runs in fp32.
+    """
     tape = ctx.tape
     x = enter_tensor_parallel(ctx, x)
     q, k, v = _fused_qkv(ctx, a, x)
@@ -146,27 +150,34 @@ def _attention(ctx: Context, a: Attention, x: Value) -> Value:
 
 
 def _fused_qkv(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Value]:
-    """FusedQKVLinear: ``split`` along the heads of each group, then ``.contiguous()`` of each part."""
+    """Run FusedQKVLinear: ``split`` along the heads of each group, then ``.contiguous()`` of each part.
+
+    ``x``: [tokens, hidden]. Returns q, k, v as [tokens, heads, head_dim].
+    """
     tape = ctx.tape
     tensors = linear_tensors(a.tensors)[:-1]
-    rows, columns = sum(t.shape[0] for t in tensors), tensors[0].shape[1]
+    rows, columns = sum(tokens.shape[0] for tokens in tensors), tensors[0].shape[1]
     fused = ParameterTensor("self_attn.qkv_linear.wqkv", (rows, columns), "attention", shard="column", linear=True)
     qkv = linear(tape, x, ctx.weights(fused, a.qkv_bias), fused.name)
     heads, kv_heads = -(-a.heads // ctx.tp), max(1, -(-a.kv_heads // ctx.tp))
-    t, d = ctx.tokens, a.head_dim
-    q, k, v = tape.views(qkv, (t, heads, d), (t, kv_heads, d), (t, kv_heads, d))
+    tokens, head_dim = ctx.tokens, a.head_dim
+    q, k, v = tape.views(qkv, (tokens, heads, head_dim), (tokens, kv_heads, head_dim), (tokens, kv_heads, head_dim))
     del qkv
     return copy(tape, q, "contiguous q"), copy(tape, k, "contiguous k"), copy(tape, v, "contiguous v")
 
 
 def _rotary(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, Value]:
-    """Rows of the table are picked for each layer and kept."""
+    """Apply rotary embedding to q and k, [tokens, heads, head_dim].
+
+    Each layer picks its rows of the table and keeps them. The complex form multiplies complex numbers, the other one
+    uses cos and sin; both run in fp32.
+    """
     tape = ctx.tape
     if rotates_complex(a):
-        rows = tape.new((ctx.tokens, a.head_dim), "fp32", "rope rows (complex)")
-        return rotate_complex(tape, q, k, rows)
-    rows = tape.new((ctx.tokens, 2 * a.head_dim), "fp32", "rope rows (cos, sin)")
-    wide_q, wide_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
-    turned_q = rotate_half(tape, wide_q, "fp32", (rows,))
-    turned_k = rotate_half(tape, wide_k, "fp32", (rows,))
-    return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
+        table_rows = tape.new((ctx.tokens, a.head_dim), "fp32", "rope rows (complex)")
+        return rotate_complex(tape, q, k, table_rows)
+    table_rows = tape.new((ctx.tokens, 2 * a.head_dim), "fp32", "rope rows (cos, sin)")
+    fp32_q, fp32_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
+    rotated_q = rotate_half(tape, fp32_q, "fp32", (table_rows,))
+    rotated_k = rotate_half(tape, fp32_k, "fp32", (table_rows,))
+    return cast(tape, rotated_q, q.dtype), cast(tape, rotated_k, k.dtype)

@@ -27,7 +27,7 @@ TIED_TABLE = "embed_tokens.weight"
 
 
 class HeadShard(Record):
-    """How FSDP2 treats the head while it is chunked, in elements."""
+    """How FSDP2 shards and reduces the head's gradient while the loss is chunked, in elements."""
 
     padded: int
     """Elements of the head's reduce-scatter input; 0 without FSDP2."""
@@ -38,83 +38,105 @@ class HeadShard(Record):
 def chunked_head_unit(
     job: TrainingJob, head: Head, setting: Setting, tensors: tuple[LocalTensor, ...], adds: bool, inventory: bool
 ) -> Unit:
-    """Final norm, head and loss. ``adds``: some micro-batch adds to gradients that are there."""
-    ways = job.layout.shard_group
+    """Build the account of final norm, head and chunked loss: their tensors, and their memory curves under autograd.
+
+    ``adds``: with gradient accumulation some micro-batch adds to gradients that exist; its curve is ``again``.
+    """
+    shard_group = job.layout.shard_group
     table = next((t for t in tensors if t.name == "lm_head.weight"), None)
     if head.tied:
         table = LocalTensor(TIED_TABLE, (-(-head.vocab // setting.tensor), setting.hidden), head.trained)
     shard = HeadShard(0, 0)
     if job.layout.zero_stage == 3 and table is not None:
-        part = shard_numel(table, ways)
-        shard = HeadShard(part * ways, part, job.recipe.reduce)
+        shard_elements = shard_numel(table, shard_group)
+        shard = HeadShard(shard_elements * shard_group, shard_elements, job.recipe.reduce)
     dtype = setting.params
-    fresh = chunked_head_curve(head, setting, dtype, shard, inventory=inventory)
-    again = chunked_head_curve(head, setting.later(), dtype, shard, True, inventory=inventory) if adds else fresh
-    reduced = table.name if shard.padded and table is not None else ""
-    return Unit(kind="head", name="head and loss", tensors=tensors, fresh=fresh, again=again, reduced=reduced)
+    first_curve = chunked_head_curve(head, setting, dtype, shard, inventory=inventory)
+    adding_curve = (
+        chunked_head_curve(head, setting.later(), dtype, shard, True, inventory=inventory) if adds else first_curve
+    )
+    reduced_tensor = table.name if shard.padded and table is not None else ""
+    return Unit(
+        kind="head",
+        name="head and loss",
+        tensors=tensors,
+        fresh=first_curve,
+        again=adding_curve,
+        reduced=reduced_tensor,
+    )
 
 
 @lru_cache(maxsize=512)
 def chunked_head_curve(
     head: Head, setting: Setting, dtype: str, shard: HeadShard, waits: bool = False, *, inventory: bool = False
 ) -> Curve:
-    """The unit's curve: everything up to the reduced head gradient is its forward.
+    """Replay final norm, head and chunked loss, and return the memory curve in bytes.
 
-    ``waits``: the input of the last micro-batch's reduction is there until this one's.
+    The curve's forward includes everything up to the reduced head gradient. ``waits``: with gradient accumulation, the
+    reduce-scatter input of the last micro-batch is alive until this micro-batch's reduction.
     """
     tape = Tape(inventory=inventory)
     tape.subclass = setting.dtensors
     ctx = Context(tape, setting)
     shape = (ctx.residual_tokens, ctx.hidden)
-    leaf = Leaf() if setting.input_grad else None
-    x = Value(tape.new(shape, dtype, "last hidden state"), shape, dtype, leaf)
-    hidden = enter_tensor_parallel(ctx, norm(ctx, head.final_norm, x))
-    x.storage = None
-    normed, output = high(tape), hidden.storage.bytes if hidden.storage is not None and head.loss.keep_logits else 0
+    input_leaf = Leaf() if setting.input_grad else None
+    last_hidden = Value(tape.new(shape, dtype, "last hidden state"), shape, dtype, input_leaf)
+    hidden = enter_tensor_parallel(ctx, norm(ctx, head.final_norm, last_hidden))
+    last_hidden.storage = None
+    norm_peak, output_bytes = (
+        high(tape),
+        hidden.storage.bytes if hidden.storage is not None and head.loss.keep_logits else 0,
+    )
     tape.reset_peak()
-    before = [tape.new((shard.padded,), shard.reduce, "reduce-scatter input")] if waits and shard.padded else []
-    gradient = _chunks(ctx, head, hidden, dtype, shard, before)
-    forward_high = high(tape)
+    pending_reduction = (
+        [tape.new((shard.padded,), shard.reduce, "reduce-scatter input")] if waits and shard.padded else []
+    )
+    hidden_gradient = _chunk_loop(ctx, head, hidden, dtype, shard, pending_reduction)
+    forward_peak = high(tape)
     hidden.storage = None
-    saved = tape.live - gradient[0].bytes
+    saved = tape.live - hidden_gradient[0].bytes
     components = [(k, v) for k, v in tape.by_component.items() if v]
-    merged = dict(components)
-    merged["temporaries"] = merged.get("temporaries", 0) - gradient[0].bytes
+    saved_components = dict(components)
+    saved_components["temporaries"] = saved_components.get("temporaries", 0) - hidden_gradient[0].bytes
     saved_inventory = tuple(tape.inventory.values()) if tape.inventory is not None else ()
     tape.reset_peak()
-    backward(tape, hidden, gradient)
+    backward(tape, hidden, hidden_gradient)
     return Curve(
         saved=saved,
         saved_inventory=saved_inventory,
-        saved_components=tuple((k, v) for k, v in merged.items() if v),
+        saved_components=tuple((k, v) for k, v in saved_components.items() if v),
         until_forward_ends=0,
-        forward=forward_high,
+        forward=forward_peak,
         backward=high(tape),
         gradients=tape.by_component.get("gradients", 0),
-        lingers=output,
-        before=normed,
+        lingers=output_bytes,
+        before=norm_peak,
     )
 
 
-def _chunks(
+def _chunk_loop(
     ctx: Context, head: Head, hidden: Value, dtype: str, shard: HeadShard, before: list[Storage]
 ) -> list[Storage]:
-    """The loop over chunks; returns the boxed gradient of the hidden states. ``before``: what the reduction frees."""
-    tape, s = ctx.tape, ctx.setting
+    """Replay ChunkedLossWrapper's loop over chunks of tokens: head, loss and backward of each chunk at once.
+
+    ``hidden``: [tokens, hidden]. ``before``: the pending reduce-scatter input, which the last chunk's reduction frees.
+    Returns a list with the gradient of the hidden states, so that the caller can drop the last reference.
+    """
+    tape, setting = ctx.tape, ctx.setting
     tape.component = "logits_and_loss"
-    rows = -(-ctx.tokens // head.loss.chunks)
-    width = (-(-head.vocab // ctx.tp), int(ctx.hidden))
+    chunk_tokens = -(-ctx.tokens // head.loss.chunks)
+    weight_shape = (-(-head.vocab // ctx.tp), int(ctx.hidden))
     accumulator = tape.new((ctx.tokens, ctx.hidden), "fp32", "gradient accumulator")
-    summed: Storage | None = None
+    head_gradient: Storage | None = None
     logits: Value | None = None
     last = head.loss.chunks - 1
     for i in sorted({0, min(1, last), last}):  # all between the first and the last are like the second
-        chunk = Value(hidden.storage, (rows, ctx.hidden), dtype, Leaf())
-        weight = Parameter("lm_head", width, s.params, head.trained, has_grad=False)
-        fresh = linear(tape, chunk, Weights(weight), "lm_head")
+        chunk = Value(hidden.storage, (chunk_tokens, ctx.hidden), dtype, Leaf())
+        weight = Parameter("lm_head", weight_shape, setting.params, head.trained, has_grad=False)
+        new_logits = linear(tape, chunk, Weights(weight), "lm_head")
         logits = None  # the loop variable of the previous chunk lives until it is assigned again
-        logits = fresh
-        del fresh
+        logits = new_logits
+        del new_logits
         if head.compiled:
             loss = compiled_cross_entropy(tape, logits)
         else:
@@ -124,25 +146,26 @@ def _chunks(
         del loss
         grad = chunk.origin.grad if isinstance(chunk.origin, Leaf) else None
         if not shard.padded:
-            if weight.grad_buffer is not None and summed is None:
-                summed = weight.grad_buffer
+            if weight.grad_buffer is not None and head_gradient is None:
+                head_gradient = weight.grad_buffer
         elif weight.grad_buffer is not None:
-            if summed is None:
-                summed = tape.new(width, shard.reduce, "accumulated head gradient")
+            if head_gradient is None:
+                head_gradient = tape.new(weight_shape, shard.reduce, "accumulated head gradient")
             weight.grad_buffer = None
             if i == last:
                 before.clear()
-                _reduce(tape, shard)
-                summed = None
+                _reduce_scatter_head(tape, shard)
+                head_gradient = None
         del weight, chunk, grad
-    del logits, summed
+    del logits, head_gradient
     result = tape.new((ctx.tokens, ctx.hidden), dtype, "gradient of the hidden states")
     del accumulator
     result.move("temporaries")
     return [result]
 
 
-def _reduce(tape: Tape, shard: HeadShard) -> None:
+def _reduce_scatter_head(tape: Tape, shard: HeadShard) -> None:
+    """Replay the reduce-scatter of the head's gradient: its full input and its sharded output are alive together."""
     tape.component = "communication_buffers"
     whole = tape.new((shard.padded,), shard.reduce, "reduce-scatter input of the head")
     part = tape.new((shard.shard,), shard.reduce, "reduce-scatter output of the head")

@@ -29,7 +29,10 @@ __all__ = ["block", "head_unit", "loss_in_pieces", "norm", "recomputing"]
 
 
 def block(ctx: Context, layer: Block, x: Value) -> Value:
-    """One layer, which ``training.compile_model`` compiles by itself; checkpointing is wrapped around that."""
+    """Run one torchtune layer, ``x``: [tokens, hidden]. ``training.compile_model`` compiles each layer by itself.
+
+    Checkpointing wraps the compiled layer. Raises ``UnsupportedError`` for quantization-aware training with compile.
+    """
     if ctx.setting.compiled and ctx.setting.option("quantizer"):
         message = "torchtune does not compile a model of quantization-aware training"
         raise UnsupportedError(message, "leave `compile` out", "/training/compile")
@@ -39,41 +42,44 @@ def block(ctx: Context, layer: Block, x: Value) -> Value:
 
 
 def recomputing(layer: Block, mode: str) -> tuple[Forward, bool]:
-    """The layer's forward under a recompute mode, and whether ``replay`` checkpoints it: as a whole or not at all."""
+    """Return the layer's forward under a recompute mode, and whether the whole layer is checkpointed."""
     return lambda ctx, x: block(ctx, layer, x), mode == "full"
 
 
 def _eager_block(ctx: Context, block: Block, x: Value) -> Value:
-    """``h = scale(attention(norm(x))) + x; h + scale(mlp(norm(h)))``; scales are norms, and only Gemma 2 has them.
+    """Run TransformerSelfAttentionLayer: ``h = x + scale(attention(norm(x)))``, then ``h + scale(mlp(norm(h)))``.
 
-    What attention and feed-forward return are variables to the end, what they read is one until they have returned
-    (modules/transformer.py).
+    Only Gemma 2 has scales, which are norms. The outputs of attention and feed-forward are variables to the end. Their
+    inputs are variables until the modules return. Source: modules/transformer.py.
     """
     a, m = block.mixer, block.mlp
     if not isinstance(a, Attention) or m is None or block.parallel:
         return block_parts(ctx, block, x)  # which torchtune has no builder for
     normed = norm(ctx, block.input_norm, x)
-    mixed = _attention(ctx, a, normed)
-    h = add(ctx.tape, norm(ctx, block.mixer_output_norm, mixed), x, "residual")
+    attn_output = _attention(ctx, a, normed)
+    h = add(ctx.tape, norm(ctx, block.mixer_output_norm, attn_output), x, "residual")
     normed = norm(ctx, block.mlp_norm, h)
-    fed = feed_forward(ctx, m, normed)
+    mlp_output = feed_forward(ctx, m, normed)
     del normed
-    out = add(ctx.tape, h, norm(ctx, block.mlp_output_norm, fed), "residual")
-    del mixed, fed
+    out = add(ctx.tape, h, norm(ctx, block.mlp_output_norm, mlp_output), "residual")
+    del attn_output, mlp_output
     return out
 
 
 def _attention(ctx: Context, a: Attention, x: Value) -> Value:
-    """A layer's attention: [tokens, hidden] of [tokens, hidden], by the kernel unless scores are capped."""
+    """Run torchtune's MultiHeadAttention with flex attention, or with capped scores. ``x``: [tokens, hidden].
+
+    Keys and values are repeated for every query head before the kernel.
+    """
     tape, tensors = ctx.tape, linear_tensors(a.tensors)
     if a.fused_qkv:  # an architecture as transformers has it
-        first = tensors[0]
-        rows = (a.heads * a.head_dim, a.kv_heads * a.head_dim, a.kv_heads * a.head_dim)
-        projections = [first._replace(shape=(each, first.shape[1])) for each in rows]
+        fused_matrix = tensors[0]
+        projection_rows = (a.heads * a.head_dim, a.kv_heads * a.head_dim, a.kv_heads * a.head_dim)
+        projections = [fused_matrix._replace(shape=(tensor, fused_matrix.shape[1])) for tensor in projection_rows]
     else:
         projections = tensors[:3]
     q = rotate(ctx, a, norm(ctx, a.query_norm, _heads(ctx, a, projections[0], x, a.heads), "qk_norm"))
-    k, v = (_heads(ctx, a, each, x, a.kv_heads) for each in projections[1:])
+    k, v = (_heads(ctx, a, tensor, x, a.kv_heads) for tensor in projections[1:])
     k = rotate(ctx, a, norm(ctx, a.key_norm, k, "qk_norm"))
     if a.kv_heads != a.heads:
         k, v = repeat_kv(tape, k, a.heads), repeat_kv(tape, v, a.heads)
@@ -89,61 +95,64 @@ def _attention(ctx: Context, a: Attention, x: Value) -> Value:
 
 
 def _heads(ctx: Context, a: Attention, matrix: ParameterTensor, x: Value, heads: int) -> Value:
-    """[batch, heads, sequence, head_dim] of a projection."""
+    """Project the input to heads, [batch, heads, sequence, head_dim]."""
     out = linear(ctx.tape, x, ctx.weights(matrix, a.qkv_bias), matrix.name)
     return out.view(ctx.batch, heads, ctx.sequence, a.head_dim)
 
 
 def loss_in_pieces(ctx: Context, head: Head, h: Value, weights: Weights) -> Value | None:
-    """The losses in chunks; None for any other."""
+    """Compute the chunked losses from the normed hidden states ``h``, [tokens, hidden]. Returns None for any other
+    loss.
+    """
     if head.loss.kind == "fused-linear":
         return _linear_cross_entropy(ctx, head, h, weights)
     return _chunked_output(ctx, head, h, weights) if head.loss.kind == "chunked" else None
 
 
 def _chunked_output(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
-    """CEWithChunkedOutputLoss: logits in pieces, all of which live; each is upcast, and its loss taken, by itself.
+    """Replay CEWithChunkedOutputLoss: all chunks' logits live; each chunk is upcast and its loss computed by itself.
 
-    The recipe's list refers to every piece until the loss returns.
+    The recipe's list refers to every chunk's logits until the loss returns.
     """
     tape, copies = ctx.tape, _copies(head)
     logits, losses = [], []
-    for part, alike in zip(_parts(ctx, head, h), copies, strict=True):
-        with counted_as(tape, alike):
-            logits.append(linear(tape, part, weights, "output"))
-    del h, part
-    for piece, alike in zip(logits, copies, strict=True):
-        with counted_as(tape, alike):
-            losses.append(_cross_entropy(ctx, head, piece))
-    del logits, piece
+    for chunk, copies_of_chunk in zip(_chunks(ctx, head, h), copies, strict=True):
+        with counted_as(tape, copies_of_chunk):
+            logits.append(linear(tape, chunk, weights, "output"))
+    del h, chunk
+    for chunk_logits, copies_of_chunk in zip(logits, copies, strict=True):
+        with counted_as(tape, copies_of_chunk):
+            losses.append(_cross_entropy(ctx, head, chunk_logits))
+    del logits, chunk_logits
     return cat(tape, tuple(losses), (1,), "sum of losses")
 
 
 def _linear_cross_entropy(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
-    """LinearCrossEntropyLoss: of each piece of the tokens the logits, their fp32 copy and its loss.
+    """Replay LinearCrossEntropyLoss: for each chunk of tokens the logits, their fp32 copy and the loss.
 
-    What is kept of a piece is what the cross entropy keeps; its logits go before the next one's. The tokens that count
-    are selected first: a copy of the hidden states, while the recipe still refers to the originals.
+    Autograd keeps what the cross entropy saves. A chunk's logits die before the next chunk's exist. Unmasked tokens are
+    selected first: a copy of the hidden states, while the recipe still refers to the originals.
     """
     tape = ctx.tape
     selected = copy(tape, h, "index_select")
     losses = []
-    for part, alike in zip(_parts(ctx, head, selected), _copies(head), strict=True):
-        with counted_as(tape, alike):
-            piece = linear(tape, part, weights, "output")
-            losses.append(_cross_entropy(ctx, head, piece))
-            del piece
+    for chunk, copies_of_chunk in zip(_chunks(ctx, head, selected), _copies(head), strict=True):
+        with counted_as(tape, copies_of_chunk):
+            chunk_logits = linear(tape, chunk, weights, "output")
+            losses.append(_cross_entropy(ctx, head, chunk_logits))
+            del chunk_logits
     del h
     return cat(tape, tuple(losses), (1,), "sum of losses")
 
 
-def _parts(ctx: Context, head: Head, h: Value) -> tuple[Value, ...]:
+def _chunks(ctx: Context, head: Head, h: Value) -> tuple[Value, ...]:
+    """Split the hidden states [tokens, hidden] into the chunks that are replayed."""
     rows = -(-ctx.tokens // head.loss.chunks)
     return tuple(ctx.tape.views(h, *(((rows, ctx.hidden),) * len(_copies(head)))))
 
 
 def _copies(head: Head) -> list[int]:
-    """For how many chunks each replayed one stands."""
+    """Return for how many equal chunks each replayed chunk counts."""
     return [copies for _, copies in in_pieces(head.loss.chunks, 1)]
 
 

@@ -23,41 +23,50 @@ from memcheck.job.types import DISTILLED
 
 
 def own_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -> Value:
-    """Head and loss. ``box``: holds the only reference to the normed hidden states."""
-    run = _distilled if head.objective.name in DISTILLED else _preferred
+    """Compute head and loss of torchtune's DPO and distillation recipes.
+
+    ``box``: a list with the only reference to the normed hidden states, [tokens, hidden].
+    """
+    run = _distillation_loss if head.objective.name in DISTILLED else _dpo_loss
     return run(ctx, head, box, weights)
 
 
-def _preferred(ctx: Context, head: Head, box: list[Value], weights: Weights) -> Value:
-    """DPO: logits in fp32 of all rows, then those of the reference; each pass's die with their means.
+def _dpo_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -> Value:
+    """Replay the DPO recipes: fp32 logits of all rows for the policy, then for the reference; each die with their
+    means.
 
-    The recipes of adapters do not delete the reference's: those of the micro-batch before are there until the policy's
-    scores are.
+    The LoRA recipes do not delete the reference's logits. Those of the last micro-batch live until the policy's
+    log-probabilities exist.
     """
     tape, objective = ctx.tape, head.objective
     batch = Batch(ctx, objective, head.vocab)
-    forgotten = [tape.new(batch.whole, "fp32", "logits of the reference before")] if objective.holds_reference else []
+    last_reference_logits = (
+        [tape.new(batch.whole, "fp32", "logits of the reference before")] if objective.holds_reference else []
+    )
     all_logits = linear(tape, box.pop(), weights, "output")
     all_logits = cast(tape, all_logits, "fp32", "output.float()")
     all_logits = all_logits.view(*batch.whole)
     halves = objective.reference == "resident"
     loss = total(tape, _log_probabilities(tape, all_logits, batch, halves=halves))
     del all_logits
-    forgotten.clear()
+    last_reference_logits.clear()
     if head.second is not None:
-        theirs = second_outputs(ctx, head.second, wide=objective.wide_outputs).logits
-        _log_probabilities(tape, theirs.view(*batch.whole), batch, halves=halves)
+        reference_logits = second_outputs(ctx, head.second, wide=objective.wide_outputs).logits
+        _log_probabilities(tape, reference_logits.view(*batch.whole), batch, halves=halves)
         if objective.holds_reference:
-            ctx.kept.append(theirs)
-        del theirs
+            ctx.kept.append(reference_logits)
+        del reference_logits
     return loss
 
 
 def _log_probabilities(tape: Tape, all_logits: Value, batch: Batch, *, halves: bool) -> tuple[Value, ...]:
-    """``get_batch_log_probs``, of all rows or of the chosen and the rejected ones."""
+    """Replay ``get_batch_log_probs`` and return log-probabilities, [rows, tokens].
+
+    ``halves``: chosen and rejected rows are computed one after the other, and two tensors are returned.
+    """
     rows, tokens, vocab = batch.shifted
     count = 2 if halves else 1
-    found = []
+    log_probabilities_of_rows = []
     for _ in range(count):
         logits = all_logits
         if halves:
@@ -69,91 +78,110 @@ def _log_probabilities(tape: Tape, all_logits: Value, batch: Batch, *, halves: b
         del logits
         log_probabilities = log_softmax(tape, divided)
         del divided
-        found.append(gather_last(tape, log_probabilities, labels, (rows // count, tokens)))
+        log_probabilities_of_rows.append(gather_last(tape, log_probabilities, labels, (rows // count, tokens)))
         del log_probabilities, labels, mask
-    return tuple(found)
+    return tuple(log_probabilities_of_rows)
 
 
-def _distilled(ctx: Context, head: Head, box: list[Value], weights: Weights) -> Value:
-    """Logits of both models in chunks, all of which live; then the divergence and the class loss, chunk by chunk."""
-    tape, copies = ctx.tape, [each for _, each in in_pieces(head.loss.chunks, 1)]
-    rows = -(-ctx.tokens // head.loss.chunks)
-    logits = _chunked_output(tape, box, (rows, ctx.hidden), weights, copies)
-    theirs: list[Value] = []
+def _distillation_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -> Value:
+    """Replay the distillation recipe: chunked logits of student and teacher, which all live, then the losses chunk by
+    chunk.
+
+    The divergence of all chunks comes first, the cross entropy of all chunks second.
+    """
+    tape, copies = ctx.tape, [chunk_copies for _, chunk_copies in in_pieces(head.loss.chunks, 1)]
+    chunk_tokens = -(-ctx.tokens // head.loss.chunks)
+    student_logits = _chunked_output(tape, box, (chunk_tokens, ctx.hidden), weights, copies)
+    teacher_logits: list[Value] = []
     if head.second is not None:
-        other = head.second.head
-        weight = Parameter("lm_head", (other.vocab, other.hidden), other.dtype, other.trained, has_grad=True)
-        bias = Parameter("lm_head.bias", (other.vocab,), other.dtype, other.trained, has_grad=True)
-        normed, around = second_hidden(ctx, head.second)
-        mine = [normed]
+        teacher_head = head.second.head
+        weight = Parameter(
+            "lm_head",
+            (teacher_head.vocab, teacher_head.hidden),
+            teacher_head.dtype,
+            teacher_head.trained,
+            has_grad=True,
+        )
+        bias = Parameter("lm_head.bias", (teacher_head.vocab,), teacher_head.dtype, teacher_head.trained, has_grad=True)
+        normed, pass_variables = second_hidden(ctx, head.second)
+        teacher_hidden = [normed]
         del normed
-        their_weights = Weights(weight, bias if other.bias else None)
-        theirs = _chunked_output(tape, mine, (rows, other.hidden), their_weights, copies)
-        leave(ctx, around)
+        teacher_weights = Weights(weight, bias if teacher_head.bias else None)
+        teacher_logits = _chunked_output(
+            tape, teacher_hidden, (chunk_tokens, teacher_head.hidden), teacher_weights, copies
+        )
+        leave(ctx, pass_variables)
     losses: list[Value] = []
-    for student, teacher, alike in zip(logits, theirs, copies, strict=True) if theirs else ():
-        with counted_as(tape, alike):
+    for student, teacher, copies_of_chunk in (
+        zip(student_logits, teacher_logits, copies, strict=True) if teacher_logits else ()
+    ):
+        with counted_as(tape, copies_of_chunk):
             losses += _divergence(tape, student, teacher, head.objective.beta)
-    for student, alike in zip(logits, copies, strict=True):
-        with counted_as(tape, alike):
+    for student, copies_of_chunk in zip(student_logits, copies, strict=True):
+        with counted_as(tape, copies_of_chunk):
             losses.append(cross_entropy(tape, student, upcast=True))
-    del logits, theirs, student
+    del student_logits, teacher_logits, student
     return cat(tape, tuple(losses), (1,), "sum of losses")
 
 
 def _chunked_output(
     tape: Tape, box: list[Value], shape: tuple[int, int], weights: Weights, copies: list[int]
 ) -> list[Value]:
-    """``[self.output(chunk) for chunk in h.tensor_split(...)]``."""
-    parts = tape.views(box.pop(), *((shape,) * len(copies)))
+    """Compute the logits of each chunk of tokens: ``[self.output(chunk) for chunk in h.tensor_split(...)]``.
+
+    ``copies``: for how many equal chunks each replayed chunk counts.
+    """
+    chunks = tape.views(box.pop(), *((shape,) * len(copies)))
     logits = []
-    for alike in copies:
-        part = parts.pop(0)
-        with counted_as(tape, alike):
-            logits.append(linear(tape, part, weights, "output"))
-        del part
+    for copies_of_chunk in copies:
+        chunk = chunks.pop(0)
+        with counted_as(tape, copies_of_chunk):
+            logits.append(linear(tape, chunk, weights, "output"))
+        del chunk
     return logits
 
 
 def _divergence(tape: Tape, student: Value, teacher: Value, beta: float) -> list[Value]:
-    """ForwardKLLoss, ReverseKLLoss, or the sum of both."""
-    found = []
+    """Compute ForwardKLLoss, ReverseKLLoss, or both for a ``beta`` between 0 and 1."""
+    losses = []
     if beta < 1:
-        found.append(_forward_kl(tape, student, teacher))
+        losses.append(_forward_kl(tape, student, teacher))
     if beta > 0:
-        found.append(_reverse_kl(tape, student, teacher))
-    return found
+        losses.append(_reverse_kl(tape, student, teacher))
+    return losses
 
 
 def _forward_kl(tape: Tape, student: Value, teacher: Value) -> Value:
+    """Replay ForwardKLLoss: ``softmax(teacher) * log_softmax(student)`` of [tokens, vocab], summed per token."""
     teacher_prob = softmax(tape, teacher, "fp32")
     inf_mask = _isinf(tape, student)
-    student_logprob = _wide_log_softmax(tape, student)
+    student_logprob = _fp32_log_softmax(tape, student)
     prod_probs = _masked(tape, mul(tape, teacher_prob, student_logprob, "product"), inf_mask)
     return _summed(tape, prod_probs)
 
 
 def _reverse_kl(tape: Tape, student: Value, teacher: Value) -> Value:
+    """Replay ReverseKLLoss: ``softmax(student) * (log_softmax(teacher) - log_softmax(student))``, summed per token."""
     student_prob = softmax(tape, student, "fp32")
-    student_logprob = _wide_log_softmax(tape, student)
-    teacher_logprob = _wide_log_softmax(tape, teacher)
+    student_logprob = _fp32_log_softmax(tape, student)
+    teacher_logprob = _fp32_log_softmax(tape, teacher)
     masks = [_isinf(tape, student), _isinf(tape, teacher)]
     inf_mask = tape.new(student.shape, "bool", "either is infinite")
     masks.clear()
     prod_probs = _masked(tape, mul(tape, student_prob, teacher_logprob, "product"), inf_mask)
-    other = _masked(tape, mul(tape, student_prob, student_logprob, "product"), inf_mask)
-    prod_probs = _subtract_in_place(tape, prod_probs, other)
-    del other
+    student_terms = _masked(tape, mul(tape, student_prob, student_logprob, "product"), inf_mask)
+    prod_probs = _subtract_in_place(tape, prod_probs, student_terms)
+    del student_terms
     return _summed(tape, prod_probs)
 
 
-def _wide_log_softmax(tape: Tape, logits: Value) -> Value:
-    """``log_softmax(logits, dtype=float32)``: of bf16 in two operators (aten/native/SoftMax.cpp)."""
+def _fp32_log_softmax(tape: Tape, logits: Value) -> Value:
+    """Compute ``log_softmax(logits, dtype=float32)``, for bf16 in two operators (aten/native/SoftMax.cpp)."""
     return log_softmax(tape, cast(tape, logits, "fp32", "logits in fp32"))
 
 
 def _isinf(tape: Tape, logits: Value) -> Storage:
-    """``abs(logits) == inf``."""
+    """Compute the mask of infinite logits: ``abs(logits) == inf``."""
     absolute = tape.new(logits.shape, logits.dtype, "abs")
     mask = tape.new(logits.shape, "bool", "isinf")
     del absolute
@@ -161,15 +189,15 @@ def _isinf(tape: Tape, logits: Value) -> Storage:
 
 
 def _masked(tape: Tape, x: Value, mask: Storage) -> Value:
-    """``torch.masked_fill(x, mask, 0)``: keeps the mask."""
+    """Replay ``torch.masked_fill(x, mask, 0)``; autograd keeps the mask."""
     return operator(tape, tape.value(x.shape, x.dtype, "masked_fill"), x, "masked_fill backward", saves=(mask,))
 
 
 def _subtract_in_place(tape: Tape, a: Value, b: Value) -> Value:
-    """``a -= b``: b's gradient is a negated copy."""
+    """Replay ``a -= b``; the gradient of b is a negated copy."""
     return operator(tape, Value(a.storage, a.shape, a.dtype), (a, b), [PASSED, "sub backward"])
 
 
 def _summed(tape: Tape, x: Value) -> Value:
-    """``torch.sum(x, -1)``, whose gradient is a view of one number a row."""
+    """Compute ``torch.sum(x, -1)``; its gradient is an expanded view of one number per row."""
     return operator(tape, tape.value(x.shape[:-1], x.dtype, "sum"), x, PASSED)

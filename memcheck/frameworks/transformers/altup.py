@@ -40,9 +40,10 @@ Tensors = dict[str, ParameterTensor]
 
 
 def altup_block(ctx: Context, block: Block, x: Value) -> Value:
-    """Predict all streams, run the layer on the first, correct all of them by what it made of that.
+    """Run Gemma 3n's decoder layer on all AltUp streams, [streams * tokens, hidden].
 
-    Every intermediate result has a variable of the layer's forward.
+    It predicts all streams, runs the layer on the first, and corrects all of them by its output. Every intermediate
+    result is a variable of the layer's forward. Source: modeling_gemma3n.py, Gemma3nTextDecoderLayer.forward.
     """
     tape, streams = ctx.tape, ctx.setting.streams
     if not isinstance(block.mixer, Attention) or not isinstance(block.mlp, Mlp):
@@ -51,40 +52,55 @@ def altup_block(ctx: Context, block: Block, x: Value) -> Value:
     norm, scores = tensors["altup.router_norm"], tensors["altup.modality_router"]
     router = ctx.parameter(norm.name, norm.shape), ctx.replicated(scores)  # which both halves of AltUp read
     predictions = _predict(ctx, tensors, router, x, streams)
-    active = _first(ctx, predictions)
+    active = _first_stream(ctx, predictions)
     normed = normalise(ctx, block.input_norm, active)
     laurel = _laurel(ctx, tensors, normed)
     attn = attention(ctx, block.mixer, normed, x.dtype)
     ctx.named = []
     attn = normalise(ctx, block.mixer_output_norm, attn)
-    gated = add(tape, active, attn, "attention + active prediction")
-    joined = scale(tape, add(tape, gated, laurel, "attention + laurel"), "half")
-    attn_norm = normalise(ctx, block.mlp_norm, joined)
-    forward = mlp(ctx, block.mlp, attn_norm)
-    forward_norm = normalise(ctx, block.mlp_output_norm, forward)
-    activated = add(tape, joined, forward_norm, "residual")
+    attention_residual = add(tape, active, attn, "attention + active prediction")
+    attention_laurel = scale(tape, add(tape, attention_residual, laurel, "attention + laurel"), "half")
+    attn_norm = normalise(ctx, block.mlp_norm, attention_laurel)
+    mlp_output = mlp(ctx, block.mlp, attn_norm)
+    normed_mlp_output = normalise(ctx, block.mlp_output_norm, mlp_output)
+    activated = add(tape, attention_laurel, normed_mlp_output, "residual")
     corrected = _correct(ctx, tensors, router, predictions, activated, streams)
-    first = copy(tape, _first(ctx, corrected), "clone")
+    first_stream = copy(tape, _first_stream(ctx, corrected), "clone")
     if not isinstance(block, UnscaledAltUpBlock):
         weight = ctx.parameter("altup.correct_output_scale", tensors["altup.correct_output_scale"].shape)
-        narrow = mul(tape, cast(tape, first, weight.dtype), tape.parameter(weight))  # `type_as(correct_output_scale)`
-        first = cast(tape, narrow, corrected.dtype)
-        del narrow
+        scaled = mul(
+            tape, cast(tape, first_stream, weight.dtype), tape.parameter(weight)
+        )  # `type_as(correct_output_scale)`
+        first_stream = cast(tape, scaled, corrected.dtype)
+        del scaled
     else:
         ctx.constant(tensors["altup.correct_output_scale"])
-    first = per_layer_part(ctx, block, first)
-    corrected = _add_to_others(ctx, corrected, first, streams)
-    del predictions, active, normed, laurel, attn, gated, joined, attn_norm, forward, forward_norm, activated, first
+    first_stream = per_layer_part(ctx, block, first_stream)
+    corrected = _add_to_others(ctx, corrected, first_stream, streams)
+    del (
+        predictions,
+        active,
+        normed,
+        laurel,
+        attn,
+        attention_residual,
+        attention_laurel,
+        attn_norm,
+        mlp_output,
+        normed_mlp_output,
+        activated,
+        first_stream,
+    )
     return corrected
 
 
-def _first(ctx: Context, streams: Value) -> Value:
-    """``streams[0]``: a view, whose gradient is written into zeros of all streams' size."""
+def _first_stream(ctx: Context, streams: Value) -> Value:
+    """View the first stream, ``streams[0]``: [tokens, hidden]. Its gradient is written into zeros of all streams."""
     return slices(ctx.tape, streams, (ctx.tokens, streams.shape[-1]))[0]
 
 
 def _modalities(ctx: Context, router: Router, x: Value) -> Value:
-    """One number of each token and stream: a normed router's tanh in fp32, cast back."""
+    """Compute the router's modality scores, [tokens, streams]: a norm, a linear layer, tanh in fp32, cast back."""
     tape = ctx.tape
     routed = rms_norm_pieces(tape, x, router[0], weight_in_fp32=True)
     routed = scale(tape, routed, "router input scale")
@@ -93,12 +109,15 @@ def _modalities(ctx: Context, router: Router, x: Value) -> Value:
 
 
 def _predict(ctx: Context, tensors: Tensors, router: Router, x: Value, streams: int) -> Value:
-    """All streams mixed token by token: a batched product of [hidden, streams] with [streams, streams], plus x."""
-    tape, rows, hidden = ctx.tape, ctx.tokens, x.shape[-1]
-    modalities = _modalities(ctx, router, _first(ctx, x))
+    """Predict all streams: ``x`` plus a product per token of [hidden, streams] with [streams, streams].
+
+    ``x``: [streams * tokens, hidden]; so is what is returned. Source: modeling_gemma3n.py, Gemma3nTextAltUp.predict.
+    """
+    tape, tokens, hidden = ctx.tape, ctx.tokens, x.shape[-1]
+    modalities = _modalities(ctx, router, _first_stream(ctx, x))
     tensor = tensors["altup.prediction_coefs"]
-    coefficients = linear(tape, modalities, ctx.replicated(tensor), tensor.name).view(rows, streams, streams)
-    mixed = batched(tape, x.view(rows, hidden, streams), coefficients, (rows, hidden, streams), "predictions")
+    coefficients = linear(tape, modalities, ctx.replicated(tensor), tensor.name).view(tokens, streams, streams)
+    mixed = batched(tape, x.view(tokens, hidden, streams), coefficients, (tokens, hidden, streams), "predictions")
     mixed = (
         add_in_place(tape, mixed, x.view(*mixed.shape))
         if mixed.dtype == x.dtype
@@ -110,7 +129,7 @@ def _predict(ctx: Context, tensors: Tensors, router: Router, x: Value, streams: 
 
 
 def _laurel(ctx: Context, tensors: Tensors, x: Value) -> Value:
-    """``x + norm(right(left(x)))``."""
+    """Run the low-rank residual branch (Gemma3nTextLaurelBlock): ``x + norm(right(left(x)))``."""
     tape = ctx.tape
     h = linear(tape, x, ctx.replicated(tensors["laurel.linear_left"]), "laurel.linear_left")
     h = linear(tape, h, ctx.replicated(tensors["laurel.linear_right"]), "laurel.linear_right")
@@ -122,23 +141,26 @@ def _laurel(ctx: Context, tensors: Tensors, x: Value) -> Value:
 def _correct(
     ctx: Context, tensors: Tensors, router: Router, predictions: Value, activated: Value, streams: int
 ) -> Value:
-    """``predictions + innovation * coefficients``: what the layer changed, once for each stream."""
+    """Correct all streams: ``predictions + innovation * coefficients``, where the innovation is what the layer changed.
+
+    ``predictions``: [streams * tokens, hidden]. ``activated``: the layer's output, [tokens, hidden].
+    """
     tape = ctx.tape
     modalities = _modalities(ctx, router, activated)
-    innovation = subtract(tape, activated, _first(ctx, predictions))
+    innovation = subtract(tape, activated, _first_stream(ctx, predictions))
     innovation = _repeat(tape, innovation, streams)
     tensor = tensors["altup.correction_coefs"]
-    weights = ctx.replicated(tensor)  # clamped, and multiplied by hand: an adapter is passed over
+    weights = ctx.replicated(tensor)  # the code multiplies by the clamped weight, so that an adapter has no effect
     clamped = clamp(tape, tape.parameter(weights.weight), 2)
     coefficients = product(tape, modalities, clamped, tensor.name)
-    coefficients = _shifted(tape, coefficients)
+    coefficients = _add_one(tape, coefficients)
     corrected = mul(tape, innovation, coefficients.view(streams * ctx.tokens, 1))
     del innovation, coefficients, modalities
     return add_in_place(tape, corrected, predictions)
 
 
-def _shifted(tape: Tape, x: Value) -> Value:
-    """``x + 1.0``."""
+def _add_one(tape: Tape, x: Value) -> Value:
+    """Compute ``x + 1.0``."""
     return operator(tape, tape.value(x.shape, x.dtype, "add"), x, PASSED)
 
 
@@ -147,69 +169,76 @@ def _repeat(tape: Tape, x: Value, streams: int) -> Value:
 
 
 def _add_to_others(ctx: Context, corrected: Value, first: Value, streams: int) -> Value:
-    """``corrected[1:] += first``: an addition in place, and an assignment of the slice to itself (CopySlices both)."""
+    """Run ``corrected[1:] += first``: an addition in place, then an assignment of the slice to itself (CopySlices
+    both).
+    """
     tape, dtype = ctx.tape, corrected.dtype
-    whole, small = corrected.shape, first.shape
-    rest = ((streams - 1) * small[0], *small[1:])
+    all_shape, first_shape = corrected.shape, first.shape
+    others_shape = ((streams - 1) * first_shape[0], *first_shape[1:])
 
-    def added(grad: Storage) -> list[Storage | None]:
-        result = tape.new(whole, dtype, "CopySlices")
-        part = tape.new(rest, dtype, "CopySlices")
-        total = tape.new(small, dtype, "sum")
+    def slice_add_backward(grad: Storage) -> list[Storage | None]:
+        result = tape.new(all_shape, dtype, "CopySlices")
+        part = tape.new(others_shape, dtype, "CopySlices")
+        total = tape.new(first_shape, dtype, "sum")
         del part
         return [result, total]
 
-    summed = tape.record(Value(corrected.storage, whole, dtype), (corrected, first), added)
-    part = slices(tape, summed, rest)[0]
+    summed = tape.record(Value(corrected.storage, all_shape, dtype), (corrected, first), slice_add_backward)
+    part = slices(tape, summed, others_shape)[0]
 
-    out = Value(corrected.storage, whole, dtype)
-    return operator(tape, out, (summed, part), "CopySlices", later=[(rest, dtype, "zeros")])
+    out = Value(corrected.storage, all_shape, dtype)
+    return operator(tape, out, (summed, part), "CopySlices", later=[(others_shape, dtype, "zeros")])
 
 
 def spread_streams(ctx: Context, x: Value, streams: int) -> Value:
-    """The embedding's rows and ``streams - 1`` projections of them, each as long as they are, stacked.
+    """Make the AltUp streams of the embedding: its rows and ``streams - 1`` projections of them, scaled to their
+    magnitude.
 
-    The list of all is a variable until the last layer is done.
+    ``x``: [tokens, hidden]. Returns [streams * tokens, hidden]. The list of all is a variable until the last layer is
+    done.
     """
     parts = [x]
     target = _magnitude(ctx, x)
     for i in range(streams - 1):
         weights = _square(ctx, f"altup_projections.{i}", x.shape[-1])
-        parts.append(_resized(ctx, linear(ctx.tape, x, weights, "altup projection"), target))
+        parts.append(_with_magnitude(ctx, linear(ctx.tape, x, weights, "altup projection"), target))
     ctx.kept += parts[1:]
     return cat(ctx.tape, tuple(parts), (streams * x.shape[0], x.shape[-1]), "stack streams")
 
 
 def join_streams(ctx: Context, x: Value, streams: int) -> Value:
-    """The mean of all streams, each projected and as long as the first: what the final norm reads."""
+    """Average all AltUp streams, each projected and scaled to the magnitude of the first, for the final norm.
+
+    ``x``: [streams * tokens, hidden]. Returns [tokens, hidden].
+    """
     tape, shape = ctx.tape, (x.shape[0] // streams, x.shape[-1])
     parts = [slices(tape, x, shape)[0]]
     target = _magnitude(ctx, slices(tape, x, shape)[0])
     for i in range(streams - 1):
         weights = _square(ctx, f"altup_unembed_projections.{i}", shape[-1])
-        made = linear(tape, slices(tape, x, shape)[0], weights, "altup unembed projection")
-        parts.append(_resized(ctx, made, target))
-    whole = cat(tape, tuple(parts), x.shape, "stack streams")
-    return operator(tape, tape.value(shape, whole.dtype, "mean of streams"), whole, "mean backward")
+        projected = linear(tape, slices(tape, x, shape)[0], weights, "altup unembed projection")
+        parts.append(_with_magnitude(ctx, projected, target))
+    stacked = cat(tape, tuple(parts), x.shape, "stack streams")
+    return operator(tape, tape.value(shape, stacked.dtype, "mean of streams"), stacked, "mean backward")
 
 
 def _square(ctx: Context, name: str, width: int) -> Weights:
-    """A matrix outside the layers, which peft adapts as it adapts theirs."""
+    """Return a [width, width] matrix outside the layers, with its LoRA adapter if the targets name it."""
     plain, adapter = Weights(ctx.parameter(name, (width, width))), ctx.setting.adapter
     return plain if adapter is None or not adapts(adapter, name) else ctx.adapted(name, plain, adapter)
 
 
 def _magnitude(ctx: Context, x: Value) -> Value:
-    """``mean(x ** 2) ** 0.5`` of each row."""
+    """Compute the magnitude of each row, ``mean(x ** 2) ** 0.5``, in fp32 under autocast."""
     tape = ctx.tape
-    wide = cast(tape, x, "fp32") if tape.autocast else x  # pow is on autocast's fp32 list
-    return power(tape, mean_rows(tape, power(tape, wide)))
+    fp32_rows = cast(tape, x, "fp32") if tape.autocast else x  # pow is on autocast's fp32 list
+    return power(tape, mean_rows(tape, power(tape, fp32_rows)))
 
 
-def _resized(ctx: Context, x: Value, target: Value) -> Value:
-    """``x * target / sqrt(mean(x ** 2))``."""
+def _with_magnitude(ctx: Context, x: Value, target: Value) -> Value:
+    """Scale each row to a magnitude: ``x * target / sqrt(mean(x ** 2))``."""
     tape = ctx.tape
     x = cast(tape, x, ctx.setting.params)
-    wide = cast(tape, x, "fp32") if tape.autocast else x
-    own = unary(tape, clamp(tape, mean_rows(tape, power(tape, wide)), 1), "sqrt")
-    return divide_rows(tape, mul(tape, x, target), own)
+    fp32_rows = cast(tape, x, "fp32") if tape.autocast else x
+    magnitude = unary(tape, clamp(tape, mean_rows(tape, power(tape, fp32_rows)), 1), "sqrt")
+    return divide_rows(tape, mul(tape, x, target), magnitude)

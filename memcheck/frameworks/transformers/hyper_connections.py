@@ -22,73 +22,84 @@ EPSILON = "hc_eps"
 
 
 def hyper_block(ctx: Context, block: Block, x: Value) -> Value:
-    """Streams [tokens x streams, hidden] around attention and around experts; each result has a variable."""
+    """Run DeepSeek V4's layer: learned weights collapse the streams before each half and expand its output.
+
+    ``x``: [tokens * streams, hidden]; so is what is returned. Each result is a variable of the layer's forward. Source:
+    modeling_deepseek_v4.py, DeepseekV4DecoderLayer.forward.
+    """
     if not isinstance(block.mixer, Attention) or block.mlp is None:
         raise TypeError("streams around anything but softmax attention and experts")
-    post, comb, collapsed = _connected(ctx, block, x, "attn_hc")
+    post, comb, collapsed = _connection_weights(ctx, block, x, "attn_hc")
     normed = normalise(ctx, block.input_norm, collapsed)
-    made = attention(ctx, block.mixer, normed, x.dtype)
+    attn_output = attention(ctx, block.mixer, normed, x.dtype)
     del normed
     ctx.named = []
-    x = _expanded(ctx, (post, comb), made, x)
+    x = _expand(ctx, (post, comb), attn_output, x)
     # the tuple's variables are bound again when the module has returned
-    second = _connected(ctx, block, x, "ffn_hc")
-    post, comb, collapsed = second
-    del second
+    mlp_weights = _connection_weights(ctx, block, x, "ffn_hc")
+    post, comb, collapsed = mlp_weights
+    del mlp_weights
     normed = normalise(ctx, block.mlp_norm, collapsed)
-    out = feed_forward(ctx, block.mlp, normed)
+    mlp_output = feed_forward(ctx, block.mlp, normed)
     del normed
-    result = _expanded(ctx, (post, comb), out, x)
-    del made, out, post, comb, collapsed
+    result = _expand(ctx, (post, comb), mlp_output, x)
+    del attn_output, mlp_output, post, comb, collapsed
     return result
 
 
-def _connected(ctx: Context, block: Block, x: Value, module: str) -> tuple[Value, Value, Value]:
-    """fp32 weights of what is added, [tokens, streams], and of the mixture, [tokens, streams, streams]; the input."""
+def _connection_weights(ctx: Context, block: Block, x: Value, module: str) -> tuple[Value, Value, Value]:
+    """Compute a half's connection weights in fp32, and its input.
+
+    Returns ``post`` [tokens, streams], ``comb`` [tokens * streams, streams], and the collapsed streams [tokens,
+    hidden]. ``comb`` is normalised over rows and columns in turn. Source: DeepseekV4HyperConnection.
+    """
     tape, streams, rows = ctx.tape, ctx.setting.streams, ctx.tokens
     fn, base, factors = (
         tape.parameter(ctx.parameter(t.name, t.shape)) for t in block.extra_tensors if t.name.startswith(module + ".")
     )
-    flat = _weightless(tape, _flattened(tape, x, (rows, streams * ctx.hidden)))
-    flat = product(tape, flat, convert_weight(tape, fn, "fp32"), module)
-    each, square = (rows, streams), (rows, streams * streams)
-    pre, post, comb = tape.views(flat, each, each, square)
+    features = _unweighted_norm(tape, _flatten_fp32(tape, x, (rows, streams * ctx.hidden)))
+    features = product(tape, features, convert_weight(tape, fn, "fp32"), module)
+    per_stream, per_pair = (rows, streams), (rows, streams * streams)
+    pre, post, comb = tape.views(features, per_stream, per_stream, per_pair)
     parts = [weighed(tape, part, factors, base) for part in (pre, post, comb)]
     pre = shift(tape, unary(tape, parts[0], "sigmoid"), EPSILON)
     post = scale(tape, unary(tape, parts[1], "sigmoid"))
     comb = shift(tape, softmax(tape, parts[2].view(rows * streams, streams)), EPSILON)
-    del parts, flat
+    del parts, features
     rounds = block.own.rounds if isinstance(block.own, HyperConnections) else 0
     for _ in range(2 * (rounds or 1) - 1):
         comb = _over_sum(tape, comb, streams)
     return post, comb, collapse(ctx, x, pre)
 
 
-def _flattened(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
-    """``x.flatten(2).float()``: adds what the norm sends back to what the streams were sent already."""
+def _flatten_fp32(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
+    """View the streams as [tokens, streams * hidden] in fp32: ``x.flatten(2).float()``.
+
+    Its gradient is added to the gradient that the streams already have.
+    """
     if x.dtype == "fp32":  # no cast, and yet a node: that of the view
         return operator(tape, Value(x.storage, shape, x.dtype), x, PASSED)
     return cast(tape, x.view(*shape), "fp32")
 
 
-def _weightless(tape: Tape, x: Value) -> Value:
-    """DeepseekV4UnweightedRMSNorm: ``x * rsqrt(x.float().square().mean(-1, keepdim=True) + eps).to(x.dtype)``."""
-    inverse = unary(tape, mean_rows(tape, power(tape, cast(tape, x, "fp32"))), "rsqrt")
-    return mul(tape, x, cast(tape, inverse, x.dtype))
+def _unweighted_norm(tape: Tape, x: Value) -> Value:
+    """Run DeepseekV4UnweightedRMSNorm: ``x * rsqrt(x.float().square().mean(-1, keepdim=True) + eps).to(x.dtype)``."""
+    rstd = unary(tape, mean_rows(tape, power(tape, cast(tape, x, "fp32"))), "rsqrt")
+    return mul(tape, x, cast(tape, rstd, x.dtype))
 
 
 def weighed(tape: Tape, x: Value, factors: Value, base: Value) -> Value:
-    """``x * scale + base``: parts of two vectors, whose gradients are sums."""
+    """Compute ``x * scale + base`` with parts of two learned vectors; their gradients are sums."""
     shape, dtype = x.shape, x.dtype
-    out = tape.value(shape, promote(dtype, factors.dtype), "mul")
-    both = tape.value(shape, promote(dtype, factors.dtype), "add")
-    del out
+    multiplied = tape.value(shape, promote(dtype, factors.dtype), "mul")
+    added = tape.value(shape, promote(dtype, factors.dtype), "add")
+    del multiplied
     saves = (x if factors.origin is not None else None,)
-    return operator(tape, both, (x, factors, base), ["mul backward", "sum", "sum"], saves=saves)
+    return operator(tape, added, (x, factors, base), ["mul backward", "sum", "sum"], saves=saves)
 
 
 def _over_sum(tape: Tape, x: Value, streams: int) -> Value:
-    """``x / (x.sum(dim, keepdim=True) + eps)``: keeps both."""
+    """Divide by a sum: ``x / (x.sum(dim, keepdim=True) + eps)``. Autograd keeps x and the divisor."""
     rows = (x.numel // streams,)
     total = tape.new(rows, x.dtype, "sum")
     divisor = tape.new(rows, x.dtype, "sum + eps")
@@ -99,7 +110,11 @@ def _over_sum(tape: Tape, x: Value, streams: int) -> Value:
 
 
 def collapse(ctx: Context, x: Value, pre: Value) -> Value:
-    """``(pre.unsqueeze(-1) * streams).sum(dim=2).to(streams.dtype)``: an fp32 product of all streams' size."""
+    """Collapse the streams with weights ``pre``: ``(pre.unsqueeze(-1) * streams).sum(dim=2).to(streams.dtype)``.
+
+    ``x``: [tokens * streams, hidden]. ``pre``: [tokens, streams]. The product has all streams' size in fp32. Returns
+    [tokens, hidden].
+    """
     tape, streams = ctx.tape, ctx.setting.streams
     shape = (ctx.tokens, streams, ctx.hidden)
     weighted = mul(tape, pre.view(ctx.tokens, streams, 1), x.view(*shape))
@@ -110,58 +125,66 @@ def collapse(ctx: Context, x: Value, pre: Value) -> Value:
     return cast(tape, out, x.dtype)
 
 
-def _expanded(ctx: Context, weights: tuple[Value, Value], made: Value, x: Value) -> Value:
-    """``post * made + comb.T @ streams``, in the streams' dtype."""
-    tape, streams, rows = ctx.tape, ctx.setting.streams, ctx.tokens
-    shape = (rows, streams, ctx.hidden)
+def _expand(ctx: Context, weights: tuple[Value, Value], half_output: Value, x: Value) -> Value:
+    """Expand a half's output to all streams, and mix them: ``post * output + comb.T @ streams`` in the streams' dtype.
+
+    ``weights``: post and comb. ``half_output``: [tokens, hidden]. ``x``: [tokens * streams, hidden]; so is the result.
+    """
+    tape, streams, tokens = ctx.tape, ctx.setting.streams, ctx.tokens
+    shape = (tokens, streams, ctx.hidden)
     post, comb = (cast(tape, w, x.dtype) for w in weights)
-    added = outer(tape, post, made, shape)
-    mixed = batched(tape, comb.view(rows, streams, streams), x.view(*shape), shape, "mixed streams")
+    added = outer(tape, post, half_output, shape)
+    mixed = batched(tape, comb.view(tokens, streams, streams), x.view(*shape), shape, "mixed streams")
     del post, comb
     return add(tape, added, mixed, "streams").view(*x.shape)
 
 
-def outer(tape: Tape, post: Value, made: Value, shape: tuple[int, ...]) -> Value:
-    """``post.unsqueeze(-1) * made.unsqueeze(-2)``: keeps both; either gradient is of all streams, then summed, and cast
-    where autocast has made the layer's output narrower than the streams.
+def outer(tape: Tape, post: Value, half_output: Value, shape: tuple[int, ...]) -> Value:
+    """Compute ``post.unsqueeze(-1) * output.unsqueeze(-2)``, [tokens, streams, hidden]. Autograd keeps both.
+
+    Each gradient has all streams' size before it is summed. It is cast if autocast made the output narrower than the
+    streams.
     """
-    dtype, narrow = promote(post.dtype, made.dtype), made.dtype
+    dtype, output_dtype = promote(post.dtype, half_output.dtype), half_output.dtype
     out = tape.value(shape, dtype, "expanded streams")
-    small, rows = post.shape, made.shape
-    np, nm = post.origin is not None, made.origin is not None
-    saved = (post.storage if nm else None, made.storage if np else None)
+    post_shape, output_shape = post.shape, half_output.shape
+    post_needs_grad, output_needs_grad = post.origin is not None, half_output.origin is not None
+    saved = (post.storage if output_needs_grad else None, half_output.storage if post_needs_grad else None)
 
-    def run(grad: Storage) -> list[Storage | None]:
-        first = tape.new(shape, dtype, "mul backward") if np else None
-        second = tape.new(shape, dtype, "mul backward") if nm else None
-        weights = tape.new(small, dtype, "sum") if np else None
-        del first
-        found = tape.new(rows, dtype, "sum") if nm else None
-        del second
-        if found is not None and narrow != dtype:
-            found = tape.new(rows, narrow, "to backward")
-        return [weights, found]
+    def mul_backward(grad: Storage) -> list[Storage | None]:
+        full_post_grad = tape.new(shape, dtype, "mul backward") if post_needs_grad else None
+        full_output_grad = tape.new(shape, dtype, "mul backward") if output_needs_grad else None
+        post_grad = tape.new(post_shape, dtype, "sum") if post_needs_grad else None
+        del full_post_grad
+        output_grad = tape.new(output_shape, dtype, "sum") if output_needs_grad else None
+        del full_output_grad
+        if output_grad is not None and output_dtype != dtype:
+            output_grad = tape.new(output_shape, output_dtype, "to backward")
+        return [post_grad, output_grad]
 
-    return tape.record(out, (post, made), run, saves=saved)
+    return tape.record(out, (post, half_output), mul_backward, saves=saved)
 
 
 def repeated_streams(ctx: Context, x: Value, streams: int) -> Value:
-    """``inputs_embeds.unsqueeze(2).expand(...).contiguous()``."""
+    """Copy the embedding to all streams: ``inputs_embeds.unsqueeze(2).expand(...).contiguous()``."""
     out = ctx.tape.value((streams * x.shape[0], x.shape[1]), x.dtype, "streams")
     return operator(ctx.tape, out, x, "sum of streams")
 
 
 def collapsed_streams(ctx: Context, x: Value) -> Value:
-    """DeepseekV4HyperHead: one stream of the last layer's several, weighted by what a matrix makes of all."""
-    tape, streams, rows = ctx.tape, ctx.setting.streams, ctx.tokens
-    wide = streams * ctx.hidden
+    """Merge the last layer's streams into one hidden state, weighted by a matrix of all of them (DeepseekV4HyperHead).
+
+    ``x``: [tokens * streams, hidden]. Returns [tokens, hidden].
+    """
+    tape, streams, tokens = ctx.tape, ctx.setting.streams, ctx.tokens
+    all_streams_width = streams * ctx.hidden
     fn, base, factor = (
         tape.parameter(ctx.parameter("hc_head." + name, shape))
-        for name, shape in (("hc_fn", (streams, wide)), ("hc_base", (streams,)), ("hc_scale", (1,)))
+        for name, shape in (("hc_fn", (streams, all_streams_width)), ("hc_base", (streams,)), ("hc_scale", (1,)))
     )
-    flat = _weightless(tape, _flattened(tape, x, (rows, wide)))
-    mixes = product(tape, flat, convert_weight(tape, fn, "fp32"), "hc_head")
+    features = _unweighted_norm(tape, _flatten_fp32(tape, x, (tokens, all_streams_width)))
+    mixes = product(tape, features, convert_weight(tape, fn, "fp32"), "hc_head")
     pre = shift(tape, unary(tape, weighed(tape, mixes, factor, base), "sigmoid"), EPSILON)
     out = collapse(ctx, x, pre)
-    del flat, mixes, pre
+    del features, mixes, pre
     return out

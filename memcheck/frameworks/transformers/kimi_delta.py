@@ -45,120 +45,151 @@ def kimi_delta_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
 
 
 def _attention(ctx: Context, mixer: Mixer, x: Value, *, fused: bool) -> Value:
-    """Projections, one convolution over all of them, the rule, a norm with a gate, projection."""
-    tape, d = ctx.tape, mixer.head_dim
+    """Run KimiLinearDeltaAttention: q, k, v projections, one convolution, the delta rule, a gated norm, output
+    projection.
+
+    ``x``: [tokens, hidden]; so is what is returned. ``fused``: causal-conv1d and flash-linear-attention run the
+    convolution and the rule.
+    """
+    tape, head_dim = ctx.tape, mixer.head_dim
     heads = -(-mixer.heads // ctx.tp)
-    width = heads * d
+    width = heads * head_dim
     parts = tuple(project(ctx, mixer, x, f"self_attn.{name}_proj") for name in "qkv")
-    mixed = cat(tape, parts, (ctx.tokens, 3 * width), "cat q, k, v")
+    qkv = cat(tape, parts, (ctx.tokens, 3 * width), "cat q, k, v")
     del parts
-    mixed = convolve(ctx, tensor_of(mixer, "conv1d"), None, mixed, "silu", fused=fused)
-    shape = (ctx.batch, heads, ctx.sequence, d)
-    query, key, value = tape.views(mixed, shape, shape, shape)
-    decay = _forget(ctx, mixer, x, heads).view(*shape)
+    qkv = convolve(ctx, tensor_of(mixer, "conv1d"), None, qkv, "silu", fused=fused)
+    shape = (ctx.batch, heads, ctx.sequence, head_dim)
+    query, key, value = tape.views(qkv, shape, shape, shape)
+    decay = _forget_gate(ctx, mixer, x, heads).view(*shape)
     beta = unary(tape, project(ctx, mixer, x, "self_attn.b_proj"), "sigmoid").view(ctx.batch, heads, ctx.sequence, 1)
     inputs = (query, key, value, decay, beta)
-    out = _fused(ctx, inputs) if fused else _chunked(ctx, heads, d, inputs)
+    out = _fused_rule(ctx, inputs) if fused else _chunked_rule(ctx, heads, head_dim, inputs)
     if isinstance(mixer, LingDelta):
         gate = project(ctx, mixer, x, "self_attn.g_proj")
     else:
         gate = project(ctx, mixer, project(ctx, mixer, x, "g_a_proj"), "g_b_proj")
-    norm, rows = tensor_of(mixer, "o_norm"), (ctx.tokens * heads, d)
+    norm, rows = tensor_of(mixer, "o_norm"), (ctx.tokens * heads, head_dim)
     weight = ctx.parameter(norm.name, norm.shape)
     normed = gated_norm(tape, out.view(*rows), gate.view(*rows), weight, act="sigmoid", wide=True)
     result = project(ctx, mixer, normed.view(ctx.tokens, width), mixer.output)
-    del mixed, query, key, value, decay, beta, inputs, out, gate, normed
+    del qkv, query, key, value, decay, beta, inputs, out, gate, normed
     return result
 
 
-def _forget(ctx: Context, mixer: Mixer, x: Value, heads: int) -> Value:
-    """KimiLinearForgetGate: ``-exp(A_log) * softplus(...)`` in fp32, written as logarithm and ``where``."""
+def _forget_gate(ctx: Context, mixer: Mixer, x: Value, heads: int) -> Value:
+    """Compute KimiLinearForgetGate, [tokens, heads * head_dim] in fp32: ``-exp(A_log) * softplus(...)``.
+
+    The code writes softplus as a logarithm and ``where``. Ling's gate is another class.
+    """
     tape = ctx.tape
     if isinstance(mixer, LingDelta):
-        return _forget_whole(ctx, mixer, x, heads)
+        return _ling_forget_gate(ctx, mixer, x, heads)
     rank = tensor_of(mixer, "f_b_proj").shape[1]
-    low = project(ctx, mixer, x, "f_a_proj")
-    raw = project(ctx, mixer, low.view(ctx.tokens, rank), "f_b_proj")
-    step, rate = tensor_of(mixer, "dt_bias"), tensor_of(mixer, "A_log")
-    wide_step = convert_weight(tape, tape.parameter(ctx.parameter(step.name, (raw.shape[-1],))), "fp32")
-    g = add_bias(tape, cast(tape, raw, "fp32"), wide_step)
-    wide_rate = convert_weight(tape, tape.parameter(ctx.parameter(rate.name, (1, 1, heads, 1))), "fp32")
-    factor = unary(tape, wide_rate, "exp")
-    large = tape.new(g.shape, "bool", "g > 20")
-    softened = unary(tape, shift(tape, unary(tape, g, "exp")), "log")
-    softplus = where(tape, large, g, softened)
-    del softened, large
+    low_rank = project(ctx, mixer, x, "f_a_proj")
+    raw = project(ctx, mixer, low_rank.view(ctx.tokens, rank), "f_b_proj")
+    dt_bias, a_log = tensor_of(mixer, "dt_bias"), tensor_of(mixer, "A_log")
+    fp32_dt_bias = convert_weight(tape, tape.parameter(ctx.parameter(dt_bias.name, (raw.shape[-1],))), "fp32")
+    gate_input = add_bias(tape, cast(tape, raw, "fp32"), fp32_dt_bias)
+    fp32_a_log = convert_weight(tape, tape.parameter(ctx.parameter(a_log.name, (1, 1, heads, 1))), "fp32")
+    factor = unary(tape, fp32_a_log, "exp")
+    is_large = tape.new(gate_input.shape, "bool", "g > 20")
+    log1p_exp = unary(tape, shift(tape, unary(tape, gate_input, "exp")), "log")
+    softplus = where(tape, is_large, gate_input, log1p_exp)
+    del log1p_exp, is_large
     result = mul(tape, scale(tape, factor, "neg"), softplus)
-    del low, raw, g, softplus
+    del low_rank, raw, gate_input, softplus
     return result
 
 
-def _forget_whole(ctx: Context, mixer: Mixer, x: Value, heads: int) -> Value:
-    """BailingHybridForgetGate: ``lower_bound * sigmoid(exp(A_log) * ...)``, or a softplus, in fp32 and cast back."""
+def _ling_forget_gate(ctx: Context, mixer: Mixer, x: Value, heads: int) -> Value:
+    """Compute BailingHybridForgetGate: ``lower_bound * sigmoid(exp(A_log) * ...)``, or a softplus, in fp32 and cast
+    back.
+    """
     tape = ctx.tape
     raw = project(ctx, mixer, x, "f_proj")
-    step, rate = tensor_of(mixer, "dt_bias"), tensor_of(mixer, "A_log")
-    g = add_bias(tape, cast(tape, raw, "fp32"), tape.parameter(ctx.parameter(step.name, (raw.shape[-1],))))
-    factor = unary(tape, tape.parameter(ctx.parameter(rate.name, (heads,))), "exp")
+    dt_bias, a_log = tensor_of(mixer, "dt_bias"), tensor_of(mixer, "A_log")
+    gate_input = add_bias(tape, cast(tape, raw, "fp32"), tape.parameter(ctx.parameter(dt_bias.name, (raw.shape[-1],))))
+    factor = unary(tape, tape.parameter(ctx.parameter(a_log.name, (heads,))), "exp")
     if isinstance(mixer, BoundedLingDelta):
-        result = scale(tape, unary(tape, mul(tape, factor, g), "sigmoid"), "lower bound")
+        result = scale(tape, unary(tape, mul(tape, factor, gate_input), "sigmoid"), "lower bound")
     else:
-        result = mul(tape, scale(tape, factor, "neg"), unary(tape, g, "softplus"))
+        result = mul(tape, scale(tape, factor, "neg"), unary(tape, gate_input, "softplus"))
     narrow = cast(tape, result, raw.dtype if tape.autocast is None else x.dtype)
-    del raw, g, result
+    del raw, gate_input, result
     return narrow
 
 
-def _chunked(ctx: Context, heads: int, d: int, inputs: Inputs) -> Value:
-    """chunk_kimi_delta_attention: every statement's variable lives as it does there."""
-    tape, narrow = ctx.tape, inputs[0].dtype
-    cut = Cut(batch=ctx.batch, heads=heads, chunks=-(-ctx.sequence // CHUNK), key=d, value=d)
+def _chunked_rule(ctx: Context, heads: int, head_dim: int, inputs: Inputs) -> Value:
+    """Replay chunk_kimi_delta_attention, chunk by chunk in fp32; each statement's variable lives as long as it does
+    there.
+
+    ``inputs``: q, k, v and decay, [batch, heads, sequence, head_dim], and beta, [batch, heads, sequence, 1].
+    """
+    tape, input_dtype = ctx.tape, inputs[0].dtype
+    sizes = Cut(batch=ctx.batch, heads=heads, chunks=-(-ctx.sequence // CHUNK), key=head_dim, value=head_dim)
     query, key, value, decay, beta = (cast(tape, copy(tape, t, "contiguous"), "fp32") for t in inputs)
-    query, key = _unit(tape, query), _unit(tape, key)
-    query = scale(tape, pad(tape, query, cut.rows(d)))
-    key, value, decay = (pad(tape, t, cut.rows(d)) for t in (key, value, decay))
-    beta = pad(tape, beta, cut.rows(1))
+    query, key = _normalise_rows(tape, query), _normalise_rows(tape, key)
+    query = scale(tape, pad(tape, query, sizes.rows(head_dim)))
+    key, value, decay = (pad(tape, t, sizes.rows(head_dim)) for t in (key, value, decay))
+    beta = pad(tape, beta, sizes.rows(1))
     v_beta, k_beta = mul(tape, value, beta), mul(tape, key, beta)
-    total = scale(tape, decay, "cumsum")
+    cumulative_decay = scale(tape, decay, "cumsum")
     del decay
-    cube = (*cut.rows(CHUNK), d)
-    pairwise = unary(tape, scale(tape, _difference(tape, total, cube), "masked_fill"), "exp")
-    product = mul(tape, _outer(tape, k_beta, key, cube), pairwise)
-    system = sum_rows(tape, product, cut.rows(CHUNK))
+    outer_shape = (*sizes.rows(CHUNK), head_dim)
+    pairwise = unary(tape, scale(tape, _difference(tape, cumulative_decay, outer_shape), "masked_fill"), "exp")
+    product = mul(tape, _outer_product(tape, k_beta, key, outer_shape), pairwise)
+    system = sum_rows(tape, product, sizes.rows(CHUNK))
     del product
     system = scale(tape, scale(tape, system, "neg"), "masked_fill")
-    system = shift(tape, _rows(tape, system), "add eye")
-    value = batched(tape, system, v_beta, cut.rows(d), "system @ values")
-    key_decay = batched(tape, system, mul(tape, k_beta, unary(tape, total, "exp")), cut.rows(d), "system @ keys")
-    state = tape.value(cut.one(d, d), "fp32", "recurrent state")
-    core = tape.value(cut.rows(d), "fp32", "core attention output")
-    piece, square = cut.one(CHUNK, d), cut.one(CHUNK, CHUNK)
+    system = shift(tape, _invert_in_place(tape, system), "add eye")
+    value = batched(tape, system, v_beta, sizes.rows(head_dim), "system @ values")
+    key_decay = batched(
+        tape, system, mul(tape, k_beta, unary(tape, cumulative_decay, "exp")), sizes.rows(head_dim), "system @ keys"
+    )
+    state = tape.value(sizes.one(head_dim, head_dim), "fp32", "recurrent state")
+    output = tape.value(sizes.rows(head_dim), "fp32", "core attention output")
+    chunk_shape, scores_shape = sizes.one(CHUNK, head_dim), sizes.one(CHUNK, CHUNK)
     variables: tuple[Value, ...] = ()
-    for _, copies in in_pieces(cut.chunks, 1):
+    for _, copies in in_pieces(sizes.chunks, 1):
         with counted_as(tape, copies):
-            q_i, k_i, v_i, g_i = (select(tape, t, piece) for t in (query, key, value, total))
-            inter = batched(tape, mul(tape, q_i, unary(tape, g_i, "exp")), state, piece, "query @ state")
-            both = mul(tape, _outer(tape, q_i, k_i, (*square, d)), select(tape, pairwise, (*square, d)))
-            intra = sum_rows(tape, both, square)
-            del both
-            intra = scale(tape, intra, "masked_fill")
-            v_prime = batched(tape, select(tape, key_decay, piece), state, piece, "k_cumdecay @ state")
+            q_i, k_i, v_i, g_i = (select(tape, t, chunk_shape) for t in (query, key, value, cumulative_decay))
+            from_state = batched(tape, mul(tape, q_i, unary(tape, g_i, "exp")), state, chunk_shape, "query @ state")
+            decayed_product = mul(
+                tape,
+                _outer_product(tape, q_i, k_i, (*scores_shape, head_dim)),
+                select(tape, pairwise, (*scores_shape, head_dim)),
+            )
+            chunk_scores = sum_rows(tape, decayed_product, scores_shape)
+            del decayed_product
+            chunk_scores = scale(tape, chunk_scores, "masked_fill")
+            v_prime = batched(tape, select(tape, key_decay, chunk_shape), state, chunk_shape, "k_cumdecay @ state")
             v_new = subtract(tape, v_i, v_prime)
-            variables = (q_i, k_i, v_i, g_i, inter, intra, v_prime, v_new)
-            core = write(tape, core, add(tape, inter, batched(tape, intra, v_new, piece, "intra @ values")))
-            kept = mul(tape, state, unary(tape, select(tape, g_i, cut.one(d, 1)), "exp"))
-            last = _broadcast(tape, select(tape, g_i, cut.one(1, d)), g_i)
-            grown = batched(tape, mul(tape, k_i, unary(tape, last, "exp")), v_new, cut.one(d, d), "key @ values")
-            state = add(tape, kept, grown)
-            del kept, grown, last, inter, intra, v_prime, v_new, q_i, k_i, v_i, g_i
-    out = select(tape, core, (ctx.batch, ctx.sequence, heads, d))
-    out = cast(tape, copy(tape, out, "contiguous"), narrow)
-    del variables, state, query, key, value, v_beta, k_beta, beta, total, pairwise, system, key_decay, core
+            variables = (q_i, k_i, v_i, g_i, from_state, chunk_scores, v_prime, v_new)
+            output = write(
+                tape, output, add(tape, from_state, batched(tape, chunk_scores, v_new, chunk_shape, "intra @ values"))
+            )
+            decayed_state = mul(tape, state, unary(tape, select(tape, g_i, sizes.one(head_dim, 1)), "exp"))
+            decay_to_end = _row_minus(tape, select(tape, g_i, sizes.one(1, head_dim)), g_i)
+            state_update = batched(
+                tape,
+                mul(tape, k_i, unary(tape, decay_to_end, "exp")),
+                v_new,
+                sizes.one(head_dim, head_dim),
+                "key @ values",
+            )
+            state = add(tape, decayed_state, state_update)
+            del decayed_state, state_update, decay_to_end, from_state, chunk_scores, v_prime, v_new, q_i, k_i, v_i, g_i
+    out = select(tape, output, (ctx.batch, ctx.sequence, heads, head_dim))
+    out = cast(tape, copy(tape, out, "contiguous"), input_dtype)
+    del variables, state, query, key, value, v_beta, k_beta, beta, cumulative_decay, pairwise, system, key_decay, output
     return out
 
 
-def _unit(tape: Tape, x: Value) -> Value:
-    """``x / sqrt((x * x).sum(-1) + eps)``: the quotient keeps both; its backward makes four tensors of x's size."""
+def _normalise_rows(tape: Tape, x: Value) -> Value:
+    """Normalise rows: ``x / sqrt((x * x).sum(-1) + eps)``.
+
+    The quotient keeps both operands. Its backward makes four tensors of x's size.
+    """
     rows = (*x.shape[:-1], 1)
     length = unary(tape, shift(tape, sum_rows(tape, mul(tape, x, x), rows)), "sqrt")
     out = tape.value(x.shape, x.dtype, "div")
@@ -174,64 +205,75 @@ def _unit(tape: Tape, x: Value) -> Value:
 
 
 def _difference(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
-    """``x.unsqueeze(-2) - x.unsqueeze(-3)``: the second one's gradient is a negated copy; both are summed."""
+    """Compute ``x.unsqueeze(-2) - x.unsqueeze(-3)``. The second operand's gradient is a negated copy, and both are
+    summed.
+    """
     out = tape.value(shape, x.dtype, "pairwise decay")
     negated, second = (shape, x.dtype, "neg"), (x.shape, x.dtype, "sum")
     return operator(tape, out, x, "sum", temporaries=[negated], later=[second])
 
 
-def _broadcast(tape: Tape, row: Value, x: Value) -> Value:
-    """``row - x`` of one row and all."""
+def _row_minus(tape: Tape, row: Value, x: Value) -> Value:
+    """Subtract all rows from one: ``row - x``, with ``row`` broadcast."""
     out = tape.value(x.shape, x.dtype, "sub")
     return operator(tape, out, (row, x), [(row.shape, x.dtype, "sum"), "neg"], reverse=True)
 
 
-def _outer(tape: Tape, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
-    """``a.unsqueeze(-2) * b.unsqueeze(-3)``: keeps both; gradients have its size until they are summed."""
+def _outer_product(tape: Tape, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
+    """Compute ``a.unsqueeze(-2) * b.unsqueeze(-3)``. Autograd keeps both; gradients have the full ``shape`` before
+    their sum.
+    """
     out = tape.value(shape, a.dtype, "outer product")
     small, dtype = a.shape, a.dtype
 
-    def run(grad: Storage) -> list[Storage | None]:
-        first, second = (tape.new(shape, dtype, "mul backward") for _ in range(2))
-        one = tape.new(small, dtype, "sum")
-        del first
-        two = tape.new(small, dtype, "sum")
-        del second
-        return [one, two]
+    def mul_backward(grad: Storage) -> list[Storage | None]:
+        full_a_grad, full_b_grad = (tape.new(shape, dtype, "mul backward") for _ in range(2))
+        a_grad = tape.new(small, dtype, "sum")
+        del full_a_grad
+        b_grad = tape.new(small, dtype, "sum")
+        del full_b_grad
+        return [a_grad, b_grad]
 
-    return tape.record(out, (a, b), run, saves=(a.storage, b.storage))
+    return tape.record(out, (a, b), mul_backward, saves=(a.storage, b.storage))
 
 
-def _rows(tape: Tape, x: Value) -> Value:
-    """The inverse, row by row in place: each of the 63 steps keeps a copy of its row and of the square above it.
+def _invert_in_place(tape: Tape, x: Value) -> Value:
+    """Invert the triangular system in place, row by row; each of the 63 steps keeps a copy of its row and the square
+    above.
 
-    ``attn[..., i, :i] = row + (row.unsqueeze(-1) * sub).sum(-2)``; backward fills zeros of the whole for each slice.
+    ``attn[..., i, :i] = row + (row.unsqueeze(-1) * sub).sum(-2)``. Backward fills zeros of the whole tensor for each
+    slice.
     """
-    lead, shape, dtype = x.numel // (CHUNK * CHUNK), x.shape, x.dtype
-    sizes = (rounded(4 * lead * n) for i in range(1, CHUNK) for n in (i, i * i))
+    matrices, shape, dtype = x.numel // (CHUNK * CHUNK), x.shape, x.dtype
+    sizes = (rounded(4 * matrices * n) for i in range(1, CHUNK) for n in (i, i * i))
     copies = tape.new((sum(sizes),), "int8", "rows and squares")
     out, pieces = Value(x.storage, shape, dtype), [(shape, dtype, "CopySlices")] * 3
     return operator(tape, out, x, "CopySlices", saves=(copies,), temporaries=pieces)
 
 
-def _fused(ctx: Context, inputs: Inputs) -> Value:
-    """ChunkKDAFunction: keeps unit queries and keys with their lengths, values, decay and its sums, beta, and the two
-    products within chunks; backward makes the states of chunks and what enters them again.
+def _fused_rule(ctx: Context, inputs: Inputs) -> Value:
+    """Replay flash-linear-attention's ChunkKDAFunction on q, k, v, decay and beta, and return [batch, heads, sequence,
+    head_dim].
+
+    It keeps normalised q and k with their lengths, v, the decay and its sums, beta, and two products within chunks.
+    Backward computes the states of chunks, and what enters them, again.
     """
     tape = ctx.tape
     query, _, _, decay, beta = inputs
-    shape, narrow = query.shape, query.dtype
+    shape, input_dtype = query.shape, query.dtype
     rows = (*shape[:-1], 1)
-    kept: list[Storage | None] = [tape.new(shape, narrow, "unit q, k, contiguous v") for _ in range(3)]
+    kept: list[Storage | None] = [tape.new(shape, input_dtype, "unit q, k, contiguous v") for _ in range(3)]
     kept += [tape.new(rows, "fp32", "rstd") for _ in range(2)]
     kept += [tape.new(shape, "fp32", "sums of decay"), decay.storage, beta.storage]
-    kept += [tape.new((*shape[:-1], CHUNK), narrow, "products within chunks") for _ in range(2)]
+    kept += [tape.new((*shape[:-1], CHUNK), input_dtype, "products within chunks") for _ in range(2)]
     states = (shape[0] * shape[1] * -(-shape[2] // CHUNK), shape[3], shape[3])
-    made = [tape.new(shape, narrow, "w, u, kg, v_new") for _ in range(4)]
-    made.append(tape.new(states, narrow, "states of chunks"))
-    out = tape.value(shape, narrow, "kimi delta rule")
-    del made
+    forward_temporaries = [tape.new(shape, input_dtype, "w, u, kg, v_new") for _ in range(4)]
+    forward_temporaries.append(tape.new(states, input_dtype, "states of chunks"))
+    out = tape.value(shape, input_dtype, "kimi delta rule")
+    del forward_temporaries
     label = "kimi delta rule backward"
-    again = [(shape, narrow, "recomputed w, u, qg, kg, v_new")] * 5 + [(states, narrow, "states of chunks")] * 2
-    wide = [(shape, "fp32", label)] * 3 + [((*shape[:-1], CHUNK), "fp32", label)]
-    return operator(tape, out, inputs, label, saves=kept, temporaries=again + wide)
+    recomputed = [(shape, input_dtype, "recomputed w, u, qg, kg, v_new")] * 5 + [
+        (states, input_dtype, "states of chunks")
+    ] * 2
+    fp32_grads = [(shape, "fp32", label)] * 3 + [((*shape[:-1], CHUNK), "fp32", label)]
+    return operator(tape, out, inputs, label, saves=kept, temporaries=recomputed + fp32_grads)

@@ -23,27 +23,33 @@ from memcheck.job.types import LLAMA_FACTORY, MS_SWIFT, OPEN_INSTRUCT, Objective
 def preference_loss(
     ctx: Context, objective: Objective, box: list[Outputs], vocab: int, second: ForwardOnlyPass | None
 ) -> Value:
-    """The loss of what the model returned. ``box``: holds the only reference to it."""
+    """Compute the preference loss of what the model returned, as the trainer's code does it.
+
+    ``box``: a list with the only reference to the outputs. ``second``: the forward pass of the reference model, or
+    None.
+    """
     batch = Batch(ctx, objective, vocab)
     if objective.code == LLAMA_FACTORY:
         from memcheck.frameworks.transformers.llama_factory import kto_loss, pairwise_loss
 
-        theirs = kto_loss if objective.name == "kto" else pairwise_loss
-        return theirs(ctx, box, batch, second, wide=objective.wide_outputs)
+        llama_factory_loss = kto_loss if objective.name == "kto" else pairwise_loss
+        return llama_factory_loss(ctx, box, batch, second, wide=objective.wide_outputs)
     if objective.code == MS_SWIFT:
-        return _scored_pass(ctx, box, batch, second, wide=objective.wide_outputs)
+        return _ms_swift_loss(ctx, box, batch, second, wide=objective.wide_outputs)
     if objective.code == OPEN_INSTRUCT:
-        return _of_every_token(ctx, box, batch, second, wide=objective.wide_outputs)
+        return _open_instruct_dpo(ctx, box, batch, second, wide=objective.wide_outputs)
     if objective.name == "kto":
         return _kto(ctx, box, batch, second, wide=objective.wide_outputs)
     if objective.name in ("dpo", "ipo"):
-        run = _dpo if objective.code == "trl-0.29" else _dpo_with_states
+        run = _dpo if objective.code == "trl-0.29" else _dpo_trl_024
         return run(ctx, box, batch, second, wide=objective.wide_outputs)
-    return _odds(ctx, box, batch, nll=objective.name != "simpo")
+    return _orpo_or_cpo(ctx, box, batch, nll=objective.name != "simpo")
 
 
 def _dpo(ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass | None, *, wide: bool) -> Value:
-    """DPOTrainer._compute_loss of TRL 0.29: logits, their shifted copies and the reference's are local variables."""
+    """Replay DPOTrainer._compute_loss of TRL 0.29: logits, their shifted copies and the reference's are local
+    variables.
+    """
     tape = ctx.tape
     outputs = box.pop()
     shift_logits = copy(tape, slices(tape, outputs.logits, batch.shifted)[0], "shifted logits")
@@ -51,7 +57,7 @@ def _dpo(ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass
     variables: list[Outputs | Value] = [outputs]
     if second is not None:
         ref_outputs = second_outputs(ctx, second, wide=wide)
-        ref_shift_logits = copy(tape, _rows(ref_outputs.logits, batch), "shifted logits of the reference")
+        ref_shift_logits = copy(tape, _without_last_token(ref_outputs.logits, batch), "shifted logits of the reference")
         selective_log_softmax(tape, ref_shift_logits)
         variables += [ref_outputs, ref_shift_logits]
     entropies(tape, batch.rows * (batch.sequence - 1), batch.vocab, shift_logits.dtype)
@@ -60,60 +66,64 @@ def _dpo(ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass
     return loss
 
 
-def _scored_pass(
+def _ms_swift_loss(
     ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass | None, *, wide: bool
 ) -> Value:
-    """ms-swift's DPOTrainer.concatenated_forward and KTOTrainer.forward: logits are local to each pass.
+    """Replay ms-swift's DPOTrainer.concatenated_forward or KTOTrainer.forward, where logits are local to each pass.
 
-    Metrics take means of each token's logits. ``use_logits_to_keep`` leaves out what precedes every completion of a
+    Metrics take means of each token's logits. ``use_logits_to_keep`` drops what precedes every completion of a
     micro-batch, which is nothing if one row has no prompt. KTO's passes over mismatched pairs come first in each.
     """
-    loss = total(ctx.tape, (_scored(ctx, box, batch),))
+    loss = total(ctx.tape, (_log_probabilities(ctx, box, batch),))
     if second is not None:
-        _scored(ctx, [second_outputs(ctx, second, wide=wide)], batch)
+        _log_probabilities(ctx, [second_outputs(ctx, second, wide=wide)], batch)
     return loss
 
 
-def _scored(ctx: Context, box: list[Outputs], batch: Batch) -> Value:
+def _log_probabilities(ctx: Context, box: list[Outputs], batch: Batch) -> Value:
+    """Compute the log-probability of every token, [batch, sequence], and drop the logits."""
     outputs = box.pop()
     scores = selective_log_softmax(ctx.tape, outputs.logits.view(*batch.whole))
     del outputs
     return scores
 
 
-def _of_every_token(
+def _open_instruct_dpo(
     ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass | None, *, wide: bool
 ) -> Value:
-    """open-instruct's concatenated_forward, whose logits are local to each pass."""
-    loss = total(ctx.tape, (_widened(ctx, box, batch),))
+    """Replay open-instruct's concatenated_forward, where logits are local to each pass."""
+    loss = total(ctx.tape, (_fp32_log_probabilities(ctx, box, batch),))
     if second is not None:
-        _widened(ctx, [second_outputs(ctx, second, wide=wide)], batch)
+        _fp32_log_probabilities(ctx, [second_outputs(ctx, second, wide=wide)], batch)
     return loss
 
 
-def _widened(ctx: Context, box: list[Outputs], batch: Batch) -> Value:
-    """The scores of whole rows, from logits in fp32."""
+def _fp32_log_probabilities(ctx: Context, box: list[Outputs], batch: Batch) -> Value:
+    """Compute the log-probability of every token, [batch, sequence], from logits in fp32."""
     logits = box.pop().logits
-    wide = cast(ctx.tape, logits, "fp32", "logits in fp32")
+    fp32_logits = cast(ctx.tape, logits, "fp32", "logits in fp32")
     labels = ctx.tape.new(batch.whole[:2], "int64", "shifted labels")
-    scores = gather_last(ctx.tape, log_softmax(ctx.tape, wide), labels, batch.whole[:2])
-    del logits, wide
+    scores = gather_last(ctx.tape, log_softmax(ctx.tape, fp32_logits), labels, batch.whole[:2])
+    del logits, fp32_logits
     return scores
 
 
-def _dpo_with_states(
+def _dpo_trl_024(
     ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass | None, *, wide: bool
 ) -> Value:
-    """DPOTrainer.concatenated_forward of TRL 0.24: twice, each time with the hidden states of all layers."""
+    """Replay DPOTrainer.concatenated_forward of TRL 0.24, for policy and reference, with the hidden states of all
+    layers.
+    """
     tape = ctx.tape
-    loss = total(tape, (_concatenated(ctx, box, batch),))
+    loss = total(tape, (_trl_024_pass(ctx, box, batch),))
     if second is not None:
-        theirs = [second_outputs(ctx, second, wide=wide, states=True)]
-        _concatenated(ctx, theirs, batch)
+        reference_outputs = [second_outputs(ctx, second, wide=wide, states=True)]
+        _trl_024_pass(ctx, reference_outputs, batch)
     return loss
 
 
-def _concatenated(ctx: Context, box: list[Outputs], batch: Batch) -> Value:
+def _trl_024_pass(ctx: Context, box: list[Outputs], batch: Batch) -> Value:
+    """Compute the log-probability of every token, and copy the chosen rows' logits for the metrics."""
     tape = ctx.tape
     outputs = box.pop()
     logits = outputs.logits.view(*batch.whole)
@@ -123,51 +133,53 @@ def _concatenated(ctx: Context, box: list[Outputs], batch: Batch) -> Value:
     return scores
 
 
-def _rows(logits: Value, batch: Batch) -> Value:
-    """The logits but for the last token of each row, without a graph."""
+def _without_last_token(logits: Value, batch: Batch) -> Value:
+    """View the logits without the last token of each row, and without a graph."""
     return Value(logits.storage, batch.shifted, logits.dtype)
 
 
-def _odds(ctx: Context, box: list[Outputs], batch: Batch, *, nll: bool) -> Value:
-    """ORPOTrainer and CPOTrainer.concatenated_forward: the chosen rows' cross-entropy, then every row's scores.
+def _orpo_or_cpo(ctx: Context, box: list[Outputs], batch: Batch, *, nll: bool) -> Value:
+    """Replay ORPOTrainer's or CPOTrainer's concatenated_forward: the chosen rows' cross entropy, then all rows' scores.
 
-    Views of the logits (``chosen_logits``) hold them until the metrics are taken.
+    Views of the logits (``chosen_logits``) hold them until the metrics are taken. ``nll``: whether the loss has the
+    cross entropy (SimPO's does not).
     """
     tape = ctx.tape
     outputs = box.pop()
     all_logits = outputs.logits
-    rows, tokens, vocab = batch.shifted
-    found: list[Value] = []
+    batch_rows, tokens, vocab = batch.shifted
+    loss_terms: list[Value] = []
     if nll:
-        chosen = slices(tape, all_logits, (rows // 2, batch.sequence, vocab))[0]
-        chosen = slices(tape, chosen, (rows // 2, tokens, vocab))[0]
+        chosen = slices(tape, all_logits, (batch_rows // 2, batch.sequence, vocab))[0]
+        chosen = slices(tape, chosen, (batch_rows // 2, tokens, vocab))[0]
         shifted = copy(tape, chosen, "shifted logits of the chosen rows")
         del chosen
-        found.append(nll_loss(tape, log_softmax(tape, shifted)))
+        loss_terms.append(nll_loss(tape, log_softmax(tape, shifted)))
         del shifted
-    found.append(selective_log_softmax(tape, slices(tape, all_logits, batch.shifted)[0]))
-    loss = total(tape, tuple(found))
+    loss_terms.append(selective_log_softmax(tape, slices(tape, all_logits, batch.shifted)[0]))
+    loss = total(tape, tuple(loss_terms))
     del outputs, all_logits
     return loss
 
 
 def _kto(ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass | None, *, wide: bool) -> Value:
-    """KTOTrainer.get_batch_loss_metrics: copies of the policy's logits live to its end, for their sums.
+    """Replay KTOTrainer.get_batch_loss_metrics: copies of the policy's logits live to its end, where they are summed.
 
-    The passes over mismatched pairs (``_compute_kl_logps``) hold less than those that follow them.
+    The passes over mismatched pairs (``_compute_kl_logps``) hold less than the passes after them.
     """
     scores, copies = _kto_forward(ctx, box, batch)
     loss = total(ctx.tape, (scores,))
-    rest: list[Storage] = []
+    reference_copies: list[Storage] = []
     if second is not None:
-        theirs = [second_outputs(ctx, second, wide=wide)]
-        _, rest = _kto_forward(ctx, theirs, batch)
-        rest = rest[1:]  # `_, _`: the last one stays
-    del copies, rest
+        reference_outputs = [second_outputs(ctx, second, wide=wide)]
+        _, reference_copies = _kto_forward(ctx, reference_outputs, batch)
+        reference_copies = reference_copies[1:]  # `_, _`: the last one stays
+    del copies, reference_copies
     return loss
 
 
 def _kto_forward(ctx: Context, box: list[Outputs], batch: Batch) -> tuple[Value, list[Storage]]:
+    """Compute the log-probabilities of completions, and copy the logits of desired and of undesired rows."""
     tape = ctx.tape
     outputs = box.pop()
     completion_logits = outputs.logits

@@ -22,7 +22,7 @@ from memcheck.record import Record
 
 
 class Choice(Record):
-    """What a router returns. The block holds all of it until its experts are done."""
+    """What a router returns. The sparse block holds all of it until its experts are done."""
 
     logits: Value
     scores: Value
@@ -31,22 +31,25 @@ class Choice(Record):
 
 
 def route(ctx: Context, m: Moe, x: Value) -> Choice:
-    """The router of this family."""
+    """Choose the experts of each token, as the family's router does. ``x``: [tokens, hidden].
+
+    The scores are [tokens, experts_per_token], in the dtype in which the family returns them.
+    """
     if m.router == "scaled":
         return _scaled(ctx, m, x)
     logits = _logits(ctx, m, x)
-    narrow = x.dtype
+    input_dtype = x.dtype
     del x
     if m.router in ("sigmoid", "sigmoid-logits"):
         scores, indices = _sigmoid(ctx, m, logits)
     elif m.router in ("sigmoid-topk", "softmax-fp32-topk"):
-        scores, indices = _chosen_first(ctx, m, logits, narrow)
+        scores, indices = _topk_then_score(ctx, m, logits, input_dtype)
     elif m.router == "softmax-gather":
-        scores, indices = _softmax_gather(ctx, m, logits, narrow)
+        scores, indices = _softmax_gather(ctx, m, logits, input_dtype)
     elif m.router == "softmax-groups":
         scores, indices = _softmax_groups(ctx, m, logits)
     elif m.router == "sqrt-softplus":
-        scores, indices = _rooted_softplus(ctx, m, logits)
+        scores, indices = _sqrt_softplus(ctx, m, logits)
     elif m.router == "sparsemixer":
         from memcheck.frameworks.transformers.sparse_mixer import sparse_mixer
 
@@ -59,10 +62,9 @@ def route(ctx: Context, m: Moe, x: Value) -> Choice:
 
 
 def router_tensor(m: Moe) -> ParameterTensor:
-    """The matrix of the scores.
+    """Return the router's matrix, [experts, hidden].
 
-    Raises:
-        UnsupportedError: it scores more than the routed experts (``sigmoid-sink``), which this code does not.
+    Raises: UnsupportedError: the matrix scores more than the routed experts (``sigmoid-sink``).
     """
     for t in m.tensors:
         if t.group == "router" and len(t.shape) == 2 and t.shape[0] == m.experts:
@@ -71,10 +73,11 @@ def router_tensor(m: Moe) -> ParameterTensor:
 
 
 def _logits(ctx: Context, m: Moe, x: Value) -> Value:
+    """Compute the router's logits, [tokens, experts], in fp32 if the family routes in fp32."""
     tape = ctx.tape
     tensor = router_tensor(m)
-    for fixed in (t for t in m.tensors if t.fixed):  # added to the scores when experts are chosen, without a gradient
-        ctx.constant(fixed)
+    for buffer in (t for t in m.tensors if t.fixed):  # added to the scores when experts are chosen, without a gradient
+        ctx.constant(buffer)
     if tensor.linear:
         if m.router_fp32:
             x = cast(tape, x, "fp32")
@@ -83,8 +86,8 @@ def _logits(ctx: Context, m: Moe, x: Value) -> Value:
     if m.router_fp32:
         autocast = tape.autocast
         # modeling_ernie4_5_moe.py switches autocast off; LongCat Flash, which gathers scores as well, does not
-        apart = m.router == "softmax-gather" and not isinstance(m, IdentityMoe)
-        tape.autocast = None if apart else autocast
+        autocast_off = m.router == "softmax-gather" and not isinstance(m, IdentityMoe)
+        tape.autocast = None if autocast_off else autocast
         logits = product(tape, cast(tape, x, "fp32"), convert_weight(tape, weight, "fp32"), "router")
         tape.autocast = autocast
         return logits
@@ -93,12 +96,13 @@ def _logits(ctx: Context, m: Moe, x: Value) -> Value:
 
 
 def _softmax(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
-    """Mixtral, Qwen, OLMoE, DeepSeek V2: softmax over all experts in fp32, the best are kept.
+    """Choose by a softmax over all experts in fp32 (Mixtral, Qwen, OLMoE, DeepSeek V2).
 
-    ``scores_fp32`` is what Mixtral and DeepSeek V2 return; the others cast back to the logits' dtype.
+    Returns scores and indices, [tokens, experts_per_token]. With ``scores_fp32`` the scores stay fp32 (Mixtral,
+    DeepSeek V2); the other families cast them back to the logits' dtype.
     """
     tape = ctx.tape
-    narrow = logits.dtype
+    logits_dtype = logits.dtype
     probabilities = softmax(tape, logits, "fp32")
     del logits
     scores, indices = topk(tape, probabilities, m.experts_per_token)
@@ -107,44 +111,52 @@ def _softmax(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
         scores = divide_by_sum(tape, scores)
     elif m.router_fp32:
         scores = scale(tape, scores, "routed scaling")
-    return (scores if m.scores_fp32 else cast(tape, scores, narrow)), indices
+    return (scores if m.scores_fp32 else cast(tape, scores, logits_dtype)), indices
 
 
 def _softmax_of_chosen(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
-    """GPT-OSS, Granite, Aria: the best logits, then a softmax over them, which autocast makes fp32."""
+    """Choose the largest logits, then take the softmax over these alone (GPT-OSS, Granite, Aria).
+
+    Returns scores and indices, [tokens, experts_per_token]. autocast runs the softmax in fp32.
+    """
     tape = ctx.tape
     if m.router == "softmax-chosen":  # AriaTextTopKRouter
         chosen, indices = topk(tape, logits, m.experts_per_token)
         return softmax(tape, chosen, "fp32" if tape.autocast else None), indices
     if not m.bias:  # GraniteMoeTopKRouter: F.linear(...).float()
-        narrow = logits.dtype
+        logits_dtype = logits.dtype
         logits = cast(tape, logits, "fp32")
         chosen, indices = topk(tape, logits, m.experts_per_token)
-        return cast(tape, softmax(tape, chosen), narrow), indices
+        return cast(tape, softmax(tape, chosen), logits_dtype), indices
     chosen, indices = topk(tape, logits, m.experts_per_token)
     return softmax(tape, chosen, chosen.dtype), indices
 
 
 def _sigmoid(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
-    """DeepSeek V3, GLM-4 MoE, MiniMax M2: sigmoid scores, chosen with a bias that is not part of the weight."""
+    """Choose by sigmoid scores plus a correction bias; the bias is not part of the weights (DeepSeek V3, GLM-4 MoE,
+    MiniMax M2).
+
+    Returns scores and indices, [tokens, experts_per_token].
+    """
     tape = ctx.tape
-    own = m.router == "sigmoid-logits"  # LFM 2: in the dtype of the logits
-    scores = unary(tape, logits if own else cast(tape, logits, "fp32"), "sigmoid")
+    keeps_logits_dtype = m.router == "sigmoid-logits"  # LFM 2: in the dtype of the logits
+    scores = unary(tape, logits if keeps_logits_dtype else cast(tape, logits, "fp32"), "sigmoid")
     for_choice = tape.new(scores.shape, "fp32", "scores for choice")
     indices = tape.new((*scores.shape[:-1], m.experts_per_token), "int64", "topk indices")
     chosen = gather(tape, scores, indices)
     del scores
     if m.normalised_scores:
         chosen = divide_by_sum(tape, chosen)
-    if m.router_fp32 or own:
+    if m.router_fp32 or keeps_logits_dtype:
         chosen = scale(tape, chosen, "routed scaling")
     del for_choice
     return chosen, indices
 
 
-def _rooted_softplus(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
-    """DeepSeek V4: ``sqrt(softplus(logits))``, chosen with a correction or by the token, by their
-    sum, times a constant. The correction is an fp32 buffer.
+def _sqrt_softplus(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
+    """Choose by ``sqrt(softplus(logits))`` plus a correction, or by the token's id (DeepSeek V4).
+
+    Returns scores, divided by their sum and times a constant, and indices. The correction is an fp32 buffer.
     """
     tape = ctx.tape
     scores = unary(tape, unary(tape, logits, "softplus"), "sqrt")
@@ -156,38 +168,46 @@ def _rooted_softplus(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storag
     return scale(tape, over_sum(tape, chosen), "routed scaling"), indices
 
 
-def _chosen_first(ctx: Context, m: Moe, logits: Value, narrow: str) -> tuple[Value, Storage]:
-    """Command A's experts: the best logits, then an fp32 softmax or a sigmoid of them, cast to the input's dtype."""
+def _topk_then_score(ctx: Context, m: Moe, logits: Value, input_dtype: str) -> tuple[Value, Storage]:
+    """Choose the largest logits, then take an fp32 softmax or a sigmoid of these (Command A).
+
+    Returns scores in the input's dtype, ``input_dtype``, and indices, [tokens, experts_per_token].
+    """
     tape = ctx.tape
     chosen, indices = topk(tape, logits, m.experts_per_token)
     if m.router == "softmax-fp32-topk":
-        return cast(tape, softmax(tape, chosen, "fp32"), narrow), indices
+        return cast(tape, softmax(tape, chosen, "fp32"), input_dtype), indices
     chosen = unary(tape, chosen, "sigmoid")
-    return cast(tape, over_sum(tape, chosen) if m.normalised_scores else chosen, narrow), indices
+    return cast(tape, over_sum(tape, chosen) if m.normalised_scores else chosen, input_dtype), indices
 
 
-def _chosen(ctx: Context, m: Moe, scores: Value) -> Storage:
-    """Indices of the best of fp32 ``scores`` and a bias, whose sum no variable holds."""
+def _choose(ctx: Context, m: Moe, scores: Value) -> Storage:
+    """Choose the largest of ``scores`` plus a bias, in fp32; no variable holds the sum. Returns the indices."""
     for_choice = ctx.tape.new(scores.shape, "fp32", "scores for choice")
     indices = ctx.tape.new((*scores.shape[:-1], m.experts_per_token), "int64", "topk indices")
     del for_choice
     return indices
 
 
-def _softmax_gather(ctx: Context, m: Moe, logits: Value, narrow: str) -> tuple[Value, Storage]:
-    """ERNIE 4.5: fp32 probabilities, of which a bias chooses some; those are gathered and cast to the input's dtype."""
+def _softmax_gather(ctx: Context, m: Moe, logits: Value, input_dtype: str) -> tuple[Value, Storage]:
+    """Choose by fp32 probabilities plus a bias, then gather the probabilities of the chosen experts (ERNIE 4.5).
+
+    Returns scores in fp32 or in ``input_dtype``, and indices, [tokens, experts_per_token].
+    """
     tape = ctx.tape
     probabilities = softmax(tape, logits, "fp32")
-    indices = _chosen(ctx, m, probabilities)
+    indices = _choose(ctx, m, probabilities)
     chosen = gather(tape, probabilities, indices)
     del probabilities
     if m.normalised_scores:
         chosen = divide_by_sum(tape, chosen)
-    return scale(tape, chosen, "routed scaling") if m.scores_fp32 else cast(tape, chosen, narrow), indices
+    return scale(tape, chosen, "routed scaling") if m.scores_fp32 else cast(tape, chosen, input_dtype), indices
 
 
 def _scaled(ctx: Context, m: Moe, x: Value) -> Choice:
-    """Gemma 4: normed and scaled input, fp32 softmax, the best divided by their sum and times their own scale."""
+    """Choose by the softmax of a normed and scaled input, and scale each expert's score (Gemma 4's
+    Gemma4TextRouter).
+    """
     tape = ctx.tape
     scales = {t.name.rpartition(".")[2]: t for t in m.tensors if t.group == "router" and not t.linear}
     x = l2_norm_pieces(tape, x)
@@ -199,13 +219,13 @@ def _scaled(ctx: Context, m: Moe, x: Value) -> Choice:
     probabilities = softmax(tape, logits, "fp32")
     scores, indices = topk(tape, probabilities, m.experts_per_token)
     scores = divide_by_sum(tape, scores)
-    each = tape.parameter(ctx.parameter("router.per_expert_scale", scales["per_expert_scale"].shape))
-    chosen = index(tape, each, indices, scores.shape, "expert scales")
-    return Choice(probabilities, mul(tape, scores, chosen), indices)
+    expert_scale = tape.parameter(ctx.parameter("router.per_expert_scale", scales["per_expert_scale"].shape))
+    chosen_scale = index(tape, expert_scale, indices, scores.shape, "expert scales")
+    return Choice(probabilities, mul(tape, scores, chosen_scale), indices)
 
 
 def _softmax_groups(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
-    """Mistral 4: probabilities in the logits' dtype, masked to the best groups for the choice alone."""
+    """Choose by probabilities in the logits' dtype, masked to the best groups for the choice alone (Mistral 4)."""
     tape = ctx.tape
     scores = softmax(tape, logits, "fp32" if tape.autocast else None)
     group_mask = tape.new(scores.shape, scores.dtype, "group mask")
@@ -221,13 +241,15 @@ def _softmax_groups(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage
 
 
 def over_sum(tape: Tape, x: Value) -> Value:
-    """``x / x.sum(-1, keepdim=True)``: keeps both."""
+    """Divide by the sum of each row: ``x / x.sum(-1, keepdim=True)``. Autograd keeps both."""
     total = tape.new((*x.shape[:-1], 1), x.dtype, "sum")
     return operator(tape, tape.value(x.shape, x.dtype, "div"), x, "div backward", saves=(x, total))
 
 
 def divide_by_sum(tape: Tape, x: Value) -> Value:
-    """``x /= x.sum(-1, keepdim=True)``: dividing in place keeps a copy of x, and the sum."""
+    """Divide by the sum of each row in place: ``x /= x.sum(-1, keepdim=True)``. Autograd keeps a copy of x, and the
+    sum.
+    """
     total = tape.new((*x.shape[:-1], 1), x.dtype, "sum")
     copied = tape.new(x.shape, x.dtype, "copy before div_")
     return operator(tape, Value(x.storage, x.shape, x.dtype), x, "div backward", saves=(total, copied))
